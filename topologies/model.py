@@ -1,0 +1,217 @@
+"""The network as values: what a topology file means once it has been read and checked.
+
+Everything here is frozen and carries its unit in its name; a value that exists is valid. `topologies.load` makes these
+from YAML, `netem.plan` turns them into kernel steps, `analysis` reads asked values from them. Addresses, MAC addresses
+and names derive from positions in the topology, so that two runs of one file are the same network.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NewType
+
+NodeName = NewType("NodeName", str)
+"""`partition/node`, for example `p1/n3`; unique in a topology."""
+
+PartitionName = NewType("PartitionName", str)
+
+MAX_NODES_PER_PARTITION = 1000
+"""A Linux bridge takes 1024 ports; some are ours (router, headroom)."""
+
+MAX_PARTITIONS = 200
+NETWORK_PREFIX_LENGTH = 16
+MULTICAST_GROUP = "239.77.0.1"
+PROTOCOL_PORT = 7700
+TRACE_PORT = 7701
+TRACE_MAC = "01:80:c2:00:00:0e"
+"""Link-local group address that no bridge forwards: what is sent there reaches the switch port and never the wire."""
+
+
+class Distribution(enum.Enum):
+    """Shape of a jitter; the tables of all but UNIFORM are netem's."""
+
+    UNIFORM = "uniform"
+    NORMAL = "normal"
+    PARETO = "pareto"
+    PARETONORMAL = "paretonormal"
+
+
+class Direction(enum.Enum):
+    """Seen from the node: TO_NODE is what it receives, FROM_NODE what it sends."""
+
+    TO_NODE = "to-node"
+    FROM_NODE = "from-node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impairment:
+    """What one direction of a wire does to frames: a delay line, then a queue that drains at `rate_bps`.
+
+    `loss_burst_frames` is the mean length of a loss burst: 1.0 means independent losses, more means Gilbert-Elliott
+    with the stationary ratio `loss_ratio`. `reorder_ratio` of the frames skip the delay line (needs a delay). The queue
+    limit is in frames or in bytes, not both; without a rate the queue never fills.
+    """
+
+    delay_ns: int = 0
+    jitter_ns: int = 0
+    distribution: Distribution = Distribution.UNIFORM
+    loss_ratio: float = 0.0
+    loss_burst_frames: float = 1.0
+    duplicate_ratio: float = 0.0
+    reorder_ratio: float = 0.0
+    corrupt_ratio: float = 0.0
+    rate_bps: int | None = None
+    queue_frames: int | None = None
+    queue_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("loss_ratio", "duplicate_ratio", "reorder_ratio", "corrupt_ratio"):
+            ratio = getattr(self, name)
+            if not 0.0 <= ratio <= 1.0:
+                raise ValueError(f"{name} must lie between 0 and 1, not {ratio}")
+        if self.delay_ns < 0 or self.jitter_ns < 0:
+            raise ValueError("delay and jitter must not be negative")
+        if self.jitter_ns > self.delay_ns:
+            raise ValueError("jitter must not exceed the delay: a frame cannot arrive before it was sent")
+        if self.loss_burst_frames < 1.0:
+            raise ValueError("a loss burst has at least 1 frame")
+        if self.loss_burst_frames > 1.0 and self.loss_ratio >= 1.0:
+            raise ValueError("bursty loss needs a loss below 100 %")
+        if self.reorder_ratio > 0 and self.delay_ns == 0:
+            raise ValueError("reorder needs a delay: reordered frames are those that skip it")
+        if self.rate_bps is not None and self.rate_bps <= 0:
+            raise ValueError("rate must be positive")
+        if self.queue_frames is not None and self.queue_bytes is not None:
+            raise ValueError("give the queue in frames or in bytes, not both")
+        if (self.queue_frames is not None or self.queue_bytes is not None) and self.rate_bps is None:
+            raise ValueError("a queue limit needs a rate: without one the queue never fills")
+        if self.queue_frames is not None and self.queue_frames < 1:
+            raise ValueError("a queue holds at least 1 frame")
+
+    @property
+    def is_clear(self) -> bool:
+        """True when frames pass untouched."""
+        return self == CLEAR
+
+
+CLEAR = Impairment()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bus:
+    """A medium that all frames of a partition share, as on bus Ethernet: serialised at `rate_bps`, limit in frames."""
+
+    rate_bps: int
+    queue_frames: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One member. `index` is its member number in the whole topology (0-based, in file order)."""
+
+    name: NodeName
+    index: int
+    partition: PartitionName
+    partition_index: int
+    """1-based position of the partition in the topology."""
+    number: int
+    """1-based position of the node in its partition."""
+    to_node: Impairment = CLEAR
+    from_node: Impairment = CLEAR
+
+    @property
+    def ip(self) -> str:
+        """IPv4 address: `10.<partition>.<high>.<low>`, never .0 or .255 in the last place."""
+        return f"10.{self.partition_index}.{(self.number - 1) // 250}.{(self.number - 1) % 250 + 1}"
+
+    @property
+    def mac(self) -> str:
+        return f"02:0b:00:{self.partition_index:02x}:{self.number >> 8:02x}:{self.number & 0xFF:02x}"
+
+    @property
+    def port_device(self) -> str:
+        """Name of the switch port's device in the fabric namespace (at most 15 characters)."""
+        return f"ob{self.index}"
+
+    @property
+    def port_ifindex(self) -> int:
+        """Interface index of the switch port; ports have a range of their own, so that one filter captures them all."""
+        return PORT_IFINDEX_BASE + self.index
+
+    def impairment(self, direction: Direction) -> Impairment:
+        return self.to_node if direction is Direction.TO_NODE else self.from_node
+
+
+PORT_IFINDEX_BASE = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One Ethernet segment: a bridge, its nodes, and the medium they may share."""
+
+    name: PartitionName
+    index: int
+    nodes: tuple[Node, ...]
+    bus: Bus | None = None
+
+    @property
+    def network(self) -> str:
+        return f"10.{self.index}.0.0/{NETWORK_PREFIX_LENGTH}"
+
+    @property
+    def router_ip(self) -> str:
+        return f"10.{self.index}.255.254"
+
+    @property
+    def router_mac(self) -> str:
+        return f"02:0b:00:{self.index:02x}:ff:fe"
+
+    @property
+    def monitor_ip(self) -> str:
+        """Where trace datagrams go; nobody has this address, its static neighbour entry is `TRACE_MAC`."""
+        return f"10.{self.index}.255.253"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A wire between the routers of two partitions, each direction with its own impairment."""
+
+    name: str
+    """`a--b`, partitions in file order of the link."""
+    a: PartitionName
+    b: PartitionName
+    a_to_b: Impairment = CLEAR
+    b_to_a: Impairment = CLEAR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """A whole network. Partitions, nodes and links keep the order of the file."""
+
+    name: str
+    partitions: tuple[Partition, ...]
+    links: tuple[Link, ...] = ()
+    description: str = ""
+    _by_name: dict[NodeName, Node] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {node.name: node for node in self.nodes()})
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes by member index."""
+        for partition in self.partitions:
+            yield from partition.nodes
+
+    def node(self, name: str) -> Node:
+        return self._by_name[NodeName(name)]
+
+    def partition(self, name: str) -> Partition:
+        for partition in self.partitions:
+            if partition.name == name:
+                return partition
+        raise KeyError(name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
