@@ -1,4 +1,4 @@
-"""What the conductor needs from whatever carries the nodes: start, talk, kill, pause. One small door for every runtime."""
+"""What the conductor needs from whatever carries the nodes: start, talk, kill, pause. One small door for all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from topologies.model import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A command to run in a node. The first word `python3` means the runtime's own interpreter, with our packages importable."""
+    """A command to run in a node.
+
+    The first word `python3` means the runtime's own interpreter, with our packages importable.
+    """
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -28,7 +31,10 @@ class NodeHandle(Protocol):
         """Exit code once it has ended (negative: the signal), else None. Does not block."""
 
     def kill(self) -> None:
-        """Crash it: SIGKILL to everything in it; returns when it is gone. Its wires stay (or come back at the next start)."""
+        """Crash it: SIGKILL to everything in it; returns when it is gone.
+
+        Its wires stay (or come back at the next start).
+        """
 
     def pause(self) -> None:
         """Freeze it; returns when the freeze is observable, not when it was asked for."""
@@ -38,11 +44,13 @@ class NodeHandle(Protocol):
 
 
 class Runtime(Protocol):
-    """Carries the nodes of one run. Used by one thread; `on_line` is called from a reader thread of its own per node."""
+    """Carries the nodes of one run. Used by one thread; `on_line` is called from a reader thread per node."""
 
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> NodeHandle:
-        """Start one incarnation with its wires attached and addresses set before its first instruction. Each line of standard output goes to
-        `on_line` (without the newline; over-long lines are cut at 64 KiB); standard error is appended to `log_path`.
+        """Start one incarnation, its wires attached and addresses set before its first instruction.
+
+        Each line of standard output goes to `on_line` (without the newline; over-long lines are cut at 64 KiB);
+        standard error is appended to `log_path`.
         """
 
     def close(self) -> None:

@@ -1,0 +1,140 @@
+"""The run store: one directory per run, written once, readable at every moment.
+
+`runs/<experiment>/<seed>-<stamp>/` (docs/run-directory.md). The manifest is there from the first moment with the status
+`interrupted` and is replaced when the run ends, so that a run whose conductor was killed is still a marked run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from topologies.errors import InputError
+
+MANIFEST_FORMAT = 1
+
+
+def stamp(now: datetime | None = None) -> str:
+    """UTC stamp of a run directory, sortable: `20260131T235959Z`."""
+    return (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+
+
+def clock_pair() -> dict[str, int]:
+    """CLOCK_MONOTONIC and CLOCK_REALTIME read together (best of nine, so that no preemption lies between)."""
+    best: tuple[int, int, int] | None = None
+    for _ in range(9):
+        before = time.monotonic_ns()
+        realtime = time.time_ns()
+        after = time.monotonic_ns()
+        if best is None or after - before < best[0]:
+            best = (after - before, (before + after) // 2, realtime)
+    assert best is not None
+    return {"monotonic_ns": best[1], "realtime_ns": best[2]}
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace `path` atomically: a reader sees the old file or the whole new one."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@dataclass(slots=True)
+class RunDirectory:
+    """One run on disk. `manifest` is the growing manifest; `save` writes what is known now."""
+
+    path: Path
+    run_id: str
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def group(self) -> int:
+        """32-bit number in every datagram of the run, so that nothing of another run is taken for its own."""
+        return zlib.crc32(self.run_id.encode())
+
+    @property
+    def capture_path(self) -> Path:
+        return self.path / "capture.pcapng"
+
+    def node_log(self, node: str) -> Path:
+        return self.path / "nodes" / f"{node.replace('/', '.')}.log"
+
+    def save(self) -> None:
+        write_json(self.path / "manifest.json", self.manifest)
+
+    def append_fault(self, line: Mapping[str, Any]) -> None:
+        """One line to faults.jsonl, on disk when this returns."""
+        with (self.path / "faults.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def create(runs: Path, experiment: str, seed: int, *, name: str | None = None) -> RunDirectory:
+    """Make the directory of a new run.
+
+    Raises InputError if it exists (a run is written once) or cannot be made.
+    """
+    leaf = name or f"{seed}-{stamp()}"
+    path = runs / experiment / leaf
+    try:
+        path.mkdir(parents=True)
+        (path / "nodes").mkdir()
+    except FileExistsError:
+        raise InputError(
+            f"{path}: this run directory exists and a run is written once; give another --name or remove it"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path}: the run directory cannot be made ({error.strerror}); give another --runs") from error
+    return RunDirectory(path=path, run_id=f"{experiment}/{leaf}")
+
+
+def find(runs: Path, name: str | None) -> Path:
+    """The run directory that `name` means.
+
+    A path, `<experiment>/<leaf>`, an experiment (its newest run), or None (the newest run of all).
+
+    Raises InputError when there is none.
+    """
+    if name is not None:
+        for candidate in (Path(name), runs / name):
+            if (candidate / "manifest.json").is_file():
+                return candidate
+        newest = _newest((runs / name).glob("*/manifest.json")) if (runs / name).is_dir() else None
+        if newest is None:
+            raise InputError(f"{name}: no such run; a run is a directory with a manifest.json, or a name under {runs}")
+        return newest
+    newest = _newest(runs.glob("*/*/manifest.json"))
+    if newest is None:
+        raise InputError(f"{runs}: no run yet; make one with `orderbed run quickstart`")
+    return newest
+
+
+def require_space(path: Path, needed_bytes: int) -> None:
+    """Raise InputError when the file system of `path` has less than `needed_bytes` left."""
+    existing = path
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    if free < needed_bytes:
+        raise InputError(
+            f"{existing}: {free // 2**20} MiB are free and this run may need {needed_bytes // 2**20} MiB; "
+            "make room or give another --runs"
+        )
+
+
+def _newest(manifests: Any) -> Path | None:
+    paths = sorted(manifests, key=lambda path: (path.stat().st_mtime_ns, str(path)))
+    return paths[-1].parent if paths else None
