@@ -1,0 +1,34 @@
+"""A mistake of the user: where it is and what is allowed, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class InputError(Exception):
+    """What the user gave cannot be used. `str()` is one line: `lossy.yaml:12: partitions.p1: unknown key …`.
+
+    `also` holds further, independent mistakes in the same input, in the order of the file.
+    """
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        source: str | None = None,
+        line: int | None = None,
+        key: str | None = None,
+        also: Sequence[InputError] = (),
+    ) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.source = source
+        self.line = line
+        self.key = key
+        self.also = tuple(also)
+
+    def __str__(self) -> str:
+        place = self.source or ""
+        if place and self.line is not None:
+            place += f":{self.line}"
+        return ": ".join(part for part in (place, self.key, self.sentence) if part)
