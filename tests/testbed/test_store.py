@@ -1,0 +1,91 @@
+"""The run store writes once, finds again, and is readable at every moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from testbed import store
+from topologies.errors import InputError
+
+
+def test_a_run_directory_is_made_once(tmp_path: Path) -> None:
+    made = store.create(tmp_path, "quickstart", 1, name="1-a")
+    (made.path / "capture.pcapng").write_bytes(b"precious")
+    with pytest.raises(InputError, match="this run directory exists and a run is written once"):
+        store.create(tmp_path, "quickstart", 1, name="1-a")
+    assert (made.path / "capture.pcapng").read_bytes() == b"precious"
+
+
+def test_a_directory_that_cannot_be_made_names_the_cause(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be made"):
+        store.create(tmp_path / "file", "quickstart", 1)
+
+
+def test_the_default_name_is_seed_and_stamp(tmp_path: Path) -> None:
+    made = store.create(tmp_path, "quickstart", 7)
+    assert made.run_id.startswith("quickstart/7-20")
+    assert made.path == tmp_path / made.run_id
+    assert store.stamp(datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)) == "20260131T235959Z"
+
+
+def test_groups_of_two_runs_differ(tmp_path: Path) -> None:
+    first = store.create(tmp_path, "quickstart", 1, name="1-a")
+    second = store.create(tmp_path, "quickstart", 1, name="1-b")
+    assert first.group != second.group
+    assert 0 <= first.group < 2**32
+
+
+def test_find_takes_a_path_a_name_an_experiment_or_nothing(tmp_path: Path) -> None:
+    older = store.create(tmp_path, "quickstart", 1, name="1-a")
+    newer = store.create(tmp_path, "quickstart", 1, name="1-b")
+    other = store.create(tmp_path, "wan", 1, name="1-a")
+    for age, run in enumerate((other, newer, older)):
+        run.manifest = {"format": store.MANIFEST_FORMAT}
+        run.save()
+        os.utime(run.path / "manifest.json", (1_000_000 - age, 1_000_000 - age))
+    assert store.find(tmp_path, str(older.path)) == older.path
+    assert store.find(tmp_path, "quickstart/1-a") == older.path
+    assert store.find(tmp_path, "quickstart") == newer.path
+    assert store.find(tmp_path, None) == other.path
+
+
+def test_find_says_what_a_run_is(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run yet"):
+        store.find(tmp_path, None)
+    with pytest.raises(InputError, match="no such run"):
+        store.find(tmp_path, "nothing")
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    store.write_json(path, {"run": "é"})
+    store.write_json(path, {"run": "b"})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"run": "b"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_faults_are_appended_line_by_line(tmp_path: Path) -> None:
+    run = store.create(tmp_path, "quickstart", 1)
+    run.append_fault({"id": 0, "kind": "cut"})
+    run.append_fault({"id": 1, "kind": "heal"})
+    lines = (run.path / "faults.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["cut", "heal"]
+
+
+def test_clock_pair_is_taken_together() -> None:
+    before = time.time_ns() - time.monotonic_ns()
+    pair = store.clock_pair()
+    assert abs(pair["realtime_ns"] - pair["monotonic_ns"] - before) < 5_000_000
+
+
+def test_a_full_disk_is_refused_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="MiB are free and this run may need"):
+        store.require_space(tmp_path / "not" / "yet", 2**62)
+    store.require_space(tmp_path, 1)
