@@ -1,0 +1,179 @@
+"""The crew waits for its members, believes what they say, and notices those that die. Real processes, no network."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netem.errors import FabricError
+from netem.runtimes.base import Program
+from testbed.crew import Crew, State
+from topologies.model import Node, NodeName, PartitionName
+
+NODES = tuple(
+    Node(name=NodeName(f"p1/n{i + 1}"), index=i, partition=PartitionName("p1"), partition_index=1, number=i + 1)
+    for i in range(2)
+)
+
+OBEDIENT = """
+import json, sys
+config = json.loads(sys.stdin.readline())
+say = lambda **words: print(json.dumps(words), flush=True)
+say(event="ready")
+for line in sys.stdin:
+    word = line.split()[0]
+    if word == "start": say(event="started")
+    if word == "drain": say(event="drained", submitted=config["incarnation"], delivered=5, lag_max_ns=3)
+    if word == "stop":
+        say(event="stopped", submitted=config["incarnation"], delivered=5, lag_max_ns=3)
+        sys.exit(0)
+"""
+MUTE = "import sys; print('waiting for nothing', file=sys.stderr, flush=True); sys.stdin.read()"
+DIES_AT_ONCE = "import sys; sys.stdin.readline(); sys.exit('the core is broken')"
+CANNOT = 'import sys; print(\'{"event": "error", "message": "window must be at least 1"}\', flush=True); sys.exit(2)'
+BABBLES = "import sys; print('hello world', flush=True); sys.stdin.read()"
+
+
+class ProcessHandle:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def send(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def poll(self) -> int | None:
+        return self.process.poll()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+
+class ProcessRuntime:
+    """Plain processes: enough to test the crew without root."""
+
+    def __init__(self) -> None:
+        self.handles: list[ProcessHandle] = []
+
+    def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> ProcessHandle:
+        with log_path.open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, *program.argv[1:]],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        threading.Thread(target=self._read, args=(process, on_line), daemon=True).start()
+        self.handles.append(ProcessHandle(process))
+        return self.handles[-1]
+
+    def close(self) -> None:
+        for handle in self.handles:
+            handle.kill()
+            assert handle.process.stdin is not None
+            handle.process.stdin.close()
+
+    @staticmethod
+    def _read(process: subprocess.Popen[str], on_line: Callable[[str], None]) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                on_line(line.rstrip("\n"))
+
+
+@pytest.fixture
+def runtime() -> Iterator[ProcessRuntime]:
+    made = ProcessRuntime()
+    yield made
+    made.close()
+
+
+def crew_of(script: str, runtime: ProcessRuntime, tmp_path: Path) -> Crew:
+    def configure(node: Node, incarnation: int) -> dict[str, Any]:
+        return {"member": node.index, "incarnation": incarnation}
+
+    return Crew(
+        runtime,
+        NODES,
+        configure=configure,
+        log_path=lambda name: tmp_path / f"{name.replace('/', '.')}.log",
+        program=Program(argv=("python3", "-c", script)),
+    )
+
+
+def test_a_whole_life(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    crew = crew_of(OBEDIENT, runtime, tmp_path)
+    crew.start_all()
+    crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+    crew.broadcast("start {}")
+    crew.wait_all((State.RUNNING,), timeout_s=10, doing="started")
+    crew.broadcast("drain")
+    crew.wait_all((State.DRAINED,), timeout_s=10, doing="drained")
+    assert crew.totals() == {"submitted": 2, "delivered": 10, "waiting": 0, "lag_max_ns": 3}
+    members = crew.alive()
+    crew.broadcast("stop")
+    crew.wait_all((State.STOPPED,), timeout_s=10, doing="stopped", members=members)
+    crew.pump(time.monotonic() + 1)
+    assert [entry["exit"] for entry in (m.manifest() for m in crew.history)] == [0, 0]
+
+
+def test_a_node_that_never_becomes_ready(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    crew = crew_of(MUTE, runtime, tmp_path)
+    crew.start_all()
+    with pytest.raises(FabricError, match=r"p1/n1, p1/n2 did not become ready within 1 s; its log .* ends: waiting for"):
+        crew.wait_all((State.READY,), timeout_s=1, doing="ready")
+
+
+def test_a_node_that_dies_at_once(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    crew = crew_of(DIES_AT_ONCE, runtime, tmp_path)
+    crew.start_all()
+    with pytest.raises(
+        FabricError, match=r"p1/n\d ended by itself \(exit code 1\); its log .* ends: the core is broken"
+    ):
+        crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+
+
+def test_a_node_that_says_why_is_quoted(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    crew = crew_of(CANNOT, runtime, tmp_path)
+    with pytest.raises(FabricError, match="cannot run: window must be at least 1"):
+        crew.start_all()
+        crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+
+
+def test_a_node_that_babbles_is_not_ours(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    crew = crew_of(BABBLES, runtime, tmp_path)
+    crew.start_all()
+    with pytest.raises(FabricError, match="wrote a line that is not one of ours: 'hello world'"):
+        crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+
+
+def test_a_crash_is_no_surprise_and_a_restart_is_a_new_incarnation(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    crew = crew_of(OBEDIENT, runtime, tmp_path)
+    crew.start_all()
+    crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+    crew.pause(NODES[0].name)
+    crew.crash(NODES[0].name)
+    crew.pump(time.monotonic() + 0.2)
+    assert [m.node.index for m in crew.alive()] == [1]
+    second = crew.start(NODES[0])
+    crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+    assert second.incarnation == 2
+    first = crew.history[0].manifest()
+    assert (first["exit"], first["crashed"]) == (-signal.SIGKILL, True)
