@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 
 class InputError(Exception):
@@ -32,3 +33,9 @@ class InputError(Exception):
         if place and self.line is not None:
             place += f":{self.line}"
         return ": ".join(part for part in (place, self.key, self.sentence) if part)
+
+
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+    """`; did you mean rate?`, or nothing when no allowed name is close."""
+    close = difflib.get_close_matches(given[:64], list(allowed), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

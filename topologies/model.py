@@ -21,6 +21,9 @@ MAX_NODES_PER_PARTITION = 1000
 """A Linux bridge takes 1024 ports; some are ours (router, headroom)."""
 
 MAX_PARTITIONS = 200
+MAX_NODES = 2**16 - 1
+"""Member numbers have 16 bits on the wire and in trace records."""
+
 NETWORK_PREFIX_LENGTH = 16
 MULTICAST_GROUP = "239.77.0.1"
 PROTOCOL_PORT = 7700
@@ -67,6 +70,11 @@ class Impairment:
     queue_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_delay_line()
+        self._check_loss()
+        self._check_queue()
+
+    def _check_delay_line(self) -> None:
         for name in ("loss_ratio", "duplicate_ratio", "reorder_ratio", "corrupt_ratio"):
             ratio = getattr(self, name)
             if not 0.0 <= ratio <= 1.0:
@@ -75,12 +83,19 @@ class Impairment:
             raise ValueError("delay and jitter must not be negative")
         if self.jitter_ns > self.delay_ns:
             raise ValueError("jitter must not exceed the delay: a frame cannot arrive before it was sent")
+        if self.reorder_ratio > 0 and self.delay_ns == 0:
+            raise ValueError("reorder needs a delay: reordered frames are those that skip it")
+
+    def _check_loss(self) -> None:
         if self.loss_burst_frames < 1.0:
             raise ValueError("a loss burst has at least 1 frame")
         if self.loss_burst_frames > 1.0 and self.loss_ratio >= 1.0:
             raise ValueError("bursty loss needs a loss below 100 %")
-        if self.reorder_ratio > 0 and self.delay_ns == 0:
-            raise ValueError("reorder needs a delay: reordered frames are those that skip it")
+        if self.loss_burst_frames > 1.0 and self.loss_ratio > self.loss_burst_frames * (1.0 - self.loss_ratio):
+            # Gilbert-Elliott: a gap has at least one frame, so bursts of mean n lose at most n of n + 1 frames.
+            raise ValueError("this loss needs longer bursts: bursts of n frames lose at most n / (n + 1) of the frames")
+
+    def _check_queue(self) -> None:
         if self.rate_bps is not None and self.rate_bps <= 0:
             raise ValueError("rate must be positive")
         if self.queue_frames is not None and self.queue_bytes is not None:
@@ -89,6 +104,8 @@ class Impairment:
             raise ValueError("a queue limit needs a rate: without one the queue never fills")
         if self.queue_frames is not None and self.queue_frames < 1:
             raise ValueError("a queue holds at least 1 frame")
+        if self.queue_bytes is not None and self.queue_bytes < 1:
+            raise ValueError("a queue holds at least 1 byte")
 
     @property
     def is_clear(self) -> bool:
@@ -105,6 +122,12 @@ class Bus:
 
     rate_bps: int
     queue_frames: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.rate_bps <= 0:
+            raise ValueError("rate must be positive")
+        if self.queue_frames < 1:
+            raise ValueError("a queue holds at least 1 frame")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +234,12 @@ class Topology:
         for partition in self.partitions:
             if partition.name == name:
                 return partition
+        raise KeyError(name)
+
+    def link(self, name: str) -> Link:
+        for link in self.links:
+            if link.name == name:
+                return link
         raise KeyError(name)
 
     def __len__(self) -> int:

@@ -1,0 +1,284 @@
+"""Topology files: YAML -> raw -> Topology, and back.
+
+    topology = load(find("three-partitions"))
+
+An error names file, line, key and what is allowed. The more specific selector wins, field by field, wherever it stands
+in the file: `*`, then `p1/*`, then `p1/n2..n4`, then `p1/n3`; in each, `both` before `to-node` and `from-node`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from topologies import routing, shapes, units
+from topologies.border import json_schema, validated
+from topologies.errors import InputError, did_you_mean
+from topologies.model import (
+    CLEAR,
+    MAX_NODES,
+    MAX_PARTITIONS,
+    Bus,
+    Direction,
+    Distribution,
+    Impairment,
+    Link,
+    Node,
+    NodeName,
+    Partition,
+    Topology,
+)
+from topologies.raw import Changes, RawImpairment, RawLink, RawNetwork, RawPort, RawTopology
+from topologies.select import SelectError, select, specificity
+from topologies.yaml_source import Document, KeyPath, read, reads
+
+SHIPPED = Path(__file__).parent
+SUFFIX = ".yaml"
+
+
+def load(path: Path) -> Topology:
+    """Read one topology file. Raises InputError."""
+    return _resolved(read(path))
+
+
+def loads(text: str | bytes, source: str = "topology") -> Topology:
+    """Read a topology from memory; `source` names it in errors. Raises InputError."""
+    return _resolved(reads(text, source))
+
+
+def find(name_or_path: str | Path, beside: Path | None = None) -> Path:
+    """The file of a shipped name (`one-partition`) or of a path, which may be relative to the folder `beside`.
+
+    What has a suffix or a slash is a path; whether it exists, `load` says. Raises InputError for an unknown name.
+    """
+    given = str(name_or_path)
+    if "/" not in given and not given.endswith((SUFFIX, ".yml")):
+        shipped = SHIPPED / f"{given}{SUFFIX}"
+        if given in names():
+            return shipped
+        hint = did_you_mean(given, names()) or f"; shipped are {', '.join(names())}"
+        raise InputError(f"no topology is called {units.shown(given)}{hint}, or give a path such as ./mine.yaml")
+    return Path(given) if beside is None else beside / given
+
+
+def names() -> list[str]:
+    """The shipped topologies."""
+    return sorted(path.stem for path in SHIPPED.glob(f"*{SUFFIX}"))
+
+
+def schema() -> str:
+    """The text of `schema.json`."""
+    return json_schema(RawTopology, "Orderbed topology")
+
+
+def resolve(raw: RawNetwork, name: str, document: Document, at: KeyPath = ()) -> Topology:
+    """The topology that `raw` means; `at` is where in the document it stands. Raises InputError."""
+    _check_sizes(raw, document, at)
+    members = {partition: block.nodes for partition, block in raw.partitions.items()}
+    buses = {
+        partition: Bus(rate_bps=block.bus.rate, queue_frames=block.bus.queue)
+        for partition, block in raw.partitions.items()
+        if block.bus is not None
+    }
+    links = _links(raw, document, at)
+    topology = shapes.network(name, members, links=links, buses=buses, description=raw.description)
+    cut_off = routing.unreachable(topology)
+    if cut_off:
+        first = topology.partitions[0].name
+        raise document.error(
+            (*at, "links") if raw.links else (*at, "partitions"),
+            f"no path of links joins {first} and {', '.join(cut_off)}; partitions need links between their routers",
+        )
+    return impaired(topology, raw.impairments, document, (*at, "impairments"))
+
+
+def impaired(topology: Topology, ports: dict[str, RawPort], document: Document, at: KeyPath) -> Topology:
+    """The topology with more impairments laid over those that it has. Raises InputError."""
+    layers: dict[tuple[NodeName, Direction], list[tuple[KeyPath, Changes]]] = {}
+    for selector in sorted(ports, key=specificity):
+        try:
+            nodes = select(topology, [selector])
+        except SelectError as error:
+            raise document.error((*at, selector), str(error)) from None
+        for direction, key, changes in _layers(ports[selector]):
+            for node in nodes:
+                layers.setdefault((node.name, direction), []).append(((*at, selector, key), changes))
+    partitions = []
+    for partition in topology.partitions:
+        nodes = tuple(
+            replace(
+                node,
+                to_node=_laid_over(node.to_node, layers.get((node.name, Direction.TO_NODE), []), document),
+                from_node=_laid_over(node.from_node, layers.get((node.name, Direction.FROM_NODE), []), document),
+            )
+            for node in partition.nodes
+        )
+        partitions.append(replace(partition, nodes=nodes))
+    return replace(topology, partitions=tuple(partitions))
+
+
+def dumps(topology: Topology) -> str:
+    """A topology file that loads to an equal topology."""
+    network: dict[str, Any] = {"name": topology.name}
+    if topology.description:
+        network["description"] = topology.description
+    network["partitions"] = {partition.name: _partition_block(partition) for partition in topology.partitions}
+    if topology.links:
+        network["links"] = [_link_block(link) for link in topology.links]
+    ports = _port_blocks(topology)
+    if ports:
+        network["impairments"] = ports
+    text: str = yaml.safe_dump(network, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def impairment_block(impairment: Impairment) -> dict[str, str]:
+    """The fields that differ from a clear wire, as a file spells them."""
+    rate_bps = impairment.rate_bps
+    queue = units.QueueLimit(frames=impairment.queue_frames, size_bytes=impairment.queue_bytes)
+    spelled = {
+        "delay": units.format_duration(impairment.delay_ns),
+        "jitter": units.format_duration(impairment.jitter_ns),
+        "distribution": impairment.distribution.value,
+        "loss": units.format_ratio(impairment.loss_ratio),
+        "burst": units.format_frames(impairment.loss_burst_frames),
+        "duplicate": units.format_ratio(impairment.duplicate_ratio),
+        "reorder": units.format_ratio(impairment.reorder_ratio),
+        "corrupt": units.format_ratio(impairment.corrupt_ratio),
+        "rate": units.UNLIMITED if rate_bps is None else units.format_rate(rate_bps),
+        "queue": units.format_queue(queue),
+    }
+    return {key: text for key, text in spelled.items() if text != _CLEAR_SPELLED[key]}
+
+
+_CLEAR_SPELLED = {
+    "delay": "0 ns",
+    "jitter": "0 ns",
+    "distribution": Distribution.UNIFORM.value,
+    "loss": "0 %",
+    "burst": "1 frame",
+    "duplicate": "0 %",
+    "reorder": "0 %",
+    "corrupt": "0 %",
+    "rate": units.UNLIMITED,
+    "queue": units.UNLIMITED,
+}
+
+
+def _resolved(document: Document) -> Topology:
+    raw = validated(RawTopology, document)
+    return resolve(raw, raw.name, document)
+
+
+def _check_sizes(raw: RawNetwork, document: Document, at: KeyPath) -> None:
+    if not 1 <= len(raw.partitions) <= MAX_PARTITIONS:
+        raise document.error(
+            (*at, "partitions"), f"expected 1 to {MAX_PARTITIONS} partitions, got {len(raw.partitions)}"
+        )
+    nodes = sum(len(block.nodes) for block in raw.partitions.values())
+    if nodes > MAX_NODES:
+        raise document.error((*at, "partitions"), f"expected at most {MAX_NODES} nodes in all, got {nodes}")
+
+
+def _links(raw: RawNetwork, document: Document, at: KeyPath) -> list[Link]:
+    joined: dict[frozenset[str], str] = {}
+    links: list[Link] = []
+    for position, block in enumerate(raw.links):
+        # A single link may stand without the brackets of the list.
+        here = (*at, "links", position) if (*at, "links", position) in document.lines else (*at, "links")
+        a, b = _ends(raw, block, document, here)
+        link = shapes.link(a, b)
+        earlier = joined.setdefault(frozenset((a, b)), link.name)
+        if earlier != link.name or any(one.name == link.name for one in links):
+            raise document.error(here, f"{a} and {b} are joined by two links; the first is {earlier}")
+        there = _layer("there", block.there, here)
+        back = _layer("back", block.back, here)
+        common = (here, block.changes())
+        links.append(
+            replace(
+                link,
+                a_to_b=_laid_over(CLEAR, [common, *there], document),
+                b_to_a=_laid_over(CLEAR, [common, *back], document),
+            )
+        )
+    return links
+
+
+def _ends(raw: RawNetwork, block: RawLink, document: Document, here: KeyPath) -> tuple[str, str]:
+    between = (*here, "between")
+    if len(block.between) != 2 or block.between[0] == block.between[1]:
+        raise document.error(between, f"expected two different partitions, got {', '.join(block.between) or 'none'}")
+    for name in block.between:
+        if name not in raw.partitions:
+            hint = did_you_mean(name, raw.partitions) or f"; the partitions are {', '.join(list(raw.partitions)[:6])}"
+            raise document.error(between, f"{name} is no partition{hint}")
+    return block.between[0], block.between[1]
+
+
+def _layer(key: str, block: RawImpairment | None, here: KeyPath) -> list[tuple[KeyPath, Changes]]:
+    return [] if block is None else [((*here, key), block.changes())]
+
+
+def _layers(port: RawPort) -> Iterator[tuple[Direction, str, Changes]]:
+    if port.both is not None:
+        for direction in Direction:
+            yield direction, "both", port.both.changes()
+    if port.to_node is not None:
+        yield Direction.TO_NODE, "to-node", port.to_node.changes()
+    if port.from_node is not None:
+        yield Direction.FROM_NODE, "from-node", port.from_node.changes()
+
+
+def _laid_over(base: Impairment, layers: Sequence[tuple[KeyPath, Changes]], document: Document) -> Impairment:
+    """All layers at once, so that only the result must be valid; a fault in it is blamed on the last layer."""
+    merged: Changes = {}
+    for _, changes in layers:
+        merged |= changes
+    if not merged:
+        return base
+    try:
+        return replace(base, **merged)
+    except ValueError as error:
+        raise document.error(layers[-1][0], str(error)) from None
+
+
+def _link_block(link: Link) -> dict[str, Any]:
+    block: dict[str, Any] = {"between": [link.a, link.b]}
+    there, back = impairment_block(link.a_to_b), impairment_block(link.b_to_a)
+    if there == back:
+        return block | there
+    return block | {key: part for key, part in (("there", there), ("back", back)) if part}
+
+
+def _partition_block(partition: Partition) -> dict[str, Any]:
+    names = [node.name.partition("/")[2] for node in partition.nodes]
+    counted = [f"n{number}" for number in range(1, len(names) + 1)]
+    block: dict[str, Any] = {"nodes": len(names) if names == counted else names}
+    if partition.bus is not None:
+        queue = units.format_frames(partition.bus.queue_frames)
+        block["bus"] = {"rate": units.format_rate(partition.bus.rate_bps), "queue": queue}
+    return block
+
+
+def _port_blocks(topology: Topology) -> dict[str, Any]:
+    """By selector; one line for all nodes, or for a partition, where they are alike."""
+    blocks = {node.name: _port_block(node) for node in topology.nodes()}
+    first = next(iter(blocks.values()))
+    if all(block == first for block in blocks.values()):
+        return {"*": first} if first else {}
+    found: dict[str, Any] = {}
+    for partition in topology.partitions:
+        own: dict[str, Any] = {node.name: blocks[node.name] for node in partition.nodes}
+        first = next(iter(own.values()))
+        alike = all(block == first for block in own.values())
+        found |= {f"{partition.name}/*": first} if alike else own
+    return {selector: block for selector, block in found.items() if block}
+
+
+def _port_block(node: Node) -> dict[str, Any]:
+    parts = ((direction.value, impairment_block(node.impairment(direction))) for direction in Direction)
+    return {key: part for key, part in parts if part}
