@@ -1,19 +1,45 @@
 """Trace records: what no wire shows, sent by every host to its segment's monitor address.
 
-A trace datagram is one TRACE_HEADER and `count` RECORDs of fixed size, big-endian. Records of one incarnation of one node
-are numbered without a gap (`first` is the number of the first record in the datagram): a gap makes the verdicts of the run
-`unknown`. Any program in any language can send them. `node.wire` explains the tables' form.
+A trace datagram is one TRACE_HEADER and `count` RECORDs of fixed size, big-endian. Records of one incarnation of one
+node are numbered from 1 without a gap (`first` is the number of the first record in the datagram): a gap makes the
+verdicts of the run `unknown`. Any program in any language can send them. `node.wire` explains the tables' form.
 
 Identities. A message is (origin, incarnation, number): the host that takes the application's request counts them, from
-1, per incarnation, and writes APPLICATION_STAMP in front of the application's bytes. The deliver record reports what stands in the
-delivered bytes. So the oracle needs no protocol header, and a broken header cannot certify itself.
+1, per incarnation, and writes APPLICATION_STAMP in front of the application's bytes. The deliver record reports what
+stands in the delivered bytes. So the oracle needs no protocol header, and a broken header cannot certify itself.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from node.wire import Field
+from node.errors import DropReason, LocalError, RemoteError
+from node.wire import Field, encode_fields, table_struct
+
+__all__ = [
+    "APPLICATION_STAMP",
+    "FIRST_RECORD",
+    "MAX_RECORDS",
+    "RECORD",
+    "STAMP_SIZE",
+    "TRACE_HEADER",
+    "TRACE_MAGIC",
+    "TRACE_VERSION",
+    "DropReason",
+    "Event",
+    "Level",
+    "Record",
+    "Stamp",
+    "TraceHeader",
+    "decode_stamp",
+    "decode_trace",
+    "encode_record",
+    "encode_stamp",
+    "encode_trace",
+    "encode_trace_header",
+]
 
 TRACE_MAGIC = 0x6F74
 """The letters `ot`."""
@@ -42,8 +68,8 @@ RECORD: tuple[Field, ...] = (
     Field("clock_ns", 8, "Node clock (ns)"),
     Field("value", 8, "Value"),
 )
-"""40 bytes. `at_ns` is CLOCK_MONOTONIC (the true clock, one for the whole machine); `clock_ns` what the node's own clock,
-with its offset and drift, read at that moment. Times are taken before the record is queued."""
+"""40 bytes. `at_ns` is CLOCK_MONOTONIC (the true clock, one for the whole machine); `clock_ns` what the node's own
+clock, with its offset and drift, read at that moment. Times are taken before the record is queued."""
 
 MAX_RECORDS = 34
 """Per datagram, so that it fits an Ethernet frame: 16 + 34 * 40 = 1376 bytes."""
@@ -91,19 +117,131 @@ class Level(enum.IntEnum):
     FINAL = 2
 
 
-class DropReason(enum.IntEnum):
-    """Why a host or a core refused a datagram."""
+FIRST_RECORD = 1
+"""The number of the first record of every incarnation."""
 
-    TRUNCATED = 1
-    BAD_MAGIC = 2
-    BAD_VERSION = 3
-    BAD_LENGTH = 4
-    UNKNOWN_KIND = 5
-    OTHER_GROUP = 6
-    UNKNOWN_MEMBER = 7
-    OWN = 8
-    STALE_INCARNATION = 9
-    DUPLICATE = 10
-    OUT_OF_WINDOW = 11
-    MALFORMED = 12
-    UNEXPECTED = 13
+STAMP_SIZE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceHeader:
+    """Whose records follow, and the number of the first."""
+
+    count: int
+    group: int
+    node: int
+    node_incarnation: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One thing that happened in a node; Event says what the fields mean. Times in ns."""
+
+    event: Event
+    at_ns: int
+    clock_ns: int
+    detail: int = 0
+    origin: int = 0
+    incarnation: int = 0
+    extra: int = 0
+    number: int = 0
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """Identity of an application message: who was asked to send it, in which incarnation, and his how manieth it is."""
+
+    origin: int
+    incarnation: int
+    number: int
+
+
+def encode_stamp(stamp: Stamp) -> bytes:
+    """STAMP_SIZE bytes to put in front of the application's. LocalError when a field does not fit."""
+    return encode_fields(_STAMP, (stamp.origin, stamp.incarnation, stamp.number), "the application stamp")
+
+
+def decode_stamp(payload: bytes) -> Stamp:
+    """The stamp in front of an application payload. RemoteError TRUNCATED when there is no room for one."""
+    if len(payload) < STAMP_SIZE:
+        raise RemoteError(DropReason.TRUNCATED, f"{len(payload)} bytes of payload hold no application stamp")
+    origin, incarnation, number = _STAMP.unpack_from(payload)
+    return Stamp(origin=origin, incarnation=incarnation, number=number)
+
+
+def encode_record(record: Record) -> bytes:
+    """One RECORD of 40 bytes. LocalError when a field does not fit."""
+    values = (record.event, record.detail, record.origin, record.incarnation, record.extra, record.number)
+    return encode_fields(
+        _RECORD, (*values, record.at_ns, record.clock_ns, record.value), "the trace record (event first)"
+    )
+
+
+def encode_trace_header(header: TraceHeader) -> bytes:
+    """TRACE_HEADER. LocalError when a field does not fit."""
+    values = (
+        TRACE_MAGIC,
+        TRACE_VERSION,
+        header.count,
+        header.group,
+        header.node,
+        header.node_incarnation,
+        header.first,
+    )
+    return encode_fields(_HEADER, values, "the trace header")
+
+
+def encode_trace(*, group: int, node: int, node_incarnation: int, first: int, records: Sequence[Record]) -> bytes:
+    """One trace datagram of 1 to MAX_RECORDS records. LocalError when a field does not fit or there are too many."""
+    if not 1 <= len(records) <= MAX_RECORDS:
+        raise LocalError(f"a trace datagram takes 1 to {MAX_RECORDS} records, not {len(records)}")
+    header = TraceHeader(count=len(records), group=group, node=node, node_incarnation=node_incarnation, first=first)
+    return encode_trace_header(header) + b"".join(map(encode_record, records))
+
+
+def decode_trace(data: bytes) -> tuple[TraceHeader, tuple[Record, ...]]:
+    """The inverse of encode_trace.
+
+    RemoteError: TRUNCATED, BAD_MAGIC, BAD_VERSION, BAD_LENGTH (the size is not that of `count` records), MALFORMED (an
+    event that does not exist, or no record at all).
+    """
+    if len(data) < _HEADER.size:
+        raise RemoteError(DropReason.TRUNCATED, f"{len(data)} bytes are less than a trace header of {_HEADER.size}")
+    magic, version, count, group, node, incarnation, first = _HEADER.unpack_from(data)
+    if magic != TRACE_MAGIC:
+        raise RemoteError(DropReason.BAD_MAGIC, f"magic {magic:#06x}")
+    if version != TRACE_VERSION:
+        raise RemoteError(DropReason.BAD_VERSION, f"trace version {version}, we speak {TRACE_VERSION}")
+    expected = _HEADER.size + count * _RECORD.size
+    if len(data) != expected:
+        reason = DropReason.TRUNCATED if len(data) < expected else DropReason.BAD_LENGTH
+        raise RemoteError(reason, f"{len(data)} bytes where {expected} are announced")
+    if not 1 <= count <= MAX_RECORDS:
+        raise RemoteError(DropReason.MALFORMED, f"{count} records, 1 to {MAX_RECORDS} are allowed")
+    header = TraceHeader(count=count, group=group, node=node, node_incarnation=incarnation, first=first)
+    return header, tuple(map(_record, _RECORD.iter_unpack(data[_HEADER.size :])))
+
+
+_HEADER = table_struct(TRACE_HEADER)
+_RECORD = table_struct(RECORD)
+_STAMP = table_struct(APPLICATION_STAMP)
+_EVENTS = {event.value: event for event in Event}
+
+
+def _record(values: tuple[int, ...]) -> Record:
+    event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value = values
+    if event not in _EVENTS:
+        raise RemoteError(DropReason.MALFORMED, f"event {event} does not exist")
+    return Record(
+        event=_EVENTS[event],
+        at_ns=at_ns,
+        clock_ns=clock_ns,
+        detail=detail,
+        origin=origin,
+        incarnation=incarnation,
+        extra=extra,
+        number=number,
+        value=value,
+    )

@@ -7,16 +7,22 @@ ENVELOPE and MESSAGE; shared byte vectors in `tests/vectors` hold them together.
 
 The envelope belongs to the host that transmits: `transmission` counts its datagrams (one per sendto), so that a capture
 can pair what a node put on the wire with what arrived at each receiver, and tell a duplicate from a second copy. The
-message belongs to the protocol core. A core on top of a core puts its message, without an envelope, into the payload of the
-lower one and says so in `inner`; the flags of the whole stack are those of the outermost message.
+message belongs to the protocol core. A core on top of a core puts its message, without an envelope, into the payload of
+the lower one and says so in `inner`; the flags of the whole stack are those of the outermost message.
 
-Whoever decodes assumes that an enemy wrote the bytes: every failure is a RemoteError with a reason, never another exception.
+Whoever decodes assumes that an enemy wrote the bytes: every failure is a RemoteError with a reason, never another
+exception.
 """
 
 from __future__ import annotations
 
 import enum
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from node.errors import DropReason, LocalError, RemoteError
 
 MAGIC = 0x6F62
 """The letters `ob`."""
@@ -54,7 +60,8 @@ MESSAGE: tuple[Field, ...] = (
     Field("length", 2, "Payload length"),
     Field("seq", 8, "Sequence number"),
 )
-"""20 bytes. `origin` and `incarnation` say whose message this is; on a retransmission they stay. `inner` 0: application bytes."""
+"""20 bytes. `origin` and `incarnation` say whose message this is; on a retransmission they stay. `inner` 0: application
+bytes."""
 
 WORD_SIZE = 8
 
@@ -66,6 +73,12 @@ class Kind(enum.IntEnum):
     RELIABLE_DATA = 0x10
     RELIABLE_NACK = 0x11
     RELIABLE_HEARTBEAT = 0x12
+    RELIABLE_UNICAST = 0x13
+    RELIABLE_ACKNOWLEDGEMENT = 0x14
+    RELIABLE_JOIN = 0x15
+    RELIABLE_WELCOME = 0x16
+    RELIABLE_ENDED = 0x1E
+    RELIABLE_JOINED = 0x1F
     SEQUENCER_REQUEST = 0x20
     SEQUENCER_NUMBER = 0x21
     SEQUENCER_DATA = 0x22
@@ -80,3 +93,162 @@ class Flag(enum.IntFlag):
     RETRANSMISSION = 0x02
     CONTROL = 0x04
     """Carries no application data (and is not a dummy): acknowledgements, requests, numbers, views."""
+
+
+LOCAL_KINDS = frozenset({Kind.APPLICATION, Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED})
+"""Never the kind of a message on the wire: application bytes have no message of their own, and the others are news that
+a core gives to the core above it. Bytes that claim to be one of them are refused, so nobody can forge such news."""
+
+MAX_DATAGRAM = 65_507
+"""Bytes of a UDP datagram over IPv4."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What one core says to others. `flags` are Flag bits, kept as a plain int: this is made for every datagram.
+
+    `inner` says what `payload` holds: application bytes (Kind.APPLICATION) or one encoded message of the core above.
+    """
+
+    kind: Kind
+    origin: int
+    incarnation: int
+    seq: int = 0
+    flags: int = 0
+    inner: Kind = Kind.APPLICATION
+    words: tuple[int, ...] = ()
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """Who transmitted a datagram, and which of his datagrams it is."""
+
+    group: int
+    sender: int
+    sender_incarnation: int
+    transmission: int
+
+
+def table_struct(table: Iterable[Field]) -> struct.Struct:
+    """The `struct.Struct` of a table of fields: big-endian, unsigned, no padding."""
+    return struct.Struct(">" + "".join(_FORMAT_OF_SIZE[field.size] for field in table))
+
+
+def encode_message(message: Message) -> bytes:
+    """MESSAGE, words and payload. LocalError when a field does not fit."""
+    words = message.words
+    payload = message.payload
+    try:
+        header = _MESSAGE.pack(
+            message.kind,
+            message.flags,
+            message.inner,
+            0,
+            message.origin,
+            message.incarnation,
+            len(words),
+            len(payload),
+            message.seq,
+        )
+        if not words:
+            return header + payload
+        return header + _words_struct(len(words)).pack(*words) + payload
+    except struct.error as error:
+        raise LocalError(f"a field of {message} does not fit its place on the wire: {error}") from error
+
+
+def encode_envelope(*, group: int, sender: int, sender_incarnation: int, transmission: int) -> bytes:
+    """ENVELOPE alone, for a host that sends one message in several datagrams. LocalError when a field does not fit."""
+    try:
+        return _ENVELOPE.pack(MAGIC, VERSION, 0, group, sender, sender_incarnation, transmission)
+    except struct.error as error:
+        raise LocalError(f"a field of the envelope does not fit its place on the wire: {error}") from error
+
+
+def encode_datagram(*, group: int, sender: int, sender_incarnation: int, transmission: int, message: Message) -> bytes:
+    """One datagram as it goes to sendto. LocalError when a field does not fit or the whole exceeds MAX_DATAGRAM."""
+    envelope = encode_envelope(
+        group=group, sender=sender, sender_incarnation=sender_incarnation, transmission=transmission
+    )
+    datagram = envelope + encode_message(message)
+    if len(datagram) > MAX_DATAGRAM:
+        raise LocalError(f"a datagram of {len(datagram)} bytes exceeds the {MAX_DATAGRAM} that UDP carries")
+    return datagram
+
+
+def decode_datagram(data: bytes, *, group: int | None = None) -> tuple[Envelope, Message]:
+    """The inverse of encode_datagram. `group` None takes any group.
+
+    RemoteError: TRUNCATED, BAD_MAGIC, BAD_VERSION, MALFORMED, OTHER_GROUP, and those of decode_message.
+    """
+    if len(data) < _ENVELOPE.size:
+        raise RemoteError(DropReason.TRUNCATED, f"{len(data)} bytes are less than an envelope of {_ENVELOPE.size}")
+    magic, version, reserved, its_group, sender, incarnation, transmission = _ENVELOPE.unpack_from(data)
+    if magic != MAGIC:
+        raise RemoteError(DropReason.BAD_MAGIC, f"magic {magic:#06x}")
+    if version != VERSION:
+        raise RemoteError(DropReason.BAD_VERSION, f"version {version}, we speak {VERSION}")
+    if reserved:
+        raise RemoteError(DropReason.MALFORMED, f"the reserved byte is {reserved}")
+    if group is not None and its_group != group:
+        raise RemoteError(DropReason.OTHER_GROUP, f"group {its_group}, ours is {group}")
+    envelope = Envelope(group=its_group, sender=sender, sender_incarnation=incarnation, transmission=transmission)
+    return envelope, decode_message(data, _ENVELOPE.size)
+
+
+def decode_message(data: bytes, offset: int = 0) -> Message:
+    """The message that fills `data` from `offset` to its end.
+
+    RemoteError: TRUNCATED (the data ends too early), BAD_LENGTH (it goes on after the message), UNKNOWN_KIND (also of
+    `inner`, also for LOCAL_KINDS), MALFORMED (unknown flags, a spare byte that is not 0).
+    """
+    if len(data) < offset + _MESSAGE.size:
+        raise RemoteError(
+            DropReason.TRUNCATED, f"{len(data) - offset} bytes are less than a message of {_MESSAGE.size}"
+        )
+    kind, flags, inner, spare, origin, incarnation, word_count, length, seq = _MESSAGE.unpack_from(data, offset)
+    words_at = offset + _MESSAGE.size
+    payload_at = words_at + word_count * WORD_SIZE
+    if len(data) != payload_at + length:
+        reason = DropReason.TRUNCATED if len(data) < payload_at + length else DropReason.BAD_LENGTH
+        raise RemoteError(reason, f"{len(data)} bytes where {payload_at + length} are announced")
+    if kind not in _WIRE_KINDS or inner not in _INNER_KINDS:
+        raise RemoteError(DropReason.UNKNOWN_KIND, f"kind {kind:#04x}, inner {inner:#04x}")
+    if spare or flags & ~_ALL_FLAGS:
+        raise RemoteError(DropReason.MALFORMED, f"flags {flags:#04x}, spare byte {spare}")
+    return Message(
+        kind=_WIRE_KINDS[kind],
+        origin=origin,
+        incarnation=incarnation,
+        seq=seq,
+        flags=flags,
+        inner=_INNER_KINDS[inner],
+        words=_words_struct(word_count).unpack_from(data, words_at) if word_count else (),
+        payload=data[payload_at:],
+    )
+
+
+def encode_fields(table: struct.Struct, values: tuple[int, ...], what: str) -> bytes:
+    """`values` in the order of a table. LocalError names `what` when one does not fit."""
+    try:
+        return table.pack(*values)
+    except struct.error as error:
+        raise LocalError(f"a field of {what} {values} does not fit its place: {error}") from error
+
+
+_FORMAT_OF_SIZE = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_ENVELOPE = table_struct(ENVELOPE)
+_MESSAGE = table_struct(MESSAGE)
+_ALL_FLAGS = sum(flag.value for flag in Flag)
+_WIRE_KINDS = {kind.value: kind for kind in Kind if kind not in LOCAL_KINDS}
+_INNER_KINDS = {**_WIRE_KINDS, Kind.APPLICATION.value: Kind.APPLICATION}
+_WORDS: dict[int, struct.Struct] = {}
+
+
+def _words_struct(count: int) -> struct.Struct:
+    """Precompiled once per count; at most as many as a datagram can have words, so an enemy cannot fill our memory."""
+    found = _WORDS.get(count)
+    if found is None:
+        found = _WORDS[count] = struct.Struct(f">{count}Q")
+    return found

@@ -1,0 +1,41 @@
+"""Whose mistake it was. Everything else that goes wrong is an `assert`: ours.
+
+`LocalError`: the caller of this code is wrong (a configuration, an argument, a call at the wrong time); raise it, say
+what to do. `RemoteError`: bytes from the network are wrong; the host drops the datagram, counts it, traces it, goes on.
+Nothing else is ever raised because of what a peer sent.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class DropReason(enum.IntEnum):
+    """Why a host or a core refused a datagram."""
+
+    TRUNCATED = 1
+    BAD_MAGIC = 2
+    BAD_VERSION = 3
+    BAD_LENGTH = 4
+    UNKNOWN_KIND = 5
+    OTHER_GROUP = 6
+    UNKNOWN_MEMBER = 7
+    OWN = 8
+    STALE_INCARNATION = 9
+    DUPLICATE = 10
+    OUT_OF_WINDOW = 11
+    MALFORMED = 12
+    UNEXPECTED = 13
+
+
+class LocalError(Exception):
+    """Our caller is wrong. The text is one sentence for people that says what to do."""
+
+
+class RemoteError(Exception):
+    """A peer (or whoever wrote the bytes) is wrong: `reason` for the counters, `detail` for people."""
+
+    def __init__(self, reason: DropReason, detail: str) -> None:
+        super().__init__(f"{reason.name}: {detail}")
+        self.reason = reason
+        self.detail = detail

@@ -1,0 +1,113 @@
+"""The codec of trace records: shared byte vectors, round trips, and bytes that an enemy wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.errors import DropReason, LocalError, RemoteError
+from node.trace import (
+    MAX_RECORDS,
+    Event,
+    Record,
+    Stamp,
+    TraceHeader,
+    decode_stamp,
+    decode_trace,
+    encode_stamp,
+    encode_trace,
+)
+from tests.node.vectors import read_vectors
+
+EXAMPLE = Record(event=Event.START, at_ns=1, clock_ns=2)
+
+u16 = st.integers(0, 2**16 - 1)
+u64 = st.integers(0, 2**64 - 1)
+records = st.builds(
+    Record,
+    event=st.sampled_from(Event),
+    detail=st.integers(0, 255),
+    origin=u16,
+    incarnation=u16,
+    extra=u16,
+    number=u64,
+    at_ns=u64,
+    clock_ns=u64,
+    value=u64,
+)
+
+
+def record_of(fields: dict[str, Any]) -> Record:
+    return Record(**{**fields, "event": Event[fields["event"]]})
+
+
+@pytest.mark.parametrize("vector", read_vectors("trace"), ids=lambda vector: str(vector["name"]))
+def test_vector_in_both_directions(vector: dict[str, Any]) -> None:
+    data = bytes.fromhex(vector["hex"])
+    header, decoded = decode_trace(data)
+    assert header == TraceHeader(**vector["header"])
+    assert decoded == tuple(map(record_of, vector["records"]))
+    again = encode_trace(
+        group=header.group,
+        node=header.node,
+        node_incarnation=header.node_incarnation,
+        first=header.first,
+        records=decoded,
+    )
+    assert again == data
+
+
+@pytest.mark.parametrize("vector", read_vectors("malformed-trace"), ids=lambda vector: str(vector["name"]))
+def test_refused_vector(vector: dict[str, Any]) -> None:
+    with pytest.raises(RemoteError) as caught:
+        decode_trace(bytes.fromhex(vector["hex"]))
+    assert caught.value.reason is DropReason[vector["reason"]]
+
+
+@given(st.lists(records, min_size=1, max_size=MAX_RECORDS), u16, u16, st.integers(0, 2**32 - 1))
+def test_round_trip(some: list[Record], node: int, incarnation: int, first: int) -> None:
+    data = encode_trace(group=7, node=node, node_incarnation=incarnation, first=first, records=some)
+    header, decoded = decode_trace(data)
+    assert decoded == tuple(some)
+    assert header == TraceHeader(count=len(some), group=7, node=node, node_incarnation=incarnation, first=first)
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_random_bytes_raise_nothing_but_remote_error(data: bytes, with_magic: bool) -> None:
+    try:
+        decode_trace(b"\x6f\x74\x01\x02" + data if with_magic else data)
+    except RemoteError as error:
+        assert error.reason in DropReason
+
+
+def test_a_full_datagram_fits_an_ethernet_frame() -> None:
+    data = encode_trace(group=1, node=0, node_incarnation=1, first=1, records=[EXAMPLE] * MAX_RECORDS)
+    assert len(data) == 1376
+
+
+@pytest.mark.parametrize("count", [0, MAX_RECORDS + 1])
+def test_too_few_or_too_many_records_are_our_callers_mistake(count: int) -> None:
+    with pytest.raises(LocalError, match="1 to 34"):
+        encode_trace(group=1, node=0, node_incarnation=1, first=1, records=[EXAMPLE] * count)
+
+
+def test_a_record_that_does_not_fit_is_our_callers_mistake() -> None:
+    with pytest.raises(LocalError, match="trace record"):
+        encode_trace(
+            group=1, node=0, node_incarnation=1, first=1, records=[Record(event=Event.STOP, at_ns=-1, clock_ns=0)]
+        )
+
+
+@given(u16, u16, st.integers(0, 2**32 - 1), st.binary(max_size=20))
+def test_stamp_round_trip(origin: int, incarnation: int, number: int, rest: bytes) -> None:
+    stamp = Stamp(origin=origin, incarnation=incarnation, number=number)
+    assert decode_stamp(encode_stamp(stamp) + rest) == stamp
+
+
+def test_payload_without_room_for_a_stamp_is_refused() -> None:
+    with pytest.raises(RemoteError) as caught:
+        decode_stamp(b"1234567")
+    assert caught.value.reason is DropReason.TRUNCATED

@@ -1,0 +1,16 @@
+"""The shared byte vectors, read once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+DIRECTORY = Path(__file__).parent.parent / "vectors"
+
+
+def read_vectors(name: str) -> list[dict[str, Any]]:
+    """The `vectors` of tests/vectors/<name>.json."""
+    vectors: list[dict[str, Any]] = json.loads((DIRECTORY / f"{name}.json").read_text())["vectors"]
+    assert vectors, f"{name}.json holds no vector"
+    return vectors
