@@ -1,0 +1,316 @@
+"""Conditions and formulas over the results of a run: `latency.p99_ms <= 80`, `max(latency.by_member.p99_ms) / 2`.
+
+A small part of Python's syntax, evaluated by this file and nothing else: names with dots and [index], numbers, texts,
+comparisons (also chained), and, or, not, + - * / **, and the functions abs, min, max, len and sum. A dot on a list
+takes the field of each item. Whoever wrote the text may be an enemy: length and nesting are bounded, and it can neither
+call nor reach anything but the results.
+
+What cannot be told is never an answer: a name that is missing, a value that was not measured (null) or a comparison of
+different kinds gives an Unknown with its reason. `and` and `or` pass it on only where it matters: false and unknown is
+false, true or unknown is true.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from topologies.errors import did_you_mean
+from topologies.units import shown
+
+MAX_TEXT = 500
+"""Characters; this also keeps numbers within reason."""
+
+MAX_DEPTH = 64
+"""Nested operations: what recursion over the tree can bear anywhere."""
+
+ALLOWED = "names, numbers, texts, comparisons, and, or, not, + - * / **, abs, min, max, len, sum"
+
+
+class ExpressionError(ValueError):
+    """The text is not an expression; `str()` says what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expression:
+    """A text that was parsed and holds nothing but what is allowed."""
+
+    text: str
+    tree: ast.expr = field(repr=False, compare=False)
+
+    @property
+    def may_be_condition(self) -> bool:
+        """False when it can only be a number or a text."""
+        if isinstance(self.tree, ast.Constant):
+            return isinstance(self.tree.value, bool)
+        if isinstance(self.tree, ast.UnaryOp):
+            return isinstance(self.tree.op, ast.Not)
+        return not isinstance(self.tree, ast.BinOp | ast.Call)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """No answer, and why."""
+
+    reason: str
+
+
+def parse(text: str) -> Expression:
+    """Raises ExpressionError."""
+    if len(text) > MAX_TEXT:
+        raise ExpressionError(f"expected an expression of at most {MAX_TEXT} characters, got {len(text)}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd escapes and spacing: the writer cannot see them
+            tree = ast.parse(text.strip(), mode="eval").body
+        _check(tree)
+    except SyntaxError as error:
+        raise ExpressionError(f"{shown(text)} is no expression: {error.msg} (allowed: {ALLOWED})") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, ExpressionError):
+            raise
+        raise ExpressionError(f"{shown(text)} is no expression (allowed: {ALLOWED})") from None
+    return Expression(text=text.strip(), tree=tree)
+
+
+def evaluate(expression: Expression, results: Mapping[str, Any]) -> Any:
+    """The value over `results` (a summary, or any nest of mappings, lists and scalars), or an Unknown."""
+    return _guarded(expression.tree, results)
+
+
+def condition(expression: Expression, results: Mapping[str, Any]) -> bool | Unknown:
+    """The answer of a condition; an Unknown also when the expression has a value but is not a condition."""
+    value = evaluate(expression, results)
+    if isinstance(value, bool | Unknown):
+        return value
+    return Unknown(reason=f"{expression.text} is {shown(value)}, not a condition; compare it with something")
+
+
+def subject(expression: Expression, results: Mapping[str, Any]) -> Any:
+    """What a condition is about: the first side of its comparison that is not a constant; else the whole value."""
+    tree = expression.tree
+    if isinstance(tree, ast.Compare):
+        sides = [side for side in (tree.left, *tree.comparators) if not isinstance(side, ast.Constant)]
+        tree = sides[0] if sides else tree
+    return _guarded(tree, results)
+
+
+class _UnknownError(Exception):
+    """Travels up to the nearest `and`, `or`, or the top, and becomes an Unknown."""
+
+
+def _unknown(reason: str) -> NoReturn:
+    raise _UnknownError(reason)
+
+
+_ARITHMETIC: Mapping[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Add: ("+", operator.add),
+    ast.Sub: ("-", operator.sub),
+    ast.Mult: ("*", operator.mul),
+    ast.Div: ("/", operator.truediv),
+    ast.Pow: ("**", math.pow),  # in floats: 9 ** 9 ** 9 is refused at once instead of computed
+}
+_COMPARISONS: Mapping[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Eq: ("==", operator.eq),
+    ast.NotEq: ("!=", operator.ne),
+    ast.Lt: ("<", operator.lt),
+    ast.LtE: ("<=", operator.le),
+    ast.Gt: (">", operator.gt),
+    ast.GtE: (">=", operator.ge),
+}
+_ALLOWED_NODES: tuple[type[ast.AST], ...] = (
+    *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Call, ast.Compare, ast.BoolOp, ast.BinOp, ast.UnaryOp),
+    *(ast.Load, ast.And, ast.Or, ast.Not, ast.UAdd, ast.USub),
+    *_ARITHMETIC,
+    *_COMPARISONS,
+)
+
+
+def _check(tree: ast.expr) -> None:
+    _check_depth(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, _ALLOWED_NODES):
+            raise ExpressionError(f"{_written(node)} is not taken in an expression (allowed: {ALLOWED})")
+        if isinstance(node, ast.Constant) and not isinstance(node.value, bool | int | float | str):
+            raise ExpressionError(f"{_written(node)} is not taken in an expression (allowed: {ALLOWED})")
+        if isinstance(node, ast.Call) and not _is_known_call(node):
+            raise ExpressionError(f"only abs, min, max, len and sum can be called, not {_written(node)}")
+
+
+def _check_depth(tree: ast.expr) -> None:
+    level: list[ast.AST] = [tree]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ExpressionError(f"expected at most {MAX_DEPTH} nested operations in an expression")
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+
+
+def _is_known_call(node: ast.Call) -> bool:
+    known = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+    return known and bool(node.args) and not node.keywords
+
+
+def _written(node: ast.AST) -> str:
+    return shown(ast.unparse(node)) if isinstance(node, ast.expr) else type(node).__name__.lower()
+
+
+def _guarded(tree: ast.expr, results: Mapping[str, Any]) -> Any:
+    try:
+        return _value(tree, results)
+    except _UnknownError as error:
+        return Unknown(reason=str(error))
+
+
+def _value(node: ast.expr, results: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name() | ast.Attribute() | ast.Subscript():
+            return _named(node, results)
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            return _compared(left, ops, comparators, results)
+        case ast.BoolOp(op=op, values=values):
+            return _joined(isinstance(op, ast.Or), values, results)
+        case ast.UnaryOp(op=op, operand=operand):
+            return _unary(op, operand, results)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _computed(op, _value(left, results), _value(right, results))
+        case ast.Call(func=ast.Name(id=name), args=arguments):
+            return _called(name, [_value(argument, results) for argument in arguments])
+    raise AssertionError(f"parse let {ast.dump(node)} through")
+
+
+def _named(node: ast.expr, results: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.Name):
+        return _field("the results", results, node.id)
+    if isinstance(node, ast.Attribute):
+        return _field(ast.unparse(node.value), _value(node.value, results), node.attr)
+    assert isinstance(node, ast.Subscript)
+    where, holder, index = ast.unparse(node.value), _value(node.value, results), _value(node.slice, results)
+    if isinstance(index, str):
+        return _field(where, holder, index)
+    if not isinstance(holder, Sequence) or isinstance(holder, str) or isinstance(index, bool | float):
+        _unknown(f"{where} has no place {shown(index)}")
+    if not -len(holder) <= index < len(holder):
+        _unknown(f"{where} has {len(holder)} items, none at {index}")
+    return holder[index]
+
+
+def _field(where: str, holder: Any, name: str) -> Any:
+    if isinstance(holder, list | tuple):
+        return [_field(where, item, name) for item in holder]
+    if not isinstance(holder, Mapping):
+        _unknown(f"{where} is {shown(holder)} and has no {name}")
+    if name not in holder:
+        _unknown(f"{where} has no {name}{did_you_mean(name, [key for key in holder if isinstance(key, str)])}")
+    return holder[name]
+
+
+def _compared(left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr], results: Mapping[str, Any]) -> bool:
+    before = _value(left, results)
+    for op, comparator in zip(ops, comparators, strict=True):
+        after = _value(comparator, results)
+        sign, compare = _COMPARISONS[type(op)]
+        _require_same_kind(before, sign, after)
+        if not compare(before, after):
+            return False
+        before = after
+    return True
+
+
+def _require_same_kind(before: Any, sign: str, after: Any) -> None:
+    for value in (before, after):
+        if _is_missing(value):
+            _unknown(f"a value beside {sign} was not measured")
+    if (
+        _kind(before) is None
+        or _kind(before) != _kind(after)
+        or (isinstance(before, bool) and sign not in ("==", "!="))
+    ):
+        _unknown(f"{shown(before)} {sign} {shown(after)} cannot be compared")
+
+
+def _kind(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "truth"
+    if isinstance(value, int | float):
+        return "number"
+    return "text" if isinstance(value, str) else None
+
+
+def _joined(is_or: bool, values: list[ast.expr], results: Mapping[str, Any]) -> bool:
+    """A deciding part decides even beside an unknown one: false for `and`, true for `or`."""
+    reason: str | None = None
+    for value in values:
+        try:
+            if _truth(_value(value, results)) == is_or:
+                return is_or
+        except _UnknownError as error:
+            reason = reason or str(error)
+    if reason is not None:
+        _unknown(reason)
+    return not is_or
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        _unknown(f"{shown(value)} is neither true nor false")
+    return value
+
+
+def _unary(op: ast.unaryop, operand: ast.expr, results: Mapping[str, Any]) -> Any:
+    value = _value(operand, results)
+    if isinstance(op, ast.Not):
+        return not _truth(value)
+    number = _number(value)
+    return -number if isinstance(op, ast.USub) else number
+
+
+def _computed(op: ast.operator, left: Any, right: Any) -> Any:
+    sign, compute = _ARITHMETIC[type(op)]
+    try:
+        return compute(_number(left), _number(right))
+    except (ArithmeticError, ValueError):
+        _unknown(f"{shown(left)} {sign} {shown(right)} has no value")
+
+
+def _number(value: Any) -> int | float:
+    if _is_missing(value):
+        _unknown("a value in the formula was not measured")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _unknown(f"{shown(value)} is not a number")
+    return value
+
+
+def _is_missing(value: Any) -> bool:
+    """JSON writes what could not be measured as null, pandas as NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _called(name: str, arguments: list[Any]) -> Any:
+    if name == "abs":
+        if len(arguments) != 1:
+            _unknown("abs takes one number")
+        return abs(_number(arguments[0]))
+    given = arguments[0] if len(arguments) == 1 else arguments
+    if not isinstance(given, Sequence | Mapping) or (name != "len" and isinstance(given, str | Mapping)):
+        _unknown(f"{name} takes a list, not {shown(given)}")
+    if name == "len":
+        return len(given)
+    numbers = [_number(value) for value in given]
+    if not numbers and name != "sum":
+        _unknown(f"{name} of an empty list has no value")
+    return _FUNCTIONS[name](numbers)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"abs": abs, "min": min, "max": max, "len": len, "sum": sum}
