@@ -1,23 +1,244 @@
 """The contract between capture and analysis: how a capture names its ports, and what one frame becomes.
 
-A capture is pcapng: one interface block per switch port, `if_name` = the node's name (`p1/n3`), `if_tsresol` 9. Each frame's
-flags give its direction *seen from the switch port*: INBOUND (1) is what the node put on the wire, before any impairment;
-OUTBOUND (2) is what reaches the node, after it. The section header's comment is one JSON object: run id, group, clock.
+A capture is pcapng: one interface block per switch port, `if_name` = the node's name (`p1/n3`), `if_tsresol` 9. Each
+frame's flags give its direction *seen from the switch port*: INBOUND (1) is what the node put on the wire, before any
+impairment; OUTBOUND (2) is what reaches the node, after it. The section header's comment is one JSON object: run id,
+group, clock.
+
+`collector.parse` turns a capture into columns. Their names, types and meaning stand in FRAME_ROW (what a capture says
+of a frame), DECODED_ROW (what the frame's bytes say) and TRACE_ROW (one row per trace record); a test holds the
+parser to them. Whoever analyses needs nothing of `node`: its enums and numbers are exported again from here.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 
-class PortDirection(enum.IntEnum):
-    """Values of the pcapng packet flags' direction bits."""
+from node.trace import (
+    APPLICATION_STAMP,
+    MAX_RECORDS,
+    RECORD,
+    TRACE_HEADER,
+    TRACE_MAGIC,
+    TRACE_VERSION,
+    DropReason,
+    Event,
+    Level,
+)
+from node.wire import ENVELOPE, MESSAGE, WORD_SIZE, Field, Flag, Kind
+from node.wire import MAGIC as PROTOCOL_MAGIC
+from node.wire import VERSION as PROTOCOL_VERSION
 
-    INBOUND = 1
-    OUTBOUND = 2
+__all__ = [
+    "APPLICATION_STAMP",
+    "APPLICATION_STAMP_DTYPE",
+    "DECODED_ROW",
+    "ENVELOPE_DTYPE",
+    "ETHERNET_LINK_TYPE",
+    "FRAME_ROW",
+    "INDEX_SUFFIX",
+    "MAX_RECORDS",
+    "MESSAGE_DTYPE",
+    "NANOSECOND_RESOLUTION",
+    "PROTOCOL_MAGIC",
+    "PROTOCOL_PORT",
+    "PROTOCOL_VERSION",
+    "RECORD_DTYPE",
+    "TRACE_HEADER_DTYPE",
+    "TRACE_MAC",
+    "TRACE_MAGIC",
+    "TRACE_PORT",
+    "TRACE_ROW",
+    "TRACE_VERSION",
+    "WINDOW_DTYPE",
+    "WORD_SIZE",
+    "CaptureError",
+    "Column",
+    "DropReason",
+    "Event",
+    "Flag",
+    "Frames",
+    "Kind",
+    "Level",
+    "PortDirection",
+    "dtype_of",
+]
 
+PROTOCOL_PORT = 7700
+TRACE_PORT = 7701
+TRACE_MAC = "01:80:c2:00:00:0e"
+"""These three repeat `topologies.model`, which the collector does not import; a test holds them equal."""
 
 ETHERNET_LINK_TYPE = 1
 NANOSECOND_RESOLUTION = 9
 INDEX_SUFFIX = ".index"
 """The index side-car of `capture.pcapng` is `capture.pcapng.index`."""
+
+
+class CaptureError(Exception):
+    """A capture cannot be read or written; the text is one sentence for the user."""
+
+
+class PortDirection(enum.IntEnum):
+    """Values of the pcapng packet flags' direction bits."""
+
+    UNKNOWN = 0
+    """A foreign capture that does not say."""
+    INBOUND = 1
+    OUTBOUND = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Frames:
+    """Frames of one buffer as columns of equal length (FRAME_ROW), in the order of the capture.
+
+    `stop` is the byte of the buffer behind the last whole block, where reading can go on. `problem` is empty when all
+    blocks of the range were whole, else it says in words what is wrong with the block at `stop`; `truncated` is true
+    when the buffer merely ends inside that block (a capture that was cut off, or is still being written). `damaged`
+    counts packet blocks left out because they contradict themselves.
+    """
+
+    time_ns: npt.NDArray[np.int64]
+    interface: npt.NDArray[np.int32]
+    direction: npt.NDArray[np.int8]
+    length: npt.NDArray[np.int32]
+    captured: npt.NDArray[np.int32]
+    offset: npt.NDArray[np.int64]
+    stop: int
+    problem: str = ""
+    truncated: bool = False
+    damaged: int = 0
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def select(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Frames:
+        """The same capture, only these rows."""
+        return Frames(
+            time_ns=self.time_ns[rows],
+            interface=self.interface[rows],
+            direction=self.direction[rows],
+            length=self.length[rows],
+            captured=self.captured[rows],
+            offset=self.offset[rows],
+            stop=self.stop,
+            problem=self.problem,
+            truncated=self.truncated,
+            damaged=self.damaged,
+        )
+
+
+class Column(NamedTuple):
+    """One column: its NumPy type (always signed or bool: Spark and Arrow readers have no use for unsigned) and
+    meaning.
+    """
+
+    name: str
+    dtype: type[np.generic]
+    meaning: str
+
+
+_SIGNED: dict[int, type[np.generic]] = {1: np.int16, 2: np.int32, 4: np.int64, 8: np.int64}
+
+
+def _columns(fields: Sequence[Field], names: dict[str, str]) -> tuple[Column, ...]:
+    """Columns for those wire fields that `names` renames or keeps, in wire order."""
+    return tuple(Column(names[f.name], _SIGNED[f.size], f.label) for f in fields if f.name in names)
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+FRAME_ROW: tuple[Column, ...] = (
+    Column("time_ns", np.int64, "kernel time stamp, CLOCK_REALTIME; 0 when the capture has none"),
+    Column("interface", np.int32, "index into the capture's interfaces"),
+    Column("direction", np.int8, "PortDirection, seen from the switch port"),
+    Column("length", np.int32, "bytes on the wire, without the frame check sequence"),
+    Column("captured", np.int32, "bytes in the capture, less than `length` when a snap length cut the frame"),
+    Column("offset", np.int64, "where those bytes begin in the buffer"),
+)
+
+ENVELOPE_COLUMNS = _columns(ENVELOPE, _same("group", "sender", "sender_incarnation", "transmission"))
+MESSAGE_COLUMNS = _columns(
+    MESSAGE,
+    _same("kind", "flags", "inner", "origin", "incarnation", "words", "seq") | {"length": "message_length"},
+)
+
+DECODED_ROW: tuple[Column, ...] = (
+    Column("eth_dst", np.int64, "destination MAC as a number"),
+    Column("eth_src", np.int64, "source MAC as a number"),
+    Column("ethertype", np.int32, "behind up to two VLAN tags"),
+    Column("ip_src", np.int64, "0 when not IPv4"),
+    Column("ip_dst", np.int64, "0 when not IPv4"),
+    Column("ip_proto", np.int16, "-1 when not IPv4"),
+    Column("udp_src", np.int32, "-1 when not UDP or not the first fragment"),
+    Column("udp_dst", np.int32, "-1 when not UDP or not the first fragment"),
+    Column("payload_offset", np.int64, "where the UDP payload begins in the buffer; 0 when not UDP"),
+    Column(
+        "payload_length", np.int32, "bytes of UDP payload on the wire; 0 when not UDP or when the headers contradict"
+    ),
+    Column("is_protocol", np.bool_, "to PROTOCOL_PORT, with an envelope and a message whose lengths add up"),
+    Column("is_trace", np.bool_, "to TRACE_PORT, with a whole trace datagram whose length adds up"),
+    Column("is_undecodable", np.bool_, "to one of our ports, but neither of the two"),
+    *ENVELOPE_COLUMNS,
+    *MESSAGE_COLUMNS,
+)
+"""Envelope and message columns are 0 where `is_protocol` is false. `seq` above 2**63 - 1 shows as a negative number."""
+
+TRACE_ROW: tuple[Column, ...] = (
+    Column("frame", np.int64, "row of the datagram in the frames that were handed in"),
+    Column("group", np.int64, "Group"),
+    Column("node", np.int32, "Member that reports"),
+    Column("node_incarnation", np.int32, "its incarnation"),
+    Column("record", np.int64, "number of the record in that incarnation, without a gap"),
+    *_columns(RECORD, _same(*(f.name for f in RECORD))),
+)
+
+
+def dtype_of(fields: Sequence[Field]) -> np.dtype[np.void]:
+    """The table as it lies on the wire: unsigned, big-endian, without padding."""
+    return np.dtype([(f.name, f">u{f.size}") for f in fields])
+
+
+ENVELOPE_DTYPE = dtype_of(ENVELOPE)
+MESSAGE_DTYPE = dtype_of(MESSAGE)
+TRACE_HEADER_DTYPE = dtype_of(TRACE_HEADER)
+RECORD_DTYPE = dtype_of(RECORD)
+APPLICATION_STAMP_DTYPE = dtype_of(APPLICATION_STAMP)
+
+ETHERNET_DTYPE = np.dtype(
+    [("dst_high", ">u2"), ("dst_low", ">u4"), ("src_high", ">u2"), ("src_low", ">u4"), ("ethertype", ">u2")]
+)
+IPV4_DTYPE = np.dtype(
+    [
+        ("version_ihl", "u1"),
+        ("tos", "u1"),
+        ("total_length", ">u2"),
+        ("identification", ">u2"),
+        ("fragment", ">u2"),
+        ("ttl", "u1"),
+        ("proto", "u1"),
+        ("checksum", ">u2"),
+        ("src", ">u4"),
+        ("dst", ">u4"),
+    ]
+)
+UDP_DTYPE = np.dtype([("src", ">u2"), ("dst", ">u2"), ("length", ">u2"), ("checksum", ">u2")])
+
+WINDOW_DTYPE = np.dtype(
+    [
+        ("ethernet", ETHERNET_DTYPE),
+        ("ip", IPV4_DTYPE),
+        ("udp", UDP_DTYPE),
+        ("envelope", ENVELOPE_DTYPE),
+        ("message", MESSAGE_DTYPE),
+    ]
+)
+"""78 bytes: the fixed window that the parser copies from the head of every frame."""

@@ -1,0 +1,306 @@
+"""What the bytes of frames say: Ethernet, IPv4, UDP, our envelope, message and trace records as columns.
+
+The head of each frame is copied as one window of 78 bytes (records.WINDOW_DTYPE), all windows become one structured
+array. The few frames with VLAN tags or IP options are copied a second time with those taken out, so that one layout
+fits all. A window is filled with zeros behind what was captured, and nothing outside the frame is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.records import (
+    APPLICATION_STAMP_DTYPE,
+    DECODED_ROW,
+    ENVELOPE_COLUMNS,
+    ENVELOPE_DTYPE,
+    ETHERNET_DTYPE,
+    IPV4_DTYPE,
+    MESSAGE_COLUMNS,
+    MESSAGE_DTYPE,
+    PROTOCOL_MAGIC,
+    PROTOCOL_PORT,
+    PROTOCOL_VERSION,
+    RECORD_DTYPE,
+    TRACE_HEADER_DTYPE,
+    TRACE_MAGIC,
+    TRACE_PORT,
+    TRACE_ROW,
+    TRACE_VERSION,
+    UDP_DTYPE,
+    WINDOW_DTYPE,
+    WORD_SIZE,
+    Frames,
+)
+from collector.walk import Buffer, Mask, Offsets, gather
+
+Columns = dict[str, npt.NDArray[Any]]
+
+IPV4_TYPE = 0x0800
+VLAN_TYPES = (0x8100, 0x88A8, 0x9100)
+UDP_PROTOCOL = 17
+PLAIN_IPV4 = 0x45
+FRAGMENT_OFFSET_BITS = 0x1FFF
+
+_ETHERNET, _IP, _UDP = ETHERNET_DTYPE.itemsize, IPV4_DTYPE.itemsize, UDP_DTYPE.itemsize
+_TAG = 4
+_HEADERS = _ETHERNET + _IP + _UDP
+_DATAGRAM_HEADERS = ENVELOPE_DTYPE.itemsize + MESSAGE_DTYPE.itemsize
+_MESSAGE_FIELDS = {column.name: column.name for column in MESSAGE_COLUMNS} | {"message_length": "length"}
+
+
+def decode_frames(buffer: memoryview | Buffer, frames: Frames, columns: Collection[str] | None = None) -> Columns:
+    """The columns of records.DECODED_ROW (or those of them that are asked for), one row per frame."""
+    wanted = {column.name for column in DECODED_ROW} if columns is None else set(columns)
+    unknown = wanted - {column.name for column in DECODED_ROW}
+    if unknown:
+        raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
+    decoder = _Decoder(np.frombuffer(buffer, np.uint8), frames)
+    return {
+        column.name: decoder.column(column.name).astype(column.dtype, copy=False)
+        for column in DECODED_ROW
+        if column.name in wanted
+    }
+
+
+def decode_inner(buffer: memoryview | Buffer, columns: Columns) -> Columns:
+    """One level further into nested messages: MESSAGE columns and `payload_offset`, `payload_length` of the message
+    that lies in each row's payload, with `is_message` false (and zeros) where `inner` names none or it does not fit.
+
+    Takes what `decode_frames` (all columns) or `decode_inner` itself gave. Needs frames that were captured whole.
+    """
+    view = np.frombuffer(buffer, np.uint8)
+    is_first = "is_protocol" in columns
+    lower = columns["is_protocol"] if is_first else columns["is_message"]
+    skipped = MESSAGE_DTYPE.itemsize + (ENVELOPE_DTYPE.itemsize if is_first else 0)
+    skip = np.where(lower, skipped + WORD_SIZE * columns["words"].astype(np.int64), 0)
+    offset = columns["payload_offset"] + skip
+    room = columns["payload_length"] - skip
+    is_message = lower & (columns["inner"] != 0) & (room >= MESSAGE_DTYPE.itemsize)
+    is_message &= offset + room <= len(view)
+    head = _gather(view, np.where(is_message, offset, 0), MESSAGE_DTYPE)
+    length = MESSAGE_DTYPE.itemsize + WORD_SIZE * head["words"].astype(np.int64) + head["length"]
+    is_message &= length == room
+    result: Columns = {
+        column.name: np.where(is_message, head[_MESSAGE_FIELDS[column.name]], 0).astype(column.dtype)
+        for column in MESSAGE_COLUMNS
+    }
+    result["payload_offset"] = np.where(is_message, offset, 0)
+    result["payload_length"] = np.where(is_message, room, 0).astype(np.int32)
+    result["is_message"] = is_message
+    return result
+
+
+def decode_stamp(buffer: memoryview | Buffer, offset: Offsets, length: npt.NDArray[np.integer[Any]]) -> Columns:
+    """APPLICATION_STAMP at each offset: `origin`, `incarnation`, `number`, and `is_stamp` false where `length` is too
+    short.
+    """
+    view = np.frombuffer(buffer, np.uint8)
+    is_stamp = (length >= APPLICATION_STAMP_DTYPE.itemsize) & (offset + length <= len(view))
+    stamp = _gather(view, np.where(is_stamp, offset, 0), APPLICATION_STAMP_DTYPE)
+    names = APPLICATION_STAMP_DTYPE.names or ()
+    return {name: np.where(is_stamp, stamp[name], 0).astype(np.int64) for name in names} | {"is_stamp": is_stamp}
+
+
+def decode_trace(buffer: memoryview | Buffer, frames: Frames) -> Columns:
+    """The columns of records.TRACE_ROW, one row per record, for frames that are trace datagrams (`is_trace`); others
+    give none.
+    """
+    view = np.frombuffer(buffer, np.uint8)
+    decoder = _Decoder(view, frames)
+    rows = np.flatnonzero(decoder.is_trace)
+    header_at = decoder.payload_offset[rows]
+    header = _gather(view, header_at, TRACE_HEADER_DTYPE)
+    count = header["count"].astype(np.int64)
+    datagram = np.repeat(np.arange(len(rows)), count)
+    place = np.arange(len(datagram)) - np.repeat(np.cumsum(count) - count, count)
+    at = header_at[datagram] + TRACE_HEADER_DTYPE.itemsize + place * RECORD_DTYPE.itemsize
+    record = _gather(view, at, RECORD_DTYPE)
+    result: Columns = {
+        "frame": rows[datagram],
+        "record": header["first"].astype(np.int64)[datagram] + place,
+    }
+    for name in ("group", "node", "node_incarnation"):
+        result[name] = header[name][datagram]
+    for name in RECORD_DTYPE.names or ():
+        result[name] = record[name]
+    return {column.name: result[column.name].astype(column.dtype, copy=False) for column in TRACE_ROW}
+
+
+def udp_checksum_is_good(buffer: memoryview | Buffer, columns: Columns) -> Mask:
+    """True for UDP frames whose checksum holds or is absent (0): what a receiving kernel does not drop as corrupt.
+
+    Takes all columns of `decode_frames`; frames must have been captured whole. False for everything else. Works
+    through the frames by payload length, so it is quick when few lengths occur.
+    """
+    view = np.frombuffer(buffer, np.uint8)
+    length = columns["payload_length"].astype(np.int64)
+    end = columns["payload_offset"] + length
+    candidates = (columns["udp_dst"] >= 0) & (end <= len(view)) & (length > 0)
+    good = np.zeros(len(length), np.bool_)
+    for size in np.unique(length[candidates]):
+        rows = np.flatnonzero(candidates & (length == size))
+        for part in np.array_split(rows, max(1, len(rows) * int(size) >> 24)):
+            good[part] = _checksums(view, columns, part, int(size))
+    return good
+
+
+def _checksums(view: Buffer, columns: Columns, rows: npt.NDArray[np.intp], size: int) -> Mask:
+    segment = _UDP + size
+    padded = np.zeros((len(rows), segment + segment % 2), np.uint8)
+    padded[:, :segment] = _gather(view, columns["payload_offset"][rows] - _UDP, np.dtype((np.uint8, segment)))
+    words = padded.view(">u2")
+    total = words.sum(axis=1, dtype=np.int64) + UDP_PROTOCOL + segment
+    for name in ("ip_src", "ip_dst"):
+        address = columns[name][rows]
+        total += (address >> 16) + (address & 0xFFFF)
+    total = (total & 0xFFFF) + (total >> 16)
+    total = (total & 0xFFFF) + (total >> 16)
+    return np.asarray((total == 0xFFFF) | (words[:, 3] == 0))
+
+
+class _Decoder:
+    """Windows of the frames, and the masks that say which parts of them mean something."""
+
+    def __init__(self, view: Buffer, frames: Frames) -> None:
+        self._frames = frames
+        self._shift = np.zeros(len(frames), np.int64)
+        self._windows = _windows(view, frames.offset, frames.captured)
+        self._plain: Mask = self._straighten(view)
+        self._window: npt.NDArray[Any] = self._windows.view(WINDOW_DTYPE).reshape(-1)
+        self._find_udp()
+        self._find_ours(view)
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """One column of DECODED_ROW, of whatever integer type lies nearest."""
+        makers: dict[str, Callable[[], npt.NDArray[Any]]] = {
+            "eth_dst": lambda: self._mac("dst"),
+            "eth_src": lambda: self._mac("src"),
+            "ethertype": lambda: self._window["ethernet"]["ethertype"],
+            "ip_src": lambda: self._where(self.is_ipv4, "ip", "src", 0),
+            "ip_dst": lambda: self._where(self.is_ipv4, "ip", "dst", 0),
+            "ip_proto": lambda: self._where(self.is_ipv4, "ip", "proto", -1),
+            "udp_src": lambda: self._where(self.is_udp, "udp", "src", -1),
+            "udp_dst": lambda: self._where(self.is_udp, "udp", "dst", -1),
+            "payload_offset": lambda: self.payload_offset,
+            "payload_length": lambda: self.payload_length,
+            "is_protocol": lambda: self.is_protocol,
+            "is_trace": lambda: self.is_trace,
+            "is_undecodable": lambda: self.is_undecodable,
+        }
+        if name in makers:
+            return makers[name]()
+        if name in _MESSAGE_FIELDS:
+            return self._where(self.is_protocol, "message", _MESSAGE_FIELDS[name], 0)
+        assert name in {column.name for column in ENVELOPE_COLUMNS}
+        return self._where(self.is_protocol, "envelope", name, 0)
+
+    def _where(self, mask: Mask, part: str, field: str, otherwise: int) -> npt.NDArray[Any]:
+        values = self._window[part][field]
+        native = values.astype(np.int64)
+        if not mask.all():
+            native[~mask] = otherwise
+        return native
+
+    def _mac(self, end: str) -> npt.NDArray[Any]:
+        ethernet = self._window["ethernet"]
+        return np.asarray(ethernet[f"{end}_high"].astype(np.int64) << 32 | ethernet[f"{end}_low"])
+
+    def _straighten(self, view: Buffer) -> Mask:
+        """Take VLAN tags and IP options out of the windows that have them; true where the window now holds IPv4."""
+        window = self._windows.view(WINDOW_DTYPE).reshape(-1)
+        is_plain = (window["ethernet"]["ethertype"] == IPV4_TYPE) & (window["ip"]["version_ihl"] == PLAIN_IPV4)
+        odd = np.flatnonzero(~is_plain)
+        if not len(odd):
+            return np.asarray(is_plain)
+        offset, captured = self._frames.offset[odd], self._frames.captured[odd].astype(np.int64)
+        tags = self._tag_bytes(odd)
+        windows = self._windows[odd]
+        inner = _windows(view, offset + tags, np.maximum(captured - tags, 0))
+        windows[:, 12:] = inner[:, 12:]
+        heads = windows.view(WINDOW_DTYPE).reshape(-1)
+        version_ihl = heads["ip"]["version_ihl"]
+        is_ipv4 = (heads["ethernet"]["ethertype"] == IPV4_TYPE) & (version_ihl >> 4 == 4) & (version_ihl & 15 >= 5)
+        options = np.where(is_ipv4, (version_ihl & 15).astype(np.int64) * 4 - _IP, 0)
+        shift = tags + options
+        beyond = _windows(view, offset + shift, np.maximum(captured - shift, 0))
+        windows[:, _ETHERNET + _IP :] = beyond[:, _ETHERNET + _IP :]
+        self._windows[odd] = windows
+        self._shift[odd] = shift
+        is_plain[odd] = is_ipv4
+        return np.asarray(is_plain)
+
+    def _tag_bytes(self, rows: npt.NDArray[np.intp]) -> Offsets:
+        """Bytes of VLAN tags in these frames: none, one or two tags."""
+        windows = self._windows[rows]
+        first = np.isin(windows[:, 12].astype(np.int64) << 8 | windows[:, 13], VLAN_TYPES)
+        second = first & np.isin(windows[:, 16].astype(np.int64) << 8 | windows[:, 17], VLAN_TYPES)
+        return _TAG * (first.astype(np.int64) + second)
+
+    def _find_udp(self) -> None:
+        """IPv4 and UDP masks, and the payload as the headers bound it; headers that contradict leave none."""
+        frames, ip, udp = self._frames, self._window["ip"], self._window["udp"]
+        captured, length = frames.captured, frames.length
+        self.is_ipv4 = self._plain & (captured >= self._shift + (_ETHERNET + _IP))
+        is_first = (ip["fragment"] & FRAGMENT_OFFSET_BITS) == 0
+        self.is_udp = self.is_ipv4 & (ip["proto"] == UDP_PROTOCOL) & is_first & (captured >= self._shift + _HEADERS)
+        udp_length = udp["length"].astype(np.int64)
+        ihl = (ip["version_ihl"] & 15).astype(np.int64) * 4
+        fits = (udp_length >= _UDP) & (udp_length + ihl <= ip["total_length"])
+        fits &= udp_length + (_HEADERS - _UDP) + self._shift <= length
+        self.payload_length = np.where(self.is_udp & fits, udp_length - _UDP, 0)
+        self.payload_offset = np.where(self.is_udp, frames.offset + self._shift + _HEADERS, 0)
+
+    def _find_ours(self, view: Buffer) -> None:
+        port = np.where(self.is_udp, self._window["udp"]["dst"], 0)
+        envelope, message = self._window["envelope"], self._window["message"]
+        captured = self._frames.captured - self._shift - _HEADERS
+        declared = _DATAGRAM_HEADERS + WORD_SIZE * message["words"].astype(np.int64) + message["length"]
+        self.is_protocol = (port == PROTOCOL_PORT) & (envelope["magic"] == PROTOCOL_MAGIC)
+        self.is_protocol &= (envelope["version"] == PROTOCOL_VERSION) & (declared == self.payload_length)
+        self.is_protocol &= captured >= _DATAGRAM_HEADERS
+        to_trace = port == TRACE_PORT
+        self.is_trace = np.zeros(len(self._frames), np.bool_)
+        rows = np.flatnonzero(to_trace & (captured >= np.maximum(self.payload_length, TRACE_HEADER_DTYPE.itemsize)))
+        if len(rows):
+            self.is_trace[rows] = self._is_trace_datagram(view, rows)
+        self.is_undecodable = ((port == PROTOCOL_PORT) & ~self.is_protocol) | (to_trace & ~self.is_trace)
+
+    def _is_trace_datagram(self, view: Buffer, rows: npt.NDArray[np.intp]) -> Mask:
+        header = _gather(view, self.payload_offset[rows], TRACE_HEADER_DTYPE)
+        declared = TRACE_HEADER_DTYPE.itemsize + RECORD_DTYPE.itemsize * header["count"].astype(np.int64)
+        is_ours = (header["magic"] == TRACE_MAGIC) & (header["version"] == TRACE_VERSION)
+        return np.asarray(is_ours & (declared == self.payload_length[rows]))
+
+
+def _windows(view: Buffer, offset: Offsets, captured: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint8]:
+    """The first 78 bytes of each frame as a matrix, zeros behind what was captured."""
+    size = WINDOW_DTYPE.itemsize
+    opaque = f"V{size}"
+    inside = offset <= len(view) - size
+    if inside.all() and len(offset):
+        windows = gather(view, offset, opaque).view(np.uint8).reshape(-1, size)
+    else:
+        windows = np.zeros((len(offset), size), np.uint8)
+        windows.view(opaque)[inside, 0] = gather(view, offset[inside], opaque)
+        for row in np.flatnonzero(~inside):
+            tail = view[offset[row] : offset[row] + size]
+            windows[row, : len(tail)] = tail
+    short = np.flatnonzero(captured < size)
+    if len(short):
+        windows[short] *= np.arange(size) < captured[short, None]
+    return windows
+
+
+def _gather(view: Buffer, offset: Offsets, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """One item at each offset; the caller has made sure that they lie inside the buffer, and an empty one gives zeros."""
+    if len(view) < dtype.itemsize:
+        return np.zeros(len(offset), dtype)
+    items = gather(view, np.minimum(offset, len(view) - dtype.itemsize), f"V{dtype.itemsize}")
+    if dtype.subdtype is not None:
+        return items.view(dtype.subdtype[0]).reshape(len(offset), -1)
+    return items.view(dtype)

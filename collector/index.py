@@ -1,0 +1,111 @@
+"""The index side-car: where blocks begin in a capture, so that it can be split and entered in the middle, exactly.
+
+`capture.pcapng.index` is a chain of records of 32 bytes, little-endian, appended after the capture's own bytes were
+written:
+
+    offset u64   a block boundary of the capture
+    frames u64   packet blocks before that byte
+    time_ns i64  time stamp (CLOCK_REALTIME) of the first frame behind it; in the END record of the last frame (0: none)
+    kind u32     HEAD, MARK or END
+    check u32    CRC-32 of the 28 bytes before
+
+The file begins with one HEAD record (offset: the first packet block; frames: FORMAT; time_ns: the letters
+`OBINDEX1`), goes on with a MARK about every MiB of capture, and closes with one END record: `offset` is the byte
+behind the last packet block and `frames` the total. Without END the capture is still being written, or its writer
+died; all marks up to then hold. A reader stops at the first record that is torn (short, wrong check, going
+backwards): the rest is not trusted.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from collector.records import INDEX_SUFFIX
+
+FORMAT = 1
+LETTERS = int.from_bytes(b"OBINDEX1", "little")
+RECORD_BYTES = 32
+_RECORD = struct.Struct("<QQqI")
+_CHECK = struct.Struct("<I")
+MAX_MARKS = 1 << 20
+"""A mark a MiB: enough for a TiB. A longer index is not ours."""
+
+
+class IndexKind(enum.IntEnum):
+    HEAD = 1
+    MARK = 2
+    END = 3
+
+
+class Mark(NamedTuple):
+    """A boundary: `frames` packet blocks stand before byte `offset`, the next one has the stamp `time_ns`."""
+
+    offset: int
+    frames: int
+    time_ns: int
+
+
+class Index(NamedTuple):
+    """What an index says. No marks: there is none, or it is not one. `end` None: not complete."""
+
+    first_offset: int
+    marks: tuple[Mark, ...]
+    end: Mark | None
+
+
+NO_INDEX = Index(0, (), None)
+
+
+def path_of(capture: Path) -> Path:
+    """Where the index of a capture lies."""
+    return capture.with_name(capture.name + INDEX_SUFFIX)
+
+
+def pack(kind: IndexKind, mark: Mark) -> bytes:
+    """One record."""
+    body = _RECORD.pack(mark.offset, mark.frames, mark.time_ns, kind)
+    return body + _CHECK.pack(zlib.crc32(body))
+
+
+def pack_head(first_offset: int) -> bytes:
+    """The record that opens an index."""
+    return pack(IndexKind.HEAD, Mark(first_offset, FORMAT, LETTERS))
+
+
+def read(capture: Path) -> Index:
+    """The index of a capture as far as it can be trusted; NO_INDEX when there is none of this format."""
+    try:
+        with path_of(capture).open("rb") as file:
+            data = file.read(MAX_MARKS * RECORD_BYTES)
+    except FileNotFoundError:
+        return NO_INDEX
+    head = _unpack(data, 0)
+    if head is None or head[0] is not IndexKind.HEAD or head[1][1:] != (FORMAT, LETTERS):
+        return NO_INDEX
+    return _read_marks(data, head[1].offset)
+
+
+def _read_marks(data: bytes, first_offset: int) -> Index:
+    marks: list[Mark] = []
+    last = Mark(first_offset, 0, 0)
+    for at in range(RECORD_BYTES, len(data), RECORD_BYTES):
+        record = _unpack(data, at)
+        if record is None or record[1].offset < last.offset or record[1].frames < last.frames:
+            break
+        kind, last = record
+        if kind is IndexKind.END:
+            return Index(first_offset, tuple(marks), last)
+        marks.append(last)
+    return Index(first_offset, tuple(marks), None)
+
+
+def _unpack(data: bytes, at: int) -> tuple[IndexKind, Mark] | None:
+    record = data[at : at + RECORD_BYTES]
+    if len(record) < RECORD_BYTES or _CHECK.unpack(record[28:])[0] != zlib.crc32(record[:28]):
+        return None
+    offset, frames, time_ns, kind = _RECORD.unpack(record[:28])
+    return (IndexKind(kind), Mark(offset, frames, time_ns)) if kind in set(IndexKind) else None
