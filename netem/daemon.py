@@ -1,0 +1,139 @@
+"""The Docker daemon: how it is reached, the labels that make a container ours, and removing by exactly these labels.
+
+Clean-up never goes by a name pattern, which also matches what belongs to others.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from typing import Any
+
+import docker
+import requests
+from docker.errors import APIError, DockerException
+
+from netem.errors import FabricError
+from netem.owner import Owner
+
+LABEL = "orderbed"
+"""On every container and image of ours, with the value `1`."""
+
+RUN_LABEL = "orderbed.run"
+OWNER_LABEL = "orderbed.owner"
+
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+
+REQUEST_TIMEOUT_S = 60
+"""Longest wait for one answer: the daemon takes its time when the machine is busy."""
+
+REMOVE_BOUND_S = 10.0
+SETTLE_S = 1.0
+"""A request of a client that was killed may still be at work in the daemon: look again for this long."""
+
+POLL_S = 0.02
+
+
+def connect(*, timeout_s: int = REQUEST_TIMEOUT_S) -> docker.DockerClient:
+    """A client of the daemon that `DOCKER_HOST` or the default socket names; close it after use.
+
+    Raises FabricError when no daemon answers.
+    """
+    try:
+        _knock()
+        return docker.from_env(timeout=timeout_s)  # asks for the daemon's version, so it has answered
+    except (DockerException, OSError) as error:
+        raise FabricError(
+            f"no Docker daemon answers ({root_cause(error)}); start one with `make docker`, or use the world netns"
+        ) from error
+
+
+def remove_containers(
+    run_id: str | None = None, *, client: docker.DockerClient | None = None, settle: bool = False
+) -> list[str]:
+    """Remove exactly the containers with our label and, if given, this run's. Their names, once they are gone.
+
+    `settle` looks again until nothing new has come up for SETTLE_S. Raises FabricError when no daemon answers or a
+    container stays.
+    """
+    wanted = [f"{LABEL}=1"] + ([] if run_id is None else [f"{RUN_LABEL}={run_id}"])
+    with ExitStack() as stack:
+        client = client or stack.enter_context(closing(connect()))
+        removed: set[str] = set()
+        quiet_since = time.monotonic()
+        deadline = quiet_since + REMOVE_BOUND_S
+        while True:
+            present = {found["Id"]: _name(found) for found in _list(client, wanted)}
+            now = time.monotonic()
+            if present:
+                quiet_since = now
+            elif not settle or now - quiet_since >= SETTLE_S:
+                return sorted(removed)
+            if now > deadline:
+                raise FabricError(f"containers that will not go: {', '.join(present.values())}; see the daemon's log")
+            for container_id in present:
+                remove_container(client, container_id)
+            removed.update(present.values())
+            time.sleep(POLL_S)
+
+
+def remove_abandoned(client: docker.DockerClient) -> list[str]:
+    """Remove our containers whose conductor no longer lives on this machine; their names."""
+    removed = []
+    for found in _list(client, [f"{LABEL}=1"]):
+        owner = Owner.parse(found["Labels"].get(OWNER_LABEL, ""))
+        if owner is not None and owner.is_dead():
+            remove_container(client, found["Id"])
+            removed.append(_name(found))
+    return removed
+
+
+def remove_container(client: docker.DockerClient, container_id: str) -> None:
+    """Remove by force. One that is going or gone by itself is what was wanted."""
+    try:
+        client.api.remove_container(container_id, force=True)
+    except (DockerException, OSError) as error:
+        if not is_gone(error):
+            raise FabricError(f"Docker would not remove a container: {root_cause(error)}") from error
+
+
+def is_gone(error: Exception) -> bool:
+    """True when the daemon refused because there is no such container, it does not run, or its removal is under way."""
+    gone = (requests.codes.not_found, requests.codes.conflict)
+    return isinstance(error, APIError) and error.response is not None and error.response.status_code in gone
+
+
+def root_cause(error: BaseException) -> str:
+    """What the daemon said, or else the innermost message: the SDK wraps `No such file or directory` four times."""
+    explanation = getattr(error, "explanation", None)
+    inner = error.__cause__ or error.__context__
+    if explanation:
+        return str(explanation)
+    if inner is not None:
+        return root_cause(inner)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return str(error)
+
+
+def _knock() -> None:
+    """Connect to the daemon's socket and hang up; OSError if nobody listens. The SDK leaks its socket in that case."""
+    scheme, _, path = os.environ.get("DOCKER_HOST", DEFAULT_HOST).partition("://")
+    if scheme == "unix":
+        with socket.socket(socket.AF_UNIX) as visitor:
+            visitor.connect(path)
+
+
+def _list(client: docker.DockerClient, labels: list[str]) -> list[dict[str, Any]]:
+    """All containers with these labels, running or not."""
+    try:
+        return list(client.api.containers(all=True, filters={"label": labels}))
+    except (DockerException, OSError) as error:
+        raise FabricError(f"Docker does not list its containers: {root_cause(error)}") from error
+
+
+def _name(container: Mapping[str, Any]) -> str:
+    return str(container["Names"][0]).lstrip("/") if container["Names"] else str(container["Id"])[:12]

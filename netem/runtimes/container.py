@@ -1,0 +1,200 @@
+"""One node in one container: its streams, its end, its freeze. `netem.runtimes.docker` makes them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import docker
+import requests
+from docker.errors import DockerException
+
+from netem.daemon import is_gone, remove_container, root_cause
+from netem.errors import FabricError
+from netem.runtimes.freezer import wait_frozen
+from netem.runtimes.lines import LineSplitter
+from topologies.model import NodeName
+
+END_BOUND_S = 10.0
+SEND_BOUND_S = 10
+
+STDERR_STREAM = 2
+FRAME_HEADER = struct.Struct(">BxxxL")
+CHUNK_BYTES = 64 * 1024
+SIGNAL_EXIT_BASE = 128
+
+
+class ContainerHandle:
+    """One container of one node (netem.runtimes.base.NodeHandle)."""
+
+    def __init__(
+        self,
+        client: docker.DockerClient,
+        container_id: str,
+        name: NodeName,
+        *,
+        on_line: Callable[[str], None],
+        log_path: Path,
+    ) -> None:
+        self._client = client
+        self._api = client.api
+        self._id = container_id
+        self._name = name
+        self._on_line = on_line
+        self._pid = 0
+        self._exit: int | None = None
+        self._failure: Exception | None = None
+        self._gone = threading.Event()
+        with ExitStack() as undo:
+            self._log = undo.enter_context(log_path.open("ab", buffering=0))
+            self._socket = undo.enter_context(_attach(self._api, container_id))
+            self._end = undo.enter_context(closing(_ask_for_the_end(self._api, container_id)))
+            undo.pop_all()
+        self._reader = threading.Thread(target=self._read_all, name=f"output of {name}", daemon=True)
+        self._reader.start()
+
+    def find_pid(self) -> int:
+        """The first process of the container, on this machine. Raises FabricError when the daemon is on another one."""
+        state = self._ask("inspect", lambda: self._api.inspect_container(self._id)["State"])
+        self._pid = int(state["Pid"]) if state else 0
+        if self._pid == 0:
+            raise FabricError(f"the container of {self._name} ended before its program could start")
+        try:
+            groups = Path(f"/proc/{self._pid}/cgroup").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            groups = ""
+        if self._id not in groups:
+            raise FabricError(
+                "the Docker daemon runs its containers on another machine: unset DOCKER_HOST, or use the world netns"
+            )
+        return self._pid
+
+    def send(self, line: str) -> None:
+        """See `NodeHandle.send`. Raises FabricError, too, when the node has not read for SEND_BOUND_S."""
+        if self._gone.is_set():
+            raise FabricError(f"{self._name} has ended: it cannot be told {line!r}")
+        try:
+            self._socket.sendall(line.encode() + b"\n")
+        except BlockingIOError as error:
+            raise FabricError(f"{self._name} does not read its standard input") from error
+        except OSError as error:
+            raise FabricError(f"{self._name} has ended: it cannot be told {line!r} ({error.strerror})") from error
+
+    def poll(self) -> int | None:
+        """See `NodeHandle.poll`. Raises FabricError when the node's output could not be kept (a full disk)."""
+        if self._failure is not None:
+            raise FabricError(f"lost track of {self._name}: {self._failure}") from self._failure
+        return self._exit
+
+    def kill(self) -> None:
+        """See `NodeHandle.kill`. When it returns, the container and its network namespace are no more."""
+        self._ask("kill", lambda: self._api.kill(self._id, "SIGKILL"))
+        if not self._gone.wait(END_BOUND_S):
+            raise FabricError(f"the container of {self._name} is still there {END_BOUND_S:.0f} s after SIGKILL")
+
+    def pause(self) -> None:
+        """See `NodeHandle.pause`."""
+        self._ask("pause", lambda: self._api.pause(self._id))
+        wait_frozen(self._pid, frozen=True)
+
+    def resume(self) -> None:
+        """See `NodeHandle.resume`."""
+        self._ask("resume", lambda: self._api.unpause(self._id))
+        wait_frozen(self._pid, frozen=False)
+
+    def close(self) -> None:
+        """Remove the container if it is still there, and wait for the reader."""
+        remove_container(self._client, self._id)
+        if not self._gone.wait(END_BOUND_S):
+            raise FabricError(f"the output of {self._name} does not end although its container is gone")
+        self._reader.join()
+
+    def _ask(self, verb: str, action: Callable[[], Any]) -> Any:
+        """Do it; None when the container is not running any more, which `poll` will tell."""
+        try:
+            return action()
+        except (DockerException, OSError) as error:
+            if is_gone(error):
+                return None
+            raise FabricError(f"Docker would not {verb} {self._name}: {root_cause(error)}") from error
+
+    def _read_all(self) -> None:
+        """The reader thread: lines to `on_line`, errors to the log; the exit code comes last."""
+        try:
+            try:
+                with self._socket, self._log:
+                    self._read_streams()
+            finally:
+                with closing(self._end):
+                    self._exit = _exit_code(self._end.json())
+        except Exception as error:
+            # Kept and raised by `poll` in the conductor's thread: nobody looks at a dead thread.
+            self._failure = error
+        finally:
+            self._gone.set()
+
+    def _read_streams(self) -> None:
+        lines = LineSplitter()
+        for stream, chunk in _frames(self._socket):
+            if stream == STDERR_STREAM:
+                self._log.write(chunk)
+                continue
+            for line in lines.feed(chunk):
+                self._on_line(line)
+        for line in lines.close():
+            self._on_line(line)
+
+
+def _attach(api: docker.APIClient, container_id: str) -> socket.socket:
+    """The container's three standard streams as one connection of our own, multiplexed as `_frames` undoes it."""
+    response = api.post(
+        f"{api.base_url}/v{api.api_version}/containers/{container_id}/attach",
+        params={"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1},
+        headers={"Connection": "Upgrade", "Upgrade": "tcp"},
+        stream=True,
+        timeout=None,
+    )
+    with closing(response):
+        if response.status_code != requests.codes.switching_protocols:
+            raise FabricError(f"Docker would not attach to a container: {response.text.strip()}")
+        connection = socket.socket(fileno=os.dup(response.raw.fileno()))
+    # The SDK's connection had a timeout: the descriptor is non-blocking until told otherwise.
+    connection.setblocking(True)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_BOUND_S, 0))
+    return connection
+
+
+def _ask_for_the_end(api: docker.APIClient, container_id: str) -> requests.Response:
+    """Asked before the start, so that no end is missed, however soon; answered when the container is removed."""
+    response = api.post(
+        f"{api.base_url}/v{api.api_version}/containers/{container_id}/wait",
+        params={"condition": "removed"},
+        stream=True,
+        timeout=None,
+    )
+    response.raise_for_status()
+    return response
+
+
+def _frames(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
+    """(stream, bytes) until the connection ends; each frame comes in pieces of at most 64 KiB."""
+    with connection.makefile("rb") as file:
+        while header := file.read(FRAME_HEADER.size):
+            if len(header) < FRAME_HEADER.size:
+                return
+            stream, remaining = FRAME_HEADER.unpack(header)
+            while remaining > 0 and (chunk := file.read1(min(remaining, CHUNK_BYTES))):
+                remaining -= len(chunk)
+                yield stream, chunk
+
+
+def _exit_code(end: Mapping[str, Any]) -> int:
+    """Docker reports 128 + signal, as shells do; we report -signal, as `subprocess` does."""
+    code = int(end["StatusCode"])
+    return SIGNAL_EXIT_BASE - code if code > SIGNAL_EXIT_BASE else code
