@@ -162,7 +162,7 @@ Frames = Annotated[int, PlainValidator(units.parse_frames), quantity(units.FRAME
 Burst = Annotated[float, PlainValidator(units.parse_burst), quantity(units.FRAMES, zero=False)]
 Size = Annotated[int, PlainValidator(units.parse_size), quantity(units.SIZE)]
 EventRate = Annotated[float, PlainValidator(units.parse_event_rate), quantity(units.EVENT_RATE)]
-Drift = Annotated[int, PlainValidator(units.parse_drift), quantity(units.DRIFT)]
+Drift = Annotated[float, PlainValidator(units.parse_drift), quantity(units.DRIFT)]
 
 
 def validated(model: type[Model], document: Document) -> Model:

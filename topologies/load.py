@@ -1,4 +1,4 @@
-"""Topology files: YAML -> raw -> Topology, and back.
+"""Topology files: YAML -> raw -> Topology.
 
     topology = load(find("three-partitions"))
 
@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from topologies import routing, shapes, units
 from topologies.border import json_schema, validated
@@ -24,12 +21,9 @@ from topologies.model import (
     MAX_PARTITIONS,
     Bus,
     Direction,
-    Distribution,
     Impairment,
     Link,
-    Node,
     NodeName,
-    Partition,
     Topology,
 )
 from topologies.raw import Changes, RawImpairment, RawLink, RawNetwork, RawPort, RawTopology
@@ -121,54 +115,6 @@ def impaired(topology: Topology, ports: dict[str, RawPort], document: Document, 
     return replace(topology, partitions=tuple(partitions))
 
 
-def dumps(topology: Topology) -> str:
-    """A topology file that loads to an equal topology."""
-    network: dict[str, Any] = {"name": topology.name}
-    if topology.description:
-        network["description"] = topology.description
-    network["partitions"] = {partition.name: _partition_block(partition) for partition in topology.partitions}
-    if topology.links:
-        network["links"] = [_link_block(link) for link in topology.links]
-    ports = _port_blocks(topology)
-    if ports:
-        network["impairments"] = ports
-    text: str = yaml.safe_dump(network, sort_keys=False, allow_unicode=True, width=120)
-    return text
-
-
-def impairment_block(impairment: Impairment) -> dict[str, str]:
-    """The fields that differ from a clear wire, as a file spells them."""
-    rate_bps = impairment.rate_bps
-    queue = units.QueueLimit(frames=impairment.queue_frames, size_bytes=impairment.queue_bytes)
-    spelled = {
-        "delay": units.format_duration(impairment.delay_ns),
-        "jitter": units.format_duration(impairment.jitter_ns),
-        "distribution": impairment.distribution.value,
-        "loss": units.format_ratio(impairment.loss_ratio),
-        "burst": units.format_frames(impairment.loss_burst_frames),
-        "duplicate": units.format_ratio(impairment.duplicate_ratio),
-        "reorder": units.format_ratio(impairment.reorder_ratio),
-        "corrupt": units.format_ratio(impairment.corrupt_ratio),
-        "rate": units.UNLIMITED if rate_bps is None else units.format_rate(rate_bps),
-        "queue": units.format_queue(queue),
-    }
-    return {key: text for key, text in spelled.items() if text != _CLEAR_SPELLED[key]}
-
-
-_CLEAR_SPELLED = {
-    "delay": "0 ns",
-    "jitter": "0 ns",
-    "distribution": Distribution.UNIFORM.value,
-    "loss": "0 %",
-    "burst": "1 frame",
-    "duplicate": "0 %",
-    "reorder": "0 %",
-    "corrupt": "0 %",
-    "rate": units.UNLIMITED,
-    "queue": units.UNLIMITED,
-}
-
-
 def _resolved(document: Document) -> Topology:
     raw = validated(RawTopology, document)
     return resolve(raw, raw.name, document)
@@ -188,8 +134,7 @@ def _links(raw: RawNetwork, document: Document, at: KeyPath) -> list[Link]:
     joined: dict[frozenset[str], str] = {}
     links: list[Link] = []
     for position, block in enumerate(raw.links):
-        # A single link may stand without the brackets of the list.
-        here = (*at, "links", position) if (*at, "links", position) in document.lines else (*at, "links")
+        here = document.item((*at, "links"), position)
         a, b = _ends(raw, block, document, here)
         link = shapes.link(a, b)
         earlier = joined.setdefault(frozenset((a, b)), link.name)
@@ -244,41 +189,3 @@ def _laid_over(base: Impairment, layers: Sequence[tuple[KeyPath, Changes]], docu
         return replace(base, **merged)
     except ValueError as error:
         raise document.error(layers[-1][0], str(error)) from None
-
-
-def _link_block(link: Link) -> dict[str, Any]:
-    block: dict[str, Any] = {"between": [link.a, link.b]}
-    there, back = impairment_block(link.a_to_b), impairment_block(link.b_to_a)
-    if there == back:
-        return block | there
-    return block | {key: part for key, part in (("there", there), ("back", back)) if part}
-
-
-def _partition_block(partition: Partition) -> dict[str, Any]:
-    names = [node.name.partition("/")[2] for node in partition.nodes]
-    counted = [f"n{number}" for number in range(1, len(names) + 1)]
-    block: dict[str, Any] = {"nodes": len(names) if names == counted else names}
-    if partition.bus is not None:
-        queue = units.format_frames(partition.bus.queue_frames)
-        block["bus"] = {"rate": units.format_rate(partition.bus.rate_bps), "queue": queue}
-    return block
-
-
-def _port_blocks(topology: Topology) -> dict[str, Any]:
-    """By selector; one line for all nodes, or for a partition, where they are alike."""
-    blocks = {node.name: _port_block(node) for node in topology.nodes()}
-    first = next(iter(blocks.values()))
-    if all(block == first for block in blocks.values()):
-        return {"*": first} if first else {}
-    found: dict[str, Any] = {}
-    for partition in topology.partitions:
-        own: dict[str, Any] = {node.name: blocks[node.name] for node in partition.nodes}
-        first = next(iter(own.values()))
-        alike = all(block == first for block in own.values())
-        found |= {f"{partition.name}/*": first} if alike else own
-    return {selector: block for selector, block in found.items() if block}
-
-
-def _port_block(node: Node) -> dict[str, Any]:
-    parts = ((direction.value, impairment_block(node.impairment(direction))) for direction in Direction)
-    return {key: part for key, part in parts if part}

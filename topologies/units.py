@@ -80,7 +80,7 @@ FRAMES: Final = Unit(
     name="a number of frames", example="20 frames", factors=_factors(frames=1, frame=1), base="1 frame"
 )
 EVENT_RATE: Final = Unit(name="an event rate", example="50 /s", factors={"/s": Decimal(1)}, base="")
-DRIFT: Final = Unit(name="a drift", example="50 ppm", factors=_factors(ppb=1, ppm=1000), base="1 ppb")
+DRIFT: Final = Unit(name="a drift", example="50 ppm", factors={"ppm": Decimal(1), "ppb": Decimal("0.001")}, base="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +167,9 @@ def parse_event_rate(given: object) -> float:
     return float(_exact(given, EVENT_RATE))
 
 
-def parse_drift(given: object) -> int:
-    """`-50 ppm` -> -50_000 (parts per billion that the clock is too fast)."""
-    return _whole(given, DRIFT)
+def parse_drift(given: object) -> float:
+    """`-50 ppm` -> -50.0: parts per million that a clock is too fast."""
+    return float(_exact(given, DRIFT))
 
 
 def format_duration(duration_ns: int) -> str:
@@ -206,8 +206,8 @@ def format_event_rate(rate_per_s: float) -> str:
     return f"{_plain(Decimal(repr(rate_per_s)))} /s"
 
 
-def format_drift(drift_ppb: int) -> str:
-    return _formatted(drift_ppb, DRIFT, ("ppm", "ppb"))
+def format_drift(drift_ppm: float) -> str:
+    return f"{_plain(Decimal(repr(drift_ppm)))} ppm"
 
 
 def shown(given: object) -> str:

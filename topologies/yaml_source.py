@@ -55,6 +55,11 @@ class Document:
             known = known[:-1]
         return self.lines[known]
 
+    def item(self, path: KeyPath, position: int) -> KeyPath:
+        """Path of an item of a list; the list's own where a single item stands without brackets."""
+        within = (*path, position)
+        return within if within in self.lines else path
+
     def error(self, path: Sequence[str | int], sentence: str) -> InputError:
         """A mistake at `path` (keys and 0-based list positions)."""
         return InputError(sentence, source=self.source, line=self.line(path), key=key_text(path))

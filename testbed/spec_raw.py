@@ -1,0 +1,243 @@
+"""What an experiment file may say, word for word. `testbed.spec` turns it into an Experiment."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema
+
+from topologies.border import (
+    Drift,
+    Duration,
+    EventRate,
+    Offset,
+    OneOrMany,
+    RawBlock,
+    Size,
+    Text,
+    Title,
+    choice,
+    whole,
+)
+from topologies.raw import RawImpairment, RawNetwork, RawPort
+from topologies.units import shown
+
+MAX_SEED = 2**63 - 1
+
+
+class Dissemination(enum.Enum):
+    """How a multicast leaves a node: one IP multicast datagram, or one datagram per member."""
+
+    MULTICAST = "multicast"
+    UNICAST = "unicast"
+
+
+class WorkloadKind(enum.Enum):
+    """When a node's application sends."""
+
+    PERIODIC = "periodic"
+    POISSON = "poisson"
+    SATURATING = "saturating"
+    SILENT = "silent"
+
+
+class World(enum.Enum):
+    """What carries the nodes."""
+
+    AUTO = "auto"
+    NETNS = "netns"
+    DOCKER = "docker"
+    SIM = "sim"
+
+
+class KernelWish(enum.Enum):
+    """Which kernel carries the wires."""
+
+    AUTO = "auto"
+    HOST = "host"
+    UML = "uml"
+
+
+class FaultDirection(enum.Enum):
+    """`to-node`, `from-node` for ports of nodes, `there`, `back` for links, `both` for either."""
+
+    TO_NODE = "to-node"
+    FROM_NODE = "from-node"
+    THERE = "there"
+    BACK = "back"
+    BOTH = "both"
+
+
+def parse_accept(given: object) -> list[float] | str:
+    """`[low, high]`, or a condition."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list) and len(given) == 2 and all(type(one) in (int, float) for one in given):
+        return [float(one) for one in given]
+    raise ValueError(f"expected two numbers [low, high], or a condition over ours and value, got {shown(given)}")
+
+
+def parse_scalar(given: object) -> bool | int | float | str:
+    """A text, number, true or false."""
+    if isinstance(given, bool | int | float | str):
+        return given
+    raise ValueError(f"expected a text, a number, true or false, got {shown(given)}")
+
+
+Scalar: TypeAlias = Annotated[
+    bool | int | float | str,
+    PlainValidator(parse_scalar),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
+Selectors: TypeAlias = Annotated[list[Text], OneOrMany()]
+Accept: TypeAlias = Annotated[
+    list[float] | str,
+    PlainValidator(parse_accept),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
+                {"type": "string"},
+            ]
+        }
+    ),
+]
+OwnTopology: TypeAlias = Annotated[
+    Annotated[Text, Tag("by name")] | Annotated[RawNetwork, Tag("in place")],
+    Discriminator(lambda given: "in place" if isinstance(given, dict) else "by name"),
+]
+
+
+class RawProtocol(RawBlock):
+    """The protocol under test."""
+
+    name: Text = Field(description="a protocol of node/protocols, such as sequencer")
+    parameters: dict[Text, Scalar] = Field({}, description="what differs from its defaults, such as window: 64")
+
+
+class RawRateChange(RawBlock):
+    """From one moment on, another rate."""
+
+    at: Duration = Field(description="when, from the start of the workload, such as 5 s")
+    rate: EventRate = Field(description="messages per second and sender from then on, such as 100 /s")
+
+
+class RawWorkload(RawBlock):
+    """What some nodes' applications send."""
+
+    kind: choice(WorkloadKind) = Field(description="periodic, poisson, saturating or silent")  # type: ignore[valid-type]
+    rate: EventRate | None = Field(None, description="messages per second and sender, such as 50 /s")
+    size: Size | None = Field(None, description="payload of a message, such as 512 B")
+    senders: Selectors = Field(["*"], description="the nodes that send, by selector, such as p1/*")
+    events: Annotated[list[RawRateChange], OneOrMany()] = Field([], description="changes of the rate")
+
+
+class RawClock(RawBlock):
+    """How a node's own clock is wrong. Measurements use the true clock."""
+
+    offset: Offset = Field(0, description="how far ahead it starts, such as 5 ms or -5 ms")
+    drift: Drift = Field(0.0, description="how much too fast it runs, such as 50 ppm or -50 ppm")
+
+
+class RawTargets(RawBlock):
+    """Some nodes."""
+
+    targets: Selectors = Field(description="the nodes, by selector, such as p1/n2")
+
+
+class RawImpair(RawImpairment):
+    """Changes at ports or links; what is not named stays as it is."""
+
+    targets: Selectors | None = Field(None, description="the nodes whose ports change, by selector, such as p1/*")
+    links: Selectors | None = Field(None, description="the links that change, by name, such as p1--p2")
+    direction: choice(FaultDirection) | None = Field(  # type: ignore[valid-type]
+        None, description="to-node (default), from-node or both; for links there, back or both (default)"
+    )
+
+
+class RawRestore(RawBlock):
+    """Ports or links go back to what the topology asks for."""
+
+    targets: Selectors | None = Field(None, description="the nodes whose ports are restored, by selector")
+    links: Selectors | None = Field(None, description="the links that are restored, by name")
+
+
+class RawCut(RawBlock):
+    """Who can no longer reach whom."""
+
+    groups: list[Selectors] | None = Field(
+        None, description="nodes in different groups are cut off from each other, such as [[p1/n1], [p1/n2, p1/n3]]"
+    )
+    from_: Selectors | None = Field(None, alias="from", description="with to: these nodes' frames no longer arrive")
+    to: Selectors | None = Field(None, description="with from: where those frames no longer arrive")
+    pairs: list[list[Text]] | None = Field(None, description="one-way cuts [from, to], such as [[p1/n1, p1/n2]]")
+    links: Selectors | None = Field(None, description="links that carry nothing, by name, such as p1--p2")
+
+
+class RawHeal(RawBlock):
+    """All cuts end."""
+
+
+class RawFault(RawBlock):
+    """One fault, at one time."""
+
+    may_be_empty: ClassVar[frozenset[str]] = frozenset({"heal"})
+    KINDS: ClassVar[tuple[str, ...]] = ("impair", "restore", "cut", "heal", "crash", "restart", "pause", "resume")
+    LASTING: ClassVar[tuple[str, ...]] = ("impair", "cut", "crash", "pause")
+    """What `for` can bring to an end."""
+
+    at: Duration = Field(description="when, from the start of the workload, such as 4 s")
+    for_: Duration | None = Field(None, alias="for", description="how long; without it until it is ended, or the end")
+    impair: RawImpair | None = Field(None, description="change loss, delay, rate, … at ports or links")
+    restore: RawRestore | None = Field(None, description="end what impair did")
+    cut: RawCut | None = Field(None, description="let frames no longer pass")
+    heal: RawHeal | None = Field(None, description="end all cuts")
+    crash: RawTargets | None = Field(None, description="kill nodes")
+    restart: RawTargets | None = Field(None, description="start crashed nodes again")
+    pause: RawTargets | None = Field(None, description="freeze nodes")
+    resume: RawTargets | None = Field(None, description="let paused nodes go on")
+
+    @property
+    def kinds(self) -> list[str]:
+        """What the block says is to happen; a valid block says one thing."""
+        return [kind for kind in self.KINDS if kind in self.model_fields_set]
+
+
+class RawClaim(RawBlock):
+    """A statement of a paper beside what comes out here."""
+
+    id: Title = Field(description="the claim's name, such as 000-fig7")
+    paper: Text = Field(description="the paper's number or title")
+    statement: Text = Field(description="what the paper says, in a sentence")
+    value: Scalar = Field(description="the paper's value, as a number or in words")
+    ours: Text = Field(description="an expression over our results, such as latency.p50_ms")
+    accept: Accept = Field(description="[low, high] for ours, or a condition such as ours <= 2 * value")
+
+
+class RawExperiment(RawBlock):
+    """A whole experiment file."""
+
+    name: Title = Field(description="the experiment's name; its runs are kept under it")
+    question: Text = Field(description="what it is to find out, in a sentence")
+    topology: OwnTopology = Field(description="a shipped name, a path beside this file, or a topology in place")
+    impairments: dict[Text, RawPort] = Field(
+        {}, description="impairments of ports over those of the topology, by selector"
+    )
+    protocol: RawProtocol = Field(description="the protocol under test, such as {name: sequencer}")
+    dissemination: choice(Dissemination) = Field(  # type: ignore[valid-type]
+        Dissemination.MULTICAST, description="multicast or unicast"
+    )
+    workload: Annotated[list[RawWorkload], OneOrMany()] = Field(
+        description="what is sent, such as {kind: periodic, rate: 50 /s, size: 512 B}; a list for different senders"
+    )
+    clocks: dict[Text, RawClock] = Field({}, description="wrong clocks, by selector")
+    duration: Duration = Field(description="how long the workload runs, such as 20 s")
+    drain: Duration = Field(10 * 10**9, description="how long everything may take to become quiet, such as 10 s")
+    seed: whole(0, MAX_SEED) = Field(1, description="where all randomness comes from")  # type: ignore[valid-type]
+    world: choice(World) = Field(World.AUTO, description="auto, netns, docker or sim")  # type: ignore[valid-type]
+    kernel: choice(KernelWish) = Field(KernelWish.AUTO, description="auto, host or uml")  # type: ignore[valid-type]
+    faults: Annotated[list[RawFault], OneOrMany()] = Field([], description="what goes wrong, and when")
+    expect: Annotated[list[Text], OneOrMany()] = Field([], description="conditions that give the verdict")
+    sweep: dict[Text, list[Any]] = Field({}, description="values by key, such as workload.rate: [50 /s, 100 /s]")
+    claims: Annotated[list[RawClaim], OneOrMany()] = Field([], description="what a paper says about this")
