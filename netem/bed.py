@@ -1,0 +1,229 @@
+"""The bed: the emulated network of one run, as the conductor sees it.
+
+    with Bed.open(topology, log_dir=run / "bed") as bed:
+        bed.attach(node, netns_fd)
+        bed.impair(node.name, Direction.TO_NODE, Impairment(delay_ns=5_000_000))
+        bed.block(faults.split([left, right]))
+
+Everything lives in private namespaces whose init is the keeper, and ends with it: at close(), when this process ends in any
+way, or when anything is killed. Nothing is left behind, and nothing of the host's own network is touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from netem import kernel as kernels
+from netem import plan
+from netem.errors import FabricError
+from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
+from netem.guest import Guest, find_guest_kernel
+from netem.kernel import KernelChoice, KernelWish
+from netem.plan import Kernel, Side
+from netem.processes import KeeperLink, Process
+from topologies.model import Bus, Direction, Impairment, Node, NodeName, PartitionName, Topology
+
+__all__ = [
+    "Bed",
+    "BusCounters",
+    "Change",
+    "FabricError",
+    "Kernel",
+    "KernelChoice",
+    "KernelWish",
+    "LinkCounters",
+    "PortCounters",
+]
+
+
+class Bed:
+    """Opened by `Bed.open`; methods may be called from any thread and wait for the kernel's answer."""
+
+    choice: KernelChoice
+    """Which kernel carries the wires, why, and what was probed."""
+
+    def __init__(
+        self, topology: Topology, choice: KernelChoice, keeper: KeeperLink, fabric: Fabric, guest: Guest | None
+    ) -> None:
+        self.topology = topology
+        self.choice = choice
+        self._keeper = keeper
+        self._fabric = fabric
+        self._guest = guest
+        self._wired: set[NodeName] = set()
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        topology: Topology,
+        *,
+        kernel: KernelWish = KernelWish.AUTO,
+        log_dir: Path,
+        seed: int = 0,
+        on_progress: Callable[[str], None] = lambda _line: None,
+    ) -> Bed:
+        """Make the network of `topology`, without nodes yet. `seed` derives netem's seeds where the kernel has them.
+
+        Logs go to `log_dir` (keeper.log, guest.log). Raises FabricError: one sentence that says what to do.
+        """
+        log_dir.mkdir(parents=True, exist_ok=True)
+        keeper = KeeperLink.start(log_dir / "keeper.log")
+        try:
+            choice = kernels.pick(kernel, kernels.probe_with(keeper))
+            on_progress(f"kernel {choice.picked.value}: {choice.why}")
+            return _make(topology, choice, keeper, log_dir, seed, on_progress)
+        except ValueError as error:
+            keeper.close()
+            raise FabricError(f"topology {topology.name}: {error}") from error
+        except BaseException:
+            keeper.close()
+            raise
+
+    def __enter__(self) -> Bed:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything in the bed; returns when its processes are gone. May be called again."""
+        if not self._closed:
+            self._closed = True
+            if self._guest is not None:
+                self._guest.close()
+            self._keeper.close()
+
+    # Nodes.
+
+    def attach(self, node: Node, netns_fd: int) -> None:
+        """Wire a node's network namespace, or wire it again after its old one went: eth0 with MAC and address, neighbours and
+        routes, up. The descriptor stays the caller's. Raises FabricError.
+        """
+        reply, _received = self._keeper.ask(
+            "adopt", [netns_fd], step=f"adopting the namespace of {node.name}", name=plan.node_namespace(node)
+        )
+        self._fabric.hold_namespace(Side.HOST, plan.node_namespace(node), reply["descriptor"])
+        self._wire(node)
+
+    def attach_new(self, node: Node) -> str:
+        """Make a namespace for a node, wire it, hold it until the bed closes; returns its name for `spawn`."""
+        name = plan.node_namespace(node)
+        reply, _received = self._keeper.ask("namespace", step=f"making the namespace of {node.name}", name=name)
+        self._fabric.hold_namespace(Side.HOST, name, reply["descriptor"])
+        self._wire(node)
+        return name
+
+    def spawn(
+        self, argv: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int], *, namespace: str
+    ) -> Process:
+        """Start a program as a node: in a held network namespace, in PID and mount namespaces of its own, without
+        capabilities. `descriptors` become its 0, 1, 2. Raises FabricError.
+        """
+        return self._keeper.spawn(argv, environment, descriptors, namespace=namespace, isolated=True)
+
+    def spawn_in_fabric(
+        self,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        stdin_fd: int,
+        stdout_fd: int,
+        stderr_fd: int,
+        directory: Path | None = None,
+    ) -> Process:
+        """Start a helper (the collector) in the fabric namespace, where the switch ports are, with all privileges there."""
+        return self._keeper.spawn(argv, environment, [stdin_fd, stdout_fd, stderr_fd], directory=directory)
+
+    # Changes.
+
+    def impair(self, node: NodeName, direction: Direction, impairment: Impairment) -> Change:
+        """Change one direction of a node's port: the full set of parameters, read back and compared. Raises FabricError."""
+        return self._fabric.impair(self._node(node), direction, impairment)
+
+    def impair_link(self, link: str, *, from_partition: PartitionName, impairment: Impairment) -> Change:
+        """Change one direction of a link between routers."""
+        return self._fabric.impair_link(link, from_partition, impairment)
+
+    def impair_bus(self, partition: PartitionName, bus: Bus) -> Change:
+        """Change the shared medium of a partition that was made with one."""
+        return self._fabric.impair_bus(partition, bus)
+
+    def block(self, pairs: frozenset[tuple[NodeName, NodeName]]) -> Change:
+        """The complete set of ordered (from, to) pairs that are cut from now on; empty heals. Cuts act where a frame leaves the
+        switch towards `to`: frames already in the delay line behind it still arrive. Raises FabricError.
+        """
+        return self._fabric.block(pairs)
+
+    def block_links(self, links: frozenset[str]) -> Change:
+        """The complete set of links between routers that are cut from now on; empty heals."""
+        return self._fabric.block_links(links)
+
+    # Readings.
+
+    def counters(self) -> tuple[PortCounters, ...]:
+        """Per node and direction, from the kernel."""
+        return self._fabric.port_counters()
+
+    def link_counters(self) -> tuple[LinkCounters, ...]:
+        """Per link between routers and direction, from the kernel."""
+        return self._fabric.link_counters()
+
+    def bus_counters(self) -> tuple[BusCounters, ...]:
+        """Per shared medium, from the kernel."""
+        return self._fabric.bus_counters()
+
+    def readback(self) -> dict[str, Any]:
+        """Every queueing discipline of ours as the kernel has it now."""
+        return self._fabric.readback()
+
+    def infrastructure_drops(self) -> dict[str, int]:
+        """Frames lost where none must be lost (taps, port devices); anything but empty makes the run's numbers doubtful."""
+        return self._fabric.infrastructure_drops()
+
+    def failure(self) -> FabricError | None:
+        """Why the network is no longer there (keeper or guest died), or None. Cheap: ask as often as you like."""
+        if self._closed:
+            return None
+        return self._keeper.failure() or (self._guest.failure() if self._guest is not None else None)
+
+    # Helpers.
+
+    def _node(self, name: NodeName) -> Node:
+        try:
+            return self.topology.node(name)
+        except KeyError:
+            raise FabricError(f"topology {self.topology.name} has no node {name}") from None
+
+    def _wire(self, node: Node) -> None:
+        self._fabric.wire_node(node, again=node.name in self._wired)
+        self._wired.add(node.name)
+
+
+def _make(
+    topology: Topology,
+    choice: KernelChoice,
+    keeper: KeeperLink,
+    log_dir: Path,
+    seed: int,
+    on_progress: Callable[[str], None],
+) -> Bed:
+    fabric = Fabric(topology, choice.picked, {Side.HOST: keeper, Side.CARRIER: keeper}, seed=seed)
+    guest = None
+    started = time.monotonic()
+    if choice.picked is Kernel.UML:
+        on_progress(f"booting User-Mode Linux {choice.guest_linux}")
+        guest = Guest.boot(keeper, find_guest_kernel(), len(topology), log_dir / "guest.log")
+        fabric.run(plan.plan_host(topology))  # while the guest boots
+        guest.await_ready()
+        fabric.add_link(Side.CARRIER, guest)
+    on_progress(f"building {len(topology.partitions)} partitions with {len(topology)} ports")
+    fabric.run(plan.plan_carrier(topology, choice.picked))
+    on_progress(f"network ready after {time.monotonic() - started:.1f} s")
+    return Bed(topology, choice, keeper, fabric, guest)

@@ -1,0 +1,330 @@
+"""The keeper: init of the bed's own PID, mount and network namespace, parent of everything that runs in it.
+
+    conductor ──socket──> keeper (PID 1 in there) ──> guest kernel, collector, one child per node
+
+When the conductor ends, however it ends, the keeper sees the end of its socket (or of the conductor's pidfd, should a
+forked child still hold the socket) and exits; the kernel then kills every process of the PID namespace and takes back
+namespaces, devices and mounts. When the keeper itself is killed, the same happens. There is nothing to clean up by hand.
+
+Standard library only: this process must start fast and must not fail for want of a package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from netem.channel import ChannelClosedError, receive_frame, send_frame
+from netem.hand import CLONE_NEWNET, Hand, Reply, Request
+
+_CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWIPC = 0x00020000, 0x20000000, 0x08000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_FREEZE_TIMEOUT_S = 5.0
+_FREEZE_GRAIN_S = 0.0005
+_EXEC_FAILED = 127
+_RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD)
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(control_descriptor: int, conductor: int) -> None:
+    """Make the namespaces and leave a child in them as init; wait for it, so that whoever kills us kills it."""
+    watch = os.pidfd_open(conductor)
+    ready, ready_parent = os.pipe()
+    _check(libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID | CLONE_NEWNET | _CLONE_NEWIPC), "unshare")
+    child = os.fork()
+    if child == 0:
+        os.close(ready_parent)
+        _check(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        if os.read(ready, 1) != b"x":  # our parent died before it could have taken us along
+            os._exit(1)
+        os.close(ready)
+        _keep(socket.socket(fileno=control_descriptor), watch)
+    os.close(control_descriptor)
+    os.write(ready_parent, b"x")
+    _pid, status = os.waitpid(child, 0)
+    os._exit(0 if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status))
+
+
+def _keep(control: socket.socket, watch: int) -> NoReturn:
+    """Be init: prepare the mounts, then serve until the conductor is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    if Path("/dev/shm").is_dir():  # the guest's memory lives there, and vanishes with this mount
+        _mount("tmpfs", "/dev/shm", "tmpfs", _MS_NOSUID | _MS_NODEV)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    Keeper(control, watch).serve()
+    os._exit(0)
+
+
+class Keeper:
+    """Serves the conductor's requests: those of the hand, and processes."""
+
+    def __init__(self, control: socket.socket, watch: int) -> None:
+        self._control = control
+        self._watch = watch
+        self._hand = Hand()
+        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._exit_codes: dict[int, int | None] = {}
+        self._hand.operations |= {
+            "signal": self._signal,
+            "status": self._status,
+            "freeze": self._freeze,
+            "thaw": self._thaw,
+        }
+
+    def serve(self) -> None:
+        """Answer until the conductor closes its end or dies."""
+        import select
+
+        poller = select.poll()
+        children, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        for descriptor in (self._control.fileno(), self._watch, children):
+            poller.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _event in poller.poll()}
+            if self._watch in ready:
+                return
+            if children in ready:
+                os.read(children, 4096)
+                self._reap()
+            if self._control.fileno() in ready and not self._serve_one():
+                return
+
+    def _serve_one(self) -> bool:
+        try:
+            request, descriptors = receive_frame(self._control)
+            if request["do"] == "close":
+                return False
+            if request["do"] == "spawn":
+                self._spawn_and_answer(request, descriptors)
+            else:
+                send_frame(self._control, self._hand.perform(request, descriptors))
+        except ChannelClosedError:
+            return False
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return True
+
+    def _reap(self) -> None:
+        """Collect every dead child; as init we also get orphans that we did not start."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._exit_codes:
+                self._exit_codes[pid] = os.waitstatus_to_exitcode(status)
+
+    # Processes.
+
+    def _spawn_and_answer(self, request: Request, descriptors: Sequence[int]) -> None:
+        try:
+            pid = self._spawn(request, descriptors)
+        except OSError as error:
+            reply = {"error": {"errno": error.errno or 0, "text": f"{error.strerror or error}"}}
+            send_frame(self._control, reply)
+            return
+        self._exit_codes[pid] = None
+        handle = os.pidfd_open(pid)
+        send_frame(self._control, {"pid": pid}, [handle])
+        os.close(handle)
+
+    def _spawn(self, request: Request, descriptors: Sequence[int]) -> int:
+        """Start a child with the given descriptors as its 0, 1, 2, …; returns once exec has succeeded. Raises OSError."""
+        if not self._namespace_exists(request["namespace"]):
+            raise OSError(errno.ENOENT, f"no namespace named {request['namespace']!r} is held here")
+        outcome, report = os.pipe2(os.O_CLOEXEC)
+        isolated = bool(request["isolated"])
+        if isolated:
+            _check(libc.unshare(_CLONE_NEWPID), "unshare")  # of our next child, not of ourselves
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become(request, descriptors, report)
+        finally:
+            if isolated:
+                _check(libc.setns(self._own_pids, _CLONE_NEWPID), "setns")
+        os.close(report)
+        with os.fdopen(outcome, "rb") as pipe:
+            failure = pipe.read()
+        if failure:
+            os.waitpid(pid, 0)
+            code, text = json.loads(failure)
+            raise OSError(code, text)
+        return pid
+
+    def _namespace_exists(self, name: str) -> bool:
+        try:
+            self._hand.namespace(name)
+        except OSError:
+            return False
+        return True
+
+    def _become(self, request: Request, descriptors: Sequence[int], report: int) -> NoReturn:
+        """In the child: turn into the program, or report why not."""
+        step = "prepare"
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            for number in _RESET_SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            step = "enter the network namespace of"
+            self._hand.enter(request["namespace"])
+            if request["isolated"]:
+                step = "mount /proc for"
+                _check(libc.unshare(_CLONE_NEWNS), "unshare")
+                _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+            step = "pass descriptors to"
+            _arrange(descriptors, report)
+            step = "enter the directory of"
+            os.chdir(request["directory"])
+            if request["isolated"]:
+                step = "drop the capabilities of"
+                _drop_capabilities()
+            step = "start"
+            _execute(request["argv"], request["environment"])
+        except OSError as error:
+            text = f"cannot {step} {request['argv'][0]}: {error.strerror or error}"
+            os.write(report, json.dumps([error.errno or 0, text]).encode("utf-8"))
+        finally:
+            os._exit(_EXEC_FAILED)
+
+    def _status(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        self._reap()
+        if request["pid"] not in self._exit_codes:
+            raise OSError(errno.ESRCH, f"no child {request['pid']} was started here")
+        return {"code": self._exit_codes[request["pid"]]}
+
+    def _signal(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        """Send a signal to a child that we have not reaped; one that has ended is left alone."""
+        if self._exit_codes.get(request["pid"]) is None and request["pid"] in self._exit_codes:
+            os.kill(request["pid"], request["signal"])
+        return {}
+
+    def _freeze(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        """SIGSTOP to a whole PID namespace, again until every thread of it is seen stopped."""
+        return self._drive(request["pid"], signal.SIGSTOP, "T")
+
+    def _thaw(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        return self._drive(request["pid"], signal.SIGCONT, "RSDI")
+
+    def _drive(self, pid: int, number: signal.Signals, wanted: str) -> Reply:
+        inside = _pid_namespace(pid)
+        deadline = time.monotonic() + _FREEZE_TIMEOUT_S
+        while True:
+            astray = [member for member in _members(inside) if _thread_states(member) - set(wanted) - set("ZX")]
+            if not astray:
+                return {"at_ns": time.monotonic_ns()}
+            if time.monotonic() > deadline:
+                raise OSError(errno.ETIMEDOUT, f"processes {astray} did not follow {number.name}")
+            for member in astray:
+                _kill_quietly(member, number)
+            time.sleep(_FREEZE_GRAIN_S)
+
+
+def _check(result: int, what: str) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), what)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+    def encode(text: str | None) -> bytes | None:
+        return None if text is None else text.encode()
+
+    _check(libc.mount(encode(source), encode(target), encode(kind), flags, None), target)
+
+
+def _arrange(descriptors: Sequence[int], report: int) -> None:
+    """Make `descriptors` the process's 0, 1, 2, … and close all others but the report pipe (which exec closes)."""
+    import fcntl
+
+    floor = len(descriptors) + 1
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, floor) for descriptor in descriptors]
+    for target, descriptor in enumerate(moved):
+        os.dup2(descriptor, target)
+    assert report >= floor, "the keeper's own descriptors come first"
+    os.closerange(len(descriptors), report)
+    os.closerange(report + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _drop_capabilities() -> None:
+    """No capability now, and none to be had by any exec."""
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
+    for capability in range(last + 1):
+        _check(libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "capbset")
+    _check(libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient")
+    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+
+
+def _execute(argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    if "/" in argv[0]:
+        os.execve(argv[0], list(argv), dict(environment))
+    os.execvpe(argv[0], list(argv), dict(environment))
+
+
+def _pid_namespace(pid: int) -> int:
+    return os.stat(f"/proc/{pid}/ns/pid").st_ino
+
+
+def _members(namespace: int) -> list[int]:
+    """Every process in a PID namespace, by our own numbering."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                if _pid_namespace(int(entry)) == namespace:
+                    found.append(int(entry))
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended while we looked
+    return found
+
+
+def _thread_states(pid: int) -> set[str]:
+    """One letter per thread, as in /proc/PID/stat: the letter follows the last closing bracket."""
+    states = set()
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as stat:
+                states.add(stat.read().rpartition(b")")[2].split()[0].decode("ascii"))
+    except (FileNotFoundError, ProcessLookupError):
+        return states  # it ended while we looked
+    return states
+
+
+def _kill_quietly(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it ended while we looked
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Entry: control descriptor, PID of the conductor."""
+    try:
+        main(int(arguments[0]), int(arguments[1]))
+    except OSError as error:
+        sys.stderr.write(f"{error.strerror}: {error.filename}\n")
+        os._exit(error.errno or 1)

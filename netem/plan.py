@@ -1,0 +1,620 @@
+"""Topology -> the ordered list of steps that make its network. Pure; `describe` prints a step for `--dry-run`.
+
+One port, in the kernel that carries the wires (the carrier):
+
+    node eth0 ══ P ──filter──> a ═══ b ──> bridge      P: the switch port's device (kernel host: the veth peer itself;
+              <──────filter─── a ═══ b <──             kernel uml: the guest's end of the port's tap)
+
+P is not a port of the bridge: a patch cable (veth a-b) is. All that arrives at P leaves by a, so a's qdisc tree
+impairs what the node sends; all that the bridge sends to the node leaves by b, so b's tree impairs what it receives. Cuts are
+a filter in front of b's tree. Trace frames are not matched by P's filter and end there. A shared bus is one more device: what
+arrives at any b (or at the router's leg) passes through it before the bridge sees it.
+
+Kernel uml has one more piece, on the host: P's tap and the veth peer of the node's eth0 are the two ports of a bridge of
+their own. The veth peer has the same name and interface index with both kernels: there the collector listens.
+
+Names of devices are unique within a namespace; the executor turns them into interface indexes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+from netem import guest
+from netem.hand import FABRIC, MAX_ROUTER_INTERFACES
+from topologies.model import (
+    MULTICAST_GROUP,
+    NETWORK_PREFIX_LENGTH,
+    TRACE_MAC,
+    Bus,
+    Direction,
+    Impairment,
+    Link,
+    Node,
+    Partition,
+    PartitionName,
+    Topology,
+)
+from topologies.routing import multicast_children, next_hop
+
+INNER_BASE, OUTER_BASE, WIRE_BASE = 200_000, 300_000, 400_000
+BRIDGE_BASE, LEG_BASE, BUS_BASE, LINK_BASE = 500_000, 600_000, 700_000, 800_000
+"""Interface indexes are ours to choose, so that messages can refer to devices that are not there yet."""
+
+LEG, NODE_DEVICE = "leg", "eth0"
+LONG_QUEUE_FRAMES = 10_000
+"""Of taps and of the guest's devices: they only hand frames on and must not drop a burst."""
+
+_ALL_OF_OURS = "10.0.0.0"
+_MULTICAST = "224.0.0.0"
+
+
+class Kernel(enum.Enum):
+    """Which kernel holds bridges and qdiscs."""
+
+    HOST = "host"
+    UML = "uml"
+
+
+class Side(enum.Enum):
+    """Where a step acts: HOST is the keeper's namespaces, CARRIER the kernel that holds the bridges (kernel host: the same)."""
+
+    HOST = "host"
+    CARRIER = "carrier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Something done in one namespace (`""`: the fabric's own)."""
+
+    side: Side = Side.CARRIER
+    namespace: str = FABRIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeNamespace(Step):
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSysctls(Step):
+    settings: tuple[tuple[str, str], ...]
+    optional: bool = False
+    """Settings of a module that may not be there are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeTaps(Step):
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddCable(Step):
+    """A veth pair; the far end may be in another namespace of the same side."""
+
+    name: str
+    index: int
+    peer: str
+    peer_index: int
+    peer_namespace: str | None = None
+    mac: str | None = None
+    peer_mac: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddBridge(Step):
+    name: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddShaper(Step):
+    """A device through which frames are redirected (ifb)."""
+
+    name: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindDevices(Step):
+    """Learn the indexes of devices that were there before us: taps, the guest's ports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchOffloadsOff(Step):
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthenQueue(Step):
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plug(Step):
+    """Make a device a port of a bridge; it learns no addresses."""
+
+    device: str
+    bridge: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward(Step):
+    """Frames to `mac` leave the bridge by the port `device`."""
+
+    device: str
+    mac: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildTree(Step):
+    device: str
+    impairment: Impairment
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildBus(Step):
+    device: str
+    bus: Bus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenHooks(Step):
+    """Give a device its filter hooks (clsact)."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redirect(Step):
+    """What arrives at `device` leaves by `target`; with `keep_trace`, trace frames stay behind."""
+
+    device: str
+    target: str
+    keep_trace: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareCut(Step):
+    """A filter in front of `device`'s tree that drops nothing yet."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BringUp(Step):
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddAddress(Step):
+    device: str
+    ip: str
+    prefix_length: int
+    broadcast: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddRoute(Step):
+    destination: str
+    prefix_length: int
+    device: str
+    gateway: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddNeighbour(Step):
+    device: str
+    ip: str
+    mac: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteMulticast(Step):
+    """A router's multicast table: (source, group, device it must arrive by, devices it leaves by)."""
+
+    devices: tuple[str, ...]
+    routes: tuple[tuple[str, str, str, tuple[str, ...]], ...]
+
+
+AnyStep: TypeAlias = (
+    MakeNamespace | SetSysctls | MakeTaps | AddCable | AddBridge | AddShaper | FindDevices | SwitchOffloadsOff
+    | LengthenQueue | Plug | Forward | BuildTree | BuildBus | OpenHooks | Redirect | PrepareCut | BringUp | AddAddress
+    | AddRoute | AddNeighbour | RouteMulticast
+)  # fmt: skip
+
+
+# Names of places.
+
+
+def inner_end(node: Node) -> str:
+    """The end of a port's patch cable whose tree impairs what the node sends."""
+    return f"a{node.index}"
+
+
+def outer_end(node: Node) -> str:
+    """The end in the bridge, whose tree impairs what the node receives."""
+    return f"b{node.index}"
+
+
+def tree_device(node: Node, direction: Direction) -> str:
+    return outer_end(node) if direction is Direction.TO_NODE else inner_end(node)
+
+
+def port_on_carrier(node: Node, kernel: Kernel) -> str:
+    return node.port_device if kernel is Kernel.HOST else guest.device_name(node.index)
+
+
+def bridge_name(partition: Partition) -> str:
+    return f"br{partition.index}"
+
+
+def bus_name(partition: Partition) -> str:
+    return f"bus{partition.index}"
+
+
+def leg_port(partition: Partition) -> str:
+    """The bridge's end of the cable to the partition's router."""
+    return f"leg{partition.index}"
+
+
+def router_namespace(partition: Partition) -> str:
+    return f"router {partition.name}"
+
+
+def node_namespace(node: Node) -> str:
+    return f"node {node.name}"
+
+
+def link_device(number: int) -> str:
+    """In both routers' namespaces; `number` counts the topology's links from 0."""
+    return f"link{number}"
+
+
+# Plans.
+
+
+def plan(topology: Topology, kernel: Kernel) -> tuple[AnyStep, ...]:
+    """Every step from an empty namespace to a network without nodes. Raises ValueError when the kernels cannot carry it."""
+    if kernel is Kernel.UML:
+        return (*plan_host(topology), *plan_carrier(topology, kernel))
+    return plan_carrier(topology, kernel)
+
+
+def plan_host(topology: Topology) -> tuple[AnyStep, ...]:
+    """Kernel uml: what must be there on the host before the guest opens its taps."""
+    return tuple(_host_steps(topology))
+
+
+def plan_carrier(topology: Topology, kernel: Kernel) -> tuple[AnyStep, ...]:
+    """Bridges, buses, ports, routers and links in the kernel that carries them."""
+    return tuple(_carrier_steps(topology, kernel))
+
+
+def plan_node(topology: Topology, node: Node, kernel: Kernel) -> tuple[AnyStep, ...]:
+    """Wire a node whose namespace is held as `node_namespace(node)`."""
+    return tuple(_node_steps(topology, node, kernel))
+
+
+def describe(step: AnyStep) -> str:
+    """One line for people: place, verb, particulars."""
+    place = (
+        "router" if step.namespace.startswith("router ") else "node" if step.namespace.startswith("node ") else "fabric"
+    )
+    where = f"{step.side.value}, {step.namespace or place}"
+    details = (
+        f"{field.name}={_brief(getattr(step, field.name))}"
+        for field in fields(step)
+        if field.name not in ("side", "namespace") and getattr(step, field.name) not in (None, False, ())
+    )
+    return f"[{where}] {_VERBS[type(step)]} {' '.join(details)}".rstrip()
+
+
+_VERBS: dict[type[Step], str] = {
+    MakeNamespace: "make a network namespace",
+    SetSysctls: "set",
+    MakeTaps: "make taps",
+    AddCable: "lay a cable (veth)",
+    AddBridge: "add a bridge",
+    AddShaper: "add a shaper (ifb)",
+    FindDevices: "look up the devices",
+    SwitchOffloadsOff: "switch offloads off",
+    LengthenQueue: "lengthen the queue of",
+    Plug: "plug into the bridge",
+    Forward: "forward by address",
+    BuildTree: "build delay line and queue on",
+    BuildBus: "build a shared bus on",
+    OpenHooks: "open the filter hooks of",
+    Redirect: "redirect what arrives",
+    PrepareCut: "prepare cuts at",
+    BringUp: "bring up",
+    AddAddress: "give the address",
+    AddRoute: "route",
+    AddNeighbour: "set the neighbour",
+    RouteMulticast: "route multicast",
+}
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, Impairment | Bus):
+        set_fields = (
+            f"{field.name}={getattr(value, field.name)}"
+            for field in fields(value)
+            if isinstance(value, Bus) or getattr(value, field.name) != field.default
+        )
+        return f"({', '.join(set_fields) or 'clear'})"
+    if isinstance(value, tuple) and len(value) > 4:
+        return f"({value[0]}, … {len(value)} in all)"
+    return str(value)
+
+
+def _quiet(side: Side, namespace: str = FABRIC) -> Iterator[AnyStep]:
+    """No IPv6 on any device to come, no firewall on bridges, one frame per multicast join."""
+    settings = (("net/ipv6/conf/default/disable_ipv6", "1"), ("net/ipv6/conf/all/disable_ipv6", "1"))
+    bridge = tuple((f"net/bridge/bridge-nf-call-{table}", "0") for table in ("iptables", "ip6tables", "arptables"))
+    # optional: a kernel without IPv6, or without br_netfilter, is as quiet as one can wish
+    yield SetSysctls(side=side, namespace=namespace, settings=settings + bridge, optional=True)
+    yield SetSysctls(side=side, namespace=namespace, settings=(("net/ipv4/igmp_qrv", "1"),))
+
+
+def _host_steps(topology: Topology) -> Iterator[AnyStep]:
+    yield from _quiet(Side.HOST)
+    nodes = tuple(topology.nodes())
+    yield MakeTaps(side=Side.HOST, names=tuple(guest.tap_name(node.index) for node in nodes))
+    yield FindDevices(side=Side.HOST)
+    for node in nodes:
+        tap, wire = guest.tap_name(node.index), _wire_name(node)
+        yield AddBridge(side=Side.HOST, name=wire, index=WIRE_BASE + node.index)
+        yield LengthenQueue(side=Side.HOST, device=tap)
+        yield Plug(side=Side.HOST, device=tap, bridge=wire)
+        yield BringUp(side=Side.HOST, device=tap)
+        yield BringUp(side=Side.HOST, device=wire)
+
+
+def _wire_name(node: Node) -> str:
+    return f"wire{node.index}"
+
+
+def _carrier_steps(topology: Topology, kernel: Kernel) -> Iterator[AnyStep]:
+    yield from _quiet(Side.CARRIER)
+    for partition in topology.partitions:
+        yield from _partition_steps(partition)
+    nodes = tuple(topology.nodes())
+    for node in nodes:
+        inner, outer = inner_end(node), outer_end(node)
+        yield AddCable(name=inner, index=INNER_BASE + node.index, peer=outer, peer_index=OUTER_BASE + node.index)
+    yield SwitchOffloadsOff(devices=tuple(end for node in nodes for end in (inner_end(node), outer_end(node))))
+    for node in nodes:
+        yield from _port_steps(topology, node)
+    if kernel is Kernel.UML:
+        yield from _guest_port_steps(topology)
+    if len(topology.partitions) > 1:
+        yield from _router_steps(topology)
+
+
+def _partition_steps(partition: Partition) -> Iterator[AnyStep]:
+    yield AddBridge(name=bridge_name(partition), index=BRIDGE_BASE + partition.index)
+    yield BringUp(device=bridge_name(partition))
+    if partition.bus is not None:
+        yield AddShaper(name=bus_name(partition), index=BUS_BASE + partition.index)
+        yield BuildBus(device=bus_name(partition), bus=partition.bus)
+        yield BringUp(device=bus_name(partition))
+
+
+def _port_steps(topology: Topology, node: Node) -> Iterator[AnyStep]:
+    partition = topology.partition(node.partition)
+    inner, outer = inner_end(node), outer_end(node)
+    for direction in Direction:
+        label = f"{node.name} {direction.value}"
+        yield BuildTree(device=tree_device(node, direction), impairment=node.impairment(direction), label=label)
+    yield OpenHooks(device=inner)
+    yield from _bridge_port_steps(partition, outer, node.mac)
+    yield BringUp(device=inner)
+
+
+def _bridge_port_steps(partition: Partition, device: str, mac: str) -> Iterator[AnyStep]:
+    """A device as a port of its partition's bridge: its address known, its cut prepared, the bus (if any) on its way in."""
+    yield OpenHooks(device=device)
+    yield PrepareCut(device=device)
+    if partition.bus is not None:
+        yield Redirect(device=device, target=bus_name(partition))
+    yield Plug(device=device, bridge=bridge_name(partition))
+    yield Forward(device=device, mac=mac)
+    yield BringUp(device=device)
+
+
+def _guest_port_steps(topology: Topology) -> Iterator[AnyStep]:
+    """Join the guest's ports to the patch cables, and open them last: from then on frames flow."""
+    nodes = tuple(topology.nodes())
+    yield FindDevices()
+    yield SwitchOffloadsOff(devices=tuple(guest.device_name(node.index) for node in nodes))
+    for node in nodes:
+        yield LengthenQueue(device=guest.device_name(node.index))
+        yield from _join(node, Kernel.UML, open_hooks=True)
+    for node in nodes:
+        yield BringUp(device=guest.device_name(node.index))
+
+
+def _join(node: Node, kernel: Kernel, *, open_hooks: bool) -> Iterator[AnyStep]:
+    """Redirect a port's device and its patch cable into each other."""
+    port = port_on_carrier(node, kernel)
+    if open_hooks:
+        yield OpenHooks(device=port)
+    yield Redirect(device=port, target=inner_end(node), keep_trace=True)
+    yield Redirect(device=inner_end(node), target=port)
+
+
+# Routers.
+
+
+def _router_steps(topology: Topology) -> Iterator[AnyStep]:
+    for partition in topology.partitions:
+        yield MakeNamespace(name=router_namespace(partition))
+    for partition in topology.partitions:
+        yield from _leg_steps(partition)
+    for number, link in enumerate(topology.links):
+        yield from _link_steps(topology, number, link)
+    for partition in topology.partitions:
+        yield from _routing_steps(topology, partition)
+
+
+def _leg_steps(partition: Partition) -> Iterator[AnyStep]:
+    inside = router_namespace(partition)
+    forwarding = tuple(
+        (f"net/ipv4/conf/{which}/{name}", value)
+        for which in ("all", "default")
+        for name, value in (("forwarding", "1"), ("rp_filter", "0"), ("send_redirects", "0"))
+    )
+    yield from _quiet(Side.CARRIER, inside)
+    yield SetSysctls(namespace=inside, settings=forwarding)
+    yield AddCable(
+        name=leg_port(partition), index=LEG_BASE + partition.index, peer=LEG, peer_index=LEG_BASE + partition.index,
+        peer_namespace=inside, peer_mac=partition.router_mac,
+    )  # fmt: skip
+    yield SwitchOffloadsOff(devices=(leg_port(partition),))
+    yield from _bridge_port_steps(partition, leg_port(partition), partition.router_mac)
+    yield SwitchOffloadsOff(namespace=inside, devices=(LEG,))
+    yield BringUp(namespace=inside, device=LEG)
+    yield AddAddress(
+        namespace=inside, device=LEG, ip=partition.router_ip, prefix_length=NETWORK_PREFIX_LENGTH,
+        broadcast=_broadcast(partition),
+    )  # fmt: skip
+    for node in partition.nodes:
+        yield AddNeighbour(namespace=inside, device=LEG, ip=node.ip, mac=node.mac)
+
+
+def _link_steps(topology: Topology, number: int, link: Link) -> Iterator[AnyStep]:
+    ends = ((topology.partition(link.a), link.a_to_b), (topology.partition(link.b), link.b_to_a))
+    near, far = (router_namespace(partition) for partition, _impairment in ends)
+    device = link_device(number)
+    yield AddCable(
+        namespace=near, name=device, index=LINK_BASE + number, mac=link_mac(number, 0),
+        peer=device, peer_index=LINK_BASE + number, peer_namespace=far, peer_mac=link_mac(number, 1),
+    )  # fmt: skip
+    for partition, impairment in ends:
+        inside = router_namespace(partition)
+        yield SwitchOffloadsOff(namespace=inside, devices=(device,))
+        label = f"{link.name} from {partition.name}"
+        yield BuildTree(namespace=inside, device=device, impairment=impairment, label=label)
+        yield OpenHooks(namespace=inside, device=device)
+        yield PrepareCut(namespace=inside, device=device)
+        yield BringUp(namespace=inside, device=device)
+
+
+def link_mac(number: int, end: int) -> str:
+    """MAC of a link's end (0: `a`, 1: `b`)."""
+    return f"02:0b:{1 + end:02x}:00:{number >> 8:02x}:{number & 0xFF:02x}"
+
+
+def _broadcast(partition: Partition) -> str:
+    return f"10.{partition.index}.255.255"
+
+
+def _routing_steps(topology: Topology, here: Partition) -> Iterator[AnyStep]:
+    """Unicast routes to every other partition by its next hop, and the multicast table."""
+    inside = router_namespace(here)
+    devices = {LEG: 0}
+    for number, link in enumerate(topology.links):
+        if here.name in (link.a, link.b):
+            devices[link_device(number)] = len(devices)
+    if len(devices) > MAX_ROUTER_INTERFACES:
+        raise ValueError(
+            f"partition {here.name} has {len(devices) - 1} links; a router of the Linux kernel forwards multicast over at "
+            f"most {MAX_ROUTER_INTERFACES - 1}"
+        )
+    for there in topology.partitions:
+        if there is not here:
+            yield from _unicast_route(topology, here, there)
+    routes = tuple(_multicast_routes(topology, here))
+    yield RouteMulticast(namespace=inside, devices=tuple(devices), routes=routes)
+
+
+def _unicast_route(topology: Topology, here: Partition, there: Partition) -> Iterator[AnyStep]:
+    hop = _next_hop(topology, here.name, there.name)
+    if hop is None:
+        return
+    number = _link_between(topology, here.name, hop)
+    inside, gateway = router_namespace(here), there.router_ip
+    far_end = 1 if topology.links[number].a == here.name else 0
+    yield AddRoute(
+        namespace=inside, destination=there.network.partition("/")[0], prefix_length=NETWORK_PREFIX_LENGTH,
+        device=link_device(number), gateway=gateway,
+    )  # fmt: skip
+    yield AddNeighbour(namespace=inside, device=link_device(number), ip=gateway, mac=link_mac(number, far_end))
+
+
+def _multicast_routes(topology: Topology, here: Partition) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """Exact (source, group) entries: with them the kernel forwards along one tree per source partition, and never asks."""
+    for source in topology.partitions:
+        children = multicast_children(topology, source.name, here.name)
+        onward = tuple(link_device(_link_between(topology, here.name, child)) for child in children)
+        if source is here:
+            arrives, leaves = LEG, onward
+        else:
+            hop = _next_hop(topology, here.name, source.name)
+            if hop is None:
+                continue
+            arrives, leaves = link_device(_link_between(topology, here.name, hop)), (LEG, *onward)
+        for node in source.nodes:
+            yield node.ip, MULTICAST_GROUP, arrives, leaves
+
+
+def _next_hop(topology: Topology, here: PartitionName, there: PartitionName) -> PartitionName | None:
+    """None when no path of links leads there: such partitions are apart, as the file says."""
+    try:
+        return next_hop(topology, here, there)
+    except ValueError:
+        return None
+
+
+def _link_between(topology: Topology, one: PartitionName, other: PartitionName) -> int:
+    """The first link between two neighbours."""
+    return next(number for number, link in enumerate(topology.links) if {link.a, link.b} == {one, other})
+
+
+# Nodes.
+
+
+def _node_steps(topology: Topology, node: Node, kernel: Kernel) -> Iterator[AnyStep]:
+    partition, inside = topology.partition(node.partition), node_namespace(node)
+    port = node.port_device
+    yield from _quiet(Side.HOST, inside)
+    yield AddCable(
+        side=Side.HOST, name=port, index=node.port_ifindex,
+        peer=NODE_DEVICE, peer_index=node.port_ifindex, peer_namespace=inside, peer_mac=node.mac,
+    )  # fmt: skip
+    yield SwitchOffloadsOff(side=Side.HOST, devices=(port,))
+    yield SwitchOffloadsOff(side=Side.HOST, namespace=inside, devices=(NODE_DEVICE,))
+    if kernel is Kernel.UML:
+        yield Plug(side=Side.HOST, device=port, bridge=_wire_name(node))
+    else:
+        yield from _join(node, kernel, open_hooks=True)
+    yield BringUp(side=Side.HOST, device=port)
+    yield BringUp(side=Side.HOST, namespace=inside, device="lo")
+    yield BringUp(side=Side.HOST, namespace=inside, device=NODE_DEVICE)
+    yield from _node_address_steps(topology, node, partition)
+
+
+def _node_address_steps(topology: Topology, node: Node, partition: Partition) -> Iterator[AnyStep]:
+    """Address, neighbours and routes of a node: it never has to ask anybody anything."""
+    inside = node_namespace(node)
+    known = [(other.ip, other.mac) for other in partition.nodes if other is not node]
+    known.append((partition.monitor_ip, TRACE_MAC))
+    if len(topology.partitions) > 1:
+        known.append((partition.router_ip, partition.router_mac))
+    yield AddAddress(
+        side=Side.HOST, namespace=inside, device=NODE_DEVICE, ip=node.ip, prefix_length=NETWORK_PREFIX_LENGTH,
+        broadcast=_broadcast(partition),
+    )  # fmt: skip
+    for ip, mac in known:
+        yield AddNeighbour(side=Side.HOST, namespace=inside, device=NODE_DEVICE, ip=ip, mac=mac)
+    yield AddRoute(side=Side.HOST, namespace=inside, destination=_MULTICAST, prefix_length=4, device=NODE_DEVICE)
+    if len(topology.partitions) > 1:
+        yield AddRoute(
+            side=Side.HOST, namespace=inside, destination=_ALL_OF_OURS, prefix_length=8, device=NODE_DEVICE,
+            gateway=partition.router_ip,
+        )  # fmt: skip
