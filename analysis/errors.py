@@ -1,0 +1,9 @@
+"""The one error of this room."""
+
+from __future__ import annotations
+
+from topologies.errors import InputError
+
+
+class AnalysisError(InputError):
+    """A run or capture cannot be analysed, or Spark cannot start. `str()` is one sentence that says what to do."""

@@ -1,0 +1,309 @@
+"""Every property over a plain history: short, slow, obviously right. `analysis.order` must agree with it, at any size.
+
+The words (judged sequence, full member, joiner …) are defined in `analysis.properties`. Nothing here is shared with the
+Spark checker but those words, the last step from counts to a verdict, and how a witness is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from analysis.properties import (
+    LOST_SUBMISSION,
+    Evidence,
+    Finding,
+    Incarnation,
+    MessageId,
+    Place,
+    Property,
+    Tally,
+    Witness,
+    gap_reason,
+    judge,
+    order_witness,
+    undrained_reason,
+)
+from collector.records import Event, Level
+
+
+class Record(NamedTuple):
+    """One trace record, as far as the checks need it."""
+
+    record: int
+    event: Event
+    detail: int
+    message: MessageId
+    at_ns: int
+
+
+History = Mapping[Incarnation, Sequence[Record]]
+"""The records of each incarnation, in the order of their numbers."""
+
+
+class Delivery(NamedTuple):
+    """One place of a judged sequence."""
+
+    life: Incarnation
+    position: int
+    message: MessageId
+    record: int
+    at_ns: int
+
+    @property
+    def place(self) -> Place:
+        return Place(self.life, self.message, self.position, self.at_ns)
+
+
+def check(
+    history: History, *, members: Iterable[int], names: Mapping[int, str] | None = None
+) -> dict[Property, Finding]:
+    """Judge every property. `members` are all members that the run should have; `names` is for texts only."""
+    view = View(history, members, names or {})
+    tallies = {
+        Property.VALIDITY: validity(view),
+        Property.AGREEMENT: agreement(view, uniform=False),
+        Property.UNIFORM_AGREEMENT: agreement(view, uniform=True),
+        Property.INTEGRITY: integrity(view),
+        Property.FIFO: fifo(view),
+        Property.CAUSAL: causal(view),
+        Property.TOTAL_ORDER: total_order(view),
+    }
+    return {kind: judge(kind, tally, view.evidence) for kind, tally in tallies.items()}
+
+
+class View:
+    """A history with what follows from it: judged sequences, submissions, who ran from start to end."""
+
+    def __init__(self, history: History, members: Iterable[int], names: Mapping[int, str]) -> None:
+        self.history = history
+        delivered_at = [r.detail for records in history.values() for r in records if r.event is Event.DELIVER]
+        self.level = max(delivered_at, default=int(Level.AGREED))
+        self.judged = {life: list(_judged(life, records, self.level)) for life, records in history.items()}
+        self.first = {life: list(_without_repeats(sequence)) for life, sequence in self.judged.items()}
+        self.submitted_ns: dict[MessageId, int] = {}
+        for life, records in history.items():
+            for record in records:
+                if record.event is Event.SUBMIT and record.message[:2] == life:
+                    self.submitted_ns.setdefault(record.message, record.at_ns)
+        self.stopped = {life: _stop(records) for life, records in history.items()}
+        self.full = sorted(life for life in history if self._is_full(life))
+        self.evidence = self._evidence(set(members), names)
+
+    def _is_full(self, life: Incarnation) -> bool:
+        others = [other for other in self.history if other.member == life.member and other != life]
+        return not others and not life.is_joiner and self.stopped[life] is not None
+
+    def _evidence(self, members: set[int], names: Mapping[int, str]) -> Evidence:
+        gaps = [life for life, records in self.history.items() if not _is_gapless(records)]
+        silent = sorted(members - {life.member for life in self.history})
+        cut_short = [life for life, record in self.stopped.items() if record is not None and record.detail == 0]
+        return Evidence(
+            gap=gap_reason(gaps, silent, names), undrained=undrained_reason(cut_short, len(self.full), names)
+        )
+
+    def position(self, life: Incarnation, message: MessageId) -> Place:
+        """Where this incarnation first delivers the message, if it does."""
+        for delivery in self.first[life]:
+            if delivery.message == message:
+                return delivery.place
+        return Place(life, message, None, None)
+
+
+def validity(view: View) -> Tally:
+    submitted = sorted((at_ns, m) for m, at_ns in view.submitted_ns.items() if Incarnation(*m[:2]) in view.full)
+    wrong = [m for _, m in submitted if view.position(Incarnation(*m[:2]), m).position is None]
+    places = [view.position(Incarnation(*m[:2]), m) for m in wrong[:1]]
+    return Tally(len(submitted), len(wrong), _witness("its own submission is not delivered", places))
+
+
+def agreement(view: View, *, uniform: bool) -> Tally:
+    """Also judges the uniform form, in which the deliveries of crashed members and joiners oblige the others, too."""
+    delivered_by: dict[MessageId, list[Delivery]] = {}
+    for life, sequence in view.first.items():
+        if uniform or life in view.full:
+            for delivery in sequence:
+                delivered_by.setdefault(delivery.message, []).append(delivery)
+    wrong: list[tuple[Delivery, Incarnation]] = []
+    for deliveries in delivered_by.values():
+        message = deliveries[0].message
+        missing = [life for life in view.full if view.position(life, message).position is None]
+        if missing:
+            wrong.append((min(deliveries, key=_when), missing[0]))
+    wrong.sort(key=lambda pair: (pair[0].at_ns, pair[0].message))
+    places = [place for first, life in wrong[:1] for place in (first.place, view.position(life, first.message))]
+    return Tally(len(delivered_by), len(wrong), _witness("not everybody delivers it", places))
+
+
+def integrity(view: View) -> Tally:
+    checked, wrong, lost = 0, list[tuple[Delivery, str]](), 0
+    last_number = _last_numbers(view)
+    for sequence in view.judged.values():
+        seen: set[MessageId] = set()
+        for delivery in sequence:
+            checked += 1
+            origin = Incarnation(*delivery.message[:2])
+            submitted_ns = view.submitted_ns.get(delivery.message)
+            if delivery.message in seen:
+                wrong.append((delivery, "delivered twice"))
+            elif submitted_ns is None:
+                if view.stopped.get(origin, _NEVER) is None and delivery.message.number > last_number[origin]:
+                    lost += 1
+                else:
+                    wrong.append((delivery, "delivered but never submitted"))
+            elif delivery.at_ns < submitted_ns:
+                wrong.append((delivery, "delivered before it was submitted"))
+            seen.add(delivery.message)
+    undone = [pair for life, records in view.history.items() for pair in _broken_promises(life, records)]
+    found = min(wrong + undone, key=lambda pair: _when(pair[0]), default=None)
+    witness = None if found is None else Witness(what=found[1], places=(found[0].place,))
+    return Tally(checked, len(wrong) + len(undone), witness, LOST_SUBMISSION.format(count=lost) if lost else "")
+
+
+def fifo(view: View) -> Tally:
+    wrong: list[tuple[Delivery, Delivery | None]] = []
+    for life, sequence in view.first.items():
+        before: dict[Incarnation, Delivery] = {}
+        for delivery in sequence:
+            origin = Incarnation(*delivery.message[:2])
+            previous = before.get(origin)
+            is_excused = previous is None and life.is_joiner
+            expected = 1 if previous is None else previous.message.number + 1
+            if delivery.message.number != expected and not is_excused:
+                wrong.append((delivery, previous))
+            before[origin] = delivery
+    found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
+    places = [] if found is None else [d.place for d in (found[1], found[0]) if d is not None]
+    return Tally(_count(view.first), len(wrong), _witness("delivered out of its origin's order", places))
+
+
+def causal(view: View) -> Tally:
+    """By definition: the closure of the direct causes, looked for before each delivery (joiner: the direct ones)."""
+    direct = _direct_causes(view)
+    past = {message: _closure(message, direct) for message in direct}
+    wrong: list[tuple[Delivery, MessageId]] = []
+    for life, sequence in view.first.items():
+        needs = direct if life.is_joiner else past
+        seen: set[MessageId] = set()
+        for delivery in sequence:
+            unmet = [m for m in needs.get(delivery.message, ()) if m not in seen and _is_due(m, life, sequence)]
+            if unmet:
+                wrong.append((delivery, min(unmet)))
+            seen.add(delivery.message)
+    found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
+    places = [] if found is None else [view.position(found[0].life, found[1]), found[0].place]
+    return Tally(_count(view.first), len(wrong), _witness("delivered before its cause", places))
+
+
+def total_order(view: View) -> Tally:
+    """The uniform total order by immediate predecessors (groupcomm, Défago et al.): one look-up per delivery."""
+    predecessors: dict[MessageId, list[tuple[MessageId | None, Delivery]]] = {}
+    for life, sequence in view.first.items():
+        if sequence and not life.is_joiner:
+            predecessors.setdefault(sequence[0].message, []).append((None, sequence[0]))
+        for before, delivery in pairwise(sequence):
+            predecessors.setdefault(delivery.message, []).append((before.message, delivery))
+    wrong = [found for found in predecessors.values() if len({message for message, _ in found}) > 1]
+    earliest = min(wrong, key=lambda found: min(_when(d) for _, d in found), default=[])
+    return Tally(_count(view.first), len(wrong), _order_witness(view, earliest))
+
+
+def _order_witness(view: View, found: Sequence[tuple[MessageId | None, Delivery]]) -> Witness | None:
+    if not found:
+        return None
+    before, delivery = found[0]
+    other_before, other = next(pair for pair in found if pair[0] != before)
+    return order_witness(delivery.message, (delivery.life, before), (other.life, other_before), view.position)
+
+
+def _judged(life: Incarnation, records: Sequence[Record], level: int) -> Iterator[Delivery]:
+    """Deliveries at the judged level that are not undone."""
+    at_level = [r for r in records if r.event in (Event.DELIVER, Event.UNDO) and r.detail == level]
+    position = 0
+    for index, record in enumerate(at_level):
+        following = next((r for r in at_level[index + 1 :] if r.message == record.message), None)
+        is_undone = following is not None and following.event is Event.UNDO
+        if record.event is Event.DELIVER and not is_undone:
+            position += 1
+            yield Delivery(life, position, record.message, record.record, record.at_ns)
+
+
+def _without_repeats(sequence: Iterable[Delivery]) -> Iterator[Delivery]:
+    """First deliveries, numbered anew."""
+    seen: set[MessageId] = set()
+    for delivery in sequence:
+        if delivery.message not in seen:
+            seen.add(delivery.message)
+            yield delivery._replace(position=len(seen))
+
+
+_NEVER = Record(0, Event.STOP, 0, MessageId(0, 0, 0), 0)
+"""Stands for the end of an incarnation that never was: what it is said to have submitted is not excused by a crash."""
+
+
+def _stop(records: Sequence[Record]) -> Record | None:
+    return next((record for record in records if record.event is Event.STOP), None)
+
+
+def _is_gapless(records: Sequence[Record]) -> bool:
+    numbers = [record.record for record in records]
+    return numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0].event is Event.START
+
+
+def _last_numbers(view: View) -> dict[Incarnation, int]:
+    last = dict.fromkeys(view.history, 0)
+    for message in view.submitted_ns:
+        origin = Incarnation(*message[:2])
+        last[origin] = max(last[origin], message.number)
+    return last
+
+
+def _broken_promises(life: Incarnation, records: Sequence[Record]) -> Iterator[tuple[Delivery, str]]:
+    for record in records:
+        if record.event is Event.UNDO and record.detail != Level.OPTIMISTIC:
+            delivery = Delivery(life, 0, record.message, record.record, record.at_ns)
+            yield delivery, "undone although its delivery was promised"
+
+
+def _direct_causes(view: View) -> dict[MessageId, set[MessageId]]:
+    """For each submission, what its member submitted or delivered since its submission before."""
+    causes: dict[MessageId, set[MessageId]] = {}
+    for life, records in view.history.items():
+        delivered = {delivery.record for delivery in view.first[life]}
+        recent: set[MessageId] = set()
+        for record in records:
+            if record.event is Event.SUBMIT and record.message[:2] == life and record.message not in causes:
+                causes[record.message] = recent
+                recent = {record.message}
+            elif record.record in delivered and record.event is Event.DELIVER:
+                recent.add(record.message)
+    return causes
+
+
+def _closure(message: MessageId, direct: Mapping[MessageId, set[MessageId]]) -> set[MessageId]:
+    found: set[MessageId] = set()
+    front = set(direct.get(message, ()))
+    while front:
+        found |= front
+        front = {cause for m in front for cause in direct.get(m, ())} - found
+    return found
+
+
+def _is_due(message: MessageId, life: Incarnation, sequence: Sequence[Delivery]) -> bool:
+    if not life.is_joiner:
+        return True
+    numbers = [d.message.number for d in sequence if d.message[:2] == message[:2]]
+    return bool(numbers) and message.number >= min(numbers)
+
+
+def _when(delivery: Delivery) -> tuple[int, Incarnation, int]:
+    return delivery.at_ns, delivery.life, delivery.record
+
+
+def _count(sequences: Mapping[Incarnation, Sequence[Delivery]]) -> int:
+    return sum(len(sequence) for sequence in sequences.values())
+
+
+def _witness(what: str, places: Sequence[Place]) -> Witness | None:
+    return Witness(what=what, places=tuple(places)) if places else None

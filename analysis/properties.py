@@ -1,0 +1,217 @@
+"""The properties by name, and what a check of one of them says. Both checkers (`oracle`, `order`) speak in these words.
+
+The history of a run is, per incarnation of each member, the ordered list of its trace records (node.trace).
+
+- *Judged sequence.* Deliveries at the judged level: the highest level that anybody in the run delivered at. A
+  delivery is left out when the next record of the same message and level in the same incarnation is an UNDO.
+- *Repeats.* The second delivery of a message in one judged sequence violates integrity; the other properties look at
+  the first only.
+- *Full member.* One that ran from start to end: its one and only incarnation is the first, and ends with STOP. An
+  incarnation without STOP crashed.
+- *Joiner.* An incarnation that is not the first. What it got from before its time, no record tells. So the
+  predecessor of its first delivery is not compared; FIFO counts from the first number that it delivers of each
+  origin; and a message with an earlier number, or of an origin that it delivers nothing of, is not held missing from
+  the causal past, of which only the direct causes are asked.
+
+The properties (after Hadzilacos and Toueg; Défago et al. for the uniform total order):
+
+- validity: a full member delivers what it submits;
+- agreement: what one full member delivers, every full member delivers; uniform agreement: what anybody delivers;
+- integrity: nobody delivers a message twice, or one that its origin did not submit before; a promised (agreed or final)
+  delivery is not undone;
+- FIFO: of one incarnation of an origin, everybody delivers 1, 2, 3 … without a gap;
+- causal: what a member submitted or delivered before it submits m, and what went before that in turn, is delivered
+  before m everywhere;
+- total order: if anybody delivers m before m', then everybody delivers m' only after m. Equivalent, and what is
+  tested: a message has the same immediate predecessor in every sequence that contains it.
+
+Validity and agreement speak of what happens eventually: they are judged only when every incarnation that stopped had
+drained.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from analysis.verdict import Verdict
+
+FIRST_INCARNATION = 1
+
+
+class Property(enum.Enum):
+    """Names as in an experiment's `promises` and in summary.json."""
+
+    VALIDITY = "validity"
+    AGREEMENT = "agreement"
+    UNIFORM_AGREEMENT = "uniform_agreement"
+    INTEGRITY = "integrity"
+    FIFO = "fifo"
+    CAUSAL = "causal"
+    TOTAL_ORDER = "total_order"
+
+    @property
+    def is_liveness(self) -> bool:
+        """True when a finite history can only show the violation after a drain."""
+        return self in (Property.VALIDITY, Property.AGREEMENT, Property.UNIFORM_AGREEMENT)
+
+
+class Incarnation(NamedTuple):
+    """One life of one member; `member` is its index in the topology."""
+
+    member: int
+    incarnation: int
+
+    @property
+    def is_joiner(self) -> bool:
+        return self.incarnation != FIRST_INCARNATION
+
+
+class MessageId(NamedTuple):
+    """Identity that the host of the origin gave (node.trace)."""
+
+    origin: int
+    incarnation: int
+    number: int
+
+
+class Place(NamedTuple):
+    """One message at one member: its 1-based position in the judged sequence, and when; None where it is not
+    delivered.
+    """
+
+    incarnation: Incarnation
+    message: MessageId
+    position: int | None
+    at_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """One violation to look at: `what` in a few words; `places`: the deliveries, or their absence, that make it one."""
+
+    what: str
+    places: tuple[Place, ...]
+
+    def sentence(self, names: Mapping[int, str]) -> str:
+        """For people, with the members' names."""
+        parts = [_say(place, names) for place in self.places]
+        return f"{self.what}: " + "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check says: `checked` counts what was looked at, `violations` what was wrong, `reason` explains
+    unknown.
+    """
+
+    verdict: Verdict
+    checked: int
+    violations: int
+    reason: str = ""
+    witness: Witness | None = None
+
+
+class Tally(NamedTuple):
+    """What a checker counted, before it is known whether to trust it. `excuse`: why some of it cannot be told."""
+
+    checked: int
+    violations: int
+    witness: Witness | None = None
+    excuse: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """How far the records of a run can be trusted. Empty texts: entirely.
+
+    `gap` says which records are missing (nothing can then be judged); `undrained` why what should happen eventually may
+    not have happened yet.
+    """
+
+    gap: str = ""
+    undrained: str = ""
+
+
+def judge(kind: Property, tally: Tally, evidence: Evidence) -> Finding:
+    """Turn counts into a verdict. Missing evidence outweighs all: an incomplete history shows violations that never
+    were.
+    """
+    unknown = evidence.gap or (evidence.undrained if kind.is_liveness else "")
+    if unknown:
+        return Finding(verdict=Verdict.UNKNOWN, checked=tally.checked, violations=tally.violations, reason=unknown)
+    if tally.violations:
+        return Finding(verdict=Verdict.FAIL, checked=tally.checked, violations=tally.violations, witness=tally.witness)
+    if tally.excuse:
+        return Finding(verdict=Verdict.UNKNOWN, checked=tally.checked, violations=0, reason=tally.excuse)
+    if tally.checked == 0:
+        return Finding(verdict=Verdict.UNKNOWN, checked=0, violations=0, reason=_NOTHING[kind])
+    return Finding(verdict=Verdict.PASS, checked=tally.checked, violations=0)
+
+
+_NOTHING = {
+    kind: "no message was submitted" if kind is Property.VALIDITY else "no message was delivered" for kind in Property
+}
+
+
+def gap_reason(gaps: Sequence[Incarnation], silent: Sequence[int], names: Mapping[int, str]) -> str:
+    """Say which members' records are incomplete, or missing altogether; empty when none are."""
+    parts = [f"trace records of {_name(life, names)} are missing" for life in sorted(gaps)]
+    parts += [f"{names.get(member, f'member {member}')} left no trace records" for member in sorted(silent)]
+    return "; ".join(parts)
+
+
+def undrained_reason(cut_short: Sequence[Incarnation], full_members: int, names: Mapping[int, str]) -> str:
+    """Say why liveness cannot be judged; empty when it can."""
+    if cut_short:
+        who = ", ".join(_name(life, names) for life in sorted(cut_short))
+        return f"{who} stopped before the run had drained"
+    return "" if full_members else "no member ran from start to end"
+
+
+def order_witness(
+    message: MessageId,
+    one: tuple[Incarnation, MessageId | None],
+    other: tuple[Incarnation, MessageId | None],
+    place: Callable[[Incarnation, MessageId], Place],
+) -> Witness:
+    """Two messages that two members do not deliver in one order, found from one message with two predecessors.
+
+    Each pair is a member and what it delivers immediately before `message` (None: nothing). `place` says where a member
+    delivers a message. Let x and y be the predecessors. Either x does not come before the message at the other member,
+    or y does not at the one; or both do, and then the members disagree about x and y.
+    """
+    disputes: list[Witness] = []
+    for (here, before), (there, _) in ((one, other), (other, one)):
+        if before is not None and not _is_ordered(place(there, before), place(there, message)):
+            places = (place(here, before), place(here, message), place(there, message), place(there, before))
+            disputes.append(Witness(what="delivered in different orders", places=places))
+    if disputes:
+        # A joiner may have got the missing message with the state; nobody else can have.
+        return min(disputes, key=lambda witness: witness.places[2].incarnation.is_joiner)
+    (here, x), (there, y) = one, other
+    assert x is not None
+    assert y is not None
+    places = (place(here, y), place(here, x), place(there, x), place(there, y))
+    return Witness(what="delivered in different orders", places=places)
+
+
+def _is_ordered(before: Place, after: Place) -> bool:
+    return before.position is not None and after.position is not None and before.position < after.position
+
+
+LOST_SUBMISSION = "{count} deliveries are of messages that a crashed member may have submitted without leaving a record"
+"""A crash loses the records that were not sent yet, so such a message is neither certain nor invented."""
+
+
+def _name(life: Incarnation, names: Mapping[int, str]) -> str:
+    name = names.get(life.member, f"member {life.member}")
+    return f"{name} (incarnation {life.incarnation})" if life.is_joiner else name
+
+
+def _say(place: Place, names: Mapping[int, str]) -> str:
+    message = f"{_name(Incarnation(place.message.origin, place.message.incarnation), names)} #{place.message.number}"
+    where = "does not deliver it" if place.position is None else f"delivers it at position {place.position}"
+    return f"{message}: {_name(place.incarnation, names)} {where}"

@@ -1,0 +1,359 @@
+"""Histories of runs that never were: correct ones from a seed, and the ways to break them on purpose."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from analysis.oracle import Record
+from analysis.properties import Incarnation, MessageId
+from collector.records import Event, Level
+
+Mutation = Callable[["PlainHistory", random.Random], "PlainHistory"]
+NOBODY = MessageId(0, 0, 0)
+PlainHistory = dict[Incarnation, list[Record]]
+
+
+@dataclass
+class Author:
+    """Writes a history event by event, one nanosecond after the other."""
+
+    history: PlainHistory = field(default_factory=dict)
+    now_ns: int = 1_000
+
+    def note(self, life: Incarnation, event: Event, message: MessageId = NOBODY, detail: int = 0) -> None:
+        self.now_ns += 1
+        records = self.history.setdefault(life, [])
+        records.append(Record(len(records) + 1, event, detail, message, self.now_ns))
+
+
+def total_order(
+    seed: int, *, members: int = 3, messages: int = 8, crash: bool = False, level: Level = Level.AGREED
+) -> PlainHistory:
+    """All members deliver one log. With `crash`, the last one crashes on the way and comes back as a joiner."""
+    rng, author = random.Random(seed), Author()
+    lives = [Incarnation(member, 1) for member in range(members)]
+    done = dict.fromkeys(lives, 0)
+    submitted = dict.fromkeys(lives, 0)
+    log: list[MessageId] = []
+    for life in lives:
+        author.note(life, Event.START)
+    crash_at = rng.randrange(messages) if crash else -1
+    while len(log) < messages or any(count < len(log) for count in done.values()):
+        if len(log) == crash_at and lives[-1].incarnation == 1:
+            del done[lives[-1]]
+            lives[-1] = Incarnation(members - 1, 2)
+            done[lives[-1]], submitted[lives[-1]] = len(log), 0
+            author.note(lives[-1], Event.START)
+        life = rng.choice(lives)
+        if len(log) < messages and rng.random() < 0.4:
+            submitted[life] += 1
+            log.append(MessageId(*life, submitted[life]))
+            author.note(life, Event.SUBMIT, log[-1])
+        elif done[life] < len(log):
+            author.note(life, Event.DELIVER, log[done[life]], level)
+            done[life] += 1
+    for life in lives:
+        author.note(life, Event.STOP, detail=1)
+    return author.history
+
+
+def causal_order(seed: int, *, members: int = 3, messages: int = 8) -> PlainHistory:
+    """Members deliver causes first, and what is concurrent in any order."""
+    rng, author = random.Random(seed), Author()
+    lives = [Incarnation(member, 1) for member in range(members)]
+    past: dict[MessageId, frozenset[MessageId]] = {}
+    known: dict[Incarnation, set[MessageId]] = {life: set() for life in lives}
+    delivered: dict[Incarnation, set[MessageId]] = {life: set() for life in lives}
+    for life in lives:
+        author.note(life, Event.START)
+    while len(past) < messages or any(len(d) < messages for d in delivered.values()):
+        life = rng.choice(lives)
+        ready = sorted(m for m in past if m not in delivered[life] and past[m] <= delivered[life])
+        if len(past) < messages and rng.random() < 0.4:
+            message = MessageId(*life, sum(1 for m in past if m[:2] == life) + 1)
+            past[message] = frozenset(known[life])
+            known[life].add(message)
+            author.note(life, Event.SUBMIT, message)
+        elif ready:
+            message = rng.choice(ready)
+            delivered[life].add(message)
+            known[life] |= {message, *past[message]}
+            author.note(life, Event.DELIVER, message, Level.AGREED)
+    for life in lives:
+        author.note(life, Event.STOP, detail=1)
+    return author.history
+
+
+def optimistic(seed: int, *, members: int = 3, messages: int = 6) -> PlainHistory:
+    """Each final delivery has optimistic ones before it, some of them undone."""
+    rng = random.Random(seed)
+    plain = total_order(seed, members=members, messages=messages, level=Level.FINAL)
+    author = Author()
+    for life, record in sorted(
+        ((life, r) for life, records in plain.items() for r in records), key=lambda p: p[1].at_ns
+    ):
+        if record.event is Event.DELIVER:
+            for _ in range(rng.randrange(3)):
+                author.note(life, Event.DELIVER, record.message, Level.OPTIMISTIC)
+                author.note(life, Event.UNDO, record.message, Level.OPTIMISTIC)
+            author.note(life, Event.DELIVER, record.message, Level.OPTIMISTIC)
+        author.note(life, record.event, record.message, record.detail)
+    return author.history
+
+
+def only_optimistic(seed: int) -> PlainHistory:
+    """Nothing but optimistic deliveries; what remains when the undone ones are left out is one log."""
+    history = optimistic(seed)
+    return _rewrite(history, lambda life, record: record.event is not Event.DELIVER or record.detail != Level.FINAL)
+
+
+CORRECT: dict[str, Callable[[int], PlainHistory]] = {
+    "total": total_order,
+    "total, five members": lambda seed: total_order(seed, members=5, messages=12),
+    "total, one member": lambda seed: total_order(seed, members=1, messages=3),
+    "total, nothing sent": lambda seed: total_order(seed, messages=0),
+    "crash and return": lambda seed: total_order(seed, members=4, messages=12, crash=True),
+    "causal": causal_order,
+    "causal, five members": lambda seed: causal_order(seed, members=5, messages=12),
+    "optimistic and final": optimistic,
+    "optimistic only": only_optimistic,
+}
+
+
+def swap_neighbours(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    return _reorder(history, rng, lambda places: _swapped(places, rng, distance=1))
+
+
+def swap_far(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    return _reorder(history, rng, lambda places: _swapped(places, rng, distance=max(2, len(places) // 2)))
+
+
+def rotate(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """The last delivery comes first: late causes, early effects."""
+    return _reorder(history, rng, lambda places: places[-1:] + places[:-1])
+
+
+def reverse(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    return _reorder(history, rng, lambda places: places[::-1])
+
+
+def drop_delivery(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    return _without(history, _pick(history, rng, Event.DELIVER))
+
+
+def drop_tail(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """From some delivery on, one member delivers nothing more."""
+    life, at = _pick(history, rng, Event.DELIVER) or (None, 0)
+    return _rewrite(history, lambda other, r: not (other == life and r.event is Event.DELIVER and r.record >= at))
+
+
+def drop_message_everywhere(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    found = _pick(history, rng, Event.DELIVER)
+    message = None if found is None else _record(history, found).message
+    return _rewrite(history, lambda _, r: not (r.event in (Event.DELIVER, Event.UNDO) and r.message == message))
+
+
+def drop_submission(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    return _without(history, _pick(history, rng, Event.SUBMIT))
+
+
+def duplicate(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    found = _pick(history, rng, Event.DELIVER)
+    return history if found is None else _with(history, found[0], rng, _record(history, found))
+
+
+def invent(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    life = rng.choice(sorted(history))
+    origin = rng.choice(sorted(history))
+    record = Record(0, Event.DELIVER, _level(history), MessageId(*origin, rng.choice([1, 7, 99])), 0)
+    return _with(history, life, rng, record)
+
+
+def invent_incarnation(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """A delivery whose message claims another life of its origin."""
+    found = _pick(history, rng, Event.DELIVER)
+    if found is None:
+        return history
+    return _replace(history, found, lambda r: r._replace(message=r.message._replace(incarnation=5)))
+
+
+def deliver_before_submission(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    found = _pick(history, rng, Event.DELIVER)
+    return history if found is None else _replace(history, found, lambda r: r._replace(at_ns=1))
+
+
+def crash(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """The records end somewhere."""
+    life = rng.choice(sorted(history))
+    length = rng.randint(1, len(history[life]))
+    return history | {life: history[life][:length]}
+
+
+def forget_stop(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    return _without(history, _pick(history, rng, Event.STOP))
+
+
+def cut_short(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    found = _pick(history, rng, Event.STOP)
+    return history if found is None else _replace(history, found, lambda r: r._replace(detail=0))
+
+
+def lose_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """A gap in the numbers, or a missing START."""
+    life = rng.choice([life for life in sorted(history) if len(history[life]) > 1])
+    at = rng.randrange(len(history[life]) - 1)
+    return history | {life: history[life][:at] + history[life][at + 1 :]}
+
+
+def repeat_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    life = rng.choice(sorted(history))
+    at = rng.randrange(len(history[life]))
+    return history | {life: history[life][: at + 1] + history[life][at:]}
+
+
+def silence(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """One member left nothing at all (what it submitted looks invented)."""
+    member = rng.choice(sorted(history)).member
+    return {life: records for life, records in history.items() if life.member != member} or history
+
+
+def undo(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    found = _pick(history, rng, Event.DELIVER)
+    if found is None:
+        return history
+    return _with(history, found[0], rng, _record(history, found)._replace(event=Event.UNDO))
+
+
+def undo_optimistic(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    found = _pick(history, rng, Event.DELIVER)
+    if found is None:
+        return history
+    record = _record(history, found)._replace(event=Event.UNDO, detail=Level.OPTIMISTIC)
+    return _with(history, found[0], rng, record)
+
+
+def rejoin(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """One member turns out to be a second incarnation, so much of what it lacks is excused."""
+    life = rng.choice(sorted(history))
+    other = Incarnation(life.member, life.incarnation + 1)
+    renamed = {other if key == life else key: records for key, records in history.items()}
+    return {
+        key: [r._replace(message=MessageId(*other, r.message.number)) if r.message[:2] == life else r for r in records]
+        for key, records in renamed.items()
+    }
+
+
+def raise_level(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """One delivery promises more than all others: they are no longer judged."""
+    found = _pick(history, rng, Event.DELIVER)
+    return history if found is None else _replace(history, found, lambda r: r._replace(detail=Level.FINAL))
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    swap_neighbours,
+    swap_far,
+    rotate,
+    reverse,
+    drop_delivery,
+    drop_tail,
+    drop_message_everywhere,
+    drop_submission,
+    duplicate,
+    invent,
+    invent_incarnation,
+    deliver_before_submission,
+    crash,
+    forget_stop,
+    cut_short,
+    lose_record,
+    repeat_record,
+    silence,
+    undo,
+    undo_optimistic,
+    rejoin,
+    raise_level,
+)
+
+HARMLESS = (undo_optimistic, forget_stop, rejoin)
+"""They make a member crash or join late, which excuses much, or undo what nobody promised."""
+
+Row = tuple[int, int, int, int, int, int, int, int, int, int]
+
+
+def rows(run: int, history: PlainHistory) -> Iterator[Row]:
+    """As `analysis.order` wants them: run, member, member_incarnation, record, event, detail, message, at_ns."""
+    for life, records in history.items():
+        for r in records:
+            yield (run, *life, r.record, int(r.event), int(r.detail), *r.message, r.at_ns)
+
+
+def _level(history: PlainHistory) -> int:
+    return max((r.detail for rs in history.values() for r in rs if r.event is Event.DELIVER), default=int(Level.AGREED))
+
+
+Found = tuple[Incarnation, int]
+
+
+def _pick(history: PlainHistory, rng: random.Random, event: Event) -> Found | None:
+    """Some record of this event, by incarnation and number; deliveries: of the judged level."""
+    level = _level(history)
+    places = [
+        (life, r.record)
+        for life, records in sorted(history.items())
+        for r in records
+        if r.event is event and (event is not Event.DELIVER or r.detail == level)
+    ]
+    return rng.choice(places) if places else None
+
+
+def _record(history: PlainHistory, found: Found) -> Record:
+    return next(r for r in history[found[0]] if r.record == found[1])
+
+
+def _rewrite(history: PlainHistory, keep: Callable[[Incarnation, Record], bool]) -> PlainHistory:
+    """Only these records, numbered anew."""
+    kept = {life: [r for r in records if keep(life, r)] for life, records in history.items()}
+    return {life: _numbered(records) for life, records in kept.items() if records}
+
+
+def _numbered(records: list[Record]) -> list[Record]:
+    return [r._replace(record=number) for number, r in enumerate(records, start=1)]
+
+
+def _without(history: PlainHistory, found: Found | None) -> PlainHistory:
+    return _rewrite(history, lambda life, r: (life, r.record) != found)
+
+
+def _replace(history: PlainHistory, found: Found, change: Callable[[Record], Record]) -> PlainHistory:
+    return {life: [change(r) if (life, r.record) == found else r for r in records] for life, records in history.items()}
+
+
+def _with(history: PlainHistory, life: Incarnation, rng: random.Random, record: Record) -> PlainHistory:
+    """One more record, somewhere behind START."""
+    records = history[life]
+    at = rng.randint(1, len(records))
+    timed = record._replace(at_ns=records[at - 1].at_ns)
+    return history | {life: _numbered([*records[:at], timed, *records[at:]])}
+
+
+def _reorder(history: PlainHistory, rng: random.Random, change: Callable[[list[int]], list[int]]) -> PlainHistory:
+    """Deliveries of one member change places; the times stay where they were."""
+    level = _level(history)
+    life = rng.choice(sorted(history))
+    records = list(history[life])
+    places = [i for i, r in enumerate(records) if r.event is Event.DELIVER and r.detail == level]
+    if len(places) < 2:
+        return history
+    for at, source in zip(places, change(places), strict=True):
+        records[at] = history[life][source]._replace(at_ns=history[life][at].at_ns)
+    return history | {life: _numbered(records)}
+
+
+def _swapped(places: list[int], rng: random.Random, *, distance: int) -> list[int]:
+    first = rng.randrange(len(places))
+    second = (first + distance) % len(places)
+    result = list(places)
+    result[first], result[second] = result[second], result[first]
+    return result

@@ -1,0 +1,259 @@
+"""The oracle against histories written by hand, one sentence each, and against the definitions by brute force."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.oracle import check
+from analysis.properties import Finding, Incarnation, MessageId, Property
+from analysis.verdict import Verdict
+from collector.records import Event, Level
+from tests.analysis import histories
+from tests.analysis.histories import Author, PlainHistory
+
+A, B, C = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)
+NAMES = {0: "p1/a", 1: "p1/b", 2: "p1/c"}
+
+
+def judge(history: PlainHistory, members: Sequence[int] = (0, 1)) -> dict[Property, Finding]:
+    return check(history, members=members, names=NAMES)
+
+
+def written(*events: tuple[Incarnation, Event, str], stop: Sequence[Incarnation] = (A, B)) -> PlainHistory:
+    """`(B, DELIVER, "a2")`: b delivers the second message of a."""
+    author = Author()
+    for life in sorted({life for life, _, _ in events} | set(stop)):
+        author.note(life, Event.START)
+    for life, event, text in events:
+        message = MessageId("abc".index(text[0]), 1, int(text[1:]))
+        author.note(life, event, message, Level.AGREED if event in (Event.DELIVER, Event.UNDO) else 0)
+    for life in stop:
+        author.note(life, Event.STOP, detail=1)
+    return author.history
+
+
+S, D = Event.SUBMIT, Event.DELIVER
+BOTH = ((A, S, "a1"), (B, S, "b1"), (A, D, "a1"), (B, D, "a1"), (A, D, "b1"), (B, D, "b1"))
+
+
+def test_a_run_in_one_order_passes_everything() -> None:
+    findings = judge(written(*BOTH))
+
+    assert {f.verdict for f in findings.values()} == {Verdict.PASS}
+    assert findings[Property.VALIDITY].checked == 2
+    assert findings[Property.INTEGRITY].checked == 4
+
+
+@pytest.mark.parametrize("name", histories.CORRECT)
+def test_correct_histories_show_no_violation(name: str) -> None:
+    for seed in range(30):
+        findings = judge(histories.CORRECT[name](seed))
+        exempt = {Property.TOTAL_ORDER} if "causal" in name else set()
+
+        violated = {kind for kind, f in findings.items() if f.violations}
+        assert violated <= exempt, (name, seed)
+
+
+def test_validity_fails_when_a_full_member_does_not_deliver_what_it_submitted() -> None:
+    findings = judge(written((A, S, "a1"), (A, S, "a2"), (A, D, "a1"), (B, D, "a1")))
+
+    finding = findings[Property.VALIDITY]
+    assert (finding.verdict, finding.checked, finding.violations) == (Verdict.FAIL, 2, 1)
+    assert finding.witness is not None
+    assert finding.witness.sentence(NAMES) == ("its own submission is not delivered: p1/a #2: p1/a does not deliver it")
+
+
+def test_agreement_fails_when_a_full_member_lacks_what_another_has() -> None:
+    finding = judge(written((A, S, "a1"), (A, D, "a1")))[Property.AGREEMENT]
+
+    assert finding.verdict is Verdict.FAIL
+    assert finding.witness is not None
+    assert "p1/a delivers it at position 1; p1/a #1: p1/b does not deliver it" in finding.witness.sentence(NAMES)
+
+
+def test_what_only_a_crashed_member_delivered_breaks_uniform_agreement_alone() -> None:
+    findings = judge(written((A, S, "a1"), (A, D, "a1"), (B, S, "b1"), (B, D, "b1"), stop=(B,)))
+
+    assert findings[Property.AGREEMENT].verdict is Verdict.PASS
+    assert findings[Property.UNIFORM_AGREEMENT].verdict is Verdict.FAIL
+
+
+def test_liveness_is_unknown_without_a_drain() -> None:
+    history = histories.cut_short(written(*BOTH), random.Random(1))
+    findings = judge(history)
+
+    for kind in Property:
+        assert findings[kind].verdict is (Verdict.UNKNOWN if kind.is_liveness else Verdict.PASS)
+    assert "stopped before the run had drained" in findings[Property.VALIDITY].reason
+
+
+def test_integrity_fails_on_a_second_delivery_and_only_integrity() -> None:
+    findings = judge(written(*BOTH, (A, D, "a1")))
+
+    failed = {kind for kind, f in findings.items() if f.verdict is Verdict.FAIL}
+    assert failed == {Property.INTEGRITY}
+
+
+def test_integrity_fails_on_an_invented_message() -> None:
+    finding = judge(written(*BOTH, (A, D, "a2"), (B, D, "a2")))[Property.INTEGRITY]
+
+    assert (finding.verdict, finding.violations) == (Verdict.FAIL, 2)
+
+
+def test_integrity_fails_on_a_delivery_before_the_submission() -> None:
+    finding = judge(written((B, D, "a1"), (A, S, "a1"), (A, D, "a1")))[Property.INTEGRITY]
+
+    assert finding.verdict is Verdict.FAIL
+    assert finding.witness is not None
+    assert finding.witness.what == "delivered before it was submitted"
+
+
+def test_integrity_fails_when_an_agreed_delivery_is_undone() -> None:
+    finding = judge(written(*BOTH, (A, Event.UNDO, "b1")))[Property.INTEGRITY]
+
+    assert finding.verdict is Verdict.FAIL
+
+
+def test_what_a_crashed_member_may_have_submitted_is_not_called_invented() -> None:
+    findings = judge(written((A, S, "a1"), (B, D, "a1"), (B, D, "a2"), stop=(B,)))
+
+    assert findings[Property.INTEGRITY].verdict is Verdict.UNKNOWN
+    assert "crashed member" in findings[Property.INTEGRITY].reason
+
+
+def test_fifo_fails_on_a_gap_and_names_what_came_before() -> None:
+    finding = judge(written((A, S, "a1"), (A, S, "a2"), (A, S, "a3"), (B, D, "a1"), (B, D, "a3")))[Property.FIFO]
+
+    assert (finding.verdict, finding.violations) == (Verdict.FAIL, 1)
+    assert finding.witness is not None
+    assert [place.message.number for place in finding.witness.places] == [1, 3]
+
+
+def test_causal_fails_when_an_answer_overtakes_its_question() -> None:
+    findings = judge(
+        written((A, S, "a1"), (B, D, "a1"), (B, S, "b1"), (C, D, "b1"), (C, D, "a1"), stop=(A, B, C)), (0, 1, 2)
+    )
+
+    assert findings[Property.CAUSAL].verdict is Verdict.FAIL
+    assert findings[Property.FIFO].verdict is Verdict.PASS
+
+
+def test_causal_fails_through_a_message_that_was_never_delivered_there() -> None:
+    """a1 -> b1 -> c1: A delivers c1, then a1, and b1 not at all."""
+    history = written(
+        (A, S, "a1"), (B, D, "a1"), (B, S, "b1"), (C, D, "b1"), (C, S, "c1"), (A, D, "c1"), (A, D, "a1"), stop=(A, B, C)
+    )
+
+    assert judge(history, (0, 1, 2))[Property.CAUSAL].verdict is Verdict.FAIL
+
+
+def test_total_order_fails_on_two_orders_and_shows_four_places() -> None:
+    finding = judge(written((A, S, "a1"), (B, S, "b1"), (A, D, "a1"), (A, D, "b1"), (B, D, "b1"), (B, D, "a1")))[
+        Property.TOTAL_ORDER
+    ]
+
+    assert finding.verdict is Verdict.FAIL
+    assert finding.witness is not None
+    assert len(finding.witness.places) == 4
+
+
+def test_total_order_fails_on_a_gap() -> None:
+    """Two members never deliver two messages in different orders, and yet one of them skips a message."""
+    finding = judge(written((A, S, "a1"), (A, S, "a2"), (A, D, "a1"), (A, D, "a2"), (B, D, "a2")))[Property.TOTAL_ORDER]
+
+    assert finding.verdict is Verdict.FAIL
+
+
+def test_a_joiner_may_start_in_the_middle() -> None:
+    history = histories.total_order(5, members=3, messages=9, crash=True)
+    joiner = Incarnation(2, 2)
+    first = next(r for r in history[joiner] if r.event is D)
+    assert first.message != next(r for r in history[A] if r.event is D).message
+
+    findings = judge(history, (0, 1, 2))
+
+    assert findings[Property.TOTAL_ORDER].verdict is Verdict.PASS
+    assert findings[Property.FIFO].verdict is Verdict.PASS
+    assert findings[Property.CAUSAL].verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("mutate", [histories.lose_record, histories.repeat_record])
+def test_a_gap_in_the_records_makes_everything_unknown(mutate: histories.Mutation) -> None:
+    findings = judge(mutate(written(*BOTH), random.Random(3)))
+
+    assert {f.verdict for f in findings.values()} == {Verdict.UNKNOWN}
+    assert "trace records of p1/" in findings[Property.FIFO].reason
+
+
+def test_a_member_without_any_record_makes_everything_unknown() -> None:
+    findings = judge(written(*BOTH), (0, 1, 2))
+
+    assert {f.verdict for f in findings.values()} == {Verdict.UNKNOWN}
+    assert findings[Property.FIFO].reason == "p1/c left no trace records"
+
+
+def test_nothing_delivered_is_not_a_pass() -> None:
+    findings = judge(histories.total_order(1, members=2, messages=0))
+
+    assert {f.verdict for f in findings.values()} == {Verdict.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    "mutate", [m for m in histories.MUTATIONS if m not in histories.HARMLESS], ids=lambda mutate: mutate.__name__
+)
+def test_every_way_to_break_a_history_is_noticed(mutate: histories.Mutation) -> None:
+    """Not each time (a crash at the very end changes nothing), but often enough to know that it can be seen."""
+    noticed = 0
+    for seed in range(40):
+        history = histories.total_order(seed, members=3, messages=8)
+        before = judge(history, (0, 1, 2))
+        after = judge(mutate(history, random.Random(seed)), (0, 1, 2))
+        noticed += any(before[kind].verdict is not after[kind].verdict for kind in Property)
+
+    assert noticed > 10
+
+
+@pytest.mark.parametrize("mutate", histories.HARMLESS, ids=lambda mutate: mutate.__name__)
+def test_what_takes_away_duties_breaks_nothing(mutate: histories.Mutation) -> None:
+    for seed in range(40):
+        findings = judge(mutate(histories.total_order(seed), random.Random(seed)), (0, 1, 2))
+
+        assert Verdict.FAIL not in {finding.verdict for finding in findings.values()}
+
+
+sequences = st.lists(
+    st.permutations(range(4)).flatmap(lambda p: st.integers(0, 4).map(lambda n: p[:n])), min_size=2, max_size=3
+)
+
+
+@given(sequences)
+def test_one_predecessor_each_is_the_uniform_total_order(orders: list[list[int]]) -> None:
+    """Défago: if any p delivers m before m', then any q delivers m' only after it has delivered m."""
+    author = Author()
+    lives = [Incarnation(member, 1) for member in range(len(orders))]
+    for life in lives:
+        author.note(life, Event.START)
+    for number in range(4):
+        author.note(A, S, MessageId(0, 1, number + 1))
+    for life, order in zip(lives, orders, strict=True):
+        for number in order:
+            author.note(life, D, MessageId(0, 1, number + 1), Level.AGREED)
+        author.note(life, Event.STOP, detail=1)
+
+    finding = judge(author.history, range(len(orders)))[Property.TOTAL_ORDER]
+
+    assert (finding.violations == 0) == _is_uniform_total_order(orders)
+
+
+def _is_uniform_total_order(orders: list[list[int]]) -> bool:
+    for p, q in itertools.permutations(orders, 2):
+        for before, after in itertools.combinations(p, 2):
+            if after in q and (before not in q or q.index(before) > q.index(after)):
+                return False
+    return True
