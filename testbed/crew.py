@@ -21,6 +21,7 @@ from topologies.model import Node, NodeName
 
 LOG_TAIL_LINES = 4
 POLL_S = 0.05
+RESTART_TIMEOUT_S = 20.0
 
 
 class State(enum.Enum):
@@ -123,6 +124,15 @@ class Crew:
         member.handle.kill()
         member.exit_code = member.handle.poll()
 
+    def restart(self, names: Iterable[NodeName]) -> None:
+        """Start the next incarnation of crashed nodes and set them to work; returns when all of them run."""
+        by_name = {node.name: node for node in self._nodes}
+        members = [self.start(by_name[name]) for name in names]
+        self.wait_all((State.READY,), timeout_s=RESTART_TIMEOUT_S, doing="ready again", members=members)
+        for member in members:
+            member.handle.send(f'start {{"at_ns": {time.monotonic_ns()}}}')
+        self.wait_all((State.RUNNING,), timeout_s=RESTART_TIMEOUT_S, doing="running again", members=members)
+
     def pause(self, name: NodeName) -> None:
         self._current[name].handle.pause()
         self._current[name].paused = True
@@ -130,6 +140,12 @@ class Crew:
     def resume(self, name: NodeName) -> None:
         self._current[name].handle.resume()
         self._current[name].paused = False
+
+    def resume_all(self) -> None:
+        """Thaw what a fault left frozen, so that it can end in order."""
+        for member in self.alive():
+            if member.paused:
+                self.resume(member.node.name)
 
     def broadcast(self, line: str) -> None:
         for member in self.alive():

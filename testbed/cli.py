@@ -1,0 +1,272 @@
+"""`orderbed`: the command line. Flags and printing only; each command calls one function of another room.
+
+Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or invalid run.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console as RichConsole
+from rich.table import Table
+
+from analysis import text as tables
+from analysis.errors import AnalysisError
+from netem.errors import FabricError
+from node.errors import LocalError
+from testbed import store
+from testbed.console import Console
+from topologies.errors import InputError
+
+DEFAULT_RUNS = Path("runs")
+
+
+class ExitCode(enum.IntEnum):
+    """What the shell learns."""
+
+    GOOD = 0
+    FAILED = 1
+    WRONG_USE = 2
+    UNKNOWN = 3
+
+
+EXIT_OF_INTERRUPT = 130
+"""How typer leaves on Ctrl-C; ours is `unknown`, because nothing was judged."""
+
+EXIT_OF_VERDICT = {"pass": ExitCode.GOOD, "fail": ExitCode.FAILED, "unknown": ExitCode.UNKNOWN}
+
+app = typer.Typer(
+    name="orderbed",
+    help="An emulated-network testbed for ordered group communication.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog="Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or invalid run.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, nothing else.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Where runs are kept.", envvar="ORDERBED_RUNS")]
+RunName = Annotated[
+    str | None,
+    typer.Argument(
+        help="A run: its directory, <experiment>/<name>, or an experiment (newest run). Default: the newest."
+    ),
+]
+ExperimentName = Annotated[str, typer.Argument(help="A shipped experiment such as quickstart, or a YAML file.")]
+World = Annotated[str | None, typer.Option(help="auto, netns or docker. Default: as the experiment says.")]
+KernelOption = Annotated[
+    str | None, typer.Option("--kernel", help="auto, host or uml. Default: as the experiment says.")
+]
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence and exit code 2, never a traceback."""
+    try:
+        app(standalone_mode=True)
+    except (InputError, LocalError) as error:
+        _stop(str(error), ExitCode.WRONG_USE)
+    except (FabricError, AnalysisError) as error:
+        _stop(str(error), ExitCode.UNKNOWN)
+    except SystemExit as leaving:
+        if leaving.code != EXIT_OF_INTERRUPT:
+            raise
+        _stop("interrupted", ExitCode.UNKNOWN)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Show every probe: what this machine can carry, and what to install for the rest."""
+    from testbed.doctor import checks
+
+    found = checks()
+    if as_json:
+        _print_json([{"name": c.name, "ok": c.ok, "detail": c.detail, "remedy": c.remedy} for c in found])
+        return
+    table = Table(show_header=True, header_style="bold", box=None, pad_edge=False)
+    for column in ("", "probe", "found", "remedy"):
+        table.add_column(column)
+    for check in found:
+        mark = "[green]✔[/]" if check.ok else "[red]✘[/]"
+        table.add_row(mark, check.name, check.detail, "" if check.ok else check.remedy)
+    RichConsole().print(table)
+
+
+@app.command()
+def plan(experiment: ExperimentName, kernel: KernelOption = None, as_json: Json = False) -> None:
+    """Dry run: print what would be built and when each fault would strike. Touches nothing."""
+    from testbed.dry import describe
+
+    described = describe(experiment, kernel)
+    if as_json:
+        _print_json(described)
+        return
+    out = RichConsole(highlight=False, soft_wrap=True)
+    for heading, lines in described.items():
+        out.print(f"[bold]{heading}[/]")
+        for line in lines:
+            out.print(f"  {line}", markup=False)
+
+
+@app.command()
+def run(
+    experiment: ExperimentName,
+    world: World = None,
+    kernel: KernelOption = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the experiment's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run directory. Default: <seed>-<stamp>.")] = None,
+    runs: Runs = DEFAULT_RUNS,
+    analyze: Annotated[bool, typer.Option(help="Analyse the capture and write the report.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment on the emulated network, analyse it, and say what came out."""
+    from testbed.run import Wishes, run_experiment
+
+    console = Console(quiet=as_json)
+    wishes = Wishes(world=world, kernel=kernel, seed=seed, name=name, runs=runs, analyze=analyze)
+    outcome = run_experiment(experiment, wishes, console)
+    _show(outcome.directory, outcome.summary, as_json=as_json)
+
+
+@app.command()
+def analyze(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
+    """Turn a run's capture into tables, verdicts and the report again."""
+    from testbed.run import analyze_and_report
+
+    directory = store.find(runs, run)
+    summary = analyze_and_report(directory, Console(quiet=as_json))
+    _show(directory, summary, as_json=as_json)
+
+
+@app.command()
+def check(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
+    """Say again how a run was judged; the exit code is the verdict."""
+    directory = store.find(runs, run)
+    _show(directory, _summary_of(directory), as_json=as_json)
+
+
+@app.command()
+def report(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
+    """Write a run's report.html again from its summary and tables."""
+    from analysis.report import write_report
+
+    directory = store.find(runs, run)
+    _summary_of(directory)
+    path = write_report(directory)
+    if as_json:
+        _print_json({"report": str(path)})
+    else:
+        RichConsole(highlight=False, soft_wrap=True).print(str(path), markup=False)
+
+
+@app.command()
+def sweep(
+    experiment: ExperimentName,
+    world: World = None,
+    kernel: KernelOption = None,
+    runs: Runs = DEFAULT_RUNS,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment once for each combination of its `sweep` values."""
+    from testbed.run import Wishes
+    from testbed.sweep import Point, run_sweep
+
+    def shown(point: Point) -> None:
+        console.done("point", f"{point.label}: {point.verdict}")
+
+    console = Console(quiet=as_json)
+    points = run_sweep(experiment, console, shown, wishes=Wishes(world=world, kernel=kernel, runs=runs))
+    worst = tables.worst_verdict(point.verdict for point in points)
+    if as_json:
+        _print_json({"verdict": worst, "points": [point.as_dict() for point in points]})
+    else:
+        RichConsole().print(tables.sweep_table([point.as_dict() for point in points]))
+    raise typer.Exit(EXIT_OF_VERDICT[worst])
+
+
+@app.command()
+def claims(
+    paper: Annotated[str | None, typer.Option(help="Only this paper's, for example 002.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List them without running anything.")] = False,
+    world: World = None,
+    kernel: KernelOption = None,
+    runs: Runs = DEFAULT_RUNS,
+    as_json: Json = False,
+) -> None:
+    """Run the papers' figures as checked claims: the paper's value, ours, and a verdict."""
+    from testbed.claims import list_claims, run_claims
+    from testbed.run import Wishes
+
+    wishes = Wishes(world=world, kernel=kernel, runs=runs)
+    rows = list_claims(paper) if listed else run_claims(paper, Console(quiet=as_json), wishes=wishes)
+    if as_json:
+        _print_json([row.as_dict() for row in rows])
+    else:
+        RichConsole().print(tables.claims_table([row.as_dict() for row in rows]))
+    if not listed and rows:
+        raise typer.Exit(EXIT_OF_VERDICT[tables.worst_verdict(row.verdict for row in rows)])
+
+
+@app.command()
+def down(
+    everything: Annotated[bool, typer.Option("--all", help="Also of runs whose conductor still lives.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what killed runs may have left: exactly the containers that carry our label.
+
+    Network namespaces need no removing: they end with their run, however it ends.
+    """
+    from contextlib import closing
+
+    from netem.daemon import connect, remove_abandoned, remove_containers
+
+    with closing(connect()) as client:
+        removed = remove_containers(client=client) if everything else remove_abandoned(client)
+    if as_json:
+        _print_json({"removed": removed})
+    else:
+        RichConsole(highlight=False).print(f"{len(removed)} containers removed" if removed else "nothing was left")
+
+
+def _summary_of(directory: Path) -> dict[str, Any]:
+    path = directory / "summary.json"
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{directory}: this run was not analysed; do it with `orderbed analyze {directory}`") from None
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: not a summary ({error}); make it again with `orderbed analyze {directory}`"
+        ) from None
+    if not isinstance(loaded, dict) or loaded.get("verdict") not in EXIT_OF_VERDICT:
+        raise InputError(f"{path}: not a summary; make it again with `orderbed analyze {directory}`")
+    return loaded
+
+
+def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> None:
+    """Print what came out and leave with the verdict's exit code."""
+    if summary is None:
+        if as_json:
+            _print_json({"run": str(directory), "verdict": None})
+        raise typer.Exit(ExitCode.GOOD)
+    if as_json:
+        _print_json({**summary, "directory": str(directory)})
+    else:
+        out = RichConsole()
+        for renderable in tables.results(summary):
+            out.print(renderable)
+        out.print(f"report: {directory / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(EXIT_OF_VERDICT[summary["verdict"]])
+
+
+def _print_json(value: object) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def _stop(sentence: str, code: ExitCode) -> None:
+    sys.stderr.write(f"orderbed: {sentence}\n")
+    sys.exit(code)

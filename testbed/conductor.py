@@ -1,0 +1,298 @@
+"""One experiment on real wires, from an empty machine back to an empty machine.
+
+The phases, in order; each leaves its mark in the manifest, so that a run that ends early says how far it came:
+
+    network   namespaces, bridges, queues, the kernel that carries them       netem.bed
+    capture   the collector sees every switch port                            testbed.capture
+    nodes     every node is up, wired and ready                               testbed.crew
+    load      workloads run, faults strike                                    testbed.schedule
+    drain     workloads have ended; everything under way is finished
+    stop      nodes end, the capture is closed, the kernel's counters read
+
+What is recorded is judged later, by `analysis`, from the files alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from contextlib import ExitStack
+from typing import Any
+
+from netem.bed import Bed
+from netem.kernel import KernelWish
+from netem.runtimes.base import Program
+from node.protocols import PROTOCOLS
+from testbed import health
+from testbed.capture import Capture
+from testbed.console import Console, Stage
+from testbed.crew import Crew, State
+from testbed.nodes import configuration
+from testbed.schedule import Schedule
+from testbed.spec import Experiment
+from testbed.store import RunDirectory, clock_pair
+from testbed.versions import collect as collect_versions
+from testbed.worlds import WorldChoice, open_runtime
+from topologies.dump import as_json, changed_fields
+from topologies.model import Direction, Node
+
+NODE_PROGRAM = Program(argv=("python3", "-m", "node"))
+READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_PER_NODE_S = 1.0
+START_LEAD_NS = 300_000_000
+"""Nodes are told one instant this far ahead, so that the order reaches all of them before it."""
+
+STOP_TIMEOUT_S = 10.0
+TICK_S = 0.1
+
+
+class Conductor:
+    """Performs one experiment into one run directory."""
+
+    def __init__(self, experiment: Experiment, world: WorldChoice, directory: RunDirectory, console: Console) -> None:
+        self._experiment = experiment
+        self._topology = experiment.topology
+        self._world = world
+        self._directory = directory
+        self._console = console
+        self._manifest = directory.manifest
+        self._start_ns: int | None = None
+
+    def perform(self) -> None:
+        """Run it. What goes wrong is raised (FabricError, KeyboardInterrupt) after everything was given back."""
+        with ExitStack() as stack:
+            bed = stack.enter_context(self._open_bed())
+            capture = self._start_capture(bed)
+            stack.callback(self._close_capture, capture)
+            crew = self._start_nodes(bed, stack)
+            stack.callback(self._record_nodes, crew)
+            self._load(bed, crew, capture)
+            self._drain(crew)
+            self._stop(bed, crew, capture)
+
+    # --- phases, in order
+
+    def _open_bed(self) -> Bed:
+        count = len(self._topology)
+        with self._console.stage("network", "starting") as stage:
+            bed = Bed.open(
+                self._topology,
+                kernel=KernelWish(self._experiment.kernel.value),
+                log_dir=self._directory.path / "bed",
+                seed=self._experiment.seed,
+                on_progress=stage.say,
+            )
+            choice = bed.choice
+            stage.result = (
+                f"{count} ports on {_count(len(self._topology.partitions), 'partition')}, "
+                f"kernel {choice.picked.value} ({choice.why})"
+            )
+        self._manifest["kernel"] = {
+            "picked": choice.picked.value,
+            "why": choice.why,
+            "probes": [{"name": p.name, "ok": p.ok, "detail": p.detail} for p in choice.probes],
+        }
+        self._manifest["versions"] = collect_versions(guest_linux=choice.guest_linux)
+        self._manifest["readback"] = bed.readback()
+        self._directory.save()
+        return bed
+
+    def _start_capture(self, bed: Bed) -> Capture:
+        comment = {"run": self._directory.run_id, "group": self._directory.group, "clock": "CLOCK_REALTIME"}
+        capture = Capture(
+            bed, self._topology, self._directory.capture_path, comment, self._directory.path / "bed" / "collector.log"
+        )
+        self._manifest["clock"] = clock_pair()
+        return capture
+
+    def _start_nodes(self, bed: Bed, stack: ExitStack) -> Crew:
+        count = len(self._topology)
+        with self._console.stage("nodes", "starting") as stage:
+            runtime = open_runtime(self._world, bed, self._directory.run_id, stage.say)
+            stack.callback(runtime.close)
+            crew = Crew(
+                runtime,
+                self._topology.nodes(),
+                configure=self._configure,
+                log_path=self._directory.node_log,
+                program=NODE_PROGRAM,
+            )
+            crew.start_all(lambda started: stage.say(f"{started} of {count} started"))
+            stage.say("waiting until all are ready")
+            timeout_s = READY_TIMEOUT_S + READY_TIMEOUT_PER_NODE_S * count
+            crew.wait_all((State.READY,), timeout_s=timeout_s, doing="ready")
+            stage.result = (
+                f"{count} ready in world {self._world.world.value} ({self._world.why}), "
+                f"{self._experiment.protocol.name}, {self._experiment.dissemination.value}"
+            )
+        return crew
+
+    def _load(self, bed: Bed, crew: Crew, capture: Capture) -> None:
+        before = health.CpuTimes.read()
+        self._start_ns = time.monotonic_ns() + START_LEAD_NS
+        crew.broadcast(f'start {{"at_ns": {self._start_ns}}}')
+        self._phase("start_ns", self._start_ns)
+        schedule = Schedule(self._experiment, bed, crew, self._directory, start_ns=self._start_ns)
+        duration_s = self._experiment.duration_ns / 1e9
+        with self._console.bar("load", "", total_s=duration_s) as stage:
+            end_ns = self._start_ns + self._experiment.duration_ns
+            while (now_ns := time.monotonic_ns()) < end_ns:
+                wake_ns = min(end_ns, now_ns + int(TICK_S * 1e9), schedule.next_ns())
+                crew.pump(wake_ns / 1e9)
+                schedule.strike(time.monotonic_ns())
+                self._check_machinery(bed, capture)
+                self._show_load(stage, crew, schedule)
+            schedule.finish()
+            stage.result = f"{duration_s:g} s, {_said(crew)}, {_count(schedule.struck, 'fault')}"
+        self._phase("load_end_ns", time.monotonic_ns())
+        after = health.CpuTimes.read()
+        self._manifest["health"] = health.summarize(before, after, crew.totals()["lag_max_ns"])
+
+    def _drain(self, crew: Crew) -> None:
+        drain_s = self._experiment.drain_ns / 1e9
+        with self._console.stage("drain", f"at most {drain_s:g} s") as stage:
+            crew.broadcast("drain")
+            if crew.reach((State.DRAINED, State.STOPPED), timeout_s=drain_s):
+                self._phase("drained_ns", time.monotonic_ns())
+                stage.result = f"every node is quiet, {_said(crew)}"
+            else:
+                stage.result = f"not every node became quiet within {drain_s:g} s, {_said(crew)}"
+
+    def _stop(self, bed: Bed, crew: Crew, capture: Capture) -> None:
+        with self._console.stage("stop", "ending") as stage:
+            crew.resume_all()
+            members = crew.alive()
+            crew.broadcast("stop")
+            crew.wait_all((State.STOPPED,), timeout_s=STOP_TIMEOUT_S, doing="stopped", members=members)
+            closing = self._close_capture(capture)
+            self._read_counters(bed)
+            self._judge(crew, closing)
+            stage.result = (
+                f"{closing['frames']:,} frames captured, "
+                f"{closing['kernel_dropped_frames'] or 'none'} lost by the collector"
+            )
+        self._phase("end_ns", time.monotonic_ns())
+        self._manifest["status"] = "complete"
+
+    # --- helpers
+
+    @staticmethod
+    def _check_machinery(bed: Bed, capture: Capture) -> None:
+        failure = bed.failure()
+        if failure is not None:
+            raise failure
+        capture.check()
+
+    def _configure(self, node: Node, incarnation: int) -> dict[str, Any]:
+        elapsed_ns = 0 if self._start_ns is None else max(0, time.monotonic_ns() - self._start_ns)
+        return configuration(
+            self._experiment, node, incarnation=incarnation, group=self._directory.group, elapsed_ns=elapsed_ns
+        )
+
+    def _phase(self, name: str, now_ns: int) -> None:
+        self._manifest["phases"][name] = now_ns
+        self._directory.save()
+
+    def _close_capture(self, capture: Capture) -> dict[str, Any]:
+        """Idempotent: also called when a run ends early, so that what was captured is whole."""
+        if "capture" not in self._manifest:
+            closing = capture.stop()
+            self._manifest["capture"] = {
+                name: closing.get(name) for name in ("frames", "bytes", "kernel_dropped_frames", "complete")
+            }
+            self._directory.save()
+        recorded: dict[str, Any] = self._manifest["capture"]
+        return recorded
+
+    def _record_nodes(self, crew: Crew) -> None:
+        self._manifest["nodes"] = [member.manifest() for member in crew.history]
+        self._directory.save()
+
+    def _read_counters(self, bed: Bed) -> None:
+        self._manifest["counters"] = [_plain(entry) for entry in bed.counters()]
+        self._manifest["link_counters"] = [_plain(entry) for entry in bed.link_counters()]
+        self._manifest["bus_counters"] = [_plain(entry) for entry in bed.bus_counters()]
+        self._manifest["infrastructure_drops"] = bed.infrastructure_drops()
+
+    def _judge(self, crew: Crew, closing: dict[str, Any]) -> None:
+        measured = self._manifest["health"]
+        saturating = any(w.kind.value == "saturating" for w in self._experiment.workloads.values())
+        invalid = health.judge(
+            cpu_busy_ratio=measured["cpu_busy_ratio"],
+            steal_ratio=measured["steal_ratio"],
+            lag_max_ns=crew.totals()["lag_max_ns"],
+            saturating=saturating,
+        )
+        if closing["kernel_dropped_frames"]:
+            invalid.append(f"the collector lost {closing['kernel_dropped_frames']} frames")
+        drops = self._manifest["infrastructure_drops"]
+        if drops:
+            where = ", ".join(f"{count} at {device}" for device, count in sorted(drops.items()))
+            invalid.append(f"frames were lost where the emulated network loses none ({where})")
+        if not closing["complete"]:
+            invalid.append("the capture is not complete")
+        self._manifest["invalid"] = invalid
+        for reason in invalid:
+            self._console.warn("invalid", reason)
+
+    def _show_load(self, stage: Stage, crew: Crew, schedule: Schedule) -> None:
+        assert self._start_ns is not None
+        elapsed_s = max(0.0, (time.monotonic_ns() - self._start_ns) / 1e9)
+        active = f"  ⚡ {schedule.active()}" if schedule.active() else ""
+        stage.advance_to(elapsed_s, f"{_said(crew)}{active}")
+
+
+def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDirectory) -> dict[str, Any]:
+    """The manifest before anything has happened: a run that goes no further is `interrupted`."""
+    return {
+        "format": 1,
+        "run": directory.run_id,
+        "status": "interrupted",
+        "invalid": [],
+        "experiment": experiment.name,
+        "question": experiment.question,
+        "seed": experiment.seed,
+        "group": directory.group,
+        "protocol": {"name": experiment.protocol.name, "parameters": dict(experiment.protocol.parameters)},
+        "promises": list(PROTOCOLS[experiment.protocol.name].promises),
+        "dissemination": experiment.dissemination.value,
+        "workload": _workload(experiment),
+        "duration_ns": experiment.duration_ns,
+        "expect": [str(condition) for condition in experiment.expect],
+        "world": world.world.value,
+        "phases": {"start_ns": None, "load_end_ns": None, "drained_ns": None, "end_ns": None},
+        "ports": [{"node": n.name, "index": n.index, "ip": n.ip, "mac": n.mac} for n in experiment.topology.nodes()],
+        "asked": {
+            n.name: {d.value: as_json(changed_fields(n.impairment(d))) for d in Direction}
+            for n in experiment.topology.nodes()
+        },
+    }
+
+
+def _workload(experiment: Experiment) -> dict[str, Any]:
+    """The first sender's workload stands for all in the manifest; `blocks` counts how many kinds there are."""
+    active = {name: w for name, w in experiment.workloads.items() if w.kind.value != "silent"}
+    if not active:
+        return {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 0, "senders": []}
+    first = next(iter(active.values()))
+    return {
+        "kind": first.kind.value,
+        "rate_per_s": first.rate_per_s,
+        "size_bytes": first.size_bytes,
+        "senders": sorted(active),
+    }
+
+
+def _plain(counters: Any) -> dict[str, Any]:
+    """One of the bed's counters as the manifest has it."""
+    return {name: getattr(value, "value", value) for name, value in dataclasses.asdict(counters).items()}
+
+
+def _said(crew: Crew) -> str:
+    totals = crew.totals()
+    waiting = f", {totals['waiting']:,} waiting" if totals["waiting"] else ""
+    return f"{totals['submitted']:,} sent, {totals['delivered']:,} delivered{waiting}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

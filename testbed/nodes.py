@@ -1,0 +1,69 @@
+"""One node's configuration line, made from the experiment."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from testbed.spec import Experiment, Workload
+from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_PORT, Node, Topology
+
+MULTICAST_TTL = 32
+
+
+def configuration(
+    experiment: Experiment, node: Node, *, incarnation: int, group: int, elapsed_ns: int
+) -> dict[str, Any]:
+    """The first line on a node's standard input (node/driver.py reads it).
+
+    `elapsed_ns` is how long the experiment has run: a restarted node takes its workload up where the plan stands now.
+    """
+    topology = experiment.topology
+    clock = experiment.clocks.get(node.name)
+    return {
+        "group": group,
+        "member": node.index,
+        "incarnation": incarnation,
+        "name": node.name,
+        "members": _members(topology),
+        "ip": node.ip,
+        "port": PROTOCOL_PORT,
+        "trace": {"ip": topology.partition(node.partition).monitor_ip, "port": TRACE_PORT},
+        "dissemination": experiment.dissemination.value,
+        "multicast": {"group": MULTICAST_GROUP, "ttl": MULTICAST_TTL},
+        "protocol": {"name": experiment.protocol.name, "parameters": dict(experiment.protocol.parameters)},
+        "clock": {"offset_ns": clock.offset_ns if clock else 0, "drift_ppm": clock.drift_ppm if clock else 0.0},
+        "workload": _workload(experiment.workloads.get(node.name), experiment.duration_ns, elapsed_ns),
+        "seed": derive_seed(experiment.seed, node.name, incarnation),
+        "drain_timeout_ns": experiment.drain_ns,
+    }
+
+
+def derive_seed(seed: int, *words: object) -> int:
+    """A seed of its own for each purpose, the same on every machine."""
+    text = "/".join(str(word) for word in (seed, *words))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _members(topology: Topology) -> list[dict[str, Any]]:
+    return [{"index": node.index, "name": node.name, "ip": node.ip} for node in topology.nodes()]
+
+
+def _workload(workload: Workload | None, duration_ns: int, elapsed_ns: int) -> dict[str, Any]:
+    """The workload from `elapsed_ns` on: rate changes that have passed are folded into the starting rate."""
+    if workload is None:
+        return {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
+    rate_per_s = workload.rate_per_s
+    events = []
+    for event in workload.events:
+        if event.at_ns <= elapsed_ns:
+            rate_per_s = event.rate_per_s
+        else:
+            events.append({"after_ns": event.at_ns - elapsed_ns, "rate_per_s": event.rate_per_s})
+    return {
+        "kind": workload.kind.value,
+        "rate_per_s": rate_per_s,
+        "size_bytes": workload.size_bytes,
+        "stop_after_ns": max(0, duration_ns - elapsed_ns),
+        "events": events,
+    }

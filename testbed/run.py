@@ -1,0 +1,131 @@
+"""From an experiment's name to a judged run: perform, analyse, report, each from the files of the one before."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netem.errors import FabricError
+from node.protocols import PROTOCOLS
+from testbed import spec, store
+from testbed.conductor import Conductor, first_manifest
+from testbed.console import Console
+from testbed.spec import Experiment, KernelWish, World
+from testbed.worlds import pick
+from topologies.errors import InputError
+
+ROOM_BYTES_PER_FRAME = 2.2
+"""A frame is recorded where it is sent and where it arrives; the rest is headroom for control traffic, as a factor."""
+
+ROOM_BYTES_AT_LEAST = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the command line says on top of the experiment file; None means as the file says."""
+
+    world: str | None = None
+    kernel: str | None = None
+    seed: int | None = None
+    name: str | None = None
+    runs: Path = Path("runs")
+    analyze: bool = True
+
+    def named(self, name: str) -> Wishes:
+        """The same wishes for one run of several."""
+        return dataclasses.replace(self, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Where a run is and how it was judged; `summary` is None when it was not analysed."""
+
+    directory: Path
+    summary: dict[str, Any] | None
+
+
+def load_experiment(name: str, wishes: Wishes) -> Experiment:
+    """The experiment that `name` means, with the wishes of the command line put in.
+
+    Raises InputError.
+    """
+    return apply_wishes(spec.load(spec.find(name), protocols=PROTOCOLS), wishes)
+
+
+def apply_wishes(experiment: Experiment, wishes: Wishes) -> Experiment:
+    changes: dict[str, Any] = {}
+    if wishes.seed is not None:
+        changes["seed"] = wishes.seed
+    for option, enumeration in (("world", World), ("kernel", KernelWish)):
+        wish = getattr(wishes, option)
+        if wish is not None:
+            allowed = [member.value for member in enumeration]
+            if wish not in allowed:
+                raise InputError(f"--{option}: {wish!r} is none of {', '.join(allowed)}")
+            changes[option] = enumeration(wish)
+    return dataclasses.replace(experiment, **changes)
+
+
+def run_experiment(name: str, wishes: Wishes, console: Console) -> Outcome:
+    """Perform, analyse and report the experiment called `name`.
+
+    Raises InputError before anything has started, FabricError and KeyboardInterrupt after the run was marked.
+    """
+    experiment = load_experiment(name, wishes)
+    console.title(f"orderbed {experiment.name}", experiment.question)
+    return perform(experiment, wishes, console)
+
+
+def perform(experiment: Experiment, wishes: Wishes, console: Console) -> Outcome:
+    """Like `run_experiment`, from a loaded experiment."""
+    if wishes.analyze:
+        from analysis.session import require_java
+
+        require_java()
+    PROTOCOLS[experiment.protocol.name].check(experiment.protocol.parameters, members=len(experiment.topology))
+    store.require_space(wishes.runs, needed_bytes(experiment))
+    world = pick(experiment.world)
+    directory = store.create(wishes.runs, experiment.name, experiment.seed, name=wishes.name)
+    (directory.path / "experiment.yaml").write_text(experiment.text, encoding="utf-8")
+    (directory.path / "topology.yaml").write_text(experiment.topology_text, encoding="utf-8")
+    directory.manifest = first_manifest(experiment, world, directory)
+    directory.save()
+    try:
+        Conductor(experiment, world, directory, console).perform()
+    except KeyboardInterrupt:
+        console.warn("stopped", f"interrupted; what was recorded is kept in {directory.path}")
+        raise
+    except FabricError as error:
+        directory.manifest |= {"status": "failed", "error": str(error)}
+        console.warn("failed", f"what was recorded is kept in {directory.path}")
+        raise
+    finally:
+        directory.save()
+    summary = analyze_and_report(directory.path, console) if wishes.analyze else None
+    return Outcome(directory=directory.path, summary=summary)
+
+
+def analyze_and_report(directory: Path, console: Console) -> dict[str, Any]:
+    """Tables, summary and report of a run directory. Raises AnalysisError."""
+    from analysis.summary import analyze
+
+    from analysis.report import write_report
+
+    with console.stage("analysis", "starting Spark") as stage:
+        summary = analyze(directory, on_progress=stage.say)
+        frames = summary.get("capture", {}).get("frames", 0)
+        stage.result = f"{frames:,} frames, {summary['messages']['deliveries']:,} deliveries judged"
+    with console.stage("report", "drawing") as stage:
+        path = write_report(directory)
+        stage.result = f"{path} ({path.stat().st_size / 1000:.0f} kB)"
+    return summary
+
+
+def needed_bytes(experiment: Experiment) -> int:
+    """Room that the capture may take, from the offered load and the number of ports."""
+    members = len(experiment.topology)
+    seconds = (experiment.duration_ns + experiment.drain_ns) / 1e9
+    offered = sum(w.rate_per_s * (w.size_bytes + 200) for w in experiment.workloads.values())
+    return ROOM_BYTES_AT_LEAST + int(offered * seconds * members * ROOM_BYTES_PER_FRAME)

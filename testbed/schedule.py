@@ -1,0 +1,157 @@
+"""Faults strike: each event of the plan at its time, recorded with what was asked, issued and effective.
+
+`faults.jsonl` gets a line per event the moment it has been performed: a run that ends early has the faults that struck.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from netem.bed import Bed, Change
+from testbed.crew import Crew
+from testbed.spec import Experiment
+from testbed.spec_faults import (
+    Crash,
+    Cut,
+    Fault,
+    Heal,
+    Impair,
+    ImpairLink,
+    LinkDirection,
+    Pause,
+    Restart,
+    Resume,
+    blocked_after,
+    blocked_links_after,
+)
+from testbed.store import RunDirectory
+from topologies.model import NodeName
+
+NEVER_NS = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struck:
+    """When an event was issued and took effect (CLOCK_MONOTONIC), and what the kernel read back."""
+
+    issued_ns: int
+    effective_ns: int
+    readback: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Schedule:
+    """The faults of one run, from `start_ns` on."""
+
+    def __init__(self, experiment: Experiment, bed: Bed, crew: Crew, directory: RunDirectory, *, start_ns: int) -> None:
+        self._experiment = experiment
+        self._topology = experiment.topology
+        self._bed = bed
+        self._crew = crew
+        self._directory = directory
+        self._start_ns = start_ns
+        self._waiting = list(experiment.faults)
+        self._in_force: dict[int, Fault] = {}
+        self.struck = 0
+        self._perform: dict[type[Fault], Callable[[Any], Struck]] = {
+            Impair: self._impair,
+            ImpairLink: self._impair_link,
+            Cut: self._block,
+            Heal: self._block,
+            Crash: self._crash,
+            Restart: self._restart,
+            Pause: self._pause,
+            Resume: self._resume,
+        }
+
+    def next_ns(self) -> int:
+        """When the next event is due (CLOCK_MONOTONIC)."""
+        return self._start_ns + self._waiting[0].at_ns if self._waiting else NEVER_NS
+
+    def strike(self, now_ns: int) -> None:
+        """Perform every event that is due. Raises FabricError when the kernel or a runtime refuses."""
+        while self.next_ns() <= now_ns:
+            fault = self._waiting.pop(0)
+            struck = self._perform[type(fault)](fault)
+            self.struck += 1
+            self._note_in_force(fault)
+            self._directory.append_fault(
+                fault.record()
+                | {
+                    "issued_ns": struck.issued_ns,
+                    "effective_ns": struck.effective_ns,
+                    "readback": dict(struck.readback),
+                }
+            )
+
+    def finish(self) -> None:
+        """Perform what is due at the very end of the workload."""
+        self.strike(self._start_ns + self._experiment.duration_ns)
+
+    def active(self) -> str:
+        """The faults in force now, for people."""
+        return ", ".join(str(fault) for fault in self._in_force.values())
+
+    def _note_in_force(self, fault: Fault) -> None:
+        self._in_force = {key: old for key, old in self._in_force.items() if old.until_id != fault.id}
+        if isinstance(fault, Heal):
+            self._in_force = {key: old for key, old in self._in_force.items() if not isinstance(old, Cut)}
+        is_end = isinstance(fault, Heal | Restart | Resume) or getattr(fault, "restores", False)
+        if not is_end:
+            self._in_force[fault.id] = fault
+
+    def _impair(self, fault: Impair) -> Struck:
+        changes = {
+            str(node): self._bed.impair(node, fault.direction, impairment) for node, impairment in fault.settings
+        }
+        return _together(changes)
+
+    def _impair_link(self, fault: ImpairLink) -> Struck:
+        ends = {link.name: (link.a, link.b) for link in self._topology.links}
+        origin = 0 if fault.direction is LinkDirection.THERE else 1
+        changes = {
+            link: self._bed.impair_link(link, from_partition=ends[link][origin], impairment=impairment)
+            for link, impairment in fault.settings
+        }
+        return _together(changes)
+
+    def _block(self, fault: Cut | Heal) -> Struck:
+        plan = self._experiment.faults
+        changes = {"pairs": self._bed.block(blocked_after(plan, fault))}
+        if self._topology.links:
+            changes["links"] = self._bed.block_links(blocked_links_after(plan, fault))
+        return _together(changes)
+
+    def _crash(self, fault: Crash) -> Struck:
+        return _each(self._crew.crash, fault.targets)
+
+    def _restart(self, fault: Restart) -> Struck:
+        """Effective when every new incarnation runs."""
+        issued_ns = time.monotonic_ns()
+        self._crew.restart(fault.targets)
+        return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns())
+
+    def _pause(self, fault: Pause) -> Struck:
+        return _each(self._crew.pause, fault.targets)
+
+    def _resume(self, fault: Resume) -> Struck:
+        return _each(self._crew.resume, fault.targets)
+
+
+def _together(changes: Mapping[str, Change]) -> Struck:
+    """One event of several kernel changes: from the first that was issued to the last that took effect."""
+    return Struck(
+        issued_ns=min(change.issued_ns for change in changes.values()),
+        effective_ns=max(change.effective_ns for change in changes.values()),
+        readback={target: change.readback for target, change in changes.items()},
+    )
+
+
+def _each(action: Callable[[NodeName], None], targets: tuple[NodeName, ...]) -> Struck:
+    """Do something to each target; each returns when it has taken effect."""
+    issued_ns = time.monotonic_ns()
+    for target in targets:
+        action(target)
+    return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns())

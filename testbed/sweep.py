@@ -1,0 +1,75 @@
+"""A sweep: one run per combination of values, each a whole run of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node.protocols import PROTOCOLS
+from testbed import store
+from testbed.console import Console
+from testbed.run import Wishes, apply_wishes, load_experiment, perform
+from testbed.spec import Experiment, expand_sweep
+
+HEADLINES = {
+    "p50_ms": ("latency", "p50_ms"),
+    "p99_ms": ("latency", "p99_ms"),
+    "deliveries": ("messages", "deliveries"),
+    "dummy_rate": ("traffic", "dummy_rate"),
+    "control_ratio": ("traffic", "control_ratio"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One run of a sweep: what was set, where it is, how it was judged."""
+
+    variant: dict[str, Any]
+    directory: Path
+    summary: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        return ", ".join(f"{key} = {value}" for key, value in self.variant.items()) or "no variation"
+
+    @property
+    def verdict(self) -> str:
+        return str(self.summary["verdict"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the table and `--json` show."""
+        headlines = {name: self.summary.get(section, {}).get(key) for name, (section, key) in HEADLINES.items()}
+        return {"variant": self.variant, "verdict": self.verdict, **headlines, "directory": str(self.directory)}
+
+
+def run_sweep(name: str, console: Console, on_point: Callable[[Point], None], *, wishes: Wishes) -> list[Point]:
+    """Run every combination of the sweep of the experiment called `name`, in file order.
+
+    Writes `<runs>/<experiment>/sweep-<stamp>.json` after each run, so that a sweep that ends early keeps its points.
+    Raises InputError, FabricError, AnalysisError.
+    """
+    experiment = load_experiment(name, wishes)
+    console.title(f"orderbed sweep {experiment.name}", experiment.question)
+    points: list[Point] = []
+    stamp = store.stamp()
+    for position, variant in enumerate(variants(experiment, wishes)):
+        point = run_point(variant, wishes, console, name=f"{variant.seed}-{stamp}-{position}")
+        points.append(point)
+        on_point(point)
+        store.write_json(wishes.runs / experiment.name / f"sweep-{stamp}.json", [one.as_dict() for one in points])
+    return points
+
+
+def variants(experiment: Experiment, wishes: Wishes) -> list[Experiment]:
+    """Every combination, with the wishes of the command line put in again on top."""
+    return [apply_wishes(one, wishes) for one in expand_sweep(experiment, protocols=PROTOCOLS)]
+
+
+def run_point(variant: Experiment, wishes: Wishes, console: Console, *, name: str) -> Point:
+    """Run one variant and keep its results."""
+    console.title(", ".join(f"{key} = {value}" for key, value in variant.variant.items()))
+    outcome = perform(variant, wishes.named(name), console)
+    assert outcome.summary is not None, "a point of a sweep is always analysed"
+    return Point(variant=dict(variant.variant), directory=outcome.directory, summary=outcome.summary)
