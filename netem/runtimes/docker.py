@@ -27,7 +27,9 @@ from netem.daemon import (
     LABEL,
     OWNER_LABEL,
     RUN_LABEL,
+    answers,
     connect,
+    down,
     remove_abandoned,
     remove_container,
     remove_containers,
@@ -40,6 +42,8 @@ from netem.runtimes.base import Program
 from netem.runtimes.container import ContainerHandle
 from netem.runtimes.guard import Guard
 from topologies.model import Node
+
+__all__ = ["DockerRuntime", "answers", "connect", "down"]
 
 NODE_USER = "65534:65534"
 NODE_MEMORY_BYTES = 256 * 1024 * 1024
@@ -61,10 +65,18 @@ class Wires(Protocol):
 class DockerRuntime:
     """The nodes of one run as containers (netem.runtimes.base.Runtime). Needs a daemon on this very machine.
 
-    `image` is an image id or tag; None: `ensure_image` finds or makes one. Raises FabricError when no daemon answers.
+    `image` is an image id or tag; None: `ensure_image` finds or makes one and tells `on_progress`. Raises FabricError
+    when no daemon answers.
     """
 
-    def __init__(self, bed: Wires, *, run_id: str, image: str | None = None) -> None:
+    def __init__(
+        self,
+        bed: Wires,
+        *,
+        run_id: str,
+        image: str | None = None,
+        on_progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._bed = bed
         self._run_id = run_id
         self._handles: list[ContainerHandle] = []
@@ -72,7 +84,7 @@ class DockerRuntime:
             self._client = undo.enter_context(closing(connect()))
             remove_abandoned(self._client)
             self._code = _node_code()
-            self.image = image if image is not None else ensure_image(self._client)
+            self.image = image if image is not None else ensure_image(self._client, on_progress)
             self._guard = Guard(run_id)
             undo.pop_all()
 

@@ -1,0 +1,231 @@
+"""What this machine can do: every probe with what was found and, where something is missing, the way to get it.
+
+Each probe tries the thing itself (makes a namespace, asks the daemon, waits for a timer) where that is quick.
+`orderbed doctor` shows them all; the test suite uses the same probes to say what it could not run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+
+from netem import kernel
+from netem.daemon import connect
+from netem.errors import FabricError
+from netem.image import REGISTRY_IMAGE, Distribution, find_image
+
+GIB = 1024**3
+DISK_BYTES_MIN = 2 * GIB
+"""A run of some minutes at 2,000 multicasts/s writes about 1 GiB, its tables half as much again."""
+
+MEMORY_BYTES_MIN = 3 * GIB
+"""Spark takes 2 GiB, a guest kernel and the nodes the rest."""
+
+CPUS_MIN = 2
+TIMER_WAIT_S = 0.001
+TIMER_SAMPLES = 40
+TIMER_LATE_MAX_NS = 500_000
+"""Half of the worst error that a delay of a certified link may have: nodes wake up by the same timers."""
+
+BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
+DRIVERS = ("chromedriver", "chromium.chromedriver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One probe. `remedy` is empty when it is well; an `optional` one may be missing without harm to a run."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Browser:
+    """A browser that can be driven without a screen."""
+
+    program: Path
+    driver: Path
+
+
+def checks() -> list[Check]:
+    """Every probe, in the order in which a run needs them; about 1 s. Never raises for what is merely missing."""
+    return [
+        check_root(),
+        *check_kernel(),
+        check_docker(),
+        check_java(),
+        check_cpus(),
+        check_memory(),
+        check_disk(),
+        check_clock(),
+        check_tshark(),
+        check_browser(),
+    ]
+
+
+def check_root() -> Check:
+    if os.geteuid() == 0:
+        return Check(name="root", ok=True, detail="namespaces and network devices may be made")
+    return Check(name="root", ok=False, detail=f"user id {os.geteuid()}", remedy="run as root (sudo)")
+
+
+def check_kernel() -> list[Check]:
+    """The kernel that would carry the wires, then every single probe that led to it."""
+    probes = kernel.probe()
+    try:
+        choice = kernel.pick(kernel.KernelWish.AUTO, probes)
+    except FabricError as error:
+        wires = Check(name="wires", ok=False, detail="no kernel with netem", remedy=str(error))
+    else:
+        wires = Check(name="wires", ok=True, detail=f"kernel {choice.picked.value}: {choice.why}")
+    return [wires, *(_single(probe) for probe in probes)]
+
+
+def _single(probe: kernel.Probe) -> Check:
+    lacks_netem = not probe.ok and probe.name == "host netem"
+    remedy = kernel.NETEM_REMEDY if lacks_netem else ""
+    return Check(name=probe.name, ok=probe.ok, detail=probe.detail, remedy=remedy, optional=True)
+
+
+def check_guest() -> Check:
+    """Whether a User-Mode Linux guest could carry the wires."""
+    try:
+        kernel.pick(kernel.KernelWish.UML, kernel.probe())
+    except FabricError as error:
+        return Check(name="uml", ok=False, detail=str(error), remedy="install user-mode-linux")
+    return Check(name="uml", ok=True, detail="a guest kernel can be booted")
+
+
+def check_docker() -> Check:
+    """A daemon, and what node containers would start from."""
+    try:
+        client = connect()
+    except FabricError as error:
+        return Check(name="docker", ok=False, detail=str(error), remedy="make docker", optional=True)
+    with closing(client):
+        version = client.version()["Version"]
+        return Check(name="docker", ok=True, detail=f"daemon {version}, {_image_source(client)}", optional=True)
+
+
+def _image_source(client: docker.DockerClient) -> str:
+    for tag in (Distribution.of_this_machine().tag, REGISTRY_IMAGE):
+        if find_image(client, tag) is not None:
+            return f"base image {tag}"
+    return "base image to be pulled or built at the first run"
+
+
+def check_java() -> Check:
+    from analysis.errors import AnalysisError  # here: these bring PySpark in
+    from analysis.session import require_java
+
+    try:
+        java = require_java()
+    except AnalysisError as error:
+        return Check(name="java", ok=False, detail=str(error), remedy="install openjdk-17-jre-headless")
+    return Check(name="java", ok=True, detail=f"{_first_line([str(java), '-version'])} ({java})")
+
+
+def check_cpus() -> Check:
+    cpus = len(os.sched_getaffinity(0))
+    remedy = "" if cpus >= CPUS_MIN else f"give this machine {CPUS_MIN} CPUs: with fewer, nodes delay each other"
+    return Check(name="cpus", ok=cpus >= CPUS_MIN, detail=f"{cpus} usable", remedy=remedy)
+
+
+def check_memory(meminfo: Path = Path("/proc/meminfo")) -> Check:
+    fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    ok = available >= MEMORY_BYTES_MIN
+    remedy = "" if ok else f"free {_gib(MEMORY_BYTES_MIN - available)}: Spark needs 2 GiB"
+    return Check(name="memory", ok=ok, detail=f"{_gib(available)} available", remedy=remedy)
+
+
+def check_disk(folder: Path | None = None) -> Check:
+    """Room for runs, where they are kept."""
+    folder = folder or Path.cwd()
+    free = shutil.disk_usage(folder).free
+    ok = free >= DISK_BYTES_MIN
+    remedy = "" if ok else f"make room in {folder}, or keep runs elsewhere (ORDERBED_RUNS)"
+    return Check(name="disk", ok=ok, detail=f"{_gib(free)} free in {folder}", remedy=remedy)
+
+
+def check_clock() -> Check:
+    """How late this machine's timers are, and whether its wall clock steps while we look."""
+    lates, steps = [], []
+    offset = time.time_ns() - time.monotonic_ns()
+    for _ in range(TIMER_SAMPLES):
+        due = time.monotonic_ns() + int(TIMER_WAIT_S * 1e9)
+        time.sleep(TIMER_WAIT_S)
+        lates.append(time.monotonic_ns() - due)
+        steps.append(abs(time.time_ns() - time.monotonic_ns() - offset))
+    late_ns, step_ns = int(statistics.median(lates)), max(steps)
+    detail = f"{_clock_source()}, timers late by {late_ns / 1000:.0f} us, wall clock off by {step_ns / 1000:.0f} us"
+    if step_ns > TIMER_LATE_MAX_NS:
+        return Check(
+            name="clock", ok=False, detail=detail, remedy="the wall clock steps: stop what sets it during runs"
+        )
+    if late_ns > TIMER_LATE_MAX_NS:
+        return Check(name="clock", ok=False, detail=detail, remedy="no high-resolution timers, or a busy machine")
+    return Check(name="clock", ok=True, detail=detail)
+
+
+def check_tshark() -> Check:
+    if shutil.which("tshark") is None:
+        detail = "not found: captures cannot be checked against Wireshark's own reading"
+        return Check(name="tshark", ok=False, detail=detail, remedy="install tshark", optional=True)
+    return Check(name="tshark", ok=True, detail=_first_line(["tshark", "--version"]), optional=True)
+
+
+def check_browser() -> Check:
+    browser = find_browser()
+    if browser is not None:
+        detail = f"{browser.program}, driven by {browser.driver}"
+        return Check(name="browser", ok=True, detail=detail, optional=True)
+    detail = "no Chromium with its chromedriver: the report cannot be tested in a browser"
+    remedy = "install chromium and chromium-driver (on Ubuntu, whose packages are snaps: snap install chromium)"
+    return Check(name="browser", ok=False, detail=detail, remedy=remedy, optional=True)
+
+
+def find_browser() -> Browser | None:
+    """A Chromium and its driver; programs that only tell to install a snap do not count."""
+    programs = (Path(found) for name in BROWSERS if (found := shutil.which(name)) is not None)
+    drivers = (Path(found) for name in DRIVERS if (found := shutil.which(name)) is not None)
+    program = next((path for path in programs if not is_snap_shim(path)), None)
+    driver = next((path for path in drivers if not is_snap_shim(path)), None)
+    return Browser(program=program, driver=driver) if program is not None and driver is not None else None
+
+
+def is_snap_shim(path: Path) -> bool:
+    """Ubuntu's chromium-browser is a script that starts the snap or, where there is none, asks to install it."""
+    if path.is_relative_to("/snap"):
+        return False
+    with path.open("rb") as file:
+        start = file.read(4096)
+    return start.startswith(b"#!") and b"snap" in start and not Path("/snap/bin/chromium").exists()
+
+
+def _clock_source(path: Path = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")) -> str:
+    return path.read_text(encoding="ascii").strip() if path.is_file() else "unknown clock source"
+
+
+def _first_line(command: list[str]) -> str:
+    """What a program says of itself, one line; `java -version` says it on standard error."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"does not tell its version ({error})"
+    return (done.stdout or done.stderr).partition("\n")[0].strip()
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.1f} GiB"
