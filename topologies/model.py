@@ -91,7 +91,7 @@ class Impairment:
             raise ValueError("a loss burst has at least 1 frame")
         if self.loss_burst_frames > 1.0 and self.loss_ratio >= 1.0:
             raise ValueError("bursty loss needs a loss below 100 %")
-        if self.loss_burst_frames > 1.0 and self.loss_ratio > self.loss_burst_frames * (1.0 - self.loss_ratio):
+        if self.loss_burst_frames > 1.0 and self.loss_ratio > self.loss_burst_frames / (self.loss_burst_frames + 1.0):
             # Gilbert-Elliott: a gap has at least one frame, so bursts of mean n lose at most n of n + 1 frames.
             raise ValueError("this loss needs longer bursts: bursts of n frames lose at most n / (n + 1) of the frames")
 

@@ -1,0 +1,414 @@
+"""Topology files: what they mean, what is refused and with which words, and that nothing else ever comes out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # publishes no types of its own
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies import dump, load, shapes
+from topologies.errors import InputError
+from topologies.model import CLEAR, Distribution, Impairment, Topology
+from topologies.yaml_source import read
+
+SHIPPED = load.names()
+
+
+def test_these_topologies_ship() -> None:
+    assert SHIPPED == ["lossy", "one-partition", "three-partitions", "wan"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_file_is_named_drawn_and_points_to_its_schema(name: str) -> None:
+    path = load.find(name)
+    text = path.read_text(encoding="utf-8")
+    topology = load.load(path)
+    assert topology.name == name
+    assert topology.description
+    assert text.startswith("# yaml-language-server: $schema=schema.json\n#\n")
+    drawing = [line for line in text.splitlines() if line.startswith("#   ")]
+    assert len(drawing) >= 3
+    for partition in topology.partitions:
+        assert any(partition.name in line for line in drawing)
+
+
+def test_one_partition_is_four_clean_nodes() -> None:
+    topology = load.load(load.find("one-partition"))
+    assert topology == shapes.network(
+        "one-partition", {"p1": ["n1", "n2", "n3", "n4"]}, description=topology.description
+    )
+
+
+def test_three_partitions_is_the_network_of_paper_002() -> None:
+    topology = load.load(load.find("three-partitions"))
+    assert [len(partition.nodes) for partition in topology.partitions] == [10, 10, 10]
+    assert {partition.bus.rate_bps for partition in topology.partitions if partition.bus} == {10_000_000}
+    assert [link.name for link in topology.links] == ["p1--p2", "p2--p3", "p1--p3"]
+    assert {link.a_to_b for link in topology.links} == {Impairment(rate_bps=1_000_000_000)}
+
+
+def test_wan_has_three_sites_and_jitter() -> None:
+    topology = load.load(load.find("wan"))
+    assert [partition.name for partition in topology.partitions] == ["berlin", "dublin", "tokyo"]
+    assert all(link.a_to_b.jitter_ns > 0 and link.a_to_b.rate_bps == 100_000_000 for link in topology.links)
+
+
+def test_lossy_loses_in_bursts() -> None:
+    topology = load.load(load.find("lossy"))
+    assert {node.to_node.loss_burst_frames for node in topology.nodes()} == {4.0}
+    assert [node.to_node.loss_ratio for node in topology.nodes()] == [0.02] * 5 + [0.1]
+
+
+FULL = """\
+name: full
+description: every key once
+partitions:
+  p1: {nodes: 2, bus: {rate: 10 Mbit/s, queue: 100 frames}}
+  p2: {nodes: [a, b]}
+links:
+  - between: [p1, p2]
+    rate: 1 Gbit/s
+    delay: 5 ms
+    there: {loss: 1 %}
+    back: {delay: 7 ms}
+impairments:
+  p1/n2: {to-node: {rate: unlimited}}
+  p1/*: {from-node: {duplicate: 0.1 %}}
+  "*": {both: {delay: 5 ms, rate: 1 Mbit/s, queue: 20 frames}, to-node: {jitter: 1 ms, distribution: normal,
+        loss: 1 %, burst: 4 frames, reorder: 2 %, corrupt: 0.5 %}}
+"""
+
+
+def test_reads_every_key() -> None:
+    topology = load.loads(FULL, "full.yaml")
+    both = {"delay_ns": 5_000_000, "rate_bps": 1_000_000, "queue_frames": 20}
+    loss = {"loss_ratio": 0.01, "loss_burst_frames": 4.0, "reorder_ratio": 0.02, "corrupt_ratio": 0.005}
+    to_node = Impairment(**both, **loss, jitter_ns=1_000_000, distribution=Distribution.NORMAL)  # type: ignore[arg-type]
+    assert topology.node("p1/n1").to_node == to_node
+    assert topology.node("p1/n1").from_node == Impairment(**both, duplicate_ratio=0.001)  # type: ignore[arg-type]
+    assert topology.node("p2/a").from_node == Impairment(**both)  # type: ignore[arg-type]
+    bus = topology.partition("p1").bus
+    assert bus is not None
+    assert (bus.rate_bps, bus.queue_frames) == (10_000_000, 100)
+    link = topology.link("p1--p2")
+    assert link.a_to_b == Impairment(delay_ns=5_000_000, rate_bps=10**9, loss_ratio=0.01)
+    assert link.b_to_a == Impairment(delay_ns=7_000_000, rate_bps=10**9)
+
+
+def test_the_more_specific_selector_wins_wherever_it_stands() -> None:
+    unlimited = load.loads(FULL).node("p1/n2").to_node
+    assert (unlimited.rate_bps, unlimited.queue_frames) == (None, None)
+    assert unlimited.loss_ratio == 0.01
+
+
+def test_a_single_link_needs_no_brackets() -> None:
+    text = "name: x\npartitions: {p1: {nodes: 1}, p2: {nodes: 1}}\nlinks: {between: [p1, p2], delay: 1 ms}"
+    assert load.loads(text).links == (
+        shapes.link("p1", "p2", a_to_b=Impairment(delay_ns=10**6), b_to_a=Impairment(delay_ns=10**6)),
+    )
+
+
+NETWORK = "name: x\npartitions:\n  p1: {nodes: 3}\n"
+TWO = NETWORK + "  p2: {nodes: 2}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("5", "x.yaml:1: expected a block with the keys name, description, partitions, links, impairments, got 5"),
+        (
+            "name: x",
+            "x.yaml:1: the key partitions is missing: the Ethernet segments by name, 1 to 200, such as p1: {nodes: 4}",
+        ),
+        (
+            "partitions: {p1: {nodes: 3}}",
+            "x.yaml:1: the key name is missing: the topology's name, such as three-partitions",
+        ),
+        (
+            NETWORK + "linkz: []",
+            "x.yaml:4: linkz: unknown key; did you mean links? "
+            "Allowed here: name, description, partitions, links, impairments",
+        ),
+        (
+            "name: x\npartitions:\n  p1: {nodes: 3,\n    xyz: 4}",
+            "x.yaml:4: partitions.p1.xyz: unknown key; allowed here: nodes, bus",
+        ),
+        (
+            "name: X!\npartitions: {p1: {nodes: 3}}",
+            "x.yaml:1: name: expected a name of lower-case letters, digits and single hyphens "
+            "with at most 40 characters, got 'X!'",
+        ),
+        (
+            "name: x\npartitions:\n  p1: {nodes: 0}",
+            "x.yaml:3: partitions.p1.nodes: expected a count from 1 to 1000 or a list of so many names, got 0",
+        ),
+        (
+            "name: x\npartitions:\n  p1: {nodes: []}",
+            "x.yaml:3: partitions.p1.nodes: expected a count from 1 to 1000 or a list of so many names, "
+            "got a list of 0",
+        ),
+        (
+            "name: x\npartitions:\n  p1: {nodes: 1001}",
+            "x.yaml:3: partitions.p1.nodes: expected a count from 1 to 1000 or a list of so many names, got 1001",
+        ),
+        (
+            "name: x\npartitions:\n  p1: {nodes: [a, b, a]}",
+            "x.yaml:3: partitions.p1.nodes: the node a is listed twice; names are unique in a partition",
+        ),
+        (
+            "name: x\npartitions:\n  p1: {nodes: [a, a--b]}",
+            "x.yaml:3: partitions.p1.nodes: expected a name of lower-case letters, digits and single hyphens "
+            "that starts with a letter and has at most 15 characters, got 'a--b'",
+        ),
+        (
+            "name: x\npartitions:\n  Lab: {nodes: 2}",
+            "x.yaml:3: partitions.Lab: expected a name of lower-case letters, digits and single hyphens that starts "
+            "with a letter and has at most 15 characters, got 'Lab'",
+        ),
+        (
+            "name: x\npartitions:\n  p1: {nodes: 2}\n  p1: {nodes: 3}",
+            "x.yaml:4: partitions.p1: this key stands here a second time (first on line 3)",
+        ),
+        ("name: x\npartitions: {}", "x.yaml:2: partitions: expected 1 to 200 partitions, got 0"),
+        (
+            "name: x\npartitions: {" + ", ".join(f"p{n}: {{nodes: 1}}" for n in range(201)) + "}",
+            "x.yaml:2: partitions: expected 1 to 200 partitions, got 201",
+        ),
+        (
+            "name: x\npartitions: {" + ", ".join(f"p{n}: {{nodes: 1000}}" for n in range(66)) + "}",
+            "x.yaml:2: partitions: expected at most 65535 nodes in all, got 66000",
+        ),
+        ("name: x\npartitions:\n  p1: 3", "x.yaml:3: partitions.p1: expected a block with the keys nodes, bus, got 3"),
+        ("name: x\npartitions: [p1]", "x.yaml:2: partitions: expected a block of keys, got a list"),
+        (
+            NETWORK.replace("3}", "3, bus: {rate: 10}}"),
+            "x.yaml:3: partitions.p1.bus.rate: expected a rate such as '10 Mbit/s' "
+            "(units: bit/s, kbit/s, Mbit/s, Gbit/s, B/s, kB/s, MB/s, GB/s), got 10",
+        ),
+        (
+            NETWORK.replace("3}", "3, bus: {rate: 1 Mbit/s, queue: 64 kB}}"),
+            "x.yaml:3: partitions.p1.bus.queue: expected a number of frames such as '20 frames' "
+            "(units: frames, frame), got '64 kB'",
+        ),
+        (
+            NETWORK.replace("3}", "3, bus: {}}"),
+            "x.yaml:3: partitions.p1.bus: the key rate is missing: how fast it carries frames, such as 10 Mbit/s",
+        ),
+        (
+            TWO,
+            "x.yaml:2: partitions: no path of links joins p1 and p2; partitions need links between their routers",
+        ),
+        (
+            TWO + "  p3: {nodes: 1}\nlinks:\n  - {between: [p1, p3]}",
+            "x.yaml:6: links: no path of links joins p1 and p2; partitions need links between their routers",
+        ),
+        (TWO + "links:", "x.yaml:5: links: expected a value, got nothing; give it one or leave the key out"),
+        (TWO + "links: 3", "x.yaml:5: links: expected a block with the keys delay, jitter, distribution, loss, burst, "
+         "duplicate, reorder, corrupt, rate, queue, between, there, back, got 3"),
+        (
+            TWO.replace("p2", "lab2") + "links:\n  - {between: [p1, lab1]}",
+            "x.yaml:6: links[0].between: lab1 is no partition; did you mean lab2?",
+        ),
+        (
+            TWO + "links:\n  - {between: [p1, paris]}",
+            "x.yaml:6: links[0].between: paris is no partition; the partitions are p1, p2",
+        ),
+        (
+            TWO + "links:\n  - {between: [p1, p1]}",
+            "x.yaml:6: links[0].between: expected two different partitions, got p1, p1",
+        ),
+        (TWO + "links:\n  - {between: [p1]}", "x.yaml:6: links[0].between: expected two different partitions, got p1"),
+        (
+            TWO + "links:\n  - {between: [p1, p2]}\n  - {between: [p2, p1]}",
+            "x.yaml:7: links[1]: p2 and p1 are joined by two links; the first is p1--p2",
+        ),
+        (
+            TWO + "links:\n  - {between: [p1, p2], there: {jitter: 1 ms}}",
+            "x.yaml:6: links[0].there: jitter must not exceed the delay: a frame cannot arrive before it was sent",
+        ),
+        (
+            NETWORK + "impairments:\n  *: {to-node: {delay: 5 ms}}",
+            "x.yaml:5: not valid YAML: expected alphabetic or numeric character, but found ':'; "
+            'a text that starts with * must be quoted: "*"',
+        ),
+        (
+            NETWORK + "impairments:\n  p1: {to-node: {loss: 1 %}}",
+            "x.yaml:5: impairments.p1: 'p1' names no node of x; did you mean p1/*?",
+        ),
+        (
+            NETWORK + "impairments:\n  p1/n1: {to_node: {loss: 1 %}}",
+            "x.yaml:5: impairments.p1/n1.to_node: unknown key; did you mean to-node? "
+            "Allowed here: to-node, from-node, both",
+        ),
+        (
+            NETWORK + "impairments:\n  p1/n1:\n    to-node:\n      loss: 0.01",
+            "x.yaml:7: impairments.p1/n1.to-node.loss: expected a ratio such as '1 %' "
+            "(a plain number is not taken: 0.01 could mean 1 % or 0.01 %), got 0.01",
+        ),
+        (
+            NETWORK + "impairments:\n  p1/n1: {to-node: {distribution: gauss}}",
+            "x.yaml:5: impairments.p1/n1.to-node.distribution: expected one of uniform, normal, pareto, paretonormal, "
+            "got 'gauss'",
+        ),
+        (
+            NETWORK + "impairments:\n  p1/n1: {both: {queue: 20 frames}}",
+            "x.yaml:5: impairments.p1/n1.both: a queue limit needs a rate: without one the queue never fills",
+        ),
+        (
+            "name: x\ndescription: [a]\npartitions: {p1: {nodes: 1}}",
+            "x.yaml:2: description: expected a text of at most 2000 characters, got a list",
+        ),
+    ],
+)  # fmt: skip
+def test_names_every_mistake(text: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load.loads(text, "x.yaml")
+    assert str(caught.value) == sentence
+
+
+def test_reports_independent_mistakes_in_the_order_of_the_file() -> None:
+    with pytest.raises(InputError) as caught:
+        load.loads("name: x\npartitions:\n  p1: {nodes: 0}\n  p2: {nodes: 5 ms}\nlinks: {between: 7}", "x.yaml")
+    lines = [caught.value.line, *(other.line for other in caught.value.also)]
+    assert lines == [3, 4, 5]
+
+
+def test_finds_shipped_names_and_paths(tmp_path: Path) -> None:
+    assert load.find("wan") == Path(load.__file__).parent / "wan.yaml"
+    assert load.find("mine.yaml", beside=tmp_path) == tmp_path / "mine.yaml"
+    assert load.find(tmp_path / "mine.yaml") == tmp_path / "mine.yaml"
+    with pytest.raises(InputError) as caught:
+        load.find("three-partition")
+    assert str(caught.value) == (
+        "no topology is called 'three-partition'; did you mean three-partitions?, or give a path such as ./mine.yaml"
+    )
+    with pytest.raises(InputError) as caught:
+        load.find("?")
+    assert str(caught.value) == (
+        "no topology is called '?'; shipped are lossy, one-partition, three-partitions, wan, "
+        "or give a path such as ./mine.yaml"
+    )
+
+
+SCHEMA = Path(load.__file__).with_name("schema.json")
+
+
+def test_the_committed_schema_is_current() -> None:
+    assert SCHEMA.read_text(encoding="utf-8") == load.schema(), "write topologies/schema.json again from load.schema()"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_schema_takes_what_the_loader_takes(name: str) -> None:
+    jsonschema.validate(read(load.find(name)).value, json.loads(load.schema()))
+
+
+def test_the_schema_refuses_what_the_loader_refuses() -> None:
+    validator = jsonschema.Draft202012Validator(json.loads(load.schema()))
+    validator.check_schema(validator.schema)
+    valid = yaml.safe_load(FULL)
+    assert validator.is_valid(valid)
+    for wrong in (
+        {**valid, "linkz": []},
+        {**valid, "partitions": {}},
+        {**valid, "partitions": {"p1": {"nodes": 0}}},
+        {**valid, "impairments": {"*": {"both": {"delay": 5}}}},
+        {**valid, "impairments": {"*": {"both": {"loss": None}}}},
+        {**valid, "impairments": {"*": {"both": {"rate": "5 Mbps"}}}},
+    ):
+        assert not validator.is_valid(wrong)
+
+
+RATIOS = st.integers(min_value=0, max_value=1000).map(lambda number: number / 1000)
+IMPAIRMENTS = st.builds(
+    Impairment,
+    delay_ns=st.integers(min_value=10**6, max_value=10**12),
+    jitter_ns=st.integers(min_value=0, max_value=10**6),
+    distribution=st.sampled_from(Distribution),
+    loss_ratio=RATIOS.map(lambda ratio: ratio / 2),
+    loss_burst_frames=st.floats(min_value=1.0, max_value=50.0),
+    duplicate_ratio=RATIOS,
+    reorder_ratio=RATIOS,
+    corrupt_ratio=RATIOS,
+    rate_bps=st.integers(min_value=1, max_value=10**11),
+    queue_frames=st.none() | st.integers(min_value=1, max_value=10**6),
+) | st.just(CLEAR)
+
+
+@given(
+    st.sampled_from([shapes.ring, shapes.star, shapes.mesh]).flatmap(
+        lambda shape: st.builds(shape, st.integers(1, 4), st.integers(1, 4))
+    ),
+    IMPAIRMENTS,
+    IMPAIRMENTS,
+)
+def test_what_is_dumped_loads_to_the_same(topology: Topology, to_node: Impairment, from_node: Impairment) -> None:
+    impaired = shapes.with_ports(topology, to_node=to_node, from_node=from_node)
+    assert load.loads(dump.dumps(impaired)) == impaired
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_topology_survives_a_dump(name: str) -> None:
+    topology = load.load(load.find(name))
+    assert load.loads(dump.dumps(topology)) == topology
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200))
+def test_anything_loads_or_is_an_input_error(content: bytes | str) -> None:
+    _loads_or_refuses(content)
+
+
+@given(st.data())
+def test_a_damaged_file_loads_or_is_an_input_error(data: st.DataObject) -> None:
+    """Pieces of valid files cut, doubled, swapped or overwritten."""
+    texts = [FULL, *(load.find(name).read_text(encoding="utf-8") for name in SHIPPED)]
+    text = data.draw(st.sampled_from(texts))
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(start, min(len(text), start + 40)))
+        piece = st.sampled_from(
+            [text[start:end] * 2, "", ":", "[", "\n", "- ", "-1", "*", "p9/n9", "1 %", "5 ms", "null"]
+        )
+        text = text[:start] + data.draw(piece | st.text(max_size=5)) + text[end:]
+    _loads_or_refuses(text)
+
+
+@given(st.data())
+def test_a_file_with_a_wrong_value_anywhere_loads_or_is_an_input_error(data: st.DataObject) -> None:
+    value = yaml.safe_load(FULL)
+    holder, key = data.draw(st.sampled_from(_places(value)))
+    quantities = ["1 %", "5 ms", "10 Mbit/s", "20 frames", "64 kB", "unlimited", "p1", "p1/*"]
+    holder[key] = data.draw(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=20)
+        | st.sampled_from([*quantities, [], {}, [[]]])
+    )
+    _loads_or_refuses(yaml.safe_dump(value))
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        children: list[tuple[Any, Any]] = list(value.items())
+    elif isinstance(value, list):
+        children = list(enumerate(value))
+    else:
+        return []
+    return [(value, key) for key, _ in children] + [place for _, child in children for place in _places(child)]
+
+
+def _loads_or_refuses(content: bytes | str) -> None:
+    try:
+        topology = load.loads(content, "x.yaml")
+    except InputError as error:
+        assert str(error).startswith("x.yaml")
+        assert "\n" not in str(error)
+    else:
+        assert len(topology) >= 1

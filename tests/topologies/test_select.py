@@ -1,0 +1,59 @@
+"""Selectors name nodes, in member order, or say what would."""
+
+from __future__ import annotations
+
+import pytest
+
+from topologies import shapes
+from topologies.select import SelectError, select, select_link, specificity
+
+TOPOLOGY = shapes.star(2, 12, name="pair")
+
+
+@pytest.mark.parametrize(
+    ("selectors", "indexes"),
+    [
+        (["*"], list(range(24))),
+        (["p2/*"], list(range(12, 24))),
+        (["p1/n3"], [2]),
+        (["p1/n2..n4"], [1, 2, 3]),
+        (["p2/n12", "p1/n1", "p2/n12", "p1/n1..n2"], [0, 1, 23]),
+        ([], []),
+    ],
+)
+def test_selects_each_node_once_in_member_order(selectors: list[str], indexes: list[int]) -> None:
+    assert [node.index for node in select(TOPOLOGY, selectors)] == indexes
+
+
+@pytest.mark.parametrize(
+    ("selector", "sentence"),
+    [
+        ("p1", "'p1' names no node of pair; did you mean p1/*?"),
+        ("p1/n13", "'p1/n13' names no node of pair; did you mean p1/n3?"),
+        ("p3/*", "'p3/*' names no node of pair; use *, p1/*, p2/* or nodes such as p1/n1"),
+        ("p1/n4..n2", "'p1/n4..n2' names no node of pair; did you mean p1/n4?"),
+        ("", "'' names no node of pair; use *, p1/*, p2/* or nodes such as p1/n1"),
+        ("p1/..", "'p1/..' names no node of pair; did you mean p1/n9?"),
+    ],
+)
+def test_says_what_would_name_a_node(selector: str, sentence: str) -> None:
+    with pytest.raises(SelectError) as caught:
+        select(TOPOLOGY, [selector])
+    assert str(caught.value) == sentence
+
+
+def test_specificity_orders_selectors() -> None:
+    assert sorted(["p1/n1", "*", "p1/n1..n2", "p1/*"], key=specificity) == ["*", "p1/*", "p1/n1..n2", "p1/n1"]
+
+
+def test_selects_links_by_name() -> None:
+    assert select_link(TOPOLOGY, "p1--p2") is TOPOLOGY.links[0]
+    with pytest.raises(SelectError) as caught:
+        select_link(TOPOLOGY, "p2--p1")
+    assert str(caught.value) == "'p2--p1' names no link of pair; did you mean p1--p2?"
+    with pytest.raises(SelectError) as caught:
+        select_link(TOPOLOGY, "x")
+    assert str(caught.value) == "'x' names no link of pair; its links are p1--p2"
+    with pytest.raises(SelectError) as caught:
+        select_link(shapes.one_partition(2), "p1--p2")
+    assert str(caught.value) == "'p1--p2' names no link: the topology one-partition has none"

@@ -1,0 +1,228 @@
+"""Quantities: exact values, exact refusals, and what is written is read back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies import units
+from topologies.units import QueueLimit, UnitError
+
+NOT_NEGATIVE = st.integers(min_value=0, max_value=units.MAX_VALUE)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (units.parse_duration, "20 ms", 20_000_000),
+        (units.parse_duration, "1.5 s", 1_500_000_000),
+        (units.parse_duration, "300us", 300_000),
+        (units.parse_duration, "10 ns", 10),
+        (units.parse_duration, "2 min", 120_000_000_000),
+        (units.parse_duration, "1 h", 3_600_000_000_000),
+        (units.parse_duration, "0.1 us", 100),
+        (units.parse_duration, 0, 0),
+        (units.parse_offset, "-5 ms", -5_000_000),
+        (units.parse_rate, "10 Mbit/s", 10_000_000),
+        (units.parse_rate, "1 Gbit/s", 1_000_000_000),
+        (units.parse_rate, "64 kbit/s", 64_000),
+        (units.parse_rate, "1.25 MB/s", 10_000_000),
+        (units.parse_size, "64 kB", 64_000),
+        (units.parse_size, "64 KiB", 65_536),
+        (units.parse_size, "1500 B", 1500),
+        (units.parse_ratio, "1 %", 0.01),
+        (units.parse_ratio, "0.5 %", 0.005),
+        (units.parse_ratio, "100 %", 1.0),
+        (units.parse_ratio, 0, 0.0),
+        (units.parse_frames, "20 frames", 20),
+        (units.parse_frames, "1 frame", 1),
+        (units.parse_burst, "2.5 frames", 2.5),
+        (units.parse_queue, "20 frames", QueueLimit(frames=20)),
+        (units.parse_queue, "64 kB", QueueLimit(size_bytes=64_000)),
+        (units.parse_queue, "unlimited", QueueLimit()),
+        (units.parse_event_rate, "50 /s", 50.0),
+        (units.parse_event_rate, "0.5/s", 0.5),
+        (units.parse_drift, "-50 ppm", -50.0),
+        (units.parse_drift, "10 ppb", 0.01),
+    ],
+)
+def test_reads_quantities(parse: Callable[[object], object], text: object, value: object) -> None:
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "sentence"),
+    [
+        (
+            units.parse_duration,
+            "5 Mbit/s",
+            "expected a duration such as '20 ms' (units: ns, us, ms, s, min, h), got '5 Mbit/s'",
+        ),
+        (units.parse_duration, 5, "expected a duration such as '20 ms' (units: ns, us, ms, s, min, h), got 5"),
+        (units.parse_duration, None, "expected a duration such as '20 ms' (units: ns, us, ms, s, min, h), got nothing"),
+        (units.parse_duration, True, "expected a duration such as '20 ms' (units: ns, us, ms, s, min, h), got true"),
+        (
+            units.parse_duration,
+            ["1 s"],
+            "expected a duration such as '20 ms' (units: ns, us, ms, s, min, h), got a list",
+        ),
+        (units.parse_duration, "0.5 ns", "expected a whole multiple of 1 ns, got '0.5 ns'"),
+        (units.parse_duration, "-1 s", "expected a duration that is not negative, got '-1 s'"),
+        (
+            units.parse_duration,
+            "300 h 5",
+            "expected a duration such as '20 ms' (units: ns, us, ms, s, min, h), got '300 h 5'",
+        ),
+        (units.parse_duration, "9223372037 s", "expected a duration of a sensible size, got '9223372037 s'"),
+        (
+            units.parse_rate,
+            "10 Mbps",
+            "expected a rate such as '10 Mbit/s' (units: bit/s, kbit/s, Mbit/s, Gbit/s, B/s, kB/s, MB/s, GB/s), "
+            "got '10 Mbps'",
+        ),
+        (units.parse_rate, "0 bit/s", "expected a rate above 0, got '0 bit/s'"),
+        (units.parse_rate, "0.1 bit/s", "expected a whole multiple of 1 bit/s, got '0.1 bit/s'"),
+        (
+            units.parse_ratio,
+            0.01,
+            "expected a ratio such as '1 %' (a plain number is not taken: 0.01 could mean 1 % or 0.01 %), got 0.01",
+        ),
+        (units.parse_ratio, "101 %", "expected a ratio between 0 % and 100 %, got '101 %'"),
+        (units.parse_ratio, "-1 %", "expected a ratio between 0 % and 100 %, got '-1 %'"),
+        (
+            units.parse_size,
+            "64 kb",
+            "expected a size such as '1500 B' (units: B, kB, MB, GB, KiB, MiB, GiB), got '64 kb'",
+        ),
+        (
+            units.parse_queue,
+            20,
+            "expected a queue limit such as '20 frames' or '64 kB' "
+            "(units: frames, B, kB, MB, GB, KiB, MiB, GiB; or unlimited), got 20",
+        ),
+        (units.parse_queue, "0 frames", "expected at least 1 frame, got '0 frames'"),
+        (units.parse_queue, "0 B", "expected a queue of at least 1 B, got '0 B'"),
+        (units.parse_frames, "1.5 frames", "expected a whole multiple of 1 frame, got '1.5 frames'"),
+        (units.parse_burst, "0.5 frames", "expected a mean burst of at least 1 frame, got '0.5 frames'"),
+        (units.parse_event_rate, "50 Hz", "expected an event rate such as '50 /s' (units: /s), got '50 Hz'"),
+        (units.parse_event_rate, "-1 /s", "expected an event rate that is not negative, got '-1 /s'"),
+    ],
+)
+def test_says_what_is_allowed(parse: Callable[[object], object], text: object, sentence: str) -> None:
+    with pytest.raises(UnitError) as caught:
+        parse(text)
+    assert str(caught.value) == sentence
+
+
+def test_arithmetic_does_not_round() -> None:
+    digits_beyond_the_default_context = "1.0000000000000000000000000000001 s"
+    with pytest.raises(UnitError, match="whole multiple of 1 ns"):
+        units.parse_duration(digits_beyond_the_default_context)
+    assert units.parse_duration("0.000000003 s") == 3
+
+
+@given(NOT_NEGATIVE)
+def test_duration_round_trip(duration_ns: int) -> None:
+    assert units.parse_duration(units.format_duration(duration_ns)) == duration_ns
+
+
+@given(st.integers(min_value=-units.MAX_VALUE, max_value=units.MAX_VALUE))
+def test_offset_round_trip(offset_ns: int) -> None:
+    assert units.parse_offset(units.format_duration(offset_ns)) == offset_ns
+
+
+@given(st.integers(min_value=1, max_value=units.MAX_VALUE))
+def test_rate_round_trip(rate_bps: int) -> None:
+    assert units.parse_rate(units.format_rate(rate_bps)) == rate_bps
+
+
+@given(NOT_NEGATIVE)
+def test_size_round_trip(size_bytes: int) -> None:
+    assert units.parse_size(units.format_size(size_bytes)) == size_bytes
+
+
+@given(st.floats(min_value=1e-9, max_value=1.0) | st.just(0.0))
+def test_ratio_round_trip(ratio: float) -> None:
+    assert units.parse_ratio(units.format_ratio(ratio)) == ratio
+
+
+@given(st.floats(min_value=1.0, max_value=1e9))
+def test_burst_round_trip(frames: float) -> None:
+    assert units.parse_burst(units.format_frames(frames)) == frames
+
+
+@given(st.floats(min_value=1e-6, max_value=1e9) | st.just(0.0))
+def test_event_rate_round_trip(rate_per_s: float) -> None:
+    assert units.parse_event_rate(units.format_event_rate(rate_per_s)) == rate_per_s
+
+
+@given(st.floats(min_value=-1e6, max_value=1e6).filter(lambda drift: drift == 0 or abs(drift) > 1e-9))
+def test_drift_round_trip(drift_ppm: float) -> None:
+    assert units.parse_drift(units.format_drift(drift_ppm)) == drift_ppm
+
+
+@given(
+    st.one_of(
+        st.builds(QueueLimit, frames=st.integers(min_value=1, max_value=10**9)),
+        st.builds(QueueLimit, size_bytes=st.integers(min_value=1, max_value=10**12)),
+        st.just(QueueLimit()),
+    )
+)
+def test_queue_round_trip(queue: QueueLimit) -> None:
+    assert units.parse_queue(units.format_queue(queue)) == queue
+
+
+@pytest.mark.parametrize(
+    ("text", "formatted"),
+    [
+        ("1500 us", "1.5 ms"),
+        ("90 s", "90 s"),
+        ("999 ns", "999 ns"),
+        ("0 s", "0 ns"),
+    ],
+)
+def test_formats_in_the_largest_fitting_unit(text: str, formatted: str) -> None:
+    assert units.format_duration(units.parse_duration(text)) == formatted
+
+
+def test_formats_sizes_in_the_shorter_way() -> None:
+    assert [units.format_size(size) for size in (64_000, 65_536, 256_000, 1024, 1, 0)] == [
+        "64 kB", "64 KiB", "256 kB", "1 KiB", "1 B", "0 B",
+    ]  # fmt: skip
+
+
+ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.text())
+
+
+@given(ANYTHING)
+@pytest.mark.parametrize(
+    "parse",
+    [
+        units.parse_duration,
+        units.parse_offset,
+        units.parse_rate,
+        units.parse_size,
+        units.parse_ratio,
+        units.parse_frames,
+        units.parse_burst,
+        units.parse_queue,
+        units.parse_event_rate,
+        units.parse_drift,
+    ],
+)
+def test_anything_is_read_or_refused_in_one_line(parse: Callable[[object], object], anything: object) -> None:
+    try:
+        parse(anything)
+    except UnitError as error:
+        assert "\n" not in str(error)
+        assert len(str(error)) < 300
+
+
+@given(st.integers(min_value=0, max_value=10**6), st.sampled_from(sorted(units.DURATION.factors)))
+def test_the_pattern_for_editors_agrees_with_the_parser(number: int, unit: str) -> None:
+    assert re.fullmatch(units.DURATION.pattern, f"{number} {unit}")
+    assert not re.fullmatch(units.DURATION.pattern, f"{number} {unit}x")
