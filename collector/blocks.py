@@ -185,15 +185,18 @@ class Reader:
         return Interfaces(layout=self.layout, byte_order=self.byte_order, ports=tuple(self._ports))
 
     def read_head(self) -> int:
-        """Read the section header and the interfaces that lead the file; the byte of the first other block, if any."""
-        if self.layout is Layout.PCAP:
-            return self.offset
-        for block in self._blocks():
-            if block.kind not in (SECTION_HEADER, INTERFACE_DESCRIPTION):
-                self._file.seek(block.offset)
-                self.offset = block.offset
-                return block.offset
-            self._take(block)
+        """Read the section header and the interfaces that lead the file; the byte behind the last whole one of them.
+
+        CutOffError when not even the section header is whole.
+        """
+        while self.layout is Layout.PCAPNG and self._peek_kind() in (SECTION_HEADER, INTERFACE_DESCRIPTION):
+            try:
+                self._take(next(self._blocks()))
+            except CutOffError:
+                if not self.offset:
+                    raise
+                break
+        self._file.seek(self.offset)
         return self.offset
 
     def __iter__(self) -> Iterator[Packet]:
@@ -215,6 +218,13 @@ class Reader:
         self._file.seek(offset)
         self.offset = offset
         return next(self._blocks())
+
+    def _peek_kind(self) -> int | None:
+        """The kind of the block that comes next; None when the file ends before it says so."""
+        self._file.seek(self.offset)
+        head = self._file.read(4)
+        self._file.seek(self.offset)
+        return struct.unpack(self.byte_order + "I", head)[0] if len(head) == 4 else None
 
     def _identify(self) -> tuple[Layout, str]:
         head = self._file.read(PCAP_HEADER_BYTES)

@@ -7,7 +7,7 @@ fits all. A window is filled with zeros behind what was captured, and nothing ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from collector.records import (
     ENVELOPE_DTYPE,
     ETHERNET_DTYPE,
     IPV4_DTYPE,
+    LOCAL_KINDS,
+    MAX_RECORDS,
     MESSAGE_COLUMNS,
     MESSAGE_DTYPE,
     PROTOCOL_MAGIC,
@@ -34,7 +36,10 @@ from collector.records import (
     UDP_DTYPE,
     WINDOW_DTYPE,
     WORD_SIZE,
+    Event,
+    Flag,
     Frames,
+    Kind,
 )
 from collector.walk import Buffer, Mask, Offsets, gather
 
@@ -83,8 +88,7 @@ def decode_inner(buffer: memoryview | Buffer, columns: Columns) -> Columns:
     is_message = lower & (columns["inner"] != 0) & (room >= MESSAGE_DTYPE.itemsize)
     is_message &= offset + room <= len(view)
     head = _gather(view, np.where(is_message, offset, 0), MESSAGE_DTYPE)
-    length = MESSAGE_DTYPE.itemsize + WORD_SIZE * head["words"].astype(np.int64) + head["length"]
-    is_message &= length == room
+    is_message &= _is_message(head, room)
     result: Columns = {
         column.name: np.where(is_message, head[_MESSAGE_FIELDS[column.name]], 0).astype(column.dtype)
         for column in MESSAGE_COLUMNS
@@ -116,8 +120,7 @@ def decode_trace(buffer: memoryview | Buffer, frames: Frames) -> Columns:
     header_at = decoder.payload_offset[rows]
     header = _gather(view, header_at, TRACE_HEADER_DTYPE)
     count = header["count"].astype(np.int64)
-    datagram = np.repeat(np.arange(len(rows)), count)
-    place = np.arange(len(datagram)) - np.repeat(np.cumsum(count) - count, count)
+    datagram, place = _spread(count)
     at = header_at[datagram] + TRACE_HEADER_DTYPE.itemsize + place * RECORD_DTYPE.itemsize
     record = _gather(view, at, RECORD_DTYPE)
     result: Columns = {
@@ -256,25 +259,61 @@ class _Decoder:
         self.payload_offset = np.where(self.is_udp, frames.offset + self._shift + _HEADERS, 0)
 
     def _find_ours(self, view: Buffer) -> None:
+        """Which datagrams are ours: exactly those that node.wire and node.trace accept, whatever their group."""
         port = np.where(self.is_udp, self._window["udp"]["dst"], 0)
+        to_protocol, to_trace = port == PROTOCOL_PORT, port == TRACE_PORT
         envelope, message = self._window["envelope"], self._window["message"]
         captured = self._frames.captured - self._shift - _HEADERS
-        declared = _DATAGRAM_HEADERS + WORD_SIZE * message["words"].astype(np.int64) + message["length"]
-        self.is_protocol = (port == PROTOCOL_PORT) & (envelope["magic"] == PROTOCOL_MAGIC)
-        self.is_protocol &= (envelope["version"] == PROTOCOL_VERSION) & (declared == self.payload_length)
-        self.is_protocol &= captured >= _DATAGRAM_HEADERS
-        to_trace = port == TRACE_PORT
+        self.is_protocol = to_protocol & (captured >= _DATAGRAM_HEADERS)
+        self.is_protocol &= (envelope["magic"] == PROTOCOL_MAGIC) & (envelope["version"] == PROTOCOL_VERSION)
+        self.is_protocol &= envelope["reserved"] == 0
+        self.is_protocol &= _is_message(message, self.payload_length - ENVELOPE_DTYPE.itemsize)
         self.is_trace = np.zeros(len(self._frames), np.bool_)
         rows = np.flatnonzero(to_trace & (captured >= np.maximum(self.payload_length, TRACE_HEADER_DTYPE.itemsize)))
         if len(rows):
-            self.is_trace[rows] = self._is_trace_datagram(view, rows)
-        self.is_undecodable = ((port == PROTOCOL_PORT) & ~self.is_protocol) | (to_trace & ~self.is_trace)
+            self.is_trace[rows] = _is_trace_datagram(view, self.payload_offset[rows], self.payload_length[rows])
+        self.is_undecodable = (to_protocol & ~self.is_protocol) | (to_trace & ~self.is_trace)
 
-    def _is_trace_datagram(self, view: Buffer, rows: npt.NDArray[np.intp]) -> Mask:
-        header = _gather(view, self.payload_offset[rows], TRACE_HEADER_DTYPE)
-        declared = TRACE_HEADER_DTYPE.itemsize + RECORD_DTYPE.itemsize * header["count"].astype(np.int64)
-        is_ours = (header["magic"] == TRACE_MAGIC) & (header["version"] == TRACE_VERSION)
-        return np.asarray(is_ours & (declared == self.payload_length[rows]))
+
+def _is_message(head: npt.NDArray[Any], size: npt.NDArray[np.integer[Any]]) -> Mask:
+    """True where `head` is a message of that many bytes which node.wire accepts."""
+    declared = MESSAGE_DTYPE.itemsize + WORD_SIZE * head["words"].astype(np.int64) + head["length"]
+    is_message = _IS_WIRE_KIND[head["kind"]] & _IS_INNER_KIND[head["inner"]] & (declared == size)
+    return np.asarray(is_message & (head["spare"] == 0) & ((head["flags"] & ~_ALL_FLAGS) == 0))
+
+
+def _is_trace_datagram(view: Buffer, offset: Offsets, size: npt.NDArray[np.integer[Any]]) -> Mask:
+    """True where a trace datagram of that many bytes lies which node.trace accepts."""
+    header = _gather(view, offset, TRACE_HEADER_DTYPE)
+    count = header["count"].astype(np.int64)
+    is_good = (header["magic"] == TRACE_MAGIC) & (header["version"] == TRACE_VERSION)
+    is_good &= (count >= 1) & (count <= MAX_RECORDS)
+    is_good &= TRACE_HEADER_DTYPE.itemsize + RECORD_DTYPE.itemsize * count == size
+    rows = np.flatnonzero(is_good)
+    datagram, place = _spread(count[rows])
+    event_at = offset[rows][datagram] + TRACE_HEADER_DTYPE.itemsize + place * RECORD_DTYPE.itemsize
+    is_good[rows[datagram[~_IS_EVENT[view[event_at]]]]] = False
+    return np.asarray(is_good)
+
+
+def _spread(count: Offsets) -> tuple[npt.NDArray[np.intp], Offsets]:
+    """For things that hold `count` items each: the row of the thing, and the place in it, of every item."""
+    row = np.repeat(np.arange(len(count)), count)
+    return row, np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+
+
+def _members(values: Iterable[int]) -> Mask:
+    """A table of 256 that is true at these values of a byte."""
+    table = np.zeros(256, np.bool_)
+    table[list(values)] = True
+    return table
+
+
+_WIRE_KINDS = set(Kind) - LOCAL_KINDS
+_IS_WIRE_KIND = _members(_WIRE_KINDS)
+_IS_INNER_KIND = _members(_WIRE_KINDS | {Kind.APPLICATION})
+_IS_EVENT = _members(Event)
+_ALL_FLAGS = np.uint8(sum(Flag))
 
 
 def _windows(view: Buffer, offset: Offsets, captured: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint8]:
@@ -297,7 +336,7 @@ def _windows(view: Buffer, offset: Offsets, captured: npt.NDArray[np.integer[Any
 
 
 def _gather(view: Buffer, offset: Offsets, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """One item at each offset; the caller has made sure that they lie inside the buffer, and an empty one gives zeros."""
+    """One item at each offset; the caller has made sure that they lie inside; an empty buffer gives zeros."""
     if len(view) < dtype.itemsize:
         return np.zeros(len(offset), dtype)
     items = gather(view, np.minimum(offset, len(view) - dtype.itemsize), f"V{dtype.itemsize}")

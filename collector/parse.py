@@ -392,7 +392,7 @@ def _scaled(ticks: npt.NDArray[np.uint64], resolution: int, offset_s: int) -> np
     elif power <= 9:
         scaled = ticks * np.uint64(10 ** (9 - power)) if power < 9 else ticks
     else:
-        scaled = ticks // np.uint64(10 ** min(power - 9, 19))
+        scaled = ticks // np.uint64(10 ** (power - 9)) if power < 29 else np.zeros_like(ticks)
     offset_ns = offset_s * 10**9 % 2**64
     return (scaled + np.uint64(offset_ns)).view(np.int64) if offset_ns else scaled.view(np.int64)
 

@@ -31,7 +31,7 @@ from node.trace import (
     Event,
     Level,
 )
-from node.wire import ENVELOPE, MESSAGE, WORD_SIZE, Field, Flag, Kind
+from node.wire import ENVELOPE, LOCAL_KINDS, MESSAGE, WORD_SIZE, Field, Flag, Kind
 from node.wire import MAGIC as PROTOCOL_MAGIC
 from node.wire import VERSION as PROTOCOL_VERSION
 
@@ -43,6 +43,7 @@ __all__ = [
     "ETHERNET_LINK_TYPE",
     "FRAME_ROW",
     "INDEX_SUFFIX",
+    "LOCAL_KINDS",
     "MAX_RECORDS",
     "MESSAGE_DTYPE",
     "NANOSECOND_RESOLUTION",

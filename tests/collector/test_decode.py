@@ -1,0 +1,329 @@
+"""What frames say, held against the codec of node.wire and node.trace and against the shared byte vectors."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector import records
+from collector.decode import (
+    Columns,
+    decode_frames,
+    decode_inner,
+    decode_stamp,
+    decode_trace,
+    udp_checksum_is_good,
+)
+from collector.records import DECODED_ROW, TRACE_ROW, CaptureError, Frames, Kind
+from node import trace, wire
+from node.errors import RemoteError
+from tests.collector.captures import (
+    PROTOCOL_PORT,
+    TRACE_PORT,
+    datagram,
+    trace_datagram,
+    traffic,
+    udp_frame,
+    vectors,
+)
+from topologies import model
+
+
+def _frames(frames: list[bytes], captured: list[int] | None = None) -> tuple[memoryview, Frames]:
+    """These frames, one behind the other and nothing behind the last."""
+    kept = captured or [len(frame) for frame in frames]
+    data = b"".join(frame[:size] for frame, size in zip(frames, kept, strict=True))
+    sizes = np.array(kept, np.int32)
+    return memoryview(data), Frames(
+        time_ns=np.arange(len(frames), dtype=np.int64),
+        interface=np.zeros(len(frames), np.int32),
+        direction=np.ones(len(frames), np.int8),
+        length=np.array([len(frame) for frame in frames], np.int32),
+        captured=sizes,
+        offset=(np.cumsum(sizes) - sizes).astype(np.int64),
+        stop=len(data),
+    )
+
+
+def _decode(*frames: bytes) -> Columns:
+    return decode_frames(*_frames(list(frames)))
+
+
+def test_numbers_shared_with_other_rooms() -> None:
+    assert records.PROTOCOL_PORT == model.PROTOCOL_PORT
+    assert records.TRACE_PORT == model.TRACE_PORT
+    assert records.TRACE_MAC == model.TRACE_MAC
+    assert records.PROTOCOL_MAGIC == wire.MAGIC
+    assert records.TRACE_MAGIC == trace.TRACE_MAGIC
+    assert issubclass(CaptureError, Exception)
+
+
+def test_columns_are_those_of_the_contract() -> None:
+    columns = _decode(*traffic(20))
+    assert list(columns) == [column.name for column in DECODED_ROW]
+    for column in DECODED_ROW:
+        assert columns[column.name].dtype == column.dtype, column.name
+    view, frames = _frames([udp_frame(trace_datagram(1), port=TRACE_PORT)])
+    rows = decode_trace(view, frames)
+    assert list(rows) == [column.name for column in TRACE_ROW]
+    for column in TRACE_ROW:
+        assert rows[column.name].dtype == column.dtype, column.name
+
+
+def test_only_the_columns_that_are_asked_for() -> None:
+    view, frames = _frames(traffic(3))
+    assert list(decode_frames(view, frames, ["seq", "ip_src"])) == ["ip_src", "seq"]
+    with pytest.raises(ValueError, match="no such column: sequence"):
+        decode_frames(view, frames, ["sequence"])
+
+
+def test_no_frames_at_all() -> None:
+    columns = _decode()
+    assert {len(values) for values in columns.values()} == {0}
+    assert {len(values) for values in decode_trace(*_frames([])).values()} == {0}
+
+
+def test_headers() -> None:
+    columns = _decode(udp_frame(datagram(5)))
+    assert columns["eth_dst"].tolist() == [0x01005E4D0001]
+    assert columns["eth_src"].tolist() == [0x020B00010001]
+    assert columns["ethertype"].tolist() == [0x0800]
+    assert columns["ip_src"].tolist() == [0x0A010001]
+    assert columns["ip_dst"].tolist() == [0xEF4D0001]
+    assert columns["ip_proto"].tolist() == [17]
+    assert (columns["udp_src"][0], columns["udp_dst"][0]) == (7700, 7700)
+    assert (columns["payload_offset"][0], columns["payload_length"][0]) == (42, len(datagram(5)))
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
+
+
+@pytest.mark.parametrize("vector", vectors("datagrams"), ids=lambda vector: vector["name"])
+def test_vectors_of_datagrams(vector: dict[str, Any]) -> None:
+    view, frames = _frames([udp_frame(bytes.fromhex(vector["hex"]))])
+    columns = decode_frames(view, frames)
+    assert columns["is_protocol"].tolist() == [True]
+    assert columns["is_undecodable"].tolist() == [False]
+    for name, value in vector["envelope"].items():
+        assert columns[name][0] == value, name
+    level, expected = columns, vector["message"]
+    while expected is not None:
+        _assert_message(level, expected)
+        stamp_at = level["payload_offset"] + _message_bytes(expected) + (16 if level is columns else 0)
+        payload = bytes.fromhex(expected["payload_hex"])
+        assert bytes(view[stamp_at[0] :]) == payload
+        level = decode_inner(view, level)
+        nested = vector["nested"] if expected is vector["message"] else None
+        assert level["is_message"].tolist() == [nested is not None]
+        expected = nested
+
+
+def _message_bytes(message: dict[str, Any]) -> int:
+    return 20 + 8 * len(message["words"])
+
+
+def _assert_message(columns: Columns, expected: dict[str, Any]) -> None:
+    assert Kind(columns["kind"][0]).name == expected["kind"]
+    assert Kind(columns["inner"][0]).name == expected["inner"]
+    for name in ("flags", "origin", "incarnation"):
+        assert columns[name][0] == expected[name], name
+    assert columns["seq"][0] == _signed(expected["seq"])
+    assert columns["words"][0] == len(expected["words"])
+    assert columns["message_length"][0] == len(expected["payload_hex"]) // 2
+
+
+@pytest.mark.parametrize("vector", vectors("malformed"), ids=lambda vector: vector["name"])
+def test_vectors_of_malformed_datagrams(vector: dict[str, Any]) -> None:
+    columns = _decode(udp_frame(bytes.fromhex(vector["hex"])))
+    is_of_another_group = vector["reason"] == "OTHER_GROUP"  # a capture does not know which group is ours
+    assert columns["is_protocol"].tolist() == [is_of_another_group]
+    assert columns["is_undecodable"].tolist() == [not is_of_another_group]
+    assert is_of_another_group or columns["kind"].tolist() == [0]
+
+
+@pytest.mark.parametrize("vector", vectors("trace"), ids=lambda vector: vector["name"])
+def test_vectors_of_trace(vector: dict[str, Any]) -> None:
+    data = bytes.fromhex(vector["hex"])
+    view, frames = _frames([udp_frame(datagram()), udp_frame(data, port=TRACE_PORT)])
+    assert decode_frames(view, frames)["is_trace"].tolist() == [False, True]
+    rows = decode_trace(view, frames)
+    header, expected = trace.decode_trace(data)
+    assert len(rows["event"]) == len(expected)
+    assert set(rows["frame"].tolist()) == {1}
+    assert rows["record"].tolist() == list(range(header.first, header.first + header.count))
+    for name in ("group", "node", "node_incarnation"):
+        assert set(rows[name].tolist()) == {getattr(header, name)}
+    for name in ("event", "detail", "origin", "incarnation", "extra", "number", "at_ns", "clock_ns", "value"):
+        assert rows[name].tolist() == [_signed(getattr(record, name)) for record in expected], name
+
+
+@pytest.mark.parametrize("vector", vectors("malformed-trace"), ids=lambda vector: vector["name"])
+def test_vectors_of_malformed_trace(vector: dict[str, Any]) -> None:
+    view, frames = _frames([udp_frame(bytes.fromhex(vector["hex"]), port=TRACE_PORT)])
+    columns = decode_frames(view, frames)
+    assert columns["is_trace"].tolist() == [False]
+    assert columns["is_undecodable"].tolist() == [True]
+    assert not len(decode_trace(view, frames)["event"])
+
+
+def _is_accepted(data: bytes, port: int) -> bool:
+    try:
+        if port == PROTOCOL_PORT:
+            wire.decode_datagram(data)
+        else:
+            trace.decode_trace(data)
+    except RemoteError:
+        return False
+    return True
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_columns_and_codec_accept_the_same_bytes(data: st.DataObject) -> None:
+    port = data.draw(st.sampled_from([PROTOCOL_PORT, TRACE_PORT]))
+    whole = bytearray(datagram(9, payload=b"payload!") if port == PROTOCOL_PORT else trace_datagram(4, (1, 4, 8)))
+    for _ in range(data.draw(st.integers(0, 3))):
+        whole[data.draw(st.integers(0, 40)) % len(whole)] = data.draw(st.integers(0, 255))
+    payload = bytes(whole[: data.draw(st.integers(len(whole) - 3, len(whole)))])
+    columns = _decode(udp_frame(payload, port=port))
+    is_ours = columns["is_protocol" if port == PROTOCOL_PORT else "is_trace"]
+    assert is_ours.tolist() == [_is_accepted(payload, port)]
+    assert columns["is_undecodable"].tolist() == [not is_ours[0]]
+
+
+@pytest.mark.parametrize("tags", [(), (0x8100,), (0x88A8, 0x8100)])
+@pytest.mark.parametrize("options", [b"", b"\x94\x04\0\0", bytes(40)])
+def test_vlan_tags_and_ip_options_are_passed_over(tags: tuple[int, ...], options: bytes) -> None:
+    odd = udp_frame(datagram(7), tags=tags, ip_options=options)
+    odd_trace = udp_frame(trace_datagram(8), port=TRACE_PORT, tags=tags, ip_options=options)
+    view, frames = _frames([udp_frame(datagram(6)), odd, odd_trace, udp_frame(datagram(9))])
+    columns = decode_frames(view, frames)
+    assert columns["is_protocol"].tolist() == [True, True, False, True]
+    assert columns["is_trace"].tolist() == [False, False, True, False]
+    assert columns["seq"].tolist() == [6, 7, 0, 9]
+    assert columns["ethertype"].tolist() == [0x0800] * 4
+    assert columns["payload_offset"][1] - frames.offset[1] == 42 + 4 * len(tags) + len(options)
+    assert decode_trace(view, frames)["record"].tolist() == [8, 9]
+
+
+def test_frames_that_are_not_udp() -> None:
+    arp = bytes.fromhex("ffffffffffff020b000100010806") + bytes(28)
+    raw = bytes.fromhex("0180c200000e020b0001000188b5")
+    tcp = bytearray(udp_frame(datagram(1)))
+    tcp[23] = 6
+    later = udp_frame(datagram(1), fragment=100)
+    old = bytearray(udp_frame(datagram(1)))
+    old[14] = 0x65
+    columns = _decode(arp, raw, bytes(tcp), later, bytes(old))
+    assert not columns["is_protocol"].any()
+    assert not columns["is_undecodable"].any()
+    assert columns["udp_dst"].tolist() == [-1] * 5
+    assert columns["ip_proto"].tolist() == [-1, -1, 6, 17, -1]
+    assert columns["ethertype"].tolist() == [0x0806, 0x88B5, 0x0800, 0x0800, 0x0800]
+    assert columns["payload_offset"].tolist() == [0] * 5
+
+
+def test_a_whole_capture_cut_to_every_length_never_reads_the_neighbour() -> None:
+    frame = udp_frame(datagram(77, payload=bytes(30)))
+    lengths = list(range(len(frame) + 1))
+    columns = decode_frames(*_frames([frame] * len(lengths), lengths))
+    assert columns["is_protocol"].tolist() == [size >= 78 for size in lengths]
+    assert columns["eth_src"][0] == 0
+    assert (columns["udp_dst"] >= 0).tolist() == [size >= 42 for size in lengths]
+    assert (columns["ip_proto"] >= 0).tolist() == [size >= 34 for size in lengths]
+
+
+def test_trace_cut_by_a_snap_length_is_undecodable() -> None:
+    frame = udp_frame(trace_datagram(1), port=TRACE_PORT)
+    columns = decode_frames(*_frames([frame, frame], [len(frame) - 1, len(frame)]))
+    assert columns["is_trace"].tolist() == [False, True]
+    assert columns["is_undecodable"].tolist() == [True, False]
+
+
+def test_headers_whose_lengths_contradict_leave_no_payload() -> None:
+    long_udp = bytearray(udp_frame(datagram(1)))
+    long_udp[38:40] = struct.pack(">H", 2000)
+    short_udp = bytearray(udp_frame(datagram(1)))
+    short_udp[38:40] = struct.pack(">H", 7)
+    long_ip = bytearray(long_udp)
+    long_ip[16:18] = struct.pack(">H", 65535)
+    columns = _decode(bytes(long_udp), bytes(short_udp), bytes(long_ip))
+    assert columns["payload_length"].tolist() == [0, 0, 0]
+    assert columns["is_undecodable"].tolist() == [True] * 3
+
+
+def test_padding_behind_the_datagram_is_not_payload() -> None:
+    columns = _decode(udp_frame(datagram(1)) + bytes(20))
+    assert columns["is_protocol"].tolist() == [True]
+    assert columns["payload_length"].tolist() == [len(datagram(1))]
+
+
+@settings(max_examples=200, deadline=None)
+@given(frames=st.lists(st.binary(max_size=120), max_size=12), tail=st.binary(max_size=10))
+def test_noise_never_breaks_the_decoder(frames: list[bytes], tail: bytes) -> None:
+    view, rows = _frames(frames)
+    columns = decode_frames(view, rows)
+    decode_trace(view, rows)
+    decode_inner(view, decode_inner(view, columns))
+    udp_checksum_is_good(view, columns)
+    assert {len(values) for values in columns.values()} == {len(frames)}
+
+
+@settings(max_examples=200, deadline=None)
+@given(changes=st.lists(st.tuples(st.integers(12, 60), st.integers(0, 255)), max_size=8), cut=st.integers(0, 100))
+def test_changed_headers_never_break_the_decoder(changes: list[tuple[int, int]], cut: int) -> None:
+    frame = bytearray(udp_frame(datagram(3), tags=(0x8100,), ip_options=b"\x94\x04\0\0"))
+    for place, value in changes:
+        frame[place] = value
+    view, rows = _frames([bytes(frame)] * 2, [len(frame), min(cut, len(frame))])
+    columns = decode_frames(view, rows)
+    end = columns["payload_offset"] + columns["payload_length"]
+    assert (end <= rows.offset + rows.length).all()
+    udp_checksum_is_good(view, columns)
+
+
+def test_nested_messages_to_any_depth() -> None:
+    application = struct.pack(">HHI", 4, 2, 99) + b"text"
+
+    def message(kind: int, inner: int, seq: int, words: int, payload: bytes) -> bytes:
+        head = struct.pack(">BBBBHHHHQ", kind, 0, inner, 0, 4, 2, words, len(payload), seq)
+        return head + bytes(8 * words) + payload
+
+    inmost = message(0x23, 0, 33, 0, application)
+    middle = message(0x22, 0x23, 22, 1, inmost)
+    outer = message(0x10, 0x22, 11, 2, middle)
+    envelope = struct.pack(">HBBIHHI", 0x6F62, 1, 0, 7, 3, 1, 5)
+    liar = message(0x10, 0x22, 12, 0, inmost[:-1])
+    view, frames = _frames([udp_frame(envelope + outer), udp_frame(datagram(1)), udp_frame(envelope + liar)])
+    first = decode_frames(view, frames)
+    second = decode_inner(view, first)
+    third = decode_inner(view, second)
+    fourth = decode_inner(view, third)
+    assert first["seq"].tolist() == [11, 1, 12]
+    assert second["is_message"].tolist() == [True, False, False]
+    assert second["seq"].tolist() == [22, 0, 0]
+    assert third["seq"].tolist() == [33, 0, 0]
+    assert not fourth["is_message"].any()
+    at = third["payload_offset"] + 20
+    stamp = decode_stamp(view, at, third["message_length"])
+    assert stamp["is_stamp"].tolist() == [True, False, False]
+    assert (stamp["origin"][0], stamp["incarnation"][0], stamp["number"][0]) == (4, 2, 99)
+
+
+def test_udp_checksums() -> None:
+    good = [udp_frame(datagram(n, payload=bytes(range(n))), with_checksum=True) for n in range(1, 40)]
+    none = udp_frame(datagram(3))
+    raw = bytes.fromhex("0180c200000e020b0001000188b5")
+    view, frames = _frames([*good, none, raw])
+    assert udp_checksum_is_good(view, decode_frames(view, frames)).tolist() == [True] * 40 + [False]
+    for bit in range(8 * 42, 8 * len(good[5])):
+        flipped = bytearray(good[5])
+        flipped[bit // 8] ^= 1 << bit % 8
+        view, frames = _frames([bytes(flipped)])
+        assert not udp_checksum_is_good(view, decode_frames(view, frames)).any()

@@ -1,0 +1,130 @@
+"""Lanes find the same boundaries as a serial walk, whatever the payloads pretend to be."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector import walk as walk_module
+from collector.blocks import Layout
+from collector.walk import walk
+from tests.collector.captures import block, packet, pcap
+
+
+def _serially(data: bytes, layout: Layout, start: int = 0) -> list[int]:
+    """The plain loop that `walk` must agree with."""
+    offsets, at = [], start
+    while at < len(data):
+        length = (
+            struct.unpack_from("<I", data, at + 4)[0]
+            if layout is Layout.PCAPNG
+            else 16 + struct.unpack_from("<I", data, at + 8)[0]
+        )
+        offsets.append(at)
+        at += length
+    return offsets
+
+
+def _walk(data: bytes, layout: Layout = Layout.PCAPNG, start: int = 0) -> list[int]:
+    found = walk(np.frombuffer(data, np.uint8), start=start, end=len(data), layout=layout, byte_order="<")
+    assert found.problem == ""
+    assert found.stop == len(data)
+    offsets: list[int] = found.offsets.tolist()
+    return offsets
+
+
+@pytest.fixture
+def short_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many lanes in little data."""
+    monkeypatch.setattr(walk_module, "LANE_BYTES", 1 << 11)
+    monkeypatch.setattr(walk_module, "SEARCH_BYTES", 1 << 10)
+    monkeypatch.setattr(walk_module, "SEARCH_STEP_BYTES", 1 << 8)
+
+
+pytestmark = pytest.mark.usefixtures("short_lanes")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_sizes(seed: int) -> None:
+    rng = random.Random(seed)
+    data = b"".join(packet(rng.randbytes(rng.choice([20, 64, 300, 1500]))) for _ in range(400))
+    assert _walk(data) == _serially(data, Layout.PCAPNG)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_sizes_of_pcap(seed: int) -> None:
+    rng = random.Random(seed)
+    data = pcap(rng.randbytes(rng.choice([20, 64, 300, 1500])) for _ in range(400))
+    assert _walk(data, Layout.PCAP, 24) == _serially(data, Layout.PCAP, 24)
+
+
+@pytest.mark.parametrize("shift", range(4))
+@pytest.mark.parametrize("layout", [Layout.PCAPNG, Layout.PCAP])
+def test_payloads_that_are_captures_do_not_deceive(layout: Layout, shift: int) -> None:
+    inner = packet(bytes(100)) if layout is Layout.PCAPNG else pcap([bytes(100)])[24:]
+    frame = bytes(shift) + inner * 9
+    data = b"".join(packet(frame) for _ in range(200)) if layout is Layout.PCAPNG else pcap([frame] * 200)
+    start = 0 if layout is Layout.PCAPNG else 24
+    assert _walk(data, layout, start) == _serially(data, layout, start)
+
+
+def test_lanes_without_any_boundary() -> None:
+    """Blocks that are no packets are never guessed: all of it is one lane. One block may span many lanes."""
+    data = block("<", 0xBAD, bytes(60_000)) * 3 + block("<", 10, bytes(8)) * 900 + packet(bytes(40)) * 500
+    assert _walk(data) == _serially(data, Layout.PCAPNG)
+
+
+def test_smallest_blocks() -> None:
+    data = (block("<", 10, b"") * 50 + packet(b"")) * 100
+    assert _walk(data) == _serially(data, Layout.PCAPNG)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_damage_anywhere_stops_at_the_same_block_as_a_serial_walk(data: st.DataObject) -> None:
+    blocks = [packet(bytes(60 + 4 * (n % 9))) for n in range(600)]
+    broken = data.draw(st.integers(0, 599))
+    field = data.draw(st.sampled_from([4, -4]))
+    value = data.draw(st.sampled_from([0, 4, 13, 1 << 20, 1 << 31]))
+    body = bytearray(blocks[broken])
+    body[field : field + 4 or None] = struct.pack("<I", value)
+    blocks[broken] = bytes(body)
+    offsets = np.cumsum([0, *(len(b) for b in blocks)])
+    raw = np.frombuffer(b"".join(blocks), np.uint8)
+    found = walk(raw, start=0, end=len(raw), layout=Layout.PCAPNG, byte_order="<")
+    assert found.offsets.tolist() == offsets[:broken].tolist()
+    assert found.stop == offsets[broken]
+    assert found.problem
+
+
+@settings(max_examples=40, deadline=None)
+@given(cut=st.integers(1, 50_000))
+def test_cut_off_file_stops_at_the_last_whole_block(cut: int) -> None:
+    whole = b"".join(packet(bytes(60 + 4 * (n % 9))) for n in range(600))
+    raw = np.frombuffer(whole[:cut], np.uint8)
+    found = walk(raw, start=0, end=len(raw), layout=Layout.PCAPNG, byte_order="<")
+    offsets = [*_serially(whole, Layout.PCAPNG), len(whole)]
+    count = sum(offset <= cut for offset in offsets) - 1
+    assert found.offsets.tolist() == offsets[:count]
+    assert found.stop == offsets[count]
+    assert found.truncated == (cut != offsets[count])
+    assert found.problem == ("" if cut == offsets[count] else f"cut off at byte {offsets[count]}")
+
+
+def test_blocks_may_reach_past_the_end_of_the_range() -> None:
+    data = packet(bytes(60)) * 100
+    size = len(data) // 100
+    raw = np.frombuffer(data, np.uint8)
+    found = walk(raw, start=0, end=size * 3 + 1, layout=Layout.PCAPNG, byte_order="<")
+    assert found.offsets.tolist() == [0, size, 2 * size, 3 * size]
+    assert found.stop == 4 * size
+
+
+def test_a_range_outside_the_buffer_is_our_own_mistake() -> None:
+    with pytest.raises(ValueError, match="does not lie in a buffer of 10 bytes"):
+        walk(np.zeros(10, np.uint8), start=0, end=11, layout=Layout.PCAPNG, byte_order="<")
