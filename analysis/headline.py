@@ -1,0 +1,161 @@
+"""The verdict and the key numbers of a run in words, the same for the report and for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from analysis import words
+from analysis.verdict import Verdict, at_best, merge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """The run's verdict and why."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyNumber:
+    """One number of the first row. `alarming` when it is a reason to look closer."""
+
+    label: str
+    value: str
+    note: str
+    alarming: bool = False
+
+
+def verdict_of(value: object) -> Verdict:
+    """What a file says, or UNKNOWN when it says nothing that we know."""
+    return next((verdict for verdict in Verdict if verdict.value == value), Verdict.UNKNOWN)
+
+
+def headline(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Headline:
+    """The summary's verdict, but never better than the manifest allows, with the reasons of both."""
+    reasons = words.texts(summary.get("reasons"))
+    verdict = verdict_of(summary.get("verdict"))
+    if not summary:
+        reasons.append("the capture has not been analysed")
+    status = words.clean(manifest.get("status"), 40) or "not recorded"
+    invalid = words.texts(manifest.get("invalid"))
+    if status != "complete":
+        verdict = at_best(verdict, Verdict.UNKNOWN)
+        error = words.clean(manifest.get("error"))
+        reasons.append(f"the run is {status}" + (f": {error}" if error else ""))
+    if invalid:
+        verdict = at_best(verdict, Verdict.UNKNOWN)
+        reasons += invalid
+    if verdict is not Verdict.PASS and not reasons:
+        reasons = _broken(summary)
+    return Headline(verdict=verdict, reasons=tuple(dict.fromkeys(reasons)))
+
+
+def promised_in_short(summary: Mapping[str, Any]) -> str:
+    """`5 of 6 promised properties hold, 2 of 2 expectations are met`"""
+    properties = words.mapping(summary.get("properties")).values()
+    promised = [verdict_of(p.get("verdict")) for p in properties if isinstance(p, Mapping) and p.get("promised")]
+    expected = [verdict_of(condition.get("verdict")) for condition in words.objects(summary.get("expect"))]
+    parts = []
+    if promised:
+        noun = "promised property holds" if len(promised) == 1 else "promised properties hold"
+        parts.append(f"{promised.count(Verdict.PASS)} of {len(promised)} {noun}")
+    if expected:
+        noun = "expectation is met" if len(expected) == 1 else "expectations are met"
+        parts.append(f"{expected.count(Verdict.PASS)} of {len(expected)} {noun}")
+    return ", ".join(parts)
+
+
+def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
+    """The numbers that a reader wants first, in the order of the report. Missing ones read `–`."""
+    latency, traffic = words.mapping(summary.get("latency")), words.mapping(summary.get("traffic"))
+    return [
+        KeyNumber(
+            label="Latency p50",
+            value=words.milliseconds(latency.get("p50_ms")),
+            note=f"mean {words.milliseconds(latency.get('mean_ms'))}",
+        ),
+        KeyNumber(
+            label="Latency p99",
+            value=words.milliseconds(latency.get("p99_ms")),
+            note=f"slowest {words.milliseconds(latency.get('max_ms'))}",
+        ),
+        _deliveries(words.mapping(summary.get("messages"))),
+        KeyNumber(
+            label="Dummy rate",
+            value=words.significant(traffic.get("dummy_rate")),
+            note=f"dummies per message; {words.count(traffic.get('dummy'))} sent",
+        ),
+        KeyNumber(
+            label="Control overhead",
+            value=words.percent(traffic.get("control_ratio")),
+            note=f"{words.count(traffic.get('control'))} of {words.count(traffic.get('datagrams'))} datagrams",
+        ),
+        KeyNumber(
+            label="Wire bytes per delivery",
+            value=words.significant(traffic.get("wire_bytes_per_delivery")),
+            note=f"{words.significant(traffic.get('datagrams_per_message'))} datagrams per message",
+        ),
+        _loss(summary),
+        _drops(words.mapping(summary.get("capture"))),
+    ]
+
+
+def _broken(summary: Mapping[str, Any]) -> list[str]:
+    """What made the verdict, when the summary gives no reasons of its own."""
+    wanted = [
+        (f"{words.clean(name, 40)}: {words.clean(value.get('reason')) or 'violated'}", verdict_of(value.get("verdict")))
+        for name, value in words.mapping(summary.get("properties")).items()
+        if isinstance(value, Mapping) and value.get("promised")
+    ]
+    wanted += [
+        (f"not met: {words.clean(value.get('condition'))}", verdict_of(value.get("verdict")))
+        for value in words.objects(summary.get("expect"))
+    ]
+    worst = merge(verdict for _, verdict in wanted)
+    return [reason for reason, verdict in wanted if verdict is worst and worst is not Verdict.PASS]
+
+
+def _deliveries(messages: Mapping[str, Any]) -> KeyNumber:
+    made, expected = words.number(messages.get("deliveries")), words.number(messages.get("deliveries_expected"))
+    return KeyNumber(
+        label="Deliveries",
+        value=words.count(made),
+        note=f"of {words.count(expected)} expected; {words.count(messages.get('submitted'))} messages",
+        alarming=made is not None and expected is not None and made < expected,
+    )
+
+
+def _loss(summary: Mapping[str, Any]) -> KeyNumber:
+    """Frames-weighted over all ports and intervals in which a loss was asked for."""
+    label = "Loss asked → realised"
+    if not words.objects(summary.get("links")):
+        return KeyNumber(label=label, value=words.MISSING, note="no link was measured")
+    frames = asked = realised = 0.0
+    ports = set()
+    for link in words.objects(summary.get("links")):
+        ratio = words.number(words.mapping(link.get("asked")).get("loss_ratio"))
+        seen, weight = words.number(link.get("loss_ratio")), words.number(link.get("frames"))
+        if ratio and seen is not None and weight:
+            frames, asked, realised = frames + weight, asked + weight * ratio, realised + weight * seen
+            ports.add((words.clean(link.get("node")), words.clean(link.get("direction"))))
+    if not frames or not math.isfinite(asked + realised):
+        return KeyNumber(label=label, value="none", note="no loss was asked for")
+    return KeyNumber(
+        label=label,
+        value=f"{words.significant(100 * asked / frames)} → {words.percent(realised / frames)}",
+        note=f"{words.count(frames)} frames at {words.plural(len(ports), 'port')}",
+    )
+
+
+def _drops(capture: Mapping[str, Any]) -> KeyNumber:
+    dropped, gaps = words.number(capture.get("kernel_dropped_frames")), words.number(capture.get("trace_gaps"))
+    return KeyNumber(
+        label="Capture drops",
+        value=words.count(dropped),
+        note=f"of {words.count(capture.get('frames'))} frames; {words.count(gaps)} trace gaps",
+        alarming=bool(dropped) or bool(gaps),
+    )

@@ -1,0 +1,351 @@
+"""Rows of the report's tables: a run's values, already in words. Pure; the template only lays them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from markupsafe import Markup
+
+from analysis import plot_spread, witness, words
+from analysis.headline import verdict_of
+from analysis.report_files import RunFiles
+from analysis.report_time import FaultWindow, Phases
+from analysis.verdict import Verdict, merge
+
+MAX_ROWS: Final = 1200
+"""Of one table; 30 nodes with ten intervals have 600."""
+
+
+class Fact(NamedTuple):
+    """One entry of the report's head."""
+
+    name: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Asked against realised. `asked` is empty when nothing was asked for."""
+
+    asked: str
+    realised: str
+    glyph: Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyRow:
+    """One direction of one port over one interval."""
+
+    node: str
+    direction: str
+    interval: str
+    frames: str
+    cells: Mapping[str, Cell]
+    verdict: Verdict
+    reason: str
+    impaired: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """The accuracy certificate: rows, the columns that any row needs, and what it says in one sentence."""
+
+    rows: Sequence[AccuracyRow]
+    columns: Sequence[str]
+    sentence: str
+    verdict: Verdict
+    left_out: int
+
+    @property
+    def impaired(self) -> list[AccuracyRow]:
+        return [row for row in self.rows if row.impaired]
+
+    @property
+    def clear(self) -> list[AccuracyRow]:
+        return [row for row in self.rows if not row.impaired]
+
+    @property
+    def troubled(self) -> list[AccuracyRow]:
+        return [row for row in self.rows if row.verdict is not Verdict.PASS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConservationRow:
+    """Where the frames offered at one port went."""
+
+    node: str
+    direction: str
+    counts: Sequence[str]
+    unexplained: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PropertyRow:
+    """One property of the run."""
+
+    name: str
+    promised: bool
+    checked: str
+    violations: str
+    verdict: Verdict
+    reason: str
+    witness: witness.WitnessView | None
+    picture: Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectationRow:
+    """One condition of the experiment."""
+
+    condition: str
+    value: str
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRow:
+    """One fault: when it was asked for, issued and in effect."""
+
+    number: str
+    kind: str
+    what: str
+    where: str
+    asked: str
+    issued: str
+    effective: str
+    late: str
+    ended: str
+    lasts: bool
+
+
+COLUMNS: Final = {
+    "delay": "Delay, ms: p50 / p99",
+    "jitter": "Jitter, ms",
+    "loss": "Loss, % [interval]",
+    "burst": "Burst, frames",
+    "duplicate": "Duplicates, %",
+    "rate": "Rate",
+}
+"""Of the accuracy table, in their order, with their heads."""
+
+CONSERVATION: Final = ("offered", "arrived", "dropped_delay_line", "dropped_queue", "dropped_cut")
+
+
+def accuracy(summary: Mapping[str, Any], phases: Phases) -> Accuracy:
+    """The certificate. Its verdict is the worst of its rows; UNKNOWN without rows."""
+    links = words.objects(summary.get("links"))
+    rows = [_accuracy_row(link, phases) for link in links[:MAX_ROWS]]
+    counts = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
+    parts = [
+        f"{counts[Verdict.PASS]:,} of {words.plural(len(rows), 'interval')} as asked",
+        f"{counts[Verdict.FAIL]:,} not" if counts[Verdict.FAIL] else "",
+        f"{counts[Verdict.UNKNOWN]:,} cannot be told" if counts[Verdict.UNKNOWN] else "",
+    ]
+    return Accuracy(
+        rows=rows,
+        columns=[name for name in COLUMNS if any(row.cells[name].asked for row in rows)],
+        sentence=", ".join(part for part in parts if part),
+        verdict=merge(row.verdict for row in rows) if rows else Verdict.UNKNOWN,
+        left_out=len(links) - len(rows),
+    )
+
+
+def conservation(summary: Mapping[str, Any]) -> list[ConservationRow]:
+    """Offered = arrived + dropped, per cause; a port with frames that nothing explains fails."""
+    return [
+        ConservationRow(
+            node=words.clean(entry.get("node"), 60),
+            direction=_direction(entry),
+            counts=[words.count(entry.get(name)) for name in CONSERVATION],
+            unexplained=words.count(entry.get("unexplained")),
+            verdict=_explained(entry.get("unexplained")),
+        )
+        for entry in words.objects(summary.get("conservation"))[:MAX_ROWS]
+    ]
+
+
+def properties(summary: Mapping[str, Any]) -> list[PropertyRow]:
+    """Promised ones first, in the order of the file."""
+    given = [(name, words.mapping(value)) for name, value in words.mapping(summary.get("properties")).items()]
+    given.sort(key=lambda item: not item[1].get("promised"))
+    return [_property(words.clean(name, 60), value, index) for index, (name, value) in enumerate(given[:100])]
+
+
+def expectations(summary: Mapping[str, Any]) -> list[ExpectationRow]:
+    return [
+        ExpectationRow(
+            condition=words.clean(entry.get("condition")),
+            value=_value(entry.get("value")),
+            verdict=verdict_of(entry.get("verdict")),
+            reason=words.clean(entry.get("reason")),
+        )
+        for entry in words.objects(summary.get("expect"))[:200]
+    ]
+
+
+def faults(windows: Sequence[FaultWindow]) -> list[FaultRow]:
+    return [
+        FaultRow(
+            number=window.number,
+            kind=window.kind,
+            what=window.what,
+            where=window.where,
+            asked=words.seconds(window.asked_s),
+            issued=words.seconds(window.issued_s),
+            effective=words.seconds(window.effective_s),
+            late=words.MISSING if window.late_ms is None else f"{window.late_ms:+.1f} ms",
+            ended=words.seconds(window.until_s) if window.until_s is not None else "end of run" if window.lasts else "",
+            lasts=window.lasts,
+        )
+        for window in windows[:MAX_ROWS]
+    ]
+
+
+def facts(run: RunFiles, phases: Phases) -> list[Fact]:
+    """What was run, by whom, where: the head of the report. Empty ones are left out."""
+    manifest = run.manifest
+    kernel, protocol = words.mapping(manifest.get("kernel")), words.mapping(manifest.get("protocol"))
+    dissemination = words.clean(manifest.get("dissemination"), 40)
+    given = [
+        Fact("Protocol", words.clean(protocol.get("name"), 60), words.clean(protocol.get("parameters"))),
+        Fact("Network", *_network(run)),
+        Fact("Workload", workload(words.mapping(manifest.get("workload"))), _joined("sent by", dissemination, " ")),
+        Fact("Load", words.seconds(phases.load_end_s, 1) if phases.load_end_s else "", _drained(phases)),
+        Fact("World", words.clean(manifest.get("world"), 40), ""),
+        Fact("Kernel", words.clean(kernel.get("picked"), 40), words.clean(kernel.get("why"))),
+        Fact("Run", words.clean(manifest.get("run"), 120) or run.path.name, _started(manifest)),
+        Fact("Seed", words.clean(manifest.get("seed"), 40), ""),
+    ]
+    return [fact for fact in given if fact.value]
+
+
+def workload(given: Mapping[str, Any]) -> str:
+    """`poisson, 50 /s, 512 B, from 4 nodes`"""
+    senders = given.get("senders")
+    parts = [
+        words.clean(given.get("kind"), 40),
+        f"{words.plain(given['rate_per_s'])} /s" if words.number(given.get("rate_per_s")) else "",
+        words.size(given["size_bytes"]) if words.number(given.get("size_bytes")) else "",
+        f"from {words.plural(len(senders), 'node')}" if isinstance(senders, list) else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _accuracy_row(link: Mapping[str, Any], phases: Phases) -> AccuracyRow:
+    asked = words.mapping(link.get("asked"))
+    start, end = phases.seconds(link.get("from_ns")), phases.seconds(link.get("until_ns"))
+    burst = words.significant(link.get("loss_burst_frames"))
+    return AccuracyRow(
+        node=words.clean(link.get("node"), 60),
+        direction=_direction(link),
+        interval=f"{words.seconds(start, 1).removesuffix(' s')} to {words.seconds(end, 1).removesuffix(' s')}",
+        frames=words.count(link.get("frames")),
+        cells={
+            "delay": _delay_cell(link, asked),
+            "jitter": _cell(_scaled(asked, "jitter_ns", 1e-6), words.significant(link.get("jitter_ms"))),
+            "loss": _loss_cell(link, asked),
+            "burst": _cell(words.number(asked.get("loss_burst_frames")), burst),
+            "duplicate": _cell(
+                _scaled(asked, "duplicate_ratio", 100), words.significant(_scaled(link, "duplicate_ratio", 100))
+            ),
+            "rate": _rate_cell(link, asked),
+        },
+        verdict=verdict_of(link.get("verdict")),
+        reason=words.clean(link.get("reason")),
+        impaired=bool(words.impairment(asked)),
+    )
+
+
+def _scaled(given: Mapping[str, Any], name: str, factor: float) -> float | None:
+    value = words.number(given.get(name))
+    return None if value is None else value * factor
+
+
+def _cell(asked: float | None, realised: str, glyph: Markup | None = None) -> Cell:
+    wanted = words.plain(asked) if asked else ""
+    return Cell(asked=wanted, realised=realised, glyph=glyph if wanted and glyph is not None else Markup(""))
+
+
+def _delay_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
+    delay_ms = _scaled(asked, "delay_ns", 1e-6)
+    p50, p99 = words.number(link.get("delay_p50_ms")), words.number(link.get("delay_p99_ms"))
+    if p50 is None or p99 is None:
+        return _cell(delay_ms, words.significant(p50))
+    realised = f"{words.significant(p50)} / {words.significant(p99)}"
+    return _cell(delay_ms, realised, plot_spread.interval_glyph(delay_ms or 0.0, p50, p50, p99))
+
+
+def _loss_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
+    wanted = _scaled(asked, "loss_ratio", 100)
+    realised, low, high = (_scaled(link, name, 100) for name in ("loss_ratio", "loss_low", "loss_high"))
+    if realised is None or low is None or high is None:
+        return _cell(wanted, words.significant(realised))
+    bounds = f" [{words.significant(low)}, {words.significant(high)}]" if wanted else ""
+    glyph = plot_spread.interval_glyph(wanted or 0.0, low, realised, high)
+    return _cell(wanted, words.significant(realised) + bounds, glyph)
+
+
+def _rate_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
+    wanted = words.number(asked.get("rate_bps"))
+    realised = words.bit_rate(link.get("rate_bps"))
+    return Cell(asked=words.bit_rate(wanted) if wanted else "", realised=realised, glyph=Markup(""))
+
+
+def _direction(entry: Mapping[str, Any]) -> str:
+    given = words.clean(entry.get("direction"), 24)
+    return words.DIRECTIONS.get(given, given)
+
+
+def _explained(unexplained: object) -> Verdict:
+    given = words.number(unexplained)
+    return Verdict.UNKNOWN if given is None else Verdict.FAIL if given else Verdict.PASS
+
+
+def _property(name: str, given: Mapping[str, Any], index: int) -> PropertyRow:
+    shown = witness.view(given.get("witness"))
+    return PropertyRow(
+        name=name.replace("_", " "),
+        promised=bool(given.get("promised")),
+        checked=words.count(given.get("checked")),
+        violations=words.count(given.get("violations")),
+        verdict=verdict_of(given.get("verdict")),
+        reason=words.clean(given.get("reason")) or ("a witness stands below" if shown else ""),
+        witness=shown,
+        picture=witness.drawing(shown, f"witness-{index}") if shown and shown.lanes else Markup(""),
+    )
+
+
+def _value(value: object) -> str:
+    return words.clean(value, 60) if words.number(value) is None else words.significant(value, 4)
+
+
+def _joined(first: str, second: str, by: str = ", ") -> str:
+    return by.join(part for part in (first, second) if part)
+
+
+def _network(run: RunFiles) -> tuple[str, str]:
+    if run.topology is None:
+        ports = words.objects(run.manifest.get("ports"))
+        return (words.plural(len(ports), "node") if ports else ""), ""
+    partitions = words.plural(len(run.topology.partitions), "partition")
+    return run.topology.name, f"{words.plural(len(run.topology), 'node')} in {partitions}"
+
+
+def _drained(phases: Phases) -> str:
+    if phases.load_end_s is None or phases.drained_s is None:
+        return ""
+    return f"everything delivered {words.seconds(phases.drained_s - phases.load_end_s, 2)} later"
+
+
+def _started(manifest: Mapping[str, Any]) -> str:
+    """Wall-clock time of the clock reading at the run's start."""
+    realtime_ns = words.number(words.mapping(manifest.get("clock")).get("realtime_ns"))
+    if not realtime_ns or not 0 < realtime_ns < 4e18:
+        return ""
+    return datetime.fromtimestamp(realtime_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,238 @@
+"""Numbers and names as people read them, the same in the report and on a terminal.
+
+What stands in a run directory may have been written by an enemy: every function here takes whatever JSON holds and
+returns one short clean line. A value that is missing or of the wrong kind reads `–`.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+MISSING: Final = "–"
+MAX_TEXT: Final = 300
+"""Characters of one text in the report; what is longer is no name and no sentence."""
+
+DIRECTIONS: Final[Mapping[str, str]] = {"to-node": "to node", "from-node": "from node"}
+
+
+def number(value: object) -> float | None:
+    """A finite number, or None. Texts and truth values are not numbers."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        result = float(value)
+    except OverflowError:
+        return None
+    return result if math.isfinite(result) else None
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value if it is a JSON object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def objects(value: object) -> list[Mapping[str, Any]]:
+    """The JSON objects of a list; anything else counts as an empty list."""
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def clean(value: object, limit: int = MAX_TEXT) -> str:
+    """One line without control, direction and format characters (terminal escapes, reversed names), cut at `limit`."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else _flat(value)
+    shown = "".join(" " if character.isspace() else character for character in text[: limit * 4])
+    shown = "".join(c for c in shown if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn"))
+    shown = " ".join(shown.split())
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def texts(value: object, limit: int = MAX_TEXT) -> list[str]:
+    """The list's items, each as one clean line; empty ones left out."""
+    lines = [clean(item, limit) for item in value] if isinstance(value, list | tuple) else []
+    return [line for line in lines if line]
+
+
+def count(value: object) -> str:
+    """`12,345`"""
+    given = number(value)
+    return MISSING if given is None else f"{given:,.0f}"
+
+
+def significant(value: object, digits: int = 3) -> str:
+    """Three significant digits without an exponent: `0.0123`, `5.14`, `1,230`."""
+    given = number(value)
+    if given is None:
+        return MISSING
+    if given == 0:
+        return "0"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(given))))
+    return f"{given:,.{min(places, 9)}f}"
+
+
+def milliseconds(value: object) -> str:
+    """`5.14 ms`, `1.23 s` from 1,000 ms on, `840 us` below 1 ms."""
+    given = number(value)
+    if given is None:
+        return MISSING
+    if abs(given) >= 1000:
+        return f"{significant(given / 1000)} s"
+    if 0 < abs(given) < 1:
+        return f"{significant(given * 1000)} us"
+    return f"{significant(given)} ms"
+
+
+def nanoseconds(value: object) -> str:
+    """A duration in ns, written like `milliseconds`."""
+    given = number(value)
+    return MISSING if given is None else milliseconds(given / 1e6)
+
+
+def seconds(value: object, places: int = 3) -> str:
+    given = number(value)
+    return MISSING if given is None else f"{given:,.{places}f} s"
+
+
+def percent(value: object, digits: int = 3) -> str:
+    """A ratio as `1.02 %`."""
+    given = number(value)
+    return MISSING if given is None else f"{significant(given * 100, digits)} %"
+
+
+def size(value: object) -> str:
+    """Bytes as `1.20 MB` (powers of ten, as the wire counts)."""
+    return _scaled(value, ("B", "kB", "MB", "GB", "TB"))
+
+
+def bit_rate(value: object) -> str:
+    """`9.98 Mbit/s`"""
+    return _scaled(value, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"))
+
+
+def plain(value: object) -> str:
+    """A number as somebody typed it: `5`, `2.5`, `0.1`."""
+    given = number(value)
+    return MISSING if given is None else f"{given:.6g}"
+
+
+def plural(value: int, one: str, many: str | None = None) -> str:
+    """`1 node`, `30 nodes`"""
+    return f"{value:,} {one if value == 1 else many or one + 's'}"
+
+
+def listed(names: Sequence[str], limit: int = 4) -> str:
+    """`p1/n1, p1/n2 and 8 more`"""
+    if len(names) <= limit:
+        return ", ".join(names)
+    return f"{', '.join(names[: limit - 1])} and {len(names) - limit + 1} more"
+
+
+def impairment(asked: object) -> list[str]:
+    """An impairment (fields of `topologies.model.Impairment`) as short phrases; empty when frames pass untouched."""
+    given = mapping(asked)
+    phrases = [_delay(given), _loss(given)]
+    for name, word in (
+        ("duplicate_ratio", "duplicated"),
+        ("reorder_ratio", "reordered"),
+        ("corrupt_ratio", "corrupted"),
+    ):
+        if number(given.get(name)):
+            phrases.append(f"{_share(given[name])} {word}")
+    phrases.append(_queue(given))
+    return [phrase for phrase in phrases if phrase]
+
+
+def fault(fault: Mapping[str, Any]) -> str:
+    """What a fault does, without where and when: `1 % loss, 5 ms`, `cut`, `crash`."""
+    kind = clean(fault.get("kind"), 24) or "fault"
+    parameters = mapping(fault.get("parameters"))
+    if kind == "impair":
+        return ", ".join(impairment(parameters)) or "impairment lifted"
+    if kind == "cut":
+        return _cut(parameters)
+    return kind
+
+
+def _cut(parameters: Mapping[str, Any]) -> str:
+    groups = parameters.get("groups")
+    if isinstance(groups, list) and groups:
+        return (
+            "cut " + " | ".join(_group(texts(group, 60)) for group in groups[:6]) + (" | …" if len(groups) > 6 else "")
+        )
+    pairs = parameters.get("pairs")
+    if isinstance(pairs, list) and pairs:
+        return f"cut {plural(len(pairs), 'one-way path')}"
+    return "cut"
+
+
+def _group(names: Sequence[str]) -> str:
+    """A side of a cut: its nodes when they are few, else its partitions and how many nodes they are."""
+    if len(names) <= 3:
+        return ", ".join(names) or "nobody"
+    partitions = list(dict.fromkeys(name.partition("/")[0] for name in names))
+    return f"{listed(partitions)} ({len(names)})"
+
+
+def _delay(given: Mapping[str, Any]) -> str:
+    delay_ns, jitter_ns = number(given.get("delay_ns")), number(given.get("jitter_ns"))
+    if not delay_ns and not jitter_ns:
+        return ""
+    phrase = f"{plain((delay_ns or 0) / 1e6)} ms"
+    if jitter_ns:
+        shape = clean(given.get("distribution"), 16)
+        phrase += f" ± {plain(jitter_ns / 1e6)} ms" + (f" ({shape})" if shape else "")
+    return phrase
+
+
+def _loss(given: Mapping[str, Any]) -> str:
+    if not number(given.get("loss_ratio")):
+        return ""
+    burst = number(given.get("loss_burst_frames")) or 1.0
+    return f"{_share(given['loss_ratio'])} loss" + (f" in bursts of {plain(burst)}" if burst > 1 else "")
+
+
+def _queue(given: Mapping[str, Any]) -> str:
+    rate_bps = number(given.get("rate_bps"))
+    if not rate_bps:
+        return ""
+    phrase = bit_rate(rate_bps)
+    if number(given.get("queue_frames")):
+        return f"{phrase}, queue {plural(int(given['queue_frames']), 'frame')}"
+    if number(given.get("queue_bytes")):
+        return f"{phrase}, queue {size(given['queue_bytes'])}"
+    return phrase
+
+
+def _share(ratio: object) -> str:
+    return f"{plain((number(ratio) or 0) * 100)} %"
+
+
+def _scaled(value: object, units: Sequence[str]) -> str:
+    given = number(value)
+    if given is None:
+        return MISSING
+    step = 0
+    while abs(given) >= 1000 and step < len(units) - 1:
+        given, step = given / 1000, step + 1
+    text = f"{given:,.0f}" if step == 0 else significant(given)
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {units[step]}"
+
+
+def _flat(value: object) -> str:
+    """A JSON value on one line, without letting a deep one recurse."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={_leaf(item)}" for key, item in list(value.items())[:32])
+    if isinstance(value, list | tuple):
+        return ", ".join(_leaf(item) for item in value[:32])
+    return _leaf(value)
+
+
+def _leaf(value: object) -> str:
+    if isinstance(value, str | int | float | bool) or value is None:
+        return str(value)[: 4 * MAX_TEXT]
+    if isinstance(value, Mapping):
+        return "{…}" if value else "{}"
+    return "[…]" if value else "[]"

@@ -1,0 +1,453 @@
+"""Run directories for the tests of whatever reads them: the file forms of docs/run-directory.md, numbers of a fixed seed.
+
+`quickstart` is four nodes with loss, delay and an overrun, all well; `three_partitions` is thirty nodes with a cut and a
+crash, and a violated total order. Both are written to a directory that the caller gives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from topologies import load
+
+START_NS = 3_600_000_000_000
+REALTIME_NS = 1_767_268_800_000_000_000
+LOAD_S = 20.0
+BIN_S = 0.2
+
+QUICKSTART = """\
+name: quickstart
+description: Four nodes on one switch, one of them lossy, one behind a narrow queue.
+partitions:
+  p1: {nodes: 4}
+impairments:
+  p1/*: {to-node: {delay: 5 ms, jitter: 1 ms}}
+  p1/n3: {to-node: {loss: 1 %}}
+"""
+
+THREE_PARTITIONS = """\
+name: three-partitions
+description: Three bus Ethernets of ten nodes each.
+partitions:
+  p1: {nodes: 10, bus: {rate: 10 Mbit/s, queue: 1000 frames}}
+  p2: {nodes: 10, bus: {rate: 10 Mbit/s, queue: 1000 frames}}
+  p3: {nodes: 10, bus: {rate: 10 Mbit/s, queue: 1000 frames}}
+links:
+  - {between: [p1, p2], rate: 1 Gbit/s}
+  - {between: [p2, p3], rate: 1 Gbit/s}
+  - {between: [p1, p3], rate: 1 Gbit/s, delay: 15 ms}
+impairments:
+  p1/*: {to-node: {delay: 2 ms}}
+  p2/n1..n3: {to-node: {loss: 2 %, burst: 3 frames}}
+"""
+
+QUICKSTART_FAULTS = (
+    ("impair", ["p1/n3"], "to-node", {"loss_ratio": 0.1, "delay_ns": 5_000_000, "jitter_ns": 1_000_000}, 4.0, 2),
+    ("impair", ["p1/n2"], "to-node", {"rate_bps": 500_000, "queue_frames": 20, "delay_ns": 5_000_000}, 7.0, 3),
+    (
+        "impair",
+        ["p1/n3"],
+        "to-node",
+        {"loss_ratio": 0.01, "delay_ns": 5_000_000, "jitter_ns": 1_000_000},
+        9.0,
+        None,
+    ),
+    ("impair", ["p1/n2"], "to-node", {"delay_ns": 5_000_000, "jitter_ns": 1_000_000}, 11.0, None),
+    ("pause", ["p1/n4"], None, {}, 14.0, 5),
+    ("resume", ["p1/n4"], None, {}, 15.5, None),
+)
+
+CUT_GROUPS = [[f"p{p}/n{n}" for p in ps for n in range(1, 11)] for ps in ((1,), (2, 3))]
+THREE_FAULTS = (
+    ("cut", [name for group in CUT_GROUPS for name in group], None, {"groups": CUT_GROUPS}, 5.0, 1),
+    ("heal", [name for group in CUT_GROUPS for name in group], None, {}, 8.0, None),
+    ("crash", ["p2/n4"], None, {}, 12.0, 3),
+    ("restart", ["p2/n4"], None, {}, 16.0, None),
+)
+
+
+def quickstart(path: Path) -> Path:
+    """Four nodes, everything kept: verdict `pass`."""
+    _write(path, QUICKSTART, QUICKSTART_FAULTS, failing=False)
+    return path
+
+
+def three_partitions(path: Path) -> Path:
+    """Thirty nodes, a cut and a crash, a violated total order: verdict `fail`."""
+    _write(path, THREE_PARTITIONS, THREE_FAULTS, failing=True)
+    return path
+
+
+def interrupted(path: Path) -> Path:
+    """What Ctrl-C leaves before the analysis: inputs, a manifest without an end, one fault, no tables."""
+    quickstart(path)
+    for name in ("summary.json", *(f"tables/{table}.parquet" for table in TABLES)):
+        (path / name).unlink()
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["status"] = "interrupted"
+    manifest["phases"] |= {"load_end_ns": None, "drained_ns": None, "end_ns": None}
+    edit_json(path / "manifest.json", manifest)
+    lines = (path / "faults.jsonl").read_text().splitlines()
+    (path / "faults.jsonl").write_text(lines[0] + "\n")
+    return path
+
+
+TABLES = ("latency_series", "traffic_series", "latency_cdf")
+
+
+def edit_json(path: Path, change: Mapping[str, Any]) -> None:
+    """Replace top-level keys of a JSON file."""
+    given = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(given | dict(change), indent=1))
+
+
+def _write(path: Path, topology_text: str, faults: Sequence[Any], *, failing: bool) -> None:
+    (path / "tables").mkdir(parents=True, exist_ok=True)
+    (path / "topology.yaml").write_text(topology_text)
+    (path / "experiment.yaml").write_text("name: made for a test\n")
+    topology = load.loads(topology_text)
+    names = [str(node.name) for node in topology.nodes()]
+    asked = {
+        str(node.name): {
+            "to-node": _set_fields(node.to_node),
+            "from-node": _set_fields(node.from_node),
+        }
+        for node in topology.nodes()
+    }
+    lines = [_fault(number, fault) for number, fault in enumerate(faults)]
+    (path / "faults.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = f"{topology.name}/1-20260101T120000Z"
+    edit_json(path / "manifest.json", _manifest(run, topology.name, names, asked))
+    random = np.random.default_rng(1)
+    edit_json(path / "summary.json", _summary(run, names, asked, lines, random, failing=failing))
+    _tables(path / "tables", names, lines, random)
+
+
+def _set_fields(impairment: Any) -> dict[str, Any]:
+    fields = {name: getattr(impairment, name) for name in impairment.__dataclass_fields__}
+    defaults = {name: field.default for name, field in impairment.__dataclass_fields__.items()}
+    plain = {name: getattr(value, "value", value) for name, value in fields.items() if value != defaults[name]}
+    return plain
+
+
+def _fault(number: int, fault: tuple[str, list[str], str | None, dict[str, Any], float, int | None]) -> dict[str, Any]:
+    kind, targets, direction, parameters, asked_s, until = fault
+    issued_ns = START_NS + int(asked_s * 1e9) + 800_000 + 150_000 * number
+    effective_ns = issued_ns + (1_900_000 if kind == "impair" else 11_400_000)
+    line = {
+        "id": number,
+        "kind": kind,
+        "targets": targets,
+        "parameters": parameters,
+        "asked_ns": int(asked_s * 1e9),
+        "issued_ns": issued_ns,
+        "effective_ns": effective_ns,
+        "until_id": until,
+        "readback": parameters if kind == "impair" else {},
+    }
+    return line | ({"direction": direction} if direction else {})
+
+
+def _manifest(run: str, topology: str, names: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
+    ends = {"load_end_ns": LOAD_S, "drained_ns": LOAD_S + 0.412, "end_ns": LOAD_S + 0.95}
+    return {
+        "format": 1,
+        "run": run,
+        "status": "complete",
+        "invalid": [],
+        "experiment": topology,
+        "question": "What do loss, delay and one overrun cost a sequencer, and does every member still deliver in one order?",
+        "seed": 1,
+        "group": 3735928559,
+        "protocol": {"name": "sequencer", "parameters": {"nack_delay_ms": 10, "window": 64}},
+        "promises": ["validity", "agreement", "integrity", "fifo", "total_order"],
+        "dissemination": "multicast",
+        "workload": {"kind": "poisson", "rate_per_s": 50.0, "size_bytes": 512, "senders": list(names)},
+        "expect": ["latency.p99_ms <= 200", "traffic.dummy_rate <= 0.05"],
+        "world": "netns",
+        "kernel": {
+            "picked": "uml",
+            "why": "the host has no sch_netem, and user-mode-linux is installed",
+            "probes": [
+                {
+                    "name": "host netem",
+                    "ok": False,
+                    "detail": "sch_netem is not in this kernel and no modules are installed",
+                },
+                {
+                    "name": "user-mode-linux",
+                    "ok": True,
+                    "detail": "/usr/bin/linux.uml, 6.1.158, with sch_netem and sch_tbf",
+                },
+                {"name": "docker daemon", "ok": False, "detail": "no daemon answers at /var/run/docker.sock"},
+            ],
+        },
+        "clock": {"monotonic_ns": START_NS, "realtime_ns": REALTIME_NS},
+        "phases": {"start_ns": START_NS} | {name: START_NS + int(at_s * 1e9) for name, at_s in ends.items()},
+        "ports": [{"node": name, "index": index} for index, name in enumerate(names)],
+        "asked": asked,
+        "capture": {"frames": 61_402, "bytes": 38_220_114, "kernel_dropped_frames": 0, "complete": True},
+        "nodes": [
+            {
+                "node": name,
+                "incarnation": 1,
+                "exit": 0,
+                "drained": True,
+                "submitted": 1000 + 7 * index,
+                "delivered": 4012,
+                "lag_max_ns": 2_100_000 + 90_000 * index,
+                "cpu_ns": 1_450_000_000,
+            }
+            for index, name in enumerate(names)
+        ],
+        "health": {"cpu_busy_ratio": 0.41, "steal_ratio": 0.012, "lag_max_ns": 2_370_000},
+        "versions": {
+            "orderbed": "0.1.0",
+            "python": "3.11.2",
+            "linux": "6.18.5",
+            "guest_linux": "6.1.158",
+            "pyspark": "4.3.0",
+        },
+    }
+
+
+def _summary(
+    run: str,
+    names: Sequence[str],
+    asked: Mapping[str, Any],
+    faults: Sequence[Mapping[str, Any]],
+    random: np.random.Generator,
+    *,
+    failing: bool,
+) -> dict[str, Any]:
+    by_member = [
+        {
+            "member": name,
+            "count": 4012,
+            "mean_ms": round(13.0 + 9 * random.random(), 3),
+            "p50_ms": round(10.6 + 3.2 * random.random(), 3),
+            "p99_ms": round(70 + 130 * random.random(), 3),
+        }
+        for name in names
+    ]
+    deliveries = 4012 * len(names)
+    return {
+        "format": 1,
+        "run": run,
+        "verdict": "fail" if failing else "pass",
+        "reasons": ["total_order: 3 violations"] if failing else [],
+        "properties": _properties(deliveries, failing=failing),
+        "expect": [
+            {"condition": "latency.p99_ms <= 200", "verdict": "pass", "value": 148.6, "reason": ""},
+            {
+                "condition": "traffic.dummy_rate <= 0.05",
+                "verdict": "fail" if failing else "pass",
+                "value": 0.0712 if failing else 0.0162,
+                "reason": "",
+            },
+        ],
+        "messages": {
+            "submitted": 4012,
+            "deliveries": deliveries,
+            "deliveries_expected": deliveries + (3 if failing else 0),
+        },
+        "latency": {
+            "count": deliveries,
+            "mean_ms": 17.42,
+            "variance_ms2": 812.4,
+            "p50_ms": 11.83,
+            "p90_ms": 24.7,
+            "p99_ms": 148.6,
+            "p999_ms": 402.2,
+            "max_ms": 1523.9,
+            "normalised_mean": 0.87,
+            "by_member": by_member,
+        },
+        "traffic": _traffic(),
+        "links": list(_links(names, asked, faults, random)),
+        "conservation": list(_conservation(names, random)),
+        "capture": {"frames": 61_402, "kernel_dropped_frames": 0, "trace_gaps": 0, "undecodable": 0},
+        "health": {"cpu_busy_ratio": 0.41, "lag_max_ms": 2.37},
+    }
+
+
+def _properties(checked: int, *, failing: bool) -> dict[str, Any]:
+    kept = {"verdict": "pass", "promised": True, "checked": checked, "violations": 0, "reason": "", "witness": None}
+    witness = {
+        "what": "two members deliver two messages in different orders",
+        "sentence": (
+            "two members deliver two messages in different orders: p1/n2 #417: p1/n1 delivers it at position 1,203; "
+            "p3/n7 #388: p1/n1 delivers it at position 1,204; p3/n7 #388: p2/n4 (incarnation 2) delivers it at "
+            "position 97; p1/n2 #417: p2/n4 (incarnation 2) delivers it at position 98"
+        ),
+        "places": [
+            _place("p1/n1", 1, "p1/n2", 417, 1203),
+            _place("p1/n1", 1, "p3/n7", 388, 1204),
+            _place("p2/n4", 2, "p3/n7", 388, 97),
+            _place("p2/n4", 2, "p1/n2", 417, 98),
+        ],
+    }
+    broken = kept | {"verdict": "fail", "violations": 3, "witness": witness}
+    unknown = kept | {"verdict": "unknown", "promised": False, "checked": 0, "reason": "not every member had drained"}
+    return {
+        "validity": kept,
+        "agreement": kept,
+        "uniform_agreement": unknown if failing else kept | {"promised": False},
+        "integrity": kept,
+        "fifo": kept,
+        "causal": kept | {"promised": False},
+        "total_order": broken if failing else kept,
+    }
+
+
+def _place(member: str, incarnation: int, origin: str, number: int, position: int) -> dict[str, Any]:
+    return {
+        "member": member,
+        "incarnation": incarnation,
+        "message": {"origin": origin, "incarnation": 1, "number": number},
+        "position": position,
+        "at_ns": START_NS + 9_000_000_000,
+    }
+
+
+def _traffic() -> dict[str, Any]:
+    kinds = (("RELIABLE_DATA", 4077), ("SEQUENCER_NUMBER", 3911), ("RELIABLE_HEARTBEAT", 811), ("RELIABLE_NACK", 203))
+    return {
+        "datagrams": 9002,
+        "application": 4012,
+        "control": 4714,
+        "dummy": 65,
+        "retransmission": 211,
+        "wire_bytes": 7_322_180,
+        "dummy_rate": 0.0162,
+        "control_ratio": 0.5237,
+        "wire_bytes_per_delivery": 456.3,
+        "datagrams_per_message": 2.24,
+        "by_kind": [{"kind": kind, "datagrams": count, "wire_bytes": count * 300} for kind, count in kinds],
+    }
+
+
+def _links(
+    names: Sequence[str], asked: Mapping[str, Any], faults: Sequence[Mapping[str, Any]], random: np.random.Generator
+) -> Iterable[dict[str, Any]]:
+    """One entry per port, direction and interval between the faults that changed the port."""
+    for name in names:
+        changes = [f for f in faults if f["kind"] == "impair" and name in f["targets"]]
+        edges = [START_NS, *(f["effective_ns"] for f in changes), START_NS + int(LOAD_S * 1e9)]
+        values = [asked[name]["to-node"], *(f["parameters"] for f in changes)]
+        for value, (start, end) in zip(values, pairwise(edges), strict=True):
+            yield _link(name, "to-node", value, start, end, random)
+        yield _link(name, "from-node", asked[name]["from-node"], START_NS, edges[-1], random)
+
+
+def _link(
+    name: str, direction: str, asked: Mapping[str, Any], start: int, end: int, random: np.random.Generator
+) -> dict[str, Any]:
+    frames = int((end - start) / 1e9 * 450)
+    loss = asked.get("loss_ratio", 0.0)
+    realised = random.binomial(frames, loss) / frames
+    spread = 2.576 * float(np.sqrt(max(realised * (1 - realised), 1e-9) / frames))
+    delay_ms = asked.get("delay_ns", 0) / 1e6
+    queued_ms = 180.0 if asked.get("rate_bps") else 0.0
+    overran = asked.get("queue_frames") is not None
+    return {
+        "node": name,
+        "direction": direction,
+        "from_ns": start,
+        "until_ns": end,
+        "frames": frames,
+        "asked": dict(asked),
+        "delay_p50_ms": round(delay_ms + 0.11 + 0.05 * random.random() + queued_ms, 3),
+        "delay_p99_ms": round(delay_ms + 0.42 + asked.get("jitter_ns", 0) / 1e6 + queued_ms * 1.9, 3),
+        "jitter_ms": round(asked.get("jitter_ns", 0) / 1e6 * 0.577, 3),
+        "loss_ratio": round(realised, 5),
+        "loss_low": round(max(realised - spread, 0), 5),
+        "loss_high": round(realised + spread, 5),
+        "loss_burst_frames": round(asked.get("loss_burst_frames", 1.0) * (0.97 + 0.06 * random.random()), 2),
+        "duplicate_ratio": 0.0,
+        "rate_bps": int(asked["rate_bps"] * 0.997) if "rate_bps" in asked else None,
+        "verdict": "unknown" if overran else "pass",
+        "reason": "the queue overran, so the delay holds waiting time" if overran else "",
+    }
+
+
+def _conservation(names: Sequence[str], random: np.random.Generator) -> Iterable[dict[str, Any]]:
+    for name in names:
+        for direction in ("to-node", "from-node"):
+            offered = 9000 if direction == "to-node" else 2250
+            lost = int(random.integers(0, 90)) if direction == "to-node" else 0
+            queued = 212 if name == "p1/n2" and direction == "to-node" else 0
+            yield {
+                "node": name,
+                "direction": direction,
+                "offered": offered,
+                "arrived": offered - lost - queued,
+                "dropped_delay_line": lost,
+                "dropped_queue": queued,
+                "dropped_cut": 0,
+                "unexplained": 0,
+            }
+
+
+def _tables(path: Path, names: Sequence[str], faults: Sequence[Mapping[str, Any]], random: np.random.Generator) -> None:
+    t_s = np.arange(0, LOAD_S + 0.4, BIN_S).round(3)
+    strain = np.ones(len(t_s))
+    silent = np.zeros(len(t_s), dtype=bool)
+    for fault in faults:
+        if fault["until_id"] is None:
+            continue
+        start = (fault["effective_ns"] - START_NS) / 1e9
+        until = (faults[fault["until_id"]]["effective_ns"] - START_NS) / 1e9
+        inside = (t_s >= start) & (t_s < until)
+        strain[inside] *= {"impair": 3.0, "pause": 1.4, "crash": 1.8, "cut": 6.0}[fault["kind"]]
+        silent |= (t_s >= start + 0.4) & (t_s < start + 1.2) if fault["kind"] == "cut" else False
+    _latency_series(path, t_s, strain, silent, random)
+    _traffic_series(path, t_s, strain, random)
+    _latency_cdf(path, names, random)
+
+
+def _latency_series(path: Path, t_s: Any, strain: Any, silent: Any, random: np.random.Generator) -> None:
+    p50 = 10.8 * strain**0.45 * random.normal(1, 0.03, len(t_s))
+    p99 = p50 + 14 * strain**1.7 * random.gamma(9, 1 / 9, len(t_s))
+    frame = pd.DataFrame(
+        {
+            "t_s": t_s,
+            "count": random.poisson(160, len(t_s)),
+            "p50_ms": p50,
+            "p99_ms": p99,
+            "max_ms": p99 * random.uniform(1.05, 1.9, len(t_s)),
+        }
+    )
+    frame[~silent].to_parquet(path / "latency_series.parquet", index=False)
+
+
+def _traffic_series(path: Path, t_s: Any, strain: Any, random: np.random.Generator) -> None:
+    means = {
+        "application": 40 * np.ones(len(t_s)),
+        "dummy": 0.8 * strain,
+        "control": 44 + 3 * strain,
+        "retransmission": 0.4 + 2.2 * (strain - 1),
+    }
+    frames = []
+    for name, mean in means.items():
+        datagrams = random.poisson(np.maximum(mean, 0))
+        frames.append(pd.DataFrame({"t_s": t_s, "class": name, "datagrams": datagrams, "wire_bytes": datagrams * 410}))
+    pd.concat(frames).to_parquet(path / "traffic_series.parquet", index=False)
+
+
+def _latency_cdf(path: Path, names: Sequence[str], random: np.random.Generator) -> None:
+    ratio = np.concatenate([np.linspace(0.0, 0.98, 80), np.linspace(0.981, 1.0, 40)])
+    frames = []
+    for name in names:
+        body = 8.0 + random.gamma(2.2, 2.4 + random.random(), 4000)
+        tail = np.where(random.random(4000) < 0.06, random.exponential(70, 4000), 0)
+        latency_ms = np.quantile(body + tail, ratio)
+        frames.append(pd.DataFrame({"member_name": name, "latency_ms": latency_ms, "ratio": ratio}))
+    pd.concat(frames).to_parquet(path / "latency_cdf.parquet", index=False)
