@@ -192,7 +192,7 @@ def _value(node: ast.expr, results: Mapping[str, Any]) -> Any:
 
 def _named(node: ast.expr, results: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Name):
-        return _field("the results", results, node.id)
+        return _field("this run", results, node.id)
     if isinstance(node, ast.Attribute):
         return _field(ast.unparse(node.value), _value(node.value, results), node.attr)
     assert isinstance(node, ast.Subscript)

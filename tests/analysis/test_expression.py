@@ -1,0 +1,242 @@
+"""Expressions over results: values, what is unknown and why, and that nothing outside the results can be reached."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.expression import (
+    ALLOWED,
+    MAX_TEXT,
+    Expression,
+    ExpressionError,
+    Unknown,
+    condition,
+    evaluate,
+    parse,
+    subject,
+)
+
+RESULTS: dict[str, Any] = {
+    "verdict": "pass",
+    "valid": True,
+    "latency": {
+        "p50_ms": 10.5,
+        "p99_ms": 61.2,
+        "jitter_ms": None,
+        "nothing": float("nan"),
+        "by_member": [{"member": "p1/n1", "p99_ms": 40.0}, {"member": "p1/n2", "p99_ms": 60.0}],
+    },
+    "properties": {"total_order": {"verdict": "pass", "violations": 0}},
+    "messages": {"submitted": 100, "deliveries": 400},
+    "links": [],
+    "runs": [{"latency": {"p50_ms": 1}}, {"latency": {"p50_ms": 2}}, {"latency": {"p50_ms": 4}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("latency.p99_ms", 61.2),
+        ("latency['p99_ms']", 61.2),
+        ("latency.by_member[1].member", "p1/n2"),
+        ("latency.by_member[-1]['p99_ms']", 60.0),
+        ("latency.by_member.p99_ms", [40.0, 60.0]),
+        ("max(latency.by_member.p99_ms)", 60.0),
+        ("max(runs.latency.p50_ms) / min(runs.latency.p50_ms)", 4.0),
+        ("sum(latency.by_member.p99_ms) / len(latency.by_member)", 50.0),
+        ("sum(links)", 0),
+        ("len(latency)", 5),
+        ("abs(-3)", 3),
+        ("min(3, 1, 2)", 1),
+        ("messages.deliveries / messages.submitted - 1", 3.0),
+        ("2 ** 10", 1024.0),
+        ("-messages.submitted + +1", -99),
+        ("  1 + 1  ", 2),
+        ("'text'", "text"),
+        ("not valid", False),
+    ],
+)
+def test_evaluates(text: str, value: object) -> None:
+    assert evaluate(parse(text), RESULTS) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("latency.p99_ms <= 80", True),
+        ("latency.p99_ms <= 60", False),
+        ("10 < latency.p50_ms < 11", True),
+        ("10 < latency.p50_ms < 10.2", False),
+        ("properties.total_order.verdict == 'pass'", True),
+        ("verdict != 'pass' or valid", True),
+        ("valid and messages.deliveries == 4 * messages.submitted", True),
+        ("not (valid and verdict == 'fail')", True),
+        ("valid == True", True),
+        ("'a' < 'b'", True),
+        ("1 == 1.0", True),
+    ],
+)
+def test_answers_conditions(text: str, answer: bool) -> None:
+    assert condition(parse(text), RESULTS) is answer
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("latency.p98_ms <= 80", "latency has no p98_ms; did you mean p99_ms?"),
+        ("latensy.p99_ms <= 80", "this run has no latensy; did you mean latency?"),
+        ("latency.p99_ms.x <= 80", "latency.p99_ms is 61.2 and has no x"),
+        ("latency.by_member[2].p99_ms > 0", "latency.by_member has 2 items, none at 2"),
+        ("latency.by_member[0.5] == 0", "latency.by_member has no place 0.5"),
+        ("latency.by_member[True] == 0", "latency.by_member has no place true"),
+        ("verdict[0] == 'p'", "verdict has no place 0"),
+        ("latency.jitter_ms < 5", "a value beside < was not measured"),
+        ("latency.nothing < 5", "a value beside < was not measured"),
+        ("latency.jitter_ms * 2 < 5", "a value in the formula was not measured"),
+        ("latency.nothing * 2 < 5", "a value in the formula was not measured"),
+        ("verdict < 5", "'pass' < 5 cannot be compared"),
+        ("valid == 1", "true == 1 cannot be compared"),
+        ("valid < True", "true < true cannot be compared"),
+        ("latency == latency", "a block of keys == a block of keys cannot be compared"),
+        ("verdict + 'x' == 'passx'", "'pass' is not a number"),
+        ("valid + 1 == 2", "true is not a number"),
+        ("1 / 0 == 1", "1 / 0 has no value"),
+        ("9 ** 9 ** 9 > 1", "9 ** 387420489.0 has no value"),
+        ("(-8) ** 0.5 > 1", "-8 ** 0.5 has no value"),
+        ("latency.p50_ms", "latency.p50_ms is 10.5, not a condition; compare it with something"),
+        ("verdict and valid", "'pass' is neither true nor false"),
+        ("not verdict", "'pass' is neither true nor false"),
+        ("max(links) > 1", "max of an empty list has no value"),
+        ("max(latency) > 1", "max takes a list, not a block of keys"),
+        ("sum(latency.by_member.member) > 1", "'p1/n1' is not a number"),
+        ("sum(3) > 1", "sum takes a list, not 3"),
+        ("abs(1, 2) > 1", "abs takes one number"),
+    ],
+)
+def test_says_why_it_cannot_tell(text: str, reason: str) -> None:
+    assert condition(parse(text), RESULTS) == Unknown(reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("latency.missing > 1 and not valid", False),
+        ("not valid and latency.missing > 1", False),
+        ("latency.missing > 1 or valid", True),
+        ("valid or latency.missing > 1", True),
+        ("not (latency.missing > 1 and not valid)", True),
+    ],
+)
+def test_an_unknown_part_does_not_matter_when_another_decides(text: str, answer: bool) -> None:
+    assert condition(parse(text), RESULTS) is answer
+
+
+@pytest.mark.parametrize("text", ["latency.missing > 1 and valid", "latency.missing > 1 or not valid"])
+def test_an_unknown_part_matters_when_nothing_else_decides(text: str) -> None:
+    assert condition(parse(text), RESULTS) == Unknown(reason="latency has no missing")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("latency.p99_ms <= 80", 61.2),
+        ("80 >= latency.p99_ms", 61.2),
+        ("5 < latency.p50_ms < 20", 10.5),
+        ("valid", True),
+        ("1 < 2", True),
+        ("latency.missing < 2", Unknown(reason="latency has no missing")),
+    ],
+)
+def test_the_subject_is_what_the_condition_is_about(text: str, value: object) -> None:
+    assert subject(parse(text), RESULTS) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", f"'' is no expression: invalid syntax (allowed: {ALLOWED})"),
+        ("a <", f"'a <' is no expression: invalid syntax (allowed: {ALLOWED})"),
+        ("__import__('os')", "only abs, min, max, len and sum can be called, not \"__import__('os')\""),
+        ("a.b()", "only abs, min, max, len and sum can be called, not 'a.b()'"),
+        ("max()", "only abs, min, max, len and sum can be called, not 'max()'"),
+        ("max(a, key=b)", "only abs, min, max, len and sum can be called, not 'max(a, key=b)'"),
+        ("[1, 2]", f"'[1, 2]' is not taken in an expression (allowed: {ALLOWED})"),
+        ("(x for x in y)", f"'(x for x in y)' is not taken in an expression (allowed: {ALLOWED})"),
+        ("lambda: 1", f"'lambda: 1' is not taken in an expression (allowed: {ALLOWED})"),
+        ("1 if a else 2", f"'1 if a else 2' is not taken in an expression (allowed: {ALLOWED})"),
+        ("f'{a}'", f"\"f'{{a}}'\" is not taken in an expression (allowed: {ALLOWED})"),
+        ("a[1:2]", f"'1:2' is not taken in an expression (allowed: {ALLOWED})"),
+        ("a in b", f"in is not taken in an expression (allowed: {ALLOWED})"),
+        ("a // b", f"floordiv is not taken in an expression (allowed: {ALLOWED})"),
+        ("~a", f"invert is not taken in an expression (allowed: {ALLOWED})"),
+        ("None", f"'None' is not taken in an expression (allowed: {ALLOWED})"),
+        ("b'x'", f"\"b'x'\" is not taken in an expression (allowed: {ALLOWED})"),
+        ("1j", f"'1j' is not taken in an expression (allowed: {ALLOWED})"),
+        ("-" * 100 + "1", "expected at most 64 nested operations in an expression"),
+        ("a" * 501, f"expected an expression of at most {MAX_TEXT} characters, got 501"),
+    ],
+)
+def test_refuses_everything_else(text: str, sentence: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(text)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("text", ["(" * 400, "a\0b", "'\\d' == verdict", "1if valid else 2"])
+def test_odd_texts_are_read_or_refused_without_warnings(text: str) -> None:
+    try:
+        parse(text)
+    except ExpressionError as error:
+        assert "is no expression" in str(error) or "is not taken" in str(error)
+
+
+def test_no_attribute_of_an_object_can_be_reached() -> None:
+    for text in ("latency.__class__ == 1", "verdict.upper == 1", "links.__len__ == 0", "runs.latency.keys == 1"):
+        assert isinstance(condition(parse(text), RESULTS), Unknown)
+
+
+@pytest.mark.parametrize(
+    ("text", "may_be"),
+    [("a <= 1", True), ("a", True), ("a.b[0]", True), ("not a", True), ("a and b", True), ("True", True),
+     ("a + 1", False), ("max(a)", False), ("-a", False), ("1", False), ("'x'", False)],
+)  # fmt: skip
+def test_knows_what_may_be_a_condition(text: str, may_be: bool) -> None:
+    assert parse(text).may_be_condition is may_be
+
+
+def test_an_expression_is_a_value() -> None:
+    expression = parse(" latency.p99_ms <= 80 ")
+    assert str(expression) == "latency.p99_ms <= 80"
+    assert expression == parse("latency.p99_ms <= 80")
+    assert len({expression, parse("latency.p99_ms <= 80"), parse("valid")}) == 2
+    copied: Expression = pickle.loads(pickle.dumps(expression))
+    assert condition(copied, RESULTS) is True
+
+
+@given(st.text(max_size=60) | st.text(alphabet="ab.()[]<>=+-*/'\"123 notandrmx,", max_size=60))
+def test_any_text_is_refused_or_evaluated(text: str) -> None:
+    try:
+        expression = parse(text)
+    except ExpressionError as error:
+        assert "\n" not in str(error)
+        return
+    answer = condition(expression, RESULTS)
+    assert isinstance(answer, bool | Unknown)
+    subject(expression, RESULTS)
+
+
+NUMBERS = st.integers(-1000, 1000) | st.floats(-1000, 1000)
+
+
+@given(NUMBERS, NUMBERS, st.sampled_from(["<", "<=", "==", "!=", ">", ">="]))
+def test_comparisons_agree_with_python(left: float, right: float, sign: str) -> None:
+    expected = {
+        "<": left < right, "<=": left <= right, "==": left == right,
+        "!=": left != right, ">": left > right, ">=": left >= right,
+    }[sign]  # fmt: skip
+    assert condition(parse(f"a {sign} b"), {"a": left, "b": right}) is expected
