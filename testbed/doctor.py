@@ -98,6 +98,12 @@ def _single(probe: kernel.Probe) -> Check:
     return Check(name=probe.name, ok=probe.ok, detail=probe.detail, remedy=remedy, optional=True)
 
 
+def check_namespaces() -> Check:
+    """Whether namespaces of our own can be made, which takes more than being root (a container may forbid it)."""
+    root = check_root()
+    return root if not root.ok else next(_single(probe) for probe in kernel.probe() if probe.name == "namespaces")
+
+
 def check_guest() -> Check:
     """Whether a User-Mode Linux guest could carry the wires."""
     try:
@@ -112,7 +118,10 @@ def check_docker() -> Check:
     try:
         client = connect()
     except FabricError as error:
-        return Check(name="docker", ok=False, detail=str(error), remedy="make docker", optional=True)
+        detail, _, _ = str(error).partition(";")
+        return Check(
+            name="docker", ok=False, detail=detail, remedy="make docker, or use the world netns", optional=True
+        )
     with closing(client):
         version = client.version()["Version"]
         return Check(name="docker", ok=True, detail=f"daemon {version}, {_image_source(client)}", optional=True)

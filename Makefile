@@ -1,0 +1,67 @@
+# Every target sets up first what it needs (scripts/setup: quick and silent when nothing is missing).
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+SCRIPTS := scripts/setup scripts/docker scripts/common.sh .ci/run
+HOST_ONLY := not root and not uml and not docker and not spark and not browser
+PYTEST_ARGS ?=
+
+.PHONY: help testbed test test-fast lint format lock docker docker-stop notebook bench doctor down clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
+
+testbed: ## run the quickstart experiment end to end (root) and write its report
+	@scripts/setup
+	@$(BIN)/orderbed run quickstart
+
+test: lint ## lint, then every test that can run here (root for all); says what could not run
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+test-fast: ## the tests that need neither root nor User-Mode Linux, Docker, Java or a browser
+	@scripts/setup --tests
+	@$(BIN)/pytest -m "$(HOST_ONLY)" $(PYTEST_ARGS)
+
+lint: ## ruff, its format check, mypy --strict, shellcheck
+	@scripts/setup --tests
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/shellcheck --external-sources $(SCRIPTS)
+
+format: ## let ruff put the code in order
+	@$(BIN)/ruff check --fix --quiet
+	@$(BIN)/ruff format --quiet
+
+lock: ## pin every dependency again, with hashes and without addresses (needs uv)
+	@uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock
+
+docker: ## see to it that a Docker daemon answers: start it, install it first if need be (root)
+	@scripts/docker up
+
+docker-stop: ## end the daemon that `make docker` started by hand
+	@scripts/docker stop
+
+notebook: ## execute the notebooks on the latest run
+	@scripts/setup --tests
+	@$(BIN)/pytest tests/notebooks $(PYTEST_ARGS)
+
+bench: ## measure speed and accuracy side by side with the stated bounds
+	@scripts/setup
+	@$(BIN)/python -m benchmarks
+
+doctor: ## say what this machine can do, and how to get what it cannot
+	@scripts/setup
+	@$(BIN)/orderbed doctor
+
+down: ## remove what a killed run left behind
+	@scripts/setup
+	@$(BIN)/orderbed down
+
+clean: ## remove caches and the virtual environment; runs are kept
+	@rm -rf .venv .setup-stamp .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info spark-warehouse
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,141 @@
+"""What the suite needs of the machine, probed once: what cannot run here is skipped and told loudly, never silently.
+
+A marker names a need (pyproject.toml lists them). After collection only the needs of the selected tests are probed; a
+table shows what was found. With CI=true or ORDERBED_REQUIRE_ALL=1 a test whose need is not met fails instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from testbed.doctor import Check
+
+settings.register_profile("orderbed", deadline=None, print_blob=True)
+settings.load_profile("orderbed")
+
+ORDER = ("root", "docker", "uml", "spark", "browser")
+"""Tests without a need come first, then these, so that a mistake shows after seconds and not after minutes."""
+
+TRUE_WORDS = ("1", "true", "yes")
+
+
+def _probe(name: str) -> Check:
+    """Run one of the doctor's probes; imported only now, so that a mistake in there does not hide all other tests."""
+    return cast("Check", getattr(importlib.import_module("testbed.doctor"), name)())
+
+
+PROBES: dict[str, Callable[[], Check]] = {
+    "root": lambda: _probe("check_namespaces"),
+    "docker": lambda: _probe("check_docker"),
+    "uml": lambda: _probe("check_guest"),
+    "spark": lambda: _probe("check_java"),
+    "browser": lambda: _probe("check_browser"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmet:
+    """A need that this machine does not meet."""
+
+    marker: str
+    check: Check
+
+    def __str__(self) -> str:
+        remedy = f" ({self.check.remedy})" if self.check.remedy else ""
+        return f"needs {self.marker}: {self.check.detail}{remedy}"
+
+
+class Needs:
+    """The needs of the selected tests, each probed once."""
+
+    def __init__(self, *, required: bool, probes: dict[str, Callable[[], Check]]) -> None:
+        self.required = required
+        self.found: dict[str, Check] = {}
+        self.unmet: dict[str, int] = {}
+        """How many tests each unmet need kept from running."""
+        self._probes = probes
+
+    def probe_for(self, items: Sequence[pytest.Item]) -> None:
+        for marker in ORDER:
+            if any(item.get_closest_marker(marker) for item in items):
+                self.found[marker] = self._probes[marker]()
+
+    def first_unmet(self, item: pytest.Item) -> Unmet | None:
+        for marker in ORDER:
+            check = self.found.get(marker)
+            if check is not None and not check.ok and item.get_closest_marker(marker):
+                return Unmet(marker=marker, check=check)
+        return None
+
+    def table(self) -> Iterator[str]:
+        for marker, check in self.found.items():
+            yield f"  {'yes' if check.ok else 'NO '}  {marker:<8} {check.detail}"
+
+
+NEEDS = pytest.StashKey[Needs]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[NEEDS] = Needs(required=everything_is_required(os.environ), probes=PROBES)
+
+
+def everything_is_required(environment: Mapping[str, str]) -> bool:
+    return any(environment.get(name, "").lower() in TRUE_WORDS for name in ("CI", "ORDERBED_REQUIRE_ALL"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=rank)
+
+
+def rank(item: pytest.Item) -> int:
+    """Place in the order: by the heaviest need. Stable, so that a module's tests stay together."""
+    needs = [ORDER.index(marker) + 2 for marker in ORDER if item.get_closest_marker(marker)]
+    return max(needs, default=1 if item.get_closest_marker("slow") else 0)
+
+
+def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
+    if config.option.collectonly:
+        return []
+    needs = config.stash[NEEDS]
+    needs.probe_for(items)
+    lines = list(needs.table())
+    return ["this machine:", *lines] if lines else []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    needs = item.config.stash[NEEDS]
+    unmet = needs.first_unmet(item)
+    if unmet is None:
+        return
+    if needs.required:
+        pytest.fail(f"{unmet}; nothing may be skipped here", pytrace=False)
+    needs.unmet[str(unmet)] = needs.unmet.get(str(unmet), 0) + 1
+    pytest.skip(str(unmet))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that skips itself must not slip through where everything is required."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.config.stash[NEEDS].required:
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and nothing may be skipped here: {report.longrepr}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    unmet = config.stash[NEEDS].unmet
+    if not unmet:
+        return
+    terminalreporter.section("NOT EVERYTHING WAS TESTED", sep="!", yellow=True, bold=True)
+    for reason, count in unmet.items():
+        terminalreporter.write_line(f"{count} tests did not run: {reason}", yellow=True)

@@ -1,0 +1,84 @@
+"""The suite's own rules: what cannot run is told, in CI it fails, and quick tests come first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import everything_is_required
+
+ROOT = Path(__file__).parents[1]
+
+CONFTEST = """
+from tests import conftest
+from tests.conftest import *
+from testbed.doctor import Check
+conftest.PROBES = {name: lambda: Check(name="x", ok=True, detail="here") for name in conftest.ORDER}
+conftest.PROBES["uml"] = lambda: Check(name="uml", ok=False, detail="no guest", remedy="install it")
+"""
+
+SUITE = """
+import pytest
+@pytest.mark.spark
+def test_spark(): pass
+@pytest.mark.slow
+def test_slow(): pass
+@pytest.mark.root
+@pytest.mark.uml
+def test_guest(): raise AssertionError("it ran")
+@pytest.mark.root
+def test_root(): pass
+def test_plain(): pass
+def test_shy(): pytest.skip("not today")
+"""
+
+
+def run_suite(folder: Path, *arguments: str, **environment: str) -> str:
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_suite.py").write_text(SUITE)
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={folder}", *arguments]
+    clean = {name: value for name, value in os.environ.items() if name not in ("CI", "ORDERBED_REQUIRE_ALL")}
+    clean |= {"PYTHONPATH": str(ROOT), "COLUMNS": "200"} | environment
+    done = subprocess.run([*command, str(folder)], cwd=folder, env=clean, capture_output=True, text=True)
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return run_suite(tmp_path_factory.mktemp("suite"), "-v")
+
+
+def test_what_cannot_run_is_told_loudly(output: str) -> None:
+    assert "NO   uml      no guest" in output
+    assert "NOT EVERYTHING WAS TESTED" in output
+    assert "1 tests did not run: needs uml: no guest (install it)" in output
+    assert "4 passed, 2 skipped" in output
+
+
+def test_quick_tests_come_first(output: str) -> None:
+    lines = [line for line in output.splitlines() if "test_suite.py::" in line and "%]" in line]
+    order = [line.split("::")[1].split()[0] for line in lines]
+    assert order == ["test_plain", "test_shy", "test_slow", "test_root", "test_guest", "test_spark"]
+
+
+def test_in_ci_a_skip_is_a_failure(tmp_path: Path) -> None:
+    output = run_suite(tmp_path, CI="true")
+    assert "needs uml: no guest (install it); nothing may be skipped here" in output
+    assert "skipped, and nothing may be skipped here" in output
+    assert "1 failed, 4 passed, 1 error in" in output
+
+
+def test_only_needs_of_selected_tests_are_probed(tmp_path: Path) -> None:
+    output = run_suite(tmp_path, "-k", "spark")
+    assert "yes  spark    here" in output
+    assert "uml" not in output
+
+
+@pytest.mark.parametrize("name", ["CI", "ORDERBED_REQUIRE_ALL"])
+@pytest.mark.parametrize(("value", "required"), [("true", True), ("1", True), ("", False), ("false", False)])
+def test_the_wish_for_everything_is_read_as_a_word(name: str, value: str, required: bool) -> None:
+    assert everything_is_required({name: value}) is required

@@ -1,0 +1,194 @@
+"""scripts/setup with a toolbox of its own instead of this machine's: what it installs, says, and when it is silent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+SYSTEM_TOOLS = (
+    "bash", "cat", "chmod", "cut", "dirname", "env", "flock", "grep", "mkdir", "mktemp", "paste", "rm", "sed",
+    "sha256sum", "sort", "tail", "touch", "uname",
+)  # fmt: skip
+
+PYTHON = """#!/usr/bin/env bash
+# Makes a virtual environment with itself in it; notes what pip was asked for.
+echo "$0 $*" >>"$TOOLBOX/calls"
+if [[ $* == "-m venv"* ]]; then
+    mkdir -p "$3/bin"
+    cat "$0" >"$3/bin/python"
+    touch "$3/bin/orderbed"
+    chmod +x "$3/bin/python" "$3/bin/orderbed"
+elif [[ $* == -V ]]; then
+    echo Python 3.11.2
+elif [[ $* == *"pip"*"-r requirements.lock" && -e $TOOLBOX/pip-breaks ]]; then
+    echo "no matching distribution" >&2
+    exit 1
+fi
+"""
+
+JAVA = """#!/usr/bin/env bash
+echo "openjdk version \\"${JAVA_VERSION:-17}.0.1\\"" >&2
+"""
+
+APT_CACHE = """#!/usr/bin/env bash
+echo "  Candidate: 1.0"
+"""
+
+APT_GET = """#!/usr/bin/env bash
+echo "apt-get $*" >>"$TOOLBOX/calls"
+for package in "$@"; do
+    case $package in
+        openjdk-17-jre-headless) cp_tool java ;;
+        chromium-driver) cp_tool chromedriver ;;
+        tshark | chromium) cp_tool "$package" ;;
+    esac
+done
+"""
+
+CP_TOOL = """#!/usr/bin/env bash
+cat "$TOOLBOX/../java" >"$TOOLBOX/$1"
+chmod +x "$TOOLBOX/$1"
+"""
+
+
+class Clone:
+    """A clone with nothing in it but what set-up reads, and a toolbox that is its whole PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "clone"
+        self.toolbox = folder / "toolbox"
+        self.toolbox.mkdir()
+        shutil.copytree(ROOT / "scripts", self.folder / "scripts")
+        (self.folder / "requirements.lock").write_text("setuptools==80.0 \\\n    --hash=sha256:0\nzebra==1.0\n")
+        (self.folder / "pyproject.toml").write_text("[project]\n")
+        (folder / "java").write_text(JAVA)
+        for name in SYSTEM_TOOLS:
+            found = shutil.which(name)
+            assert found is not None
+            (self.toolbox / name).symlink_to(found)
+        self.tool("python3", PYTHON)
+        self.tool("linux.uml")
+        self.tool("ip")
+
+    def tool(self, name: str, text: str = JAVA) -> None:
+        (self.toolbox / name).write_text(text)
+        (self.toolbox / name).chmod(0o755)
+
+    def with_apt(self) -> Clone:
+        for name, text in (("apt-get", APT_GET), ("apt-cache", APT_CACHE), ("cp_tool", CP_TOOL)):
+            self.tool(name, text)
+        return self
+
+    def set_up(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        clean = {"PATH": str(self.toolbox), "TOOLBOX": str(self.toolbox), "HOME": str(self.folder)}
+        command = [str(self.folder / "scripts" / "setup"), *arguments]
+        return subprocess.run(command, env=clean | environment, capture_output=True, text=True)
+
+    def calls(self, word: str) -> list[str]:
+        log = self.toolbox / "calls"
+        return [line for line in log.read_text().splitlines() if word in line] if log.exists() else []
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path)
+
+
+def test_the_first_set_up_installs_and_the_second_is_silent(clone: Clone) -> None:
+    clone.tool("java")
+    first = clone.set_up()
+    assert first.returncode == 0, first.stderr
+    assert "python    3.11.2 from" in first.stderr
+    assert "installing 2 pinned packages into .venv" in first.stderr
+    pip = [call.split(" install --quiet ")[1] for call in clone.calls(" install ")]
+    assert pip[0].startswith("--require-hashes -r "), "the build tool first, pinned like the rest"
+    assert pip[1:] == [
+        "--require-hashes --no-build-isolation -r requirements.lock",
+        "--no-deps --no-build-isolation --editable .",
+    ]
+    second = clone.set_up()
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+
+
+def test_a_new_lock_is_installed(clone: Clone) -> None:
+    clone.tool("java")
+    clone.set_up()
+    (clone.folder / "requirements.lock").write_text("zebra==1.1\n")
+    assert "installing 1 pinned packages" in clone.set_up().stderr
+
+
+def test_a_set_up_that_broke_off_is_taken_up_again(clone: Clone) -> None:
+    clone.tool("java")
+    (clone.toolbox / "pip-breaks").touch()
+    broken = clone.set_up()
+    assert broken.returncode == 2
+    assert "no matching distribution" in broken.stderr
+    (clone.toolbox / "pip-breaks").unlink()
+    assert clone.set_up().returncode == 0
+    assert clone.set_up().stderr == ""
+
+
+def test_missing_packages_are_one_line_where_apt_may_not_run(clone: Clone) -> None:
+    clone.with_apt()
+    done = clone.set_up(ORDERBED_APT="never")
+    assert done.returncode == 2
+    assert done.stderr == "  packages  please install default-jre-headless (for Spark): ORDERBED_APT=never\n"
+    assert clone.calls("apt-get") == []
+
+
+def test_an_old_java_counts_as_missing(clone: Clone) -> None:
+    clone.tool("java")
+    assert clone.set_up(JAVA_VERSION="11").returncode == 2
+    assert clone.set_up(JAVA_VERSION="21").returncode == 0
+
+
+def test_tests_go_on_without_their_packages_and_say_so(clone: Clone) -> None:
+    clone.tool("java")
+    done = clone.set_up("--tests")
+    assert done.returncode == 0
+    assert "please install tshark (for tests of captures), chromium (for tests of the report)" in done.stderr
+
+
+def test_a_browser_that_only_starts_a_snap_is_missing(clone: Clone) -> None:
+    for name in ("java", "tshark", "chromedriver"):
+        clone.tool(name)
+    clone.tool("chromium-browser", "#!/bin/sh\nexec snap run chromium\n")
+    assert "please install chromium (for tests of the report)" in clone.set_up("--tests").stderr
+    clone.tool("chromium")
+    assert "please install" not in clone.set_up("--tests").stderr
+
+
+@pytest.mark.root
+def test_root_installs_what_is_missing_and_only_then_refreshes_the_lists(clone: Clone) -> None:
+    clone.with_apt()
+    done = clone.set_up("--tests")
+    assert done.returncode == 0, done.stderr
+    assert "installing openjdk-17-jre-headless tshark chromium chromium-driver" in done.stderr
+    update, install = clone.calls("apt-get")
+    assert update.endswith(" update")
+    assert install.endswith("install --no-install-recommends openjdk-17-jre-headless tshark chromium chromium-driver")
+    assert clone.set_up("--tests").stderr == ""
+    assert len(clone.calls("apt-get")) == 2
+
+
+def test_wrong_use_is_one_sentence(clone: Clone) -> None:
+    done = clone.set_up("--everything")
+    assert (done.returncode, done.stderr) == (2, "  set-up    use: scripts/setup [--tests]\n")
+
+
+def test_no_address_in_what_sets_up() -> None:
+    for path in [*(ROOT / "scripts").iterdir(), ROOT / "Makefile", ROOT / ".ci" / "run"]:
+        assert "://" not in path.read_text(encoding="utf-8"), path
+
+
+def test_make_help_lists_every_target() -> None:
+    done = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory"], capture_output=True, text=True, check=True)
+    phony = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
+    assert {line.split()[1] for line in done.stdout.splitlines()} == set(phony.split()[1:])
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

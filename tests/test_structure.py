@@ -1,0 +1,259 @@
+"""The house rules that a machine can keep: who may import whom, how long a file may get, what never appears in one."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+ROOMS = ("node", "topologies", "netem", "collector", "analysis", "testbed")
+
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "node": (),
+    "topologies": (),
+    "netem": ("topologies",),
+    "collector": ("node.wire", "node.trace", "node.errors"),
+    "analysis": ("collector", "topologies"),
+    "testbed": ("node", "topologies", "netem", "collector", "analysis"),
+}
+"""Prefixes of modules. A room may always import itself."""
+
+STANDARD_LIBRARY_ONLY = ("node",)
+
+LINES_MAX = 600
+CORE_LINES_MAX = 1000
+TEST_LINES_MAX = 900
+
+PURE_CORES_FORBID = {"asyncio", "socket", "time", "os", "logging", "secrets"}
+"""`node/protocols`: a core has no clock, socket, log or entropy of its own."""
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def tracked_texts() -> list[Path]:
+    """Every text file that a clone gets or will get: tracked, or new and not ignored."""
+    command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [ROOT / name for name in names if name and _is_text(ROOT / name)]
+
+
+def _is_text(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b"\0" not in file.read(8192)
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def imports(path: Path) -> frozenset[tuple[str, bool]]:
+    """Modules that a file imports, and whether at its top level. `from a import b` is `a.b` if that is a module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    top = {id(node) for node in _top_level(tree)}
+    return frozenset((name, id(node) in top) for node in ast.walk(tree) for name in _imported(node, path))
+
+
+def _top_level(tree: ast.Module) -> Iterator[ast.AST]:
+    """Nodes that run at import: everything but bodies of functions and `if TYPE_CHECKING`."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            waiting.extend(node.orelse)
+            continue
+        waiting.extend(ast.iter_child_nodes(node))
+
+
+def _imported(node: ast.AST, path: Path) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{path}: relative import; write the whole name"
+        assert node.module is not None
+        for alias in node.names:
+            inner = f"{node.module}.{alias.name}"
+            yield inner if _module_file(inner) is not None else node.module
+
+
+def _module_file(name: str) -> Path | None:
+    base = ROOT.joinpath(*name.split("."))
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def _is_within(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith(prefix + ".")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_import_directions(room: str) -> None:
+    allowed = (room, *MAY_IMPORT[room])
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in python_files(room)
+        for module, _ in imports(path)
+        if module.split(".")[0] in ROOMS and not any(_is_within(module, prefix) for prefix in allowed)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", STANDARD_LIBRARY_ONLY)
+def test_nodes_need_nothing_but_the_standard_library(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in python_files(room)
+        for module, _ in imports(path)
+        if module.split(".")[0] not in sys.stdlib_module_names | {room}
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_protocol_cores_are_pure() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in python_files("node/protocols")
+        for module, _ in imports(path)
+        if module in PURE_CORES_FORBID
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_protocol_cores_draw_only_from_their_own_seeded_generator() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: random.{node.attr}"
+        for path in python_files("node/protocols")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if node.value.id == "random" and node.attr != "Random"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_product_does_not_import_its_tests() -> None:
+    wrong = [path for path in python_files(*ROOMS) for module, _ in imports(path) if _is_within(module, "tests")]
+    assert not wrong, wrong
+
+
+def test_modules_import_each_other_in_one_direction() -> None:
+    graph = {
+        module_name(path): sorted(
+            name for name, at_top in imports(path) if at_top and name.split(".")[0] in ROOMS and _module_file(name)
+        )
+        for path in python_files(*ROOMS)
+    }
+    cycle = find_cycle(graph)
+    assert cycle is None, " -> ".join(cycle or ())
+
+
+def find_cycle(graph: dict[str, list[str]]) -> list[str] | None:
+    """A cycle as the list of its modules, first and last the same; None when there is none."""
+    done: set[str] = set()
+
+    def visit(module: str, path: list[str]) -> list[str] | None:
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return None
+        for target in graph.get(module, []):
+            if target != module and (found := visit(target, [*path, module])):
+                return found
+        done.add(module)
+        return None
+
+    return next((found for module in graph if (found := visit(module, []))), None)
+
+
+def test_cycles_are_found() -> None:
+    assert find_cycle({"a": ["b"], "b": ["c"], "c": []}) is None
+    assert find_cycle({"a": ["b"], "b": ["c"], "c": ["b"]}) == ["b", "c", "b"]
+
+
+def test_no_file_eats_the_project() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {lines} lines, at most {lines_max(path)}"
+        for path in python_files(*ROOMS, "tests")
+        if (lines := path.read_text(encoding="utf-8").count("\n")) > lines_max(path)
+    ]
+    assert not long, "\n".join(long)
+
+
+def lines_max(path: Path) -> int:
+    """A core may be longer while it is one idea, a list of tests while it is one list."""
+    if path.is_relative_to(ROOT / "node" / "protocols"):
+        return CORE_LINES_MAX
+    return TEST_LINES_MAX if path.is_relative_to(ROOT / "tests") else LINES_MAX
+
+
+def test_the_product_prints_only_through_its_doors() -> None:
+    calls = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in python_files(*ROOMS)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert not calls, "\n".join(calls)
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in python_files(*ROOMS)
+        if path.read_text(encoding="utf-8").strip()
+        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not silent, "\n".join(silent)
+
+
+# Spelled in pieces, so that this file does not find itself.
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|home|root|Users|mnt)" + r"/\w")
+
+
+@pytest.mark.parametrize("pattern", [UNFINISHED, MACHINE_PATH], ids=["unfinished", "machine path"])
+def test_what_never_appears_in_a_file(pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for path in tracked_texts()
+        if path.name not in ("requirements.lock", "LICENSE")
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def lock_entries() -> list[str]:
+    """One string per requirement, its continued lines joined."""
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    return [entry for entry in text.replace("\\\n", " ").splitlines() if entry.strip()]
+
+
+def test_the_lock_has_no_address_and_hashes_everything() -> None:
+    for entry in lock_entries():
+        assert re.match(r"[a-z0-9-]+==[\w.+!-]+( ;.*?)?( +--hash=sha256:[0-9a-f]{64})+ *$", entry), entry[:80]
+        assert "://" not in entry, entry[:80]
+
+
+def test_the_lock_pins_what_the_project_asks_for() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = project["dependencies"] + project["optional-dependencies"]["dev"]
+    names = {re.split(r"[^A-Za-z0-9_.-]", wish)[0].lower().replace("_", "-") for wish in asked}
+    pinned = {entry.split("==")[0] for entry in lock_entries()}
+    assert names <= pinned, names - pinned
