@@ -5,8 +5,8 @@
         bed.impair(node.name, Direction.TO_NODE, Impairment(delay_ns=5_000_000))
         bed.block(faults.split([left, right]))
 
-Everything lives in private namespaces whose init is the keeper, and ends with it: at close(), when this process ends in any
-way, or when anything is killed. Nothing is left behind, and nothing of the host's own network is touched.
+Everything lives in private namespaces whose init is the keeper, and ends with it: at close(), when this process ends in
+any way, or when anything is killed. Nothing is left behind, and nothing of the host's own network is touched.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from netem.errors import FabricError
 from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
 from netem.guest import Guest, find_guest_kernel
 from netem.kernel import KernelChoice, KernelWish
-from netem.plan import Kernel, Side
 from netem.processes import KeeperLink, Process
+from netem.steps import Kernel, Side
 from topologies.model import Bus, Direction, Impairment, Node, NodeName, PartitionName, Topology
 
 __all__ = [
@@ -103,20 +103,20 @@ class Bed:
     # Nodes.
 
     def attach(self, node: Node, netns_fd: int) -> None:
-        """Wire a node's network namespace, or wire it again after its old one went: eth0 with MAC and address, neighbours and
-        routes, up. The descriptor stays the caller's. Raises FabricError.
+        """Wire a node's network namespace, or wire it again after its old one went: eth0 with MAC and address,
+        neighbours and routes, up. The descriptor stays the caller's. Raises FabricError.
         """
         reply, _received = self._keeper.ask(
             "adopt", [netns_fd], step=f"adopting the namespace of {node.name}", name=plan.node_namespace(node)
         )
-        self._fabric.hold_namespace(Side.HOST, plan.node_namespace(node), reply["descriptor"])
+        self._fabric.executor.hold_namespace(Side.HOST, plan.node_namespace(node), reply["descriptor"])
         self._wire(node)
 
     def attach_new(self, node: Node) -> str:
         """Make a namespace for a node, wire it, hold it until the bed closes; returns its name for `spawn`."""
         name = plan.node_namespace(node)
         reply, _received = self._keeper.ask("namespace", step=f"making the namespace of {node.name}", name=name)
-        self._fabric.hold_namespace(Side.HOST, name, reply["descriptor"])
+        self._fabric.executor.hold_namespace(Side.HOST, name, reply["descriptor"])
         self._wire(node)
         return name
 
@@ -138,13 +138,17 @@ class Bed:
         stderr_fd: int,
         directory: Path | None = None,
     ) -> Process:
-        """Start a helper (the collector) in the fabric namespace, where the switch ports are, with all privileges there."""
+        """Start a helper (the collector) in the fabric namespace, where the switch ports are, with all privileges
+        there.
+        """
         return self._keeper.spawn(argv, environment, [stdin_fd, stdout_fd, stderr_fd], directory=directory)
 
     # Changes.
 
     def impair(self, node: NodeName, direction: Direction, impairment: Impairment) -> Change:
-        """Change one direction of a node's port: the full set of parameters, read back and compared. Raises FabricError."""
+        """Change one direction of a node's port: the full set of parameters, read back and compared. Raises
+        FabricError.
+        """
         return self._fabric.impair(self._node(node), direction, impairment)
 
     def impair_link(self, link: str, *, from_partition: PartitionName, impairment: Impairment) -> Change:
@@ -156,8 +160,8 @@ class Bed:
         return self._fabric.impair_bus(partition, bus)
 
     def block(self, pairs: frozenset[tuple[NodeName, NodeName]]) -> Change:
-        """The complete set of ordered (from, to) pairs that are cut from now on; empty heals. Cuts act where a frame leaves the
-        switch towards `to`: frames already in the delay line behind it still arrive. Raises FabricError.
+        """The complete set of ordered (from, to) pairs that are cut from now on; empty heals. Cuts act where a frame
+        leaves the switch towards `to`: frames already in the delay line behind it still arrive. Raises FabricError.
         """
         return self._fabric.block(pairs)
 
@@ -184,7 +188,9 @@ class Bed:
         return self._fabric.readback()
 
     def infrastructure_drops(self) -> dict[str, int]:
-        """Frames lost where none must be lost (taps, port devices); anything but empty makes the run's numbers doubtful."""
+        """Frames lost where none must be lost (taps, port devices); anything but empty makes the run's numbers
+        doubtful.
+        """
         return self._fabric.infrastructure_drops()
 
     def failure(self) -> FabricError | None:
@@ -220,10 +226,11 @@ def _make(
     if choice.picked is Kernel.UML:
         on_progress(f"booting User-Mode Linux {choice.guest_linux}")
         guest = Guest.boot(keeper, find_guest_kernel(), len(topology), log_dir / "guest.log")
-        fabric.run(plan.plan_host(topology))  # while the guest boots
+        fabric.executor.run(plan.plan_host(topology))  # while the guest boots
         guest.await_ready()
-        fabric.add_link(Side.CARRIER, guest)
+        fabric.executor.set_link(Side.CARRIER, guest)
     on_progress(f"building {len(topology.partitions)} partitions with {len(topology)} ports")
-    fabric.run(plan.plan_carrier(topology, choice.picked))
+    fabric.executor.run(plan.plan_carrier(topology, choice.picked))
+    fabric.start_counting()
     on_progress(f"network ready after {time.monotonic() - started:.1f} s")
     return Bed(topology, choice, keeper, fabric, guest)

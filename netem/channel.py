@@ -2,9 +2,10 @@
 
     frame = length (4 bytes, big-endian)  zlib(JSON)
 
-On the Unix socket, file descriptors travel with the first byte of a frame. The serial line is a raw tty of the guest with a
-buffer of 4 KiB and no flow control that survives an overrun (measured: the line hangs), so a request goes over it in pieces
-of at most LINE_PIECE bytes, and the guest acknowledges each with one byte. Standard library only: both ends use this file.
+On the Unix socket, file descriptors travel with the first byte of a frame. The serial line is a raw tty of the guest
+with a buffer of 4 KiB and no flow control that survives an overrun (measured: the line hangs), so a request goes over
+it in pieces of at most LINE_PIECE bytes, and the guest acknowledges each with one byte. Standard library only: both
+ends use this file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _LENGTH = struct.Struct("!I")
 _MAX_FRAME = 64 << 20
 _MAX_DESCRIPTORS = 16
 LINE_PIECE = 1024
-"""Bytes; beyond about 1,000 the tty hands its buffer over on its slow path (measured: 0.8 ms for 1,000, 12 ms for 4,000)."""
+"""Bytes; beyond about 1,000 the tty hands its buffer over on its slow path (measured: 0.8 ms for 1,000, 12 ms for
+4,000).
+"""
 _ACKNOWLEDGED = b"."
 _FASTEST = 1
 """zlib level: batches of netlink messages shrink tenfold even so."""
@@ -89,7 +92,9 @@ class Channel:
         self._lock = threading.Lock()
 
     def request(self, do: str, descriptors: Sequence[int] = (), **arguments: Any) -> tuple[dict[str, Any], list[int]]:
-        """Ask and wait for the answer and the descriptors that come with it. Raises ChannelClosedError, TimeoutError."""
+        """Ask and wait for the answer and the descriptors that come with it. Raises ChannelClosedError,
+        TimeoutError.
+        """
         with self._lock:
             send_frame(self._connection, {"do": do, **arguments}, descriptors)
             return receive_frame(self._connection)

@@ -1,8 +1,9 @@
 """Classic BPF programs for the classifiers at a port: what is redirected, and what a cut drops.
 
 One filter per place, replaced as a whole: a change of the cut is atomic per port, needs no action module (the
-reference kernel has no `act_gact`), and its drops are counted by the port's clsact qdisc. A program reads the frame from its
-Ethernet header on, whatever the protocol: unicast, multicast, broadcast, ARP and raw frames are all the same to it.
+reference kernel has no `act_gact`), and its drops are counted by the port's clsact qdisc. A program reads the frame
+from its Ethernet header on, whatever the protocol: unicast, multicast, broadcast, ARP and raw frames are all the same
+to it.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ def all_cut() -> Program:
 def cut(receiver: Node, senders: Collection[Node]) -> Program:
     """Direct action at the port towards `receiver`: drops what `senders` sent.
 
-    A sender in the same partition is known by its MAC, whatever the frame carries. One in another partition is known by its
-    IPv4 source address: its frames arrive with the router's MAC, and only IPv4 crosses a router. Raises ValueError when
-    the senders do not fit into one program.
+    A sender in the same partition is known by its MAC, whatever the frame carries. One in another partition is known by
+    its IPv4 source address: its frames arrive with the router's MAC, and only IPv4 crosses a router. Raises ValueError
+    when the senders do not fit into one program.
     """
     if not senders:
         return nothing_cut()

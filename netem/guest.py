@@ -1,8 +1,8 @@
 """The User-Mode Linux guest: a Linux kernel as a process, whose netem the host's kernel lacks.
 
-It boots from the host's own file system in 1.5 to 2 s, opens one tap per node port, and holds bridges, routers and qdiscs.
-Only its kernel works there while frames flow; its user space is one small process (`netem.guest_init`), because a system
-call in the guest costs some 50 us. It is a child of the keeper: it cannot outlive it.
+It boots from the host's own file system in 1.5 to 2 s, opens one tap per node port, and holds bridges, routers and
+qdiscs. Only its kernel works there while frames flow; its user space is one small process (`netem.guest_init`), because
+a system call in the guest costs some 50 us. It is a child of the keeper: it cannot outlive it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from netem.channel import ChannelClosedError, LineChannel
 from netem.errors import FabricError
+from netem.keeper import GUEST_MEMORY
 from netem.processes import KeeperLink, Process
 
 PACKAGE = "user-mode-linux"
@@ -106,7 +107,7 @@ class Guest:
         with theirs, log_path.open("wb") as log, Path(os.devnull).open("rb") as nothing:
             descriptors = [nothing.fileno(), log.fileno(), log.fileno(), theirs.fileno()]
             try:
-                process = keeper.spawn(_command_line(kernel, ports), {"HOME": "/dev/shm"}, descriptors)  # noqa: S108
+                process = keeper.spawn(_command_line(kernel, ports), {"HOME": str(GUEST_MEMORY)}, descriptors)
             except FabricError:
                 ours.close()
                 raise
@@ -129,7 +130,9 @@ class Guest:
             raise FabricError(f"the guest kernel cannot load its modules: {reply['error']['text']}")
 
     def hand(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """One request to the hand in the guest; a refusal is in the reply. Raises FabricError when the guest is gone."""
+        """One request to the hand in the guest; a refusal is in the reply. Raises FabricError when the guest is
+        gone.
+        """
         try:
             return self._line.request(do, **arguments)[0]
         except (ChannelClosedError, TimeoutError, OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Init of the User-Mode Linux guest: mount, open the line to the conductor, be the hand. Standard library only.
 
-The guest boots from the host's file system, so this is the same file and the same interpreter as on the host; the kernel
-starts it as `python -ISB guest_init.py ROOT`. When the line ends, the guest halts.
+The guest boots from the host's file system, so this is the same file and the same interpreter as on the host; the
+kernel starts it as `python -ISB guest_init.py ROOT`. When the line ends, the guest halts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The hand: does kernel work where the namespaces are, on behalf of a process elsewhere.
 
-The same hand works in the keeper (the host's kernel) and in the User-Mode Linux guest (its kernel). It understands a few
-primitive operations and decides nothing: what to do is planned, and netlink messages are encoded, by `netem.fabric` in
-the conductor. Standard library only, and little of it: in the guest every system call and page fault is expensive.
+The same hand works in the keeper (the host's kernel) and in the User-Mode Linux guest (its kernel). It understands a
+few primitive operations and decides nothing: what to do is planned, and netlink messages are encoded, by `netem.fabric`
+in the conductor. Standard library only, and little of it: in the guest every system call and page fault is expensive.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ Reply = dict[str, Any]
 
 
 class NetlinkFailure(NamedTuple):
-    """What the kernel said against message number `index` (0-based) of a batch."""
+    """What the kernel said against message number `message` (0-based) of a batch."""
 
-    index: int
+    message: int
     errno: int
     text: str
 
@@ -80,10 +80,13 @@ class Hand:
             "taps": self._make_taps,
             "multicast": self._route_multicast,
             "modules": self._load_modules,
+            "backlog": self._read_backlog,
         }
 
     def perform(self, request: Request, descriptors: Sequence[int] = ()) -> Reply:
-        """Carry out `request`. Whatever the kernel refuses comes back as `{"error": {...}}`; descriptors are the hand's to close."""
+        """Carry out `request`. Whatever the kernel refuses comes back as `{"error": {...}}`; descriptors are the hand's
+        to close.
+        """
         operation = self.operations.get(request["do"])
         if operation is None:
             return {"error": {"errno": errno.ENOSYS, "text": f"unknown operation {request['do']}"}}
@@ -138,7 +141,7 @@ class Hand:
         replies, failure = self._converse(request["namespace"], base64.b64decode(request["batch"]))
         answer: Reply = {"replies": base64.b64encode(replies).decode("ascii")}
         if failure is not None:
-            answer["error"] = {"errno": failure.errno, "text": failure.text, "index": failure.index}
+            answer["error"] = {"errno": failure.errno, "text": failure.text, "index": failure.message}
         return answer
 
     def _set_sysctls(self, request: Request, _descriptors: Sequence[int]) -> Reply:
@@ -194,6 +197,11 @@ class Hand:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
         return {}
 
+    def _read_backlog(self, _request: Request, _descriptors: Sequence[int]) -> Reply:
+        """Second word of each CPU's line: frames dropped because netdev_max_backlog was reached."""
+        with open("/proc/net/softnet_stat", "rb") as lines:  # noqa: PTH123  # pathlib is not worth its import here
+            return {"dropped": sum(int(line.split()[1], 16) for line in lines)}
+
     # Helpers.
 
     def _refuse_second(self, name: str) -> None:
@@ -229,8 +237,8 @@ class Hand:
         return self._netlink[name]
 
     def _converse(self, name: str, batch: bytes) -> tuple[bytes, NetlinkFailure | None]:
-        """Send numbered messages (1, 2, …), each wanting an acknowledgement or a dump, window by window. Stops after the
-        window with the first refusal; the kernel has then seen that window's later messages, too.
+        """Send numbered messages (1, 2, …), each wanting an acknowledgement or a dump, window by window. Stops after
+        the window with the first refusal; the kernel has then seen that window's later messages, too.
         """
         netlink = self._socket(name)
         replies = bytearray()
@@ -262,7 +270,9 @@ def _windows(batch: bytes) -> Iterator[tuple[bytes, set[int]]]:
 
 
 def _collect(netlink: socket.socket, pending: set[int], replies: bytearray) -> NetlinkFailure | None:
-    """Read until every pending message is answered; data goes to `replies`. Returns the first refusal by message number."""
+    """Read until every pending message is answered; data goes to `replies`. Returns the first refusal by message
+    number.
+    """
     refusals: list[NetlinkFailure] = []
     while pending:
         data = netlink.recv(1 << 20)

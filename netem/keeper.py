@@ -4,7 +4,8 @@
 
 When the conductor ends, however it ends, the keeper sees the end of its socket (or of the conductor's pidfd, should a
 forked child still hold the socket) and exits; the kernel then kills every process of the PID namespace and takes back
-namespaces, devices and mounts. When the keeper itself is killed, the same happens. There is nothing to clean up by hand.
+namespaces, devices and mounts. When the keeper itself is killed, the same happens. There is nothing to clean up by
+hand.
 
 Standard library only: this process must start fast and must not fail for want of a package.
 """
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -36,6 +39,9 @@ _FREEZE_TIMEOUT_S = 5.0
 _FREEZE_GRAIN_S = 0.0005
 _EXEC_FAILED = 127
 _RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD)
+
+GUEST_MEMORY = Path("/dev/shm")  # noqa: S108  # a file system of our own is mounted there
+"""Where the guest kernel puts its memory; it vanishes with the mount."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -65,8 +71,8 @@ def _keep(control: socket.socket, watch: int) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    if Path("/dev/shm").is_dir():  # the guest's memory lives there, and vanishes with this mount
-        _mount("tmpfs", "/dev/shm", "tmpfs", _MS_NOSUID | _MS_NODEV)
+    if GUEST_MEMORY.is_dir():
+        _mount("tmpfs", str(GUEST_MEMORY), "tmpfs", _MS_NOSUID | _MS_NODEV)
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     Keeper(control, watch).serve()
@@ -91,8 +97,6 @@ class Keeper:
 
     def serve(self) -> None:
         """Answer until the conductor closes its end or dies."""
-        import select
-
         poller = select.poll()
         children, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake)
@@ -151,7 +155,9 @@ class Keeper:
         os.close(handle)
 
     def _spawn(self, request: Request, descriptors: Sequence[int]) -> int:
-        """Start a child with the given descriptors as its 0, 1, 2, …; returns once exec has succeeded. Raises OSError."""
+        """Start a child with the given descriptors as its 0, 1, 2, …; returns once exec has succeeded. Raises
+        OSError.
+        """
         if not self._namespace_exists(request["namespace"]):
             raise OSError(errno.ENOENT, f"no namespace named {request['namespace']!r} is held here")
         outcome, report = os.pipe2(os.O_CLOEXEC)
@@ -257,8 +263,6 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int) -> Non
 
 def _arrange(descriptors: Sequence[int], report: int) -> None:
     """Make `descriptors` the process's 0, 1, 2, … and close all others but the report pipe (which exec closes)."""
-    import fcntl
-
     floor = len(descriptors) + 1
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, floor) for descriptor in descriptors]
     for target, descriptor in enumerate(moved):
@@ -281,22 +285,22 @@ def _drop_capabilities() -> None:
 
 def _execute(argv: Sequence[str], environment: Mapping[str, str]) -> None:
     if "/" in argv[0]:
-        os.execve(argv[0], list(argv), dict(environment))
-    os.execvpe(argv[0], list(argv), dict(environment))
+        os.execve(argv[0], list(argv), dict(environment))  # noqa: S606  # what we are for
+    os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606
 
 
 def _pid_namespace(pid: int) -> int:
-    return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    return Path(f"/proc/{pid}/ns/pid").stat().st_ino
 
 
 def _members(namespace: int) -> list[int]:
     """Every process in a PID namespace, by our own numbering."""
     found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             try:
-                if _pid_namespace(int(entry)) == namespace:
-                    found.append(int(entry))
+                if _pid_namespace(int(entry.name)) == namespace:
+                    found.append(int(entry.name))
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it ended while we looked
     return found
@@ -306,9 +310,9 @@ def _thread_states(pid: int) -> set[str]:
     """One letter per thread, as in /proc/PID/stat: the letter follows the last closing bracket."""
     states = set()
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as stat:
-                states.add(stat.read().rpartition(b")")[2].split()[0].decode("ascii"))
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            stat = (thread / "stat").read_bytes()
+            states.add(stat.rpartition(b")")[2].split()[0].decode("ascii"))
     except (FileNotFoundError, ProcessLookupError):
         return states  # it ended while we looked
     return states

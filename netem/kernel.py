@@ -11,8 +11,8 @@ from pathlib import Path
 
 from netem import filters, guest, netlink, qdisc
 from netem.errors import FabricError
-from netem.plan import Kernel
 from netem.processes import KeeperLink
+from netem.steps import Kernel
 
 NETEM_REMEDY = (
     "on Ubuntu apt install linux-modules-extra-$(uname -r), on other systems a kernel with CONFIG_NET_SCH_NETEM"
@@ -40,7 +40,9 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelChoice:
-    """The kernel that carries the wires, why, and everything that was probed. `guest_linux`: the guest's release, if picked."""
+    """The kernel that carries the wires, why, and everything that was probed. `guest_linux`: the guest's release, if
+    picked.
+    """
 
     picked: Kernel
     why: str
@@ -49,7 +51,9 @@ class KernelChoice:
 
 
 def probe() -> list[Probe]:
-    """Try everything in throw-away namespaces, as `orderbed doctor` shows it. Never raises for what is merely missing."""
+    """Try everything in throw-away namespaces, as `orderbed doctor` shows it. Never raises for what is merely
+    missing.
+    """
     with tempfile.TemporaryDirectory(prefix="orderbed-probe-") as directory:
         try:
             keeper = KeeperLink.start(Path(directory) / "keeper.log")

@@ -1,8 +1,8 @@
 """Netlink messages as bytes, made and read with pyroute2's codecs.
 
 Encoding is apart from sending, so that one code path serves both kernels: the bytes go to the hand that holds the
-namespace (in the keeper, or in the guest), which sends them. Interface indexes are chosen by the plan, so a whole network
-can be encoded before the first device exists, and sent in a few batches.
+namespace (in the keeper, or in the guest), which sends them. Interface indexes are chosen by the plan, so a whole
+network can be encoded before the first device exists, and sent in a few batches.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def add_veth(
     mac: str | None = None,
     peer_mac: str | None = None,
 ) -> bytes:
-    """A veth pair with one queue each; the peer may be born in another namespace (a descriptor of the hand's process)."""
+    """A veth pair with one queue each; the peer may be born in another namespace (a descriptor of the hand's
+    process).
+    """
     peer_attributes: list[Any] = [("IFLA_IFNAME", peer), *_one_queue()]
     if peer_mac is not None:
         peer_attributes.append(("IFLA_ADDRESS", peer_mac))
@@ -199,7 +201,9 @@ def add_forwarding(index: int, mac: str) -> bytes:
 
 
 def _one_queue() -> list[Any]:
-    """One queue per device: with several, the root qdisc would be one per queue and impairments would not share a line."""
+    """One queue per device: with several, the root qdisc would be one per queue and impairments would not share a
+    line.
+    """
     return [("IFLA_NUM_TX_QUEUES", 1), ("IFLA_NUM_RX_QUEUES", 1)]
 
 

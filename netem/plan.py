@@ -1,4 +1,4 @@
-"""Topology -> the ordered list of steps that make its network. Pure; `describe` prints a step for `--dry-run`.
+"""Topology -> the ordered list of steps that make its network. Pure.
 
 One port, in the kernel that carries the wires (the carrier):
 
@@ -6,32 +6,54 @@ One port, in the kernel that carries the wires (the carrier):
               <──────filter─── a ═══ b <──             kernel uml: the guest's end of the port's tap)
 
 P is not a port of the bridge: a patch cable (veth a-b) is. All that arrives at P leaves by a, so a's qdisc tree
-impairs what the node sends; all that the bridge sends to the node leaves by b, so b's tree impairs what it receives. Cuts are
-a filter in front of b's tree. Trace frames are not matched by P's filter and end there. A shared bus is one more device: what
-arrives at any b (or at the router's leg) passes through it before the bridge sees it.
+impairs what the node sends; all that the bridge sends to the node leaves by b, so b's tree impairs what it receives.
+Cuts are a filter in front of b's tree. Trace frames are not matched by P's filter and end there. A shared bus is one
+more device: what arrives at any b (or at the router's leg) passes through it before the bridge sees it.
 
-Kernel uml has one more piece, on the host: P's tap and the veth peer of the node's eth0 are the two ports of a bridge of
-their own. The veth peer has the same name and interface index with both kernels: there the collector listens.
+Kernel uml has one more piece, on the host: P's tap and the veth peer of the node's eth0 are the two ports of a bridge
+of their own. The veth peer has the same name and interface index with both kernels: there the collector listens.
 
 Names of devices are unique within a namespace; the executor turns them into interface indexes.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import TypeAlias
 
 from netem import guest
 from netem.hand import FABRIC, MAX_ROUTER_INTERFACES
+from netem.steps import (
+    AddAddress,
+    AddBridge,
+    AddCable,
+    AddNeighbour,
+    AddRoute,
+    AddShaper,
+    AnyStep,
+    BringUp,
+    BuildBus,
+    BuildTree,
+    FindDevices,
+    Forward,
+    Kernel,
+    LengthenQueue,
+    MakeNamespace,
+    MakeTaps,
+    OpenHooks,
+    Plug,
+    PrepareCut,
+    Redirect,
+    RouteMulticast,
+    SetSysctls,
+    Side,
+    SwitchOffloadsOff,
+)
+from netem.steps import describe as describe  # part of this module's surface: the dry run prints plans
 from topologies.model import (
     MULTICAST_GROUP,
     NETWORK_PREFIX_LENGTH,
     TRACE_MAC,
-    Bus,
     Direction,
-    Impairment,
     Link,
     Node,
     Partition,
@@ -44,188 +66,12 @@ INNER_BASE, OUTER_BASE, WIRE_BASE = 200_000, 300_000, 400_000
 BRIDGE_BASE, LEG_BASE, BUS_BASE, LINK_BASE = 500_000, 600_000, 700_000, 800_000
 """Interface indexes are ours to choose, so that messages can refer to devices that are not there yet."""
 
-LEG, NODE_DEVICE = "leg", "eth0"
-LONG_QUEUE_FRAMES = 10_000
-"""Of taps and of the guest's devices: they only hand frames on and must not drop a burst."""
+_BACKLOG_FRAMES = 100_000
+"""Receive backlog of the guest's kernel: a flood through many cables must not overrun it."""
 
+LEG, NODE_DEVICE = "leg", "eth0"
 _ALL_OF_OURS = "10.0.0.0"
 _MULTICAST = "224.0.0.0"
-
-
-class Kernel(enum.Enum):
-    """Which kernel holds bridges and qdiscs."""
-
-    HOST = "host"
-    UML = "uml"
-
-
-class Side(enum.Enum):
-    """Where a step acts: HOST is the keeper's namespaces, CARRIER the kernel that holds the bridges (kernel host: the same)."""
-
-    HOST = "host"
-    CARRIER = "carrier"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Something done in one namespace (`""`: the fabric's own)."""
-
-    side: Side = Side.CARRIER
-    namespace: str = FABRIC
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MakeNamespace(Step):
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetSysctls(Step):
-    settings: tuple[tuple[str, str], ...]
-    optional: bool = False
-    """Settings of a module that may not be there are left out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MakeTaps(Step):
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddCable(Step):
-    """A veth pair; the far end may be in another namespace of the same side."""
-
-    name: str
-    index: int
-    peer: str
-    peer_index: int
-    peer_namespace: str | None = None
-    mac: str | None = None
-    peer_mac: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddBridge(Step):
-    name: str
-    index: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddShaper(Step):
-    """A device through which frames are redirected (ifb)."""
-
-    name: str
-    index: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindDevices(Step):
-    """Learn the indexes of devices that were there before us: taps, the guest's ports."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchOffloadsOff(Step):
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthenQueue(Step):
-    device: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plug(Step):
-    """Make a device a port of a bridge; it learns no addresses."""
-
-    device: str
-    bridge: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forward(Step):
-    """Frames to `mac` leave the bridge by the port `device`."""
-
-    device: str
-    mac: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildTree(Step):
-    device: str
-    impairment: Impairment
-    label: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildBus(Step):
-    device: str
-    bus: Bus
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenHooks(Step):
-    """Give a device its filter hooks (clsact)."""
-
-    device: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redirect(Step):
-    """What arrives at `device` leaves by `target`; with `keep_trace`, trace frames stay behind."""
-
-    device: str
-    target: str
-    keep_trace: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareCut(Step):
-    """A filter in front of `device`'s tree that drops nothing yet."""
-
-    device: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BringUp(Step):
-    device: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddAddress(Step):
-    device: str
-    ip: str
-    prefix_length: int
-    broadcast: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddRoute(Step):
-    destination: str
-    prefix_length: int
-    device: str
-    gateway: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddNeighbour(Step):
-    device: str
-    ip: str
-    mac: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteMulticast(Step):
-    """A router's multicast table: (source, group, device it must arrive by, devices it leaves by)."""
-
-    devices: tuple[str, ...]
-    routes: tuple[tuple[str, str, str, tuple[str, ...]], ...]
-
-
-AnyStep: TypeAlias = (
-    MakeNamespace | SetSysctls | MakeTaps | AddCable | AddBridge | AddShaper | FindDevices | SwitchOffloadsOff
-    | LengthenQueue | Plug | Forward | BuildTree | BuildBus | OpenHooks | Redirect | PrepareCut | BringUp | AddAddress
-    | AddRoute | AddNeighbour | RouteMulticast
-)  # fmt: skip
 
 
 # Names of places.
@@ -279,7 +125,9 @@ def link_device(number: int) -> str:
 
 
 def plan(topology: Topology, kernel: Kernel) -> tuple[AnyStep, ...]:
-    """Every step from an empty namespace to a network without nodes. Raises ValueError when the kernels cannot carry it."""
+    """Every step from an empty namespace to a network without nodes. Raises ValueError when the kernels cannot carry
+    it.
+    """
     if kernel is Kernel.UML:
         return (*plan_host(topology), *plan_carrier(topology, kernel))
     return plan_carrier(topology, kernel)
@@ -298,58 +146,6 @@ def plan_carrier(topology: Topology, kernel: Kernel) -> tuple[AnyStep, ...]:
 def plan_node(topology: Topology, node: Node, kernel: Kernel) -> tuple[AnyStep, ...]:
     """Wire a node whose namespace is held as `node_namespace(node)`."""
     return tuple(_node_steps(topology, node, kernel))
-
-
-def describe(step: AnyStep) -> str:
-    """One line for people: place, verb, particulars."""
-    place = (
-        "router" if step.namespace.startswith("router ") else "node" if step.namespace.startswith("node ") else "fabric"
-    )
-    where = f"{step.side.value}, {step.namespace or place}"
-    details = (
-        f"{field.name}={_brief(getattr(step, field.name))}"
-        for field in fields(step)
-        if field.name not in ("side", "namespace") and getattr(step, field.name) not in (None, False, ())
-    )
-    return f"[{where}] {_VERBS[type(step)]} {' '.join(details)}".rstrip()
-
-
-_VERBS: dict[type[Step], str] = {
-    MakeNamespace: "make a network namespace",
-    SetSysctls: "set",
-    MakeTaps: "make taps",
-    AddCable: "lay a cable (veth)",
-    AddBridge: "add a bridge",
-    AddShaper: "add a shaper (ifb)",
-    FindDevices: "look up the devices",
-    SwitchOffloadsOff: "switch offloads off",
-    LengthenQueue: "lengthen the queue of",
-    Plug: "plug into the bridge",
-    Forward: "forward by address",
-    BuildTree: "build delay line and queue on",
-    BuildBus: "build a shared bus on",
-    OpenHooks: "open the filter hooks of",
-    Redirect: "redirect what arrives",
-    PrepareCut: "prepare cuts at",
-    BringUp: "bring up",
-    AddAddress: "give the address",
-    AddRoute: "route",
-    AddNeighbour: "set the neighbour",
-    RouteMulticast: "route multicast",
-}
-
-
-def _brief(value: object) -> str:
-    if isinstance(value, Impairment | Bus):
-        set_fields = (
-            f"{field.name}={getattr(value, field.name)}"
-            for field in fields(value)
-            if isinstance(value, Bus) or getattr(value, field.name) != field.default
-        )
-        return f"({', '.join(set_fields) or 'clear'})"
-    if isinstance(value, tuple) and len(value) > 4:
-        return f"({value[0]}, … {len(value)} in all)"
-    return str(value)
 
 
 def _quiet(side: Side, namespace: str = FABRIC) -> Iterator[AnyStep]:
@@ -381,6 +177,8 @@ def _wire_name(node: Node) -> str:
 
 def _carrier_steps(topology: Topology, kernel: Kernel) -> Iterator[AnyStep]:
     yield from _quiet(Side.CARRIER)
+    if kernel is Kernel.UML:  # a kernel of our own, so its machine-wide settings are ours
+        yield SetSysctls(settings=(("net/core/netdev_max_backlog", str(_BACKLOG_FRAMES)),))
     for partition in topology.partitions:
         yield from _partition_steps(partition)
     nodes = tuple(topology.nodes())
@@ -417,7 +215,9 @@ def _port_steps(topology: Topology, node: Node) -> Iterator[AnyStep]:
 
 
 def _bridge_port_steps(partition: Partition, device: str, mac: str) -> Iterator[AnyStep]:
-    """A device as a port of its partition's bridge: its address known, its cut prepared, the bus (if any) on its way in."""
+    """A device as a port of its partition's bridge: its address known, its cut prepared, the bus (if any) on its way
+    in.
+    """
     yield OpenHooks(device=device)
     yield PrepareCut(device=device)
     if partition.bus is not None:
@@ -523,8 +323,8 @@ def _routing_steps(topology: Topology, here: Partition) -> Iterator[AnyStep]:
             devices[link_device(number)] = len(devices)
     if len(devices) > MAX_ROUTER_INTERFACES:
         raise ValueError(
-            f"partition {here.name} has {len(devices) - 1} links; a router of the Linux kernel forwards multicast over at "
-            f"most {MAX_ROUTER_INTERFACES - 1}"
+            f"partition {here.name} has {len(devices) - 1} links; a router of the Linux kernel forwards multicast over "
+            f"at most {MAX_ROUTER_INTERFACES - 1}"
         )
     for there in topology.partitions:
         if there is not here:
@@ -548,7 +348,9 @@ def _unicast_route(topology: Topology, here: Partition, there: Partition) -> Ite
 
 
 def _multicast_routes(topology: Topology, here: Partition) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
-    """Exact (source, group) entries: with them the kernel forwards along one tree per source partition, and never asks."""
+    """Exact (source, group) entries: with them the kernel forwards along one tree per source partition, and never
+    asks.
+    """
     for source in topology.partitions:
         children = multicast_children(topology, source.name, here.name)
         onward = tuple(link_device(_link_between(topology, here.name, child)) for child in children)

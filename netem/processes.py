@@ -87,7 +87,8 @@ class KeeperLink:
     ) -> Process:
         """Start a program in a namespace that the keeper holds; `descriptors` become its 0, 1, 2, …
 
-        `isolated`: in a PID and mount namespace of its own, without capabilities. Raises FabricError when it cannot start.
+        `isolated`: in a PID and mount namespace of its own, without capabilities. Raises FabricError when it cannot
+        start.
         """
         reply, received = self.ask(
             "spawn", descriptors, step="starting a process", argv=list(argv), environment=dict(environment),
@@ -161,7 +162,9 @@ class Process:
         self.signal(signal.SIGKILL)
 
     def freeze(self) -> int:
-        """Stop it and all in its PID namespace; returns the monotonic time (ns) at which all threads were seen stopped."""
+        """Stop it and all in its PID namespace; returns the monotonic time (ns) at which all threads were seen
+        stopped.
+        """
         at_ns: int = self._keeper.ask("freeze", step=f"pausing {self.program}", pid=self._pid)[0]["at_ns"]
         return at_ns
 

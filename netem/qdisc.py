@@ -1,14 +1,14 @@
 """Impairment <-> the tree of queueing disciplines that imposes it, as netlink messages.
 
-    root  netem 1:   the delay line: delay, jitter with a table, loss, duplicate, reorder, corrupt; limit so large that it never drops
+    root  netem 1:   the delay line: delay, jitter with a table, loss, duplicate, reorder, corrupt; it never is full
       └── tbf 2:     the queue's server: rate
             └── pfifo 3: or bfifo 4:   the queue: limit in frames or in bytes; this is where a buffer overruns
 
-netem hands a frame to its child only when the frame's delay is over (netem_dequeue), so the queue holds nothing but what
-waits for the rate. The other way round, netem under tbf, frames pile up in netem and tbf's own limit never acts.
+netem hands a frame to its child only when the frame's delay is over (netem_dequeue), so the queue holds nothing but
+what waits for the rate. The other way round, netem under tbf, frames pile up in netem and tbf's own limit never acts.
 
 The tree is built once. A change sends the full set of parameters, because netem keeps what is not sent (rate, reorder,
-corrupt, tables) but forgets the loss model. pyroute2 0.9 lacks half of netem; the attributes are defined here.
+corrupt, tables) but forgets the loss model. pyroute2 0.9 lacks half of netem: `netem.codec` has the rest.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyroute2.netlink import nla
-from pyroute2.netlink.rtnl.tcmsg import tcmsg
-from pyroute2.netlink.rtnl.tcmsg.common import stats2
-
 from netem import filters, netlink, tables
+from netem.codec import TbfOptions, TrafficMessage
 from topologies.model import Bus, Impairment
 
 DELAY_LINE_FRAMES = 100_000
@@ -58,120 +55,6 @@ _FULL = 2**32 - 1
 _LINK_LAYER_ETHERNET = 1
 _DIRECT_ACTION = 1
 _REDIRECT_TO_EGRESS, _REDIRECT_TO_INGRESS, _STOLEN = 1, 3, 4
-
-
-class NetemOptions(nla):  # type: ignore[misc]  # pyroute2 publishes no types
-    """All of tc_netem_qopt and TCA_NETEM_*."""
-
-    nla_map = (
-        ("TCA_NETEM_UNSPEC", "none"),
-        ("TCA_NETEM_CORR", "correlations"),
-        ("TCA_NETEM_DELAY_DIST", "cdata"),
-        ("TCA_NETEM_REORDER", "chance"),
-        ("TCA_NETEM_CORRUPT", "chance"),
-        ("TCA_NETEM_LOSS", "loss_model"),
-        ("TCA_NETEM_RATE", "serialisation"),
-        ("TCA_NETEM_ECN", "uint32"),
-        ("TCA_NETEM_RATE64", "uint64"),
-        ("TCA_NETEM_PAD", "none"),
-        ("TCA_NETEM_LATENCY64", "int64"),
-        ("TCA_NETEM_JITTER64", "int64"),
-        ("TCA_NETEM_SLOT", "hex"),
-        ("TCA_NETEM_SLOT_DIST", "hex"),
-        ("TCA_NETEM_PRNG_SEED", "uint64"),
-    )
-    fields = (("delay", "I"), ("limit", "I"), ("loss", "I"), ("gap", "I"), ("duplicate", "I"), ("jitter", "I"))
-
-    class correlations(nla):  # type: ignore[misc]  # noqa: N801  # named as nla_map names it
-        fields = (("delay", "I"), ("loss", "I"), ("duplicate", "I"))
-
-    class chance(nla):  # type: ignore[misc]  # noqa: N801
-        fields = (("probability", "I"), ("correlation", "I"))
-
-    class serialisation(nla):  # type: ignore[misc]  # noqa: N801
-        fields = (("rate", "I"), ("packet_overhead", "i"), ("cell_size", "I"), ("cell_overhead", "i"))
-
-    class loss_model(nla):  # type: ignore[misc]  # noqa: N801
-        nla_map = (("NETEM_LOSS_UNSPEC", "none"), ("NETEM_LOSS_GI", "hex"), ("NETEM_LOSS_GE", "gilbert_elliott"))
-
-        class gilbert_elliott(nla):  # type: ignore[misc]  # noqa: N801
-            fields = (("p", "I"), ("r", "I"), ("h", "I"), ("k1", "I"))
-
-
-class TbfOptions(nla):  # type: ignore[misc]
-    """tc_tbf_qopt and the 64-bit attributes."""
-
-    nla_map = (
-        ("TCA_TBF_UNSPEC", "none"),
-        ("TCA_TBF_PARMS", "parameters"),
-        ("TCA_TBF_RTAB", "hex"),
-        ("TCA_TBF_PTAB", "hex"),
-        ("TCA_TBF_RATE64", "uint64"),
-        ("TCA_TBF_PRATE64", "uint64"),
-        ("TCA_TBF_BURST", "uint32"),
-        ("TCA_TBF_PBURST", "uint32"),
-    )
-
-    class parameters(nla):  # type: ignore[misc]  # noqa: N801
-        fields = (
-            ("cell_log", "B"), ("link_layer", "B"), ("overhead", "H"), ("cell_align", "h"), ("mpu", "H"), ("rate", "I"),
-            ("peak_cell_log", "B"), ("peak_link_layer", "B"), ("peak_overhead", "H"), ("peak_cell_align", "h"),
-            ("peak_mpu", "H"), ("peak_rate", "I"), ("limit", "I"), ("buffer", "I"), ("mtu", "I"),
-        )  # fmt: skip
-
-
-class FifoOptions(nla):  # type: ignore[misc]
-    fields = (("limit", "I"),)
-
-
-class BpfOptions(nla):  # type: ignore[misc]
-    """cls_bpf with a classic program, as direct action or with a mirred action."""
-
-    nla_map = (
-        ("TCA_BPF_UNSPEC", "none"),
-        ("TCA_BPF_ACT", "actions"),
-        ("TCA_BPF_POLICE", "hex"),
-        ("TCA_BPF_CLASSID", "uint32"),
-        ("TCA_BPF_OPS_LEN", "uint16"),
-        ("TCA_BPF_OPS", "cdata"),
-        ("TCA_BPF_FD", "uint32"),
-        ("TCA_BPF_NAME", "asciiz"),
-        ("TCA_BPF_FLAGS", "uint32"),
-    )
-
-    class actions(nla):  # type: ignore[misc]  # noqa: N801
-        nla_map = (("TCA_ACT_PRIO_0", "none"), ("TCA_ACT_PRIO_1", "action"))
-
-        class action(nla):  # type: ignore[misc]  # noqa: N801
-            nla_map = (("TCA_ACT_UNSPEC", "none"), ("TCA_ACT_KIND", "asciiz"), ("TCA_ACT_OPTIONS", "mirred"))
-
-            class mirred(nla):  # type: ignore[misc]  # noqa: N801
-                nla_map = (("TCA_MIRRED_UNSPEC", "none"), ("TCA_MIRRED_TM", "hex"), ("TCA_MIRRED_PARMS", "parms"))
-
-                class parms(nla):  # type: ignore[misc]  # noqa: N801
-                    fields = (
-                        ("index", "I"), ("capab", "I"), ("action", "i"), ("refcnt", "i"), ("bindcnt", "i"),
-                        ("eaction", "i"), ("ifindex", "I"),
-                    )  # fmt: skip
-
-
-_OPTIONS = {"netem": NetemOptions, "tbf": TbfOptions, "pfifo": FifoOptions, "bfifo": FifoOptions, "bpf": BpfOptions}
-
-
-class TrafficMessage(tcmsg):  # type: ignore[misc]
-    """pyroute2's tcmsg with our options for the kinds that we use; other kinds stay undecoded."""
-
-    @staticmethod
-    def get_options(self: Any, *_args: Any, **_kwargs: Any) -> Any:  # pyroute2 calls it so
-        return _OPTIONS.get(self.get_attr("TCA_KIND"), nla.hex)
-
-    @staticmethod
-    def get_stats2(_self: Any, *_args: Any, **_kwargs: Any) -> Any:
-        return stats2
-
-    @staticmethod
-    def get_xstats(_self: Any, *_args: Any, **_kwargs: Any) -> Any:
-        return nla.hex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +115,8 @@ def build_tree(index: int, impairment: Impairment, *, seed: int) -> list[bytes]:
 
 
 def change_tree(index: int, impairment: Impairment, *, seed: int) -> list[bytes]:
-    """Messages that change every parameter of a tree. The queue is exchanged only when its unit changes; the frames that wait
-    in it then count as dropped by it.
+    """Messages that change every parameter of a tree. The queue is exchanged only when its unit changes; the frames
+    that wait in it then count as dropped by it.
     """
     asked = settings_of(impairment)
     return [

@@ -43,7 +43,8 @@ def _normal(quantile: float) -> float:
 
 def _pareto(quantile: float) -> float:
     """Mean about 0; shape 3, scaled by 4/3, cut at 4 jitters as in iproute2."""
-    return min(((1 - quantile) ** (-1 / _PARETO_SHAPE) - 1.5) * 4 / 3, _MAX / SCALE)
+    value: float = ((1 - quantile) ** (-1 / _PARETO_SHAPE) - 1.5) * 4 / 3
+    return min(value, _MAX / SCALE)
 
 
 def _pareto_normal(quantile: float) -> float:

@@ -1,0 +1,224 @@
+"""The executor: carries out steps through the hands. Netlink messages are sent in batches, one per place and
+stretch.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from netem import filters, netlink, qdisc
+from netem import steps as step_kinds
+from netem.errors import FabricError
+from netem.steps import AnyStep, Kernel, Side
+
+LONG_QUEUE_FRAMES = 10_000
+"""Of taps and of the guest's devices: they only hand frames on and must not drop a burst."""
+
+
+class HandLink(Protocol):
+    """A way to a hand: the keeper's, or the guest's."""
+
+    def hand(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """One request; a refusal is in the reply under `error`. Raises FabricError when the other side is gone."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Netlink messages for one namespace, each with the step that wanted it."""
+
+    messages: list[bytes] = field(default_factory=list)
+    steps: list[AnyStep] = field(default_factory=list)
+
+
+class Executor:
+    """Knows the hands, the namespaces that they hold, and the interface index of every device."""
+
+    def __init__(self, kernel: Kernel, links: Mapping[Side, HandLink], *, seed: int) -> None:
+        self._kernel = kernel
+        self._links = dict(links)
+        self._seed = seed
+        self._seeds_given = 0
+        self._indexes: dict[tuple[HandLink, str, str], int] = {}
+        self._namespaces: dict[tuple[HandLink, str], int] = {}
+
+    def run(self, steps: Iterable[AnyStep]) -> None:
+        """Carry out steps in order. Raises FabricError that names the step, its place and the kernel's reason."""
+        batch = _Batch()
+        place: tuple[Side, str] | None = None
+        for step in steps:
+            messages = self._encode(step)
+            if messages is None or place != (step.side, step.namespace):
+                self._flush(place, batch)
+                batch, place = _Batch(), (step.side, step.namespace)
+            if messages is None:
+                self._perform(step)
+            else:
+                batch.messages += messages
+                batch.steps += [step] * len(messages)
+        self._flush(place, batch)
+
+    def hold_namespace(self, side: Side, name: str, descriptor: int) -> None:
+        """Make known a namespace that was made or adopted elsewhere; `descriptor` is a number of the hand's process."""
+        self._namespaces[self._links[side], name] = descriptor
+
+    def set_link(self, side: Side, link: HandLink) -> None:
+        """The hand of a side that was not there when the fabric was made (the guest, once it has booted)."""
+        self._links[side] = link
+
+    def index(self, side: Side, namespace: str, device: str) -> int:
+        if device == "lo":
+            return 1
+        try:
+            return self._indexes[self._links[side], namespace, device]
+        except KeyError:
+            raise FabricError(f"there is no device {device} in {namespace or 'the fabric namespace'}") from None
+
+    def devices(self, side: Side, namespace: str) -> dict[int, str]:
+        """Name of every known device of a namespace, by its index."""
+        here = (self._links[side], namespace)
+        return {index: device for (link, place, device), index in self._indexes.items() if (link, place) == here}
+
+    def exchange(self, side: Side, namespace: str, messages: Sequence[bytes], what: str) -> bytes:
+        """Send messages and return what they asked for. Raises FabricError with the kernel's reason."""
+        reply = self._converse(side, namespace, messages)
+        if "error" in reply:
+            raise self._refusal(what, reply["error"])
+        return base64.b64decode(reply["replies"])
+
+    def backlog_drops(self, side: Side) -> int:
+        """Frames that a kernel dropped, whole machine, because its receive backlog was full."""
+        dropped: int = self._links[side].hand("backlog")["dropped"]
+        return dropped
+
+    def next_seed(self, label: str) -> int:
+        """A seed for each change of each place: netem restarts its sequence with every change."""
+        self._seeds_given += 1
+        digest = hashlib.sha256(f"{self._seed}/{label}/{self._seeds_given}".encode()).digest()
+        return int.from_bytes(digest[:8], "big")
+
+    # Helpers.
+
+    def _flush(self, place: tuple[Side, str] | None, batch: _Batch) -> None:
+        if place is None or not batch.messages:
+            return
+        reply = self._converse(place[0], place[1], batch.messages)
+        if "error" in reply:
+            failed = batch.steps[min(reply["error"].get("index", 0), len(batch.steps) - 1)]
+            raise self._refusal(step_kinds.describe(failed), reply["error"])
+
+    def _encode(self, step: AnyStep) -> list[bytes] | None:
+        """The netlink messages of a step; None for a step that is not netlink's."""
+        match step:
+            case step_kinds.AddCable():
+                return [self._encode_cable(step)]
+            case step_kinds.AddBridge():
+                return [netlink.add_bridge(step.name, self._learn(step, step.name, step.index))]
+            case step_kinds.AddShaper():
+                return [netlink.add_ifb(step.name, self._learn(step, step.name, step.index))]
+            case step_kinds.Plug():
+                port = self._of(step, step.device)
+                return [netlink.enslave(port, self._of(step, step.bridge)), netlink.set_bridge_port(port)]
+            case step_kinds.Forward():
+                return [netlink.add_forwarding(self._of(step, step.device), step.mac)]
+            case step_kinds.BringUp():
+                return [netlink.bring_up(self._of(step, step.device))]
+            case step_kinds.LengthenQueue():
+                return [netlink.set_queue_length(self._of(step, step.device), LONG_QUEUE_FRAMES)]
+            case step_kinds.AddAddress():
+                index = self._of(step, step.device)
+                return [netlink.add_address(index, step.ip, step.prefix_length, step.broadcast)]
+            case step_kinds.AddRoute():
+                index = self._of(step, step.device)
+                return [netlink.add_route(step.destination, step.prefix_length, index, step.gateway)]
+            case step_kinds.AddNeighbour():
+                return [netlink.add_neighbour(self._of(step, step.device), step.ip, step.mac)]
+            case _:
+                return self._encode_traffic_control(step)
+
+    def _encode_traffic_control(self, step: AnyStep) -> list[bytes] | None:
+        match step:
+            case step_kinds.BuildTree():
+                return self._encode_tree(step)
+            case step_kinds.BuildBus():
+                return qdisc.build_bus(self._of(step, step.device), step.bus, create=True)
+            case step_kinds.OpenHooks():
+                return [qdisc.add_clsact(self._of(step, step.device))]
+            case step_kinds.Redirect():
+                program = filters.all_but_trace() if step.keep_trace else filters.everything()
+                return [qdisc.add_redirect(self._of(step, step.device), program, self._of(step, step.target))]
+            case step_kinds.PrepareCut():
+                return [qdisc.set_cut(self._of(step, step.device), filters.nothing_cut(), create=True)]
+            case _:
+                return None
+
+    def _encode_cable(self, step: step_kinds.AddCable) -> bytes:
+        self._learn(step, step.name, step.index)
+        far = step.namespace if step.peer_namespace is None else step.peer_namespace
+        link = self._links[step.side]
+        self._indexes[link, far, step.peer] = step.peer_index
+        descriptor = None if step.peer_namespace is None else self._namespaces[link, step.peer_namespace]
+        return netlink.add_veth(
+            step.name, step.index, step.peer, step.peer_index,
+            peer_namespace=descriptor, mac=step.mac, peer_mac=step.peer_mac,
+        )  # fmt: skip
+
+    def _encode_tree(self, step: step_kinds.BuildTree) -> list[bytes]:
+        try:
+            return qdisc.build_tree(self._of(step, step.device), step.impairment, seed=self.next_seed(step.label))
+        except ValueError as error:
+            raise FabricError(f"{step.label}: {error}") from error
+
+    def _perform(self, step: AnyStep) -> None:
+        """Steps that are not netlink's."""
+        match step:
+            case step_kinds.MakeNamespace():
+                reply = self._request(step, "namespace", name=step.name)
+                self.hold_namespace(step.side, step.name, reply["descriptor"])
+            case step_kinds.SetSysctls():
+                settings = [list(setting) for setting in step.settings]
+                self._request(step, "sysctl", namespace=step.namespace, settings=settings, optional=step.optional)
+            case step_kinds.MakeTaps():
+                self._request(step, "taps", namespace=step.namespace, names=list(step.names))
+            case step_kinds.SwitchOffloadsOff():
+                self._request(step, "offloads", namespace=step.namespace, devices=list(step.devices))
+            case step_kinds.FindDevices():
+                replies = self.exchange(step.side, step.namespace, [netlink.get_links()], step_kinds.describe(step))
+                for link in netlink.links_in(replies):
+                    self._learn(step, link.name, link.index)
+            case step_kinds.RouteMulticast():
+                self._route_multicast(step)
+            case _:
+                raise AssertionError(f"no way to carry out {step}")
+
+    def _route_multicast(self, step: step_kinds.RouteMulticast) -> None:
+        numbers = {device: number for number, device in enumerate(step.devices)}
+        routes = [
+            [source, group, numbers[parent], [numbers[device] for device in children]]
+            for source, group, parent, children in step.routes
+        ]
+        interfaces = [self._of(step, device) for device in step.devices]
+        self._request(step, "multicast", namespace=step.namespace, interfaces=interfaces, routes=routes)
+
+    def _learn(self, step: AnyStep, device: str, index: int) -> int:
+        self._indexes[self._links[step.side], step.namespace, device] = index
+        return index
+
+    def _of(self, step: AnyStep, device: str) -> int:
+        return self.index(step.side, step.namespace, device)
+
+    def _converse(self, side: Side, namespace: str, messages: Sequence[bytes]) -> dict[str, Any]:
+        batch = base64.b64encode(netlink.numbered(messages)).decode("ascii")
+        return self._links[side].hand("netlink", namespace=namespace, batch=batch)
+
+    def _request(self, step: AnyStep, do: str, **arguments: Any) -> dict[str, Any]:
+        reply = self._links[step.side].hand(do, **arguments)
+        if "error" in reply:
+            raise self._refusal(step_kinds.describe(step), reply["error"])
+        return reply
+
+    def _refusal(self, what: str, error: Mapping[str, Any]) -> FabricError:
+        return FabricError(f"{what}: the {self._kernel.value} kernel refused: {error['text']} (errno {error['errno']})")

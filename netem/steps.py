@@ -1,0 +1,240 @@
+"""Steps: what can be done to make a network, as values; `describe` prints one for people (`--dry-run`)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+from netem.hand import FABRIC
+from topologies.model import Bus, Impairment
+
+
+class Kernel(enum.Enum):
+    """Which kernel holds bridges and qdiscs."""
+
+    HOST = "host"
+    UML = "uml"
+
+
+class Side(enum.Enum):
+    """Where a step acts: HOST is the keeper's namespaces, CARRIER the kernel that holds the bridges (kernel host: the
+    same).
+    """
+
+    HOST = "host"
+    CARRIER = "carrier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Something done in one namespace (`""`: the fabric's own)."""
+
+    side: Side = Side.CARRIER
+    namespace: str = FABRIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeNamespace(Step):
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSysctls(Step):
+    settings: tuple[tuple[str, str], ...]
+    optional: bool = False
+    """Settings of a module that may not be there are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeTaps(Step):
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddCable(Step):
+    """A veth pair; the far end may be in another namespace of the same side."""
+
+    name: str
+    index: int
+    peer: str
+    peer_index: int
+    peer_namespace: str | None = None
+    mac: str | None = None
+    peer_mac: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddBridge(Step):
+    name: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddShaper(Step):
+    """A device through which frames are redirected (ifb)."""
+
+    name: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindDevices(Step):
+    """Learn the indexes of devices that were there before us: taps, the guest's ports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchOffloadsOff(Step):
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthenQueue(Step):
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plug(Step):
+    """Make a device a port of a bridge; it learns no addresses."""
+
+    device: str
+    bridge: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward(Step):
+    """Frames to `mac` leave the bridge by the port `device`."""
+
+    device: str
+    mac: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildTree(Step):
+    device: str
+    impairment: Impairment
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildBus(Step):
+    device: str
+    bus: Bus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenHooks(Step):
+    """Give a device its filter hooks (clsact)."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redirect(Step):
+    """What arrives at `device` leaves by `target`; with `keep_trace`, trace frames stay behind."""
+
+    device: str
+    target: str
+    keep_trace: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareCut(Step):
+    """A filter in front of `device`'s tree that drops nothing yet."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BringUp(Step):
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddAddress(Step):
+    device: str
+    ip: str
+    prefix_length: int
+    broadcast: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddRoute(Step):
+    destination: str
+    prefix_length: int
+    device: str
+    gateway: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddNeighbour(Step):
+    device: str
+    ip: str
+    mac: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteMulticast(Step):
+    """A router's multicast table: (source, group, device it must arrive by, devices it leaves by)."""
+
+    devices: tuple[str, ...]
+    routes: tuple[tuple[str, str, str, tuple[str, ...]], ...]
+
+
+AnyStep: TypeAlias = (
+    MakeNamespace | SetSysctls | MakeTaps | AddCable | AddBridge | AddShaper | FindDevices | SwitchOffloadsOff
+    | LengthenQueue | Plug | Forward | BuildTree | BuildBus | OpenHooks | Redirect | PrepareCut | BringUp | AddAddress
+    | AddRoute | AddNeighbour | RouteMulticast
+)  # fmt: skip
+
+
+def describe(step: AnyStep) -> str:
+    """One line for people: place, verb, particulars."""
+    place = (
+        "router" if step.namespace.startswith("router ") else "node" if step.namespace.startswith("node ") else "fabric"
+    )
+    where = f"{step.side.value}, {step.namespace or place}"
+    details = (
+        f"{field.name}={_brief(getattr(step, field.name))}"
+        for field in fields(step)
+        if field.name not in ("side", "namespace") and getattr(step, field.name) not in (None, False, ())
+    )
+    return f"[{where}] {_VERBS[type(step)]} {' '.join(details)}".rstrip()
+
+
+_VERBS: dict[type[Step], str] = {
+    MakeNamespace: "make a network namespace",
+    SetSysctls: "set",
+    MakeTaps: "make taps",
+    AddCable: "lay a cable (veth)",
+    AddBridge: "add a bridge",
+    AddShaper: "add a shaper (ifb)",
+    FindDevices: "look up the devices",
+    SwitchOffloadsOff: "switch offloads off",
+    LengthenQueue: "lengthen the queue of",
+    Plug: "plug into the bridge",
+    Forward: "forward by address",
+    BuildTree: "build delay line and queue on",
+    BuildBus: "build a shared bus on",
+    OpenHooks: "open the filter hooks of",
+    Redirect: "redirect what arrives",
+    PrepareCut: "prepare cuts at",
+    BringUp: "bring up",
+    AddAddress: "give the address",
+    AddRoute: "route",
+    AddNeighbour: "set the neighbour",
+    RouteMulticast: "route multicast",
+}
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, Impairment | Bus):
+        set_fields = (
+            f"{field.name}={getattr(value, field.name)}"
+            for field in fields(value)
+            if isinstance(value, Bus) or getattr(value, field.name) != field.default
+        )
+        return f"({', '.join(set_fields) or 'clear'})"
+    if isinstance(value, tuple) and len(value) > 4:
+        return f"({value[0]}, … {len(value)} in all)"
+    return str(value)
