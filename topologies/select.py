@@ -36,8 +36,9 @@ def select_link(topology: Topology, name: str) -> Link:
     names = [link.name for link in topology.links]
     if not names:
         raise SelectError(f"{shown(name)} names no link: the topology {topology.name} has none")
-    hint = did_you_mean(name, names) or f"; its links are {_listed(names)}"
-    raise SelectError(f"{shown(name)} names no link of {topology.name}{hint}")
+    reverse = "--".join(reversed(name.split("--")))
+    hint = f"; did you mean {reverse}?" if reverse in names else did_you_mean(name, names)
+    raise SelectError(f"{shown(name)} names no link of {topology.name}{hint or '; its links are ' + _listed(names)}")
 
 
 def _matching(topology: Topology, selector: str) -> tuple[Node, ...]:
