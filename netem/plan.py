@@ -35,7 +35,6 @@ from netem.steps import (
     BuildTree,
     FindDevices,
     Forward,
-    Kernel,
     LengthenQueue,
     MakeNamespace,
     MakeTaps,
@@ -48,7 +47,8 @@ from netem.steps import (
     Side,
     SwitchOffloadsOff,
 )
-from netem.steps import describe as describe  # part of this module's surface: the dry run prints plans
+from netem.steps import Kernel as Kernel  # with `describe`, what a dry run needs beside the plans
+from netem.steps import describe as describe
 from topologies.model import (
     MULTICAST_GROUP,
     NETWORK_PREFIX_LENGTH,

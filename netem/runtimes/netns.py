@@ -1,0 +1,159 @@
+"""Runtime `netns`: each node a process in network, PID and mount namespaces of its own, inside the bed.
+
+The bed holds the network namespace, so a node's wires outlive a crash and are there at once for its next incarnation. A
+node runs as the bed's user id but without capabilities and with no way to gain any.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from netem.bed import Bed
+from netem.errors import FabricError
+from netem.processes import Process
+from netem.runtimes.base import Program
+from netem.runtimes.lines import LineSplitter
+from topologies.model import Node, NodeName
+
+_CHUNK_BYTES = 65536
+_KILL_TIMEOUT_S = 5.0
+_ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class NetnsRuntime:
+    """Carries the nodes of one run inside a bed. Used by one thread."""
+
+    def __init__(self, bed: Bed) -> None:
+        self._bed = bed
+        self._namespaces: dict[NodeName, str] = {}
+        self._handles: list[NetnsNode] = []
+
+    def __enter__(self) -> NetnsRuntime:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> NetnsNode:
+        """Start one incarnation of a node with its wires attached. Raises FabricError when it cannot be started."""
+        if node.name not in self._namespaces:
+            self._namespaces[node.name] = self._bed.attach_new(node)
+        input_read, input_write = os.pipe()
+        output_read, output_write = os.pipe()
+        try:
+            with log_path.open("ab") as log:
+                process = self._bed.spawn(
+                    _command(program), _environment(program), [input_read, output_write, log.fileno()],
+                    namespace=self._namespaces[node.name],
+                )  # fmt: skip
+        except BaseException:
+            os.close(input_write)
+            os.close(output_read)
+            raise
+        finally:
+            os.close(input_read)
+            os.close(output_write)
+        handle = NetnsNode(
+            node.name, process, os.fdopen(input_write, "wb", 0), os.fdopen(output_read, "rb", 0), on_line
+        )
+        self._handles.append(handle)
+        return handle
+
+    def close(self) -> None:
+        """Kill every node that is left and wait for it; their namespaces stay the bed's until it closes."""
+        for handle in self._handles:
+            if handle.poll_quietly() is None:
+                handle.kill()
+            handle.release()
+        self._handles.clear()
+
+
+class NetnsNode:
+    """One incarnation of one node."""
+
+    def __init__(
+        self,
+        name: NodeName,
+        process: Process,
+        standard_input: IO[bytes],
+        standard_output: IO[bytes],
+        on_line: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self._process = process
+        self._input = standard_input
+        self._output = standard_output
+        self._on_line = on_line
+        self._reader = threading.Thread(target=self._read, name=f"output of {name}", daemon=True)
+        self._reader.start()
+
+    def send(self, line: str) -> None:
+        """Write one line to its standard input. Raises FabricError when the node is gone."""
+        try:
+            self._input.write(line.encode("utf-8") + b"\n")
+        except (OSError, ValueError) as error:
+            raise FabricError(f"node {self.name} takes no input: it has ended ({error})") from error
+
+    def poll(self) -> int | None:
+        """Exit code once it has ended (negative: the signal), else None."""
+        return self._process.poll()
+
+    def poll_quietly(self) -> int | None:
+        """The same; a bed that is gone has taken the node along."""
+        try:
+            return self._process.poll()
+        except FabricError:
+            return -9
+
+    def kill(self) -> None:
+        """SIGKILL to its whole PID namespace; returns when it is gone."""
+        self._process.kill()
+        self._process.wait(_KILL_TIMEOUT_S)
+
+    def pause(self) -> None:
+        """Stop all of its processes; returns when every thread was seen stopped."""
+        self._refuse_ended("paused")
+        self._process.freeze()
+
+    def resume(self) -> None:
+        """Let them run again; returns when none is stopped."""
+        self._refuse_ended("resumed")
+        self._process.thaw()
+
+    def release(self) -> None:
+        """Give back the pipes, after the last line has been read."""
+        self._input.close()
+        self._reader.join(_KILL_TIMEOUT_S)
+
+    def _refuse_ended(self, what: str) -> None:
+        code = self._process.poll()
+        if code is not None:
+            raise FabricError(f"node {self.name} cannot be {what}: it has ended with exit code {code}")
+
+    def _read(self) -> None:
+        lines = LineSplitter()
+        with self._output as output:
+            while chunk := output.read(_CHUNK_BYTES):
+                for line in lines.feed(chunk):
+                    self._on_line(line)
+        for line in lines.close():
+            self._on_line(line)
+
+
+def _command(program: Program) -> list[str]:
+    first, *others = program.argv
+    return [sys.executable if first == "python3" else first, *others]
+
+
+def _environment(program: Program) -> dict[str, str]:
+    """Only what a node needs: nothing of ours leaks into it, and two runs give it the same."""
+    base = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8", "PYTHONPATH": str(_ROOT)}
+    return base | dict(program.environment)
