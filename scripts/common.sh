@@ -47,5 +47,7 @@ apt_refresh() {
 
 # True when apt knows a version of the package that it could install.
 apt_offers() {
-    LC_ALL=C apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'
+    local policy
+    policy=$(LC_ALL=C apt-cache policy "$1" 2>/dev/null)
+    [[ $policy == *"Candidate: "[^\(]* ]]
 }
