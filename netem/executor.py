@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +18,11 @@ from netem.steps import AnyStep, Kernel, Side
 
 LONG_QUEUE_FRAMES = 10_000
 """Of taps and of the guest's devices: they only hand frames on and must not drop a burst."""
+
+_READY_TIMEOUT_S = 10.0
+_READY_GRAIN_S = 0.001
+_FEW_DEVICES = 8
+"""Up to so many devices are asked for one by one, more by a dump."""
 
 
 class HandLink(Protocol):
@@ -189,10 +195,27 @@ class Executor:
                 replies = self.exchange(step.side, step.namespace, [netlink.get_links()], step_kinds.describe(step))
                 for link in netlink.links_in(replies):
                     self._learn(step, link.name, link.index)
+            case step_kinds.AwaitReady():
+                self._await_ready(step)
             case step_kinds.RouteMulticast():
                 self._route_multicast(step)
             case _:
                 raise AssertionError(f"no way to carry out {step}")
+
+    def _await_ready(self, step: step_kinds.AwaitReady) -> None:
+        """Ask again until every device is ready; each question goes through the lock that the kernel's queue needs."""
+        waiting = {self._of(step, device) for device in step.devices}
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while True:
+            few = len(waiting) <= _FEW_DEVICES
+            questions = [netlink.get_link(index) for index in waiting] if few else [netlink.get_links()]
+            replies = self.exchange(step.side, step.namespace, questions, step_kinds.describe(step))
+            waiting -= {link.index for link in netlink.links_in(replies) if link.ready}
+            if not waiting:
+                return
+            if time.monotonic() > deadline:
+                raise FabricError(f"{step_kinds.describe(step)}: {len(waiting)} of them still carry nothing")
+            time.sleep(_READY_GRAIN_S)
 
     def _route_multicast(self, step: step_kinds.RouteMulticast) -> None:
         numbers = {device: number for number, device in enumerate(step.devices)}

@@ -22,7 +22,8 @@ DUMP = 0x300
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 _RTM_NEWADDR, _RTM_NEWROUTE, _RTM_NEWNEIGH = 20, 24, 28
 
-_IFF_UP = 0x1
+_IFF_UP, _IFF_RUNNING = 0x1, 0x40
+_BRIDGE_PORT_FORWARDING = 3
 _AF_BRIDGE, _AF_INET = 7, 2
 _NUD_NOARP, _NUD_PERMANENT = 0x40, 0x80
 _NTF_MASTER = 0x04
@@ -133,14 +134,20 @@ def get_links() -> bytes:
     return message(ifinfmsg, RTM_GETLINK, DUMP, {})
 
 
+def get_link(index: int) -> bytes:
+    """Ask for one link."""
+    return message(ifinfmsg, RTM_GETLINK, ACKNOWLEDGE, {"index": index})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkState:
-    """A link as the kernel has it; drops and errors since it was made, both directions together."""
+    """A link as the kernel has it; drops and errors since it was made, both directions together. `ready`: it carries
+    frames (up is not enough: carrier and bridge port follow later, from a queue of the kernel).
+    """
 
     name: str
     index: int
-    mtu: int
-    up: bool
+    ready: bool
     dropped_frames: int
 
 
@@ -154,12 +161,9 @@ def links_in(data: bytes) -> list[LinkState]:
         link.decode()
         counters = link.get_attr("IFLA_STATS64") or {}
         dropped = sum(counters.get(name, 0) for name in ("rx_dropped", "tx_dropped", "rx_errors", "tx_errors"))
-        found.append(
-            LinkState(
-                name=link.get_attr("IFLA_IFNAME"), index=link["index"], mtu=link.get_attr("IFLA_MTU"),
-                up=bool(link["flags"] & _IFF_UP), dropped_frames=dropped,
-            )
-        )  # fmt: skip
+        ready = bool(link["flags"] & _IFF_RUNNING) and _forwards(link)
+        name = link.get_attr("IFLA_IFNAME")
+        found.append(LinkState(name=name, index=link["index"], ready=ready, dropped_frames=dropped))
     return found
 
 
@@ -198,6 +202,15 @@ def add_forwarding(index: int, mac: str) -> bytes:
 
 
 # Helpers.
+
+
+def _forwards(link: Any) -> bool:
+    """A bridge port has its state; what is no bridge port needs none."""
+    info = link.get_attr("IFLA_LINKINFO")
+    if info is None or info.get_attr("IFLA_INFO_SLAVE_KIND") != "bridge":
+        return True
+    state: int = info.get_attr("IFLA_INFO_SLAVE_DATA").get_attr("IFLA_BRPORT_STATE")
+    return state == _BRIDGE_PORT_FORWARDING
 
 
 def _one_queue() -> list[Any]:

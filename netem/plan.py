@@ -30,6 +30,7 @@ from netem.steps import (
     AddRoute,
     AddShaper,
     AnyStep,
+    AwaitReady,
     BringUp,
     BuildBus,
     BuildTree,
@@ -192,6 +193,18 @@ def _carrier_steps(topology: Topology, kernel: Kernel) -> Iterator[AnyStep]:
         yield from _guest_port_steps(topology)
     if len(topology.partitions) > 1:
         yield from _router_steps(topology)
+    yield from _await_steps(topology, kernel)
+
+
+def _await_steps(topology: Topology, kernel: Kernel) -> Iterator[AnyStep]:
+    nodes = tuple(topology.nodes())
+    devices = [end for node in nodes for end in (inner_end(node), outer_end(node))]
+    if kernel is Kernel.UML:
+        devices += [guest.device_name(node.index) for node in nodes]
+        yield AwaitReady(side=Side.HOST, devices=tuple(guest.tap_name(node.index) for node in nodes))
+    if len(topology.partitions) > 1:
+        devices += [leg_port(partition) for partition in topology.partitions]
+    yield AwaitReady(devices=tuple(devices))
 
 
 def _partition_steps(partition: Partition) -> Iterator[AnyStep]:
@@ -329,6 +342,7 @@ def _routing_steps(topology: Topology, here: Partition) -> Iterator[AnyStep]:
     for there in topology.partitions:
         if there is not here:
             yield from _unicast_route(topology, here, there)
+    yield AwaitReady(namespace=inside, devices=tuple(devices))
     routes = tuple(_multicast_routes(topology, here))
     yield RouteMulticast(namespace=inside, devices=tuple(devices), routes=routes)
 
@@ -398,6 +412,8 @@ def _node_steps(topology: Topology, node: Node, kernel: Kernel) -> Iterator[AnyS
     yield BringUp(side=Side.HOST, device=port)
     yield BringUp(side=Side.HOST, namespace=inside, device="lo")
     yield BringUp(side=Side.HOST, namespace=inside, device=NODE_DEVICE)
+    yield AwaitReady(side=Side.HOST, namespace=inside, devices=(NODE_DEVICE,))
+    yield AwaitReady(side=Side.HOST, devices=(port,))
     yield from _node_address_steps(topology, node, partition)
 
 

@@ -151,6 +151,13 @@ class BringUp(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitReady(Step):
+    """Wait until devices really carry frames: the kernel follows a bring-up with a delay of its own."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AddAddress(Step):
     device: str
     ip: str
@@ -184,16 +191,13 @@ class RouteMulticast(Step):
 AnyStep: TypeAlias = (
     MakeNamespace | SetSysctls | MakeTaps | AddCable | AddBridge | AddShaper | FindDevices | SwitchOffloadsOff
     | LengthenQueue | Plug | Forward | BuildTree | BuildBus | OpenHooks | Redirect | PrepareCut | BringUp | AddAddress
-    | AddRoute | AddNeighbour | RouteMulticast
+    | AddRoute | AddNeighbour | RouteMulticast | AwaitReady
 )  # fmt: skip
 
 
 def describe(step: AnyStep) -> str:
     """One line for people: place, verb, particulars."""
-    place = (
-        "router" if step.namespace.startswith("router ") else "node" if step.namespace.startswith("node ") else "fabric"
-    )
-    where = f"{step.side.value}, {step.namespace or place}"
+    where = f"{step.side.value}, {step.namespace or 'fabric'}"
     details = (
         f"{field.name}={_brief(getattr(step, field.name))}"
         for field in fields(step)
@@ -220,6 +224,7 @@ _VERBS: dict[type[Step], str] = {
     Redirect: "redirect what arrives",
     PrepareCut: "prepare cuts at",
     BringUp: "bring up",
+    AwaitReady: "wait until these carry frames:",
     AddAddress: "give the address",
     AddRoute: "route",
     AddNeighbour: "set the neighbour",

@@ -1,0 +1,316 @@
+"""Small topologies, and members whose sockets live in this process: one clock, no start-up, exact bookkeeping."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from netem.bed import Bed
+from topologies.model import (
+    CLEAR,
+    MULTICAST_GROUP,
+    PROTOCOL_PORT,
+    Bus,
+    Direction,
+    Impairment,
+    Link,
+    Node,
+    NodeName,
+    Partition,
+    PartitionName,
+    Topology,
+)
+
+CLONE_NEWNET = 0x40000000
+SO_RCVBUFFORCE = 33
+SO_TIMESTAMPNS = 35
+ETH_P_ALL = 3
+RAW_ETHERTYPE = 0x88B5
+PROBE = struct.Struct("!4sHHI")
+MARK = b"obPB"
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def topology(
+    *sizes: int,
+    links: Sequence[tuple[int, int]] = (),
+    to_node: Impairment = CLEAR,
+    from_node: Impairment = CLEAR,
+    bus: Bus | None = None,
+    link_impairment: Impairment = CLEAR,
+) -> Topology:
+    """Partitions p1, p2, … of the given sizes; links by partition number."""
+    partitions = []
+    index = 0
+    for number, size in enumerate(sizes, start=1):
+        nodes = []
+        for position in range(1, size + 1):
+            nodes.append(
+                Node(
+                    name=NodeName(f"p{number}/n{position}"),
+                    index=index,
+                    partition=PartitionName(f"p{number}"),
+                    partition_index=number,
+                    number=position,
+                    to_node=to_node,
+                    from_node=from_node,
+                )
+            )
+            index += 1
+        partitions.append(Partition(name=PartitionName(f"p{number}"), index=number, nodes=tuple(nodes), bus=bus))
+    wires = tuple(
+        Link(
+            name=f"p{a}--p{b}",
+            a=PartitionName(f"p{a}"),
+            b=PartitionName(f"p{b}"),
+            a_to_b=link_impairment,
+            b_to_a=link_impairment,
+        )
+        for a, b in links
+    )
+    return Topology(name="test", partitions=tuple(partitions), links=wires)
+
+
+@contextlib.contextmanager
+def inside(namespace: int) -> Iterator[None]:
+    """This thread in another network namespace; sockets made there stay there."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        assert libc.setns(namespace, CLONE_NEWNET) == 0
+        yield
+    finally:
+        assert libc.setns(home, CLONE_NEWNET) == 0
+        os.close(home)
+
+
+def new_namespace() -> int:
+    """A network namespace of our own, held by the returned descriptor."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        assert libc.unshare(CLONE_NEWNET) == 0
+        made = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        assert libc.setns(home, CLONE_NEWNET) == 0
+    finally:
+        os.close(home)
+    return made
+
+
+@dataclass
+class Member:
+    """A node of the bed whose sockets we hold."""
+
+    node: Node
+    namespace: int
+    udp: socket.socket
+    frames: socket.socket
+
+    def close(self) -> None:
+        self.udp.close()
+        self.frames.close()
+        os.close(self.namespace)
+
+
+@dataclass
+class Group:
+    """All members of a bed."""
+
+    bed: Bed
+    members: dict[NodeName, Member] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Member:
+        return self.members[NodeName(name)]
+
+    def close(self) -> None:
+        for member in self.members.values():
+            member.close()
+
+
+def gather(bed: Bed) -> Group:
+    """Attach every node of the bed with a namespace of this process, as a container's would be."""
+    group = Group(bed)
+    for node in bed.topology.nodes():
+        namespace = new_namespace()
+        bed.attach(node, namespace)
+        with inside(namespace):
+            group.members[node.name] = Member(node, namespace, _udp(node), _frames())
+    return group
+
+
+def _udp(node: Node) -> socket.socket:
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 256 << 20)
+    udp.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    udp.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    udp.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 8)
+    udp.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+    udp.bind(("", PROTOCOL_PORT))
+    membership = socket.inet_aton(MULTICAST_GROUP) + socket.inet_aton(node.ip)
+    udp.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+    return udp
+
+
+def _frames() -> socket.socket:
+    frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    frames.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+    frames.bind(("eth0", ETH_P_ALL))
+    return frames
+
+
+# Streams: numbered datagrams with their sending time.
+
+
+@dataclass(frozen=True)
+class Arrival:
+    number: int
+    delay_ns: int
+
+
+def stream(
+    sender: Member, target: str, receivers: Sequence[Member], *, count: int, rate: float, size: int = 64
+) -> list[list[Arrival]]:
+    """Send `count` datagrams at `rate` per second, then read what each receiver got, in order of arrival."""
+    for receiver in receivers:
+        _drain(receiver.udp)
+    padding = bytes(size - 12)
+    start = time.time_ns() + 2_000_000
+    for number in range(count):
+        due = start + int(number * 1e9 / rate)
+        while (now := time.time_ns()) < due:
+            if due - now > 300_000:
+                time.sleep((due - now - 200_000) / 1e9)
+        sender.udp.sendto(struct.pack("!IQ", number, time.time_ns()) + padding, (target, PROTOCOL_PORT))
+    return [_arrivals(receiver.udp) for receiver in receivers]
+
+
+def _drain(udp: socket.socket) -> None:
+    while select.select([udp], [], [], 0)[0]:
+        udp.recv(65536)
+
+
+def _arrivals(udp: socket.socket, quiet_s: float = 0.4) -> list[Arrival]:
+    """Everything that arrives until nothing has for `quiet_s`."""
+    found = []
+    while select.select([udp], [], [], quiet_s)[0]:
+        data, ancillary, _flags, _address = udp.recvmsg(65536, 64)
+        seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
+        number, sent_ns = struct.unpack_from("!IQ", data)
+        found.append(Arrival(number, seconds * 1_000_000_000 + nanoseconds - sent_ns))
+    return found
+
+
+def quantile_ms(arrivals: Sequence[Arrival], share: float) -> float:
+    delays = sorted(arrival.delay_ns for arrival in arrivals)
+    return delays[min(len(delays) - 1, int(share * len(delays)))] / 1e6
+
+
+def counts(group: Group, name: str, direction: Direction) -> dict[str, int]:
+    """The counters of one direction of one port."""
+    found = next(c for c in group.bed.counters() if c.node == name and c.direction is direction)
+    return {
+        "sent": found.sent_frames,
+        "delay_line": found.delay_line_dropped_frames,
+        "queue": found.queue_dropped_frames,
+        "cut": found.cut_dropped_frames,
+        "backlog": found.backlog_frames,
+    }
+
+
+def since(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    return {name: after[name] - before[name] for name in before}
+
+
+# Probes: one frame of each kind from each to all.
+
+NEAR_KINDS = ("unicast", "multicast", "broadcast", "arp", "raw")
+FAR_KINDS = ("unicast", "multicast")
+"""Only IP crosses a router."""
+
+
+def possible(topology: Topology) -> set[tuple[str, str, str]]:
+    """Every (from, to, kind) that must arrive when nothing is cut."""
+    nodes = list(topology.nodes())
+    return {
+        (one.name, other.name, kind)
+        for one in nodes
+        for other in nodes
+        if one is not other
+        for kind in (NEAR_KINDS if one.partition == other.partition else FAR_KINDS)
+    }
+
+
+def without(everything: set[tuple[str, str, str]], pairs: Collection[tuple[str, str]]) -> set[tuple[str, str, str]]:
+    return {(one, other, kind) for one, other, kind in everything if (one, other) not in pairs}
+
+
+def probe_all(group: Group, expected: set[tuple[str, str, str]], *, nonce: int) -> set[tuple[str, str, str]]:
+    """Everybody sends one frame of each kind to everybody; who got what. Waits until all expected frames are there (at
+    most 3 s), then a little longer for those that should not be.
+    """
+    for member in group.members.values():
+        _drain_frames(member.frames)
+    for member in group.members.values():
+        _send_probes(group, member, nonce)
+    found: set[tuple[str, str, str]] = set()
+    deadline = time.monotonic() + 3.0
+    while not expected <= found and time.monotonic() < deadline:
+        found |= _collect_probes(group, nonce, 0.05)
+    return found | _collect_probes(group, nonce, 0.1)
+
+
+def _send_probes(group: Group, member: Member, nonce: int) -> None:
+    sender = member.node
+    for number, kind in enumerate(NEAR_KINDS):
+        payload = PROBE.pack(MARK, number, sender.index, nonce)
+        if kind == "multicast":
+            member.udp.sendto(payload, (MULTICAST_GROUP, PROTOCOL_PORT))
+        elif kind == "broadcast":
+            member.udp.sendto(payload, (f"10.{sender.partition_index}.255.255", PROTOCOL_PORT))
+        elif kind == "arp":
+            member.frames.send(_arp(sender, payload))
+        for other in group.members.values():
+            if other is member:
+                continue
+            if kind == "unicast":
+                member.udp.sendto(payload, (other.node.ip, PROTOCOL_PORT))
+            elif kind == "raw" and other.node.partition == sender.partition:
+                head = _mac(other.node.mac) + _mac(sender.mac) + struct.pack("!H", RAW_ETHERTYPE)
+                member.frames.send(head + payload + bytes(40))
+
+
+def _arp(sender: Node, payload: bytes) -> bytes:
+    """A request for an address that nobody has, with the probe behind it."""
+    request = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + _mac(sender.mac) + socket.inet_aton(sender.ip)
+    request += bytes(6) + socket.inet_aton(f"10.{sender.partition_index}.200.1")
+    return b"\xff" * 6 + _mac(sender.mac) + b"\x08\x06" + request + payload
+
+
+def _collect_probes(group: Group, nonce: int, quiet_s: float) -> set[tuple[str, str, str]]:
+    names = {member.node.index: name for name, member in group.members.items()}
+    by_socket = {member.frames: name for name, member in group.members.items()}
+    found = set()
+    while ready := select.select(list(by_socket), [], [], quiet_s)[0]:
+        for frames in ready:
+            data, address = frames.recvfrom(2048)
+            place = data.find(MARK)
+            if address[2] == socket.PACKET_OUTGOING or place < 0:
+                continue
+            _mark, kind, sender, got = PROBE.unpack_from(data, place)
+            if got == nonce:
+                found.add((names[sender], by_socket[frames], NEAR_KINDS[kind]))
+    return found
+
+
+def _drain_frames(frames: socket.socket) -> None:
+    while select.select([frames], [], [], 0)[0]:
+        frames.recv(2048)
+
+
+def _mac(text: str) -> bytes:
+    return bytes.fromhex(text.replace(":", ""))
