@@ -1,0 +1,61 @@
+"""Container entry: read one node's configuration from the first line of standard input, run the driver.
+
+Exit codes: 0 after an orderly end, 1 when we are wrong, 2 for a configuration that cannot be used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+
+from node.config import NodeConfig, parse
+from node.core import Core
+from node.driver import host, new_loop, say
+from node.errors import LocalError
+from node.protocols import PROTOCOLS
+
+MAX_LINE_BYTES = 8 * 2**20
+
+
+def main() -> int:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(_live())
+
+
+async def _live() -> int:
+    lines = await _standard_input()
+    line = (await lines.readline()).decode("utf-8", "replace")
+    try:
+        config = parse(line)
+        core = _core(config)
+        # What exists now lives as long as we do: the collector need not walk it again and again.
+        gc.freeze()
+        return await host(config, core, lines)
+    except LocalError as error:
+        return _refuse(str(error))
+    except OSError as error:
+        return _refuse(f"the network of this node cannot be used: {error}")
+
+
+def _core(config: NodeConfig) -> Core:
+    entry = PROTOCOLS.get(config.protocol)
+    if entry is None:
+        raise LocalError(f"no protocol is called {config.protocol!r}; there are {', '.join(sorted(PROTOCOLS))}")
+    return entry.build(membership=config.membership, parameters=config.parameters, seed=config.seed)
+
+
+async def _standard_input() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    return reader
+
+
+def _refuse(sentence: str) -> int:
+    say({"event": "error", "message": sentence})
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

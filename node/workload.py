@@ -1,0 +1,84 @@
+"""What an application sends, and when: seeded schedules of submissions, in nanoseconds after the start of the load.
+
+A schedule is a pure function of its configuration and seed. It says when the application *wants* to send; whether the
+protocol keeps up is the host's to measure (it falls behind, and says so).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from node.errors import LocalError
+
+NS_PER_S = 10**9
+FOREVER_NS = 2**63 - 1
+
+
+class WorkloadKind(enum.Enum):
+    """PERIODIC and POISSON follow a rate; SATURATING sends whenever the protocol takes more; SILENT never does."""
+
+    PERIODIC = "periodic"
+    POISSON = "poisson"
+    SATURATING = "saturating"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateChange:
+    """From `after_ns` on (counted from the start of the load), messages come at `rate_per_s`."""
+
+    after_ns: int
+    rate_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """`size_bytes` is the whole payload, stamp included. The load ends `stop_after_ns` after its start."""
+
+    kind: WorkloadKind
+    rate_per_s: float = 0.0
+    size_bytes: int = 64
+    stop_after_ns: int = FOREVER_NS
+    events: tuple[RateChange, ...] = ()
+
+    def __post_init__(self) -> None:
+        rates = [self.rate_per_s, *(event.rate_per_s for event in self.events)]
+        if min(rates) < 0:
+            raise LocalError("a rate must not be negative")
+        times = [event.after_ns for event in self.events]
+        if times != sorted(times):
+            raise LocalError("rate changes must come in the order of their times")
+
+
+def due_times_ns(workload: Workload, rng: Random) -> Iterator[int]:
+    """When each message is due, ascending, in ns after the start of the load; ends with the load.
+
+    A rate change takes effect at its time: the gap that it falls into is drawn anew from there, which for Poisson
+    arrivals changes nothing but the rate (they have no memory). A rate of 0 is silence until the next change.
+    """
+    if workload.kind not in (WorkloadKind.PERIODIC, WorkloadKind.POISSON):
+        return
+    changes = [RateChange(after_ns=0, rate_per_s=workload.rate_per_s), *workload.events]
+    ends_ns = [change.after_ns for change in changes[1:]] + [workload.stop_after_ns]
+    for change, end_ns in zip(changes, ends_ns, strict=True):
+        yield from _at_one_rate(workload.kind, change, min(end_ns, workload.stop_after_ns), rng)
+
+
+def _at_one_rate(kind: WorkloadKind, change: RateChange, end_ns: int, rng: Random) -> Iterator[int]:
+    if change.rate_per_s <= 0:
+        return
+    at_ns = change.after_ns
+    count = 0
+    while True:
+        if kind is WorkloadKind.POISSON:
+            at_ns += max(1, round(rng.expovariate(change.rate_per_s) * NS_PER_S))
+        else:
+            # From the start of this rate each time, so that rounding does not add up.
+            at_ns = change.after_ns + round(count * NS_PER_S / change.rate_per_s)
+            count += 1
+        if at_ns >= end_ns:
+            return
+        yield at_ns
