@@ -12,153 +12,64 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import yaml
 
-from analysis.expression import Expression, ExpressionError, Unknown, condition, evaluate, parse
+from testbed import spec_parts
 from testbed.paths import EXPERIMENTS
-from testbed.spec_faults import Fault
-from testbed.spec_raw import (
-    Dissemination,
-    KernelWish,
-    RawClaim,
-    RawExperiment,
-    RawWorkload,
-    WorkloadKind,
-    World,
-)
+from testbed.spec_parts import ProtocolEntry
+from testbed.spec_raw import Dissemination, KernelWish, RawExperiment, WorkloadKind, World
 from testbed.spec_timeline import timeline
-from topologies import dump, units
+from testbed.spec_values import (
+    Claim,
+    Experiment,
+    ProtocolChoice,
+    RateChange,
+    SweepAxis,
+    Workload,
+    WrongClock,
+)
+from topologies import dump
 from topologies import load as topology_files
 from topologies.border import json_schema, validated
 from topologies.errors import InputError, did_you_mean
-from topologies.model import NodeName, Topology
-from topologies.select import SelectError, select, specificity
-from topologies.units import format_duration, format_size, shown
+from topologies.model import Topology
+from topologies.units import format_duration, shown
 from topologies.yaml_source import Document, KeyPath, Value, read, reads
 
-__all__ = ["Dissemination", "KernelWish", "WorkloadKind", "World"]
+__all__ = [
+    "Claim",
+    "Dissemination",
+    "Experiment",
+    "KernelWish",
+    "ProtocolChoice",
+    "ProtocolEntry",
+    "RateChange",
+    "SweepAxis",
+    "Workload",
+    "WorkloadKind",
+    "World",
+    "WrongClock",
+    "expand_sweep",
+    "find",
+    "load",
+    "loads",
+    "names",
+    "schema",
+]
 
-MIN_SIZE_BYTES = 8
-"""The stamp that every payload begins with (node.trace.APPLICATION_STAMP)."""
-
-MAX_SIZE_BYTES = 1400
-"""So that a message and its headers fit one Ethernet frame: a fragment that is lost would take the others with it."""
-
-MAX_EVENT_RATE_PER_S = 1_000_000.0
 MAX_DURATION_NS = 24 * 3600 * 10**9
 MAX_RUNS = 10_000
 """Of a sweep."""
 
+CHECKED_AT_ONCE = 20
+"""Values of each key of a sweep that are tried when the file is read; all are before the first run."""
+
 MAX_SWEEP_KEYS = 10
 """Keys in the path of a sweep's key; the deepest key of a file has 6."""
-
-
-class ProtocolEntry(Protocol):
-    """What the loader needs to know of a protocol: the names of its parameters, with units (`heartbeat_ns`)."""
-
-    @property
-    def parameters(self) -> Collection[str]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtocolChoice:
-    """The protocol under test and the parameters that the file sets."""
-
-    name: str
-    parameters: Mapping[str, bool | int | float | str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateChange:
-    """From `at_ns` after the start of the workload on, another rate."""
-
-    at_ns: int
-    rate_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What one node's application sends. `size_bytes` is the payload of a message; without meaning when silent."""
-
-    kind: WorkloadKind
-    rate_per_s: float
-    size_bytes: int
-    events: tuple[RateChange, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrongClock:
-    """A node's clock is ahead by `offset_ns` at the start and gains `drift_ppm` parts per million."""
-
-    offset_ns: int = 0
-    drift_ppm: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepAxis:
-    """One key of the file and the values that it is to have."""
-
-    key: str
-    values: tuple[Value, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A paper's statement, and what would bear it out: a range for `ours`, or a condition over `ours` and `value`."""
-
-    id: str
-    paper: str
-    statement: str
-    value: bool | int | float | str
-    ours: Expression
-    accept: tuple[float, float] | Expression
-
-    def judge(self, results: Mapping[str, Any]) -> tuple[Any, bool | Unknown]:
-        """Our value over `results`, and whether the claim holds."""
-        ours = evaluate(self.ours, results)
-        if isinstance(ours, Unknown):
-            return ours, ours
-        accept = self.accept
-        if isinstance(accept, tuple):
-            accept = parse(f"{accept[0]!r} <= ours <= {accept[1]!r}")
-        return ours, condition(accept, {**results, "ours": ours, "value": self.value})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """A checked experiment. Workloads and clocks are by node, in member order; a node without a workload is silent.
-
-    `text` and `topology_text` are what a run directory keeps: loaded again they give this very experiment and network.
-    """
-
-    name: str
-    question: str
-    topology: Topology
-    protocol: ProtocolChoice
-    dissemination: Dissemination
-    workloads: Mapping[NodeName, Workload]
-    clocks: Mapping[NodeName, WrongClock]
-    duration_ns: int
-    drain_ns: int
-    seed: int
-    world: World
-    kernel: KernelWish
-    faults: tuple[Fault, ...]
-    expect: tuple[Expression, ...]
-    sweep: tuple[SweepAxis, ...]
-    claims: tuple[Claim, ...]
-    text: str = field(repr=False)
-    topology_text: str = field(repr=False)
-    variant: Mapping[str, Value] = field(default_factory=dict)
-    """What a sweep has set, by key; empty for the experiment of the file."""
-    document: Document = field(repr=False, compare=False)
-    folder: Path | None = field(default=None, repr=False, compare=False)
-    """Where relative paths begin: the folder of the file."""
 
 
 def load(path: Path, *, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
@@ -221,7 +132,7 @@ def _resolved(document: Document, folder: Path | None, protocols: Mapping[str, P
         runs *= len(axis.values)
         if runs > MAX_RUNS:
             raise document.error(("sweep",), f"expected at most {MAX_RUNS} runs in all")
-        for position in range(len(axis.values)):
+        for position in range(min(len(axis.values), CHECKED_AT_ONCE)):
             _variant(experiment, {axis.key: position}, protocols)
     return experiment
 
@@ -234,19 +145,19 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
         name=raw.name,
         question=raw.question,
         topology=topology,
-        protocol=_protocol(raw, document, protocols),
+        protocol=spec_parts.protocol(raw, document, protocols),
         dissemination=raw.dissemination,
-        workloads=_workloads(raw, topology, document),
-        clocks=_clocks(raw, topology, document),
+        workloads=spec_parts.workloads(raw, topology, document),
+        clocks=spec_parts.clocks(raw, topology, document),
         duration_ns=raw.duration,
         drain_ns=raw.drain,
         seed=raw.seed,
         world=raw.world,
         kernel=raw.kernel,
         faults=timeline(raw.faults, topology, raw.duration, document),
-        expect=tuple(_expectations(raw, document)),
+        expect=tuple(spec_parts.expectations(raw, document)),
         sweep=tuple(_sweep(raw, document)),
-        claims=tuple(_claims(raw, document)),
+        claims=tuple(spec_parts.claims(raw, document)),
         text=document.text,
         topology_text=topology_text,
         document=document,
@@ -284,153 +195,6 @@ def _with_source(error: InputError) -> str:
     return f"{error.source}: {error.sentence}" if error.source else error.sentence
 
 
-_PARAMETER_UNITS = {
-    "_ns": units.parse_duration,
-    "_bytes": units.parse_size,
-    "_bps": units.parse_rate,
-    "_ratio": units.parse_ratio,
-    "_per_s": units.parse_event_rate,
-    "_ppm": units.parse_drift,
-}
-"""A parameter called `heartbeat_ns` is written `heartbeat: 50 ms`: quantities carry their units in files."""
-
-
-def _protocol(raw: RawExperiment, document: Document, protocols: Mapping[str, ProtocolEntry]) -> ProtocolChoice:
-    name = raw.protocol.name
-    if name not in protocols:
-        hint = did_you_mean(name, protocols) or f"; there are {', '.join(sorted(protocols))}"
-        raise document.error(("protocol", "name"), f"no protocol is called {shown(name)}{hint}")
-    spellings: dict[str, str] = {}
-    for parameter in protocols[name].parameters:
-        unit = next((suffix for suffix in _PARAMETER_UNITS if parameter.endswith(suffix)), "")
-        spellings[parameter.removesuffix(unit)] = parameter
-    parameters: dict[str, bool | int | float | str] = {}
-    for key, value in raw.protocol.parameters.items():
-        at = ("protocol", "parameters", key)
-        if key not in spellings:
-            hint = did_you_mean(key, spellings) or f"; it has {', '.join(sorted(spellings)) or 'none'}"
-            raise document.error(at, f"{name} has no parameter {shown(key)}{hint}")
-        parameter = spellings[key]
-        unit = parameter.removeprefix(key)
-        try:
-            parameters[parameter] = _PARAMETER_UNITS[unit](value) if unit else value
-        except units.UnitError as error:
-            raise document.error(at, str(error)) from None
-    return ProtocolChoice(name=name, parameters=parameters)
-
-
-def _workloads(raw: RawExperiment, topology: Topology, document: Document) -> Mapping[NodeName, Workload]:
-    taken: dict[NodeName, Workload] = {}
-    for position, block in enumerate(raw.workload):
-        at = document.item(("workload",), position)
-        workload = _workload(block, raw.duration, document, at)
-        for name in _selected(topology, block.senders, document, (*at, "senders")):
-            if name in taken:
-                raise document.error((*at, "senders"), f"{name} stands in two workloads; a node can have one")
-            taken[name] = workload
-    return {node.name: taken[node.name] for node in topology.nodes() if node.name in taken}
-
-
-def _workload(block: RawWorkload, duration_ns: int, document: Document, at: KeyPath) -> Workload:
-    kind: WorkloadKind = block.kind
-    has_rate = kind in (WorkloadKind.PERIODIC, WorkloadKind.POISSON)
-    if has_rate and block.rate is None:
-        raise document.error(at, f"a {kind.value} workload needs a rate, such as 50 /s")
-    if not has_rate and (block.rate is not None or block.events):
-        raise document.error(at, f"a {kind.value} workload has no rate; leave out rate and events")
-    if kind is not WorkloadKind.SILENT and block.size is None:
-        raise document.error(at, f"a {kind.value} workload needs a size, such as 512 B")
-    fastest = max([block.rate or 0.0, *(event.rate for event in block.events)])
-    if fastest > MAX_EVENT_RATE_PER_S:
-        raise document.error(at, f"expected at most {MAX_EVENT_RATE_PER_S:.0f} messages per second, got {fastest:.0f}")
-    size_bytes = MIN_SIZE_BYTES if block.size is None else block.size
-    if not MIN_SIZE_BYTES <= size_bytes <= MAX_SIZE_BYTES:
-        allowed = f"{format_size(MIN_SIZE_BYTES)} to {format_size(MAX_SIZE_BYTES)}"
-        raise document.error((*at, "size"), f"expected {allowed}, got {format_size(size_bytes)}")
-    return Workload(
-        kind=kind,
-        rate_per_s=block.rate or 0.0,
-        size_bytes=size_bytes,
-        events=_rate_changes(block, duration_ns, document, at),
-    )
-
-
-def _rate_changes(block: RawWorkload, duration_ns: int, document: Document, at: KeyPath) -> tuple[RateChange, ...]:
-    events = tuple(RateChange(at_ns=event.at, rate_per_s=event.rate) for event in block.events)
-    for before, after in itertools.pairwise(events):
-        if after.at_ns <= before.at_ns:
-            raise document.error((*at, "events"), "expected rate changes in the order of their times, each time once")
-    if events and events[-1].at_ns > duration_ns:
-        late = f"{format_duration(events[-1].at_ns)} lies after the end of the workload"
-        raise document.error((*at, "events"), f"{late} at {format_duration(duration_ns)}")
-    return events
-
-
-def _clocks(raw: RawExperiment, topology: Topology, document: Document) -> Mapping[NodeName, WrongClock]:
-    """The more specific selector wins, key by key."""
-    found: dict[NodeName, WrongClock] = {}
-    for selector in sorted(raw.clocks, key=specificity):
-        block = raw.clocks[selector]
-        given = {"offset_ns": block.offset, "drift_ppm": block.drift}
-        names_of_keys = {"offset": "offset_ns", "drift": "drift_ppm"}
-        changes: dict[str, Any] = {names_of_keys[key]: given[names_of_keys[key]] for key in block.model_fields_set}
-        for name in _selected(topology, [selector], document, ("clocks", selector)):
-            found[name] = replace(found.get(name, WrongClock()), **changes)
-    return {node.name: found[node.name] for node in topology.nodes() if node.name in found}
-
-
-def _selected(topology: Topology, selectors: Sequence[str], document: Document, at: KeyPath) -> list[NodeName]:
-    try:
-        return [node.name for node in select(topology, selectors)]
-    except SelectError as error:
-        raise document.error(at, str(error)) from None
-
-
-def _expectations(raw: RawExperiment, document: Document) -> Iterator[Expression]:
-    for position, text in enumerate(raw.expect):
-        yield _condition(text, document, document.item(("expect",), position))
-
-
-def _claims(raw: RawExperiment, document: Document) -> Iterator[Claim]:
-    seen: set[str] = set()
-    for position, block in enumerate(raw.claims):
-        at = document.item(("claims",), position)
-        if block.id in seen:
-            raise document.error((*at, "id"), f"two claims are called {block.id}")
-        seen.add(block.id)
-        yield Claim(
-            id=block.id,
-            paper=block.paper,
-            statement=block.statement,
-            value=block.value,
-            ours=_expression(block.ours, document, (*at, "ours")),
-            accept=_accept(block, document, (*at, "accept")),
-        )
-
-
-def _accept(block: RawClaim, document: Document, at: KeyPath) -> tuple[float, float] | Expression:
-    if isinstance(block.accept, str):
-        return _condition(block.accept, document, at)
-    low, high = block.accept
-    if low > high:
-        raise document.error(at, f"expected [low, high] with low at most high, got [{low:g}, {high:g}]")
-    return low, high
-
-
-def _expression(text: str, document: Document, at: KeyPath) -> Expression:
-    try:
-        return parse(text)
-    except ExpressionError as error:
-        raise document.error(at, str(error)) from None
-
-
-def _condition(text: str, document: Document, at: KeyPath) -> Expression:
-    expression = _expression(text, document, at)
-    if not expression.may_be_condition:
-        raise document.error(at, f"{shown(text)} is no condition; compare it, such as latency.p99_ms <= 80")
-    return expression
-
-
 def _sweep(raw: RawExperiment, document: Document) -> Iterator[SweepAxis]:
     for key, values in raw.sweep.items():
         if not values:
@@ -464,10 +228,10 @@ def _variant(
 
 
 def _put(whole: dict[str, Value], key: str, value: Value, document: Document, at: KeyPath) -> KeyPath:
-    """Set one key (`workload.rate`, `faults[0].impair.loss`) and return its path; blocks that are missing are made."""
+    """Set one key (`workload.rate`, `faults.0.impair.loss`) and return its path; missing blocks are made."""
     parts = [part for part in re.split(r"\.|\[(\d+)\]", key) if part]
     if not 1 <= len(parts) <= MAX_SWEEP_KEYS:
-        raise document.error(at[:2], "expected the path of a key, such as workload.rate or faults[0].impair.loss")
+        raise document.error(at[:2], "expected the path of a key, such as workload.rate or faults.0.impair.loss")
     holder: Value = whole
     path: KeyPath = ()
     for number, part in enumerate(parts, start=1):

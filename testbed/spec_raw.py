@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema
@@ -78,6 +79,15 @@ def parse_accept(given: object) -> list[float] | str:
     raise ValueError(f"expected two numbers [low, high], or a condition over ours and value, got {shown(given)}")
 
 
+def parse_parameter(given: object) -> Parameter:
+    """A text, number, true or false, or a block of such parameters."""
+    if isinstance(given, dict):
+        return {key: parse_parameter(value) for key, value in given.items()}
+    if isinstance(given, bool | int | float | str):
+        return given
+    raise ValueError(f"expected a text, a number, true, false or a block of parameters, got {shown(given)}")
+
+
 def parse_scalar(given: object) -> bool | int | float | str:
     """A text, number, true or false."""
     if isinstance(given, bool | int | float | str):
@@ -85,6 +95,12 @@ def parse_scalar(given: object) -> bool | int | float | str:
     raise ValueError(f"expected a text, a number, true or false, got {shown(given)}")
 
 
+Parameter: TypeAlias = "bool | int | float | str | Mapping[str, Parameter]"
+RawParameter: TypeAlias = Annotated[
+    Any,
+    PlainValidator(parse_parameter),
+    WithJsonSchema({"type": ["string", "number", "boolean", "object"]}),
+]
 Scalar: TypeAlias = Annotated[
     bool | int | float | str,
     PlainValidator(parse_scalar),
@@ -113,7 +129,7 @@ class RawProtocol(RawBlock):
     """The protocol under test."""
 
     name: Text = Field(description="a protocol of node/protocols, such as sequencer")
-    parameters: dict[Text, Scalar] = Field({}, description="what differs from its defaults, such as window: 64")
+    parameters: dict[Text, RawParameter] = Field({}, description="what differs from its defaults, such as window: 64")
 
 
 class RawRateChange(RawBlock):

@@ -1,0 +1,208 @@
+"""The parts of an experiment, each from its block of the file: protocol, workloads, clocks, expectations, claims."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from analysis.expression import Expression, ExpressionError, parse
+from testbed.spec_raw import Parameter, RawClaim, RawExperiment, RawWorkload, WorkloadKind
+from testbed.spec_values import Claim, ProtocolChoice, RateChange, Workload, WrongClock
+from topologies import units
+from topologies.errors import did_you_mean
+from topologies.model import NodeName, Topology
+from topologies.select import SelectError, select, specificity
+from topologies.units import format_duration, format_size, shown
+from topologies.yaml_source import Document, KeyPath
+
+MIN_SIZE_BYTES = 8
+"""The stamp that every payload begins with (node.trace.APPLICATION_STAMP)."""
+
+MAX_SIZE_BYTES = 1400
+"""So that a message and its headers fit one Ethernet frame: a fragment that is lost would take the others with it."""
+
+MAX_EVENT_RATE_PER_S = 1_000_000.0
+
+
+class ProtocolEntry(Protocol):
+    """What the loader needs to know of a protocol: the names of its parameters, with units (`heartbeat_ns`).
+
+    In a mapping, what stands behind a name may be a mapping again: a block of parameters.
+    """
+
+    @property
+    def parameters(self) -> Collection[str]: ...
+
+
+def protocol(raw: RawExperiment, document: Document, protocols: Mapping[str, ProtocolEntry]) -> ProtocolChoice:
+    """The protocol under test, its parameters in base units under the names that the protocol has for them."""
+    name = raw.protocol.name
+    if name not in protocols:
+        hint = did_you_mean(name, protocols) or f"; there are {', '.join(sorted(protocols))}"
+        raise document.error(("protocol", "name"), f"no protocol is called {shown(name)}{hint}")
+    at = ("protocol", "parameters")
+    return ProtocolChoice(
+        name=name, parameters=_parameters(raw.protocol.parameters, protocols[name].parameters, name, document, at)
+    )
+
+
+def workloads(raw: RawExperiment, topology: Topology, document: Document) -> Mapping[NodeName, Workload]:
+    """What each node sends, in member order."""
+    taken: dict[NodeName, Workload] = {}
+    for position, block in enumerate(raw.workload):
+        at = document.item(("workload",), position)
+        workload = _workload(block, raw.duration, document, at)
+        for name in _selected(topology, block.senders, document, (*at, "senders")):
+            if name in taken:
+                raise document.error((*at, "senders"), f"{name} stands in two workloads; a node can have one")
+            taken[name] = workload
+    return {node.name: taken[node.name] for node in topology.nodes() if node.name in taken}
+
+
+def clocks(raw: RawExperiment, topology: Topology, document: Document) -> Mapping[NodeName, WrongClock]:
+    """The wrong clocks, in member order; the more specific selector wins, key by key."""
+    found: dict[NodeName, WrongClock] = {}
+    for selector in sorted(raw.clocks, key=specificity):
+        block = raw.clocks[selector]
+        given: dict[str, Any] = {"offset": ("offset_ns", block.offset), "drift": ("drift_ppm", block.drift)}
+        changes = dict(given[key] for key in sorted(block.model_fields_set))
+        for name in _selected(topology, [selector], document, ("clocks", selector)):
+            found[name] = replace(found.get(name, WrongClock()), **changes)
+    return {node.name: found[node.name] for node in topology.nodes() if node.name in found}
+
+
+def expectations(raw: RawExperiment, document: Document) -> Iterator[Expression]:
+    """The conditions that give the verdict."""
+    for position, text in enumerate(raw.expect):
+        yield _condition(text, document, document.item(("expect",), position))
+
+
+def claims(raw: RawExperiment, document: Document) -> Iterator[Claim]:
+    """What papers say, and what would bear it out."""
+    seen: set[str] = set()
+    for position, block in enumerate(raw.claims):
+        at = document.item(("claims",), position)
+        if block.id in seen:
+            raise document.error((*at, "id"), f"two claims are called {block.id}")
+        seen.add(block.id)
+        yield Claim(
+            id=block.id,
+            paper=block.paper,
+            statement=block.statement,
+            value=block.value,
+            ours=_expression(block.ours, document, (*at, "ours")),
+            accept=_accept(block, document, (*at, "accept")),
+        )
+
+
+_PARAMETER_UNITS: Mapping[str, Callable[[object], int | float]] = {
+    "_ns": units.parse_duration,
+    "_bytes": units.parse_size,
+    "_bps": units.parse_rate,
+    "_ratio": units.parse_ratio,
+    "_per_s": units.parse_event_rate,
+    "_ppm": units.parse_drift,
+}
+"""A parameter called `heartbeat_ns` is written `heartbeat: 50 ms`: quantities carry their units in files."""
+
+
+def _parameters(
+    given: Mapping[str, Parameter], known: Collection[str], where: str, document: Document, at: KeyPath
+) -> Mapping[str, Parameter]:
+    """Parameters under the names that the protocol has for them; `known` may hold blocks of parameters again."""
+    spellings: dict[str, str] = {}
+    for name in known:
+        unit = next((suffix for suffix in _PARAMETER_UNITS if name.endswith(suffix)), "")
+        spellings[name.removesuffix(unit)] = name
+    found: dict[str, Parameter] = {}
+    for key, value in given.items():
+        if key not in spellings:
+            hint = did_you_mean(key, spellings) or f"; it has {', '.join(sorted(spellings)) or 'none'}"
+            raise document.error((*at, key), f"{where} has no parameter {shown(key)}{hint}")
+        name = spellings[key]
+        block = known[name] if isinstance(known, Mapping) else None
+        if isinstance(block, Mapping) != isinstance(value, Mapping):
+            expected = "a block of parameters" if isinstance(block, Mapping) else "a single value"
+            raise document.error((*at, key), f"expected {expected}, got {shown(value)}")
+        if isinstance(value, Mapping):
+            assert isinstance(block, Mapping)
+            found[name] = _parameters(value, block, f"{where}.{key}", document, (*at, key))
+        else:
+            found[name] = _in_base_units(name.removeprefix(key), value, document, (*at, key))
+    return found
+
+
+def _in_base_units(unit: str, value: Parameter, document: Document, at: KeyPath) -> Parameter:
+    if unit not in _PARAMETER_UNITS:
+        return value
+    try:
+        return _PARAMETER_UNITS[unit](value)
+    except units.UnitError as error:
+        raise document.error(at, str(error)) from None
+
+
+def _workload(block: RawWorkload, duration_ns: int, document: Document, at: KeyPath) -> Workload:
+    kind: WorkloadKind = block.kind
+    has_rate = kind in (WorkloadKind.PERIODIC, WorkloadKind.POISSON)
+    if has_rate and block.rate is None:
+        raise document.error(at, f"a {kind.value} workload needs a rate, such as 50 /s")
+    if not has_rate and (block.rate is not None or block.events):
+        raise document.error(at, f"a {kind.value} workload has no rate; leave out rate and events")
+    if kind is not WorkloadKind.SILENT and block.size is None:
+        raise document.error(at, f"a {kind.value} workload needs a size, such as 512 B")
+    fastest = max([block.rate or 0.0, *(event.rate for event in block.events)])
+    if fastest > MAX_EVENT_RATE_PER_S:
+        raise document.error(at, f"expected at most {MAX_EVENT_RATE_PER_S:.0f} messages per second, got {fastest:.0f}")
+    size_bytes = MIN_SIZE_BYTES if block.size is None else block.size
+    if not MIN_SIZE_BYTES <= size_bytes <= MAX_SIZE_BYTES:
+        allowed = f"{format_size(MIN_SIZE_BYTES)} to {format_size(MAX_SIZE_BYTES)}"
+        raise document.error((*at, "size"), f"expected {allowed}, got {format_size(size_bytes)}")
+    return Workload(
+        kind=kind,
+        rate_per_s=block.rate or 0.0,
+        size_bytes=size_bytes,
+        events=_rate_changes(block, duration_ns, document, at),
+    )
+
+
+def _rate_changes(block: RawWorkload, duration_ns: int, document: Document, at: KeyPath) -> tuple[RateChange, ...]:
+    events = tuple(RateChange(at_ns=event.at, rate_per_s=event.rate) for event in block.events)
+    for before, after in itertools.pairwise(events):
+        if after.at_ns <= before.at_ns:
+            raise document.error((*at, "events"), "expected rate changes in the order of their times, each time once")
+    if events and events[-1].at_ns > duration_ns:
+        late = f"{format_duration(events[-1].at_ns)} lies after the end of the workload"
+        raise document.error((*at, "events"), f"{late} at {format_duration(duration_ns)}")
+    return events
+
+
+def _selected(topology: Topology, selectors: Sequence[str], document: Document, at: KeyPath) -> list[NodeName]:
+    try:
+        return [node.name for node in select(topology, selectors)]
+    except SelectError as error:
+        raise document.error(at, str(error)) from None
+
+
+def _accept(block: RawClaim, document: Document, at: KeyPath) -> tuple[float, float] | Expression:
+    if isinstance(block.accept, str):
+        return _condition(block.accept, document, at)
+    low, high = block.accept
+    if low > high:
+        raise document.error(at, f"expected [low, high] with low at most high, got [{low:g}, {high:g}]")
+    return low, high
+
+
+def _expression(text: str, document: Document, at: KeyPath) -> Expression:
+    try:
+        return parse(text)
+    except ExpressionError as error:
+        raise document.error(at, str(error)) from None
+
+
+def _condition(text: str, document: Document, at: KeyPath) -> Expression:
+    expression = _expression(text, document, at)
+    if not expression.may_be_condition:
+        raise document.error(at, f"{shown(text)} is no condition; compare it, such as latency.p99_ms <= 80")
+    return expression

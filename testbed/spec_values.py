@@ -1,0 +1,110 @@
+"""An experiment as values: what `testbed.spec` makes of a file. A value that exists was checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analysis.expression import Expression, Unknown, condition, evaluate, parse
+from testbed.spec_faults import Fault
+from testbed.spec_raw import Dissemination, KernelWish, Parameter, WorkloadKind, World
+from topologies.model import NodeName, Topology
+from topologies.yaml_source import Document, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolChoice:
+    """The protocol under test and the parameters that the file sets."""
+
+    name: str
+    parameters: Mapping[str, Parameter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateChange:
+    """From `at_ns` after the start of the workload on, another rate."""
+
+    at_ns: int
+    rate_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What one node's application sends. `size_bytes` is the payload of a message; without meaning when silent."""
+
+    kind: WorkloadKind
+    rate_per_s: float
+    size_bytes: int
+    events: tuple[RateChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongClock:
+    """A node's clock is ahead by `offset_ns` at the start and gains `drift_ppm` parts per million."""
+
+    offset_ns: int = 0
+    drift_ppm: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepAxis:
+    """One key of the file and the values that it is to have."""
+
+    key: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A paper's statement, and what would bear it out: a range for `ours`, or a condition over `ours` and `value`."""
+
+    id: str
+    paper: str
+    statement: str
+    value: bool | int | float | str
+    ours: Expression
+    accept: tuple[float, float] | Expression
+
+    def judge(self, results: Mapping[str, Any]) -> tuple[Any, bool | Unknown]:
+        """Our value over `results`, and whether the claim holds."""
+        ours = evaluate(self.ours, results)
+        if isinstance(ours, Unknown):
+            return ours, ours
+        accept = self.accept
+        if isinstance(accept, tuple):
+            accept = parse(f"{accept[0]!r} <= ours <= {accept[1]!r}")
+        return ours, condition(accept, {**results, "ours": ours, "value": self.value})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A checked experiment. Workloads and clocks are by node, in member order; a node without a workload is silent.
+
+    `text` and `topology_text` are what a run directory keeps: loaded again they give this very experiment and network.
+    """
+
+    name: str
+    question: str
+    topology: Topology
+    protocol: ProtocolChoice
+    dissemination: Dissemination
+    workloads: Mapping[NodeName, Workload]
+    clocks: Mapping[NodeName, WrongClock]
+    duration_ns: int
+    drain_ns: int
+    seed: int
+    world: World
+    kernel: KernelWish
+    faults: tuple[Fault, ...]
+    expect: tuple[Expression, ...]
+    sweep: tuple[SweepAxis, ...]
+    claims: tuple[Claim, ...]
+    text: str = field(repr=False)
+    topology_text: str = field(repr=False)
+    variant: Mapping[str, Value] = field(default_factory=dict)
+    """What a sweep has set, by key; empty for the experiment of the file."""
+    document: Document = field(repr=False, compare=False)
+    folder: Path | None = field(default=None, repr=False, compare=False)
+    """Where relative paths begin: the folder of the file."""

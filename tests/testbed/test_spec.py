@@ -1,0 +1,501 @@
+"""Experiment files: what they mean, what is refused and with which words, sweeps, claims, and the shipped ones."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # publishes no types of its own
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.expression import Unknown, parse
+from testbed import spec
+from testbed.paths import EXPERIMENTS
+from testbed.spec import Claim, Experiment, RateChange, SweepAxis, Workload, WrongClock
+from testbed.spec_faults import Crash, Impair
+from testbed.spec_raw import Dissemination, KernelWish, WorkloadKind, World
+from topologies import load as topology_files
+from topologies.errors import InputError
+from topologies.model import Impairment
+from topologies.yaml_source import read
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A protocol, as far as the loader looks."""
+
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+PROTOCOLS = {
+    "sequencer": Entry(
+        {
+            "window": 64,
+            "heartbeat_ns": 50_000_000,
+            "cautious": False,
+            "backlog_bytes": 0,
+            "reliable": {"window": 4, "nack_delay_ns": 0},
+        }
+    ),
+    "reliable": Entry(),
+}
+
+BASE = """\
+name: sample
+question: What does it cost?
+topology: one-partition
+protocol: {name: sequencer}
+workload: {kind: periodic, rate: 50 /s, size: 512 B}
+duration: 20 s
+"""
+
+
+def loads(text: str, folder: Path | None = None) -> Experiment:
+    return spec.loads(text, "x.yaml", protocols=PROTOCOLS, folder=folder)
+
+
+def with_line(old: str, new: str) -> str:
+    assert old in BASE
+    return BASE.replace(old, new)
+
+
+def test_defaults() -> None:
+    experiment = loads(BASE)
+    assert experiment.name == "sample"
+    assert experiment.topology == topology_files.load(topology_files.find("one-partition"))
+    assert experiment.dissemination is Dissemination.MULTICAST
+    assert (experiment.world, experiment.kernel) == (World.AUTO, KernelWish.AUTO)
+    assert (experiment.duration_ns, experiment.drain_ns, experiment.seed) == (20 * 10**9, 10 * 10**9, 1)
+    assert (experiment.faults, experiment.expect, experiment.sweep, experiment.claims) == ((), (), (), ())
+    assert list(experiment.workloads) == ["p1/n1", "p1/n2", "p1/n3", "p1/n4"]
+    assert set(experiment.workloads.values()) == {Workload(kind=WorkloadKind.PERIODIC, rate_per_s=50.0, size_bytes=512)}
+    assert experiment.text == BASE
+    assert experiment.topology_text == topology_files.find("one-partition").read_text(encoding="utf-8")
+
+
+FULL = """\
+name: full
+question: Everything once?
+topology:
+  partitions: {p1: {nodes: 4}, p2: {nodes: [a, b]}}
+  links: [{between: [p1, p2], delay: 1 ms}]
+impairments: {"*": {to-node: {delay: 5 ms}}}
+protocol: {name: sequencer, parameters: {window: 32, heartbeat: 20 ms, cautious: true, backlog: 64 kB,
+                                              reliable: {nack_delay: 3 ms}}}
+dissemination: unicast
+workload:
+  - {kind: poisson, rate: 50 /s, size: 512 B, senders: [p1/n1..n2], events: [{at: 5 s, rate: 100 /s}, {at: 9 s, rate: 0 /s}]}
+  - {kind: saturating, size: 1 kB, senders: p2/*}
+  - {kind: silent, senders: p1/n3}
+clocks: {"*": {drift: 50 ppm}, "p1/n2": {offset: -5 ms}, "p1/n3": {drift: -20 ppm}}
+duration: 20 s
+drain: 5 s
+seed: 7
+world: netns
+kernel: uml
+faults:
+  - {at: 4 s, for: 3 s, impair: {targets: [p1/*], loss: 10 %}}
+  - {at: 12 s, crash: {targets: [p2/a]}}
+expect: ["latency.p99_ms <= 80", "properties.total_order.verdict == 'pass'"]
+sweep: {seed: [1, 2, 3], workload.0.rate: [50 /s, 100 /s]}
+claims:
+  - {id: 000-fig7, paper: 000, statement: it grows, value: 3.5, ours: latency.p50_ms, accept: [3, 4]}
+  - {id: table-1, paper: "002", statement: it is small, value: small, ours: traffic.dummy_rate, accept: ours < 0.5}
+"""  # noqa: E501
+
+
+def test_reads_every_key() -> None:
+    experiment = loads(FULL)
+    assert experiment.topology.name == "full"
+    assert {node.to_node for node in experiment.topology.nodes()} == {Impairment(delay_ns=5_000_000)}
+    assert experiment.protocol.parameters == {
+        "window": 32, "heartbeat_ns": 20_000_000, "cautious": True, "backlog_bytes": 64_000,
+        "reliable": {"nack_delay_ns": 3_000_000},
+    }  # fmt: skip
+    assert experiment.dissemination is Dissemination.UNICAST
+    assert list(experiment.workloads) == ["p1/n1", "p1/n2", "p1/n3", "p2/a", "p2/b"]
+    by_name = {str(name): workload for name, workload in experiment.workloads.items()}
+    assert by_name["p1/n2"] == Workload(
+        kind=WorkloadKind.POISSON,
+        rate_per_s=50.0,
+        size_bytes=512,
+        events=(RateChange(at_ns=5 * 10**9, rate_per_s=100.0), RateChange(at_ns=9 * 10**9, rate_per_s=0.0)),
+    )
+    assert (by_name["p2/a"].kind, by_name["p2/a"].size_bytes) == (WorkloadKind.SATURATING, 1000)
+    assert {str(name): (clock.offset_ns, clock.drift_ppm) for name, clock in experiment.clocks.items()} == {
+        "p1/n1": (0, 50.0), "p1/n2": (-5_000_000, 50.0), "p1/n3": (0, -20.0),
+        "p1/n4": (0, 50.0), "p2/a": (0, 50.0), "p2/b": (0, 50.0),
+    }  # fmt: skip
+    assert (experiment.world, experiment.kernel, experiment.seed) == (World.NETNS, KernelWish.UML, 7)
+    assert experiment.drain_ns == 5 * 10**9
+    assert [type(fault) for fault in experiment.faults] == [Impair, Impair, Crash]
+    assert [str(condition) for condition in experiment.expect] == [
+        "latency.p99_ms <= 80", "properties.total_order.verdict == 'pass'",
+    ]  # fmt: skip
+    assert experiment.sweep[0] == SweepAxis(key="seed", values=(1, 2, 3))
+    assert experiment.claims[0] == Claim(
+        id="000-fig7", paper="000", statement="it grows", value=3.5, ours=parse("latency.p50_ms"), accept=(3.0, 4.0)
+    )
+    assert experiment.claims[1].accept == parse("ours < 0.5")
+
+
+def test_a_run_directory_can_be_run_again() -> None:
+    """What it keeps as topology is the network with the experiment's own impairments in it."""
+    experiment = loads(FULL)
+    assert topology_files.loads(experiment.topology_text) == experiment.topology
+    assert loads(experiment.text) == experiment
+
+
+def test_an_experiment_can_be_sent_to_another_process() -> None:
+    experiment = loads(FULL)
+    assert pickle.loads(pickle.dumps(experiment)) == experiment
+
+
+def test_clocks_are_right_unless_somebody_says_so() -> None:
+    assert WrongClock() == WrongClock(offset_ns=0, drift_ppm=0.0)
+    assert loads(BASE).clocks == {}
+
+
+def test_a_topology_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("name: mine\npartitions: {p1: {nodes: 2}}\n", encoding="utf-8")
+    (tmp_path / "x.yaml").write_text(with_line("one-partition", "mine.yaml"), encoding="utf-8")
+    experiment = spec.load(tmp_path / "x.yaml", protocols=PROTOCOLS)
+    assert len(experiment.topology) == 2
+    (tmp_path / "mine.yaml").write_text("name: mine\npartitions: {p1: {nodes: many}}\n", encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        spec.load(tmp_path / "x.yaml", protocols=PROTOCOLS)
+    assert str(caught.value) == (
+        f"{tmp_path}/mine.yaml:2: partitions.p1.nodes: expected a count from 1 to 1000 or a list of so many names, "
+        "got 'many'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (with_line("duration: 20 s\n", ""),
+         "x.yaml:1: the key duration is missing: how long the workload runs, such as 20 s"),
+        (with_line("question", "quetsion"), "x.yaml:2: quetsion: unknown key; did you mean question? Allowed here: "
+         "name, question, topology, impairments, protocol, dissemination, workload, clocks, duration, drain, seed, "
+         "world, kernel, faults, expect, sweep, claims"),
+        (with_line("one-partition", "one-partitoin"), "x.yaml:3: topology: no topology is called 'one-partitoin'; "
+         "did you mean one-partition?, or give a path such as ./mine.yaml"),
+        (with_line("one-partition", "./none.yaml"), "x.yaml:3: topology: none.yaml: there is no such file"),
+        (with_line("one-partition", "{partitions: {p1: {nodes: -3}}}"), "x.yaml:3: topology.partitions.p1.nodes: "
+         "expected a count from 1 to 1000 or a list of so many names, got -3"),
+        (with_line("one-partition", "{partitions: {a: {nodes: 1}, b: {nodes: 1}}}"), "x.yaml:3: topology.partitions: "
+         "no path of links joins a and b; partitions need links between their routers"),
+        (with_line("one-partition", "[1]"),
+         "x.yaml:3: topology: expected a text of at most 2000 characters, got a list"),
+        (with_line("name: sequencer", "name: sequencr"), "x.yaml:4: protocol.name: no protocol is called 'sequencr'; "
+         "did you mean sequencer?"),
+        (with_line("name: sequencer", "name: x"), "x.yaml:4: protocol.name: no protocol is called 'x'; "
+         "there are reliable, sequencer"),
+        (with_line("sequencer}", "sequencer, parameters: {windw: 3}}"), "x.yaml:4: protocol.parameters.windw: "
+         "sequencer has no parameter 'windw'; did you mean window?"),
+        (with_line("sequencer}", "sequencer, parameters: {heartbeat_ns: 3}}"),
+         "x.yaml:4: protocol.parameters.heartbeat_ns: "
+         "sequencer has no parameter 'heartbeat_ns'; did you mean heartbeat?"),
+        (with_line("sequencer}", "sequencer, parameters: {heartbeat: 3}}"), "x.yaml:4: protocol.parameters.heartbeat: "
+         "expected a duration such as '20 ms' (units: ns, us, ms, s, min, h), got 3"),
+        (with_line("sequencer}", "sequencer, parameters: {window: {a: 3}}}"), "x.yaml:4: protocol.parameters.window: "
+         "expected a single value, got a block of keys"),
+        (with_line("sequencer}", "sequencer, parameters: {window: [3]}}"), "x.yaml:4: protocol.parameters.window: "
+         "expected a text, a number, true, false or a block of parameters, got a list"),
+        (with_line("sequencer}", "sequencer, parameters: {reliable: 3}}"), "x.yaml:4: protocol.parameters.reliable: "
+         "expected a block of parameters, got 3"),
+        (with_line("sequencer}", "sequencer, parameters: {reliable: {nack: 3}}}"),
+         "x.yaml:4: protocol.parameters.reliable.nack: sequencer.reliable has no parameter 'nack'; "
+         "it has nack_delay, window"),
+        (with_line("sequencer}", "reliable, parameters: {a: 3}}"), "x.yaml:4: protocol.parameters.a: "
+         "reliable has no parameter 'a'; it has none"),
+        (with_line("periodic", "peridic"),
+         "x.yaml:5: workload.kind: expected one of periodic, poisson, saturating, silent, "
+         "got 'peridic'; did you mean periodic?"),
+        (with_line("rate: 50 /s, ", ""), "x.yaml:5: workload: a periodic workload needs a rate, such as 50 /s"),
+        (with_line("rate: 50 /s", "rate: 50"),
+         "x.yaml:5: workload.rate: expected an event rate such as '50 /s' (units: /s), "
+         "got 50"),
+        (with_line("50 /s", "2000000 /s"),
+         "x.yaml:5: workload: expected at most 1000000 messages per second, got 2000000"),
+        (with_line(", size: 512 B", ""), "x.yaml:5: workload: a periodic workload needs a size, such as 512 B"),
+        (with_line("512 B", "2 kB"), "x.yaml:5: workload.size: expected 8 B to 1.4 kB, got 2 kB"),
+        (with_line("512 B", "7 B"), "x.yaml:5: workload.size: expected 8 B to 1.4 kB, got 7 B"),
+        (with_line("periodic", "saturating"),
+         "x.yaml:5: workload: a saturating workload has no rate; leave out rate and events"),
+        (with_line("512 B", "512 B, events: [{at: 9 s, rate: 1 /s}, {at: 9 s, rate: 2 /s}]"),
+         "x.yaml:5: workload.events: "
+         "expected rate changes in the order of their times, each time once"),
+        (with_line("512 B", "512 B, events: {at: 21 s, rate: 1 /s}"), "x.yaml:5: workload.events: "
+         "21 s lies after the end of the workload at 20 s"),
+        (with_line("{kind: periodic, rate: 50 /s, size: 512 B}", "[{kind: silent},{kind: silent, senders: p1/n2}]"),
+         "x.yaml:5: workload[1].senders: p1/n2 stands in two workloads; a node can have one"),
+        (with_line("512 B", "512 B, senders: p2/*"),
+         "x.yaml:5: workload.senders: 'p2/*' names no node of one-partition; "
+         "use *, p1/* or nodes such as p1/n1"),
+        (with_line("20 s", "0 s"), "x.yaml:6: duration: expected a duration above 0, got 0"),
+        (with_line("20 s", "25 h"), "x.yaml:6: duration: expected at most 24 h, got 90000 s"),
+        (BASE + "clocks: {p1/n9: {drift: 5 ppm}}", "x.yaml:7: clocks.p1/n9: 'p1/n9' names no node of one-partition; "
+         "did you mean p1/n4?"),
+        (BASE + "clocks: {p1/n1: {drift: 5 ms}}", "x.yaml:7: clocks.p1/n1.drift: expected a drift such as '50 ppm' "
+         "(units: ppm, ppb), got '5 ms'"),
+        (BASE + "seed: -1", "x.yaml:7: seed: expected a whole number from 0 to 9223372036854775807, got -1"),
+        (BASE + "seed: true", "x.yaml:7: seed: expected a whole number from 0 to 9223372036854775807, got true"),
+        (BASE + "world: mars", "x.yaml:7: world: expected one of auto, netns, docker, sim, got 'mars'"),
+        (BASE + "expect: latency.p99_ms + 3", "x.yaml:7: expect: 'latency.p99_ms + 3' is no condition; compare it, "
+         "such as latency.p99_ms <= 80"),
+        (BASE + "expect:\n  - valid\n  - open('x')",
+         "x.yaml:9: expect[1]: only abs, min, max, len and sum can be called, "
+         "not \"open('x')\""),
+        (BASE + "claims: {id: a, paper: 000, statement: s, value: 3, ours: b, accept: [3, 1]}",
+         "x.yaml:7: claims.accept: expected [low, high] with low at most high, got [3, 1]"),
+        (BASE + "claims: {id: a, paper: 000, statement: s, value: 3, ours: b, accept: [3]}",
+         "x.yaml:7: claims.accept: expected two numbers [low, high], or a condition over ours and value, got a list"),
+        (BASE + "claims: {id: a, paper: 000, statement: s, value: 3, ours: b, accept: 3 + ours}",
+         "x.yaml:7: claims.accept: '3 + ours' is no condition; compare it, such as latency.p99_ms <= 80"),
+        (BASE + "claims:\n" + 2 * "  - {id: a, paper: 000, statement: s, value: 3, ours: b, accept: [1, 3]}\n",
+         "x.yaml:9: claims[1].id: two claims are called a"),
+        (BASE + "sweep: {seed: []}", "x.yaml:7: sweep.seed: expected at least one value"),
+        (BASE + "sweep: {name: [a, b]}", "x.yaml:7: sweep.name: name cannot be swept"),
+        (BASE + "sweep: {workload.rat: [50 /s]}", "x.yaml:7: workload.rat: unknown key; did you mean rate? "
+         "Allowed here: kind, rate, size, senders, events"),
+        (BASE + "sweep:\n  workload.rate:\n    - 5 /s\n    - 50 ms", "x.yaml:10: workload.rate: "
+         "expected an event rate such as '50 /s' (units: /s), got '50 ms'"),
+        (BASE + "sweep: {duration.x: [1]}", "x.yaml:7: sweep.duration.x: there is no x in duration, which is '20 s'"),
+        (BASE + "sweep: {a.b.c.d.e.f.g.h.i.j.k: [1]}", "x.yaml:7: sweep.a.b.c.d.e.f.g.h.i.j.k: "
+         "expected the path of a key, such as workload.rate or faults.0.impair.loss"),
+        (BASE + f"sweep: {{seed: [{', '.join(map(str, range(101)))}], drain: [{', '.join(['1 s'] * 100)}]}}",
+         "x.yaml:7: sweep: expected at most 10000 runs in all"),
+        (BASE + "impairments: {'*': {to-node: {jitter: 1 ms}}}", "x.yaml:7: impairments.*.to-node: "
+         "jitter must not exceed the delay: a frame cannot arrive before it was sent"),
+        (BASE + "faults: {at: 1 s, crash: {targets: p1/n7}}", "x.yaml:7: faults.crash.targets: "
+         "'p1/n7' names no node of one-partition; did you mean p1/n4?"),
+    ],
+)  # fmt: skip
+def test_names_every_mistake(text: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        loads(text)
+    assert str(caught.value) == sentence
+
+
+def test_a_sweep_is_every_combination_the_last_key_fastest() -> None:
+    experiment = loads(
+        BASE + "faults: [{at: 1 s, impair: {targets: '*', loss: 1 %}}]\n"
+        "sweep: {workload.rate: [50 /s, 100 /s], 'faults[0].impair.loss': [2 %, 3 %], drain: [1 s]}"
+    )
+    runs = spec.expand_sweep(experiment, protocols=PROTOCOLS)
+    found = []
+    for run in runs:
+        (impair,) = run.faults
+        assert isinstance(impair, Impair)
+        found.append((next(iter(run.workloads.values())).rate_per_s, impair.changes["loss_ratio"], run.drain_ns))
+    assert found == [(rate, loss, 10**9) for rate in (50.0, 100.0) for loss in (0.02, 0.03)]
+    assert runs[1].variant == {"workload.rate": "50 /s", "faults[0].impair.loss": "3 %", "drain": "1 s"}
+    assert all(run.sweep == () and run.name == "sample" for run in runs)
+
+
+def test_every_run_of_a_sweep_has_a_text_that_gives_it_again() -> None:
+    experiment = loads(BASE + "sweep: {seed: [1, 2], topology: [one-partition, wan], protocol.parameters.window: [8]}")
+    runs = spec.expand_sweep(experiment, protocols=PROTOCOLS)
+    assert len(runs) == 4
+    for run in runs:
+        again = loads(run.text)
+        assert (again.seed, again.topology, again.protocol) == (run.seed, run.topology, run.protocol)
+
+
+def test_the_number_of_nodes_can_be_swept() -> None:
+    inline = with_line("one-partition", "{partitions: {p1: {nodes: 1}}}")
+    experiment = loads(inline + "sweep: {topology.partitions.p1.nodes: [2, 4, 8]}")
+    runs = spec.expand_sweep(experiment, protocols=PROTOCOLS)
+    assert [len(run.topology) for run in runs] == [2, 4, 8]
+
+
+def test_without_a_sweep_there_is_one_run() -> None:
+    experiment = loads(BASE)
+    assert spec.expand_sweep(experiment, protocols=PROTOCOLS) == [experiment]
+
+
+def test_a_combination_that_cannot_be_is_refused_when_it_is_expanded() -> None:
+    experiment = loads(
+        BASE.replace("20 s", "20 s\nfaults: {at: 15 s, heal: }\nimpairments: {'*': {to-node: {delay: 5 ms}}}")
+        + "sweep: {'impairments.*.to-node.delay': [5 ms, 1 ms], 'impairments.*.to-node.jitter': [1 ms, 5 ms]}"
+    )
+    with pytest.raises(InputError) as caught:
+        spec.expand_sweep(experiment, protocols=PROTOCOLS)
+    assert str(caught.value) == (
+        "x.yaml:8: impairments.*.to-node: jitter must not exceed the delay: a frame cannot arrive before it was sent"
+    )
+
+
+@pytest.mark.parametrize(
+    ("accept", "results", "judged"),
+    [
+        ("[3, 4]", {"a": 3.5}, (3.5, True)),
+        ("[3, 4]", {"a": 4.5}, (4.5, False)),
+        ("ours < value * 2 and b", {"a": 3.5, "b": True}, (3.5, True)),
+        ("ours < value", {"a": 3.5}, (3.5, False)),
+        ("[3, 4]", {}, (Unknown(reason="this run has no a"), Unknown(reason="this run has no a"))),
+        ("ours < c", {"a": 1}, (1, Unknown(reason="this run has no c"))),
+    ],
+)
+def test_claims_are_judged_over_results(accept: str, results: dict[str, Any], judged: tuple[Any, Any]) -> None:
+    (claim,) = loads(BASE + f"claims: {{id: a, paper: 000, statement: s, value: 3, ours: a, accept: {accept}}}").claims
+    assert claim.judge(results) == judged
+
+
+def test_finds_shipped_names_and_paths(tmp_path: Path) -> None:
+    assert spec.find("quickstart") == EXPERIMENTS / "quickstart.yaml"
+    (tmp_path / "mine.yaml").write_text(BASE, encoding="utf-8")
+    assert spec.find(tmp_path / "mine.yaml") == tmp_path / "mine.yaml"
+    with pytest.raises(InputError) as caught:
+        spec.find(tmp_path / "none.yaml")
+    assert str(caught.value) == f"{tmp_path}/none.yaml: there is no such file"
+    with pytest.raises(InputError) as caught:
+        spec.find("quickstrat")
+    assert str(caught.value) == (
+        "no experiment is called 'quickstrat'; did you mean quickstart?, or give a path such as ./mine.yaml"
+    )
+
+
+SHIPPED = spec.names()
+
+
+def test_the_first_experiments_ship() -> None:
+    first = {"quickstart", "accuracy-delay", "accuracy-loss", "overrun", "partition", "crash"}
+    assert first <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_experiment_loads_and_points_to_its_schema(name: str) -> None:
+    from node.protocols import PROTOCOLS as REAL
+
+    path = spec.find(name)
+    experiment = spec.load(path, protocols=REAL)
+    assert experiment.name == name
+    assert experiment.expect or experiment.claims
+    assert experiment.text.startswith("# yaml-language-server: $schema=schema.json\n")
+    assert spec.expand_sweep(experiment, protocols=REAL)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_schema_takes_what_the_loader_takes(name: str) -> None:
+    jsonschema.validate(read(spec.find(name)).value, json.loads(spec.schema()))
+
+
+def test_the_committed_schema_is_current() -> None:
+    committed = (EXPERIMENTS / "schema.json").read_text(encoding="utf-8")
+    assert committed == spec.schema(), "write experiments/schema.json again from testbed.spec.schema()"
+
+
+def test_the_schema_refuses_what_the_loader_refuses() -> None:
+    validator = jsonschema.Draft202012Validator(json.loads(spec.schema()))
+    validator.check_schema(validator.schema)
+    valid = read_value(FULL)
+    assert validator.is_valid(valid)
+    for wrong in (
+        {**valid, "quetsion": "?"},
+        {**valid, "duration": 20},
+        {**valid, "workload": {"kind": "sometimes"}},
+        {**valid, "faults": [{"for": "3 s"}]},
+        {**valid, "topology": {"partitions": {"p1": {"nodes": 0}}}},
+        {**valid, "topology": 3},
+        {**valid, "seed": -1},
+        {**valid, "world": None},
+    ):
+        assert not validator.is_valid(wrong)
+
+
+def test_the_accuracy_experiments_are_what_is_promised() -> None:
+    """5 ms under 2,000 multicasts/s to nine; 100,000 frames for each of two ratios; 20 frames at 5 Mbit/s."""
+    delay, loss, overrun = (
+        spec.load(spec.find(name), protocols={"reliable": Entry()})
+        for name in ("accuracy-delay", "accuracy-loss", "overrun")
+    )
+    assert (len(delay.topology), delay.faults) == (10, ())
+    assert {node.to_node.delay_ns for node in delay.topology.nodes()} == {5_000_000}
+    (sender,) = delay.workloads.values()
+    assert (sender.rate_per_s, sender.size_bytes) == (2000.0, 256)
+    frames: dict[float, float] = {}
+    (sender,) = loss.workloads.values()
+    for node in loss.topology.nodes():
+        ratio = node.to_node.loss_ratio
+        frames[ratio] = frames.get(ratio, 0) + sender.rate_per_s * loss.duration_ns / 10**9
+    assert frames[0.01] >= 100_000
+    assert frames[0.1] >= 100_000
+    impair = overrun.faults[0]
+    assert isinstance(impair, Impair)
+    assert {(one.rate_bps, one.queue_frames) for _, one in impair.settings} == {(5_000_000, 20)}
+
+
+def read_value(text: str) -> dict[str, Any]:
+    value = yaml.safe_load(text)
+    assert isinstance(value, dict)
+    # YAML 1.1 reads the paper's number 000 as 0; our reader keeps the text.
+    value["claims"][0]["paper"] = "000"
+    return value
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200))
+def test_anything_loads_or_is_an_input_error(content: bytes | str) -> None:
+    _loads_or_refuses(content)
+
+
+@given(st.data())
+def test_a_damaged_file_loads_or_is_an_input_error(data: st.DataObject) -> None:
+    text = data.draw(st.sampled_from([FULL, BASE, *(spec.find(name).read_text(encoding="utf-8") for name in SHIPPED)]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(start, min(len(text), start + 40)))
+        piece = st.sampled_from(
+            [text[start:end] * 2, "", ":", "[", "\n", "- ", "-1", "*", "p9/n9", "1 %", "5 ms", "null"]
+        )
+        text = text[:start] + data.draw(piece | st.text(max_size=5)) + text[end:]
+    _loads_or_refuses(text)
+
+
+@given(st.data())
+def test_a_file_with_a_wrong_value_anywhere_loads_or_is_an_input_error(data: st.DataObject) -> None:
+    value = read_value(FULL)
+    holder, key = data.draw(st.sampled_from(_places(value)))
+    quantities = ["1 %", "5 ms", "-5 ms", "10 Mbit/s", "20 frames", "64 kB", "50 /s", "9 ppm", "p1/n1", "p1--p2", "*"]
+    holder[key] = data.draw(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=20)
+        | st.sampled_from([*quantities, [], {}, [[]], [{}]])
+    )
+    _loads_or_refuses(yaml.safe_dump(value))
+
+
+@given(st.text(alphabet="abdefiklnorstuw.[]0123-*_", max_size=25), st.sampled_from(["1 %", "5 s", "9", "[]", "{a: 1}"]))
+def test_any_sweep_key_is_taken_or_refused(key: str, value: str) -> None:
+    _loads_or_refuses(FULL.replace("sweep: {", f'sweep: {{"{key}": [{value}], '))
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        children: list[tuple[Any, Any]] = list(value.items())
+    elif isinstance(value, list):
+        children = list(enumerate(value))
+    else:
+        return []
+    return [(value, key) for key, _ in children] + [place for _, child in children for place in _places(child)]
+
+
+def _loads_or_refuses(content: bytes | str) -> None:
+    try:
+        experiment = spec.loads(content, "x.yaml", protocols=PROTOCOLS, folder=EXPERIMENTS)
+    except InputError as error:
+        assert "\n" not in str(error)
+        assert "x.yaml" in str(error)
+    else:
+        assert experiment.duration_ns > 0
