@@ -32,18 +32,21 @@ class Capture:
         argv = [sys.executable, "-m", "collector", "--output", str(path), "--ports", json.dumps(ports)]
         argv += ["--ifindex-base", str(PORT_IFINDEX_BASE), "--comment", json.dumps(dict(comment))]
         said_read, said_write = os.pipe()
-        with Path(os.devnull).open("rb") as nothing, log_path.open("ab") as log:
+        # The collector ends, in order, when its standard input does: also when we are gone.
+        told_read, self._told = os.pipe()
+        with log_path.open("ab") as log:
             try:
                 self._process = bed.spawn_in_fabric(
                     argv,
                     environment=dict(os.environ),
-                    stdin_fd=nothing.fileno(),
+                    stdin_fd=told_read,
                     stdout_fd=said_write,
                     stderr_fd=log.fileno(),
                     directory=ROOT,
                 )
             finally:
                 os.close(said_write)
+                os.close(told_read)
         threading.Thread(target=self._read, args=(said_read,), name="capture", daemon=True).start()
         self._wait("ready", READY_TIMEOUT_S)
 
@@ -56,8 +59,9 @@ class Capture:
 
     def stop(self) -> dict[str, Any]:
         """End the capture in order and return its closing status. FabricError when it does not come."""
-        if self._process.poll() is None:
-            self._process.terminate()
+        if self._told >= 0:
+            os.close(self._told)
+            self._told = -1
         return self._wait("stopped", STOP_TIMEOUT_S)
 
     def _wait(self, event: str, timeout_s: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or inval
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 import sys
@@ -13,13 +14,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console as RichConsole
-from rich.table import Table
 
 from analysis import text as tables
 from analysis.errors import AnalysisError
 from netem.errors import FabricError
 from node.errors import LocalError
-from testbed import store
+from testbed import listings, store
 from testbed.console import Console
 from topologies.errors import InputError
 
@@ -85,15 +85,11 @@ def doctor(as_json: Json = False) -> None:
 
     found = checks()
     if as_json:
-        _print_json([{"name": c.name, "ok": c.ok, "detail": c.detail, "remedy": c.remedy} for c in found])
-        return
-    table = Table(show_header=True, header_style="bold", box=None, pad_edge=False)
-    for column in ("", "probe", "found", "remedy"):
-        table.add_column(column)
-    for check in found:
-        mark = "[green]✔[/]" if check.ok else "[red]✘[/]"
-        table.add_row(mark, check.name, check.detail, "" if check.ok else check.remedy)
-    RichConsole().print(table)
+        _print_json([dataclasses.asdict(check) for check in found])
+    else:
+        RichConsole().print(listings.doctor_table(found))
+    if not all(check.ok or check.optional for check in found):
+        raise typer.Exit(ExitCode.WRONG_USE)
 
 
 @app.command()
@@ -180,11 +176,11 @@ def sweep(
 
     console = Console(quiet=as_json)
     points = run_sweep(experiment, console, shown, wishes=Wishes(world=world, kernel=kernel, runs=runs))
-    worst = tables.worst_verdict(point.verdict for point in points)
+    worst = listings.worst(point.verdict for point in points)
     if as_json:
         _print_json({"verdict": worst, "points": [point.as_dict() for point in points]})
     else:
-        RichConsole().print(tables.sweep_table([point.as_dict() for point in points]))
+        RichConsole().print(listings.sweep_table([point.as_dict() for point in points]))
     raise typer.Exit(EXIT_OF_VERDICT[worst])
 
 
@@ -206,9 +202,9 @@ def claims(
     if as_json:
         _print_json([row.as_dict() for row in rows])
     else:
-        RichConsole().print(tables.claims_table([row.as_dict() for row in rows]))
+        RichConsole().print(listings.claims_table([row.as_dict() for row in rows]))
     if not listed and rows:
-        raise typer.Exit(EXIT_OF_VERDICT[tables.worst_verdict(row.verdict for row in rows)])
+        raise typer.Exit(EXIT_OF_VERDICT[listings.worst(row.verdict for row in rows)])
 
 
 @app.command()
@@ -257,8 +253,7 @@ def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> 
         _print_json({**summary, "directory": str(directory)})
     else:
         out = RichConsole()
-        for renderable in tables.results(summary):
-            out.print(renderable)
+        out.print(tables.results(summary, store.read_manifest(directory)))
         out.print(f"report: {directory / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(EXIT_OF_VERDICT[summary["verdict"]])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from netem import plan
-from netem.plan import Kernel
+from netem.steps import Kernel
 from testbed import spec
 from testbed.paths import TOPOLOGIES
 from testbed.run import Wishes, load_experiment

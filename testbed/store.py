@@ -101,6 +101,18 @@ def create(runs: Path, experiment: str, seed: int, *, name: str | None = None) -
     return RunDirectory(path=path, run_id=f"{experiment}/{leaf}")
 
 
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a run. Raises InputError when it is no manifest."""
+    path = directory / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a manifest ({error}); the run cannot be read") from None
+    if not isinstance(manifest, dict):
+        raise InputError(f"{path}: not a manifest; the run cannot be read")
+    return manifest
+
+
 def find(runs: Path, name: str | None) -> Path:
     """The run directory that `name` means.
 

@@ -1,0 +1,53 @@
+"""The protocols that can be run by name, each with what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from random import Random
+from typing import Any
+
+from node.core import Core, Membership, random_for
+from node.errors import LocalError
+from node.parameters import from_mapping
+from node.protocols.reliable import ReliableCore, ReliableParameters
+
+FIFO_PROMISES = ("validity", "agreement", "integrity", "fifo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolEntry:
+    """One protocol: its parameters' type, what it promises, and how the full stack is made."""
+
+    name: str
+    kind: type[Any]
+    promises: tuple[str, ...]
+    make: Callable[[Membership, Any, Random], Core]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the parameters, with their units."""
+        return tuple(field.name for field in fields(self.kind))
+
+    def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
+        """LocalError when this protocol cannot run with these parameters in a group of this size."""
+        if members < 2:
+            raise LocalError(f"{self.name} needs a group of at least 2 members")
+        from_mapping(self.kind, parameters, self.name)
+
+    def build(self, *, membership: Membership, parameters: Mapping[str, Any], seed: int) -> Core:
+        """The full stack. LocalError for parameters that cannot be."""
+        checked = from_mapping(self.kind, parameters, self.name)
+        return self.make(membership, checked, random_for(seed, membership, self.name))
+
+
+def _reliable(membership: Membership, parameters: ReliableParameters, rng: Random) -> Core:
+    return ReliableCore(membership=membership, parameters=parameters, rng=rng)
+
+
+PROTOCOLS: dict[str, ProtocolEntry] = {
+    entry.name: entry
+    for entry in (
+        ProtocolEntry(name="reliable", kind=ReliableParameters, promises=FIFO_PROMISES, make=_reliable),
+    )
+}

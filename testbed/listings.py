@@ -1,0 +1,78 @@
+"""Tables of the commands that show many things at once: probes, sweep points, claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from analysis.text import mark
+from analysis.verdict import Verdict, merge
+from testbed.doctor import Check
+
+NOT_RUN = "–"
+
+
+def doctor_table(checks: Sequence[Check]) -> Table:
+    """One row per probe: found what, and the way to get what is missing."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for check in checks:
+        sign = Text("✔", "green") if check.ok else Text("–", "yellow") if check.optional else Text("✘", "red")
+        found = Text(check.detail)
+        if not check.ok and check.remedy:
+            found.append(f"\n→ {check.remedy}", "bold")
+        table.add_row(sign, Text(check.name, "bold"), found)
+    return table
+
+
+def sweep_table(points: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per run of a sweep: what was set, how it was judged, its headline numbers."""
+    keys = list(dict.fromkeys(key for point in points for key in point["variant"]))
+    numbers = [name for name in (points[0] if points else {}) if name not in ("variant", "verdict", "directory")]
+    table = Table(box=box.SIMPLE_HEAD)
+    for key in keys:
+        table.add_column(key)
+    table.add_column("verdict")
+    for name in numbers:
+        table.add_column(name, justify="right")
+    for point in points:
+        settings = [Text(str(point["variant"].get(key, NOT_RUN))) for key in keys]
+        table.add_row(*settings, mark(Verdict(point["verdict"])), *(Text(_number(point[name])) for name in numbers))
+    return table
+
+
+def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per claim: the paper's statement and value, ours, what would bear it out, and whether it holds."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("claim", "paper says", "paper", "ours", "accepted", "verdict"):
+        table.add_column(column)
+    for row in rows:
+        verdict = mark(Verdict(row["verdict"])) if row["verdict"] else Text(NOT_RUN)
+        if row["reason"]:
+            verdict = Text.assemble(verdict, f"  {row['reason']}")
+        table.add_row(
+            Text(row["id"], "bold"),
+            Text(row["statement"]),
+            Text(_number(row["value"])),
+            Text(_number(row["ours"])),
+            Text(row["accept"]),
+            verdict,
+        )
+    return table
+
+
+def worst(verdicts: Iterable[str]) -> str:
+    """The worst of several verdicts; nothing to judge is `unknown`."""
+    found = [Verdict(verdict) for verdict in verdicts]
+    return merge(found).value if found else Verdict.UNKNOWN.value
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return NOT_RUN
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
