@@ -20,7 +20,7 @@ from topologies.model import Direction, Impairment, Link, Node, Partition, Topol
 WIDE: Final = 1080.0
 NARROW: Final = 400.0
 
-MAX_NAMED_NODES: Final = 24
+MAX_NAMED_NODES: Final = 32
 """A partition with more nodes shows them as small squares without names."""
 
 MAX_LABELLED_LINKS: Final = 12
@@ -39,14 +39,27 @@ class LegendEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Where one partition goes: its corner, its size, and its router's centre."""
+    """Where one partition goes."""
 
     x: float
     y: float
     width: float
     height: float
-    router_x: float
-    router_y: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where everything goes: the cells in the order of the partitions, and the routers when there are links to draw.
+
+    A single row of partitions has its routers on top of the cells. More rows have a backbone above them, a ring of
+    routers, since links between rows would run behind the cells.
+    """
+
+    width: float
+    height: float
+    cells: Sequence[Cell]
+    routers: Mapping[str, svg.Point]
+    has_backbone: bool
 
 
 def legend(topology: Topology) -> list[LegendEntry]:
@@ -67,23 +80,19 @@ def legend(topology: Topology) -> list[LegendEntry]:
 
 def topology_drawing(topology: Topology, faulted: Mapping[str, str], *, narrow: bool) -> Markup:
     """The network. `faulted` gives node names a class (`kind-crash` …) when a fault of the run hit them."""
-    width = NARROW if narrow else WIDE
-    cells = _cells(topology, width)
-    by_name = dict(zip((p.name for p in topology.partitions), cells, strict=True))
+    layout = _layout(topology, NARROW if narrow else WIDE)
     letters: dict[str, str] = {node.name: letter for letter, nodes in _lettered(topology).items() for node in nodes}
-    height = max(cell.y + cell.height for cell in cells) + 2
-    wires = [_link(link, by_name[link.a], by_name[link.b]) for link in topology.links]
-    badges = [_link_badge(link, by_name[link.a], by_name[link.b]) for link in topology.links]
-    partitions = [
-        _partition(partition, cell, letters, faulted, routed=len(cells) > 1)
-        for partition, cell in zip(topology.partitions, cells, strict=True)
-    ]
+    labelled = len(topology.links) <= MAX_LABELLED_LINKS
     return svg.drawing(
-        width,
-        height,
-        *wires,
-        *partitions,
-        *(badges if len(badges) <= MAX_LABELLED_LINKS else []),
+        layout.width,
+        layout.height,
+        *[_link(link, layout) for link in topology.links],
+        *[
+            _partition(partition, cell, letters, faulted, routed=layout.has_backbone)
+            for partition, cell in zip(topology.partitions, layout.cells, strict=True)
+        ],
+        *[_router(partition, layout) for partition in topology.partitions if partition.name in layout.routers],
+        *[_link_badge(link, layout) for link in topology.links if labelled],
         title=f"Network {topology.name}",
         description=_described(topology),
         id_=f"topology-{'narrow' if narrow else 'wide'}",
@@ -136,30 +145,50 @@ _HEAD = 30.0
 """Title of a partition."""
 
 
-def _cells(topology: Topology, width: float) -> list[Cell]:
-    """Partitions in rows of equal cells; routers on top in a single row, else at the left."""
+def _layout(topology: Topology, width: float) -> Layout:
     count = len(topology.partitions)
     columns = min(count, max(1, int(width // 300)) if count <= 9 else max(2, int(width // 200)))
-    single_row = columns == count
-    links = topology.links
-    band = _band(topology) if single_row and links else 0.0
-    indent = 34.0 if links and not single_row else 0.0
-    cell_width = (width - indent - _GAP * (columns - 1)) / columns
+    columns = math.ceil(count / math.ceil(count / columns))
+    cell_width = (width - _GAP * (columns - 1)) / columns
     height = max(_partition_height(partition, cell_width) for partition in topology.partitions)
-    cells = []
-    for index in range(count):
-        x = indent + (index % columns) * (cell_width + _GAP)
-        y = band + (index // columns) * (height + _GAP) + 1
-        router = (x + cell_width / 2, y) if single_row else (x, y + _HEAD / 2 + 4)
-        cells.append(Cell(x=x, y=y, width=cell_width, height=height, router_x=router[0], router_y=router[1]))
-    return cells
+    has_backbone = bool(topology.links) and columns < count
+    head = _backbone_height(topology) if has_backbone else _band(topology) if topology.links else 1.0
+    cells = [
+        Cell(
+            x=(index % columns) * (cell_width + _GAP),
+            y=head + (index // columns) * (height + _GAP),
+            width=cell_width,
+            height=height,
+        )
+        for index in range(count)
+    ]
+    names = [str(partition.name) for partition in topology.partitions]
+    spots = _ring(count, width, head) if has_backbone else [(cell.x + cell.width / 2, cell.y) for cell in cells]
+    return Layout(
+        width=width,
+        height=cells[-1].y + height + 2,
+        cells=cells,
+        routers=dict(zip(names, spots, strict=True)) if topology.links else {},
+        has_backbone=has_backbone,
+    )
 
 
 def _band(topology: Topology) -> float:
     """Room above a single row of partitions for the links that pass over others."""
     place = {partition.name: index for index, partition in enumerate(topology.partitions)}
     spans = [abs(place[link.a] - place[link.b]) for link in topology.links]
-    return 42.0 + 35.0 * (min(max(spans, default=1), 5) - 1)
+    return 42.0 + 35.0 * (max(spans, default=1) - 1)
+
+
+def _backbone_height(topology: Topology) -> float:
+    return 190.0 if len(topology.partitions) <= 8 else 300.0
+
+
+def _ring(count: int, width: float, height: float) -> list[svg.Point]:
+    """Evenly on an ellipse, from the left over the top."""
+    radius_x, radius_y = min(width / 2 - 60, 330.0), height / 2 - 36
+    angles = [math.pi + 2 * math.pi * index / count for index in range(count)]
+    return [(width / 2 + radius_x * math.cos(a), height / 2 - 8 + radius_y * math.sin(a)) for a in angles]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,19 +244,22 @@ def _partition(
 ) -> Markup:
     rows = _rows(partition, cell.width)
     wire_y = cell.y + _HEAD + 22 + rows.above * rows.row_pitch
-    parts = [svg.rect(cell.x, cell.y, cell.width, cell.height, "partition", radius=10)]
-    for index, nodes in enumerate(rows.nodes):
+    drops, nodes = [], []
+    for index, row in enumerate(rows.nodes):
         offset = index - rows.above
         y = wire_y + offset * rows.row_pitch + (0 if offset < 0 else 18)
         left = cell.x + cell.width / 2 - rows.pitch * len(rows.nodes[0]) / 2
-        for position, node in enumerate(nodes):
+        for position, node in enumerate(row):
             x = left + (position + 0.5) * rows.pitch
-            parts.append(svg.line(x, y + (rows.height if y < wire_y else 0), x, wire_y, "drop"))
-            parts.append(_node(node, x, y, rows, letters.get(node.name, ""), faulted.get(node.name, "")))
-    parts += [_segment(partition, cell, wire_y), _heading(partition, cell)]
-    if routed:
-        parts.append(_router(partition, cell))
-    return svg.group(*parts)
+            drops.append(svg.line(x, y + (rows.height if y < wire_y else 0), x, wire_y, "drop"))
+            nodes.append(_node(node, x, y, rows, letters.get(node.name, ""), faulted.get(node.name, "")))
+    return svg.group(
+        svg.rect(cell.x, cell.y, cell.width, cell.height, "partition", radius=10),
+        *drops,
+        *nodes,
+        _segment(partition, cell, wire_y),
+        _heading(partition, cell, routed=routed),
+    )
 
 
 def _node(node: Node, x: float, y: float, rows: Rows, letter: str, class_: str) -> Markup:
@@ -265,48 +297,68 @@ def _segment(partition: Partition, cell: Cell, y: float) -> Markup:
     return svg.group(svg.line(left, y, right, y, "bus"), *ends)
 
 
-def _heading(partition: Partition, cell: Cell) -> Markup:
-    indent = 14 if cell.router_x > cell.x else 24
-    medium = _medium(partition) if cell.width > 200 else ""
+def _heading(partition: Partition, cell: Cell, *, routed: bool) -> Markup:
+    """Name and medium; with a small router where the routers are drawn elsewhere."""
+    icon = _router_icon(cell.x + 22, cell.y + 18, 9.0) if routed else ""
     return svg.group(
-        svg.text(cell.x + indent, cell.y + 22, partition.name[:18], "partition-name"),
-        svg.text(cell.x + cell.width - 14, cell.y + 22, medium, "partition-note", "end"),
+        icon,
+        svg.text(cell.x + (38 if routed else 14), cell.y + 22, partition.name[:18], "partition-name"),
+        svg.text(cell.x + cell.width - 14, cell.y + 22, _medium(partition) if cell.width > 200 else "", *_NOTE),
     )
 
 
-def _router(partition: Partition, cell: Cell) -> Markup:
-    x, y = cell.router_x, cell.router_y
-    arrows = f"M{x - 6:.1f} {y:.1f}h12m-3 -3l3 3l-3 3M{x:.1f} {y - 6:.1f}v12m-3 -3l3 3l3 -3"
+_NOTE = ("partition-note", "end")
+
+
+def _router(partition: Partition, layout: Layout) -> Markup:
+    x, y = layout.routers[partition.name]
+    named = layout.has_backbone and len(layout.routers) <= MAX_NAMED_NODES
+    below = 27 if y >= _ring_middle(layout) else -18
     return svg.group(
         svg.element("title", f"router of {partition.name}  {partition.router_ip}"),
-        svg.circle(x, y, 12, "router"),
-        svg.path(arrows, "router-arrows"),
+        _router_icon(x, y, 12.0 if len(layout.routers) <= MAX_NAMED_NODES else 5.0),
+        *([svg.text(x, y + below, partition.name[:12], "node-text", "middle")] if named else []),
     )
 
 
-def _middle(a: Cell, b: Cell) -> tuple[float, float]:
-    """Control point of the curve between two routers: straight between neighbours, around what lies between."""
-    x, y = (a.router_x + b.router_x) / 2, (a.router_y + b.router_y) / 2
-    if a.y == b.y:
-        span = round(abs(a.x - b.x) / (a.width + _GAP))
-        return x, y - 36 - 70 * (min(span, 5) - 1)
-    if a.x == b.x:
-        return x - 20 - 22 * (round(abs(a.y - b.y) / (a.height + _GAP)) - 1), y
-    return x, y
+def _ring_middle(layout: Layout) -> float:
+    heights = [y for _, y in layout.routers.values()]
+    return (min(heights) + max(heights)) / 2
 
 
-def _link(link: Link, a: Cell, b: Cell) -> Markup:
-    x, y = _middle(a, b)
-    data = f"M{a.router_x:.1f} {a.router_y:.1f}Q{x:.1f} {y:.1f} {b.router_x:.1f} {b.router_y:.1f}"
+def _router_icon(x: float, y: float, radius: float) -> Markup:
+    arm, head = radius / 2, radius / 4
+    arrows = (
+        f"M{x - arm:.1f} {y:.1f}h{2 * arm:.1f}m{-head:.1f} {-head:.1f}l{head:.1f} {head:.1f}l{-head:.1f} {head:.1f}"
+        f"M{x:.1f} {y - arm:.1f}v{2 * arm:.1f}m{-head:.1f} {-head:.1f}l{head:.1f} {head:.1f}l{head:.1f} {-head:.1f}"
+    )
+    return svg.group(svg.circle(x, y, radius, "router"), svg.path(arrows, "router-arrows"))
+
+
+def _bend(a: svg.Point, b: svg.Point, layout: Layout) -> svg.Point:
+    """Control point of the curve between two routers: straight in a backbone, else the higher the more it passes."""
+    x, y = (a[0] + b[0]) / 2, (a[1] + b[1]) / 2
+    if layout.has_backbone:
+        return x, y
+    span = round(abs(a[0] - b[0]) / (layout.cells[0].width + _GAP))
+    return x, y - 36 - 70 * (span - 1)
+
+
+def _link(link: Link, layout: Layout) -> Markup:
+    a, b = layout.routers[link.a], layout.routers[link.b]
+    x, y = _bend(a, b, layout)
+    data = f"M{a[0]:.1f} {a[1]:.1f}Q{x:.1f} {y:.1f} {b[0]:.1f} {b[1]:.1f}"
     return svg.path(data, "link", svg.element("title", f"{link.name}: {link_words(link)}"))
 
 
-def _link_badge(link: Link, a: Cell, b: Cell) -> Markup:
+def _link_badge(link: Link, layout: Layout) -> Markup:
+    """What the link does, on the middle of its curve. In a narrow ring there is no room; the report lists links too."""
     label = link_words(link)
-    if a.x == b.x or label == "clear":
+    if label == "clear" or (layout.has_backbone and layout.width < WIDE):
         return Markup("")
-    x, y = _middle(a, b)
-    x, y = (a.router_x + b.router_x) / 4 + x / 2, (a.router_y + b.router_y) / 4 + y / 2
+    a, b = layout.routers[link.a], layout.routers[link.b]
+    bend_x, bend_y = _bend(a, b, layout)
+    x, y = (a[0] + b[0]) / 4 + bend_x / 2, (a[1] + b[1]) / 4 + bend_y / 2
     label = label if len(label) <= 34 else label[:33] + "…"
     width = len(label) * 6.6 + 14
     return svg.group(

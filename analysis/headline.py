@@ -40,12 +40,13 @@ def headline(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Headlin
     verdict = verdict_of(summary.get("verdict"))
     if not summary:
         reasons.append("the capture has not been analysed")
-    status = words.clean(manifest.get("status"), 40) or "not recorded"
+    status = words.clean(manifest.get("status"), 40)
     invalid = words.texts(manifest.get("invalid"))
     if status != "complete":
         verdict = at_best(verdict, Verdict.UNKNOWN)
         error = words.clean(manifest.get("error"))
-        reasons.append(f"the run is {status}" + (f": {error}" if error else ""))
+        ended = f"the run is {status}" if status else "no manifest says how the run ended"
+        reasons.append(ended + (f": {error}" if error else ""))
     if invalid:
         verdict = at_best(verdict, Verdict.UNKNOWN)
         reasons += invalid
@@ -73,35 +74,40 @@ def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
     """The numbers that a reader wants first, in the order of the report. Missing ones read `–`."""
     latency, traffic = words.mapping(summary.get("latency")), words.mapping(summary.get("traffic"))
     return [
-        KeyNumber(
+        _noted(
             label="Latency p50",
             value=words.milliseconds(latency.get("p50_ms")),
             note=f"mean {words.milliseconds(latency.get('mean_ms'))}",
         ),
-        KeyNumber(
+        _noted(
             label="Latency p99",
             value=words.milliseconds(latency.get("p99_ms")),
             note=f"slowest {words.milliseconds(latency.get('max_ms'))}",
         ),
         _deliveries(words.mapping(summary.get("messages"))),
-        KeyNumber(
+        _noted(
             label="Dummy rate",
             value=words.significant(traffic.get("dummy_rate")),
             note=f"dummies per message; {words.count(traffic.get('dummy'))} sent",
         ),
-        KeyNumber(
+        _noted(
             label="Control overhead",
             value=words.percent(traffic.get("control_ratio")),
             note=f"{words.count(traffic.get('control'))} of {words.count(traffic.get('datagrams'))} datagrams",
         ),
-        KeyNumber(
+        _noted(
             label="Wire bytes per delivery",
-            value=words.significant(traffic.get("wire_bytes_per_delivery")),
+            value=words.size(traffic.get("wire_bytes_per_delivery")),
             note=f"{words.significant(traffic.get('datagrams_per_message'))} datagrams per message",
         ),
         _loss(summary),
         _drops(words.mapping(summary.get("capture"))),
     ]
+
+
+def _noted(label: str, value: str, note: str, *, alarming: bool = False) -> KeyNumber:
+    """Without a value the note has nothing to explain."""
+    return KeyNumber(label=label, value=value, note="" if value == words.MISSING else note, alarming=alarming)
 
 
 def _broken(summary: Mapping[str, Any]) -> list[str]:
@@ -112,7 +118,10 @@ def _broken(summary: Mapping[str, Any]) -> list[str]:
         if isinstance(value, Mapping) and value.get("promised")
     ]
     wanted += [
-        (f"not met: {words.clean(value.get('condition'))}", verdict_of(value.get("verdict")))
+        (
+            f"{words.clean(value.get('condition'))}: {words.clean(value.get('reason')) or 'not met'}",
+            verdict_of(value.get("verdict")),
+        )
         for value in words.objects(summary.get("expect"))
     ]
     worst = merge(verdict for _, verdict in wanted)
@@ -121,7 +130,7 @@ def _broken(summary: Mapping[str, Any]) -> list[str]:
 
 def _deliveries(messages: Mapping[str, Any]) -> KeyNumber:
     made, expected = words.number(messages.get("deliveries")), words.number(messages.get("deliveries_expected"))
-    return KeyNumber(
+    return _noted(
         label="Deliveries",
         value=words.count(made),
         note=f"of {words.count(expected)} expected; {words.count(messages.get('submitted'))} messages",
@@ -144,7 +153,7 @@ def _loss(summary: Mapping[str, Any]) -> KeyNumber:
             ports.add((words.clean(link.get("node")), words.clean(link.get("direction"))))
     if not frames or not math.isfinite(asked + realised):
         return KeyNumber(label=label, value="none", note="no loss was asked for")
-    return KeyNumber(
+    return _noted(
         label=label,
         value=f"{words.significant(100 * asked / frames)} → {words.percent(realised / frames)}",
         note=f"{words.count(frames)} frames at {words.plural(len(ports), 'port')}",
@@ -153,7 +162,7 @@ def _loss(summary: Mapping[str, Any]) -> KeyNumber:
 
 def _drops(capture: Mapping[str, Any]) -> KeyNumber:
     dropped, gaps = words.number(capture.get("kernel_dropped_frames")), words.number(capture.get("trace_gaps"))
-    return KeyNumber(
+    return _noted(
         label="Capture drops",
         value=words.count(dropped),
         note=f"of {words.count(capture.get('frames'))} frames; {words.count(gaps)} trace gaps",

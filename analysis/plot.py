@@ -56,12 +56,12 @@ def latency_over_time(series: Series, windows: Sequence[FaultWindow], phases: Ph
     lines = series.lines
     y = latency_scale([*lines["p50_ms"], *lines["max_ms"]], surface.floor, surface.top)
     marks = [_dot(surface.x(t), y(value)) for t, value in _points(series, "max_ms")]
+    low, high = series.range("p50_ms")
     description = (
         f"Latency from request to delivery in bins of {words.significant(series.step_s)} s. "
-        f"p50 lies between {words.milliseconds(np.nanmin(lines['p50_ms']))} and "
-        f"{words.milliseconds(np.nanmax(lines['p50_ms']))}; the largest p99 is "
-        f"{words.milliseconds(np.nanmax(lines['p99_ms']))}, the slowest delivery "
-        f"{words.milliseconds(np.nanmax(lines['max_ms']))}. {_windows_in_words(windows)}"
+        f"p50 lies between {words.milliseconds(low)} and {words.milliseconds(high)}; "
+        f"the largest p99 is {words.milliseconds(series.range('p99_ms')[1])}, "
+        f"the slowest delivery {words.milliseconds(series.range('max_ms')[1])}. {_windows_in_words(windows)}"
     )
     return _over_time(
         surface,

@@ -22,6 +22,8 @@ from topologies.model import Topology
 MAX_JSON_BYTES: Final = 64 * 2**20
 MAX_FAULTS: Final = 5000
 MAX_SERIES_ROWS: Final = 2_000_000
+MAX_NUMBER: Final = 1e12
+"""Of any unit in a series: 30,000 years in seconds, 30 years in milliseconds. Beyond it nothing can be drawn."""
 
 TEXT: Final = "text"
 NUMBER: Final = "number"
@@ -128,18 +130,31 @@ def _read_faults(path: Path) -> tuple[list[Mapping[str, Any]], int]:
     return faults, unread
 
 
+def usable(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """The table with clean texts, and with numbers that can be drawn: NaN where one is beyond MAX_NUMBER or is none.
+
+    Raises KeyError when it lacks a column.
+    """
+    columns = SERIES[name]
+    return pd.DataFrame(
+        {
+            column: table[column].map(words.clean) if kind == TEXT else _drawable(table[column])
+            for column, kind in columns.items()
+        }
+    )
+
+
+def _drawable(values: pd.Series[Any]) -> pd.Series[float]:
+    numbers = pd.to_numeric(values, errors="coerce").astype("float64")
+    return numbers.where(numbers.abs() <= MAX_NUMBER)
+
+
 def _table_reader(name: str) -> Callable[[Path], pd.DataFrame]:
     def read(path: Path) -> pd.DataFrame:
-        columns = SERIES[name]
-        table = pd.read_parquet(path, columns=list(columns))
+        table = pd.read_parquet(path, columns=list(SERIES[name]))
         if len(table) > MAX_SERIES_ROWS:
             raise ValueError(f"it has more than {MAX_SERIES_ROWS:,} rows")
-        for column, kind in columns.items():
-            if kind == NUMBER:
-                table[column] = pd.to_numeric(table[column], errors="coerce").astype("float64")
-            else:
-                table[column] = table[column].map(words.clean)
-        return table
+        return usable(name, table)
 
     return read
 

@@ -81,6 +81,11 @@ class Series:
     def __len__(self) -> int:
         return len(self.t_s)
 
+    def range(self, name: str) -> tuple[float, float]:
+        """Smallest and largest value of a line; NaN when it has none."""
+        known = self.lines[name][np.isfinite(self.lines[name])]
+        return (float(known.min()), float(known.max())) if len(known) else (math.nan, math.nan)
+
 
 def phases_of(manifest: Mapping[str, Any]) -> Phases:
     phases = words.mapping(manifest.get("phases"))
@@ -125,8 +130,9 @@ def axis_end_s(phases: Phases, series: Sequence[Series], windows: Sequence[Fault
 
 def latency_series(table: pd.DataFrame) -> Series:
     """p50, p99 and max over time. Where bins are merged: the median p50, the largest p99 and max, the sum of counts."""
-    rows = table[np.isfinite(table["t_s"]) & (table["count"] > 0)]
-    start, step, length = _grid(rows["t_s"])
+    placed = table[np.isfinite(table["t_s"])]
+    rows = placed[placed["count"] > 0]
+    start, step, length = _grid(placed["t_s"] if len(rows) else rows["t_s"])
     if length == 0:
         return Series(t_s=np.empty(0), step_s=step, lines={})
     lines = {name: _laid_out(rows, name, start, step, length) for name in ("p50_ms", "p99_ms", "max_ms", "count")}

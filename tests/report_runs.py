@@ -1,7 +1,7 @@
-"""Run directories for the tests of whatever reads them: the file forms of docs/run-directory.md, numbers of a fixed seed.
+"""Run directories for the tests of whatever reads them: the files of docs/run-directory.md, numbers of a fixed seed.
 
-`quickstart` is four nodes with loss, delay and an overrun, all well; `three_partitions` is thirty nodes with a cut and a
-crash, and a violated total order. Both are written to a directory that the caller gives.
+`quickstart` is four nodes with loss, delay and an overrun, all well; `three_partitions` is thirty nodes with a cut and
+a crash, and a violated total order. Both are written to a directory that the caller gives.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -48,7 +48,10 @@ impairments:
   p2/n1..n3: {to-node: {loss: 2 %, burst: 3 frames}}
 """
 
-QUICKSTART_FAULTS = (
+Fault: TypeAlias = tuple[str, list[str], str | None, dict[str, Any], float, int | None]
+"""Kind, targets, direction, parameters, seconds, and the fault that ends it."""
+
+QUICKSTART_FAULTS: tuple[Fault, ...] = (
     ("impair", ["p1/n3"], "to-node", {"loss_ratio": 0.1, "delay_ns": 5_000_000, "jitter_ns": 1_000_000}, 4.0, 2),
     ("impair", ["p1/n2"], "to-node", {"rate_bps": 500_000, "queue_frames": 20, "delay_ns": 5_000_000}, 7.0, 3),
     (
@@ -65,7 +68,7 @@ QUICKSTART_FAULTS = (
 )
 
 CUT_GROUPS = [[f"p{p}/n{n}" for p in ps for n in range(1, 11)] for ps in ((1,), (2, 3))]
-THREE_FAULTS = (
+THREE_FAULTS: tuple[Fault, ...] = (
     ("cut", [name for group in CUT_GROUPS for name in group], None, {"groups": CUT_GROUPS}, 5.0, 1),
     ("heal", [name for group in CUT_GROUPS for name in group], None, {}, 8.0, None),
     ("crash", ["p2/n4"], None, {}, 12.0, 3),
@@ -108,7 +111,7 @@ def edit_json(path: Path, change: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(given | dict(change), indent=1))
 
 
-def _write(path: Path, topology_text: str, faults: Sequence[Any], *, failing: bool) -> None:
+def _write(path: Path, topology_text: str, faults: Sequence[Fault], *, failing: bool) -> None:
     (path / "tables").mkdir(parents=True, exist_ok=True)
     (path / "topology.yaml").write_text(topology_text)
     (path / "experiment.yaml").write_text("name: made for a test\n")
@@ -133,11 +136,10 @@ def _write(path: Path, topology_text: str, faults: Sequence[Any], *, failing: bo
 def _set_fields(impairment: Any) -> dict[str, Any]:
     fields = {name: getattr(impairment, name) for name in impairment.__dataclass_fields__}
     defaults = {name: field.default for name, field in impairment.__dataclass_fields__.items()}
-    plain = {name: getattr(value, "value", value) for name, value in fields.items() if value != defaults[name]}
-    return plain
+    return {name: getattr(value, "value", value) for name, value in fields.items() if value != defaults[name]}
 
 
-def _fault(number: int, fault: tuple[str, list[str], str | None, dict[str, Any], float, int | None]) -> dict[str, Any]:
+def _fault(number: int, fault: Fault) -> dict[str, Any]:
     kind, targets, direction, parameters, asked_s, until = fault
     issued_ns = START_NS + int(asked_s * 1e9) + 800_000 + 150_000 * number
     effective_ns = issued_ns + (1_900_000 if kind == "impair" else 11_400_000)
@@ -163,7 +165,9 @@ def _manifest(run: str, topology: str, names: Sequence[str], asked: Mapping[str,
         "status": "complete",
         "invalid": [],
         "experiment": topology,
-        "question": "What do loss, delay and one overrun cost a sequencer, and does every member still deliver in one order?",
+        "question": (
+            "What do loss, delay and one overrun cost a sequencer, and does every member still deliver in one order?"
+        ),
         "seed": 1,
         "group": 3735928559,
         "protocol": {"name": "sequencer", "parameters": {"nack_delay_ms": 10, "window": 64}},

@@ -1,0 +1,127 @@
+"""The results of a run for a terminal: what the report says first, as `rich` renderables.
+
+    console.print(text.results(summary, manifest))
+
+Pure functions of the two JSON values. Texts from files never go through rich's markup, and control characters are
+removed, so that a run directory cannot move anybody's cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rich import box
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from analysis import headline, report_rows, words
+from analysis.report_time import phases_of
+from analysis.verdict import Verdict
+
+STYLES: Final[Mapping[Verdict, str]] = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.UNKNOWN: "yellow"}
+MARKS: Final[Mapping[Verdict, str]] = {Verdict.PASS: "✔", Verdict.FAIL: "✘", Verdict.UNKNOWN: "?"}
+
+MAX_REASONS: Final = 8
+
+
+def results(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
+    """Everything: key numbers, properties, expectations, the accuracy certificate in one line, the verdict last.
+
+    The verdict stands at the end because that is where a terminal leaves the eye.
+    """
+    parts: list[Table | Text | Padding] = [key_numbers_table(summary)]
+    if summary.get("properties"):
+        parts += [properties_table(summary), *witness_lines(summary)]
+    if summary.get("expect"):
+        parts.append(expectations_table(summary))
+    parts += [accuracy_line(summary, manifest), verdict_line(summary, manifest)]
+    return Group(*(Padding(part, (0, 0, 1, 2)) for part in parts))
+
+
+def verdict_line(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Text:
+    """`✔ PASS  5 of 5 promised properties hold`, then one line per reason."""
+    head = headline.headline(summary, manifest)
+    style = STYLES[head.verdict]
+    line = Text.assemble((f"{MARKS[head.verdict]} {head.verdict.value.upper()}", f"bold {style}"))
+    short = headline.promised_in_short(summary)
+    if short:
+        line.append(f"  {short}")
+    for reason in head.reasons[:MAX_REASONS]:
+        line.append(f"\n  {reason}", style)
+    if len(head.reasons) > MAX_REASONS:
+        line.append(f"\n  and {len(head.reasons) - MAX_REASONS} more", style)
+    return line
+
+
+def key_numbers_table(summary: Mapping[str, Any]) -> Table:
+    """One row per key number: name, value, note."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    for entry in headline.key_numbers(summary):
+        value = Text(entry.value, "bold red" if entry.alarming else "bold")
+        table.add_row(Text(entry.label), value, Text(entry.note))
+    return table
+
+
+def properties_table(summary: Mapping[str, Any]) -> Table:
+    """Promised properties first; what was not promised is dim. `witness_lines` has the rest."""
+    table = _table("property", "verdict", "promised", "checked", "violations", "why")
+    for row in report_rows.properties(summary):
+        table.add_row(
+            Text(row.name, "bold" if row.promised else "dim"),
+            mark(row.verdict),
+            Text("yes" if row.promised else "no"),
+            Text(row.checked),
+            Text(row.violations),
+            Text(row.reason),
+        )
+    return table
+
+
+def witness_lines(summary: Mapping[str, Any]) -> list[Text]:
+    """`total order: two members deliver …`, one text per witness."""
+    rows = [(row, row.witness) for row in report_rows.properties(summary)]
+    return [
+        Text.assemble((f"{row.name}: ", f"bold {STYLES[row.verdict]}"), witness.sentence)
+        for row, witness in rows
+        if witness is not None and witness.sentence
+    ]
+
+
+def expectations_table(summary: Mapping[str, Any]) -> Table:
+    table = _table("expectation", "verdict", "value", "why")
+    for row in report_rows.expectations(summary):
+        table.add_row(Text(row.condition, "bold"), mark(row.verdict), Text(row.value), Text(row.reason))
+    return table
+
+
+def accuracy_line(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Text:
+    """The accuracy certificate and the conservation of frames, in one line."""
+    accuracy = report_rows.accuracy(summary, phases_of(manifest))
+    if not accuracy.rows:
+        return Text("network accuracy: not measured", "yellow")
+    rows = report_rows.conservation(summary)
+    explained = sum(row.verdict is Verdict.PASS for row in rows)
+    return Text.assemble(
+        "network accuracy: ",
+        mark(accuracy.verdict),
+        f"  {accuracy.sentence}; frames conserved at {explained:,} of {words.plural(len(rows), 'port direction')}",
+    )
+
+
+def mark(verdict: Verdict) -> Text:
+    """`✔ pass` in its colour."""
+    return Text(f"{MARKS[verdict]} {verdict.value}", STYLES[verdict])
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", show_edge=False)
+    for name in columns:
+        numeric = name in ("checked", "violations", "value")
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    return table

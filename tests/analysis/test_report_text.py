@@ -1,0 +1,176 @@
+"""The verdict, the key numbers and their plain-text twin."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from analysis import headline, report_rows, text
+from analysis.report_time import phases_of
+from analysis.verdict import Verdict
+from tests import report_runs
+
+COMPLETE = {"status": "complete", "invalid": []}
+
+
+def printed(renderable: RenderableType, width: int = 110) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=False).print(renderable)
+    return out.getvalue()
+
+
+def loaded(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    return json.loads((path / "summary.json").read_text()), json.loads((path / "manifest.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def passing(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    return loaded(report_runs.quickstart(tmp_path_factory.mktemp("run") / "run"))
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    return loaded(report_runs.three_partitions(tmp_path_factory.mktemp("run") / "run"))
+
+
+def prop(verdict: str, *, promised: bool = True, reason: str = "") -> dict[str, Any]:
+    return {"verdict": verdict, "promised": promised, "checked": 1, "violations": 0, "reason": reason, "witness": None}
+
+
+@pytest.mark.parametrize(
+    ("summary", "manifest", "verdict", "reasons"),
+    [
+        ({"verdict": "pass"}, COMPLETE, Verdict.PASS, ()),
+        ({"verdict": "fail", "reasons": ["a", "a", "b"]}, COMPLETE, Verdict.FAIL, ("a", "b")),
+        ({"verdict": "pass"}, {"status": "interrupted"}, Verdict.UNKNOWN, ("the run is interrupted",)),
+        (
+            {"verdict": "pass"},
+            {"status": "failed", "error": "no node became ready"},
+            Verdict.UNKNOWN,
+            ("the run is failed: no node became ready",),
+        ),
+        (
+            {"verdict": "pass"},
+            {"status": "complete", "invalid": ["capture lost frames"]},
+            Verdict.UNKNOWN,
+            ("capture lost frames",),
+        ),
+        (
+            {"verdict": "fail", "reasons": ["x"]},
+            {"status": "interrupted"},
+            Verdict.FAIL,
+            ("x", "the run is interrupted"),
+        ),
+        ({"verdict": "excellent"}, COMPLETE, Verdict.UNKNOWN, ()),
+        (
+            {"verdict": "fail", "properties": {"fifo": prop("fail"), "causal": prop("fail", promised=False)}},
+            COMPLETE,
+            Verdict.FAIL,
+            ("fifo: violated",),
+        ),
+        (
+            {"verdict": "unknown", "properties": {"fifo": prop("unknown", reason="records are missing")}},
+            COMPLETE,
+            Verdict.UNKNOWN,
+            ("fifo: records are missing",),
+        ),
+    ],
+)
+def test_the_verdict_is_the_summarys_but_no_better_than_the_run(
+    summary: dict[str, Any], manifest: dict[str, Any], verdict: Verdict, reasons: tuple[str, ...]
+) -> None:
+    assert headline.headline(summary, manifest) == headline.Headline(verdict=verdict, reasons=reasons)
+
+
+def test_without_files_nothing_is_claimed() -> None:
+    head = headline.headline({}, {})
+    assert head.verdict is Verdict.UNKNOWN
+    assert head.reasons == ("the capture has not been analysed", "no manifest says how the run ended")
+    assert {entry.value for entry in headline.key_numbers({})} == {"–"}
+
+
+def test_promises_and_expectations_are_counted(failing: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    assert headline.promised_in_short(failing[0]) == "4 of 5 promised properties hold, 1 of 2 expectations are met"
+    assert headline.promised_in_short({"properties": {"fifo": prop("pass")}}) == "1 of 1 promised property holds"
+    assert headline.promised_in_short({}) == ""
+
+
+def test_loss_is_weighted_by_frames() -> None:
+    links = [
+        {"node": "a", "asked": {"loss_ratio": 0.1}, "frames": 1000, "loss_ratio": 0.11},
+        {"node": "b", "asked": {"loss_ratio": 0.01}, "frames": 9000, "loss_ratio": 0.01},
+        {"node": "c", "asked": {}, "frames": 5000, "loss_ratio": 0.5},
+    ]
+    loss = next(entry for entry in headline.key_numbers({"links": links}) if entry.label.startswith("Loss"))
+    assert (loss.value, loss.note) == ("1.90 → 2.00 %", "10,000 frames at 2 ports")
+
+
+def test_missing_deliveries_and_lost_frames_alarm() -> None:
+    summary = {
+        "messages": {"submitted": 10, "deliveries": 29, "deliveries_expected": 30},
+        "capture": {"frames": 100, "kernel_dropped_frames": 0, "trace_gaps": 1},
+    }
+    alarming = [entry.label for entry in headline.key_numbers(summary) if entry.alarming]
+    assert alarming == ["Deliveries", "Capture drops"]
+
+
+def test_the_certificate_keeps_the_worst(passing: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    summary, manifest = passing
+    certificate = report_rows.accuracy(summary, phases_of(manifest))
+    assert certificate.verdict is Verdict.UNKNOWN
+    assert certificate.sentence == "11 of 12 intervals as asked, 1 cannot be told"
+    assert certificate.columns == ["delay", "jitter", "loss", "rate"]
+    row = next(row for row in certificate.rows if row.node == "p1/n3" and row.interval == "4.0 to 9.0")
+    assert row.cells["delay"].asked == "5"
+    assert row.cells["loss"].asked == "10"
+    assert row.cells["loss"].glyph
+
+
+def test_unexplained_frames_fail_the_conservation() -> None:
+    entries = [{"node": "a", "unexplained": 0}, {"node": "b", "unexplained": -1}, {"node": "c"}]
+    verdicts = [row.verdict for row in report_rows.conservation({"conservation": entries})]
+    assert verdicts == [Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN]
+
+
+def test_promised_properties_come_first(failing: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    rows = report_rows.properties(failing[0])
+    assert [row.promised for row in rows] == sorted((row.promised for row in rows), reverse=True)
+
+
+def test_a_terminal_reads_the_same(failing: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    shown = printed(text.results(*failing))
+    for expected in (
+        "120,360",
+        "✘ FAIL  4 of 5 promised properties hold, 1 of 2 expectations are met",
+        "total_order: 3 violations",
+        "latency.p99_ms <= 200",
+        "network accuracy: ✔ pass  60 of 60 intervals as asked",
+        "p3/n7 #388",
+    ):
+        assert expected in shown
+    assert shown.rstrip().endswith("total_order: 3 violations")
+
+
+def test_a_terminal_shows_an_empty_run(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = printed(text.results({}, {}))
+    assert "? UNKNOWN" in shown
+    assert "network accuracy: not measured" in shown
+
+
+def test_nothing_in_a_file_can_move_the_cursor_or_set_a_style() -> None:
+    evil = "[bold red]\x1b[2J\x1b]0;title\x07[/] x"
+    summary = {
+        "verdict": "fail",
+        "reasons": [evil],
+        "properties": {evil: prop("fail", reason=evil)},
+        "expect": [{"condition": evil, "verdict": evil, "value": evil, "reason": evil}],
+    }
+    shown = printed(text.results(summary, {"status": evil}), width=300)
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "[bold red]" in shown

@@ -1,0 +1,163 @@
+"""The report's time axis: fault windows and series."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis import plot, plot_spread
+from analysis.report_files import RunFiles, read_run, usable
+from analysis.report_time import (
+    CLASSES,
+    MAX_POINTS,
+    FaultWindow,
+    Phases,
+    axis_end_s,
+    latency_series,
+    phases_of,
+    traffic_series,
+    windows_of,
+)
+from tests import report_runs
+
+NO_PHASES = Phases(load_end_s=None, drained_s=None, end_s=None, start_ns=None)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
+    return read_run(report_runs.quickstart(tmp_path_factory.mktemp("run") / "quickstart"))
+
+
+@pytest.fixture(scope="module")
+def windows(run: RunFiles) -> list[FaultWindow]:
+    return windows_of(run, phases_of(run.manifest))
+
+
+def latency_table(t_s: Any, p50: Any) -> pd.DataFrame:
+    values = np.asarray(p50, dtype=float)
+    return pd.DataFrame({"t_s": t_s, "count": 1.0, "p50_ms": values, "p99_ms": values * 2, "max_ms": values * 3})
+
+
+def test_times_count_from_the_start_of_the_workload(run: RunFiles) -> None:
+    phases = phases_of(run.manifest)
+    assert phases.load_end_s == pytest.approx(20.0)
+    assert phases.drained_s == pytest.approx(20.412)
+
+
+def test_a_run_that_never_started_has_no_times() -> None:
+    phases = phases_of({"phases": {"start_ns": None, "end_ns": 5_000_000_000}})
+    assert phases == NO_PHASES
+    assert phases.seconds(7_000_000_000) is None
+
+
+def test_a_window_lasts_from_its_effect_to_the_effect_of_its_end(windows: list[FaultWindow]) -> None:
+    loss = windows[0]
+    assert loss.lasts
+    assert loss.asked_s == pytest.approx(4.0)
+    assert loss.effective_s == pytest.approx(4.0027)
+    assert loss.until_s == pytest.approx(9.003)
+    assert loss.late_ms == pytest.approx(2.7)
+
+
+def test_what_only_puts_back_is_no_window(windows: list[FaultWindow]) -> None:
+    """Fault 2 sets p1/n3 to what the topology asks of it; 5 resumes."""
+    assert [window.number for window in windows if window.lasts] == ["0", "1", "4"]
+
+
+def test_an_impairment_that_replaces_another_is_a_window(tmp_path: Path) -> None:
+    path = report_runs.quickstart(tmp_path / "run")
+    lines = (path / "faults.jsonl").read_text().replace('"loss_ratio": 0.01', '"loss_ratio": 0.2')
+    (path / "faults.jsonl").write_text(lines)
+    run = read_run(path)
+    assert windows_of(run, phases_of(run.manifest))[2].lasts
+
+
+def test_windows_say_what_and_where(windows: list[FaultWindow]) -> None:
+    assert (windows[0].what, windows[0].where) == ("5 ms ± 1 ms, 10 % loss", "p1/n3 to node")
+    assert (windows[1].what, windows[1].where) == ("5 ms, 500 kbit/s, queue 20 frames", "p1/n2 to node")
+    assert (windows[4].what, windows[4].where) == ("pause", "p1/n4")
+
+
+def test_a_cut_names_its_sides(tmp_path: Path) -> None:
+    run = read_run(report_runs.three_partitions(tmp_path / "run"))
+    cut = windows_of(run, phases_of(run.manifest))[0]
+    assert (cut.what, cut.where) == ("cut p1 (10) | p2, p3 (20)", "")
+
+
+def test_the_axis_ends_with_the_drain_or_the_last_point(run: RunFiles, windows: list[FaultWindow]) -> None:
+    series = latency_series(run.latency)
+    assert axis_end_s(phases_of(run.manifest), [series], windows) == pytest.approx(20.412)
+    assert axis_end_s(NO_PHASES, [series], []) == pytest.approx(20.4)
+    assert axis_end_s(NO_PHASES, [], []) == 1.0
+
+
+def test_a_bin_without_deliveries_is_a_gap() -> None:
+    series = latency_series(latency_table([0.0, 0.2, 0.4, 1.0, 1.2], [5, 5, 5, 7, 7]))
+    assert series.step_s == pytest.approx(0.2)
+    assert np.isnan(series.lines["p50_ms"]).tolist() == [False, False, False, True, True, False, False]
+
+
+def test_a_bin_that_counts_nothing_is_a_gap() -> None:
+    table = latency_table([0.0, 0.2, 0.4], [5, 5, 5])
+    table.loc[1, "count"] = 0
+    assert np.isnan(latency_series(table).lines["p50_ms"]).tolist() == [False, True, False]
+
+
+def test_a_long_run_is_thinned_and_keeps_its_worst() -> None:
+    p50 = np.full(5 * MAX_POINTS, 5.0)
+    p50[777] = 900.0
+    series = latency_series(latency_table(np.arange(len(p50)) * 0.2, p50))
+    assert (len(series), series.merged) == (MAX_POINTS, 5)
+    assert series.step_s == pytest.approx(1.0)
+    assert series.lines["max_ms"].max() == 2700.0
+    assert series.lines["p50_ms"].max() == 5.0
+    assert series.lines["count"].sum() == len(p50)
+
+
+def test_traffic_is_told_per_second_and_classes_without_rows_are_zero() -> None:
+    rows = [(0.0, "application", 10, 5000), (0.2, "application", 20, 9000), (0.2, "dummy", 1, 60)]
+    series = traffic_series(pd.DataFrame(rows, columns=["t_s", "class", "datagrams", "wire_bytes"]))
+    assert series.lines["application"].tolist() == pytest.approx([50.0, 100.0])
+    assert series.lines["application bytes"].tolist() == pytest.approx([25_000.0, 45_000.0])
+    assert series.lines["dummy"].tolist() == pytest.approx([0.0, 5.0])
+    assert set(CLASSES) <= set(series.lines)
+
+
+def test_no_rows_make_an_empty_series() -> None:
+    assert len(latency_series(latency_table([], []))) == 0
+    empty = pd.DataFrame({"t_s": [], "class": [], "datagrams": [], "wire_bytes": []})
+    assert len(traffic_series(empty)) == 0
+
+
+ANY_FLOAT = st.floats(width=64) | st.floats(-1, 100) | st.sampled_from([0.0, 0.2, 0.4, 1e300, -5.0, math.inf])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.tuples(ANY_FLOAT, ANY_FLOAT, ANY_FLOAT, ANY_FLOAT, ANY_FLOAT), min_size=1, max_size=12),
+    narrow=st.booleans(),
+)
+def test_no_numbers_in_a_table_stop_a_plot(rows: list[tuple[float, ...]], narrow: bool) -> None:
+    """What cannot be drawn is left out; every coordinate that is drawn is a number."""
+    latency_table = pd.DataFrame(rows, columns=["t_s", "count", "p50_ms", "p99_ms", "max_ms"])
+    latency = latency_series(usable("latency_series", latency_table))
+    traffic_rows = [(row[0], CLASSES[i % 4], row[1], row[2]) for i, row in enumerate(rows)]
+    traffic_table = pd.DataFrame(traffic_rows, columns=["t_s", "class", "datagrams", "wire_bytes"])
+    traffic = traffic_series(usable("traffic_series", traffic_table))
+    surface = plot.frame(axis_end_s(NO_PHASES, (latency, traffic), ()), 200, narrow=narrow)
+    cdf = pd.DataFrame([("n", row[0], row[1]) for row in rows], columns=["member_name", "latency_ms", "ratio"])
+    pictures = [
+        plot.latency_over_time(latency, (), NO_PHASES, surface) if len(latency) else "",
+        plot.traffic_over_time(traffic, (), NO_PHASES, surface) if len(traffic) else "",
+        plot_spread.latency_cdf(usable("latency_cdf", cdf), lambda _: 0),
+    ]
+    for picture in pictures:
+        assert "nan" not in picture.replace("nanosecond", "")
+        assert "inf" not in picture

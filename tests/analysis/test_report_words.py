@@ -1,0 +1,112 @@
+"""Numbers and names as people read them."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import words
+
+NOT_NUMBERS: list[object] = [None, "5", True, math.nan, math.inf, [], {}, 10**400]
+
+
+@pytest.mark.parametrize("value", NOT_NUMBERS)
+def test_what_is_no_number_reads_as_missing(value: object) -> None:
+    for say in (words.count, words.significant, words.milliseconds, words.percent, words.size, words.bit_rate):
+        assert say(value) == words.MISSING
+
+
+@pytest.mark.parametrize(
+    ("say", "value", "expected"),
+    [
+        (words.count, 12345.0, "12,345"),
+        (words.significant, 0.01234, "0.0123"),
+        (words.significant, 5.138, "5.14"),
+        (words.significant, 1234.5, "1,234"),
+        (words.significant, 0, "0"),
+        (words.significant, -2.5, "-2.50"),
+        (words.milliseconds, 5.138, "5.14 ms"),
+        (words.milliseconds, 1523.9, "1.52 s"),
+        (words.milliseconds, 0.84, "840 us"),
+        (words.milliseconds, 0, "0 ms"),
+        (words.nanoseconds, 5_000_000, "5.00 ms"),
+        (words.percent, 0.0102, "1.02 %"),
+        (words.size, 456.3, "456 B"),
+        (words.size, 38_220_114, "38.2 MB"),
+        (words.bit_rate, 10_000_000, "10 Mbit/s"),
+        (words.bit_rate, 500_000, "500 kbit/s"),
+        (words.plain, 0.1, "0.1"),
+    ],
+)
+def test_numbers(say: Any, value: float, expected: str) -> None:
+    assert say(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, []),
+        ({"delay_ns": 5_000_000}, ["5 ms"]),
+        (
+            {"delay_ns": 5_000_000, "jitter_ns": 1_500_000, "distribution": "normal", "loss_ratio": 0.01},
+            ["5 ms ± 1.5 ms (normal)", "1 % loss"],
+        ),
+        ({"loss_ratio": 0.02, "loss_burst_frames": 3.0}, ["2 % loss in bursts of 3"]),
+        ({"rate_bps": 500_000, "queue_frames": 20}, ["500 kbit/s, queue 20 frames"]),
+        ({"rate_bps": 1_000_000, "queue_bytes": 64_000}, ["1 Mbit/s, queue 64 kB"]),
+        ({"duplicate_ratio": 0.001, "corrupt_ratio": 0.5}, ["0.1 % duplicated", "50 % corrupted"]),
+        ({"delay_ns": "much", "loss_ratio": None}, []),
+        ("nonsense", []),
+    ],
+)
+def test_impairments(asked: object, expected: list[str]) -> None:
+    assert words.impairment(asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ({"kind": "impair", "parameters": {"loss_ratio": 0.1}}, "10 % loss"),
+        ({"kind": "impair", "parameters": {}}, "impairment lifted"),
+        ({"kind": "crash"}, "crash"),
+        ({"kind": "cut", "parameters": {"groups": [["p1/n1"], ["p1/n2", "p1/n3"]]}}, "cut p1/n1 | p1/n2, p1/n3"),
+        ({"kind": "cut", "parameters": {"pairs": [["p1/n1", "p1/n2"]]}}, "cut 1 one-way path"),
+        ({"kind": "cut", "parameters": {"groups": [3, []]}}, "cut nobody | nobody"),
+        ({}, "fault"),
+    ],
+)
+def test_faults(fault: dict[str, Any], expected: str) -> None:
+    assert words.fault(fault) == expected
+
+
+def test_control_and_direction_characters_are_removed() -> None:
+    assert words.clean("a\x1b[2Jb\u202ec\x00\nd\u200be") == "a[2Jbc de"
+
+
+def test_long_texts_are_cut() -> None:
+    assert words.clean("x" * 1000, 10) == "xxxxxxxxx…"
+
+
+def test_a_deep_value_is_not_followed() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    assert words.clean({"a": deep, "b": 1}) == "a=[…], b=1"
+
+
+@given(st.text(), st.integers(1, 40))
+def test_a_clean_text_is_one_printable_line(text: str, limit: int) -> None:
+    shown = words.clean(text, limit)
+    assert len(shown) <= limit
+    assert all(unicodedata.category(character)[0] != "C" for character in shown)
+    assert shown == shown.strip()
+
+
+def test_names_are_listed_in_short() -> None:
+    assert words.listed(["a", "b"]) == "a, b"
+    assert words.listed(["a", "b", "c", "d", "e", "f"]) == "a, b, c and 3 more"
