@@ -2,10 +2,11 @@
 
     python benchmarks/bench_collector.py [--frames 400000] [--rate 200000] [--json FILE]
 
-Recording: a veth pair in a namespace of its own, frames of 560 bytes sent with sendmmsg at a steady rate; the collector,
-dumpcap and tcpdump record the same load one after the other. Stated are lost frames and CPU time per frame, start-up taken
-off. Parsing: the collector's file, ten columns, beside `tshark -T fields` with four of them on its first frames, and beside a
-plain read of the file. Machines differ and are shared: trust the ratios of one run. Needs root; takes about half a minute.
+Recording: a veth pair in a namespace of its own, frames of 560 bytes sent with sendmmsg at a steady rate; the
+collector, dumpcap and tcpdump record the same load one after the other. Stated are lost frames and CPU time per
+frame, start-up taken off. Parsing: the collector's file, ten columns, beside `tshark -T fields` with four of them on
+its first frames, and beside a plain read of the file. Machines differ and are shared: trust the ratios of one run.
+Needs root; takes about half a minute.
 """
 
 from __future__ import annotations
@@ -82,8 +83,7 @@ def _run(directory: Path, frames: int, rate: int) -> dict[str, Any]:
     recorders = [
         Recorder(
             "collector",
-            [sys.executable, "-m", "collector", "--output", str(own), "--ports", PORTS]
-            + ["--ifindex-base", str(IFINDEX), "--comment", "{}"],
+            [sys.executable, "-m", "collector", "--output", str(own), "--ports", PORTS, "--ifindex-base", str(IFINDEX)],
             b"ready",
         ),
         Recorder(
@@ -196,7 +196,7 @@ def _send(frames: int, rate: int) -> float:
     handle.bind(("eth0", 0))
     handle.setsockopt(SOL_PACKET, PACKET_QDISC_BYPASS, 1)
     memory = [ctypes.create_string_buffer(_frame(number), FRAME_BYTES) for number in range(BATCH)]
-    vectors = (_Vector * BATCH)(*((ctypes.addressof(buffer), FRAME_BYTES) for buffer in memory))
+    vectors = (_Vector * BATCH)(*[_Vector(ctypes.addressof(buffer), FRAME_BYTES) for buffer in memory])
     size = ctypes.sizeof(_Vector)
     messages = (_Message * BATCH)()
     for number in range(BATCH):

@@ -1,0 +1,73 @@
+"""Network namespaces of our own for the tests that record real frames."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+CLONE_NEWNET = 0x40000000
+IFINDEX_BASE = 100_000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass
+class Wires:
+    """Veth pairs in a namespace: `ob<n>` is the switch port (interface index base + n), `eth<n>` the node's end."""
+
+    handles: dict[str, socket.socket] = field(default_factory=dict)
+
+    def ip(self, *words: str) -> None:
+        subprocess.run(["ip", *words], check=True)
+
+    def add(self, number: int, *, ifindex: int | None = None) -> None:
+        index = str(IFINDEX_BASE + number if ifindex is None else ifindex)
+        port, node = f"ob{number}", f"eth{number}"
+        self.ip("link", "add", "name", port, "index", index, "type", "veth", "peer", "name", node)
+        for name in (port, node):
+            self.ip("link", "set", name, "addrgenmode", "none", "up")
+
+    def remove(self, number: int) -> None:
+        for name in (f"ob{number}", f"eth{number}"):
+            if name in self.handles:
+                self.handles.pop(name).close()
+        self.ip("link", "del", f"ob{number}")
+
+    def send(self, device: str, frames: list[bytes]) -> None:
+        """From `eth<n>` the frames go into the port, from `ob<n>` to the node."""
+        handle = self.handles.get(device)
+        if handle is None:
+            handle = self.handles[device] = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+            handle.bind((device, 0))
+        for frame in frames:
+            handle.send(frame)
+
+
+def _call(name: str, *arguments: int) -> None:
+    if getattr(_LIBC, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@pytest.fixture
+def wires() -> Iterator[Wires]:
+    """The test runs in a namespace of its own with two wires; what it starts runs there, too."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    _call("unshare", CLONE_NEWNET)
+    made = Wires()
+    try:
+        Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
+        for number in range(2):
+            made.add(number)
+        yield made
+    finally:
+        for handle in made.handles.values():
+            handle.close()
+        _call("setns", home, CLONE_NEWNET)
+        os.close(home)

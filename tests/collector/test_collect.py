@@ -1,0 +1,428 @@
+"""The collector on real wires: nothing is lost, nothing is foreign, and whatever happens the file is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector import index
+from collector.blocks import Packet, Reader, summarise
+from collector.parse import decode_frames, decode_trace, map_capture, parse_blocks, read_interfaces
+from collector.records import PortDirection
+from tests.collector.captures import TRACE_PORT, datagram, trace_datagram, udp_frame
+from tests.collector.conftest import IFINDEX_BASE, Wires
+
+pytestmark = pytest.mark.root
+ROOT = Path(__file__).parent.parent.parent
+PORTS = [{"ifindex": IFINDEX_BASE + n, "name": f"p1/n{n + 1}", "mac": f"02:0b:00:01:00:{n + 1:02x}"} for n in range(2)]
+WAIT_S = 20
+
+
+class Collector:
+    """The collector as a process, spoken to as the conductor does."""
+
+    def __init__(self, path: Path, *options: str, ports: list[dict[str, Any]] = PORTS, prefix: tuple[str, ...] = ()):
+        command = [*prefix, sys.executable, "-m", "collector", "--output", str(path), "--ports", json.dumps(ports)]
+        self.path = path
+        self.process = subprocess.Popen(
+            [*command, "--ifindex-base", str(IFINDEX_BASE), "--comment", '{"run": "test", "group": 7}', *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def event(self, name: str) -> dict[str, Any]:
+        """The next event of this name."""
+        while True:
+            event = self._events.get(timeout=WAIT_S)
+            if event["event"] == name:
+                return event
+
+    def stop(self) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write("stop\n")
+        self.process.stdin.flush()
+        return self.event("stopped")
+
+    def end(self) -> int:
+        return self.process.wait(WAIT_S)
+
+    def packets(self) -> list[Packet]:
+        with Reader(self.path) as reader:
+            return list(reader)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(WAIT_S)
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._events.put(json.loads(line))
+
+
+Start = Callable[..., Collector]
+
+
+@pytest.fixture
+def start(wires: Wires, tmp_path: Path) -> Iterator[Start]:
+    """Starts collectors in the test's namespace; the call returns when the ring is live."""
+    started: list[Collector] = []
+
+    def make(*options: str, path: Path | None = None, **keywords: Any) -> Collector:
+        collector = Collector(path or tmp_path / "capture.pcapng", *options, **keywords)
+        started.append(collector)
+        collector.event("ready")
+        return collector
+
+    yield make
+    for collector in started:
+        collector.close()
+
+
+def _frames(first: int, count: int) -> list[bytes]:
+    """Frames that can be told apart, of many sizes."""
+    return [udp_frame(datagram(number, payload=bytes(number * 7 % 400))) for number in range(first, first + count)]
+
+
+def test_every_frame_is_recorded_once_with_port_direction_and_time(start: Start, wires: Wires) -> None:
+    collector = start()
+    before = time.time_ns()
+    inbound, outbound, other = _frames(0, 3000), _frames(10_000, 2000), _frames(20_000, 1000)
+    wires.send("eth0", inbound)
+    wires.send("ob0", outbound)
+    wires.send("eth1", other)
+    after = time.time_ns()
+    stopped = collector.stop()
+    assert collector.end() == 0
+    assert (stopped["frames"], stopped["kernel_dropped_frames"], stopped["complete"]) == (6000, 0, True)
+    packets = collector.packets()
+    assert [p.data for p in packets] == [*inbound, *outbound, *other]
+    kinds = Counter((p.interface, p.direction) for p in packets)
+    assert kinds == {
+        (0, PortDirection.INBOUND): 3000,
+        (0, PortDirection.OUTBOUND): 2000,
+        (1, PortDirection.INBOUND): 1000,
+    }
+    times = [p.time_ns for p in packets]
+    assert times == sorted(times)
+    assert before <= times[0] <= times[-1] <= after
+    assert len({time_ns % 1000 for time_ns in times}) > 100  # nanoseconds, not microseconds
+
+
+def test_head_of_the_file_and_closing_status(start: Start, wires: Wires, tmp_path: Path) -> None:
+    collector = start()
+    wires.send("eth0", _frames(0, 10))
+    stopped = collector.stop()
+    collector.end()
+    summary = summarise(collector.path)
+    assert summary.problem == ""
+    assert [port.name for port in summary.ports] == ["p1/n1", "p1/n2"]
+    comment = summary.section.metadata
+    assert (comment["run"], comment["group"]) == ("test", 7)
+    assert set(comment["clock"]) == {"monotonic_ns", "realtime_ns"}
+    offset = time.time_ns() - time.monotonic_ns()
+    for clock in (comment["clock"], stopped["clock"]):
+        assert abs(clock["realtime_ns"] - clock["monotonic_ns"] - offset) < 10**6
+    assert abs(stopped["clock_step_ns"]) < 10**6
+    assert stopped["bytes"] == collector.path.stat().st_size
+    assert [item.delivered for item in summary.statistics] == [10, 0]
+    assert [item.received for item in summary.statistics] == [10, 0]
+    assert summary.statistics[0].dropped == 0
+
+
+def test_columns_of_a_real_capture(start: Start, wires: Wires) -> None:
+    collector = start()
+    wires.send("eth0", [*_frames(0, 50), udp_frame(trace_datagram(1, (1, 2, 8)), port=TRACE_PORT)])
+    collector.stop()
+    collector.end()
+    head, buffer = read_interfaces(collector.path), map_capture(collector.path)
+    frames = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+    columns = decode_frames(buffer, frames)
+    assert columns["transmission"][columns["is_protocol"]].tolist() == list(range(50))
+    assert columns["is_trace"].tolist() == [False] * 50 + [True]
+    assert decode_trace(buffer, frames)["record"].tolist() == [1, 2, 3]
+    assert index.read(collector.path).end is not None
+
+
+def _say(collector: Collector, how: str) -> None:
+    assert collector.process.stdin is not None
+    if how == "stop":
+        collector.process.stdin.write("other words\nstop\n")
+        collector.process.stdin.flush()
+    elif how == "end of input":
+        collector.process.stdin.close()
+    else:
+        collector.process.send_signal(signal.Signals[how])
+
+
+@pytest.mark.parametrize("how", ["stop", "end of input", "SIGTERM", "SIGINT"])
+def test_a_stop_drains_what_was_on_the_wire(start: Start, wires: Wires, how: str) -> None:
+    collector = start()
+    frames = _frames(0, 800)
+    wires.send("eth0", frames)
+    _say(collector, how)
+    stopped = collector.event("stopped")
+    assert collector.end() == 0
+    assert stopped["frames"] == 800
+    assert [p.data for p in collector.packets()] == frames
+
+
+def test_nothing_behind_a_stop_is_recorded(start: Start, wires: Wires) -> None:
+    collector = start()
+    wires.send("eth0", _frames(0, 5))
+    done = threading.Event()
+
+    def send_on() -> None:
+        number = 5
+        while not done.is_set():
+            wires.send("eth0", _frames(number, 1))
+            number += 1
+
+    sender = threading.Thread(target=send_on)
+    sender.start()
+    try:
+        collector.event("status")
+        stopped = collector.stop()
+    finally:
+        done.set()
+        sender.join()
+    assert collector.end() == 0
+    packets = collector.packets()
+    assert len(packets) == stopped["frames"] > 100
+    assert [p.data for p in packets] == _frames(0, len(packets))
+
+
+def test_status_comes_every_second(start: Start, wires: Wires) -> None:
+    collector = start()
+    first = collector.event("status")
+    began = time.monotonic()
+    wires.send("eth0", _frames(0, 20))
+    second = collector.event("status")
+    assert 0.5 < time.monotonic() - began < 1.5
+    assert (first["frames"], second["frames"]) == (0, 20)
+    assert second["bytes"] > first["bytes"]
+    assert second["kernel_dropped_frames"] == 0
+
+
+def test_foreign_interfaces_never_appear(start: Start, wires: Wires) -> None:
+    wires.add(7, ifindex=50_000)
+    wires.add(8, ifindex=IFINDEX_BASE + 500)
+    done = threading.Event()
+
+    def chatter() -> None:
+        while not done.is_set():
+            wires.send("eth7", _frames(90_000, 5))
+            wires.send("eth8", _frames(91_000, 5))
+
+    noise = threading.Thread(target=chatter)
+    noise.start()
+    try:
+        collector = start()
+        wires.send("eth0", _frames(0, 100))
+        stopped = collector.stop()
+    finally:
+        done.set()
+        noise.join()
+    collector.end()
+    assert stopped["unlisted_frames"] == 0
+    assert [p.data for p in collector.packets()] == _frames(0, 100)
+
+
+def test_a_device_in_the_range_that_is_no_port_is_counted_but_not_recorded(start: Start, wires: Wires) -> None:
+    collector = start(ports=[PORTS[1]])
+    wires.send("eth0", _frames(0, 30))
+    wires.send("eth1", _frames(100, 20))
+    stopped = collector.stop()
+    collector.end()
+    assert (stopped["frames"], stopped["unlisted_frames"]) == (20, 30)
+    assert [p.data for p in collector.packets()] == _frames(100, 20)
+
+
+def test_snap_length_cuts_frames_but_never_trace(start: Start, wires: Wires) -> None:
+    collector = start("--snaplen", "100")
+    to_monitor = bytes.fromhex("0180c200000e")
+    trace = to_monitor + udp_frame(trace_datagram(1, [1] * 34), port=TRACE_PORT)[6:]
+    whole = udp_frame(datagram(1, payload=bytes(300)))
+    wires.send("eth0", [whole, trace, whole[:60]])
+    collector.stop()
+    collector.end()
+    packets = collector.packets()
+    assert [len(p.data) for p in packets] == [100, len(trace), 60]
+    assert [p.length for p in packets] == [len(whole), len(trace), 60]
+
+
+def test_ports_that_vanish_and_come_back_with_their_index(start: Start, wires: Wires) -> None:
+    collector = start()
+    for round_ in range(3):
+        wires.send("eth0", _frames(100 * round_, 50))
+        wires.remove(0)
+        wires.send("eth1", _frames(1000 + 100 * round_, 10))
+        wires.add(0)
+    wires.send("ob0", _frames(900, 5))
+    stopped = collector.stop()
+    assert collector.end() == 0
+    assert stopped["frames"] == 3 * 60 + 5
+    assert Counter(p.interface for p in collector.packets()) == {0: 155, 1: 30}
+
+
+def test_vlan_tags_stay_in_the_frames(start: Start, wires: Wires) -> None:
+    collector = start()
+    frames = [udp_frame(datagram(n, payload=bytes(n)), tags=tags) for n in range(9) for tags in ((), (0x8100,))]
+    frames.append(udp_frame(datagram(9), tags=(0x88A8, 0x8100)))
+    wires.send("eth0", frames)
+    wires.send("ob1", frames)
+    collector.stop()
+    collector.end()
+    packets = collector.packets()
+    assert [p.data for p in packets] == frames * 2
+    assert [p.length for p in packets] == [len(frame) for frame in frames] * 2
+
+
+def test_drops_are_counted_not_hidden(start: Start, wires: Wires) -> None:
+    collector = start("--ring-blocks", "2", "--block-bytes", "65536")
+    collector.process.send_signal(signal.SIGSTOP)
+    while "T (stopped)" not in Path(f"/proc/{collector.process.pid}/status").read_text():
+        os.sched_yield()
+    wires.send("eth0", _frames(0, 4000))
+    collector.process.send_signal(signal.SIGCONT)
+    stopped = collector.stop()
+    assert collector.end() == 0
+    assert stopped["kernel_dropped_frames"] > 1000
+    assert stopped["freezes"] > 0
+    assert stopped["frames"] + stopped["kernel_dropped_frames"] == 4000
+    assert stopped["complete"]
+    summary = summarise(collector.path)
+    assert summary.frames == stopped["frames"]
+    assert summary.statistics[0].dropped == stopped["kernel_dropped_frames"]
+
+
+def test_a_killed_collector_leaves_a_readable_file(start: Start, wires: Wires) -> None:
+    collector = start()
+    wires.send("eth0", _frames(0, 3000))
+    while collector.event("status")["frames"] < 3000:
+        pass
+    collector.process.kill()
+    collector.end()
+    assert [p.data for p in collector.packets()] == _frames(0, 3000)
+    known = index.read(collector.path)
+    assert known.end is None
+    assert known.marks
+    head, buffer = read_interfaces(collector.path), map_capture(collector.path)
+    frames = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+    assert (len(frames), frames.problem) == (3000, "")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_ends_the_recording_and_keeps_it(start: Start, wires: Wires, small_disk: Path) -> None:
+    collector = start(path=small_disk / "capture.pcapng")
+    frames = _frames(0, 6000)
+    wires.send("eth0", frames)
+    message = collector.event("error")["message"]
+    stopped = collector.event("stopped")
+    assert collector.end() == 1
+    kept = stopped["frames"]
+    assert 1000 < kept < 6000
+    assert message == stopped["problem"]
+    assert message == (
+        f"{collector.path}: recording stopped after {kept} frames, which are kept: "
+        "No space left on device; free some space and run again"
+    )
+    assert not stopped["complete"]
+    summary = summarise(collector.path)
+    assert (summary.frames, summary.problem) == (kept, "")
+    assert [p.data for p in collector.packets()] == frames[:kept]
+
+
+def test_the_collector_ends_when_its_parent_is_gone(start: Start, wires: Wires) -> None:
+    collector = start()
+    wires.send("eth0", _frames(0, 10))
+    assert collector.process.stdin is not None
+    collector.process.stdin.close()
+    assert collector.end() == 0
+    assert len(collector.packets()) == 10
+
+
+def test_a_broken_output_pipe_still_closes_the_file(wires: Wires, tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcapng"
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "collector", "--output", str(path)),
+            *("--ports", json.dumps(PORTS), "--ifindex-base", str(IFINDEX_BASE)),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    os.close(writer)
+    assert select.select([reader], [], [], WAIT_S)[0]
+    os.close(reader)
+    wires.send("eth0", _frames(0, 10))
+    _, errors = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+    assert errors == b""
+    assert (summarise(path).frames, summarise(path).problem) == (10, "")
+
+
+def test_two_collectors_see_the_same_frames(start: Start, wires: Wires, tmp_path: Path) -> None:
+    first, second = start(), start(path=tmp_path / "second.pcapng")
+    wires.send("eth0", _frames(0, 100))
+    for collector in (first, second):
+        collector.stop()
+        collector.end()
+    assert [p.data for p in first.packets()] == [p.data for p in second.packets()] == _frames(0, 100)
+
+
+def test_without_the_right_to_capture(wires: Wires, tmp_path: Path) -> None:
+    prefix = ("setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw")
+    collector = Collector(tmp_path / "capture.pcapng", prefix=prefix)
+    try:
+        assert collector.event("error")["message"] == "capturing needs root (or the capability CAP_NET_RAW)"
+        assert collector.end() == 2
+        assert not collector.path.exists()
+    finally:
+        collector.close()
+
+
+def test_an_existing_file_is_not_touched(wires: Wires, tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcapng"
+    path.write_text("precious")
+    collector = Collector(path)
+    try:
+        assert "exists already" in collector.event("error")["message"]
+        assert collector.end() == 2
+        assert path.read_text() == "precious"
+    finally:
+        collector.close()
