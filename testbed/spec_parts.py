@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from analysis.expression import Expression, ExpressionError, parse
+from node.errors import LocalError
 from testbed.spec_raw import Parameter, RawClaim, RawExperiment, RawWorkload, WorkloadKind
 from testbed.spec_values import Claim, ProtocolChoice, RateChange, Workload, WrongClock
 from topologies import units
@@ -27,25 +28,31 @@ MAX_EVENT_RATE_PER_S = 1_000_000.0
 
 
 class ProtocolEntry(Protocol):
-    """What the loader needs to know of a protocol: the names of its parameters, with units (`heartbeat_ns`).
-
-    In a mapping, what stands behind a name may be a mapping again: a block of parameters.
-    """
+    """What the loader needs to know of a protocol (`node.protocols.PROTOCOLS`)."""
 
     @property
-    def parameters(self) -> Collection[str]: ...
+    def parameters(self) -> Collection[str]:
+        """Their names, with units (`heartbeat_ns`). In a mapping, a mapping behind a name is a block of parameters."""
+
+    def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
+        """LocalError when it cannot run so in a group of this size."""
 
 
-def protocol(raw: RawExperiment, document: Document, protocols: Mapping[str, ProtocolEntry]) -> ProtocolChoice:
+def protocol(
+    raw: RawExperiment, topology: Topology, document: Document, protocols: Mapping[str, ProtocolEntry]
+) -> ProtocolChoice:
     """The protocol under test, its parameters in base units under the names that the protocol has for them."""
     name = raw.protocol.name
     if name not in protocols:
         hint = did_you_mean(name, protocols) or f"; there are {', '.join(sorted(protocols))}"
         raise document.error(("protocol", "name"), f"no protocol is called {shown(name)}{hint}")
-    at = ("protocol", "parameters")
-    return ProtocolChoice(
-        name=name, parameters=_parameters(raw.protocol.parameters, protocols[name].parameters, name, document, at)
-    )
+    known = protocols[name].parameters
+    parameters = _parameters(raw.protocol.parameters, known, name, document, ("protocol", "parameters"))
+    try:
+        protocols[name].check(parameters, members=len(topology))
+    except LocalError as error:
+        raise document.error(("protocol",), str(error)) from None
+    return ProtocolChoice(name=name, parameters=parameters)
 
 
 def workloads(raw: RawExperiment, topology: Topology, document: Document) -> Mapping[NodeName, Workload]:

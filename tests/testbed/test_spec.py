@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.expression import Unknown, parse
+from node.errors import LocalError
 from testbed import spec
 from testbed.paths import EXPERIMENTS
 from testbed.spec import Claim, Experiment, RateChange, SweepAxis, Workload, WrongClock
@@ -32,6 +33,10 @@ class Entry:
     """A protocol, as far as the loader looks."""
 
     parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
+        if parameters.get("window") == 0 or members < 2:
+            raise LocalError("sample: the window must be larger")
 
 
 PROTOCOLS = {
@@ -205,6 +210,8 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
          "sequencer has no parameter 'heartbeat_ns'; did you mean heartbeat?"),
         (with_line("sequencer}", "sequencer, parameters: {heartbeat: 3}}"), "x.yaml:4: protocol.parameters.heartbeat: "
          "expected a duration such as '20 ms' (units: ns, us, ms, s, min, h), got 3"),
+        (with_line("sequencer}", "sequencer, parameters: {window: 0}}"),
+         "x.yaml:4: protocol: sample: the window must be larger"),
         (with_line("sequencer}", "sequencer, parameters: {window: {a: 3}}}"), "x.yaml:4: protocol.parameters.window: "
          "expected a single value, got a block of keys"),
         (with_line("sequencer}", "sequencer, parameters: {window: [3]}}"), "x.yaml:4: protocol.parameters.window: "
@@ -311,10 +318,10 @@ def test_every_run_of_a_sweep_has_a_text_that_gives_it_again() -> None:
 
 
 def test_the_number_of_nodes_can_be_swept() -> None:
-    inline = with_line("one-partition", "{partitions: {p1: {nodes: 1}}}")
-    experiment = loads(inline + "sweep: {topology.partitions.p1.nodes: [2, 4, 8]}")
+    inline = with_line("one-partition", "{partitions: {p1: {nodes: 2}}}")
+    experiment = loads(inline + "sweep: {topology.partitions.p1.nodes: [3, 4, 8]}")
     runs = spec.expand_sweep(experiment, protocols=PROTOCOLS)
-    assert [len(run.topology) for run in runs] == [2, 4, 8]
+    assert [len(run.topology) for run in runs] == [3, 4, 8]
 
 
 def test_without_a_sweep_there_is_one_run() -> None:
@@ -362,6 +369,25 @@ def test_finds_shipped_names_and_paths(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "no experiment is called 'quickstrat'; did you mean quickstart?, or give a path such as ./mine.yaml"
     )
+
+
+def test_the_examples_of_the_readme_load() -> None:
+    text = (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
+    sample, claims, sweep = (block.split("```")[0] for block in text.split("```yaml\n")[1:])
+    experiment = loads(sample + claims)
+    assert (experiment.name, len(experiment.faults), experiment.claims[0].id) == ("sample", 2, "000-fig7")
+    inline = sample.replace("one-partition ", "{partitions: {p1: {nodes: 2}}} ").replace("p1/n1", "p1/n2")
+    assert len(spec.expand_sweep(loads(inline + sweep), protocols=PROTOCOLS)) == 12
+
+
+def test_the_faults_of_the_readme_load() -> None:
+    text = (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
+    rows = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert len(rows) == 10
+    topology = "{partitions: {p1: {nodes: 4}, p2: {nodes: 1}}, links: {between: [p1, p2]}}"
+    for row in rows:
+        experiment = loads(with_line("one-partition", topology) + f"faults:\n  - at: 4 s\n    {row}\n")
+        assert experiment.faults
 
 
 SHIPPED = spec.names()

@@ -296,6 +296,16 @@ def test_finds_shipped_names_and_paths(tmp_path: Path) -> None:
     )
 
 
+def test_the_example_of_the_readme_loads() -> None:
+    text = Path(load.__file__).with_name("README.md").read_text(encoding="utf-8")
+    topology = load.loads(text.split("```yaml\n")[1].split("```")[0], "README.md")
+    assert [str(node.name) for node in topology.nodes()][-3:] == ["near/n10", "far/alice", "far/bob"]
+    assert topology.link("near--far").b_to_a == Impairment(delay_ns=30_000_000, rate_bps=10**9)
+    assert topology.node("far/bob").to_node == Impairment(
+        delay_ns=200_000, rate_bps=5_000_000, queue_frames=20, loss_ratio=0.05, loss_burst_frames=4.0
+    )
+
+
 SCHEMA = Path(load.__file__).with_name("schema.json")
 
 
