@@ -1,87 +1,79 @@
-"""Requests and replies as JSON frames: over a Unix socket to the keeper, over a serial line to the guest.
-
-    frame = length (4 bytes, big-endian)  zlib(JSON)
-
-On the Unix socket, file descriptors travel with the first byte of a frame. The serial line is a raw tty of the guest
-with a buffer of 4 KiB and no flow control that survives an overrun (measured: the line hangs), so a request goes over
-it in pieces of at most LINE_PIECE bytes, and the guest acknowledges each with one byte. Standard library only: both
-ends use this file.
-"""
+"""The asking side: requests to the keeper over a Unix socket, to the guest over its serial line (`netem.framing`)."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
+import queue
 import socket
-import struct
 import threading
-import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeAlias
 
-_LENGTH = struct.Struct("!I")
-_MAX_FRAME = 64 << 20
-_MAX_DESCRIPTORS = 16
-LINE_PIECE = 1024
-"""Bytes; beyond about 1,000 the tty hands its buffer over on its slow path (measured: 0.8 ms for 1,000, 12 ms for
-4,000).
-"""
-_ACKNOWLEDGED = b"."
-_FASTEST = 1
-"""zlib level: batches of netlink messages shrink tenfold even so."""
+from netem.framing import (
+    ACKNOWLEDGED,
+    LENGTH,
+    LINE_PIECE,
+    ChannelClosedError,
+    checked_length,
+    pack,
+    receive_exactly,
+    receive_frame,
+    send_frame,
+    unpack,
+)
 
-
-class ChannelClosedError(Exception):
-    """The other end is gone."""
-
-
-def pack(values: dict[str, Any]) -> bytes:
-    """One frame."""
-    body = zlib.compress(json.dumps(values, separators=(",", ":")).encode("utf-8"), _FASTEST)
-    return _LENGTH.pack(len(body)) + body
+_Answer: TypeAlias = tuple[dict[str, Any], list[int]]
+_Job: TypeAlias = Callable[[], _Answer]
 
 
-def unpack(body: bytes) -> dict[str, Any]:
-    """The values of a frame's body."""
-    values = json.loads(zlib.decompress(body))
-    if not isinstance(values, dict):
-        raise ValueError("a frame holds one JSON object")
-    return values
+class _Exchange:
+    """Carries out one exchange at a time on a thread of its own, whoever asks.
+
+    So Ctrl-C, which strikes the asking thread in mid-wait, leaves no half-read answer behind: the exchange goes on to
+    its end, and the next request (an orderly close) finds the channel in step.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future[_Answer], _Job] | None] = queue.SimpleQueue()
+        self._open = True
+        self._gate = threading.Lock()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def run(self, job: _Job) -> _Answer:
+        """Have a job done and wait for its answer. Raises what the job raises, ChannelClosedError after `end`."""
+        answer: Future[_Answer] = Future()
+        with self._gate:
+            if not self._open:
+                raise ChannelClosedError("it was closed on this side")
+            self._jobs.put((answer, job))
+        try:
+            return answer.result()
+        except BaseException:
+            answer.add_done_callback(_discard)
+            raise
+
+    def end(self) -> None:
+        """No job follows those that wait already."""
+        with self._gate:
+            self._open = False
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (next_job := self._jobs.get()) is not None:
+            answer, job = next_job
+            try:
+                answer.set_result(job())
+            except BaseException as error:
+                answer.set_exception(error)
 
 
-def send_frame(connection: socket.socket, values: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Send one frame over a Unix socket. Raises ChannelClosedError."""
-    data = pack(values)
-    try:
-        sent = socket.send_fds(connection, [data], list(descriptors)) if descriptors else connection.send(data)
-        connection.sendall(data[sent:])
-    except (BrokenPipeError, ConnectionResetError) as error:
-        raise ChannelClosedError(str(error)) from error
-
-
-def receive_frame(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Receive one frame from a Unix socket, with the descriptors that came with it. Raises ChannelClosedError."""
-    try:
-        head, descriptors, _flags, _address = socket.recv_fds(
-            connection, _LENGTH.size, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-        )
-        head += receive_exactly(connection, _LENGTH.size - len(head)) if head else b""
-        if not head:
-            raise ChannelClosedError("end of file")
-        return unpack(receive_exactly(connection, _checked_length(head))), descriptors
-    except ConnectionResetError as error:
-        raise ChannelClosedError(str(error)) from error
-
-
-def receive_exactly(connection: socket.socket, count: int) -> bytes:
-    """Read `count` bytes. Raises ChannelClosedError at the end of file, TimeoutError as the socket says."""
-    data = bytearray()
-    while len(data) < count:
-        piece = connection.recv(min(count - len(data), 1 << 18))
-        if not piece:
-            raise ChannelClosedError("end of file")
-        data += piece
-    return bytes(data)
+def _discard(answer: Future[_Answer]) -> None:
+    """Nobody waits for this answer any more: give back the descriptors that came with it."""
+    if answer.exception() is None:
+        for descriptor in answer.result()[1]:
+            os.close(descriptor)
 
 
 class Channel:
@@ -89,18 +81,27 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._lock = threading.Lock()
+        self._exchange = _Exchange("keeper channel")
 
-    def request(self, do: str, descriptors: Sequence[int] = (), **arguments: Any) -> tuple[dict[str, Any], list[int]]:
+    def request(self, do: str, descriptors: Sequence[int] = (), **arguments: Any) -> _Answer:
         """Ask and wait for the answer and the descriptors that come with it. Raises ChannelClosedError,
         TimeoutError.
         """
-        with self._lock:
-            send_frame(self._connection, {"do": do, **arguments}, descriptors)
-            return receive_frame(self._connection)
+        held = [os.dup(descriptor) for descriptor in descriptors]  # the asker may be gone before they are sent
+        return self._exchange.run(lambda: self._request({"do": do, **arguments}, held))
 
     def close(self) -> None:
-        self._connection.close()
+        """End it; an exchange that is under way ends with ChannelClosedError."""
+        _hang_up(self._connection)
+        self._exchange.end()
+
+    def _request(self, values: dict[str, Any], descriptors: Sequence[int]) -> _Answer:
+        try:
+            send_frame(self._connection, values, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return receive_frame(self._connection)
 
 
 class LineChannel:
@@ -108,7 +109,7 @@ class LineChannel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._lock = threading.Lock()
+        self._exchange = _Exchange("guest channel")
 
     def await_hello(self, timeout_s: float) -> dict[str, Any]:
         """Wait for the guest's first word; nothing may be sent before it. Raises ChannelClosedError, TimeoutError."""
@@ -118,65 +119,35 @@ class LineChannel:
     def set_timeout(self, timeout_s: float) -> None:
         self._connection.settimeout(timeout_s)
 
-    def request(self, do: str, descriptors: Sequence[int] = (), **arguments: Any) -> tuple[dict[str, Any], list[int]]:
+    def request(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Ask and wait for the answer. Raises ChannelClosedError, TimeoutError."""
-        assert not descriptors, "descriptors do not travel over a serial line"
         frame = pack({"do": do, **arguments})
-        with self._lock:
-            try:
-                for start in range(0, len(frame), LINE_PIECE):
-                    self._connection.sendall(frame[start : start + LINE_PIECE])
-                    if receive_exactly(self._connection, 1) != _ACKNOWLEDGED:
-                        raise ChannelClosedError("the guest's line is out of step")
-            except (BrokenPipeError, ConnectionResetError) as error:
-                raise ChannelClosedError(str(error)) from error
-            return self._receive(), []
+        return self._exchange.run(lambda: self._request(frame))[0]
 
     def close(self) -> None:
-        self._connection.close()
+        """End it; an exchange that is under way ends with ChannelClosedError."""
+        _hang_up(self._connection)
+        self._exchange.end()
+
+    def _request(self, frame: bytes) -> _Answer:
+        try:
+            for start in range(0, len(frame), LINE_PIECE):
+                self._connection.sendall(frame[start : start + LINE_PIECE])
+                if receive_exactly(self._connection, 1) != ACKNOWLEDGED:
+                    raise ChannelClosedError("the guest's line is out of step")
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ChannelClosedError(str(error)) from error
+        return self._receive(), []
 
     def _receive(self) -> dict[str, Any]:
         try:
-            head = receive_exactly(self._connection, _LENGTH.size)
-            return unpack(receive_exactly(self._connection, _checked_length(head)))
+            head = receive_exactly(self._connection, LENGTH.size)
+            return unpack(receive_exactly(self._connection, checked_length(head)))
         except ConnectionResetError as error:
             raise ChannelClosedError(str(error)) from error
 
 
-class LineServer:
-    """The answering side of a serial line, in the guest, on a tty in raw mode."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def send(self, values: dict[str, Any]) -> None:
-        data = memoryview(pack(values))
-        while data:
-            data = data[os.write(self._descriptor, data) :]
-
-    def receive(self) -> dict[str, Any]:
-        """The next request, piece by piece, each acknowledged."""
-        frame = self._piece(_LENGTH.size)
-        total = _LENGTH.size + _checked_length(frame[: _LENGTH.size])
-        while True:
-            piece_end = min(total, (len(frame) // LINE_PIECE + 1) * LINE_PIECE)
-            frame += self._piece(piece_end - len(frame))
-            os.write(self._descriptor, _ACKNOWLEDGED)
-            if len(frame) == total:
-                return unpack(frame[_LENGTH.size :])
-
-    def _piece(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            piece = os.read(self._descriptor, count - len(data))
-            if not piece:
-                raise ChannelClosedError("end of file")
-            data += piece
-        return data
-
-
-def _checked_length(head: bytes) -> int:
-    length: int = _LENGTH.unpack(head)[0]
-    if length > _MAX_FRAME:
-        raise ValueError(f"a frame of {length} bytes is longer than {_MAX_FRAME}: the channel is out of step")
-    return length
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the other side may have gone first
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

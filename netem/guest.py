@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netem.channel import ChannelClosedError, LineChannel
+from netem.channel import LineChannel
 from netem.errors import FabricError
+from netem.framing import ChannelClosedError
 from netem.keeper import GUEST_MEMORY
 from netem.processes import KeeperLink, Process
 
@@ -134,7 +135,7 @@ class Guest:
         gone.
         """
         try:
-            return self._line.request(do, **arguments)[0]
+            return self._line.request(do, **arguments)
         except (ChannelClosedError, TimeoutError, OSError, ValueError) as error:
             raise FabricError(self._obituary("stopped answering")) from error
 

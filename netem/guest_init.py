@@ -21,7 +21,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 def main(root: str) -> None:
     """Never returns: halts the guest when its line ends."""
     sys.path.insert(0, root)
-    from netem.channel import ChannelClosedError, LineServer
+    from netem.framing import ChannelClosedError, LineServer
     from netem.hand import Hand
 
     for kind, target in (("proc", "/proc"), ("sysfs", "/sys"), ("tmpfs", "/run"), ("tmpfs", "/tmp")):  # noqa: S108

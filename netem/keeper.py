@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from netem.channel import ChannelClosedError, receive_frame, send_frame
+from netem.framing import ChannelClosedError, receive_frame, send_frame
 from netem.hand import CLONE_NEWNET, Hand, Reply, Request
 
 _CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWIPC = 0x00020000, 0x20000000, 0x08000000

@@ -223,16 +223,14 @@ def _port_steps(topology: Topology, node: Node) -> Iterator[AnyStep]:
         label = f"{node.name} {direction.value}"
         yield BuildTree(device=tree_device(node, direction), impairment=node.impairment(direction), label=label)
     yield OpenHooks(device=inner)
+    yield OpenHooks(device=outer)
+    yield PrepareCut(device=outer)
     yield from _bridge_port_steps(partition, outer, node.mac)
     yield BringUp(device=inner)
 
 
 def _bridge_port_steps(partition: Partition, device: str, mac: str) -> Iterator[AnyStep]:
-    """A device as a port of its partition's bridge: its address known, its cut prepared, the bus (if any) on its way
-    in.
-    """
-    yield OpenHooks(device=device)
-    yield PrepareCut(device=device)
+    """A device with open hooks as a port of its partition's bridge, with the bus (if any) on its way in."""
     if partition.bus is not None:
         yield Redirect(device=device, target=bus_name(partition))
     yield Plug(device=device, bridge=bridge_name(partition))
@@ -289,6 +287,7 @@ def _leg_steps(partition: Partition) -> Iterator[AnyStep]:
         peer_namespace=inside, peer_mac=partition.router_mac,
     )  # fmt: skip
     yield SwitchOffloadsOff(devices=(leg_port(partition),))
+    yield OpenHooks(device=leg_port(partition))
     yield from _bridge_port_steps(partition, leg_port(partition), partition.router_mac)
     yield SwitchOffloadsOff(namespace=inside, devices=(LEG,))
     yield BringUp(namespace=inside, device=LEG)

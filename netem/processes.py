@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from netem.channel import Channel, ChannelClosedError
+from netem.channel import Channel
 from netem.errors import FabricError
+from netem.framing import ChannelClosedError
 from netem.hand import FABRIC
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TypeAlias
 
@@ -198,12 +199,8 @@ AnyStep: TypeAlias = (
 def describe(step: AnyStep) -> str:
     """One line for people: place, verb, particulars."""
     where = f"{step.side.value}, {step.namespace or 'fabric'}"
-    details = (
-        f"{field.name}={_brief(getattr(step, field.name))}"
-        for field in fields(step)
-        if field.name not in ("side", "namespace") and getattr(step, field.name) not in (None, False, ())
-    )
-    return f"[{where}] {_VERBS[type(step)]} {' '.join(details)}".rstrip()
+    details = (_detail(field.name, getattr(step, field.name)) for field in fields(step))
+    return " ".join((f"[{where}] {_VERBS[type(step)]}", *(text for text in details if text)))
 
 
 _VERBS: dict[type[Step], str] = {
@@ -232,14 +229,32 @@ _VERBS: dict[type[Step], str] = {
 }
 
 
+_UNNAMED = ("device", "devices", "name", "names", "settings", "impairment", "bus")
+"""Fields whose values speak for themselves."""
+
+
+def _detail(name: str, value: object) -> str:
+    """One field of a step; nothing for one that is not set."""
+    if name in ("side", "namespace", "optional") or value in (None, False, ()):
+        return ""
+    text = _brief(value)
+    return text if name in _UNNAMED else f"{name.replace('_', ' ')} {text}"
+
+
 def _brief(value: object) -> str:
     if isinstance(value, Impairment | Bus):
-        set_fields = (
-            f"{field.name}={getattr(value, field.name)}"
-            for field in fields(value)
-            if isinstance(value, Bus) or getattr(value, field.name) != field.default
-        )
-        return f"({', '.join(set_fields) or 'clear'})"
-    if isinstance(value, tuple) and len(value) > 4:
-        return f"({value[0]}, … {len(value)} in all)"
-    return str(value)
+        return f"({', '.join(_asked(value)) or 'clear'})"
+    if isinstance(value, tuple):
+        shown = ", ".join(_brief(item) for item in value[:_SHOWN_ITEMS])
+        return shown if len(value) <= _SHOWN_ITEMS else f"{shown}, … {len(value)} in all"
+    return "" if value is True else str(value)
+
+
+_SHOWN_ITEMS = 3
+
+
+def _asked(value: Impairment | Bus) -> Iterator[str]:
+    """Every field that is not at its default; of a bus, all."""
+    for field in fields(value):
+        if isinstance(value, Bus) or getattr(value, field.name) != field.default:
+            yield f"{field.name}={getattr(value, field.name)}"

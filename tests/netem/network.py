@@ -136,11 +136,17 @@ def gather(bed: Bed) -> Group:
     """Attach every node of the bed with a namespace of this process, as a container's would be."""
     group = Group(bed)
     for node in bed.topology.nodes():
-        namespace = new_namespace()
-        bed.attach(node, namespace)
-        with inside(namespace):
-            group.members[node.name] = Member(node, namespace, _udp(node), _frames())
+        gather_one(bed, group, node.name)
     return group
+
+
+def gather_one(bed: Bed, group: Group, name: str) -> None:
+    """Attach one node; a member that was there before must have been closed."""
+    node = bed.topology.node(name)
+    namespace = new_namespace()
+    bed.attach(node, namespace)
+    with inside(namespace):
+        group.members[node.name] = Member(node, namespace, _udp(node), _frames())
 
 
 def _udp(node: Node) -> socket.socket:
@@ -292,9 +298,9 @@ def _arp(sender: Node, payload: bytes) -> bytes:
 
 
 def _collect_probes(group: Group, nonce: int, quiet_s: float) -> set[tuple[str, str, str]]:
-    names = {member.node.index: name for name, member in group.members.items()}
-    by_socket = {member.frames: name for name, member in group.members.items()}
-    found = set()
+    names: dict[int, str] = {member.node.index: name for name, member in group.members.items()}
+    by_socket: dict[socket.socket, str] = {member.frames: name for name, member in group.members.items()}
+    found: set[tuple[str, str, str]] = set()
     while ready := select.select(list(by_socket), [], [], quiet_s)[0]:
         for frames in ready:
             data, address = frames.recvfrom(2048)

@@ -1,0 +1,124 @@
+"""Frames of JSON: what the conductor and the hands say to each other, over a Unix socket or a serial line.
+
+    frame = length (4 bytes, big-endian)  zlib(JSON)
+
+On the Unix socket, file descriptors travel with the first byte of a frame. The serial line is a raw tty of the guest
+with a buffer of 4 KiB and no flow control that survives an overrun (measured: the line hangs), so a request goes over
+it in pieces of at most LINE_PIECE bytes, and the guest acknowledges each with one byte.
+
+Standard library only, and little of it: keeper and guest import this file, the guest at 50 us for each page fault.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+LENGTH = struct.Struct("!I")
+_MAX_FRAME = 64 << 20
+_MAX_DESCRIPTORS = 16
+LINE_PIECE = 1024
+"""Bytes; beyond about 1,000 the tty hands its buffer over on its slow path (measured: 0.8 ms for 1,000, 12 ms for
+4,000).
+"""
+ACKNOWLEDGED = b"."
+_FASTEST = 1
+"""zlib level: batches of netlink messages shrink tenfold even so."""
+
+
+class ChannelClosedError(Exception):
+    """The other end is gone."""
+
+
+def pack(values: dict[str, Any]) -> bytes:
+    """One frame."""
+    body = zlib.compress(json.dumps(values, separators=(",", ":")).encode("utf-8"), _FASTEST)
+    return LENGTH.pack(len(body)) + body
+
+
+def unpack(body: bytes) -> dict[str, Any]:
+    """The values of a frame's body."""
+    values = json.loads(zlib.decompress(body))
+    if not isinstance(values, dict):
+        raise ValueError("a frame holds one JSON object")
+    return values
+
+
+def send_frame(connection: socket.socket, values: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Send one frame over a Unix socket. Raises ChannelClosedError."""
+    data = pack(values)
+    try:
+        sent = socket.send_fds(connection, [data], list(descriptors)) if descriptors else connection.send(data)
+        connection.sendall(data[sent:])
+    except (BrokenPipeError, ConnectionResetError) as error:
+        raise ChannelClosedError(str(error)) from error
+
+
+def receive_frame(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Receive one frame from a Unix socket, with the descriptors that came with it. Raises ChannelClosedError."""
+    try:
+        head, descriptors, _flags, _address = socket.recv_fds(
+            connection, LENGTH.size, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+        )
+        head += receive_exactly(connection, LENGTH.size - len(head)) if head else b""
+        if not head:
+            raise ChannelClosedError("end of file")
+        return unpack(receive_exactly(connection, checked_length(head))), descriptors
+    except ConnectionResetError as error:
+        raise ChannelClosedError(str(error)) from error
+
+
+def receive_exactly(connection: socket.socket, count: int) -> bytes:
+    """Read `count` bytes. Raises ChannelClosedError at the end of file, TimeoutError as the socket says."""
+    data = bytearray()
+    while len(data) < count:
+        piece = connection.recv(min(count - len(data), 1 << 18))
+        if not piece:
+            raise ChannelClosedError("end of file")
+        data += piece
+    return bytes(data)
+
+
+class LineServer:
+    """The answering side of a serial line, in the guest, on a tty in raw mode."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def send(self, values: dict[str, Any]) -> None:
+        data = memoryview(pack(values))
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def receive(self) -> dict[str, Any]:
+        """The next request, piece by piece, each acknowledged."""
+        frame = self._piece(LENGTH.size)
+        total = LENGTH.size + checked_length(frame[: LENGTH.size])
+        while True:
+            piece_end = min(total, (len(frame) // LINE_PIECE + 1) * LINE_PIECE)
+            frame += self._piece(piece_end - len(frame))
+            os.write(self._descriptor, ACKNOWLEDGED)
+            if len(frame) == total:
+                return unpack(frame[LENGTH.size :])
+
+    def _piece(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = os.read(self._descriptor, count - len(data))
+            if not piece:
+                raise ChannelClosedError("end of file")
+            data += piece
+        return data
+
+
+def checked_length(head: bytes) -> int:
+    """The length that a frame begins with. Raises ValueError for one that cannot be."""
+    length: int = LENGTH.unpack(head)[0]
+    if length > _MAX_FRAME:
+        raise ValueError(f"a frame of {length} bytes is longer than {_MAX_FRAME}: the channel is out of step")
+    return length

@@ -1,0 +1,89 @@
+"""The whole world of kernel `host`, inside a User-Mode Linux guest: a kernel that has netem itself. Run as its init.
+
+Prints one line of JSON with what was measured, or with the error, and halts. The test is `test_kernel_host.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+DONE = "measured: "
+
+
+def main() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind, target in (("proc", "/proc"), ("sysfs", "/sys"), ("tmpfs", "/run"), ("tmpfs", "/tmp")):
+        libc.mount(kind.encode(), target.encode(), kind.encode(), 0, None)
+    try:
+        result = measure(sys.argv[1])
+    except BaseException:
+        result = {"error": traceback.format_exc()}
+    sys.stdout.write(DONE + json.dumps(result) + "\n")
+    sys.stdout.flush()
+    libc.syscall(169, 0xFEE1DEAD, 672274793, 0x4321FEDC, None)
+
+
+def measure(modules: str) -> dict[str, Any]:
+    sys.path.insert(0, str(ROOT))
+    from netem.guest import MODULES
+    from netem.hand import Hand
+
+    reply = Hand().perform({"do": "modules", "paths": [f"{modules}/{name}.ko" for name in MODULES]})
+    assert not reply, reply
+    started = time.monotonic()
+
+    from netem.bed import Bed, KernelWish
+    from tests.netem.network import gather, possible, probe_all, quantile_ms, stream, topology, without
+    from topologies.model import Direction, Impairment
+
+    network = topology(2, 1, links=[(1, 2)], to_node=Impairment(delay_ns=20_000_000))
+    with Bed.open(network, kernel=KernelWish.AUTO, log_dir=Path("/tmp/bed")) as bed:
+        group = gather(bed)
+        opened_s = time.monotonic() - started
+        everything = possible(network)
+        whole = probe_all(group, everything, nonce=1) == everything
+        pair = (group["p1/n1"].node.name, group["p2/n1"].node.name)
+        bed.block(frozenset({pair}))
+        cut = probe_all(group, without(everything, {pair}), nonce=2) == without(everything, {pair})
+        bed.block(frozenset())
+        one, other = group["p1/n1"], group["p1/n2"]
+        clear = stream(one, other.node.ip, [other], count=100, rate=100)[0]
+        again = _reattach(bed, group, everything)
+        other = group["p1/n2"]
+        change = bed.impair(other.node.name, Direction.TO_NODE, Impairment(loss_ratio=0.5))
+        lossy = stream(one, other.node.ip, [other], count=300, rate=300)[0]
+        return {
+            "picked": bed.choice.picked.value,
+            "opened_s": opened_s,
+            "whole": whole,
+            "cut": cut,
+            "reattached": again,
+            "p50_ms": quantile_ms(clear, 0.5),
+            "arrived": len(clear),
+            "lossy_arrived": len(lossy),
+            "readback": change.readback["netem"]["loss"],
+            "counted": [c.delay_line_dropped_frames for c in bed.counters() if c.node == other.node.name],
+            "drops": bed.infrastructure_drops(),
+        }
+
+
+def _reattach(bed: Any, group: Any, everything: set[tuple[str, str, str]]) -> bool:
+    """A node whose namespace is gone (a container that crashed) gets its wires back in a new one."""
+    from tests.netem.network import gather_one, probe_all
+
+    group["p1/n2"].close()
+    gather_one(bed, group, "p1/n2")
+    return probe_all(group, everything, nonce=3) == everything
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+    main()
