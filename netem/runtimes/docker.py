@@ -27,9 +27,7 @@ from netem.daemon import (
     LABEL,
     OWNER_LABEL,
     RUN_LABEL,
-    answers,
     connect,
-    down,
     remove_abandoned,
     remove_container,
     remove_containers,
@@ -42,8 +40,6 @@ from netem.runtimes.base import Program
 from netem.runtimes.container import ContainerHandle
 from netem.runtimes.guard import Guard
 from topologies.model import Node
-
-__all__ = ["DockerRuntime", "answers", "connect", "down"]
 
 NODE_USER = "65534:65534"
 NODE_MEMORY_BYTES = 256 * 1024 * 1024

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.root, pytest.mark.docker, pytest.mark.uml]
 
 DELAY_NS = 20_000_000
 BOUND_S = 20.0
+SAMPLES = 8
 
 # Joins the group, then answers each line with the round trip to the address in it; all others echo.
 MEMBER = """
@@ -61,6 +62,10 @@ class Member:
         return answer
 
     def round_trip_ns(self, to: Node) -> int:
+        """The quickest of some: a busy machine adds to a round trip, never takes away."""
+        return min(self._one_round_trip_ns(to) for _ in range(SAMPLES))
+
+    def _one_round_trip_ns(self, to: Node) -> int:
         self.handle.send(to.ip)
         taken = self.read()["round_trip_ns"]
         assert isinstance(taken, int)
