@@ -88,7 +88,7 @@ def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
         _noted(
             label="Dummy rate",
             value=words.significant(traffic.get("dummy_rate")),
-            note=f"dummies per message; {words.count(traffic.get('dummy'))} sent",
+            note=f"{words.count(traffic.get('dummy'))} dummies, {words.count(traffic.get('application'))} messages sent",
         ),
         _noted(
             label="Control overhead",

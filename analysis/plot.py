@@ -121,19 +121,28 @@ def fault_lanes(windows: Sequence[FaultWindow], phases: Phases, end_s: float, *,
     )
 
 
+def latency_scale(values: Iterable[float], start: float, end: float) -> Scale:
+    """An axis for latencies: from 0 when linear; logarithmic when the values span more than LOGARITHMIC_FROM."""
+    known = [float(value) for value in values if math.isfinite(value) and value > 0]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    if low > 0 and high / low > LOGARITHMIC_FROM:
+        return svg.logarithmic(low * 0.9, high * 1.1, start, end)
+    return svg.linear(0.0, svg.nice_ceiling(high), start, end)
+
+
+def x_tick(x: float, floor: float, label: str, top: float | None) -> Markup:
+    """A tick below `floor` with its label, or a line of the grid from `top` down to it."""
+    line = svg.line(x, floor, x, floor + 4, "axis") if top is None else svg.line(x, top, x, floor, "grid")
+    return svg.group(line, svg.text(x, floor + 17, label, "tick", "middle"))
+
+
 def _over_time(surface: Frame, name: str, title: str, description: str, *children: str, ticks: bool = True) -> Markup:
     """Wrap what was drawn; the group's data attributes let the script turn a pointer position into a time."""
-    labels = [svg.tick_label(t) for t in surface.x.ticks(_ticks(surface))]
-    labels[-1] += " s"
-    axis = [
-        x_tick(surface.x(t), surface.floor, label, None)
-        for t, label in zip(surface.x.ticks(_ticks(surface)), labels, strict=True)
-    ]
     return svg.drawing(
         surface.width,
         surface.height,
         *children,
-        *(axis if ticks else []),
+        *(_time_axis(surface) if ticks else []),
         svg.group(
             svg.rect(surface.left, 0, surface.x.end - surface.left, surface.height, "pointer"),
             class_="over-time",
@@ -148,8 +157,16 @@ def _over_time(surface: Frame, name: str, title: str, description: str, *childre
     )
 
 
-def _ticks(surface: Frame) -> int:
-    return 6 if surface.narrow else 11
+def _time_axis(surface: Frame) -> list[Markup]:
+    """Ticks; the last one says the unit, held inside the picture."""
+    *times, last = surface.x.ticks(6 if surface.narrow else 11)
+    label = f"{svg.tick_label(last)} s"
+    label_x = min(surface.x(last), surface.width - 4 * len(label))
+    return [
+        *(x_tick(surface.x(t), surface.floor, svg.tick_label(t), None) for t in times),
+        svg.line(surface.x(last), surface.floor, surface.x(last), surface.floor + 4, "axis"),
+        svg.text(label_x, surface.floor + 17, label, "tick", "middle"),
+    ]
 
 
 def _grid(surface: Frame, y: Scale, unit: str) -> Markup:
@@ -162,11 +179,6 @@ def _grid(surface: Frame, y: Scale, unit: str) -> Markup:
         for tick in y.ticks(6)
     ]
     return svg.group(*ticks, svg.text(0, 11, f"{unit} (log)" if y.logarithmic else unit, "unit"))
-
-
-def x_tick(x: float, floor: float, label: str, top: float | None) -> Markup:
-    line = svg.line(x, floor, x, floor + 4, "axis") if top is None else svg.line(x, top, x, floor, "grid")
-    return svg.group(line, svg.text(x, floor + 17, label, "tick", "middle"))
 
 
 def _shades(surface: Frame, windows: Sequence[FaultWindow], phases: Phases) -> Markup:
@@ -263,15 +275,6 @@ def _windows_in_words(windows: Sequence[FaultWindow]) -> str:
         for window in lasting[:12]
     ]
     return f"Faults: {'; '.join(parts)}{' …' if len(lasting) > 12 else ''}."
-
-
-def latency_scale(values: Iterable[float], start: float, end: float) -> Scale:
-    """From 0 when linear; logarithmic when the values span more than LOGARITHMIC_FROM."""
-    known = [float(value) for value in values if math.isfinite(value) and value > 0]
-    low, high = min(known, default=0.0), max(known, default=1.0)
-    if low > 0 and high / low > LOGARITHMIC_FROM:
-        return svg.logarithmic(low * 0.9, high * 1.1, start, end)
-    return svg.linear(0.0, svg.nice_ceiling(high), start, end)
 
 
 def _points(series: Series, name: str) -> Iterable[tuple[float, float]]:

@@ -248,7 +248,7 @@ def _accuracy_row(link: Mapping[str, Any], phases: Phases) -> AccuracyRow:
         frames=words.count(link.get("frames")),
         cells={
             "delay": _delay_cell(link, asked),
-            "jitter": _cell(_scaled(asked, "jitter_ns", 1e-6), words.significant(link.get("jitter_ms"))),
+            "jitter": _jitter_cell(link, asked),
             "loss": _loss_cell(link, asked),
             "burst": _cell(words.number(asked.get("loss_burst_frames")), burst),
             "duplicate": _cell(
@@ -279,6 +279,21 @@ def _delay_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
         return _cell(delay_ms, words.significant(p50))
     realised = f"{words.significant(p50)} / {words.significant(p99)}"
     return _cell(delay_ms, realised, plot_spread.interval_glyph(delay_ms or 0.0, p50, p50, p99))
+
+
+def _jitter_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
+    """What is measured is a standard deviation, so the one that the asked shape has stands next to what was asked."""
+    jitter_ms = _scaled(asked, "jitter_ns", 1e-6)
+    realised = words.significant(link.get("jitter_ms"))
+    if not jitter_ms:
+        return Cell(asked="", realised=realised, glyph=Markup(""))
+    factor = _DEVIATION.get(words.clean(asked.get("distribution"), 16) or "uniform")
+    deviation = "" if factor is None else f" (σ {words.significant(jitter_ms * factor)})"
+    return Cell(asked=f"±{words.plain(jitter_ms)}{deviation}", realised=f"σ {realised}", glyph=Markup(""))
+
+
+_DEVIATION: Final = {"uniform": 3**-0.5, "normal": 1.0}
+"""Standard deviation of a jitter of 1; that of netem's other tables is not simple."""
 
 
 def _loss_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:

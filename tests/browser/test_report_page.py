@@ -1,0 +1,293 @@
+"""The report in a real browser: no error, no request, nothing cut off; in light, in dark, on a phone, on paper."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+
+from analysis.report import SECTIONS, write_report
+from testbed.doctor import find_browser
+from tests import report_runs
+
+pytestmark = pytest.mark.browser
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+MAKERS = {
+    "quickstart": report_runs.quickstart,
+    "three": report_runs.three_partitions,
+    "interrupted": report_runs.interrupted,
+}
+DESKTOP, PHONE = 1280, 390
+
+CONTRAST = """
+const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+const rgba = (colour) => {
+  canvas.clearRect(0, 0, 1, 1);
+  canvas.fillStyle = colour;
+  canvas.fillRect(0, 0, 1, 1);
+  const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+  return [r, g, b, a / 255];
+};
+const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3])).concat(1);
+const ground = (element) => {
+  const layers = [];
+  for (let e = element; e; e = e.parentElement) layers.push(rgba(getComputedStyle(e).backgroundColor));
+  return layers.reverse().reduce((below, top) => over(top, below), rgba("Canvas"));
+};
+const light = ([r, g, b]) => {
+  const linear = [r, g, b].map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+};
+const faint = [];
+let seen = 0;
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const node = walker.currentNode, element = node.parentElement;
+  if (!node.textContent.trim() || element.closest("svg, script, style") || !element.checkVisibility()) continue;
+  const below = ground(element), text = over(rgba(getComputedStyle(element).color), below);
+  const [hi, lo] = [light(text), light(below)].sort((a, b) => b - a);
+  const ratio = (hi + 0.05) / (lo + 0.05);
+  seen += 1;
+  if (ratio < 4.5) faint.push(`${ratio.toFixed(2)} ${node.textContent.trim().slice(0, 40)}`);
+}
+return {seen, faint};
+"""
+
+OVERFLOWING = """
+return [...document.querySelectorAll("body *")].filter((e) => {
+  if (e.closest(".scroller, nav, pre, svg") && !e.matches("svg.drawing")) return false;
+  const box = e.getBoundingClientRect();
+  return box.width > 0 && (box.right > innerWidth + 1 || box.left < -1) && e.id !== "h-numbers";
+}).map((e) => e.tagName + "." + (e.className.baseVal ?? e.className) + " " + e.id);
+"""
+
+CUT_TEXT = """
+const visible = [...document.querySelectorAll("svg.drawing")].filter((svg) => svg.getBoundingClientRect().width);
+return visible.flatMap((svg) => {
+  const frame = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll("text")].filter((text) => {
+    const box = text.getBoundingClientRect();
+    return box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 2;
+  }).map((text) => svg.id + ": " + text.textContent);
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    browser = find_browser()
+    assert browser is not None, "the suite lets no browser test run without one"
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(browser.program)
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=Service(str(browser.driver)))
+    try:
+        yield chrome
+    finally:
+        chrome.quit()
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("runs")
+    return {name: write_report(make(directory / name)) for name, make in MAKERS.items()}
+
+
+def show(chrome: webdriver.Chrome, report: Path, *, width: int = DESKTOP, scheme: str = "light") -> None:
+    """Open the page at a width and in a colour scheme; the logs then hold this page only."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    for log in ("browser", "performance"):
+        chrome.get_log(log)  # type: ignore[no-untyped-call]
+    chrome.get(report.as_uri())
+
+
+def requests(chrome: webdriver.Chrome) -> list[str]:
+    """What the page asked for since `show`."""
+    entries = chrome.get_log("performance")  # type: ignore[no-untyped-call]
+    messages = [json.loads(entry["message"])["message"] for entry in entries]
+    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+
+
+def errors(chrome: webdriver.Chrome) -> list[str]:
+    return [entry["message"] for entry in chrome.get_log("browser")]  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_it_opens_without_error_or_request(chromium: webdriver.Chrome, reports: dict[str, Path], name: str) -> None:
+    show(chromium, reports[name])
+    assert errors(chromium) == []
+    outside = [url for url in requests(chromium) if not url.startswith(("file://", "data:"))]
+    assert outside == []
+    for id_, _ in SECTIONS:
+        assert chromium.find_element(By.ID, id_).is_displayed()
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("quickstart", "pass"), ("three", "fail"), ("interrupted", "unknown")])
+def test_the_verdict_is_on_the_first_screen(
+    chromium: webdriver.Chrome, reports: dict[str, Path], name: str, verdict: str
+) -> None:
+    for width in (DESKTOP, PHONE):
+        show(chromium, reports[name], width=width)
+        stamp = chromium.find_element(By.ID, "verdict")
+        assert stamp.is_displayed()
+        assert stamp.find_element(By.TAG_NAME, "strong").text.lower() == verdict
+        assert stamp.rect["y"] + stamp.rect["height"] < 700
+        assert chromium.title.startswith(verdict.upper())
+
+
+@pytest.mark.parametrize("width", [320, PHONE, 800, DESKTOP, 1920])
+@pytest.mark.parametrize("name", MAKERS)
+def test_nothing_is_wider_than_the_page(
+    chromium: webdriver.Chrome, reports: dict[str, Path], name: str, width: int
+) -> None:
+    show(chromium, reports[name], width=width)
+    chromium.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true; });")
+    assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
+    assert chromium.execute_script(OVERFLOWING) == []
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+@pytest.mark.parametrize("name", MAKERS)
+def test_no_text_of_a_picture_is_cut(
+    chromium: webdriver.Chrome, reports: dict[str, Path], name: str, width: int
+) -> None:
+    show(chromium, reports[name], width=width)
+    assert chromium.execute_script(CUT_TEXT) == []
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_one_of_each_pair_of_pictures_is_shown(
+    chromium: webdriver.Chrome, reports: dict[str, Path], width: int
+) -> None:
+    show(chromium, reports["quickstart"], width=width)
+    for plot in ("faults", "latency", "traffic", "topology"):
+        shown = [chromium.find_element(By.ID, f"{plot}-{form}").is_displayed() for form in ("wide", "narrow")]
+        assert shown == [width == DESKTOP, width == PHONE]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_text_stands_out_from_its_ground(
+    chromium: webdriver.Chrome, reports: dict[str, Path], name: str, scheme: str
+) -> None:
+    """WCAG AA: 4.5 to 1 for every text outside the pictures."""
+    show(chromium, reports[name], scheme=scheme)
+    chromium.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true; });")
+    found: Any = chromium.execute_script(CONTRAST)
+    assert found["seen"] > 100
+    assert found["faint"] == []
+
+
+def test_dark_is_dark(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
+    grounds = []
+    for scheme in ("light", "dark"):
+        show(chromium, reports["quickstart"], scheme=scheme)
+        grounds.append(chromium.execute_script("return getComputedStyle(document.body).backgroundColor"))
+    assert grounds == ["rgb(244, 245, 247)", "rgb(13, 17, 23)"]
+
+
+def test_pointing_at_a_plot_reads_its_values(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
+    show(chromium, reports["quickstart"])
+    readout = chromium.find_element(By.ID, "readout")
+    assert not readout.is_displayed()
+    plot = chromium.find_element(By.ID, "latency-wide")
+    chromium.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
+    # 58 and 1066 of 1080 are the ends of the axis, 20.412 s its length: this is 8.0 s, where two faults are in effect.
+    at_share = (58 + (1066 - 58) * 8.0 / 20.412) / 1080
+    offset = round((at_share - 0.5) * plot.rect["width"])
+    ActionChains(chromium).move_to_element_with_offset(plot, offset, 0).perform()
+    assert readout.is_displayed()
+    assert readout.text.startswith("8.0 s")
+    for expected in ("p50 ", "p99 ", "application ", "#0 ", "#1 5 ms, 500 kbit/s, queue 20 frames p1/n2 to node"):
+        assert expected in readout.text
+    visible = chromium.execute_script(
+        "return [...document.querySelectorAll('.wide .crosshair')].map((l) => l.getAttribute('visibility'))"
+    )
+    assert visible == ["visible"] * 3
+
+
+def test_it_reads_without_a_script(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
+    chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        show(chromium, reports["three"])
+        source = chromium.find_element(By.TAG_NAME, "main").text
+    finally:
+        chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "What happened, over time" in source
+    assert "position 1,203" in source
+
+
+def test_a_hostile_run_runs_nothing(chromium: webdriver.Chrome, tmp_path: Path) -> None:
+    run = report_runs.quickstart(tmp_path / "run")
+    evil = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=2><svg onload=window.hacked=3>"
+    report_runs.edit_json(run / "manifest.json", {"experiment": evil, "question": evil, "run": evil})
+    report_runs.edit_json(run / "summary.json", {"reasons": [evil]})
+    faults = (run / "faults.jsonl").read_text().replace('"p1/n3"', json.dumps(evil))
+    (run / "faults.jsonl").write_text(faults)
+    show(chromium, write_report(run))
+    assert chromium.execute_script("return window.hacked") is None
+    assert "<script>window.hacked" in chromium.find_element(By.TAG_NAME, "h1").text
+    assert errors(chromium) == []
+    assert all(url.startswith(("file://", "data:")) for url in requests(chromium))
+
+
+def test_even_a_hole_in_the_escaping_would_run_nothing(chromium: webdriver.Chrome, tmp_path: Path) -> None:
+    """The page's own policy lets only our script run."""
+    report = write_report(report_runs.quickstart(tmp_path / "run"))
+    hole = report.read_text().replace("<main", "<script>window.hacked=1</script><main", 1)
+    report.write_text(hole)
+    show(chromium, report)
+    assert chromium.execute_script("return window.hacked") is None
+    assert any("Content Security Policy" in message for message in errors(chromium))
+
+
+def test_paper_shows_everything_in_light(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
+    show(chromium, reports["three"], scheme="dark")
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        ground = chromium.execute_script("return getComputedStyle(document.body).backgroundColor")
+        hidden = chromium.execute_script("return getComputedStyle(document.querySelector('nav')).display")
+        printed = chromium.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    finally:
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert ground == "rgb(255, 255, 255)"
+    assert hidden == "none"
+    assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+
+
+def test_pictures_and_tables_speak_to_a_screen_reader(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
+    show(chromium, reports["three"])
+    unnamed = chromium.execute_script(
+        "return [...document.querySelectorAll('svg:not([aria-hidden])')].filter((svg) => svg.role !== 'img'"
+        " || !svg.querySelector(':scope > title') || !svg.querySelector(':scope > desc')).length"
+    )
+    assert unnamed == 0
+    assert chromium.execute_script("return document.querySelectorAll('th:not([scope])').length") == 0
+    tables = chromium.execute_script(
+        "return [...document.querySelectorAll('table')].filter((t) => !t.closest('[aria-label]')).length"
+    )
+    assert tables == 0
+    assert chromium.find_element(By.TAG_NAME, "html").get_attribute("lang") == "en"
