@@ -21,6 +21,7 @@ from netem.errors import FabricError
 from node.errors import LocalError
 from testbed import listings, store
 from testbed.console import Console
+from testbed.store import StoreError
 from topologies.errors import InputError
 
 DEFAULT_RUNS = Path("runs")
@@ -70,7 +71,7 @@ def main() -> None:
         app(standalone_mode=True)
     except (InputError, LocalError) as error:
         _stop(str(error), ExitCode.WRONG_USE)
-    except (FabricError, AnalysisError) as error:
+    except (FabricError, AnalysisError, StoreError) as error:
         _stop(str(error), ExitCode.UNKNOWN)
     except SystemExit as leaving:
         if leaving.code != EXIT_OF_INTERRUPT:

@@ -164,6 +164,7 @@ class Conductor:
             members = crew.alive()
             crew.broadcast("stop")
             crew.wait_all((State.STOPPED,), timeout_s=STOP_TIMEOUT_S, doing="stopped", members=members)
+            crew.wait_gone(timeout_s=STOP_TIMEOUT_S)
             closing = self._close_capture(capture)
             self._read_counters(bed)
             self._judge(crew, closing)

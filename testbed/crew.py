@@ -189,6 +189,15 @@ class Crew:
             self.pump(min(now + POLL_S, deadline))
         return True
 
+    def wait_gone(self, *, timeout_s: float) -> None:
+        """Pump until every process has ended; FabricError when one does not."""
+        deadline = time.monotonic() + timeout_s
+        while any(m.exit_code is None for m in self.history):
+            if time.monotonic() >= deadline:
+                late = next(m for m in self.history if m.exit_code is None)
+                raise FabricError(f"{late.node.name} did not end within {timeout_s:.0f} s{_tail(late)}")
+            self.pump(time.monotonic() + POLL_S)
+
     def totals(self) -> dict[str, int]:
         """Sums over the present members' latest counters: submitted, delivered, waiting; and the largest lag."""
         lasts = [m.last for m in self.history]
@@ -219,7 +228,7 @@ class Crew:
             member.last = said
 
     def _notice_the_dead(self) -> None:
-        for member in self._current.values():
+        for member in self.history:
             if member.exit_code is not None:
                 continue
             member.exit_code = member.handle.poll()

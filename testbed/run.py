@@ -13,6 +13,7 @@ from testbed import spec, store
 from testbed.conductor import Conductor, first_manifest
 from testbed.console import Console
 from testbed.spec import Experiment, KernelWish, World
+from testbed.store import StoreError
 from testbed.worlds import pick
 from topologies.errors import InputError
 
@@ -97,21 +98,20 @@ def perform(experiment: Experiment, wishes: Wishes, console: Console) -> Outcome
     except KeyboardInterrupt:
         console.warn("stopped", f"interrupted; what was recorded is kept in {directory.path}")
         raise
-    except FabricError as error:
+    except (FabricError, StoreError) as error:
         directory.manifest |= {"status": "failed", "error": str(error)}
         console.warn("failed", f"what was recorded is kept in {directory.path}")
         raise
     finally:
-        directory.save()
+        directory.close()
     summary = analyze_and_report(directory.path, console) if wishes.analyze else None
     return Outcome(directory=directory.path, summary=summary)
 
 
 def analyze_and_report(directory: Path, console: Console) -> dict[str, Any]:
     """Tables, summary and report of a run directory. Raises AnalysisError."""
-    from analysis.summary import analyze
-
     from analysis.report import write_report
+    from analysis.summary import analyze
 
     with console.stage("analysis", "starting Spark") as stage:
         summary = analyze(directory, on_progress=stage.say)

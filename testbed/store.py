@@ -20,6 +20,12 @@ from typing import Any
 from topologies.errors import InputError
 
 MANIFEST_FORMAT = 1
+RESERVE_BYTES = 1 << 20
+"""Kept free from the first moment, so that the last word on a run fits on a disk that the run has filled."""
+
+
+class StoreError(Exception):
+    """A run directory cannot be written any more. What is in it stays."""
 
 
 def stamp(now: datetime | None = None) -> str:
@@ -72,14 +78,30 @@ class RunDirectory:
         return self.path / "nodes" / f"{node.replace('/', '.')}.log"
 
     def save(self) -> None:
-        write_json(self.path / "manifest.json", self.manifest)
+        """Write the manifest as it stands. Raises StoreError."""
+        try:
+            write_json(self.path / "manifest.json", self.manifest)
+        except OSError as error:
+            raise StoreError(_unwritable(self.path, error)) from error
+
+    def close(self) -> None:
+        """Write the manifest for the last time, with the room that was kept for it."""
+        self._reserve.unlink(missing_ok=True)
+        self.save()
+
+    @property
+    def _reserve(self) -> Path:
+        return self.path / ".reserve"
 
     def append_fault(self, line: Mapping[str, Any]) -> None:
         """One line to faults.jsonl, on disk when this returns."""
-        with (self.path / "faults.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with (self.path / "faults.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StoreError(_unwritable(self.path, error)) from error
 
 
 def create(runs: Path, experiment: str, seed: int, *, name: str | None = None) -> RunDirectory:
@@ -92,6 +114,7 @@ def create(runs: Path, experiment: str, seed: int, *, name: str | None = None) -
     try:
         path.mkdir(parents=True)
         (path / "nodes").mkdir()
+        (path / ".reserve").write_bytes(bytes(RESERVE_BYTES))
     except FileExistsError:
         raise InputError(
             f"{path}: this run directory exists and a run is written once; give another --name or remove it"
@@ -145,6 +168,10 @@ def require_space(path: Path, needed_bytes: int) -> None:
             f"{existing}: {free // 2**20} MiB are free and this run may need {needed_bytes // 2**20} MiB; "
             "make room or give another --runs"
         )
+
+
+def _unwritable(path: Path, error: OSError) -> str:
+    return f"{path}: {error.strerror or error}; the run ends here, what was recorded is kept"
 
 
 def _newest(manifests: Any) -> Path | None:

@@ -1,0 +1,141 @@
+"""The `orderbed` command as a user has it: a process, its exit code, what it printed; and a small experiment to run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ORDERBED = str(Path(sys.executable).parent / "orderbed")
+PATIENCE_S = 120
+
+EXPERIMENT = """
+name: small
+question: Does a small run come through?
+topology:
+  partitions: {{p1: {{nodes: 3}}}}
+  impairments: {{"*": {{to-node: {{delay: 3 ms}}}}}}
+protocol: {{name: reliable}}
+workload: {{kind: poisson, rate: 40 /s, size: 128 B}}
+duration: {duration}
+drain: 8 s
+seed: 5
+world: {world}
+faults: {faults}
+expect: {expect}
+"""
+
+FAULTS = """
+  - {at: 500 ms, for: 1 s, impair: {targets: [p1/n2], direction: to-node, loss: 20 %}}
+  - {at: 1500 ms, for: 1 s, impair: {targets: [p1/n3], direction: to-node, rate: 200 kbit/s, queue: 5 frames}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def orderbed(*arguments: str, environment: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> Done:
+    done = subprocess.run(
+        [*prefix, ORDERBED, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    return Done(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def write_experiment(
+    folder: Path, *, world: str = "netns", duration: str = "3 s", faults: str = FAULTS, expect: str = "[]"
+) -> Path:
+    path = folder / "small.yaml"
+    path.write_text(EXPERIMENT.format(world=world, duration=duration, faults=faults, expect=expect))
+    return path
+
+
+def only_run(runs: Path) -> Path:
+    (found,) = runs.glob("*/*/manifest.json")
+    return found.parent
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """A command of its own session, so that a test can signal it as a terminal would."""
+    return subprocess.Popen(
+        [ORDERBED, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def interrupt(process: subprocess.Popen[str]) -> tuple[float, Done]:
+    """Ctrl-C: SIGINT to the whole foreground group. Returns the seconds until it was gone."""
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    return time.monotonic() - began, Done(code=process.returncode, out=out, err=err)
+
+
+def wait_for(condition: Callable[[], bool], *, what: str, timeout_s: float = 60.0) -> None:
+    """Wait on a condition, never on the clock alone."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come about within {timeout_s:.0f} s"
+        time.sleep(0.02)
+
+
+def manifest_of(run: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((run / "manifest.json").read_text())
+    return loaded
+
+
+def processes_mentioning(word: str) -> list[str]:
+    """Command lines of living processes that contain `word`, this test aside."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    lines = [command_line(pid) for pid in pids if pid != os.getpid() and alive(pid)]
+    return [line for line in lines if word in line]
+
+
+def command_line(pid: int) -> str:
+    """Empty when there is no such process any more."""
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def descendants(pid: int) -> list[int]:
+    """`pid` and everything that it started, directly or not."""
+    family = [pid]
+    for member in family:
+        for task in (Path("/proc") / str(member) / "task").glob("*/children"):
+            family += [int(child) for child in task.read_text().split()]
+    return family
