@@ -47,7 +47,5 @@ def _reliable(membership: Membership, parameters: ReliableParameters, rng: Rando
 
 PROTOCOLS: dict[str, ProtocolEntry] = {
     entry.name: entry
-    for entry in (
-        ProtocolEntry(name="reliable", kind=ReliableParameters, promises=FIFO_PROMISES, make=_reliable),
-    )
+    for entry in (ProtocolEntry(name="reliable", kind=ReliableParameters, promises=FIFO_PROMISES, make=_reliable),)
 }

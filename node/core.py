@@ -1,0 +1,147 @@
+"""What a protocol is: a pure state machine between a host and the members of a group.
+
+A core sees the world through four calls and answers each with a list of effects. It has no clock, no socket, no
+thread, no log and no random numbers of its own: time is the argument `now_ns`, entropy is the seeded generator it was
+given. The same inputs give the same effects, so that one core runs unchanged on real wires, in the simulator and in a
+test.
+
+The host, in words. Whoever runs a core:
+
+1. makes it, calls `on_start` once, and carries out the effects;
+2. then, for ever, takes the next of these inputs, whichever comes first: a datagram (`on_message` with the decoded
+   message and the member that transmitted it), a timer that is due (`on_timer`), a request of the application
+   (`on_submit`, only while `can_submit` is true; otherwise the request waits in the host's queue, which is bounded and
+   counted);
+3. carries out the effects of one call, in list order, before the next call. Send and Multicast are datagrams and may be
+   lost; SetTimer and CancelTimer are exact up to the host's granularity and never early; Deliver and Undo go to the
+   application; Report is counted and traced. After every call `can_submit` may have changed: the queue is looked at
+   again;
+4. never calls from two threads, and never from within a call;
+5. drops, counts and traces what raises RemoteError: datagrams that do not decode, and messages a core refuses that
+   way. A core raises it only before it has changed anything;
+6. lets every other exception end the node: then we are wrong.
+
+`now_ns` never decreases between calls. It is the node's own clock, which may have an offset and a drift: cores compare
+it with earlier readings of the same core only, unless clock synchronisation is their subject.
+
+A core that has nothing left to do is silent: no timer armed, no message sent. `is_idle` says so in words: nothing
+undelivered, nothing unacknowledged that it waits for. A host that drains waits until its queue is empty and the core
+is idle. An idle core still answers, and an answer may make it busy again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from random import Random
+
+from node.effects import Effect, Timer
+from node.errors import LocalError
+from node.wire import Kind, Message
+
+MAX_MEMBER = 0xFFFE
+MAX_INCARNATION = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Who we are and who may speak to us: fixed for the life of a core.
+
+    `members` are all members of the group, ourselves included, ascending. `incarnation` counts the lives of this member
+    from 1; a member that is started again gets a higher one.
+    """
+
+    member: int
+    members: tuple[int, ...]
+    incarnation: int = 1
+
+    def __post_init__(self) -> None:
+        if list(self.members) != sorted(set(self.members)):
+            raise LocalError(f"members must ascend without repetition, not {self.members}")
+        if self.member not in self.members:
+            raise LocalError(f"member {self.member} must be one of the members {self.members}")
+        if self.members[0] < 0 or self.members[-1] > MAX_MEMBER:
+            raise LocalError(f"member numbers must lie between 0 and {MAX_MEMBER}")
+        if not 1 <= self.incarnation <= MAX_INCARNATION:
+            raise LocalError(f"incarnations count from 1 to {MAX_INCARNATION}, not {self.incarnation}")
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """All members but ourselves, ascending."""
+        return tuple(member for member in self.members if member != self.member)
+
+    def message(
+        self,
+        kind: Kind,
+        *,
+        seq: int = 0,
+        flags: int = 0,
+        words: tuple[int, ...] = (),
+        inner: Kind = Kind.APPLICATION,
+        payload: bytes = b"",
+    ) -> Message:
+        """A message of ours."""
+        return Message(
+            kind=kind,
+            origin=self.member,
+            incarnation=self.incarnation,
+            seq=seq,
+            flags=flags,
+            inner=inner,
+            words=words,
+            payload=payload,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What somebody above asks a core to send: the application, or the core above in a stack.
+
+    `inner` says what `payload` is; `flags` go onto the outermost message. `target` None is everybody, ourselves
+    included.
+    """
+
+    payload: bytes
+    inner: Kind = Kind.APPLICATION
+    flags: int = 0
+    target: int | None = None
+
+
+class Core(ABC):
+    """The module's text is this interface's contract."""
+
+    @property
+    def depth(self) -> int:
+        """How many cores lie in here: 1, or more for a stack."""
+        return 1
+
+    @property
+    @abstractmethod
+    def can_submit(self) -> bool:
+        """Whether a submission to everybody would be taken now."""
+
+    @property
+    @abstractmethod
+    def is_idle(self) -> bool:
+        """Nothing undelivered, nothing unacknowledged that we wait for."""
+
+    @abstractmethod
+    def on_start(self, now_ns: int) -> list[Effect]:
+        """Called once, before anything else."""
+
+    @abstractmethod
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        """Send this. LocalError when `can_submit` is false: the caller keeps it and tries again."""
+
+    @abstractmethod
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        """`message` came, transmitted by `source` (a peer; not always its origin). May raise RemoteError, see above."""
+
+    @abstractmethod
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        """`timer` is due; it is disarmed now."""
+
+
+def random_for(seed: int, membership: Membership, purpose: str) -> Random:
+    """A generator of its own for each purpose, the same on every platform and under every PYTHONHASHSEED."""
+    return Random(f"{seed}/{membership.member}/{membership.incarnation}/{purpose}")  # noqa: S311 (repeatable, not secret)

@@ -1,0 +1,97 @@
+"""Everything a core can make its host do. Nothing else exists: a core has no other way to the world.
+
+A handler returns a list of these; the host carries them out in list order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from node.trace import Level
+from node.wire import Kind, Message
+
+
+class Timer(NamedTuple):
+    """The name of a timer: `name` and `key` are the core's own, `layer` is the stack's (0 is the lowest core).
+
+    A named tuple because hosts use it as a key for every timer that is set.
+    """
+
+    name: str
+    key: int = 0
+    layer: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Transmit `message` to one member."""
+
+    target: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multicast:
+    """Transmit `message` to every other member. It never comes back to its sender: a core handles its own messages
+    itself."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer:
+    """Call `on_timer(timer)` once when the core's clock reads `at_ns` or more. A timer that is armed already moves."""
+
+    timer: Timer
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTimer:
+    """Disarm a timer. One that is not armed: nothing happens."""
+
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """Hand a message over: to the application, or in a stack to the core above.
+
+    `inner` says what `payload` is: application bytes, one encoded message of the core above, or (a kind in
+    `node.wire.LOCAL_KINDS`, no payload) news from this core about member `origin`. `seq` is this core's number of it.
+    """
+
+    payload: bytes
+    origin: int
+    incarnation: int
+    seq: int = 0
+    level: Level = Level.AGREED
+    inner: Kind = Kind.APPLICATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """Take an optimistic delivery back; the fields are those of its Deliver."""
+
+    payload: bytes
+    origin: int
+    incarnation: int
+    seq: int = 0
+    level: Level = Level.OPTIMISTIC
+    inner: Kind = Kind.APPLICATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Something worth knowing; it obliges nobody. A `code` that is a DropReason says that a message of `member` was
+    refused (`value`: its payload bytes); any other is a code of the core, whose high half-byte is that of the core's
+    kinds.
+    """
+
+    code: int
+    member: int = 0
+    value: int = 0
+
+
+Effect = Send | Multicast | SetTimer | CancelTimer | Deliver | Undo | Report

@@ -1,0 +1,66 @@
+"""Frozen dataclasses of numbers, read from the mapping that a configuration file became.
+
+A dataclass says with its fields what exists, of which type, and with which default; it checks ranges itself in
+`__post_init__` and raises LocalError. Fields may be int, float, bool, str, or such a dataclass again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from node.errors import LocalError
+
+T = TypeVar("T")
+
+
+def from_mapping(kind: type[T], mapping: object, where: str) -> T:
+    """An instance of the dataclass `kind`. `where` names the place for the sentence of a LocalError: unknown key,
+    missing key, wrong type, or what the dataclass itself objects to.
+    """
+    if not isinstance(mapping, Mapping):
+        raise LocalError(f"{where} must be a mapping of names to values, not {_shown(mapping)}")
+    types = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
+    for key in mapping:
+        if key not in fields:
+            raise LocalError(f"{where} has no {key!r}; it takes {', '.join(fields) or 'nothing'}")
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in mapping:
+            values[name] = _value(types[name], mapping[name], f"{where}.{name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise LocalError(f"{where} needs {name!r}")
+    try:
+        return kind(**values)
+    except LocalError as error:
+        raise LocalError(f"{where}: {error}") from error
+
+
+def require(condition: bool, sentence: str) -> None:
+    """LocalError with `sentence` unless `condition` holds."""
+    if not condition:
+        raise LocalError(sentence)
+
+
+def _value(expected: Any, value: object, where: str) -> object:
+    if dataclasses.is_dataclass(expected):
+        return from_mapping(typing.cast("type[object]", expected), value, where)
+    # A bool is an int in Python; in a configuration it is a mistake.
+    if expected is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if expected in (bool, str) and isinstance(value, expected):
+        return value
+    raise LocalError(f"{where} must be {_NAMES.get(expected, expected)}, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

@@ -1,0 +1,142 @@
+"""A core on top of a core, itself a core.
+
+- What the upper core multicasts or sends becomes a submission of the lower core: the message is encoded into the
+  payload, its kind goes into `inner`, and its flags onto the outermost message.
+- What the lower core delivers becomes a message for the upper core; `source` is its origin. News of the lower core
+  (kinds in LOCAL_KINDS) arrive as a message of that kind without payload; bytes cannot forge them, the codec refuses
+  such kinds.
+- Timers of both cores live side by side: the upper core's have a higher `layer`.
+- While the lower core takes nothing (flow control), messages of the upper core wait here in order, and `can_submit` is
+  false.
+
+Order. Effects are worked off first in, first out: all effects of one call to a core come before those that follow from
+its next call. So each core's effects keep the order in which it gave them, whatever its messages cause meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from node.core import Core, Submission
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
+from node.errors import DropReason, RemoteError
+from node.wire import LOCAL_KINDS, Kind, Message, decode_message, encode_message
+
+
+class Stack(Core):
+    """`upper` over `lower`. Either may be a stack."""
+
+    def __init__(self, *, lower: Core, upper: Core) -> None:
+        self._lower = lower
+        self._upper = upper
+        self._waiting: deque[Submission] = deque()
+
+    @property
+    def depth(self) -> int:
+        return self._lower.depth + self._upper.depth
+
+    @property
+    def can_submit(self) -> bool:
+        return not self._waiting and self._upper.can_submit and self._lower.can_submit
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting and self._upper.is_idle and self._lower.is_idle
+
+    @property
+    def waiting(self) -> int:
+        """Messages of the upper core that the lower core has not taken yet."""
+        return len(self._waiting)
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        work = _Work()
+        work.lower(self._lower.on_start(now_ns))
+        work.upper(self._upper.on_start(now_ns))
+        return self._run(work, now_ns)
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        work = _Work()
+        work.upper(self._upper.on_submit(submission, now_ns))
+        return self._run(work, now_ns)
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        work = _Work()
+        work.lower(self._lower.on_message(message, source, now_ns))
+        return self._run(work, now_ns)
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        work = _Work()
+        if timer.layer < self._lower.depth:
+            work.lower(self._lower.on_timer(timer, now_ns))
+        else:
+            mine = timer._replace(layer=timer.layer - self._lower.depth)
+            work.upper(self._upper.on_timer(mine, now_ns))
+        return self._run(work, now_ns)
+
+    def _run(self, work: _Work, now_ns: int) -> list[Effect]:
+        """Work off all effects; those that leave the stack are returned."""
+        out: list[Effect] = []
+        while True:
+            while work.queue:
+                from_upper, effect = work.queue.popleft()
+                if from_upper:
+                    self._upper_effect(effect, out)
+                elif isinstance(effect, Deliver):
+                    work.upper(self._raise_to_upper(effect, now_ns))
+                else:
+                    out.append(effect)
+            if not self._waiting or not self._lower.can_submit:
+                return out
+            work.lower(self._lower.on_submit(self._waiting.popleft(), now_ns))
+
+    def _upper_effect(self, effect: Effect, out: list[Effect]) -> None:
+        match effect:
+            case Multicast(message=message):
+                self._waiting.append(_submission(message, target=None))
+            case Send(target=target, message=message):
+                self._waiting.append(_submission(message, target=target))
+            case SetTimer(timer=timer, at_ns=at_ns):
+                out.append(SetTimer(timer=self._raised(timer), at_ns=at_ns))
+            case CancelTimer(timer=timer):
+                out.append(CancelTimer(timer=self._raised(timer)))
+            case _:
+                out.append(effect)
+
+    def _raised(self, timer: Timer) -> Timer:
+        return timer._replace(layer=timer.layer + self._lower.depth)
+
+    def _raise_to_upper(self, delivery: Deliver, now_ns: int) -> list[Effect]:
+        try:
+            return self._upper.on_message(_message_inside(delivery), delivery.origin, now_ns)
+        except RemoteError as error:
+            # The lower core has done its part of the work: only the upper message is dropped, not the effects of the
+            # call.
+            return [Report(code=error.reason, member=delivery.origin, value=len(delivery.payload))]
+
+
+class _Work:
+    """Effects not yet worked off, each with the side it came from."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self) -> None:
+        self.queue: deque[tuple[bool, Effect]] = deque()
+
+    def lower(self, effects: list[Effect]) -> None:
+        self.queue.extend((False, effect) for effect in effects)
+
+    def upper(self, effects: list[Effect]) -> None:
+        self.queue.extend((True, effect) for effect in effects)
+
+
+def _submission(message: Message, target: int | None) -> Submission:
+    return Submission(payload=encode_message(message), inner=message.kind, flags=message.flags, target=target)
+
+
+def _message_inside(delivery: Deliver) -> Message:
+    if delivery.inner in LOCAL_KINDS and delivery.inner is not Kind.APPLICATION:
+        return Message(kind=delivery.inner, origin=delivery.origin, incarnation=delivery.incarnation, seq=delivery.seq)
+    message = decode_message(delivery.payload)
+    if (message.kind, message.origin, message.incarnation) != (delivery.inner, delivery.origin, delivery.incarnation):
+        raise RemoteError(DropReason.MALFORMED, "the inner message does not agree with the outer one")
+    return message

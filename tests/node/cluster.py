@@ -1,0 +1,382 @@
+"""A small deterministic network for tests: real cores, the real codec, virtual time, and faults on command.
+
+Everything that happens follows from the seed and from the verbs called: `submit`, `crash`, `restart`, `pause`,
+`resume`, `cut`, `heal`, `run`. `run` without an end works off every event there is and thereby proves silence: a core
+that keeps talking hits the limit of events.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from node.core import Core, Membership, Submission
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
+from node.errors import DropReason, RemoteError
+from node.trace import Stamp, decode_stamp, encode_stamp
+from node.wire import Flag, Kind, Message, decode_datagram, encode_datagram
+
+MILLISECOND = 1_000_000
+SECOND = 1_000 * MILLISECOND
+GROUP = 77
+
+Identity = tuple[int, int, int]
+"""(origin, incarnation, number) of an application message."""
+
+Build = Callable[[Membership, int], Core]
+"""A membership and a seed become a core."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """What every path from one member to another does to datagrams."""
+
+    delay_ns: int = 1 * MILLISECOND
+    jitter_ns: int = 0
+    """Uniform, on top of the delay; more than the gap between datagrams reorders them."""
+    loss_ratio: float = 0.0
+    duplicate_ratio: float = 0.0
+    corrupt_ratio: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Host:
+    """One incarnation of one member."""
+
+    membership: Membership
+    core: Core
+    is_up: bool = True
+    is_paused: bool = False
+    submitted: int = 0
+    queue: deque[bytes] = field(default_factory=deque)
+    delivered: list[Identity] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    news: list[tuple[Kind, int, int]] = field(default_factory=list)
+    timers: dict[Timer, int] = field(default_factory=dict)
+    transmissions: int = 0
+    waiting: list[tuple[str, object]] = field(default_factory=list)
+    """Inputs that came while paused."""
+    undelivered_bytes: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.queue and self.core.is_idle
+
+    def dropped(self, reason: DropReason) -> int:
+        """How often the core refused a message for `reason`."""
+        return sum(1 for report in self.reports if isinstance(report.code, DropReason) and report.code is reason)
+
+
+class Cluster:
+    """Members 0 to count-1, each in its first incarnation unless told otherwise."""
+
+    def __init__(self, count: int, build: Build, *, seed: int = 1, network: Network | None = None) -> None:
+        self.network = network if network is not None else Network()
+        self.seed = seed
+        self.now_ns = 0
+        self.sent: list[tuple[int, Message]] = []
+        """(transmitting member, message) of every Send and Multicast."""
+        self.datagrams = 0
+        self.malformed = 0
+        self.lose: Callable[[int, int, Message], bool] = lambda source, target, message: False
+        """(source, target, message) -> lose it. For scenarios by hand."""
+        self.submissions: list[Identity] = []
+        self._build = build
+        self._rng = Random(f"{seed}/network")
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        self._blocked: set[tuple[int, int]] = set()
+        self._digest = hashlib.sha256()
+        self.members = tuple(range(count))
+        self.hosts: dict[int, Host] = {}
+        self.past: list[Host] = []
+        """Incarnations that have ended."""
+        for member in self.members:
+            self._start(member, 1)
+
+    # Verbs.
+
+    def submit(self, member: int, count: int = 1, size: int = 24) -> None:
+        """The application of `member` asks to send `count` messages now."""
+        host = self.hosts[member]
+        assert host.is_up
+        for _ in range(count):
+            host.submitted += 1
+            stamp = Stamp(origin=member, incarnation=host.membership.incarnation, number=host.submitted)
+            self.submissions.append((stamp.origin, stamp.incarnation, stamp.number))
+            host.queue.append(encode_stamp(stamp) + bytes(size - 8))
+        self._push(host)
+
+    def submit_later(self, member: int, at_ns: int, count: int = 1) -> None:
+        """The same at an instant; nothing if the member is down by then."""
+
+        def act() -> None:
+            if self.hosts[member].is_up and not self.hosts[member].is_paused:
+                self.submit(member, count)
+
+        self.at(at_ns, act)
+
+    def crash(self, member: int) -> None:
+        host = self.hosts[member]
+        host.is_up = False
+        host.timers.clear()
+
+    def restart(self, member: int) -> None:
+        """A new incarnation; the old one ends if it has not."""
+        old = self.hosts[member]
+        self.crash(member)
+        self.past.append(old)
+        self._start(member, old.membership.incarnation + 1)
+
+    def pause(self, member: int) -> None:
+        self.hosts[member].is_paused = True
+
+    def resume(self, member: int) -> None:
+        """What came meanwhile comes now, timers that are due first or last as chance has it."""
+        host = self.hosts[member]
+        host.is_paused = False
+        waiting, host.waiting = host.waiting, []
+        timers = [entry for entry in waiting if entry[0] == "timer"]
+        datagrams = [entry for entry in waiting if entry[0] == "datagram"]
+        ordered = timers + datagrams if self._rng.random() < 0.5 else datagrams + timers
+        for kind, what in ordered:
+            if kind == "timer":
+                assert isinstance(what, tuple)
+                self._fire(host, Timer(*what))
+            else:
+                assert isinstance(what, bytes)
+                self._arrive(host, what)
+
+    def cut(self, *groups: Iterable[int]) -> None:
+        """Only members of one group reach each other."""
+        where = {member: index for index, group in enumerate(groups) for member in group}
+        self._blocked = {(a, b) for a in self.members for b in self.members if a != b and where.get(a) != where.get(b)}
+
+    def cut_path(self, source: int, target: int) -> None:
+        """One way only."""
+        self._blocked.add((source, target))
+
+    def heal(self) -> None:
+        self._blocked.clear()
+
+    def at(self, at_ns: int, act: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (max(at_ns, self.now_ns), self._order, act))
+
+    def run(self, for_ns: int | None = None, *, limit: int = 2_000_000) -> None:
+        """Virtual time passes: `for_ns`, or until nothing is left to happen."""
+        end_ns = None if for_ns is None else self.now_ns + for_ns
+        for _ in range(limit):
+            if not self._events or (end_ns is not None and self._events[0][0] > end_ns):
+                break
+            self.now_ns, _, act = heapq.heappop(self._events)
+            act()
+        else:
+            raise AssertionError(f"no silence after {limit} events (seed {self.seed})")
+        if end_ns is not None:
+            self.now_ns = end_ns
+
+    # What came of it.
+
+    def up(self) -> list[Host]:
+        return [host for host in self.hosts.values() if host.is_up]
+
+    def kinds(self, kind: Kind) -> list[Message]:
+        return [message for _, message in self.sent if message.kind is kind]
+
+    def transcript(self) -> str:
+        """A digest of every input and every effect of every core, in order."""
+        return self._digest.hexdigest()
+
+    # The host loop.
+
+    def _start(self, member: int, incarnation: int) -> None:
+        membership = Membership(member=member, members=self.members, incarnation=incarnation)
+        host = Host(membership=membership, core=self._build(membership, self.seed))
+        self.hosts[member] = host
+        self.at(self.now_ns, lambda: self._call(host, "start", lambda: host.core.on_start(self.now_ns)))
+
+    def _call(self, host: Host, what: str, handler: Callable[[], list[Effect]]) -> None:
+        if not host.is_up:
+            return
+        try:
+            effects = handler()
+        except RemoteError as error:
+            host.reports.append(Report(code=error.reason))
+            effects = []
+        who = (host.membership.member, host.membership.incarnation)
+        self._digest.update(f"{self.now_ns} {who} {what} {effects}\n".encode())
+        for effect in effects:
+            self._carry_out(host, effect)
+        self._push(host)
+
+    def _push(self, host: Host) -> None:
+        while host.queue and host.is_up and not host.is_paused and host.core.can_submit:
+            payload = host.queue.popleft()
+            submission = Submission(payload=payload)
+            effects = host.core.on_submit(submission, self.now_ns)
+            self._digest.update(f"{self.now_ns} submit {effects}\n".encode())
+            for effect in effects:
+                self._carry_out(host, effect)
+
+    def _carry_out(self, host: Host, effect: Effect) -> None:
+        match effect:
+            case Send(target=target, message=message):
+                self._transmit(host, (target,), message)
+            case Multicast(message=message):
+                self._transmit(host, host.membership.peers, message)
+            case SetTimer(timer=timer, at_ns=at_ns):
+                self._set_timer(host, timer, at_ns)
+            case CancelTimer(timer=timer):
+                host.timers.pop(timer, None)
+            case Deliver():
+                self._deliver(host, effect)
+            case Report():
+                host.reports.append(effect)
+            case Undo():
+                raise AssertionError("nobody undoes anything here")
+
+    def _deliver(self, host: Host, delivery: Deliver) -> None:
+        if delivery.inner is not Kind.APPLICATION:
+            host.news.append((delivery.inner, delivery.origin, delivery.incarnation))
+            return
+        stamp = decode_stamp(delivery.payload)
+        host.delivered.append((stamp.origin, stamp.incarnation, stamp.number))
+        host.payloads.append(delivery.payload)
+
+    def _set_timer(self, host: Host, timer: Timer, at_ns: int) -> None:
+        host.timers[timer] = at_ns
+
+        def act() -> None:
+            # The latest setting counts; an earlier one finds another instant here, or none.
+            if host.timers.get(timer) == at_ns and host.is_up:
+                del host.timers[timer]
+                if host.is_paused:
+                    host.waiting.append(("timer", tuple(timer)))
+                else:
+                    self._fire(host, timer)
+
+        self.at(at_ns, act)
+
+    def _fire(self, host: Host, timer: Timer) -> None:
+        self._call(host, f"timer {timer}", lambda: host.core.on_timer(timer, self.now_ns))
+
+    def _transmit(self, host: Host, targets: Sequence[int], message: Message) -> None:
+        source = host.membership.member
+        self.sent.append((source, message))
+        host.transmissions += 1
+        data = encode_datagram(
+            group=GROUP,
+            sender=source,
+            sender_incarnation=host.membership.incarnation,
+            transmission=host.transmissions,
+            message=message,
+        )
+        for target in targets:
+            self.datagrams += 1
+            if (source, target) in self._blocked or self.lose(source, target, message):
+                continue
+            if self._rng.random() < self.network.loss_ratio:
+                continue
+            for _ in range(2 if self._rng.random() < self.network.duplicate_ratio else 1):
+                self._carry(data, target)
+
+    def _carry(self, data: bytes, target: int) -> None:
+        network = self.network
+        if self._rng.random() < network.corrupt_ratio:
+            damaged = bytearray(data)
+            damaged[self._rng.randrange(4)] ^= 0xFF  # what a checksum would catch; here it shows in the envelope
+            data = bytes(damaged)
+        wait_ns = network.delay_ns + (self._rng.randint(0, network.jitter_ns) if network.jitter_ns else 0)
+        self.at(self.now_ns + wait_ns, lambda: self._arrive(self.hosts[target], data))
+
+    def _arrive(self, host: Host, data: bytes) -> None:
+        if not host.is_up:
+            return
+        if host.is_paused:
+            host.waiting.append(("datagram", data))
+            return
+        try:
+            envelope, message = decode_datagram(data, group=GROUP)
+        except RemoteError:
+            self.malformed += 1
+            return
+        call = lambda: host.core.on_message(message, envelope.sender, self.now_ns)  # noqa: E731
+        self._call(host, f"message {message} of {envelope.sender}", call)
+
+
+# Invariants. Each fails with the seed.
+
+
+def check_integrity(cluster: Cluster) -> None:
+    """Everybody delivers each message at most once, and only what was submitted."""
+    submitted = set(cluster.submissions)
+    for host in (*cluster.past, *cluster.hosts.values()):
+        assert len(host.delivered) == len(set(host.delivered)), f"delivered twice (seed {cluster.seed})"
+        assert submitted.issuperset(host.delivered), f"delivered what nobody sent (seed {cluster.seed})"
+
+
+def check_fifo(cluster: Cluster) -> None:
+    """Of each incarnation of each sender: consecutive numbers, from 1 unless the receiver joined later."""
+    for host in (*cluster.past, *cluster.hosts.values()):
+        last: dict[tuple[int, int], int] = {}
+        for origin, incarnation, number in host.delivered:
+            key = (origin, incarnation)
+            is_first_life = host.membership.incarnation == 1
+            expected = last.get(key, 0) + 1 if key in last or is_first_life else number
+            assert number == expected, (
+                f"member {host.membership.member} delivered {origin}/{incarnation}#{number} "
+                f"where #{expected} was next (seed {cluster.seed})"
+            )
+            last[key] = number
+
+
+def check_agreement(cluster: Cluster, members: Iterable[int]) -> None:
+    """`members`, all in their first incarnation and never expelled, delivered the same set."""
+    sets = {member: set(cluster.hosts[member].delivered) for member in members}
+    (first, reference), *others = sets.items()
+    for member, delivered in others:
+        difference = sorted(reference ^ delivered)[:5]
+        assert not difference, f"members {first} and {member} differ in {difference} (seed {cluster.seed})"
+
+
+def check_validity(cluster: Cluster, members: Iterable[int]) -> None:
+    """What those who live submitted, each of them delivered."""
+    members = list(members)
+    lives = {(member, cluster.hosts[member].membership.incarnation) for member in members}
+    wanted = {identity for identity in cluster.submissions if identity[:2] in lives}
+    for member in members:
+        if cluster.hosts[member].membership.incarnation == 1:
+            missing = sorted(wanted.difference(cluster.hosts[member].delivered))[:5]
+            assert not missing, f"member {member} misses {missing} (seed {cluster.seed})"
+
+
+def check_total_order(cluster: Cluster) -> None:
+    """Every message has the same predecessor wherever it is delivered, except as the first of a later incarnation."""
+    before: dict[Identity, Identity | None] = {}
+    for host in (*cluster.past, *cluster.hosts.values()):
+        previous: Identity | None = None
+        for position, identity in enumerate(host.delivered):
+            if position or host.membership.incarnation == 1:
+                known = before.setdefault(identity, previous)
+                assert known == previous, (
+                    f"member {host.membership.member} delivered {identity} after {previous}, "
+                    f"another after {known} (seed {cluster.seed})"
+                )
+            previous = identity
+
+
+def check_silence(cluster: Cluster) -> None:
+    """Nothing is left to happen, and everybody who is up says so; who was expelled may be left with requests."""
+    cluster.run(limit=300_000)
+    busy = [host.membership.member for host in cluster.up() if not host.core.is_idle or host.timers]
+    assert not busy, f"members {busy} are not idle (seed {cluster.seed})"
+
+
+def retransmissions(cluster: Cluster) -> int:
+    return sum(1 for _, message in cluster.sent if message.flags & Flag.RETRANSMISSION)
