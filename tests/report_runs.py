@@ -412,9 +412,19 @@ def _tables(path: Path, names: Sequence[str], faults: Sequence[Mapping[str, Any]
         inside = (t_s >= start) & (t_s < until)
         strain[inside] *= {"impair": 3.0, "pause": 1.4, "crash": 1.8, "cut": 6.0}[fault["kind"]]
         silent |= (t_s >= start + 0.4) & (t_s < start + 1.2) if fault["kind"] == "cut" else False
+    _fault_table(path, faults)
     _latency_series(path, t_s, strain, silent, random)
     _traffic_series(path, t_s, strain, random)
     _latency_cdf(path, names, random)
+
+
+def _fault_table(path: Path, faults: Sequence[Mapping[str, Any]]) -> None:
+    columns = ("id", "kind", "targets", "asked_ns", "issued_ns", "effective_ns")
+    frame = pd.DataFrame([{name: fault[name] for name in columns} for fault in faults])
+    frame["direction"] = [fault.get("direction") for fault in faults]
+    frame["parameters"] = [json.dumps(fault["parameters"]) for fault in faults]
+    frame["until_id"] = pd.array([fault["until_id"] for fault in faults], dtype="Int64")
+    frame.to_parquet(path / "faults.parquet", index=False)
 
 
 def _latency_series(path: Path, t_s: Any, strain: Any, silent: Any, random: np.random.Generator) -> None:
