@@ -240,13 +240,20 @@ class Fabric:
         return found
 
     def _remove_port(self, node: Node) -> None:
-        """Take away what a node's end left; its port may have gone with its namespace."""
-        replies = self.executor.exchange(Side.HOST, FABRIC, [netlink.get_links()], "look for old ports")
-        present = {link.index for link in netlink.links_in(replies)}
-        if node.port_ifindex in present:
+        """Take away what a node's end left; its port may have gone with its namespace, or go while we ask."""
+        if not self._has_port(node):
+            return
+        try:
             self.executor.exchange(
                 Side.HOST, FABRIC, [netlink.delete_link(node.port_ifindex)], f"remove the port of {node.name}"
             )
+        except FabricError:
+            if self._has_port(node):
+                raise
+
+    def _has_port(self, node: Node) -> bool:
+        replies = self.executor.exchange(Side.HOST, FABRIC, [netlink.get_links()], "look for old ports")
+        return node.port_ifindex in {link.index for link in netlink.links_in(replies)}
 
     # Helpers: changes.
 
