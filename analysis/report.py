@@ -37,6 +37,7 @@ from analysis.report_time import (
     traffic_series,
     windows_of,
 )
+from analysis.verdict import merge
 
 REPORT: Final = "report.html"
 
@@ -99,7 +100,7 @@ def _environment() -> Environment:
 def _context(run: RunFiles) -> dict[str, Any]:
     phases = phases_of(run.manifest)
     windows = windows_of(run, phases)
-    properties = report_rows.properties(run.summary)
+    conservation = report_rows.conservation(run.summary)
     return {
         "title": words.clean(run.manifest.get("experiment"), 80) or run.path.name,
         "question": words.clean(run.manifest.get("question"), 600),
@@ -109,11 +110,16 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "facts": report_rows.facts(run, phases),
         "sections": SECTIONS,
         "key_numbers": headline.key_numbers(run.summary),
-        "properties": properties,
+        "properties": report_rows.properties(run.summary),
         "expectations": report_rows.expectations(run.summary),
         "column_heads": report_rows.COLUMNS,
         "accuracy": report_rows.accuracy(run.summary, phases),
-        "conservation": report_rows.conservation(run.summary),
+        "conservation": conservation,
+        "causes": _causes(conservation),
+        "conserved": merge(row.verdict for row in conservation),
+        "conserved_in_short": report_rows.told(
+            [row.verdict for row in conservation], "port direction", "add up to what was offered"
+        ),
         "faults": report_rows.faults(windows),
         "has_faults": bool(windows),
         "directory": str(run.path.name),
@@ -123,6 +129,17 @@ def _context(run: RunFiles) -> dict[str, Any]:
         **_network(run, windows),
         **_provenance(run),
     }
+
+
+def _causes(rows: Sequence[report_rows.ConservationRow]) -> list[tuple[str, str]]:
+    """The columns of the conservation table that say anything: name and head."""
+    silent = ("0", words.MISSING)
+    always = ("offered", "arrived", "unexplained")
+    return [
+        (name, head)
+        for name, head in report_rows.CONSERVATION.items()
+        if name in always or any(row.counts[name] not in silent for row in rows)
+    ]
 
 
 def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) -> dict[str, Any]:

@@ -79,8 +79,7 @@ class ConservationRow:
 
     node: str
     direction: str
-    counts: Sequence[str]
-    unexplained: str
+    counts: Mapping[str, str]
     verdict: Verdict
 
 
@@ -134,23 +133,27 @@ COLUMNS: Final = {
 }
 """Of the accuracy table, in their order, with their heads."""
 
-CONSERVATION: Final = ("offered", "arrived", "dropped_delay_line", "dropped_queue", "dropped_cut")
+CONSERVATION: Final = {
+    "offered": "Offered",
+    "arrived": "= arrived",
+    "dropped_before": "+ lost before",
+    "dropped_delay_line": "+ lost (delay line)",
+    "dropped_queue": "+ overrun (queue)",
+    "dropped_cut": "+ cut",
+    "backlog": "+ waiting",
+    "unexplained": "+ unexplained",
+}
+"""Where frames can be, with the heads of the columns; `lost before`: at the ports of those who sent."""
 
 
 def accuracy(summary: Mapping[str, Any], phases: Phases) -> Accuracy:
     """The certificate. Its verdict is the worst of its rows; UNKNOWN without rows."""
     links = words.objects(summary.get("links"))
     rows = [_accuracy_row(link, phases) for link in links[:MAX_ROWS]]
-    counts = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
-    parts = [
-        f"{counts[Verdict.PASS]:,} of {words.plural(len(rows), 'interval')} as asked",
-        f"{counts[Verdict.FAIL]:,} not" if counts[Verdict.FAIL] else "",
-        f"{counts[Verdict.UNKNOWN]:,} cannot be told" if counts[Verdict.UNKNOWN] else "",
-    ]
     return Accuracy(
         rows=rows,
         columns=[name for name in COLUMNS if any(row.cells[name].asked for row in rows)],
-        sentence=", ".join(part for part in parts if part),
+        sentence=told([row.verdict for row in rows], "interval", "as asked"),
         verdict=merge(row.verdict for row in rows) if rows else Verdict.UNKNOWN,
         left_out=len(links) - len(rows),
     )
@@ -162,12 +165,21 @@ def conservation(summary: Mapping[str, Any]) -> list[ConservationRow]:
         ConservationRow(
             node=words.clean(entry.get("node"), 60),
             direction=_direction(entry),
-            counts=[words.count(entry.get(name)) for name in CONSERVATION],
-            unexplained=words.count(entry.get("unexplained")),
+            counts={name: words.count(entry.get(name)) for name in CONSERVATION},
             verdict=_explained(entry.get("unexplained")),
         )
         for entry in words.objects(summary.get("conservation"))[:MAX_ROWS]
     ]
+
+
+def told(verdicts: Sequence[Verdict], noun: str, well: str) -> str:
+    """`11 of 12 intervals as asked, 1 cannot be told`"""
+    parts = [
+        f"{verdicts.count(Verdict.PASS):,} of {words.plural(len(verdicts), noun)} {well}",
+        f"{verdicts.count(Verdict.FAIL):,} not" if Verdict.FAIL in verdicts else "",
+        f"{verdicts.count(Verdict.UNKNOWN):,} cannot be told" if Verdict.UNKNOWN in verdicts else "",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def properties(summary: Mapping[str, Any]) -> list[PropertyRow]:

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from analysis import headline, report_rows, words
+from analysis import headline, report_rows
 from analysis.report_time import phases_of
 from analysis.verdict import Verdict
 
@@ -105,12 +105,11 @@ def accuracy_line(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Te
     accuracy = report_rows.accuracy(summary, phases_of(manifest))
     if not accuracy.rows:
         return Text("network accuracy: not measured", "yellow")
-    rows = report_rows.conservation(summary)
-    explained = sum(row.verdict is Verdict.PASS for row in rows)
+    conserved = [row.verdict for row in report_rows.conservation(summary)]
     return Text.assemble(
         "network accuracy: ",
         mark(accuracy.verdict),
-        f"  {accuracy.sentence}; frames conserved at {explained:,} of {words.plural(len(rows), 'port direction')}",
+        f"  {accuracy.sentence}; frames: {report_rows.told(conserved, 'port direction', 'add up')}",
     )
 
 
