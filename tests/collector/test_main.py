@@ -100,7 +100,11 @@ def test_info_of_a_cut_off_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     ("data", "sentence"),
-    [(None, "No such file or directory"), (b"", "is empty"), (b"GIF89a", "is neither pcapng nor pcap")],
+    [
+        (None, "No such file or directory"),
+        (b"", "is empty; a capture begins with a section header"),
+        (b"GIF89a", "is neither pcapng nor pcap (it begins with 47494638)"),
+    ],
 )
 def test_info_of_what_is_no_capture(
     tmp_path: Path, data: bytes | None, sentence: str, capsys: pytest.CaptureFixture[str]
