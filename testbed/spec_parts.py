@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Protocol, get_type_hints
 
 from analysis.expression import Expression, ExpressionError, parse
 from node.errors import LocalError
@@ -31,8 +31,8 @@ class ProtocolEntry(Protocol):
     """What the loader needs to know of a protocol (`node.protocols.PROTOCOLS`)."""
 
     @property
-    def parameters(self) -> Collection[str]:
-        """Their names, with units (`heartbeat_ns`). In a mapping, a mapping behind a name is a block of parameters."""
+    def kind(self) -> type[Any]:
+        """The dataclass of its parameters, with units in the names (`heartbeat_ns`); a field may be one again."""
 
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         """LocalError when it cannot run so in a group of this size."""
@@ -46,7 +46,7 @@ def protocol(
     if name not in protocols:
         hint = did_you_mean(name, protocols) or f"; there are {', '.join(sorted(protocols))}"
         raise document.error(("protocol", "name"), f"no protocol is called {shown(name)}{hint}")
-    known = protocols[name].parameters
+    known = protocols[name].kind
     parameters = _parameters(raw.protocol.parameters, known, name, document, ("protocol", "parameters"))
     try:
         protocols[name].check(parameters, members=len(topology))
@@ -116,29 +116,31 @@ _PARAMETER_UNITS: Mapping[str, Callable[[object], int | float]] = {
 
 
 def _parameters(
-    given: Mapping[str, Parameter], known: Collection[str], where: str, document: Document, at: KeyPath
+    given: Mapping[str, Parameter], known: type[Any], where: str, document: Document, at: KeyPath
 ) -> Mapping[str, Parameter]:
-    """Parameters under the names that the protocol has for them; `known` may hold blocks of parameters again."""
-    spellings: dict[str, str] = {}
-    for name in known:
-        unit = next((suffix for suffix in _PARAMETER_UNITS if name.endswith(suffix)), "")
-        spellings[name.removesuffix(unit)] = name
+    """Parameters under the names that the dataclass `known` has for them."""
+    types = get_type_hints(known)
+    names = [one.name for one in fields(known) if one.init]
+    spellings = {name.removesuffix(_unit(name)): name for name in names}
     found: dict[str, Parameter] = {}
     for key, value in given.items():
         if key not in spellings:
             hint = did_you_mean(key, spellings) or f"; it has {', '.join(sorted(spellings)) or 'none'}"
             raise document.error((*at, key), f"{where} has no parameter {shown(key)}{hint}")
         name = spellings[key]
-        block = known[name] if isinstance(known, Mapping) else None
-        if isinstance(block, Mapping) != isinstance(value, Mapping):
-            expected = "a block of parameters" if isinstance(block, Mapping) else "a single value"
+        has_parameters = is_dataclass(types[name])
+        if has_parameters != isinstance(value, Mapping):
+            expected = "a block of parameters" if has_parameters else "a single value"
             raise document.error((*at, key), f"expected {expected}, got {shown(value)}")
         if isinstance(value, Mapping):
-            assert isinstance(block, Mapping)
-            found[name] = _parameters(value, block, f"{where}.{key}", document, (*at, key))
+            found[name] = _parameters(value, types[name], f"{where}.{key}", document, (*at, key))
         else:
-            found[name] = _in_base_units(name.removeprefix(key), value, document, (*at, key))
+            found[name] = _in_base_units(_unit(name), value, document, (*at, key))
     return found
+
+
+def _unit(name: str) -> str:
+    return next((suffix for suffix in _PARAMETER_UNITS if name.endswith(suffix)), "")
 
 
 def _in_base_units(unit: str, value: Parameter, document: Document, at: KeyPath) -> Parameter:

@@ -28,29 +28,42 @@ from topologies.model import Impairment
 from topologies.yaml_source import read
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class LowerParameters:
+    """Of a core below."""
+
+    window: int = 4
+    nack_delay_ns: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpperParameters:
+    """One parameter of each kind."""
+
+    window: int = 64
+    heartbeat_ns: int = 50_000_000
+    cautious: bool = False
+    backlog_bytes: int = 0
+    reliable: LowerParameters = field(default_factory=LowerParameters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoParameters:
+    """A protocol may have none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """A protocol, as far as the loader looks."""
 
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    kind: type[Any] = NoParameters
 
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         if parameters.get("window") == 0 or members < 2:
             raise LocalError("sample: the window must be larger")
 
 
-PROTOCOLS = {
-    "sequencer": Entry(
-        {
-            "window": 64,
-            "heartbeat_ns": 50_000_000,
-            "cautious": False,
-            "backlog_bytes": 0,
-            "reliable": {"window": 4, "nack_delay_ns": 0},
-        }
-    ),
-    "reliable": Entry(),
-}
+PROTOCOLS = {"sequencer": Entry(kind=UpperParameters), "reliable": Entry()}
 
 BASE = """\
 name: sample
