@@ -6,7 +6,7 @@ SHELL := bash
 
 BIN := .venv/bin
 SCRIPTS := scripts/setup scripts/docker scripts/common.sh .ci/run
-HOST_ONLY := not root and not uml and not docker and not spark and not browser
+HOST_ONLY := not root and not uml and not docker and not spark and not tshark and not browser
 PYTEST_ARGS ?=
 
 .PHONY: help testbed test test-fast lint format lock docker docker-stop notebook bench doctor down clean
@@ -21,7 +21,7 @@ testbed: ## run the quickstart experiment end to end (root) and write its report
 test: lint ## lint, then every test that can run here (root for all); says what could not run
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
-test-fast: ## the tests that need neither root nor User-Mode Linux, Docker, Java or a browser
+test-fast: ## the tests that need neither root nor User-Mode Linux, Docker, Java, Wireshark or a browser
 	@scripts/setup --tests
 	@$(BIN)/pytest -m "$(HOST_ONLY)" $(PYTEST_ARGS)
 

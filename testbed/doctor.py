@@ -35,6 +35,7 @@ TIMER_SAMPLES = 40
 TIMER_LATE_MAX_NS = 500_000
 """Half of the worst error that a delay of a certified link may have: nodes wake up by the same timers."""
 
+CAPTURE_PROGRAMS = ("tshark", "dumpcap", "capinfos", "tcpdump")
 BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
 DRIVERS = ("chromedriver", "chromium.chromedriver")
 
@@ -189,9 +190,10 @@ def check_clock() -> Check:
 
 
 def check_tshark() -> Check:
-    if shutil.which("tshark") is None:
-        detail = "not found: captures cannot be checked against Wireshark's own reading"
-        return Check(name="tshark", ok=False, detail=detail, remedy="install tshark", optional=True)
+    missing = [name for name in CAPTURE_PROGRAMS if shutil.which(name) is None]
+    if missing:
+        detail = f"{', '.join(missing)} not found: captures cannot be checked against other programs"
+        return Check(name="tshark", ok=False, detail=detail, remedy="install tshark and tcpdump", optional=True)
     return Check(name="tshark", ok=True, detail=_first_line(["tshark", "--version"]), optional=True)
 
 

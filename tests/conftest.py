@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 settings.register_profile("orderbed", deadline=None, print_blob=True)
 settings.load_profile("orderbed")
 
-ORDER = ("root", "docker", "uml", "spark", "browser")
+ORDER = ("tshark", "root", "docker", "uml", "spark", "browser")
 """Tests without a need come first, then these, so that a mistake shows after seconds and not after minutes."""
 
 TRUE_WORDS = ("1", "true", "yes")
@@ -33,6 +33,7 @@ def _probe(name: str) -> Check:
 
 
 PROBES: dict[str, Callable[[], Check]] = {
+    "tshark": lambda: _probe("check_tshark"),
     "root": lambda: _probe("check_namespaces"),
     "docker": lambda: _probe("check_docker"),
     "uml": lambda: _probe("check_guest"),

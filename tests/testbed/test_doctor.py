@@ -36,7 +36,7 @@ def test_all_probes_answer_quickly_and_each_failure_has_a_way_out() -> None:
 @pytest.mark.parametrize(
     ("probe", "remedy"),
     [
-        (doctor.check_tshark, "install tshark"),
+        (doctor.check_tshark, "install tshark and tcpdump"),
         (doctor.check_browser, "install chromium and chromium-driver"),
         (doctor.check_java, "install openjdk-17-jre-headless"),
         (doctor.check_guest, "install user-mode-linux"),
