@@ -11,17 +11,31 @@ from node.core import Core, Membership, random_for
 from node.errors import LocalError
 from node.parameters import from_mapping
 from node.protocols.reliable import ReliableCore, ReliableParameters
+from node.protocols.sequencer import SequencerCore, SequencerParameters
+from node.stack import Stack
+from node.wire import LOCAL_KINDS, Kind
 
 FIFO_PROMISES = ("validity", "agreement", "integrity", "fifo")
+TOTAL_ORDER_PROMISES = (*FIFO_PROMISES, "causal", "total_order")
+
+
+def _kinds_of(*layers: int) -> tuple[Kind, ...]:
+    """All kinds on the wire of the cores with these high half-bytes."""
+    return tuple(kind for kind in Kind if kind >> 4 in layers and kind not in LOCAL_KINDS)
+
+
+RELIABLE_KINDS = _kinds_of(1)
+SEQUENCER_KINDS = _kinds_of(1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolEntry:
-    """One protocol: its parameters' type, what it promises, and how the full stack is made."""
+    """One protocol: its parameters' type, what it promises, its messages, and how the full stack is made."""
 
     name: str
     kind: type[Any]
     promises: tuple[str, ...]
+    kinds: tuple[Kind, ...]
     make: Callable[[Membership, Any, Random], Core]
 
     @property
@@ -45,7 +59,27 @@ def _reliable(membership: Membership, parameters: ReliableParameters, rng: Rando
     return ReliableCore(membership=membership, parameters=parameters, rng=rng)
 
 
+def _sequencer(membership: Membership, parameters: SequencerParameters, rng: Random) -> Core:
+    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+    return Stack(lower=lower, upper=SequencerCore(membership=membership, parameters=parameters))
+
+
 PROTOCOLS: dict[str, ProtocolEntry] = {
     entry.name: entry
-    for entry in (ProtocolEntry(name="reliable", kind=ReliableParameters, promises=FIFO_PROMISES, make=_reliable),)
+    for entry in (
+        ProtocolEntry(
+            name="reliable",
+            kind=ReliableParameters,
+            promises=FIFO_PROMISES,
+            kinds=RELIABLE_KINDS,
+            make=_reliable,
+        ),
+        ProtocolEntry(
+            name="sequencer",
+            kind=SequencerParameters,
+            promises=TOTAL_ORDER_PROMISES,
+            kinds=SEQUENCER_KINDS,
+            make=_sequencer,
+        ),
+    )
 }

@@ -17,6 +17,7 @@ from random import Random
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import DropReason, RemoteError
+from node.protocols.reliable import ReliableReport
 from node.trace import Stamp, decode_stamp, encode_stamp
 from node.wire import Flag, Kind, Message, decode_datagram, encode_datagram
 
@@ -61,11 +62,14 @@ class Host:
     transmissions: int = 0
     waiting: list[tuple[str, object]] = field(default_factory=list)
     """Inputs that came while paused."""
-    undelivered_bytes: int = 0
 
     @property
     def is_idle(self) -> bool:
         return not self.queue and self.core.is_idle
+
+    @property
+    def is_expelled(self) -> bool:
+        return any(report.code == ReliableReport.EXPELLED for report in self.reports)
 
     def dropped(self, reason: DropReason) -> int:
         """How often the core refused a message for `reason`."""
@@ -185,6 +189,10 @@ class Cluster:
 
     def up(self) -> list[Host]:
         return [host for host in self.hosts.values() if host.is_up]
+
+    def survivors(self) -> list[Host]:
+        """Up, and not expelled."""
+        return [host for host in self.up() if not host.is_expelled]
 
     def kinds(self, kind: Kind) -> list[Message]:
         return [message for _, message in self.sent if message.kind is kind]
@@ -357,9 +365,11 @@ def check_validity(cluster: Cluster, members: Iterable[int]) -> None:
 
 
 def check_total_order(cluster: Cluster) -> None:
-    """Every message has the same predecessor wherever it is delivered, except as the first of a later incarnation."""
+    """Every message has the same predecessor at all who lived on, except as the first of a later incarnation; and
+    nobody, dead or alive, delivered two messages in another order than anybody else.
+    """
     before: dict[Identity, Identity | None] = {}
-    for host in (*cluster.past, *cluster.hosts.values()):
+    for host in cluster.survivors():
         previous: Identity | None = None
         for position, identity in enumerate(host.delivered):
             if position or host.membership.incarnation == 1:
@@ -369,12 +379,26 @@ def check_total_order(cluster: Cluster) -> None:
                     f"another after {known} (seed {cluster.seed})"
                 )
             previous = identity
+    check_pairwise_order(cluster)
+
+
+def check_pairwise_order(cluster: Cluster) -> None:
+    """What two members both delivered, they delivered in the same order."""
+    hosts = (*cluster.past, *cluster.hosts.values())
+    for host in hosts:
+        rank = {identity: position for position, identity in enumerate(host.delivered)}
+        for other in hosts:
+            ranks = [rank[identity] for identity in other.delivered if identity in rank]
+            assert ranks == sorted(ranks), (
+                f"members {host.membership.member} and {other.membership.member} "
+                f"delivered in different orders (seed {cluster.seed})"
+            )
 
 
 def check_silence(cluster: Cluster) -> None:
-    """Nothing is left to happen, and everybody who is up says so; who was expelled may be left with requests."""
+    """Nothing is left to happen, and everybody who lived on says so."""
     cluster.run(limit=300_000)
-    busy = [host.membership.member for host in cluster.up() if not host.core.is_idle or host.timers]
+    busy = [host.membership.member for host in cluster.survivors() if not host.is_idle or host.timers]
     assert not busy, f"members {busy} are not idle (seed {cluster.seed})"
 
 
