@@ -184,8 +184,9 @@ class Bed:
         return self._fabric.bus_counters()
 
     def readback(self) -> dict[str, Any]:
-        """Every queueing discipline of ours as the kernel has it now."""
-        return self._fabric.readback()
+        """Every queueing discipline of ours as the kernel has it now, and how a guest kernel is scheduled."""
+        found = self._fabric.readback()
+        return found if self._guest is None else found | {"guest_scheduling": self._guest.scheduling}
 
     def infrastructure_drops(self) -> dict[str, int]:
         """Frames lost where none must be lost (taps, port devices); anything but empty makes the run's numbers
@@ -223,6 +224,7 @@ def _make(
     fabric = Fabric(topology, choice.picked, {Side.HOST: keeper, Side.CARRIER: keeper}, seed=seed)
     guest = None
     started = time.monotonic()
+    carrier_steps = plan.plan_carrier(topology, choice.picked)  # before anything boots: it may be refused
     if choice.picked is Kernel.UML:
         on_progress(f"booting User-Mode Linux {choice.guest_linux}")
         guest = Guest.boot(keeper, find_guest_kernel(), len(topology), log_dir / "guest.log")
@@ -230,7 +232,7 @@ def _make(
         guest.await_ready()
         fabric.executor.set_link(Side.CARRIER, guest)
     on_progress(f"building {len(topology.partitions)} partitions with {len(topology)} ports")
-    fabric.executor.run(plan.plan_carrier(topology, choice.picked))
+    fabric.executor.run(carrier_steps)
     fabric.start_counting()
     on_progress(f"network ready after {time.monotonic() - started:.1f} s")
     return Bed(topology, choice, keeper, fabric, guest)

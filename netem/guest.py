@@ -108,7 +108,9 @@ class Guest:
         with theirs, log_path.open("wb") as log, Path(os.devnull).open("rb") as nothing:
             descriptors = [nothing.fileno(), log.fileno(), log.fileno(), theirs.fileno()]
             try:
-                process = keeper.spawn(_command_line(kernel, ports), {"HOME": str(GUEST_MEMORY)}, descriptors)
+                environment = {"HOME": str(GUEST_MEMORY)}
+                # urgent: measured under load, 99 of 100 frames are late by 0.2 ms instead of 8 to 20 ms
+                process = keeper.spawn(_command_line(kernel, ports), environment, descriptors, urgent=True)
             except FabricError:
                 ours.close()
                 raise
@@ -117,6 +119,11 @@ class Guest:
     @property
     def pid_in_bed(self) -> int:
         return self._process.pid_in_bed
+
+    @property
+    def scheduling(self) -> str:
+        """How the host's kernel schedules the guest: `real time` or `nice N`."""
+        return self._process.scheduling
 
     def await_ready(self) -> None:
         """Wait until its init answers, then load the modules. Raises FabricError with the last lines of its console."""

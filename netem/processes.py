@@ -84,16 +84,17 @@ class KeeperLink:
         *,
         namespace: str = FABRIC,
         isolated: bool = False,
+        urgent: bool = False,
         directory: Path | None = None,
     ) -> Process:
         """Start a program in a namespace that the keeper holds; `descriptors` become its 0, 1, 2, …
 
-        `isolated`: in a PID and mount namespace of its own, without capabilities. Raises FabricError when it cannot
-        start.
+        `urgent`: scheduled before ordinary processes. `isolated`: in a PID and mount namespace of its own, without
+        capabilities. Raises FabricError when it cannot start.
         """
         reply, received = self.ask(
             "spawn", descriptors, step="starting a process", argv=list(argv), environment=dict(environment),
-            namespace=namespace, isolated=isolated, directory=str(directory or Path.cwd()),
+            namespace=namespace, isolated=isolated, urgent=urgent, directory=str(directory or Path.cwd()),
         )  # fmt: skip
         return Process(self, reply["pid"], received[0], argv[0])
 
@@ -150,6 +151,12 @@ class Process:
         code = self.poll()
         assert code is not None, "the pidfd said that it has ended"
         return code
+
+    @property
+    def scheduling(self) -> str:
+        """How the host's kernel schedules it: `real time` or `nice N`."""
+        text: str = self._keeper.ask("scheduling", step=f"looking at {self.program}", pid=self._pid)[0]["scheduling"]
+        return text
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; none is sent to a process that has ended."""

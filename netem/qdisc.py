@@ -324,13 +324,10 @@ def _delay_line_of(impairment: Impairment) -> NetemSettings:
 def _gilbert_elliott(loss_ratio: float, burst_frames: float) -> tuple[int, int]:
     """Transition probabilities of the simple Gilbert model: every frame is lost in the bad state, none in the good one.
 
-    Mean burst 1/r, stationary loss p/(p + r). Raises ValueError when so much loss cannot come in bursts so short.
+    Mean burst 1/r, stationary loss p/(p + r). That p is a probability, the impairment has checked but for rounding.
     """
     bad_to_good = 1.0 / burst_frames
-    good_to_bad = loss_ratio * bad_to_good / (1.0 - loss_ratio)
-    if good_to_bad > 1.0:
-        least = loss_ratio / (1.0 - loss_ratio)
-        raise ValueError(f"a loss of {loss_ratio:.1%} needs bursts of at least {least:.1f} frames, not {burst_frames}")
+    good_to_bad = min(1.0, loss_ratio * bad_to_good / (1.0 - loss_ratio))
     return _probability(good_to_bad), _probability(bad_to_good)
 
 

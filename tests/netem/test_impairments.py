@@ -1,0 +1,258 @@
+"""What impairments do to frames, measured on real wires: one bed of three nodes and a guest, shared by all tests here.
+
+Sender and receivers are sockets of this process in the nodes' namespaces, and receive times are the kernel's: delays
+are those of the wire, whatever this process does meanwhile. Bounds are those that the project promises (README), except
+that high quantiles leave room for a machine that others use at the same time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from netem.bed import Bed, KernelWish
+from tests.netem.network import Arrival, Group, counts, gather, quantile_ms, since, stream, topology
+from topologies.model import CLEAR, MULTICAST_GROUP, Direction, Distribution, Impairment
+
+pytestmark = [pytest.mark.root, pytest.mark.uml]
+
+TO, FROM = Direction.TO_NODE, Direction.FROM_NODE
+SENDER, RECEIVER, OTHER = "p1/n1", "p1/n2", "p1/n3"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with Bed.open(topology(3), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("bed")) as bed:
+        group = gather(bed)
+        yield group
+        group.close()
+
+
+@pytest.fixture
+def group(shared: Group) -> Iterator[Group]:
+    """The shared bed, clear before and after, and sound after: nothing was lost but by impairments."""
+    yield shared
+    for node, direction in itertools.product(shared.members, Direction):
+        shared.bed.impair(node, direction, CLEAR)
+    assert shared.bed.infrastructure_drops() == {}
+    assert shared.bed.failure() is None
+
+
+def unicast(group: Group, count: int, rate: float, size: int = 64) -> list[Arrival]:
+    receiver = group[RECEIVER]
+    return stream(group[SENDER], receiver.node.ip, [receiver], count=count, rate=rate, size=size)[0]
+
+
+def impair(group: Group, name: str, direction: Direction, impairment: Impairment) -> None:
+    group.bed.impair(group[name].node.name, direction, impairment)
+
+
+@pytest.mark.parametrize(("name", "direction"), [(RECEIVER, TO), (SENDER, FROM)])
+def test_delay_is_what_was_asked(group: Group, name: str, direction: Direction) -> None:
+    impair(group, name, direction, Impairment(delay_ns=5_000_000))
+    arrivals = unicast(group, 1000, 400)
+    assert len(arrivals) == 1000
+    assert min(arrival.delay_ns for arrival in arrivals) >= 5_000_000
+    assert 5.0 <= quantile_ms(arrivals, 0.5) <= 5.3
+    assert quantile_ms(arrivals, 0.99) <= 6.0
+
+
+def test_without_impairment_the_wire_is_fast_and_loses_nothing(group: Group) -> None:
+    arrivals = unicast(group, 2000, 1000)
+    assert [arrival.number for arrival in arrivals] == list(range(2000))
+    assert quantile_ms(arrivals, 0.5) < 0.15
+
+
+def test_multicast_reaches_each_with_its_own_delay(group: Group) -> None:
+    impair(group, RECEIVER, TO, Impairment(delay_ns=10_000_000))
+    impair(group, OTHER, TO, Impairment(delay_ns=20_000_000))
+    receivers = [group[RECEIVER], group[OTHER]]
+    near, far = stream(group[SENDER], MULTICAST_GROUP, receivers, count=300, rate=300)
+    assert len(near) == len(far) == 300
+    assert quantile_ms(near, 0.5) == pytest.approx(10.15, abs=0.15)
+    assert quantile_ms(far, 0.5) == pytest.approx(20.15, abs=0.15)
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.1])
+def test_loss_lies_in_its_99_percent_confidence_interval(group: Group, ratio: float) -> None:
+    impair(group, RECEIVER, TO, Impairment(loss_ratio=ratio))
+    before = counts(group, RECEIVER, TO)
+    count = 30_000
+    arrivals = unicast(group, count, 12_000)
+    lost = count - len(arrivals)
+    assert since(before, counts(group, RECEIVER, TO)) == {
+        "sent": len(arrivals), "delay_line": lost, "queue": 0, "cut": 0, "backlog": 0,
+    }  # fmt: skip
+    assert lost / count == pytest.approx(ratio, abs=2.576 * math.sqrt(ratio * (1 - ratio) / count))
+
+
+def test_bursty_loss_has_its_ratio_and_its_mean_burst(group: Group) -> None:
+    impair(group, RECEIVER, TO, Impairment(loss_ratio=0.1, loss_burst_frames=5.0))
+    count = 40_000
+    arrived = {arrival.number for arrival in unicast(group, count, 12_000)}
+    bursts = [
+        sum(1 for _ in run) for lost, run in itertools.groupby(number not in arrived for number in range(count)) if lost
+    ]
+    # Lengths are geometric with mean 5: deviation sqrt(20) each; some 800 bursts; four deviations of their mean.
+    assert statistics.mean(bursts) == pytest.approx(5.0, abs=4 * math.sqrt(20 / len(bursts)))
+    assert sum(bursts) / count == pytest.approx(0.1, abs=0.02)
+
+
+def test_duplicates_arrive_twice_and_are_counted_as_sent(group: Group) -> None:
+    impair(group, RECEIVER, TO, Impairment(duplicate_ratio=0.2))
+    before = counts(group, RECEIVER, TO)
+    arrivals = unicast(group, 4000, 4000)
+    extra = len(arrivals) - 4000
+    assert len({arrival.number for arrival in arrivals}) == 4000
+    assert extra == pytest.approx(800, abs=4 * math.sqrt(4000 * 0.2 * 0.8))
+    assert since(before, counts(group, RECEIVER, TO))["sent"] == len(arrivals)
+
+
+def test_reordered_frames_skip_the_delay(group: Group) -> None:
+    impair(group, RECEIVER, TO, Impairment(delay_ns=20_000_000, reorder_ratio=0.25))
+    arrivals = unicast(group, 1000, 500)
+    early = [arrival for arrival in arrivals if arrival.delay_ns < 10_000_000]
+    assert len(arrivals) == 1000
+    assert len(early) == pytest.approx(250, abs=4 * math.sqrt(1000 * 0.25 * 0.75))
+    assert [arrival.number for arrival in arrivals] != sorted(arrival.number for arrival in arrivals)
+
+
+def test_corrupt_frames_reach_the_node_which_refuses_them(group: Group) -> None:
+    """One bit somewhere in the frame is wrong: the switch sent all, the receiver's checks (UDP, IP, MAC) drop them."""
+    impair(group, RECEIVER, TO, Impairment(corrupt_ratio=0.5))
+    before = counts(group, RECEIVER, TO)
+    arrivals = unicast(group, 1000, 1000, size=1000)
+    assert since(before, counts(group, RECEIVER, TO))["sent"] == 1000
+    assert len(arrivals) == pytest.approx(500, abs=70)
+
+
+@pytest.mark.parametrize("distribution", list(Distribution))
+def test_jitter_has_its_shape(group: Group, distribution: Distribution) -> None:
+    delay, jitter = 30.0, 6.0
+    impair(group, RECEIVER, TO, Impairment(delay_ns=30_000_000, jitter_ns=6_000_000, distribution=distribution))
+    arrivals = unicast(group, 2000, 800)
+    assert len(arrivals) == 2000
+    median, tail = {
+        Distribution.UNIFORM: (0.0, 0.8),
+        Distribution.NORMAL: (0.0, 1.28),
+        Distribution.PARETO: (-0.32, 0.87),
+        Distribution.PARETONORMAL: (-0.24, 0.97),
+    }[distribution]
+    assert quantile_ms(arrivals, 0.5) == pytest.approx(delay + median * jitter, abs=0.7)
+    assert quantile_ms(arrivals, 0.9) == pytest.approx(delay + tail * jitter, abs=1.3)
+
+
+def test_jitter_goes_when_it_is_taken_away(group: Group) -> None:
+    """netem keeps a table that it was given; with no jitter the table must not matter."""
+    impair(group, RECEIVER, TO, Impairment(delay_ns=9_000_000, jitter_ns=5_000_000, distribution=Distribution.PARETO))
+    impair(group, RECEIVER, TO, Impairment(delay_ns=9_000_000))
+    arrivals = unicast(group, 300, 300)
+    assert quantile_ms(arrivals, 0.05) >= 9.0
+    assert quantile_ms(arrivals, 0.5) <= 9.3
+
+
+@pytest.mark.parametrize("rate_bps", [2_000_000, 20_000_000])
+def test_rate_is_what_was_asked(group: Group, rate_bps: int) -> None:
+    """Frames come at twice the rate; what arrives, after the first bucketful, comes at the rate."""
+    impair(group, RECEIVER, TO, Impairment(rate_bps=rate_bps, queue_frames=100))
+    frame_bits = (1000 + 42) * 8
+    count = int(2 * rate_bps / frame_bits * 1.5)
+    arrivals = unicast(group, count, 2 * rate_bps / frame_bits, size=1000)
+    spacing = 1e9 * frame_bits / (2 * rate_bps)
+    arrival_ns = [arrival.number * spacing + arrival.delay_ns for arrival in arrivals]
+    busy_ns = arrival_ns[-1] - arrival_ns[0]
+    assert (len(arrivals) - 1) * frame_bits / busy_ns * 1e9 == pytest.approx(rate_bps, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "narrow"),
+    [
+        (RECEIVER, TO, Impairment(delay_ns=5_000_000, rate_bps=5_000_000, queue_frames=20)),
+        (RECEIVER, TO, Impairment(delay_ns=5_000_000, rate_bps=5_000_000, queue_bytes=20 * 1042)),
+        (SENDER, FROM, Impairment(delay_ns=5_000_000, rate_bps=5_000_000, queue_frames=20)),
+    ],
+)
+def test_an_overrun_drops_exactly_what_its_counters_say(
+    group: Group, name: str, direction: Direction, narrow: Impairment
+) -> None:
+    impair(group, name, direction, narrow)
+    before = counts(group, name, direction)
+    count = 1500
+    arrivals = unicast(group, count, 800, size=1000)
+    found = since(before, counts(group, name, direction))
+    assert found == {
+        "sent": len(arrivals), "delay_line": 0, "queue": count - len(arrivals), "cut": 0, "backlog": 0,
+    }  # fmt: skip
+    assert found["queue"] > 300
+    # 20 frames wait in front of each that gets in: 20 * 1042 bytes at 5 Mbit/s are 33.3 ms, after 5 ms on the line.
+    assert quantile_ms(arrivals, 0.5) == pytest.approx(5 + 33.3, abs=2.0)
+    assert quantile_ms(arrivals, 0.99) < 5 + 33.3 + 6
+
+
+def test_the_delay_line_takes_no_room_in_the_queue(group: Group) -> None:
+    """100 frames on a line of 200 ms, a queue of 5 frames: with one limit for both, most would be lost."""
+    impair(group, RECEIVER, TO, Impairment(delay_ns=200_000_000, rate_bps=50_000_000, queue_frames=5))
+    arrivals = unicast(group, 500, 500, size=1000)
+    assert len(arrivals) == 500
+    assert quantile_ms(arrivals, 0.5) == pytest.approx(200.2, abs=0.6)
+
+
+def test_a_change_during_traffic_loses_nothing(group: Group) -> None:
+    """Thirty full changes while frames flow: delays follow, no frame is dropped or held back."""
+    receiver = group[RECEIVER].node.name
+    stop = threading.Event()
+    made = []
+
+    def change() -> None:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            delay_ns = (2 + number % 2 * 6) * 1_000_000
+            made.append(group.bed.impair(receiver, TO, Impairment(delay_ns=delay_ns)))
+
+    changer = threading.Thread(target=change)
+    changer.start()
+    arrivals = unicast(group, 2000, 1000)
+    stop.set()
+    changer.join()
+    assert len(made) > 30
+    assert sorted(arrival.number for arrival in arrivals) == list(range(2000))
+    assert 2.0 <= quantile_ms(arrivals, 0.1) < 4.0
+    assert 8.0 <= quantile_ms(arrivals, 0.9) < 10.0
+
+
+def test_a_queue_that_changes_its_unit_counts_what_it_lost(group: Group) -> None:
+    """Frames to bytes takes a new queue; those that waited in the old one are counted as the queue's drops."""
+    impair(group, RECEIVER, TO, Impairment(rate_bps=400_000, queue_frames=500))
+    before = counts(group, RECEIVER, TO)
+    receiver = group[RECEIVER]
+    changer = threading.Timer(
+        0.4, impair, (group, RECEIVER, TO, Impairment(rate_bps=50_000_000, queue_bytes=1_000_000))
+    )
+    changer.start()
+    arrivals = stream(group[SENDER], receiver.node.ip, [receiver], count=400, rate=500, size=1000)[0]
+    changer.join()
+    found = since(before, counts(group, RECEIVER, TO))
+    assert found["queue"] > 0
+    assert found["sent"] == len(arrivals)
+    assert found["sent"] + found["queue"] + found["delay_line"] == 400
+
+
+def test_both_directions_add_up(group: Group) -> None:
+    impair(group, SENDER, FROM, Impairment(delay_ns=4_000_000))
+    impair(group, RECEIVER, TO, Impairment(delay_ns=6_000_000))
+    assert quantile_ms(unicast(group, 300, 300), 0.5) == pytest.approx(10.2, abs=0.2)
+
+
+def test_two_thousand_multicasts_a_second_keep_their_delay(group: Group) -> None:
+    for name in (RECEIVER, OTHER):
+        impair(group, name, TO, Impairment(delay_ns=5_000_000))
+    receivers = [group[RECEIVER], group[OTHER]]
+    for arrivals in stream(group[SENDER], MULTICAST_GROUP, receivers, count=4000, rate=2000, size=200):
+        assert len(arrivals) == 4000
+        assert quantile_ms(arrivals, 0.5) <= 5.3
