@@ -1,7 +1,8 @@
 """The plots of the report, as SVG of our own: crisp, themable by classes, readable without a script.
 
 Every picture over time exists twice, wide and narrow, since a scaled-down one cannot be read on a phone; the style
-sheet shows the one that fits. Times are seconds since the workload began, latencies milliseconds.
+sheet shows the one that fits. Times are seconds since the workload began, latencies milliseconds. Windows are those
+of faults that last.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from analysis.svg import Scale
 
 LOGARITHMIC_FROM: Final = 20.0
 """A latency axis is logarithmic when its values span more than this factor."""
+
+MAX_TOLD_WINDOWS: Final = 24
+"""With more faults their bars bear numbers only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +108,15 @@ def fault_lanes(windows: Sequence[FaultWindow], phases: Phases, end_s: float, *,
     `ticks` for when no plot with a time axis follows.
     """
     surface = frame(end_s, 0.0, narrow=narrow)
-    placed = [window for window in windows if window.lasts and window.effective_s is not None]
-    rows = _packed([_extent(window, surface) for window in placed])
+    placed = [window for window in windows if window.effective_s is not None]
+    labels = [_label(window, surface, brief=len(placed) > MAX_TOLD_WINDOWS) for window in placed]
+    rows = _packed([_extent(*both, surface) for both in zip(placed, labels, strict=True)])
     pitch = 26.0
     height = pitch * (max(rows, default=0) + 1) + 10
     surface = replace(surface, height=height + (20 if ticks else 0), top=0.0, bottom=24.0 if ticks else 4.0)
-    bars = [_lane(window, row * pitch + 6, surface) for window, row in zip(placed, rows, strict=True)]
+    bars = [
+        _lane(window, label, row * pitch + 6, surface) for window, label, row in zip(placed, labels, rows, strict=True)
+    ]
     return _over_time(
         surface,
         "faults",
@@ -185,7 +192,7 @@ def _shades(surface: Frame, windows: Sequence[FaultWindow], phases: Phases) -> M
     """Fault windows behind a plot, and the moments when the workload ended and everything was delivered."""
     parts = []
     for window in windows:
-        if not window.lasts or window.effective_s is None:
+        if window.effective_s is None:
             continue
         left, right = _span(window, surface)
         parts.append(svg.rect(left, 0, max(right - left, 1.5), surface.floor, f"shade {kind_class(window)}"))
@@ -204,9 +211,9 @@ def _phase_lines(surface: Frame, phases: Phases, *, labelled: bool) -> Iterable[
             yield svg.text(x - 4, 11, label, "phase-label", "end")
 
 
-def _lane(window: FaultWindow, top: float, surface: Frame) -> Markup:
+def _lane(window: FaultWindow, label: tuple[float, str], top: float, surface: Frame) -> Markup:
     left, right = _span(window, surface)
-    label_left, label = _label(window, surface)
+    label_left, told = label
     asked = window.asked_s if window.asked_s is not None else window.effective_s
     x_asked = surface.x(asked or 0.0)
     return svg.group(
@@ -215,15 +222,15 @@ def _lane(window: FaultWindow, top: float, surface: Frame) -> Markup:
         svg.rect(left, top, 3, 18, f"bar-start {kind_class(window)}"),
         svg.line(x_asked, top + 9, left, top + 9, f"asked-line {kind_class(window)}"),
         svg.circle(x_asked, top + 9, 3.5, f"asked {kind_class(window)}"),
-        svg.text(label_left, top + 13, label, f"lane-label{' moved' if label_left < left else ''}"),
+        svg.text(label_left, top + 13, told, f"lane-label{' moved' if label_left < left else ''}"),
         class_="lane",
     )
 
 
-def _label(window: FaultWindow, surface: Frame) -> tuple[float, str]:
+def _label(window: FaultWindow, surface: Frame, *, brief: bool) -> tuple[float, str]:
     """Where the label begins and what it says: right of the bar's start, moved left when it would leave the picture."""
-    label = f"#{window.number} {window.what}"
-    if not surface.narrow:
+    label = f"#{window.number}" if brief else f"#{window.number} {window.what}"
+    if not surface.narrow and not brief:
         late = window.late_ms
         label += f" · {window.where}" if window.where else ""
         label += f" · in effect {late:+.0f} ms" if late is not None else ""
@@ -237,10 +244,10 @@ _CHARACTER = 7.0
 """Room for one character of a lane's label."""
 
 
-def _extent(window: FaultWindow, surface: Frame) -> tuple[float, float]:
+def _extent(window: FaultWindow, label: tuple[float, str], surface: Frame) -> tuple[float, float]:
     left, right = _span(window, surface)
-    label_left, label = _label(window, surface)
-    return min(left, label_left) - 4, max(right, label_left + len(label) * _CHARACTER) + 4
+    label_left, told = label
+    return min(left, label_left) - 4, max(right, label_left + len(told) * _CHARACTER) + 4
 
 
 def _packed(extents: Sequence[tuple[float, float]]) -> list[int]:
@@ -266,15 +273,14 @@ def kind_class(window: FaultWindow) -> str:
 
 def _windows_in_words(windows: Sequence[FaultWindow]) -> str:
     """For those who do not see the picture."""
-    lasting = [window for window in windows if window.lasts]
-    if not lasting:
+    if not windows:
         return "No faults."
     parts = [
         f"#{window.number} {window.what} {window.where} from {words.seconds(window.effective_s, 1)} "
         f"to {words.seconds(window.until_s, 1) if window.until_s is not None else 'the end'}"
-        for window in lasting[:12]
+        for window in windows[:12]
     ]
-    return f"Faults: {'; '.join(parts)}{' …' if len(lasting) > 12 else ''}."
+    return f"Faults: {'; '.join(parts)}{' …' if len(windows) > 12 else ''}."
 
 
 def _points(series: Series, name: str) -> Iterable[tuple[float, float]]:

@@ -32,7 +32,9 @@ from analysis.report_time import (
     Phases,
     Series,
     axis_end_s,
+    is_everybody,
     latency_series,
+    node_names,
     phases_of,
     traffic_series,
     windows_of,
@@ -124,7 +126,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "has_faults": bool(windows),
         "directory": str(run.path.name),
         "classes": CLASSES,
-        **_over_time(run, phases, windows[:MAX_WINDOWS]),
+        **_over_time(run, phases, [window for window in windows if window.lasts]),
         **_members(run),
         **_network(run, windows),
         **_provenance(run),
@@ -144,6 +146,7 @@ def _causes(rows: Sequence[report_rows.ConservationRow]) -> list[tuple[str, str]
 
 def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) -> dict[str, Any]:
     """The plots over time, and their data for the script."""
+    windows, unshown = windows[:MAX_WINDOWS], max(len(windows) - MAX_WINDOWS, 0)
     latency, traffic = latency_series(run.latency), traffic_series(run.traffic)
     end_s = axis_end_s(phases, (latency, traffic), windows)
     bare = not len(latency) and not len(traffic)
@@ -159,10 +162,11 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
         surface = plot.frame(end_s, 200 if narrow else 210, narrow=narrow)
         return plot.traffic_over_time(traffic, windows, phases, surface)
 
-    placed = any(window.lasts and window.effective_s is not None for window in windows)
+    placed = any(window.effective_s is not None for window in windows)
     return {
         "bin": words.milliseconds(latency.step_s * 1000),
         "merged": latency.merged,
+        "unshown": unshown,
         "lanes": _pair(lanes) if placed else None,
         "latency": _pair(latency_plot) if len(latency) else None,
         "traffic": _pair(traffic_plot) if len(traffic) else None,
@@ -170,7 +174,7 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
             "latency": _plain(latency),
             "traffic": _plain(traffic),
             "classes": CLASSES,
-            "faults": [_fault_data(window, end_s) for window in windows if window.lasts],
+            "faults": [_fault_data(window, end_s) for window in windows],
         },
     }
 
@@ -229,9 +233,9 @@ def _network(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, Any]:
     topology = run.topology
     if topology is None:
         return {"topology": None, "legend": [], "links": [], "network_note": ""}
-    faulted = _faulted(run.faults, windows)
+    faulted = _faulted(run, windows)
     note = words.clean(topology.description)
-    if faulted and len(faulted) < len(topology):
+    if faulted:
         note = f"{note} A coloured rim: a fault of this run hit the node.".strip()
     return {
         "topology": _pair(lambda narrow: draw.topology_drawing(topology, faulted, narrow=narrow)),
@@ -241,12 +245,14 @@ def _network(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, Any]:
     }
 
 
-def _faulted(faults: Sequence[Mapping[str, Any]], windows: Sequence[FaultWindow]) -> dict[str, str]:
-    """Class of the first lasting fault that hit each node. A cut hits everybody, which shows nothing."""
+def _faulted(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, str]:
+    """Class of the first lasting fault that hit each node. What hits everybody, as a cut does, tells nobody apart."""
+    everybody = node_names(run)
     classes: dict[str, str] = {}
-    for fault, window in zip(faults, windows, strict=True):
-        if window.lasts and window.kind != "cut":
-            for name in words.texts(fault.get("targets")):
+    for fault, window in zip(run.faults, windows, strict=True):
+        targets = words.texts(fault.get("targets"))
+        if window.lasts and window.kind != "cut" and not is_everybody(targets, everybody):
+            for name in targets:
                 classes.setdefault(name, plot.kind_class(window))
     return classes
 

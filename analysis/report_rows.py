@@ -349,7 +349,10 @@ def _property(name: str, given: Mapping[str, Any], index: int) -> PropertyRow:
 
 
 def _value(value: object) -> str:
-    return words.clean(value, 60) if words.number(value) is None else words.significant(value, 4)
+    given = words.number(value)
+    if given is None:
+        return words.clean(value, 60)
+    return words.count(given) if given.is_integer() else words.significant(given, 4)
 
 
 def _joined(first: str, second: str, by: str = ", ") -> str:

@@ -21,7 +21,9 @@ from analysis.report_files import RunFiles
 MAX_POINTS: Final = 400
 """Per line of a plot: more than a screen can tell apart."""
 
-MAX_WINDOWS: Final = 200
+MAX_WINDOWS: Final = 100
+"""That the plots show."""
+
 LASTING: Final = ("impair", "cut", "crash", "pause")
 """Kinds that last until something ends them; the others (`heal`, `restart`, `resume`) are such ends."""
 
@@ -101,6 +103,7 @@ def phases_of(manifest: Mapping[str, Any]) -> Phases:
 
 def windows_of(run: RunFiles, phases: Phases) -> list[FaultWindow]:
     """All faults in the order of the log. A fault ends when the fault that its `until_id` names took effect."""
+    everybody = node_names(run)
     effective = {_id(fault): phases.seconds(fault.get("effective_ns")) for fault in run.faults}
     ends = {_number(fault.get("until_id")) for fault in run.faults}
     return [
@@ -108,7 +111,7 @@ def windows_of(run: RunFiles, phases: Phases) -> list[FaultWindow]:
             number=_id(fault),
             kind=words.clean(fault.get("kind"), 24) or "fault",
             what=words.fault(fault),
-            where=_where(fault),
+            where=_where(fault, everybody),
             asked_s=_asked_s(fault),
             issued_s=phases.seconds(fault.get("issued_ns")),
             effective_s=effective[_id(fault)],
@@ -117,6 +120,10 @@ def windows_of(run: RunFiles, phases: Phases) -> list[FaultWindow]:
         )
         for fault in run.faults
     ]
+
+
+def node_names(run: RunFiles) -> set[str]:
+    return set() if run.topology is None else {str(node.name) for node in run.topology.nodes()}
 
 
 def axis_end_s(phases: Phases, series: Sequence[Series], windows: Sequence[FaultWindow]) -> float:
@@ -203,13 +210,19 @@ def _asked_s(fault: Mapping[str, Any]) -> float | None:
     return None if asked_ns is None else asked_ns / 1e9
 
 
-def _where(fault: Mapping[str, Any]) -> str:
+def _where(fault: Mapping[str, Any], everybody: set[str]) -> str:
     """The targets; empty for a cut into groups, which names them itself."""
     if fault.get("kind") == "cut" and words.mapping(fault.get("parameters")).get("groups"):
         return ""
-    names = words.listed(words.texts(fault.get("targets"), 60))
-    direction = words.DIRECTIONS.get(words.clean(fault.get("direction"), 24), "")
-    return " ".join(part for part in (names, direction) if part)
+    targets = words.texts(fault.get("targets"), 60)
+    names = "every node" if is_everybody(targets, everybody) else words.listed(targets)
+    ways = {"to-node": "to ", "from-node": "from "}
+    return ways.get(words.clean(fault.get("direction"), 24), "") + names
+
+
+def is_everybody(targets: Sequence[str], everybody: set[str]) -> bool:
+    """True for a fault that hits all nodes of a network that has more than one."""
+    return len(everybody) > 1 and everybody <= set(targets)
 
 
 def _lasts(fault: Mapping[str, Any], ends: set[str], manifest: Mapping[str, Any]) -> bool:

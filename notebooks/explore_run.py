@@ -14,8 +14,8 @@
 # # Explore a run
 #
 # Latency, dummy messages and control traffic of one run over time, with the windows of its faults. The run is the one
-# that the environment variable `ORDERBED_RUN` names, else the newest under `runs/`. The tables are those that
-# `orderbed analyze` left in the run directory; each of them is one line away, such as `run.table("frames")`.
+# that the environment variable `ORDERBED_RUN` names, else the newest under `runs/` (or `ORDERBED_RUNS`). The tables are
+# those that `orderbed analyze` left in it; each is one line away, such as `run.table("frames")`.
 
 # %%
 import os
@@ -29,7 +29,11 @@ from analysis.load import Run
 # ## Which run
 
 # %%
-manifests = [path for runs in (Path("runs"), Path("../runs")) for path in runs.glob("*/*/manifest.json")]
+manifests = [
+    path
+    for runs in (os.environ.get("ORDERBED_RUNS", "runs"), "../runs")
+    for path in Path(runs).glob("*/*/manifest.json")
+]
 newest = sorted(manifests, key=os.path.getmtime)
 chosen = os.environ.get("ORDERBED_RUN") or (newest[-1].parent if newest else None)
 if chosen is None:

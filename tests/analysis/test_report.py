@@ -314,3 +314,15 @@ def _replace_somewhere(value: Any, data: st.DataObject) -> None:
             continue
         value[key] = data.draw(JSON)
         return
+
+
+def test_thirty_nodes_with_ten_intervals_each_stay_small(three_partitions: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(three_partitions, tmp_path / "run"))
+    summary = json.loads((run / "summary.json").read_text())
+    impaired = [link for link in summary["links"] if link["asked"].get("loss_ratio")]
+    report_runs.edit_json(run / "summary.json", {"links": (impaired * 200)[:600]})
+    fault = (run / "faults.jsonl").read_text().splitlines()[2]
+    (run / "faults.jsonl").write_text("\n".join([fault] * 300))
+    path = write_report(run)
+    assert "All 600 intervals of impaired ports" in path.read_text(encoding="utf-8")
+    assert path.stat().st_size < MAX_BYTES

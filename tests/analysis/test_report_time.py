@@ -80,9 +80,17 @@ def test_an_impairment_that_replaces_another_is_a_window(tmp_path: Path) -> None
 
 
 def test_windows_say_what_and_where(windows: list[FaultWindow]) -> None:
-    assert (windows[0].what, windows[0].where) == ("5 ms ± 1 ms, 10 % loss", "p1/n3 to node")
-    assert (windows[1].what, windows[1].where) == ("5 ms, 500 kbit/s, queue 20 frames", "p1/n2 to node")
+    assert (windows[0].what, windows[0].where) == ("5 ms ± 1 ms, 10 % loss", "to p1/n3")
+    assert (windows[1].what, windows[1].where) == ("5 ms, 500 kbit/s, queue 20 frames", "to p1/n2")
     assert (windows[4].what, windows[4].where) == ("pause", "p1/n4")
+
+
+def test_a_fault_at_all_nodes_is_at_every_node(tmp_path: Path) -> None:
+    path = report_runs.quickstart(tmp_path / "run")
+    lines = (path / "faults.jsonl").read_text().replace('["p1/n4"]', '["p1/n1", "p1/n2", "p1/n3", "p1/n4"]')
+    (path / "faults.jsonl").write_text(lines)
+    run = read_run(path)
+    assert windows_of(run, phases_of(run.manifest))[4].where == "every node"
 
 
 def test_a_cut_names_its_sides(tmp_path: Path) -> None:

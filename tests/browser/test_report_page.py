@@ -10,25 +10,14 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 
 from analysis.report import SECTIONS, write_report
-from testbed.doctor import find_browser
 from tests import report_runs
+from tests.browser import headless
 
 pytestmark = pytest.mark.browser
-
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 
 MAKERS = {
     "quickstart": report_runs.quickstart,
@@ -93,18 +82,8 @@ return visible.flatMap((svg) => {
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    browser = find_browser()
-    assert browser is not None, "the suite lets no browser test run without one"
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(browser.program)
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=Service(str(browser.driver)))
-    try:
-        yield chrome
-    finally:
-        chrome.quit()
+    with headless.chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module")
@@ -115,13 +94,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def show(chrome: webdriver.Chrome, report: Path, *, width: int = DESKTOP, scheme: str = "light") -> None:
     """Open the page at a width and in a colour scheme; the logs then hold this page only."""
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     for log in ("browser", "performance"):
         chrome.get_log(log)  # type: ignore[no-untyped-call]
-    chrome.get(report.as_uri())
+    headless.show(chrome, report, width=width, scheme=scheme)
 
 
 def requests(chrome: webdriver.Chrome) -> list[str]:
@@ -221,7 +196,7 @@ def test_pointing_at_a_plot_reads_its_values(chromium: webdriver.Chrome, reports
     ActionChains(chromium).move_to_element_with_offset(plot, offset, 0).perform()
     assert readout.is_displayed()
     assert readout.text.startswith("8.0 s")
-    for expected in ("p50 ", "p99 ", "application ", "#0 ", "#1 5 ms, 500 kbit/s, queue 20 frames p1/n2 to node"):
+    for expected in ("p50 ", "p99 ", "application ", "#0 ", "#1 5 ms, 500 kbit/s, queue 20 frames to p1/n2"):
         assert expected in readout.text
     visible = chromium.execute_script(
         "return [...document.querySelectorAll('.wide .crosshair')].map((l) => l.getAttribute('visibility'))"

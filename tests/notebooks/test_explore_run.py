@@ -62,6 +62,7 @@ def test_it_says_which_run_and_its_verdict(executed: Any) -> None:
 
 def test_without_a_name_it_takes_the_newest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORDERBED_RUN", raising=False)
+    monkeypatch.delenv("ORDERBED_RUNS", raising=False)
     report_runs.quickstart(tmp_path / "runs" / "quickstart" / "1-20260101T120000Z")
     notebook = execute(tmp_path)
     assert "quickstart/1-20260101T120000Z" in printed(notebook)
@@ -70,6 +71,7 @@ def test_without_a_name_it_takes_the_newest_run(tmp_path: Path, monkeypatch: pyt
 
 def test_without_a_run_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORDERBED_RUN", raising=False)
+    monkeypatch.delenv("ORDERBED_RUNS", raising=False)
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="make one with `orderbed run quickstart`"):
         execute(tmp_path)
 
