@@ -12,7 +12,7 @@ from testbed import spec, store
 from testbed.console import Console
 from testbed.run import Wishes, apply_wishes
 from testbed.spec import Claim, Experiment
-from testbed.sweep import run_point, variants
+from testbed.sweep import Point, run_point, variants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ def run_claims(paper: str | None, console: Console, *, wishes: Wishes) -> list[R
     """
     rows: list[Row] = []
     for experiment in _experiments(paper):
-        results = _results(apply_wishes(experiment, wishes), wishes, console)
+        points = _points(apply_wishes(experiment, wishes), wishes, console)
         for claim in _claims(experiment, paper):
-            rows.append(_judged(experiment, claim, results))
+            rows.append(_judged(experiment, claim, points))
             console.done("claim", f"{claim.id}: {rows[-1].verdict}")
     return rows
 
@@ -65,22 +65,30 @@ def _claims(experiment: Experiment, paper: str | None) -> list[Claim]:
     return [claim for claim in experiment.claims if paper is None or claim.paper == paper]
 
 
-def _results(experiment: Experiment, wishes: Wishes, console: Console) -> dict[str, Any]:
+def _points(experiment: Experiment, wishes: Wishes, console: Console) -> list[Point]:
     stamp = store.stamp()
-    points = [
+    return [
         run_point(variant, wishes, console, name=f"{variant.seed}-{stamp}-{position}")
         for position, variant in enumerate(variants(experiment, wishes))
     ]
-    if experiment.sweep:
-        return {"runs": [{"variant": point.variant, **point.summary} for point in points]}
-    return points[0].summary
 
 
-def _judged(experiment: Experiment, claim: Claim, results: dict[str, Any]) -> Row:
-    ours, holds = claim.judge(results)
+def _judged(experiment: Experiment, claim: Claim, points: list[Point]) -> Row:
+    """A run whose numbers must not be trusted bears nothing out and refutes nothing: the claim is `unknown`."""
+    for point in points:
+        doubts = store.read_manifest(point.directory)["invalid"]
+        if doubts:
+            return _row(experiment, claim, verdict="unknown", reason="; ".join(doubts))
+    ours, holds = claim.judge(_results(experiment, points))
     if isinstance(holds, Unknown):
         return _row(experiment, claim, verdict="unknown", reason=holds.reason)
     return _row(experiment, claim, ours=ours, verdict="pass" if holds else "fail")
+
+
+def _results(experiment: Experiment, points: list[Point]) -> dict[str, Any]:
+    if experiment.sweep:
+        return {"runs": [{"variant": point.variant, **point.summary} for point in points]}
+    return points[0].summary
 
 
 def _row(experiment: Experiment, claim: Claim, *, ours: Any = None, verdict: str = "", reason: str = "") -> Row:

@@ -48,7 +48,7 @@ def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One row per claim: the paper's statement and value, ours, what would bear it out, and whether it holds."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("claim", "paper says", "paper", "ours", "accepted", "verdict"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=column != "paper says")
     for row in rows:
         verdict = mark(Verdict(row["verdict"])) if row["verdict"] else Text(NOT_RUN)
         if row["reason"]:
