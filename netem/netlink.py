@@ -22,7 +22,7 @@ DUMP = 0x300
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 _RTM_NEWADDR, _RTM_NEWROUTE, _RTM_NEWNEIGH = 20, 24, 28
 
-_IFF_UP, _IFF_RUNNING = 0x1, 0x40
+_IFF_UP, _IFF_RUNNING, _IFF_LOWER_UP = 0x1, 0x40, 0x10000
 _BRIDGE_PORT_FORWARDING = 3
 _AF_BRIDGE, _AF_INET = 7, 2
 _NUD_NOARP, _NUD_PERMANENT = 0x40, 0x80
@@ -161,7 +161,7 @@ def links_in(data: bytes) -> list[LinkState]:
         link.decode()
         counters = link.get_attr("IFLA_STATS64") or {}
         dropped = sum(counters.get(name, 0) for name in ("rx_dropped", "tx_dropped", "rx_errors", "tx_errors"))
-        ready = bool(link["flags"] & _IFF_RUNNING) and _forwards(link)
+        ready = _carries(link) and _forwards(link)
         name = link.get_attr("IFLA_IFNAME")
         found.append(LinkState(name=name, index=link["index"], ready=ready, dropped_frames=dropped))
     return found
@@ -202,6 +202,16 @@ def add_forwarding(index: int, mac: str) -> bytes:
 
 
 # Helpers.
+
+
+def _carries(link: Any) -> bool:
+    """A veth is known to carry frames once its state is UP: in UNKNOWN, where it begins, its carrier is still to come.
+    Other devices may stay in UNKNOWN for good.
+    """
+    flags = _IFF_UP | _IFF_RUNNING | _IFF_LOWER_UP
+    info = link.get_attr("IFLA_LINKINFO")
+    is_veth = info is not None and info.get_attr("IFLA_INFO_KIND") == "veth"
+    return link["flags"] & flags == flags and (not is_veth or link.get_attr("IFLA_OPERSTATE") == "UP")
 
 
 def _forwards(link: Any) -> bool:

@@ -408,9 +408,10 @@ def _node_steps(topology: Topology, node: Node, kernel: Kernel) -> Iterator[AnyS
         yield Plug(side=Side.HOST, device=port, bridge=_wire_name(node))
     else:
         yield from _join(node, kernel, open_hooks=True)
-    yield BringUp(side=Side.HOST, device=port)
     yield BringUp(side=Side.HOST, namespace=inside, device="lo")
     yield BringUp(side=Side.HOST, namespace=inside, device=NODE_DEVICE)
+    # The port last: once it is up the bridge may send to it, and what it cannot hand on is lost.
+    yield BringUp(side=Side.HOST, device=port)
     yield AwaitReady(side=Side.HOST, namespace=inside, devices=(NODE_DEVICE,))
     yield AwaitReady(side=Side.HOST, devices=(port,))
     yield from _node_address_steps(topology, node, partition)
