@@ -58,6 +58,7 @@ class RunFacts:
     full: tuple[Incarnation, ...]
     """Members that ran from start to end."""
     evidence: Evidence
+    missing_records: int
     lives: tuple[Row, ...]
 
 
@@ -81,10 +82,11 @@ def run_facts(
 
 def check_with(events: DataFrame, facts: Mapping[int, RunFacts]) -> dict[int, dict[Property, Finding]]:
     """Judge every property of every run whose facts are known."""
-    rows = steps(events, _life_table(events.sparkSession, facts))
+    rows = steps(events, _life_table(events.sparkSession, facts)).persist()
     totals = {row["run"]: row for row in _totals(rows, facts).collect()}
     early = {row["run"]: row for row in _causal(rows).collect()}
     places = _fetch_places(rows, _wanted(totals, early, facts))
+    rows.unpersist()
     return {
         run: {
             kind: judge(kind, tally, known.evidence)
@@ -127,6 +129,7 @@ def _facts(lives: Collection[Row], expected: Collection[int], names: Mapping[int
         level=max((row["level"] for row in lives if row["level"] is not None), default=int(Level.AGREED)),
         full=tuple(sorted(full)),
         evidence=Evidence(gap=gap_reason(gaps, silent, names), undrained=undrained_reason(cut_short, len(full), names)),
+        missing_records=sum(row["last"] - row["first"] + 1 - row["numbers"] for row in lives),
         lives=tuple(lives),
     )
 

@@ -1,0 +1,193 @@
+"""What ordering costs: latency from the request to each delivery, and the traffic behind it. The parts of summary.json.
+
+Latency speaks of the judged deliveries (analysis.tables.judged); `normalised_mean` is the mean latency over the mean
+time between two requests of the whole group. Traffic counts what nodes put on the wire, once each, before the network
+does anything to it: `dummy_rate` is the part of dummies among the datagrams that are neither control nor copies,
+`control_ratio` the part of control among all. A ratio with nothing below the line is null.
+
+Each function runs one query, and what it returns is small: it is added up here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+
+from collector.records import Kind
+
+QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
+CLASSES = ("application", "control", "dummy", "retransmission")
+BIN_NS = 200_000_000
+CDF_POINTS = 200
+
+Rows = list[dict[str, Any]]
+
+
+class Requests(NamedTuple):
+    """How many messages were submitted, and the mean time between two of them (None: fewer than two)."""
+
+    submitted: int
+    between_ms: float | None
+
+
+def requests(submitted: int, first_ns: int | None, last_ns: int | None) -> Requests:
+    """From the number of messages and the times of the first and the last."""
+    if submitted < 2 or first_ns is None or last_ns is None:
+        return Requests(submitted, None)
+    return Requests(submitted, (last_ns - first_ns) / (submitted - 1) / 1e6)
+
+
+def latency(judged: DataFrame, *, between_ms: float | None) -> tuple[dict[str, Any], Rows]:
+    """Of all deliveries whose request is on record, together and by member; and the rows of schema.LATENCY_CDF.
+
+    `between_ms`: as in Requests.
+    """
+    latency_ms = F.col("latency_ns") / 1e6
+    points = [place / (CDF_POINTS - 1) for place in range(CDF_POINTS)]
+    rows = (
+        judged.where(F.col("latency_ns").isNotNull())
+        .rollup("member_name")
+        .agg(
+            F.count("latency_ns").alias("count"),
+            F.mean(latency_ms).alias("mean_ms"),
+            F.var_pop(latency_ms).alias("variance_ms2"),
+            F.percentile(latency_ms, [*QUANTILES.values(), *points]).alias("quantiles"),
+            F.max(latency_ms).alias("max_ms"),
+            F.grouping("member_name").alias("is_total"),
+        )
+        .collect()
+    )
+    total = next((_figures(row) for row in rows if row["is_total"] and row["count"]), _NO_FIGURES)
+    members = sorted((row for row in rows if not row["is_total"]), key=lambda row: str(row["member_name"]))
+    mean_ms = total["mean_ms"]
+    figures = {
+        **total,
+        "normalised_mean": None if mean_ms is None or not between_ms else mean_ms / between_ms,
+        "by_member": [{"member": row["member_name"], **_figures(row)} for row in members],
+    }
+    cdf = [
+        {"member_name": row["member_name"], "latency_ms": value, "ratio": ratio}
+        for row in members
+        for ratio, value in zip(points, row["quantiles"][len(QUANTILES) :], strict=True)
+    ]
+    return figures, cdf
+
+
+def latency_series(judged: DataFrame, *, start_ns: int) -> Rows:
+    """The rows of schema.LATENCY_SERIES: latency over time, by the bin in which the request was made."""
+    latency_ms = F.col("latency_ns") / 1e6
+    rows = (
+        judged.where(F.col("latency_ns").isNotNull())
+        .groupBy(_bin("submit_ns", start_ns).alias("bin"))
+        .agg(
+            F.count("latency_ns").alias("count"),
+            F.percentile(latency_ms, [0.5, 0.99]).alias("quantiles"),
+            F.max(latency_ms).alias("max_ms"),
+        )
+        .collect()
+    )
+    return [
+        {
+            "t_s": _begin_s(row["bin"]),
+            "count": row["count"],
+            "p50_ms": row["quantiles"][0],
+            "p99_ms": row["quantiles"][1],
+            "max_ms": row["max_ms"],
+        }
+        for row in sorted(rows, key=lambda row: int(row["bin"]))
+    ]
+
+
+def traffic(frames: DataFrame, *, start_ns: int) -> Rows:
+    """What nodes put on the wire, by bin, class and kind; trace datagrams never share the wire."""
+    is_sent = (F.col("direction") == "from-node") & (F.col("class") != "trace")
+    rows = (
+        frames.where(is_sent)
+        .groupBy(_bin("time_ns", start_ns).alias("bin"), "class", "kind")
+        .agg(F.count("length").alias("datagrams"), F.sum("length").alias("wire_bytes"))
+        .collect()
+    )
+    return [row.asDict() for row in rows]
+
+
+def traffic_series(counted: Rows) -> Rows:
+    """The rows of schema.TRAFFIC_SERIES, from what `traffic` counted."""
+    totals: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
+    for row in counted:
+        if row["bin"] is not None:
+            entry = totals[row["bin"], row["class"]]
+            entry[0] += row["datagrams"]
+            entry[1] += row["wire_bytes"]
+    return [
+        {"t_s": _begin_s(place), "class": name, "datagrams": datagrams, "wire_bytes": wire_bytes}
+        for (place, name), (datagrams, wire_bytes) in sorted(totals.items())
+    ]
+
+
+def traffic_figures(counted: Rows, *, submitted: int, deliveries: int) -> dict[str, Any]:
+    """Datagrams and bytes by class and kind, and what they come to per message and per delivery."""
+    ours = [row for row in counted if row["class"] in CLASSES]
+    by_class = {name: sum(row["datagrams"] for row in ours if row["class"] == name) for name in CLASSES}
+    datagrams, wire_bytes = sum(by_class.values()), sum(row["wire_bytes"] for row in ours)
+    return {
+        "datagrams": datagrams,
+        **by_class,
+        "wire_bytes": wire_bytes,
+        "dummy_rate": _ratio(by_class["dummy"], by_class["dummy"] + by_class["application"]),
+        "control_ratio": _ratio(by_class["control"], datagrams),
+        "retransmission_ratio": _ratio(by_class["retransmission"], datagrams),
+        "wire_bytes_per_delivery": _ratio(wire_bytes, deliveries),
+        "datagrams_per_message": _ratio(datagrams, submitted),
+        "by_kind": _by_kind(ours),
+        "other_frames": sum(row["datagrams"] for row in counted if row["class"] == "other"),
+    }
+
+
+def _bin(time: str, start_ns: int) -> Column:
+    """Number of the bin that a time lies in, counted from the start; null where the difference exceeds 64 bits."""
+    return F.floor(F.try_subtract(time, F.lit(start_ns)).cast("double") / BIN_NS)
+
+
+def _begin_s(place: int) -> float:
+    return round(place * BIN_NS / 1e9, 3)
+
+
+def _figures(row: Row) -> dict[str, Any]:
+    return {
+        "count": row["count"],
+        "mean_ms": row["mean_ms"],
+        "variance_ms2": row["variance_ms2"],
+        **dict(zip(QUANTILES, row["quantiles"], strict=False)),
+        "max_ms": row["max_ms"],
+    }
+
+
+_NO_FIGURES: Mapping[str, Any] = {
+    "count": 0,
+    "mean_ms": None,
+    "variance_ms2": None,
+    **dict.fromkeys(QUANTILES),
+    "max_ms": None,
+}
+
+
+def _by_kind(rows: Rows) -> list[dict[str, Any]]:
+    """Kinds by name (by number when they are not ours), most frequent first."""
+    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    known = {int(kind): kind.name for kind in Kind}
+    for row in rows:
+        entry = totals[known.get(row["kind"], f"0x{row['kind'] & 0xFF:02x}")]
+        entry[0] += row["datagrams"]
+        entry[1] += row["wire_bytes"]
+    return [
+        {"kind": name, "datagrams": datagrams, "wire_bytes": wire_bytes}
+        for name, (datagrams, wire_bytes) in sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
+    ]
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,282 @@
+"""What the analysis reads of a run directory besides the capture: manifest, faults, topology. Checked, for an enemy
+may have written them: what cannot be used is one sentence (AnalysisError), what is missing because the run ended
+early is not an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from analysis.errors import AnalysisError
+from analysis.network import Network, Strike, build, impairment_of
+from topologies import load
+from topologies.errors import InputError
+from topologies.model import Impairment, Topology
+
+MAX_FILE_BYTES = 64 << 20
+MAX_FAULTS = 100_000
+
+Nanoseconds = Annotated[int, Field(ge=-(2**62), le=2**62)]
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Text = Annotated[str, Field(max_length=10_000)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+class Phases(_Part):
+    """CLOCK_MONOTONIC; None: not reached."""
+
+    start_ns: Nanoseconds | None = None
+    load_end_ns: Nanoseconds | None = None
+    drained_ns: Nanoseconds | None = None
+    end_ns: Nanoseconds | None = None
+
+
+class Clock(_Part):
+    """Two readings taken together."""
+
+    monotonic_ns: Nanoseconds
+    realtime_ns: Nanoseconds
+
+
+class PortCounters(_Part):
+    """The kernel's, of one direction of one port."""
+
+    node: Text
+    direction: Literal["to-node", "from-node"]
+    sent_frames: Count
+    delay_line_dropped_frames: Count = 0
+    queue_dropped_frames: Count = 0
+    cut_dropped_frames: Count = 0
+    backlog_frames: Count = 0
+
+    @property
+    def dropped_frames(self) -> int:
+        return self.delay_line_dropped_frames + self.queue_dropped_frames + self.cut_dropped_frames
+
+
+class ElsewhereCounters(_Part):
+    """Of a link or a shared medium; only the drops matter here."""
+
+    delay_line_dropped_frames: Count = 0
+    queue_dropped_frames: Count = 0
+    cut_dropped_frames: Count = 0
+
+    @property
+    def dropped_frames(self) -> int:
+        return self.delay_line_dropped_frames + self.queue_dropped_frames + self.cut_dropped_frames
+
+
+class Captured(_Part):
+    """What the collector says of its own work."""
+
+    frames: Count | None = None
+    kernel_dropped_frames: Count | None = None
+    complete: bool | None = None
+
+
+class NodeEnd(_Part):
+    """How one incarnation ended."""
+
+    node: Text
+    incarnation: Count
+    exit: int | None = None
+    drained: bool | None = None
+
+
+class Health(_Part):
+    cpu_busy_ratio: float | None = None
+    lag_max_ns: Count | None = None
+
+
+class Manifest(_Part):
+    """manifest.json, as far as the analysis needs it (docs/run-directory.md)."""
+
+    format: Literal[1]
+    run: Text
+    status: Literal["complete", "interrupted", "failed"]
+    error: Text = ""
+    invalid: tuple[Text, ...] = ()
+    group: Annotated[int, Field(ge=0, lt=2**32)]
+    promises: tuple[Text, ...] = ()
+    expect: tuple[Text, ...] = ()
+    clock: Clock | None = None
+    phases: Phases = Phases()
+    asked: Mapping[str, Mapping[Literal["to-node", "from-node"], Mapping[str, Any]]] = Field(default_factory=dict)
+    counters: tuple[PortCounters, ...] = ()
+    link_counters: tuple[ElsewhereCounters, ...] = ()
+    bus_counters: tuple[ElsewhereCounters, ...] = ()
+    capture: Captured = Captured()
+    nodes: tuple[NodeEnd, ...] = ()
+    health: Health = Health()
+
+    @property
+    def clock_offset_ns(self) -> int:
+        """CLOCK_REALTIME minus CLOCK_MONOTONIC; 0 when the run ended before the clocks were read."""
+        return 0 if self.clock is None else self.clock.realtime_ns - self.clock.monotonic_ns
+
+
+class _FaultLine(_Part):
+    id: Count
+    kind: Literal["impair", "cut", "heal", "crash", "restart", "pause", "resume"]
+    targets: tuple[Text, ...] = ()
+    direction: Literal["to-node", "from-node", "there", "back"] | None = None
+    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    asked: Mapping[str, Mapping[str, Any]] | None = None
+    asked_ns: Nanoseconds | None = None
+    issued_ns: Nanoseconds
+    effective_ns: Nanoseconds
+    until_id: Count | None = None
+
+
+class _CutParameters(_Part):
+    groups: tuple[tuple[Text, ...], ...] = ()
+    pairs: tuple[tuple[Text, Text], ...] = ()
+    links: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInputs:
+    """One run, as far as it was recorded."""
+
+    path: Path
+    manifest: Manifest
+    topology: Topology
+    network: Network
+    strikes: tuple[Strike, ...]
+    fault_lines: tuple[Mapping[str, Any], ...]
+    """faults.jsonl as it stands, the lines that can be used."""
+    unread_faults: int
+
+    @property
+    def capture_path(self) -> Path:
+        return self.path / "capture.pcapng"
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Node names by member index."""
+        return {node.index: str(node.name) for node in self.topology.nodes()}
+
+
+def read_run(path: Path) -> RunInputs:
+    """Read what describes a run. Raises AnalysisError, one sentence, when that cannot be used."""
+    if not path.is_dir():
+        raise AnalysisError(f"{path}: there is no such run directory")
+    manifest = _manifest(path / "manifest.json")
+    topology = _topology(path / "topology.yaml")
+    lines, strikes, unread = _faults(path / "faults.jsonl", topology)
+    return RunInputs(
+        path=path,
+        manifest=manifest,
+        topology=topology,
+        network=build(topology, _asked(path / "manifest.json", manifest, topology), strikes),
+        strikes=tuple(strikes),
+        fault_lines=tuple(lines),
+        unread_faults=unread,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise AnalysisError(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB, which no run writes")
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise AnalysisError(f"{path}: cannot be read ({error.strerror}); is this a run directory?") from error
+
+
+def _manifest(path: Path) -> Manifest:
+    try:
+        return Manifest.model_validate_json(_text(path))
+    except ValidationError as error:
+        raise AnalysisError(f"{path}: {_first_mistake(error)}") from None
+
+
+def _first_mistake(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"][:1].lower() + first["msg"][1:]
+    return f"{where}: {message}" if where else message
+
+
+def _topology(path: Path) -> Topology:
+    _text(path)
+    try:
+        return load.load(path)
+    except InputError as error:
+        raise AnalysisError(str(error)) from error
+
+
+def _asked(path: Path, manifest: Manifest, topology: Topology) -> dict[str, dict[str, Impairment]]:
+    """The impairment of each port at the start."""
+    known = {str(node.name) for node in topology.nodes()}
+    try:
+        return {
+            node: {direction: impairment_of(values) for direction, values in ports.items()}
+            for node, ports in manifest.asked.items()
+            if node in known
+        }
+    except (ValueError, TypeError) as error:
+        raise AnalysisError(f"{path}: asked: {error}") from None
+
+
+def _faults(path: Path, topology: Topology) -> tuple[list[Mapping[str, Any]], list[Strike], int]:
+    """The lines that are faults of this network, what they mean, and how many lines are not. No file: no faults."""
+    lines: list[Mapping[str, Any]] = []
+    strikes: list[Strike] = []
+    unread = 0
+    if not path.exists():
+        return lines, strikes, unread
+    for text in _text(path).splitlines()[:MAX_FAULTS]:
+        if not text.strip():
+            continue
+        try:
+            strikes.append(_strike(text, topology))
+            lines.append(json.loads(text))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            unread += 1
+    return lines, strikes, unread
+
+
+def _strike(text: str, topology: Topology) -> Strike:
+    """Raises ValueError, TypeError or KeyError for a line that is no fault of this topology."""
+    line = _FaultLine.model_validate_json(text)
+    cut = _CutParameters.model_validate_json(json.dumps(line.parameters)) if line.kind == "cut" else _CutParameters()
+    for name in (*line.targets, *(node for group in (*cut.groups, *cut.pairs) for node in group), *cut.links):
+        (topology.node if "/" in name else topology.link)(name)
+    asked: Mapping[str, Mapping[str, Any]] = {}
+    if line.kind == "impair":
+        asked = line.asked if line.asked is not None else dict.fromkeys(line.targets, line.parameters)
+    return Strike(
+        id=line.id,
+        kind=line.kind,
+        targets=line.targets,
+        direction=line.direction,
+        asked={target: impairment_of(values) for target, values in asked.items()},
+        groups=cut.groups,
+        pairs=cut.pairs,
+        links=cut.links,
+        issued_ns=line.issued_ns,
+        effective_ns=max(line.issued_ns, line.effective_ns),
+        until_id=line.until_id,
+    )
+
+
+def open_cuts(strikes: Sequence[Strike], before_ns: int) -> list[Strike]:
+    """Cuts that had not been healed by then."""
+    by_id = {strike.id: strike for strike in strikes}
+    found = []
+    for cut in strikes:
+        if cut.kind == "cut":
+            end = by_id.get(cut.until_id) if cut.until_id is not None else None
+            if end is None or end.effective_ns > before_ns:
+                found.append(cut)
+    return found

@@ -1,0 +1,86 @@
+"""A run as a value, for notebooks: `run = Run("runs/quickstart/1-…")`, then `run.summary`, `run.table("deliveries")`.
+
+Reads what the analysis left; needs neither Spark nor the capture.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from analysis.errors import AnalysisError
+from analysis.inputs import MAX_FILE_BYTES
+from topologies import load
+from topologies.model import Topology
+
+
+class Run:
+    """One run directory. Files are read when they are first asked for."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not (self.path / "manifest.json").is_file():
+            raise AnalysisError(f"{self.path}: is no run directory; it has no manifest.json")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What was run, and how (docs/run-directory.md)."""
+        return self._json("manifest.json")
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Results and verdicts."""
+        return self._json("summary.json")
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The network."""
+        return load.load(self.path / "topology.yaml")
+
+    @cached_property
+    def faults(self) -> pd.DataFrame:
+        """The faults as they struck; `issued_s` and `effective_s` count from the start of the workload."""
+        table = self.table("faults")
+        start_ns = self.manifest.get("phases", {}).get("start_ns") or 0
+        for name in ("issued", "effective"):
+            table[f"{name}_s"] = (table[f"{name}_ns"] - start_ns) / 1e9
+        return table
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of the tables that there are."""
+        return sorted(path.stem for path in (self.path / "tables").glob("*.parquet"))
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """A table (`analysis.schema`), or some columns of it. Raises AnalysisError when there is none of that name."""
+        path = self.path / "tables" / f"{name}.parquet"
+        if not path.exists():
+            known = ", ".join(self.tables) or f"none yet; make them with: orderbed analyze {self.path}"
+            raise AnalysisError(f"{self.path}: there is no table {name!r}; there are: {known}")
+        # One file, or a directory of parts when the table is large.
+        table = pq.read_table(path, columns=None if columns is None else list(columns))
+        frame: pd.DataFrame = table.to_pandas()
+        return frame
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise AnalysisError(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB, which no run writes")
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise AnalysisError(f"{path}: is missing; make it with: orderbed analyze {self.path}") from None
+        except (ValueError, RecursionError, OSError) as error:
+            raise AnalysisError(f"{path}: cannot be read ({error})") from error
+        if not isinstance(value, dict):
+            raise AnalysisError(f"{path}: is not a JSON object")
+        return value

@@ -1,0 +1,309 @@
+"""What the network was asked to do, at every moment: the topology, then the faults, as far as they struck.
+
+Everything that can touch a frame on its way is an *element*: the sender's port, links between routers, the receiver's
+port, the shared media, cuts, and whether the receiver is up. An element is constant except while it is being changed,
+from the moment that the change was issued to the moment that it was effective. `Network.spans(sender, receiver)` cuts
+the time of one pair into the stretches in which nothing on its path changed; what was sent in between is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeAlias
+
+from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment, Topology
+from topologies.routing import next_hop
+
+BEGIN_NS = -(2**62)
+END_NS = 2**62
+MARGIN_NS = 20_000_000
+"""How long a frame may take beyond what is asked: scheduling, the path through the emulating kernel."""
+LONGEST_JITTERS = 4
+"""The tables of the distributions end at about four times the jitter."""
+
+Element: TypeAlias = tuple[str, str]
+"""(`to-node` or `from-node`, node), (`there` or `back`, link)."""
+
+
+class Change(NamedTuple):
+    """One element gets a new state."""
+
+    issued_ns: int
+    effective_ns: int
+    state: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """One line of faults.jsonl, as far as it is needed. `asked`: the full impairment of each target from now on."""
+
+    id: int
+    kind: str
+    targets: tuple[str, ...]
+    direction: str | None
+    asked: Mapping[str, Impairment]
+    groups: tuple[tuple[str, ...], ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
+    links: tuple[str, ...] = ()
+    issued_ns: int
+    effective_ns: int
+    until_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """State of everything between two nodes. `elements` in the order of travel; `buses` are never clear."""
+
+    elements: tuple[tuple[Element, Impairment], ...]
+    buses: tuple[Bus, ...] = ()
+    is_cut: bool = False
+    is_receiver_down: bool = False
+
+    def without(self, element: Element) -> Path:
+        """The rest of the path, for what is measured at one element."""
+        return Path(elements=tuple(pair for pair in self.elements if pair[0] != element), buses=self.buses)
+
+    @property
+    def is_clear(self) -> bool:
+        return not self.buses and all(impairment.is_clear for _, impairment in self.elements)
+
+    @property
+    def has_queue(self) -> bool:
+        """Frames may wait, or be dropped because too many wait."""
+        return bool(self.buses) or any(impairment.rate_bps is not None for _, impairment in self.elements)
+
+    @property
+    def has_jitter(self) -> bool:
+        return any(impairment.jitter_ns or impairment.reorder_ratio for _, impairment in self.elements)
+
+    @property
+    def delay_ns(self) -> int:
+        return sum(impairment.delay_ns for _, impairment in self.elements)
+
+    @property
+    def survival(self) -> float:
+        """The part of the frames that no delay line loses (for good: a duplicate may stand in for a lost frame)."""
+        part = 1.0
+        for _, impairment in self.elements:
+            part *= 1.0 - impairment.loss_ratio * (1.0 - impairment.duplicate_ratio)
+        return part
+
+    @property
+    def corrupt_ratio(self) -> float:
+        return min(1.0, sum(impairment.corrupt_ratio for _, impairment in self.elements))
+
+    @property
+    def longest_ns(self) -> int:
+        """After this time every frame has arrived, or never will."""
+        return MARGIN_NS + sum(_longest_ns(impairment) for _, impairment in self.elements) + _bus_ns(self.buses)
+
+
+class Span(NamedTuple):
+    """A stretch of time in which the path between two nodes did not change."""
+
+    from_ns: int
+    until_ns: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Network:
+    """The asked network over time. Plain data: it travels to the workers."""
+
+    topology: Topology
+    start: Mapping[Element, Impairment]
+    changes: Mapping[Element, Sequence[Change]] = field(default_factory=dict)
+    cuts: Mapping[tuple[str, str], Sequence[Change]] = field(default_factory=dict)
+    """By pair of nodes (sender, receiver), and by ("", link)."""
+    downs: Mapping[str, Sequence[Change]] = field(default_factory=dict)
+    _names: Sequence[str] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_names", tuple(str(node.name) for node in self.topology.nodes()))
+
+    def node_name(self, index: int) -> str:
+        return self._names[index]
+
+    def intervals(self, element: Element) -> list[tuple[int, int, Impairment]]:
+        """The stretches in which one element did not change: from, until, its impairment."""
+        return list(_stretches(self.changes.get(element, ()), self.start.get(element, CLEAR)))
+
+    def spans(self, sender: str, receiver: str) -> list[Span]:
+        """All stretches of a pair, in order; none where a change overlaps the next."""
+        route = self.route(sender, receiver)
+        if route is None:
+            return []
+        tracks: list[tuple[Any, Sequence[Change], Any]] = [
+            (element, self.changes.get(element, ()), self.start.get(element, CLEAR)) for element in route.elements
+        ]
+        blockers = [(sender, receiver), *(("", link) for link in route.links)]
+        tracks += [(("cut", blocker), self.cuts.get(blocker, ()), False) for blocker in blockers]
+        tracks.append((("down", receiver), self.downs.get(receiver, ()), False))
+        return list(_spans(tracks, route))
+
+    def route(self, sender: str, receiver: str) -> Route | None:
+        """What lies between two nodes; None when no links lead there."""
+        start, end = self.topology.node(sender).partition, self.topology.node(receiver).partition
+        elements: list[Element] = [(Direction.FROM_NODE.value, sender)]
+        links: list[str] = []
+        partitions: list[str] = [start]
+        while partitions[-1] != end:
+            try:
+                hop = next_hop(self.topology, partitions[-1], end)
+            except ValueError:
+                return None
+            link, direction = self._link(partitions[-1], hop)
+            elements.append((direction, link))
+            links.append(link)
+            partitions.append(hop)
+        elements.append((Direction.TO_NODE.value, receiver))
+        # Only the first and the last segment are crossed; routers hand on without touching the segments between.
+        ends = dict.fromkeys((start, end))
+        buses = tuple(bus for name in ends if (bus := self.topology.partition(name).bus) is not None)
+        return Route(tuple(elements), tuple(links), buses)
+
+    def _link(self, here: str, there: str) -> tuple[str, str]:
+        for link in self.topology.links:
+            if (link.a, link.b) == (here, there):
+                return link.name, "there"
+            if (link.b, link.a) == (here, there):
+                return link.name, "back"
+        raise AssertionError(f"routing uses a link that is not there: {here} to {there}")
+
+
+class Route(NamedTuple):
+    """Elements in the order of travel, links by name, and the shared media of the two ends."""
+
+    elements: tuple[Element, ...]
+    links: tuple[str, ...]
+    buses: tuple[Bus, ...]
+
+
+def build(topology: Topology, asked: Mapping[str, Mapping[str, Impairment]], strikes: Iterable[Strike]) -> Network:
+    """From a topology, the impairments of the ports at the start (where they differ from it), and the faults."""
+    start: dict[Element, Impairment] = {}
+    for node in topology.nodes():
+        for direction in Direction:
+            own = asked.get(node.name, {}).get(direction.value)
+            start[direction.value, node.name] = node.impairment(direction) if own is None else own
+    for link in topology.links:
+        start["there", link.name] = link.a_to_b
+        start["back", link.name] = link.b_to_a
+    ordered = sorted(strikes, key=lambda strike: (strike.issued_ns, strike.id))
+    changes: dict[Element, list[Change]] = {}
+    for strike in ordered:
+        if strike.kind == "impair" and strike.direction is not None:
+            for target, impairment in strike.asked.items():
+                change = Change(strike.issued_ns, strike.effective_ns, impairment)
+                changes.setdefault((strike.direction, target), []).append(change)
+    return Network(topology=topology, start=start, changes=changes, cuts=_cuts(ordered), downs=_downs(ordered))
+
+
+def impairment_of(values: Mapping[str, Any]) -> Impairment:
+    """From the fields that a manifest or a fault names. Raises ValueError or TypeError for what is no impairment."""
+    known = {one.name for one in fields(Impairment)}
+    unknown = set(values) - known
+    if unknown:
+        raise ValueError(f"an impairment has no {sorted(unknown)[0]!r}")
+    return Impairment(**{name: _converted(name, value) for name, value in values.items()})
+
+
+def _converted(name: str, value: Any) -> Any:
+    if name == "distribution":
+        return Distribution(value)
+    if name.endswith("_ratio") or name == "loss_burst_frames":
+        return float(value)
+    if value is not None and (type(value) is not int or abs(value) > END_NS):
+        raise ValueError(f"{name} must be a whole number, not {value!r:.40}")
+    return value
+
+
+def blocked_pairs(strike: Strike) -> Iterator[tuple[str, str]]:
+    """The one-way pairs that a cut separates: those named, and all that share no group."""
+    yield from strike.pairs
+    together = {(a, b) for group in strike.groups for a in group for b in group}
+    members = sorted({node for group in strike.groups for node in group})
+    yield from ((a, b) for a in members for b in members if (a, b) not in together)
+
+
+def _cuts(strikes: Sequence[Strike]) -> dict[tuple[str, str], list[Change]]:
+    by_id = {strike.id: strike for strike in strikes}
+    cuts: dict[tuple[str, str], list[Change]] = {}
+    for cut in strikes:
+        if cut.kind != "cut":
+            continue
+        end = by_id.get(cut.until_id) if cut.until_id is not None else None
+        for blocker in [*blocked_pairs(cut), *(("", link) for link in cut.links)]:
+            # Cuts overlap: the state counts how many are in force.
+            cuts.setdefault(blocker, []).append(Change(cut.issued_ns, cut.effective_ns, 1))
+            if end is not None:
+                cuts[blocker].append(Change(end.issued_ns, end.effective_ns, -1))
+    return {blocker: _counted(changes) for blocker, changes in cuts.items()}
+
+
+def _counted(changes: list[Change]) -> list[Change]:
+    """Turn steps up and down into states: anything in force, or nothing."""
+    result, level = [], 0
+    for change in sorted(changes, key=lambda change: change.issued_ns):
+        level += change.state
+        result.append(change._replace(state=level > 0))
+    return result
+
+
+def _downs(strikes: Sequence[Strike]) -> dict[str, list[Change]]:
+    downs: dict[str, list[Change]] = {}
+    for strike in strikes:
+        if strike.kind in ("crash", "restart"):
+            for target in strike.targets:
+                change = Change(strike.issued_ns, strike.effective_ns, strike.kind == "crash")
+                downs.setdefault(target, []).append(change)
+    return downs
+
+
+def _stretches(changes: Sequence[Change], state: Any) -> Iterator[tuple[int, int, Any]]:
+    at = BEGIN_NS
+    for change in changes:
+        if change.issued_ns > at:
+            yield at, change.issued_ns, state
+        at, state = max(at, change.effective_ns), change.state
+    yield at, END_NS, state
+
+
+def _spans(tracks: Sequence[tuple[Any, Sequence[Change], Any]], route: Route) -> Iterator[Span]:
+    states = {key: state for key, _, state in tracks}
+    changes = sorted(
+        ((change, key) for key, own, _ in tracks for change in own), key=lambda pair: (pair[0].issued_ns, str(pair[1]))
+    )
+    at = BEGIN_NS
+    for change, key in changes:
+        if change.issued_ns > at:
+            yield Span(at, change.issued_ns, _path(states, route))
+        at = max(at, change.effective_ns)
+        states[key] = change.state
+    yield Span(at, END_NS, _path(states, route))
+
+
+def _path(states: Mapping[Any, Any], route: Route) -> Path:
+    return Path(
+        elements=tuple((element, states[element]) for element in route.elements),
+        buses=route.buses,
+        is_cut=any(state for key, state in states.items() if key[0] == "cut"),
+        is_receiver_down=any(state for key, state in states.items() if key[0] == "down"),
+    )
+
+
+def _longest_ns(impairment: Impairment) -> int:
+    waiting = 0
+    if impairment.rate_bps is not None:
+        queue_bytes = impairment.queue_bytes or (impairment.queue_frames or _DEFAULT_QUEUE_FRAMES) * _FRAME_BYTES
+        waiting = queue_bytes * 8 * 10**9 // impairment.rate_bps
+    return impairment.delay_ns + LONGEST_JITTERS * impairment.jitter_ns + waiting
+
+
+def _bus_ns(buses: Sequence[Bus]) -> int:
+    return sum(bus.queue_frames * _FRAME_BYTES * 8 * 10**9 // bus.rate_bps for bus in buses)
+
+
+_DEFAULT_QUEUE_FRAMES = 1000
+_FRAME_BYTES = 1514

@@ -1,0 +1,90 @@
+"""Tables on disk: written beside the old ones, then put in their place; one Parquet file each while they are small."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from analysis.errors import AnalysisError
+
+ONE_FILE_BYTES = 64 << 20
+"""A larger table stays a directory of parts, as Spark wrote it."""
+
+
+class Staging:
+    """A directory for new tables. `path(name)` is where a finished table lies."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, name: str) -> Path:
+        return self.directory / f"{name}.parquet"
+
+    def write(self, name: str, frame: DataFrame) -> None:
+        """Run the query and keep its rows."""
+        parts = self.directory / f"{name}.parts"
+        frame.write.parquet(str(parts))
+        _gather(parts, self.path(name))
+
+    def write_rows(self, name: str, rows: Sequence[dict[str, Any]], schema: T.StructType) -> None:
+        """Keep rows that are at hand."""
+        pq.write_table(pa.Table.from_pylist(list(rows), to_arrow_schema(schema)), self.path(name), compression="zstd")
+
+
+@contextlib.contextmanager
+def replace_tables(directory: Path) -> Iterator[Staging]:
+    """New tables for a run directory: they take the place of the old ones when the block ends well, else nothing
+    changes.
+
+    Raises AnalysisError when the directory cannot be written.
+    """
+    fresh = directory / f".tables.{os.getpid()}"
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+    except OSError as error:
+        raise AnalysisError(f"{directory}: tables cannot be written there ({error.strerror})") from error
+    try:
+        yield Staging(fresh)
+        _swap(fresh, directory / "tables")
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _swap(fresh: Path, place: Path) -> None:
+    old = fresh.with_name(fresh.name + ".old")
+    if place.exists():
+        place.rename(old)
+    fresh.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _gather(parts: Path, target: Path) -> None:
+    files = sorted(parts.glob("part-*.parquet"))
+    if sum(file.stat().st_size for file in files) > ONE_FILE_BYTES:
+        parts.rename(target)
+        return
+    if len(files) == 1:
+        files[0].rename(target)
+    else:
+        _concatenate(files, target)
+    shutil.rmtree(parts)
+
+
+def _concatenate(files: Sequence[Path], target: Path) -> None:
+    schema = pq.read_schema(files[0])
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for file in files:
+            with pq.ParquetFile(file) as part:
+                for group in range(part.num_row_groups):
+                    writer.write_table(part.read_row_group(group))
