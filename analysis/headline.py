@@ -52,7 +52,7 @@ def headline(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Headlin
         reasons += invalid
     if verdict is not Verdict.PASS and not reasons:
         reasons = _broken(summary)
-    return Headline(verdict=verdict, reasons=tuple(dict.fromkeys(reasons)))
+    return Headline(verdict=verdict, reasons=_together(reasons))
 
 
 def promised_in_short(summary: Mapping[str, Any]) -> str:
@@ -88,7 +88,7 @@ def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
         _noted(
             label="Dummy rate",
             value=words.significant(traffic.get("dummy_rate")),
-            note=f"{words.count(traffic.get('dummy'))} dummies, {words.count(traffic.get('application'))} messages sent",
+            note=f"{words.count(traffic.get('dummy'))} dummies, {words.count(traffic.get('application'))} messages",
         ),
         _noted(
             label="Control overhead",
@@ -103,6 +103,17 @@ def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
         _loss(summary),
         _drops(words.mapping(summary.get("capture"))),
     ]
+
+
+def _together(reasons: list[str]) -> tuple[str, ...]:
+    """Reasons that differ only in what they are about, said once: `validity, agreement: records are missing`."""
+    subjects: dict[str, list[str]] = {}
+    for reason in reasons:
+        subject, colon, why = reason.partition(": ")
+        subjects.setdefault(why if colon else "", []).append(subject)
+    grouped = {why: list(dict.fromkeys(about)) for why, about in subjects.items()}
+    plain = grouped.pop("", [])
+    return (*plain, *(f"{', '.join(about)}: {why}" for why, about in grouped.items()))
 
 
 def _noted(label: str, value: str, note: str, *, alarming: bool = False) -> KeyNumber:

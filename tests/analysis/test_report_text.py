@@ -87,6 +87,13 @@ def test_the_verdict_is_the_summarys_but_no_better_than_the_run(
     assert headline.headline(summary, manifest) == headline.Headline(verdict=verdict, reasons=reasons)
 
 
+def test_equal_reasons_are_said_once() -> None:
+    gap = "records of p1/n3 are missing"
+    summary = {"verdict": "fail", "reasons": [f"fifo: {gap}", "slow", f"agreement: {gap}", "x == 0: it is 6"]}
+    reasons = headline.headline(summary, COMPLETE).reasons
+    assert reasons == ("slow", f"fifo, agreement: {gap}", "x == 0: it is 6")
+
+
 def test_without_files_nothing_is_claimed() -> None:
     head = headline.headline({}, {})
     assert head.verdict is Verdict.UNKNOWN
