@@ -1,4 +1,4 @@
-"""Plots of how latency spreads over the members, and the small picture in a table cell; `plot` has those over time."""
+"""Plots of how latency spreads over the members; `plot` has those over time."""
 
 from __future__ import annotations
 
@@ -64,18 +64,6 @@ def member_latency(members: Sequence[Mapping[str, Any]], colour_of: Callable[[st
         description="From p50 (filled) to p99 (ring) of the latency at each receiving member.",
         id_="members",
     )
-
-
-def interval_glyph(asked: float, low: float, middle: float, high: float) -> Markup:
-    """What was asked (a line) against what was realised (a bar from low to high with a dot): for one table cell.
-
-    Drawn by the style sheet from four numbers, since a table may have a thousand of them.
-    """
-    most = max(asked, high, middle) * 1.12 or 1.0
-    x = svg.linear(0.0, most, 1.0, 83.0)
-    places = {"a": x(asked), "l": x(low), "m": x(middle), "h": max(x(high), x(low) + 1.5)}
-    style = ";".join(f"--{name}:{svg.coordinate(place)}" for name, place in places.items())
-    return svg.element("i", "", class_="glyph", style=style, aria_hidden="true")
 
 
 def _ratio_grid(y: Scale, left: float, right: float) -> Markup:

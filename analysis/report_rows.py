@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from markupsafe import Markup
 
-from analysis import plot_spread, witness, words
+from analysis import svg, witness, words
 from analysis.headline import verdict_of
-from analysis.report_files import RunFiles
-from analysis.report_time import FaultWindow, Phases
 from analysis.verdict import Verdict, merge
+
+if TYPE_CHECKING:  # these bring pandas, for which a command line should not wait
+    from analysis.report_files import RunFiles
+    from analysis.report_time import FaultWindow, Phases
 
 MAX_ROWS: Final = 1200
 """Of one table; 30 nodes with ten intervals have 600."""
@@ -290,7 +292,7 @@ def _delay_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
     if p50 is None or p99 is None:
         return _cell(delay_ms, words.significant(p50))
     realised = f"{words.significant(p50)} / {words.significant(p99)}"
-    return _cell(delay_ms, realised, plot_spread.interval_glyph(delay_ms or 0.0, p50, p50, p99))
+    return _cell(delay_ms, realised, svg.interval_glyph(delay_ms or 0.0, p50, p50, p99))
 
 
 def _jitter_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
@@ -314,7 +316,7 @@ def _loss_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
     if realised is None or low is None or high is None:
         return _cell(wanted, words.significant(realised))
     bounds = f" [{words.significant(low)}, {words.significant(high)}]" if wanted else ""
-    glyph = plot_spread.interval_glyph(wanted or 0.0, low, realised, high)
+    glyph = svg.interval_glyph(wanted or 0.0, low, realised, high)
     return _cell(wanted, words.significant(realised) + bounds, glyph)
 
 

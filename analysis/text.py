@@ -17,9 +17,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from analysis import headline, report_rows
-from analysis.report_time import phases_of
-from analysis.verdict import Verdict
+from analysis import headline, report_rows, words
+from analysis.verdict import Verdict, merge
 
 STYLES: Final[Mapping[Verdict, str]] = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.UNKNOWN: "yellow"}
 MARKS: Final[Mapping[Verdict, str]] = {Verdict.PASS: "✔", Verdict.FAIL: "✘", Verdict.UNKNOWN: "?"}
@@ -37,7 +36,7 @@ def results(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
         parts += [properties_table(summary), *witness_lines(summary)]
     if summary.get("expect"):
         parts.append(expectations_table(summary))
-    parts += [accuracy_line(summary, manifest), verdict_line(summary, manifest)]
+    parts += [accuracy_line(summary), verdict_line(summary, manifest)]
     return Group(*(Padding(part, (0, 0, 1, 2)) for part in parts))
 
 
@@ -100,16 +99,17 @@ def expectations_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def accuracy_line(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Text:
+def accuracy_line(summary: Mapping[str, Any]) -> Text:
     """The accuracy certificate and the conservation of frames, in one line."""
-    accuracy = report_rows.accuracy(summary, phases_of(manifest))
-    if not accuracy.rows:
+    links = [headline.verdict_of(link.get("verdict")) for link in words.objects(summary.get("links"))]
+    if not links:
         return Text("network accuracy: not measured", "yellow")
     conserved = [row.verdict for row in report_rows.conservation(summary)]
     return Text.assemble(
         "network accuracy: ",
-        mark(accuracy.verdict),
-        f"  {accuracy.sentence}; frames: {report_rows.told(conserved, 'port direction', 'add up')}",
+        mark(merge(links)),
+        f"  {report_rows.told(links, 'interval', 'as asked')}; "
+        f"frames: {report_rows.told(conserved, 'port direction', 'add up')}",
     )
 
 

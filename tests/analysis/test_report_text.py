@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +183,9 @@ def test_nothing_in_a_file_can_move_the_cursor_or_set_a_style() -> None:
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert "[bold red]" in shown
+
+
+def test_a_command_line_does_not_wait_for_the_plots() -> None:
+    code = "import sys, analysis.text; print([m for m in ('pandas', 'numpy', 'pyspark', 'jinja2') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
