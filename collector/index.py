@@ -31,8 +31,8 @@ LETTERS = int.from_bytes(b"OBINDEX1", "little")
 RECORD_BYTES = 32
 _RECORD = struct.Struct("<QQqI")
 _CHECK = struct.Struct("<I")
-MAX_MARKS = 1 << 20
-"""A mark a MiB: enough for a TiB. A longer index is not ours."""
+MAX_MARKS = 1 << 18
+"""With a mark a MiB enough for 256 GiB. What stands behind so many is not read."""
 
 
 class IndexKind(enum.IntEnum):

@@ -86,7 +86,7 @@ def read_interfaces(path: Path | str) -> CaptureHead:
     path = Path(path)
     with Reader(path) as reader:
         first = reader.read_head()
-        if reader.layout is Layout.PCAPNG and not _trusted_marks(path, first, reader.interfaces):
+        if reader.layout is Layout.PCAPNG and not _marks(path, first, reader.interfaces):
             for offset in _late_interfaces(path, first, reader.interfaces):
                 reader.add_interface(reader.read_block(offset))
         return CaptureHead(reader.interfaces, reader.section, first)
@@ -116,11 +116,10 @@ def split(path: Path | str, parts: int) -> list[tuple[int, int]]:
     if first >= size:
         return []
     wanted = first + (size - first) * np.arange(1, parts) // parts
-    marks = _trusted_marks(path, first, interfaces)
-    bounds = np.array(marks, np.int64) if marks else _survey(path, first, interfaces, wanted)
-    places = np.searchsorted(bounds, wanted)
-    inner = {int(cut) for cut in bounds[places[places < len(bounds)]]}
-    return list(itertools.pairwise([first, *sorted(inner - {first}), size]))
+    cuts = _cuts_from(_marks(path, first, interfaces), wanted)
+    if not len(cuts) or not _are_boundaries(path, cuts, interfaces):
+        cuts = _survey(path, first, interfaces, wanted)
+    return list(itertools.pairwise([first, *sorted(set(cuts) - {first}), size]))
 
 
 def batches(
@@ -169,17 +168,28 @@ def _frames_of(view: Buffer, found: Walk, part: slice, interfaces: Interfaces) -
     return dataclasses.replace(frames, stop=found.stop, problem=found.problem, truncated=found.truncated)
 
 
-def _trusted_marks(path: Path, first: int, interfaces: Interfaces) -> list[int]:
-    """Boundaries that the index names, if it fits this file: one that was left over from another capture does not."""
+def _marks(path: Path, first: int, interfaces: Interfaces) -> list[int]:
+    """Boundaries that the index names, if it fits this file: one that was left over from another capture does not.
+
+    Looks at the file only at the outermost marks; whoever cuts at a mark looks there, too.
+    """
     known = index.read(path)
-    marks = [mark.offset for mark in known.marks if first < mark.offset < path.stat().st_size]
-    if not marks or known.first_offset != first or interfaces.layout is not Layout.PCAPNG:
+    if known.first_offset != first or interfaces.layout is not Layout.PCAPNG:
         return []
+    size = path.stat().st_size
+    marks = [mark.offset for mark in known.marks if first < mark.offset < size]
+    return marks if _are_boundaries(path, [*marks[:1], *marks[-1:]], interfaces) else []
+
+
+def _are_boundaries(path: Path, offsets: list[int], interfaces: Interfaces) -> bool:
+    """Whether whole blocks begin at all of these bytes."""
+    if not offsets:
+        return True
     buffer = map_capture(path)
-    for mark in marks:
-        if not len(walk(buffer, start=mark, end=mark + 1, layout=Layout.PCAPNG, byte_order="<").offsets):
-            return []
-    return marks
+    found = (
+        walk(buffer, start=at, end=at + 1, layout=interfaces.layout, byte_order=interfaces.byte_order) for at in offsets
+    )
+    return all(len(walked.offsets) == 1 for walked in found)
 
 
 def _late_interfaces(path: Path, first: int, interfaces: Interfaces) -> list[int]:
@@ -201,13 +211,19 @@ def _late_interfaces(path: Path, first: int, interfaces: Interfaces) -> list[int
     return late
 
 
-def _survey(path: Path, first: int, interfaces: Interfaces, wanted: Offsets) -> Offsets:
+def _cuts_from(bounds: list[int], wanted: Offsets) -> list[int]:
+    """For each wanted byte the first of these boundaries at or behind it, as far as there is one."""
+    places = np.searchsorted(np.array(bounds, np.int64), wanted)
+    return [bounds[place] for place in places.tolist() if place < len(bounds)]
+
+
+def _survey(path: Path, first: int, interfaces: Interfaces, wanted: Offsets) -> list[int]:
     """For each wanted byte the first true boundary at or behind it, as far as the file is whole."""
     cuts: list[int] = []
     for offsets in _boundaries(map_capture(path), first, interfaces):
         while len(cuts) < len(wanted) and len(offsets) and wanted[len(cuts)] <= offsets[-1]:
             cuts.append(int(offsets[np.searchsorted(offsets, wanted[len(cuts)])]))
-    return np.array(cuts, np.int64)
+    return cuts
 
 
 def _boundaries(buffer: Buffer, first: int, interfaces: Interfaces) -> Iterator[Offsets]:

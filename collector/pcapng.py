@@ -60,8 +60,8 @@ _HEAD_BYTES = 4 * _HEAD_WORDS
 _TAIL_WORDS = 4
 _FLAGS_OPTION = PACKET_FLAGS | 4 << 16
 _AROUND_BYTES = _HEAD_BYTES + 4 * _TAIL_WORDS
-_FEW_FRAMES = 4
-"""A size that so few frames share is copied frame by frame."""
+_COMMON_FRAMES = 24
+"""From so many frames of one size on it pays to copy them together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,21 +210,19 @@ class PcapngWriter:
 
 
 def copy_frames(source: Buffer, offsets: Offsets, target: Buffer, places: Offsets, sizes: Offsets) -> None:
-    """Copy frames from one buffer to another: all frames of one size at once, as opaque items of that size."""
-    order = np.argsort(sizes, kind="stable")
-    by_size = sizes[order]
-    cuts = np.flatnonzero(np.diff(by_size)) + 1
-    for rows in np.split(order, cuts):
-        size = int(sizes[rows[0]]) if len(rows) else 0
-        if not size:
-            continue
-        if len(rows) > _FEW_FRAMES:
+    """Copy frames from one buffer to another: frames of a common size all at once, as opaque items; the others
+    singly.
+    """
+    count = np.bincount(sizes)
+    for size in np.flatnonzero(count >= _COMMON_FRAMES).tolist():
+        if size:
+            rows = np.flatnonzero(sizes == size)
             opaque = f"V{size}"
             overlapping(target, opaque)[places[rows]] = overlapping(source, opaque)[offsets[rows]]
-            continue
-        for row in rows.tolist():
-            place, offset = int(places[row]), int(offsets[row])
-            target[place : place + size] = source[offset : offset + size]
+    rare = np.flatnonzero(count[sizes] < _COMMON_FRAMES)
+    from_bytes, to_bytes = source.data, target.data
+    for offset, place, size in zip(offsets[rare].tolist(), places[rare].tolist(), sizes[rare].tolist(), strict=True):
+        to_bytes[place : place + size] = from_bytes[offset : offset + size]
 
 
 def _why_it_stopped(path: Path, frames: int, error: OSError) -> str:

@@ -32,6 +32,14 @@ class Wires:
         self.ip("link", "add", "name", port, "index", index, "type", "veth", "peer", "name", node)
         for name in (port, node):
             self.ip("link", "set", name, "addrgenmode", "none", "up")
+        for name in (port, node):
+            while not self._carries(name):
+                pass  # the kernel works on it; pytest's timeout ends a wait in vain
+
+    def _carries(self, name: str) -> bool:
+        """A device that is up swallows what it is given until the kernel has seen its carrier and given it a queue."""
+        shown = subprocess.run(["ip", "link", "show", name], check=True, capture_output=True, text=True).stdout
+        return "state UP" in shown and "noop" not in shown
 
     def remove(self, number: int) -> None:
         for name in (f"ob{number}", f"eth{number}"):

@@ -426,3 +426,61 @@ def test_an_existing_file_is_not_touched(wires: Wires, tmp_path: Path) -> None:
         assert path.read_text() == "precious"
     finally:
         collector.close()
+
+
+def _text(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def _tc(*words: str) -> None:
+    subprocess.run(["tc", *words], check=True)
+
+
+def test_frames_across_a_bridge_are_seen_once_at_each_port(start: Start, wires: Wires) -> None:
+    """As in the fabric: in at the sender's port, out at the receiver's; trace ends at the port it enters."""
+    # As the fabric does: else the bridge hands frames to netfilter, which drops our IP headers without checksums.
+    for setting in Path("/proc/sys/net/bridge").glob("bridge-nf-call-*tables"):
+        setting.write_text("0")
+    wires.ip("link", "add", "br0", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
+    for name in ("ob0", "ob1"):
+        wires.ip("link", "set", name, "master", "br0")
+    wires.ip("link", "set", "br0", "addrgenmode", "none", "up")
+    while _text("bridge", "link").count("state forwarding") < 2:
+        pass  # the kernel works on it; pytest's timeout ends a wait in vain
+    collector = start()
+    frames = _frames(0, 200)
+    trace = bytes.fromhex("0180c200000e") + udp_frame(trace_datagram(1), port=TRACE_PORT)[6:]
+    wires.send("eth0", [*frames, trace])
+    stopped = collector.stop()
+    collector.end()
+    packets = collector.packets()
+    seen = {key: [p.data for p in packets if (p.interface, p.direction) == key] for key in _PLACES}
+    assert seen == {
+        (0, PortDirection.INBOUND): [*frames, trace],
+        (0, PortDirection.OUTBOUND): [],
+        (1, PortDirection.INBOUND): [],
+        (1, PortDirection.OUTBOUND): frames,
+    }
+    assert stopped["frames"] == 401
+
+
+_PLACES = [(port, direction) for port in (0, 1) for direction in (PortDirection.INBOUND, PortDirection.OUTBOUND)]
+
+
+def test_frames_that_pass_an_ifb_are_seen_once(start: Start, wires: Wires) -> None:
+    """Impairments send a port's frames through an ifb and back; the capture must not see them twice."""
+    wires.ip("link", "add", "ifb0", "type", "ifb")
+    wires.ip("link", "set", "ifb0", "addrgenmode", "none", "up")
+    _tc("qdisc", "add", "dev", "ob0", "clsact")
+    for hook in ("ingress", "egress"):
+        redirect = ("action", "mirred", "egress", "redirect", "dev", "ifb0")
+        _tc("filter", "add", "dev", "ob0", hook, "protocol", "all", "u32", "match", "u32", "0", "0", *redirect)
+    collector = start()
+    frames, answers = _frames(0, 200), _frames(1000, 100)
+    wires.send("eth0", frames)
+    wires.send("ob0", answers)
+    collector.stop()
+    collector.end()
+    packets = collector.packets()
+    assert [p.data for p in packets if p.direction == PortDirection.INBOUND] == frames
+    assert [p.data for p in packets if p.direction == PortDirection.OUTBOUND] == answers
