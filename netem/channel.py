@@ -65,6 +65,8 @@ class _Exchange:
             answer, job = next_job
             try:
                 answer.set_result(job())
+            except OSError as error:  # on a socket that was closed meanwhile, any of them
+                answer.set_exception(error if self._open else ChannelClosedError("it was closed on this side"))
             except BaseException as error:
                 answer.set_exception(error)
 
@@ -92,8 +94,8 @@ class Channel:
 
     def close(self) -> None:
         """End it; an exchange that is under way ends with ChannelClosedError."""
-        _hang_up(self._connection)
         self._exchange.end()
+        _hang_up(self._connection)
 
     def _request(self, values: dict[str, Any], descriptors: Sequence[int]) -> _Answer:
         try:
@@ -126,8 +128,8 @@ class LineChannel:
 
     def close(self) -> None:
         """End it; an exchange that is under way ends with ChannelClosedError."""
-        _hang_up(self._connection)
         self._exchange.end()
+        _hang_up(self._connection)
 
     def _request(self, frame: bytes) -> _Answer:
         try:

@@ -1,0 +1,177 @@
+"""Frames and channels between the conductor and the hands."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netem.channel import Channel, LineChannel
+from netem.framing import (
+    LENGTH,
+    LINE_PIECE,
+    ChannelClosedError,
+    LineServer,
+    checked_length,
+    pack,
+    receive_frame,
+    send_frame,
+    unpack,
+)
+
+values = st.dictionaries(st.text(), st.recursive(st.integers() | st.text() | st.none(), st.lists, max_leaves=5))
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    yield one, other
+    one.close()
+    other.close()
+
+
+@given(values)
+def test_a_frame_comes_back_as_it_went(content: dict[str, Any]) -> None:
+    frame = pack(content)
+    assert checked_length(frame[: LENGTH.size]) == len(frame) - LENGTH.size
+    assert unpack(frame[LENGTH.size :]) == content
+
+
+def test_a_length_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="out of step"):
+        checked_length(b"\xff\xff\xff\xff")
+
+
+def test_descriptors_travel_along(pair: tuple[socket.socket, socket.socket]) -> None:
+    read, write = os.pipe()
+    send_frame(pair[0], {"do": "take"}, [write])
+    os.close(write)
+    content, received = receive_frame(pair[1])
+    assert content == {"do": "take"}
+    os.write(received[0], b"through")
+    os.close(received[0])
+    assert os.read(read, 100) == b"through"
+    assert not os.get_inheritable(read)
+    os.close(read)
+
+
+def serve(one: socket.socket, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> threading.Thread:
+    def work() -> None:
+        try:
+            while True:
+                content, _received = receive_frame(one)
+                send_frame(one, answer(content))
+        except (ChannelClosedError, OSError):
+            return
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_many_threads_may_ask_at_once(pair: tuple[socket.socket, socket.socket]) -> None:
+    serve(pair[1], lambda content: {"double": content["number"] * 2})
+    channel = Channel(pair[0])
+    wrong: list[int] = []
+
+    def ask(start: int) -> None:
+        numbers = range(start, start + 50)
+        wrong.extend(n for n in numbers if channel.request("double", number=n)[0] != {"double": n * 2})
+
+    askers = [threading.Thread(target=ask, args=(start,)) for start in range(0, 500, 50)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert wrong == []
+    channel.close()
+
+
+def test_a_channel_whose_other_end_is_gone_says_so(pair: tuple[socket.socket, socket.socket]) -> None:
+    channel = Channel(pair[0])
+    pair[1].close()
+    with pytest.raises(ChannelClosedError):
+        channel.request("anything")
+    channel.close()
+
+
+def test_a_closed_channel_answers_at_once(pair: tuple[socket.socket, socket.socket]) -> None:
+    channel = Channel(pair[0])
+    channel.close()
+    with pytest.raises(ChannelClosedError, match="closed on this side"):
+        channel.request("anything")
+
+
+def test_closing_ends_a_request_that_waits(pair: tuple[socket.socket, socket.socket]) -> None:
+    channel = Channel(pair[0])
+    outcome: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            channel.request("never answered")
+        except ChannelClosedError as error:
+            outcome.append(error)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    receive_frame(pair[1])
+    channel.close()
+    asker.join(5)
+    assert len(outcome) == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, LINE_PIECE - 60, LINE_PIECE, 3 * LINE_PIECE, 100_000])
+def test_a_request_crosses_the_line_in_pieces(pair: tuple[socket.socket, socket.socket], size: int) -> None:
+    """Random text does not shrink: the frame has as many pieces as it looks."""
+    text = os.urandom(size).hex()
+
+    def work() -> None:
+        server = LineServer(pair[1].fileno())
+        server.send({"hello": True})
+        for _ in range(2):
+            server.send({"got": server.receive()["text"]})
+
+    guest = threading.Thread(target=work, daemon=True)
+    guest.start()
+    channel = LineChannel(pair[0])
+    assert channel.await_hello(5) == {"hello": True}
+    channel.set_timeout(5)
+    for _ in range(2):
+        assert channel.request("echo", text=text) == {"got": text}
+    guest.join(5)
+    channel.close()
+
+
+def test_the_line_never_carries_more_than_a_piece_unacknowledged(pair: tuple[socket.socket, socket.socket]) -> None:
+    text = os.urandom(3000).hex()
+    outcome: list[object] = []
+    channel = LineChannel(pair[0])
+    asker = threading.Thread(target=lambda: outcome.append(channel.request("x", text=text)), daemon=True)
+    asker.start()
+    pieces = [pair[1].recv(65536)]
+    while sum(map(len, pieces)) < LENGTH.size + checked_length(pieces[0][: LENGTH.size]):
+        with pytest.raises(BlockingIOError):
+            pair[1].recv(1, socket.MSG_DONTWAIT)
+        pair[1].sendall(b".")
+        pieces.append(pair[1].recv(65536))
+    pair[1].sendall(b"." + pack({"ok": 1}))
+    asker.join(5)
+    assert outcome == [{"ok": 1}]
+    assert len(pieces) > 3
+    assert {len(piece) for piece in pieces[:-1]} == {LINE_PIECE}
+    assert unpack(b"".join(pieces)[LENGTH.size :]) == {"do": "x", "text": text}
+    channel.close()
+
+
+def test_a_line_out_of_step_is_given_up(pair: tuple[socket.socket, socket.socket]) -> None:
+    channel = LineChannel(pair[0])
+    pair[1].sendall(b"?")
+    with pytest.raises(ChannelClosedError, match="out of step"):
+        channel.request("x")
+    channel.close()
