@@ -286,7 +286,7 @@ class _Analysis:
 
 @contextlib.contextmanager
 def _two_threads() -> Iterator[_Submit]:
-    """Run functions beside the caller. When the caller fails (or is interrupted), they are left to the session's end."""
+    """Run functions beside the caller. When the caller fails or is interrupted, nobody waits for them."""
     executor = ThreadPoolExecutor(2, thread_name_prefix="analysis")
     try:
         yield executor.submit

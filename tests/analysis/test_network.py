@@ -1,0 +1,171 @@
+"""The asked network over time: what holds between whom, and when."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from analysis.network import BEGIN_NS, END_NS, MARGIN_NS, Network, Strike, build, impairment_of
+from topologies import load
+from topologies.model import CLEAR, Distribution, Impairment
+
+TWO = """
+name: two
+partitions:
+  p1: {nodes: 2}
+  p2: {nodes: 2, bus: {rate: 10 Mbit/s, queue: 100 frames}}
+links:
+  - {between: [p1, p2], there: {delay: 10 ms}, back: {delay: 20 ms}}
+impairments:
+  p1/n2: {to-node: {delay: 1 ms}}
+"""
+A, B, C = "p1/n1", "p1/n2", "p2/n1"
+LOSSY = Impairment(loss_ratio=0.1)
+
+
+def strike(id_: int, kind: str, at_ns: int, **fields: object) -> Strike:
+    given = {"targets": (), "direction": None, "asked": {}, "until_id": None} | fields
+    return Strike(id=id_, kind=kind, issued_ns=at_ns, effective_ns=at_ns + 5, **given)  # type: ignore[arg-type]
+
+
+def network(*strikes: Strike) -> Network:
+    return build(load.loads(TWO), {}, strikes)
+
+
+def test_without_faults_one_span_lasts_for_ever() -> None:
+    (span,) = network().spans(A, B)
+
+    assert (span.from_ns, span.until_ns) == (BEGIN_NS, END_NS)
+    assert span.path.delay_ns == 1_000_000
+    assert not span.path.has_queue
+
+
+def test_a_path_between_partitions_holds_the_link_and_the_shared_medium() -> None:
+    (there,), (back,) = network().spans(A, C), network().spans(C, A)
+
+    assert [element for element, _ in there.path.elements] == [
+        ("from-node", A), ("there", "p1--p2"), ("to-node", C)
+    ]  # fmt: skip
+    assert (there.path.delay_ns, back.path.delay_ns) == (10_000_000, 20_000_000)
+    assert there.path.has_queue
+    assert not there.path.is_clear
+
+
+def test_what_the_manifest_asked_outweighs_the_topology() -> None:
+    asked = build(load.loads(TWO), {B: {"to-node": LOSSY}}, ())
+
+    assert asked.intervals(("to-node", B)) == [(BEGIN_NS, END_NS, LOSSY)]
+
+
+def test_an_impairment_changes_its_port_and_leaves_out_the_change_itself() -> None:
+    changed = network(strike(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}))
+
+    assert changed.intervals(("to-node", B)) == [
+        (BEGIN_NS, 100, Impairment(delay_ns=1_000_000)),
+        (105, END_NS, LOSSY),
+    ]
+    assert [(s.from_ns, s.until_ns) for s in changed.spans(A, B)] == [(BEGIN_NS, 100), (105, END_NS)]
+    assert len(changed.spans(B, A)) == 1
+
+
+def test_overlapping_changes_leave_no_span_between_them() -> None:
+    changed = network(
+        strike(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}),
+        strike(1, "impair", 103, targets=(A,), direction="from-node", asked={A: LOSSY}),
+    )
+
+    assert [(s.from_ns, s.until_ns) for s in changed.spans(A, B)] == [(BEGIN_NS, 100), (108, END_NS)]
+
+
+def test_a_cut_of_groups_separates_both_ways_until_it_is_healed() -> None:
+    cut = network(
+        strike(0, "cut", 100, groups=((A,), (B,)), until_id=1),
+        strike(1, "heal", 200),
+    )
+
+    assert [s.path.is_cut for s in cut.spans(A, B)] == [False, True, False]
+    assert [s.path.is_cut for s in cut.spans(B, A)] == [False, True, False]
+    assert [s.path.is_cut for s in cut.spans(A, C)] == [False]
+
+
+def test_a_cut_of_pairs_is_one_way_and_a_cut_of_links_stops_all_that_cross() -> None:
+    cut = network(strike(0, "cut", 100, pairs=((A, B),)), strike(1, "cut", 300, links=("p1--p2",)))
+
+    assert [s.path.is_cut for s in cut.spans(A, B)] == [False, True]
+    assert [s.path.is_cut for s in cut.spans(B, A)] == [False]
+    assert [s.path.is_cut for s in cut.spans(C, B)] == [False, True]
+
+
+def test_of_two_cuts_the_later_end_counts() -> None:
+    cut = network(
+        strike(0, "cut", 100, pairs=((A, B),), until_id=2),
+        strike(1, "cut", 150, groups=((A,), (B,)), until_id=3),
+        strike(2, "heal", 200),
+        strike(3, "heal", 300),
+    )
+
+    spans = [(s.from_ns, s.path.is_cut) for s in cut.spans(A, B)]
+    assert spans == [(BEGIN_NS, False), (105, True), (155, True), (205, True), (305, False)]
+
+
+def test_a_crashed_node_is_down_until_it_is_started_again() -> None:
+    crashed = network(strike(0, "crash", 100, targets=(B,), until_id=1), strike(1, "restart", 500, targets=(B,)))
+
+    assert [s.path.is_receiver_down for s in crashed.spans(A, B)] == [False, True, False]
+    assert [s.path.is_receiver_down for s in crashed.spans(B, A)] == [False]
+
+
+def test_the_rest_of_a_path_is_what_else_is_on_it() -> None:
+    (span,) = network().spans(A, B)
+
+    assert span.path.without(("to-node", B)).is_clear
+    assert not span.path.without(("from-node", A)).is_clear
+
+
+def test_survival_counts_duplicates_that_stand_in_for_lost_frames() -> None:
+    topology = load.loads(TWO)
+    both = Impairment(loss_ratio=0.1, duplicate_ratio=0.5)
+    (span,) = build(topology, {A: {"from-node": LOSSY}, B: {"to-node": both}}, ()).spans(A, B)
+
+    assert span.path.survival == pytest.approx(0.9 * 0.95)
+
+
+def test_the_longest_stay_holds_delay_jitter_and_a_full_queue() -> None:
+    slow = Impairment(delay_ns=10, jitter_ns=5, rate_bps=8_000, queue_bytes=1000)
+    (span,) = build(load.loads(TWO), {A: {"from-node": slow}, B: {"to-node": CLEAR}}, ()).spans(A, B)
+
+    assert span.path.longest_ns == MARGIN_NS + 10 + 4 * 5 + 10**9
+
+
+def test_a_network_travels_to_workers() -> None:
+    changed = network(strike(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}))
+
+    assert pickle.loads(pickle.dumps(changed)).spans(A, B) == changed.spans(A, B)
+
+
+def test_fields_become_an_impairment() -> None:
+    fields = {"delay_ns": 5, "jitter_ns": 1, "distribution": "normal", "loss_ratio": 1}
+
+    assert impairment_of(fields) == Impairment(
+        delay_ns=5, jitter_ns=1, distribution=Distribution.NORMAL, loss_ratio=1.0
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dealy_ns": 5},
+        {"delay_ns": "5"},
+        {"delay_ns": True},
+        {"delay_ns": 2**70},
+        {"delay_ns": 1.5},
+        {"loss_ratio": "x"},
+        {"loss_ratio": 2},
+        {"loss_ratio": float("nan")},
+        {"distribution": "flat"},
+    ],
+)
+def test_what_is_no_impairment_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        impairment_of(fields)
