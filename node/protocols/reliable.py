@@ -85,13 +85,15 @@ from node.protocols.words import (
     unpack,
     unpack_data,
 )
-from node.wire import Flag, Kind, Message
+from node.wire import WORD_SIZE, Flag, Kind, Message
 
 MILLISECOND = 1_000_000
 POSITIONS_PER_HEARTBEAT = 150
 """So that a heartbeat fits an Ethernet frame."""
 TOMBSTONES_PER_MEMBER = 8
 ANNOUNCEMENTS = 3
+ROOM_BYTES = 1400
+"""Of words and payload of a data message: more would not fit an Ethernet frame with all headers."""
 CONTROL = Flag.CONTROL.value
 RETRANSMISSION = Flag.RETRANSMISSION.value
 
@@ -318,11 +320,13 @@ class ReliableCore(Core):
 
     def _multicast(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         own = self._own
+        fences = self._channels.fences()
+        positions = self._piggyback(ROOM_BYTES - len(submission.payload) - WORD_SIZE * len(fences), now_ns)
         message = self._us.message(
             Kind.RELIABLE_DATA,
             seq=own.last + 1,
             flags=submission.flags,
-            words=pack_data(self._view.digest, own.floor, self._channels.fences(), self._piggyback(now_ns)),
+            words=pack_data(self._view.digest, own.floor, fences, positions),
             inner=submission.inner,
             payload=submission.payload,
         )
@@ -336,12 +340,13 @@ class ReliableCore(Core):
             self._timers.arm(ANNOUNCE, now_ns + self._parameters.announce_ns, out)
             self._arm_tick(now_ns, out)
 
-    def _piggyback(self, now_ns: int) -> tuple[int, ...]:
-        """Our positions, if others do not know them and have not heard of any for a while."""
-        if not self._untold or now_ns - self._told_ns < self._interval_ns // 2:
+    def _piggyback(self, room_bytes: int, now_ns: int) -> tuple[int, ...]:
+        """Our positions, if others do not know them and have not heard of any for a while: as many as fit the frame."""
+        most = min(MAX_PIGGYBACK, room_bytes // WORD_SIZE)
+        if not self._untold or most <= 0 or now_ns - self._told_ns < self._interval_ns // 2:
             return ()
         self._told_ns = now_ns
-        return tuple(pack(*entry) for entry in self._tell_untold(MAX_PIGGYBACK))
+        return tuple(pack(*entry) for entry in self._tell_untold(most))
 
     def _on_announce(self, now_ns: int, out: list[Effect]) -> None:
         """The loss of the last messages shows no gap: say which is the last, a few times; then the tick asks the
@@ -385,7 +390,8 @@ class ReliableCore(Core):
 
     def _hear(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         """The origin lives, in this incarnation."""
-        self._suspicion.hear(message.origin)
+        if self._suspicion.hear(message.origin):
+            self._broadcast((), now_ns, out)
         if message.incarnation > self._view.incarnations[message.origin]:
             self._meet(message.origin, message.incarnation, now_ns, out)
 
@@ -405,7 +411,7 @@ class ReliableCore(Core):
             _refuse(message, source, reason or DropReason.UNEXPECTED, out)
             return
         self._untold.add(source)
-        self._answer_came(stream, message, now_ns)
+        self._answer_came(stream, message, source, now_ns)
         self._take_floor(source, stream, head.floor, out)
         self._pump(source, stream, out)
         stream.raise_floor(head.floor)
@@ -429,13 +435,13 @@ class ReliableCore(Core):
         if reason is not None:
             _refuse(message, source, reason, out)
             return
-        self._answer_came(ending.stream, message, now_ns)
+        self._answer_came(ending.stream, message, source, now_ns)
         self._review(key, ending, now_ns, out)
 
-    def _answer_came(self, stream: IncomingStream, message: Message, now_ns: int) -> None:
+    def _answer_came(self, stream: IncomingStream, message: Message, source: int, now_ns: int) -> None:
         elapsed_ns = stream.answered(message.seq, now_ns)
         if elapsed_ns is not None and message.flags & RETRANSMISSION:
-            self._round_trips.of(message.origin).sample(elapsed_ns)
+            self._round_trips.of(source).sample(elapsed_ns)
 
     def _on_unicast(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         if len(message.words) != 3 or message.seq == 0:
@@ -886,6 +892,7 @@ class ReliableCore(Core):
         if stream is None:
             stream = self._streams[member] = IncomingStream(start=start, window=self._parameters.window)
         self._take_floor(member, stream, floor, out)
+        self._pump(member, stream, out)
 
     def _enter_member_if_welcome(self, out: list[Effect]) -> None:
         if self._phase is not Phase.JOINING or self._strangers:

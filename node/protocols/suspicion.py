@@ -55,12 +55,16 @@ class Suspicion:
         self.doubts: dict[int, set[int]] = {}
         """Per member: who suspects it, ourselves included."""
 
-    def hear(self, member: int) -> None:
-        """It speaks: whoever suspects it is wrong, and may say so again if he insists."""
+    def hear(self, member: int) -> bool:
+        """It speaks: whoever suspects it is wrong, and may say so again if he insists. True when we did: all must hear
+        of it."""
         self._heard.add(member)
         doubters = self.doubts.get(member)
-        if doubters is not None:
-            doubters.clear()
+        if not doubters:
+            return False
+        is_ours = self._me in doubters
+        doubters.clear()
+        return is_ours
 
     def forget(self, member: int) -> None:
         """Its life is over: nobody waits for it, and its opinion is void."""
@@ -101,7 +105,7 @@ class Suspicion:
         for member, doubters in self.doubts.items():
             if member not in suspects:
                 doubters.discard(source)
-        for member in suspects:
+        for member in sorted(suspects):
             self.doubts.setdefault(member, set()).add(source)
 
     def suspects(self) -> list[int]:
