@@ -55,6 +55,7 @@ class Bed:
         self._fabric = fabric
         self._guest = guest
         self._wired: set[NodeName] = set()
+        self._owned: set[NodeName] = set()
         self._closed = False
 
     @classmethod
@@ -106,18 +107,23 @@ class Bed:
         """Wire a node's network namespace, or wire it again after its old one went: eth0 with MAC and address,
         neighbours and routes, up. The descriptor stays the caller's. Raises FabricError.
         """
+        self._owned.discard(node.name)
         reply, _received = self._keeper.ask(
             "adopt", [netns_fd], step=f"adopting the namespace of {node.name}", name=plan.node_namespace(node)
         )
         self._fabric.executor.hold_namespace(Side.HOST, plan.node_namespace(node), reply["descriptor"])
         self._wire(node)
 
-    def attach_new(self, node: Node) -> str:
-        """Make a namespace for a node, wire it, hold it until the bed closes; returns its name for `spawn`."""
+    def own_namespace(self, node: Node) -> str:
+        """The namespace that the bed itself holds for a node, made and wired when first asked for; its name for
+        `spawn`. It outlives the node's processes, so that the next incarnation finds its wires in place.
+        """
         name = plan.node_namespace(node)
-        reply, _received = self._keeper.ask("namespace", step=f"making the namespace of {node.name}", name=name)
-        self._fabric.executor.hold_namespace(Side.HOST, name, reply["descriptor"])
-        self._wire(node)
+        if node.name not in self._owned:
+            reply, _received = self._keeper.ask("namespace", step=f"making the namespace of {node.name}", name=name)
+            self._fabric.executor.hold_namespace(Side.HOST, name, reply["descriptor"])
+            self._wire(node)
+            self._owned.add(node.name)
         return name
 
     def spawn(

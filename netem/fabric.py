@@ -14,7 +14,7 @@ from netem.hand import FABRIC
 from netem.steps import Kernel, Side
 from topologies.model import Bus, Direction, Impairment, Link, Node, NodeName, PartitionName, Topology
 
-_TRANSPARENT = ("ob", "tap", "vec")
+_TRANSPARENT = ("ob", "t", "vec")
 """Devices (but for their number) that only hand frames on; the ends of patch cables drop on purpose, and count it."""
 
 

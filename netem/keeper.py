@@ -133,13 +133,17 @@ class Keeper:
         """Collect every dead child; as init we also get orphans that we did not start."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if ended is None:
                 return
-            if pid in self._exit_codes:
-                self._exit_codes[pid] = os.waitstatus_to_exitcode(status)
+            if ended.si_pid in self._exit_codes:
+                # Before its number can be anybody else's: helpers of a guest kernel that died would hold its line open.
+                _kill_group_quietly(ended.si_pid)
+            _pid, status = os.waitpid(ended.si_pid, 0)
+            if ended.si_pid in self._exit_codes:
+                self._exit_codes[ended.si_pid] = os.waitstatus_to_exitcode(status)
 
     # Processes.
 
@@ -342,6 +346,14 @@ def _kill_quietly(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return  # it ended while we looked
+
+
+def _kill_group_quietly(leader: int) -> None:
+    """What a dead child leaves in its process group (each child leads one of its own)."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return  # it was alone
 
 
 def run(arguments: Sequence[str]) -> None:

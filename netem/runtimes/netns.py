@@ -31,7 +31,6 @@ class NetnsRuntime:
 
     def __init__(self, bed: Bed) -> None:
         self._bed = bed
-        self._namespaces: dict[NodeName, str] = {}
         self._handles: list[NetnsNode] = []
 
     def __enter__(self) -> NetnsRuntime:
@@ -44,15 +43,14 @@ class NetnsRuntime:
 
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> NetnsNode:
         """Start one incarnation of a node with its wires attached. Raises FabricError when it cannot be started."""
-        if node.name not in self._namespaces:
-            self._namespaces[node.name] = self._bed.attach_new(node)
+        namespace = self._bed.own_namespace(node)
         input_read, input_write = os.pipe()
         output_read, output_write = os.pipe()
         try:
             with log_path.open("ab") as log:
                 process = self._bed.spawn(
                     _command(program), _environment(program), [input_read, output_write, log.fileno()],
-                    namespace=self._namespaces[node.name],
+                    namespace=namespace,
                 )  # fmt: skip
         except BaseException:
             os.close(input_write)

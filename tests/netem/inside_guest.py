@@ -72,7 +72,21 @@ def measure(modules: str) -> dict[str, Any]:
             "readback": change.readback["netem"]["loss"],
             "counted": [c.delay_line_dropped_frames for c in bed.counters() if c.node == other.node.name],
             "drops": bed.infrastructure_drops(),
+            "tc": _tc(bed, "b1"),
         }
+
+
+def _tc(bed: Any, device: str) -> Any:
+    """What iproute2 sees in the fabric namespace."""
+    read, write = os.pipe()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    bed.spawn_in_fabric(
+        ["/sbin/tc", "-s", "-j", "qdisc", "show", "dev", device],
+        environment={}, stdin_fd=nothing, stdout_fd=write, stderr_fd=2,
+    )  # fmt: skip
+    os.close(write)
+    with os.fdopen(read) as output:
+        return json.loads(output.read())
 
 
 def _reattach(bed: Any, group: Any, everything: set[tuple[str, str, str]]) -> bool:

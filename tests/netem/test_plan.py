@@ -64,7 +64,7 @@ def test_with_a_guest_the_taps_are_up_before_anything_is_built_in_it() -> None:
         number for number, step in enumerate(made) if step.side is Side.HOST and not isinstance(step, steps.AwaitReady)
     )
     first_in_guest = min(number for number, step in enumerate(made) if step.side is Side.CARRIER)
-    assert steps.BringUp(side=Side.HOST, device="tap0") in made[:first_in_guest]
+    assert steps.BringUp(side=Side.HOST, device="t0") in made[:first_in_guest]
     assert last_on_host < first_in_guest
 
 

@@ -1,0 +1,119 @@
+"""The User-Mode Linux guest: what happens when it is not there, does not boot, or dies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netem import guest
+from netem.bed import Bed, KernelWish
+from netem.errors import FabricError
+from netem.guest import Guest, find_guest_kernel
+from netem.processes import KeeperLink
+from tests.netem.network import topology
+from topologies.model import CLEAR, Direction, NodeName
+
+pytestmark = [pytest.mark.root, pytest.mark.uml]
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[KeeperLink]:
+    link = KeeperLink.start(tmp_path / "keeper.log")
+    yield link
+    link.close()
+
+
+def test_the_guest_kernel_is_found_with_all_of_its_modules() -> None:
+    found = find_guest_kernel()
+    assert found.binary.is_file()
+    assert found.missing_modules() == ()
+
+
+def test_a_machine_without_the_package_is_told_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FabricError, match="apt install user-mode-linux"):
+        find_guest_kernel()
+
+
+@pytest.mark.parametrize(("script", "words"), [("exit 3", "does not run"), ("echo not a kernel", "is not a User-Mode")])
+def test_something_else_of_that_name_is_no_guest_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, words: str
+) -> None:
+    impostor = tmp_path / "linux.uml"
+    impostor.write_text(f"#!/bin/sh\n{script}\n")
+    impostor.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(FabricError, match=words):
+        find_guest_kernel()
+
+
+def test_missing_modules_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(guest, "_MODULES_ROOT", tmp_path)
+    with pytest.raises(FabricError, match=r"has no llc\.ko|has no net/llc/llc\.ko: reinstall user-mode-linux"):
+        find_guest_kernel()
+
+
+def test_a_guest_that_does_not_boot_is_reported_with_its_last_words(keeper: KeeperLink, tmp_path: Path) -> None:
+    script = tmp_path / "kernel"
+    script.write_text("#!/bin/sh\necho first word\necho last word\nexit 9\n")
+    script.chmod(0o755)
+    booting = Guest.boot(keeper, replace(find_guest_kernel(), binary=script), 1, tmp_path / "guest.log")
+    with pytest.raises(FabricError, match=r"did not boot \(exit code 9\).*first word \| last word"):
+        booting.await_ready()
+    booting.close()
+
+
+def test_a_guest_that_hangs_is_given_up_in_time(
+    keeper: KeeperLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guest, "_BOOT_TIMEOUT_S", 0.3)
+    sleeper = replace(find_guest_kernel(), binary=Path(shutil.which("tail") or ""))
+    monkeypatch.setattr(guest, "_command_line", lambda _kernel, _ports: [str(sleeper.binary), "-f", "/dev/null"])
+    booting = Guest.boot(keeper, sleeper, 1, tmp_path / "guest.log")
+    with pytest.raises(FabricError, match=r"did not boot \(it still runs\)"):
+        booting.await_ready()
+    booting.close()
+
+
+def test_more_ports_than_a_guest_can_be_told_of_are_refused_before_it_boots(keeper: KeeperLink, tmp_path: Path) -> None:
+    with pytest.raises(FabricError, match="cannot be told of 200 ports, only of some 100: use kernel host"):
+        Guest.boot(keeper, find_guest_kernel(), 200, tmp_path / "guest.log")
+
+
+def test_a_guest_that_dies_in_mid_run_is_noticed_and_the_bed_closes(tmp_path: Path) -> None:
+    with Bed.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path) as bed:
+        assert bed.failure() is None
+        assert bed._guest is not None
+        bed._keeper.ask("signal", pid=bed._guest.pid_in_bed, signal=int(signal.SIGKILL))
+        deadline = time.monotonic() + 2
+        while (failure := bed.failure()) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert "User-Mode Linux guest died (exit code -9)" in str(failure)
+        with pytest.raises(FabricError, match="User-Mode Linux guest"):
+            bed.impair(NodeName("p1/n1"), Direction.TO_NODE, CLEAR)
+        started = time.monotonic()
+        bed.close()
+        assert time.monotonic() - started < 2
+        bed.close()
+        assert bed.failure() is None
+
+
+@pytest.mark.parametrize("size", [30])
+def test_a_network_of_thirty_ports_is_ready_in_six_seconds(tmp_path: Path, size: int) -> None:
+    started = time.monotonic()
+    said: list[str] = []
+    with Bed.open(
+        topology(10, 10, 10, links=[(1, 2), (2, 3)]), kernel=KernelWish.UML, log_dir=tmp_path, on_progress=said.append
+    ) as bed:
+        assert time.monotonic() - started < 6
+        assert len(bed.topology) == size
+    assert [line.split(" ")[0] for line in said] == ["kernel", "booting", "building", "network"]
+    assert (tmp_path / "guest.log").stat().st_size > 0

@@ -1,0 +1,85 @@
+"""Which kernel is picked, and what is said about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from netem import kernel
+from netem.errors import FabricError
+from netem.kernel import KernelWish, Probe
+from netem.steps import Kernel
+
+NAMES = (
+    "namespaces", "host veth", "host bridge", "host netem", "host tbf", "host filters", "host redirect", "host ifb",
+    "tap", "uml",
+)  # fmt: skip
+
+
+def probes(*missing: str) -> list[Probe]:
+    """As `probe` returns them, with some things missing."""
+    return [
+        Probe(name=name, ok=name not in missing, detail=f"no {name} here" if name in missing else f"{name} is here")
+        for name in NAMES
+    ]
+
+
+def test_a_host_with_everything_carries_the_wires_itself() -> None:
+    choice = kernel.pick(KernelWish.AUTO, probes())
+    assert choice.picked is Kernel.HOST
+    assert choice.guest_linux is None
+    assert len(choice.probes) == len(NAMES)
+
+
+@pytest.mark.uml
+@pytest.mark.parametrize("missing", ["host netem", "host tbf", "host filters", "host redirect", "host ifb"])
+def test_a_host_that_lacks_something_gets_a_guest_and_a_reason(missing: str) -> None:
+    choice = kernel.pick(KernelWish.AUTO, probes(missing))
+    assert choice.picked is Kernel.UML
+    assert choice.why.startswith(f"no {missing} here")
+    assert choice.guest_linux is not None
+    assert choice.guest_linux[0].isdigit()
+
+
+@pytest.mark.uml
+def test_a_guest_may_be_asked_for_although_the_host_could() -> None:
+    choice = kernel.pick(KernelWish.UML, probes())
+    assert (choice.picked, choice.why) == (Kernel.UML, "asked for")
+
+
+@pytest.mark.parametrize(
+    ("wish", "missing", "words"),
+    [
+        (KernelWish.AUTO, ("namespaces", "uml"), "^no namespaces here$"),
+        (KernelWish.AUTO, ("host netem", "uml"), "no host netem here, and no uml here .*CONFIG_NET_SCH_NETEM"),
+        (KernelWish.AUTO, ("host netem", "tap"), "no host netem here, and no tap here"),
+        (KernelWish.HOST, ("host netem",), "kernel host was asked for, but no host netem here: .*or use kernel uml"),
+        (KernelWish.UML, ("uml",), "kernel uml was asked for, but no uml here"),
+        (KernelWish.UML, ("host bridge",), "kernel uml was asked for, but no host bridge here"),
+    ],
+)
+def test_when_none_can_do_it_one_sentence_says_what_is_missing_and_what_helps(
+    wish: KernelWish, missing: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(FabricError, match=words) as caught:
+        kernel.pick(wish, probes(*missing))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.root
+def test_probing_tries_everything_and_leaves_the_host_alone() -> None:
+    found = {probe.name: probe for probe in kernel.probe()}
+    assert tuple(found) == NAMES
+    assert all(probe.detail for probe in found.values())
+    assert found["namespaces"].ok
+    assert found["host veth"].ok
+
+
+@pytest.mark.root
+def test_a_kernel_without_netem_is_told_apart_from_one_with_it() -> None:
+    """Which of the two this machine is, /proc says, too, once a module or a built-in has registered."""
+    found = {probe.name: probe for probe in kernel.probe()}
+    with Path("/proc/kallsyms").open(encoding="ascii") as symbols:
+        present = any(" netem_enqueue" in line for line in symbols)
+    assert found["host netem"].ok == present

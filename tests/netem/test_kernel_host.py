@@ -1,0 +1,71 @@
+"""Kernel `host`, on a kernel that has netem wherever the tests run: inside a User-Mode Linux guest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netem.guest import find_guest_kernel
+from tests.netem import inside_guest
+
+pytestmark = [pytest.mark.root, pytest.mark.uml, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `inside_guest` measured: some ten seconds, as the whole world runs in there."""
+    kernel = find_guest_kernel()
+    script = Path(inside_guest.__file__)
+    command = [
+        str(kernel.binary), "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "mem=512M", "con=null",
+        "con0=null,fd:1", "quiet", "panic=-1", f"init={sys.executable}", "--", "-B", str(script), str(kernel.modules),
+    ]  # fmt: skip
+    home = tmp_path_factory.mktemp("guest")
+    run = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
+        env={"HOME": str(home)}, check=False, text=True,
+    )  # fmt: skip
+    lines = [line for line in run.stdout.splitlines() if line.startswith(inside_guest.DONE)]
+    assert lines, run.stdout[-2000:]
+    found: dict[str, Any] = json.loads(lines[0].removeprefix(inside_guest.DONE))
+    assert "error" not in found, found["error"]
+    return found
+
+
+def test_a_kernel_with_netem_is_picked(measured: dict[str, Any]) -> None:
+    assert measured["picked"] == "host"
+
+
+def test_every_kind_of_frame_reaches_everybody_and_a_cut_stops_its_pair(measured: dict[str, Any]) -> None:
+    assert measured["whole"]
+    assert measured["cut"]
+
+
+def test_a_node_in_a_new_namespace_gets_its_wires_back(measured: dict[str, Any]) -> None:
+    assert measured["reattached"]
+
+
+def test_delay_and_loss_are_the_hosts_netem_s(measured: dict[str, Any]) -> None:
+    assert measured["arrived"] == 100
+    assert 20.0 <= measured["p50_ms"] <= 21.0
+    assert measured["readback"] == round(0.5 * (2**32 - 1))
+    assert measured["counted"][0] == 300 - measured["lossy_arrived"]
+    assert 100 < measured["lossy_arrived"] < 200
+    assert measured["drops"] == {}
+
+
+def test_tc_itself_sees_the_tree(measured: dict[str, Any]) -> None:
+    """An independent witness: `tc -s -j` in the fabric namespace, on the tree of the port that was impaired last."""
+    tree = {qdisc["kind"]: qdisc for qdisc in measured["tc"]}
+    assert tree["netem"]["root"] is True
+    assert tree["netem"]["options"]["loss-random"]["loss"] == pytest.approx(0.5)
+    assert tree["netem"]["options"]["limit"] == 100_000
+    assert tree["netem"]["drops"] == 300 - measured["lossy_arrived"]
+    assert tree["tbf"]["parent"] == "1:1"
+    assert tree["pfifo"]["parent"] == "2:1"
+    assert "clsact" in tree

@@ -1,0 +1,221 @@
+"""Runtime `netns`: nodes as processes in the bed, through crash, restart, pause and end."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netem.bed import Bed, KernelWish
+from netem.errors import FabricError
+from netem.runtimes.base import Program, Runtime
+from netem.runtimes.lines import LINE_BYTES_MAX
+from netem.runtimes.netns import NetnsNode, NetnsRuntime
+from tests.netem.network import topology
+from topologies.model import NodeName
+
+pytestmark = [pytest.mark.root, pytest.mark.uml]
+
+NODE = topology(2).node("p1/n1")
+OTHER = topology(2).node("p1/n2")
+
+ECHO = """
+import socket, sys, threading
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(("", 7700))
+print("up", flush=True)
+
+def listen():
+    while True:
+        data, (ip, port) = udp.recvfrom(2048)
+        print("heard", data.decode(), "from", ip, flush=True)
+
+threading.Thread(target=listen, daemon=True).start()
+for line in sys.stdin:
+    word, _, rest = line.strip().partition(" ")
+    if word == "say":
+        ip, _, text = rest.partition(" ")
+        udp.sendto(text.encode(), (ip, 7700))
+    elif word == "exit":
+        sys.exit(int(rest))
+    elif word == "long":
+        print("x" * int(rest), flush=True)
+    elif word == "grumble":
+        print(rest, file=sys.stderr, flush=True)
+    elif word == "import":
+        module = __import__(rest)
+        print("imported", module.__name__, flush=True)
+"""
+TALKER = Program(argv=("python3", "-c", ECHO))
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    with Bed.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("bed")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def runtime(bed: Bed) -> Iterator[NetnsRuntime]:
+    """One for all tests: a bed makes a node's namespace once, and each start is a new incarnation."""
+    with NetnsRuntime(bed) as opened:
+        yield opened
+
+
+class Talk:
+    """A node, and what it says."""
+
+    def __init__(self, runtime: Runtime, tmp_path: Path, node: object = NODE, program: Program = TALKER) -> None:
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.log = tmp_path / "node.log"
+        self.handle = runtime.start(node, program, on_line=self.lines.put, log_path=self.log)  # type: ignore[arg-type]
+
+    def line(self) -> str:
+        return self.lines.get(timeout=5)
+
+
+def ended(handle: object) -> int:
+    deadline = time.monotonic() + 5
+    while (code := handle.poll()) is None:  # type: ignore[attr-defined]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert isinstance(code, int)
+    return code
+
+
+def test_nodes_are_wired_before_their_first_instruction(runtime: NetnsRuntime, tmp_path: Path) -> None:
+    one, other = Talk(runtime, tmp_path), Talk(runtime, tmp_path, OTHER)
+    assert (one.line(), other.line()) == ("up", "up")
+    one.handle.send(f"say {OTHER.ip} hello")
+    assert other.line() == f"heard hello from {NODE.ip}"
+    one.handle.kill()
+    other.handle.kill()
+
+
+def test_a_node_ends_with_its_own_code_and_its_stderr_is_kept(runtime: NetnsRuntime, tmp_path: Path) -> None:
+    node = Talk(runtime, tmp_path)
+    assert node.line() == "up"
+    assert node.handle.poll() is None
+    node.handle.send("grumble first")
+    node.handle.send("exit 3")
+    assert ended(node.handle) == 3
+    again = Talk(runtime, tmp_path)
+    again.line()
+    again.handle.send("grumble second")
+    again.handle.send("exit 0")
+    assert ended(again.handle) == 0
+    assert node.log.read_text().splitlines() == ["first", "second"]
+
+
+def test_a_node_that_is_gone_takes_no_input_and_says_so(runtime: NetnsRuntime, tmp_path: Path) -> None:
+    node = Talk(runtime, tmp_path)
+    node.line()
+    node.handle.kill()
+    assert node.handle.poll() == -signal.SIGKILL
+    with pytest.raises(FabricError, match="node p1/n1 takes no input: it has ended"):
+        node.handle.send("anything")
+    with pytest.raises(FabricError, match="cannot be paused: it has ended with exit code -9"):
+        node.handle.pause()
+
+
+def test_after_a_crash_the_wires_are_back_at_once(runtime: NetnsRuntime, tmp_path: Path) -> None:
+    other = Talk(runtime, tmp_path, OTHER)
+    other.line()
+    for incarnation in range(3):
+        node = Talk(runtime, tmp_path)
+        assert node.line() == "up"
+        node.handle.send(f"say {OTHER.ip} {incarnation}")
+        assert other.line() == f"heard {incarnation} from {NODE.ip}"
+        node.handle.kill()
+        assert node.handle.poll() == -signal.SIGKILL
+    other.handle.kill()
+
+
+def test_a_paused_node_does_nothing_and_catches_up_when_resumed(runtime: NetnsRuntime, tmp_path: Path) -> None:
+    one, other = Talk(runtime, tmp_path), Talk(runtime, tmp_path, OTHER)
+    one.line(), other.line()
+    other.handle.pause()
+    one.handle.send(f"say {OTHER.ip} in the meantime")
+    with pytest.raises(queue.Empty):
+        other.lines.get(timeout=0.2)
+    assert other.handle.poll() is None
+    other.handle.resume()
+    assert other.line() == f"heard in the meantime from {NODE.ip}"
+    one.handle.kill()
+    other.handle.kill()
+
+
+def test_a_paused_node_can_be_killed(runtime: NetnsRuntime, tmp_path: Path) -> None:
+    node = Talk(runtime, tmp_path)
+    node.line()
+    node.handle.pause()
+    node.handle.kill()
+    assert node.handle.poll() == -signal.SIGKILL
+
+
+def test_over_long_lines_are_cut(runtime: NetnsRuntime, tmp_path: Path) -> None:
+    node = Talk(runtime, tmp_path)
+    node.line()
+    node.handle.send("long 200000")
+    node.handle.send("long 10")
+    assert len(node.line()) == LINE_BYTES_MAX
+    assert node.line() == "x" * 10
+    node.handle.kill()
+
+
+def test_our_packages_can_be_imported_by_python3(runtime: NetnsRuntime, tmp_path: Path) -> None:
+    node = Talk(runtime, tmp_path)
+    node.line()
+    node.handle.send("import node.wire")
+    assert node.line() == "imported node"
+    node.handle.kill()
+
+
+def test_any_program_will_do_and_gets_its_environment(runtime: NetnsRuntime, tmp_path: Path) -> None:
+    program = Program(argv=("sh", "-c", 'echo "$GREETING $$"; cat /proc/1/comm'), environment={"GREETING": "good day"})
+    node = Talk(runtime, tmp_path, program=program)
+    assert node.line() == "good day 1"
+    assert node.line() == "sh"
+    assert ended(node.handle) == 0
+
+
+def test_a_program_that_is_not_there_is_one_sentence(runtime: NetnsRuntime, tmp_path: Path) -> None:
+    with pytest.raises(FabricError, match="cannot start no-such-program"):
+        Talk(runtime, tmp_path, program=Program(argv=("no-such-program",)))
+
+
+def test_a_node_sees_no_other_process_and_cannot_leave_its_namespaces(runtime: NetnsRuntime, tmp_path: Path) -> None:
+    script = (
+        "import os, ctypes; print(len([p for p in os.listdir('/proc') if p.isdigit()]), flush=True);"
+        "print(ctypes.CDLL(None).unshare(0x40000000), flush=True)"
+    )
+    node = Talk(runtime, tmp_path, program=Program(argv=("python3", "-c", script)))
+    assert node.line() == "1"
+    assert node.line() == "-1"
+    assert ended(node.handle) == 0
+
+
+def test_closing_kills_what_is_left_and_the_last_lines_are_not_lost(bed: Bed, tmp_path: Path) -> None:
+    """A second runtime on nodes that the first one has wired: it wires them again."""
+    lines: list[str] = []
+    script = "import sys, time; [print(n, flush=True) for n in range(100)]; print('end', flush=True); time.sleep(60)"
+    with NetnsRuntime(bed) as runtime:
+        handle = runtime.start(
+            OTHER, Program(argv=("python3", "-c", script)), on_line=lines.append, log_path=tmp_path / "log"
+        )
+        deadline = time.monotonic() + 5
+        while "end" not in lines:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert handle.poll() == -signal.SIGKILL
+    assert lines == [str(number) for number in range(100)] + ["end"]
+
+
+def test_the_names_of_the_runtimes_parts_are_those_of_the_contract() -> None:
+    assert {"start", "close"} <= set(dir(NetnsRuntime))
+    assert {"send", "poll", "kill", "pause", "resume"} <= set(dir(NetnsNode))
+    assert NodeName("p1/n1") == NODE.name
