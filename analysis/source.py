@@ -39,6 +39,8 @@ FORMAT = "orderbed-pcapng"
 ROWS_PER_BATCH = 1 << 16
 LEAST_PART_BYTES = 8 << 20
 """A smaller piece costs more to start (30 ms) than to parse."""
+MAGIC_BYTES = 4
+"""With fewer nobody can say whether this was going to be a capture."""
 SUFFIXES = (".pcapng", ".pcap")
 
 FILE_COLUMN = "file"
@@ -232,7 +234,7 @@ def _files(path: str) -> list[Path]:
 
 def _head(path: Path) -> CaptureHead | None:
     """What stands before the frames; None when the file was cut off in there, or is still empty."""
-    if not path.stat().st_size:
+    if path.stat().st_size < MAGIC_BYTES:
         return None
     try:
         return read_interfaces(path)

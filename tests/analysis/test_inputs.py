@@ -1,0 +1,144 @@
+"""Manifests, faults and topologies that an enemy wrote, or that a run left that ended early."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.errors import AnalysisError
+from analysis.inputs import open_cuts, read_run
+from tests.analysis.runs import MadeRun
+from topologies.model import Impairment
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    return MadeRun().write(tmp_path / "run")
+
+
+def edit(path: Path, **changes: Any) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+FAULT = {"id": 0, "kind": "impair", "targets": ["p1/n1"], "direction": "to-node", "parameters": {"loss_ratio": 0.1},
+         "asked": {"p1/n1": {"loss_ratio": 0.1, "delay_ns": 5}}, "asked_ns": 0, "issued_ns": 10, "effective_ns": 20,
+         "until_id": None, "readback": {}}  # fmt: skip
+
+
+def test_a_run_is_read(made: Path) -> None:
+    (made / "faults.jsonl").write_text(json.dumps(FAULT) + "\n")
+    run = read_run(made)
+
+    assert run.names == {0: "p1/n1", 1: "p1/n2", 2: "p1/n3", 3: "p1/n4"}
+    assert run.manifest.clock_offset_ns == 1_700_000_000_123_456_789
+    assert run.network.intervals(("to-node", "p1/n1"))[1][2] == Impairment(loss_ratio=0.1, delay_ns=5)
+    assert run.unread_faults == 0
+
+
+def test_a_fault_without_asked_uses_its_parameters(made: Path) -> None:
+    (made / "faults.jsonl").write_text(json.dumps({k: v for k, v in FAULT.items() if k != "asked"}) + "\n")
+
+    assert read_run(made).network.intervals(("to-node", "p1/n1"))[1][2] == Impairment(loss_ratio=0.1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[]", "7", json.dumps(FAULT | {"kind": "explode"}), json.dumps(FAULT | {"targets": ["p9/n9"]}),
+     json.dumps(FAULT | {"issued_ns": "now"}), json.dumps(FAULT | {"issued_ns": 10**400}), "[" * 100_000,
+     json.dumps(FAULT | {"asked": {"p1/n1": {"delay_ns": -5}}}),
+     json.dumps(FAULT | {"kind": "cut", "parameters": {"groups": 7}})],
+)  # fmt: skip
+def test_a_line_that_is_no_fault_is_counted_and_left_out(made: Path, line: str) -> None:
+    (made / "faults.jsonl").write_text(json.dumps(FAULT) + "\n" + line + "\n")
+    run = read_run(made)
+
+    assert (len(run.strikes), run.unread_faults) == (1, 1)
+
+
+def test_a_run_without_a_faults_file_has_no_faults(made: Path) -> None:
+    (made / "faults.jsonl").unlink()
+
+    assert read_run(made).strikes == ()
+
+
+def test_what_an_interrupted_run_leaves_is_enough(made: Path) -> None:
+    manifest = json.loads((made / "manifest.json").read_text())
+    for name in ("clock", "capture", "health", "asked"):
+        del manifest[name]
+    nothing = {"start_ns": None, "load_end_ns": None, "drained_ns": None, "end_ns": None}
+    (made / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted", "phases": nothing}))
+
+    run = read_run(made)
+
+    assert (run.manifest.status, run.manifest.clock, run.manifest.phases.start_ns) == ("interrupted", None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "invalid JSON"),
+        ("{", "invalid JSON"),
+        ("[]", "input should be"),
+        ("[" * 100_000, "invalid JSON"),
+        ('{"format": 2}', "format: input should be 1"),
+        ('{"format": 1}', "run: field required"),
+    ],
+)
+def test_a_manifest_that_is_none_is_one_sentence(made: Path, text: str, sentence: str) -> None:
+    (made / "manifest.json").write_text(text)
+
+    with pytest.raises(AnalysisError, match=sentence) as caught:
+        read_run(made)
+    assert str(caught.value).startswith(f"{made}/manifest.json: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"group": -1}, "group"),
+        ({"group": "7"}, "group: input should be a valid integer"),
+        ({"status": "great"}, "status"),
+        ({"phases": {"start_ns": 10**400}}, "phases.start_ns"),
+        ({"asked": {"p1/n1": {"sideways": {}}}}, "asked.p1/n1.sideways"),
+        ({"asked": {"p1/n1": {"to-node": {"delay_ns": "soon"}}}}, "asked: delay_ns must be a whole number"),
+        ({"asked": {"p1/n1": {"to-node": {"colour": 1}}}}, "asked: an impairment has no 'colour'"),
+        ({"expect": "latency.p99_ms < 5"}, "expect"),
+        ({"counters": [{"node": "p1/n1", "direction": "to-node", "sent_frames": -1}]}, "counters.0.sent_frames"),
+    ],
+)
+def test_a_hostile_manifest_is_one_sentence(made: Path, changes: dict[str, Any], sentence: str) -> None:
+    edit(made, **changes)
+
+    with pytest.raises(AnalysisError, match=sentence) as caught:
+        read_run(made)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_directory_that_is_no_run_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(AnalysisError, match="there is no such run directory"):
+        read_run(tmp_path / "nothing")
+    with pytest.raises(AnalysisError, match="is this a run directory"):
+        read_run(tmp_path)
+
+
+def test_a_topology_that_cannot_be_used_is_one_sentence(made: Path) -> None:
+    (made / "topology.yaml").write_text("name: [")
+
+    with pytest.raises(AnalysisError, match=r"topology\.yaml"):
+        read_run(made)
+
+
+def test_a_cut_is_open_until_its_end_struck(made: Path) -> None:
+    cut = FAULT | {"kind": "cut", "parameters": {"groups": [["p1/n1"], ["p1/n2"]]}, "until_id": 1}
+    heal = FAULT | {"id": 1, "kind": "heal", "targets": [], "parameters": {}, "issued_ns": 50, "effective_ns": 60}
+    (made / "faults.jsonl").write_text(json.dumps(cut) + "\n" + json.dumps(heal) + "\n")
+    strikes = read_run(made).strikes
+
+    assert [s.id for s in open_cuts(strikes, 55)] == [0]
+    assert open_cuts(strikes, 60) == []
+    assert [s.id for s in open_cuts(strikes[:1], 10**9)] == [0]
