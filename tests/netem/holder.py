@@ -1,0 +1,32 @@
+"""A conductor to be killed: opens a bed with a guest, wires two nodes, starts their programs, says so, and waits."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    root, directory = sys.argv[1:]
+    sys.path.insert(0, root)
+    from netem.bed import Bed, KernelWish
+    from netem.runtimes.base import Program
+    from netem.runtimes.netns import NetnsRuntime
+    from tests.netem.network import topology
+
+    network = topology(2, 1, links=[(1, 2)])
+    sleeper = Program(argv=("python3", "-c", "import time; print('up', flush=True); time.sleep(600)"))
+    with Bed.open(network, kernel=KernelWish.UML, log_dir=Path(directory)) as bed, NetnsRuntime(bed) as runtime:
+        up: list[str] = []
+        for node in network.nodes():
+            runtime.start(node, sleeper, on_line=up.append, log_path=Path(directory) / "node.log")
+        while len(up) < 3:
+            time.sleep(0.01)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        time.sleep(600)
+
+
+if __name__ == "__main__":
+    main()
