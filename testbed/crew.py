@@ -95,25 +95,23 @@ class Crew:
         return [m for m in (self._current[n.name] for n in self._nodes) if m.state not in gone]
 
     def start(self, node: Node) -> Member:
-        """Start the next incarnation of `node`; it will say `ready` by itself."""
-        earlier = self._current.get(node.name)
-        incarnation = earlier.incarnation + 1 if earlier else 1
-        log_path = self._log_path(node.name)
-
-        def on_line(line: str) -> None:
-            self._inbox.put((node.name, incarnation, line))
-
-        handle = self._runtime.start(node, self._program, on_line=on_line, log_path=log_path)
-        member = Member(node=node, incarnation=incarnation, handle=handle, log_path=log_path)
-        self._current[node.name] = member
-        self.history.append(member)
-        handle.send(json.dumps(self._configure(node, incarnation), separators=(",", ":")))
+        """Start the next incarnation of `node` and configure it; it will say `ready` by itself."""
+        member = self._begin(node)
+        self._configure_now(member)
         return member
 
     def start_all(self, on_progress: Callable[[int], None] = lambda _: None) -> None:
+        """Start every node; none is configured before all are wired.
+
+        A node that joins the group says so on the wire (IGMP): towards a port whose node is not there yet, that frame
+        would be lost without a cause that anybody counts.
+        """
+        members = []
         for count, node in enumerate(self._nodes, start=1):
-            self.start(node)
+            members.append(self._begin(node))
             on_progress(count)
+        for member in members:
+            self._configure_now(member)
 
     def crash(self, name: NodeName) -> None:
         member = self._current[name]
@@ -204,6 +202,24 @@ class Crew:
         sums = {name: sum(int(last.get(name, 0)) for last in lasts) for name in ("submitted", "delivered", "waiting")}
         sums["lag_max_ns"] = max((int(last.get("lag_max_ns", 0)) for last in lasts), default=0)
         return sums
+
+    def _begin(self, node: Node) -> Member:
+        earlier = self._current.get(node.name)
+        incarnation = earlier.incarnation + 1 if earlier else 1
+        log_path = self._log_path(node.name)
+
+        def on_line(line: str) -> None:
+            self._inbox.put((node.name, incarnation, line))
+
+        handle = self._runtime.start(node, self._program, on_line=on_line, log_path=log_path)
+        member = Member(node=node, incarnation=incarnation, handle=handle, log_path=log_path)
+        self._current[node.name] = member
+        self.history.append(member)
+        return member
+
+    def _configure_now(self, member: Member) -> None:
+        line = json.dumps(self._configure(member.node, member.incarnation), separators=(",", ":"))
+        member.handle.send(line)
 
     def _take(self, name: NodeName, incarnation: int, line: str) -> None:
         member = self._current[name]
