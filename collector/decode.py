@@ -171,7 +171,8 @@ class _Decoder:
 
     def __init__(self, view: Buffer, frames: Frames) -> None:
         self._frames = frames
-        self._shift = np.zeros(len(frames), np.int64)
+        # Bytes of VLAN tags and IP options in front of what follows; a single 0 while no frame has any.
+        self._shift = np.zeros(1, np.int64)
         self._windows = _windows(view, frames.offset, frames.captured)
         self._plain: Mask = self._straighten(view)
         self._window: npt.NDArray[Any] = self._windows.view(WINDOW_DTYPE).reshape(-1)
@@ -233,6 +234,7 @@ class _Decoder:
         beyond = _windows(view, offset + shift, np.maximum(captured - shift, 0))
         windows[:, _ETHERNET + _IP :] = beyond[:, _ETHERNET + _IP :]
         self._windows[odd] = windows
+        self._shift = np.zeros(len(self._frames), np.int64)
         self._shift[odd] = shift
         is_plain[odd] = is_ipv4
         return np.asarray(is_plain)
@@ -251,12 +253,16 @@ class _Decoder:
         self.is_ipv4 = self._plain & (captured >= self._shift + (_ETHERNET + _IP))
         is_first = (ip["fragment"] & FRAGMENT_OFFSET_BITS) == 0
         self.is_udp = self.is_ipv4 & (ip["proto"] == UDP_PROTOCOL) & is_first & (captured >= self._shift + _HEADERS)
-        udp_length = udp["length"].astype(np.int64)
-        ihl = (ip["version_ihl"] & 15).astype(np.int64) * 4
-        fits = (udp_length >= _UDP) & (udp_length + ihl <= ip["total_length"])
-        fits &= udp_length + (_HEADERS - _UDP) + self._shift <= length
-        self.payload_length = np.where(self.is_udp & fits, udp_length - _UDP, 0)
-        self.payload_offset = np.where(self.is_udp, frames.offset + self._shift + _HEADERS, 0)
+        udp_length = udp["length"].astype(np.int32)
+        ihl = (ip["version_ihl"] & 15).astype(np.int32) * 4
+        fits = self.is_udp & (udp_length >= _UDP) & (udp_length + ihl <= ip["total_length"])
+        fits &= udp_length <= length - (_HEADERS - _UDP) - self._shift
+        self.payload_length = np.where(fits, udp_length - _UDP, 0)
+
+    @property
+    def payload_offset(self) -> Offsets:
+        """Where the UDP payload begins; 0 where there is none."""
+        return np.where(self.is_udp, self._frames.offset + self._shift + _HEADERS, 0)
 
     def _find_ours(self, view: Buffer) -> None:
         """Which datagrams are ours: exactly those that node.wire and node.trace accept, whatever their group."""
@@ -271,13 +277,14 @@ class _Decoder:
         self.is_trace = np.zeros(len(self._frames), np.bool_)
         rows = np.flatnonzero(to_trace & (captured >= np.maximum(self.payload_length, TRACE_HEADER_DTYPE.itemsize)))
         if len(rows):
-            self.is_trace[rows] = _is_trace_datagram(view, self.payload_offset[rows], self.payload_length[rows])
+            offset = self.payload_offset[rows]
+            self.is_trace[rows] = _is_trace_datagram(view, offset, self.payload_length[rows])
         self.is_undecodable = (to_protocol & ~self.is_protocol) | (to_trace & ~self.is_trace)
 
 
 def _is_message(head: npt.NDArray[Any], size: npt.NDArray[np.integer[Any]]) -> Mask:
     """True where `head` is a message of that many bytes which node.wire accepts."""
-    declared = MESSAGE_DTYPE.itemsize + WORD_SIZE * head["words"].astype(np.int64) + head["length"]
+    declared = MESSAGE_DTYPE.itemsize + WORD_SIZE * head["words"].astype(np.int32) + head["length"]
     is_message = _IS_WIRE_KIND[head["kind"]] & _IS_INNER_KIND[head["inner"]] & (declared == size)
     return np.asarray(is_message & (head["spare"] == 0) & ((head["flags"] & ~_ALL_FLAGS) == 0))
 
