@@ -146,8 +146,8 @@ class ReliableParameters:
             "retry_least_ns, retry_first_ns and retry_most_ns must ascend",
         )
         require(
-            self.suspect_after_ns >= 4 * self.heartbeat_ns,
-            "suspect_after_ns must be at least four times heartbeat_ns: a member needs the time to answer",
+            self.suspect_after_ns >= 8 * self.heartbeat_ns,
+            "suspect_after_ns must be at least eight times heartbeat_ns: a member needs the time to answer",
         )
 
 
@@ -181,19 +181,19 @@ class ReliableCore(Core):
         self._parameters = parameters
         self._rng = rng
         count = len(membership.members)
-        self._interval_ns = max(parameters.heartbeat_ns, count * parameters.heartbeat_per_member_ns)
+        suspect_after_ns = parameters.suspect_after_ns
+        interval_ns = max(parameters.heartbeat_ns, count * parameters.heartbeat_per_member_ns)
+        # However large the group, there is time for several questions before silence becomes a suspicion.
+        self._interval_ns = min(interval_ns, suspect_after_ns // 8)
         self._nack_delay_ns = parameters.nack_delay_ns + count * parameters.nack_per_member_ns
         self._ack_every = max(1, parameters.window // 4 - rng.randrange(parameters.window // 8 + 1))
-        # Ten questions at least before silence becomes a suspicion.
-        most_ns = min(parameters.retry_most_ns, parameters.suspect_after_ns // 10)
-        first_ns = min(3 * self._interval_ns, most_ns)
+        first_ns = min(3 * self._interval_ns, suspect_after_ns // 4)
+        most_ns = max(self._interval_ns, min(parameters.retry_most_ns, suspect_after_ns // 10))
 
         is_first = membership.incarnation == 1 or not membership.peers
         self._phase = Phase.MEMBER if is_first else Phase.JOINING
         self._view = View(membership)
-        self._suspicion = Suspicion(
-            me=self._me, first_ns=first_ns, most_ns=most_ns, suspect_after_ns=parameters.suspect_after_ns
-        )
+        self._suspicion = Suspicion(me=self._me, first_ns=first_ns, most_ns=most_ns, suspect_after_ns=suspect_after_ns)
         self._strangers: set[int] = set() if is_first else set(membership.peers)
         """Live members whose stream we do not take part in yet, or not safely."""
         self._own = OutgoingStream()
@@ -471,15 +471,19 @@ class ReliableCore(Core):
             return
         channel = self._channels.incoming(origin)
         while True:
-            while stream.delivered < stream.position:
-                message = stream.held[stream.delivered + 1]
-                if not self._may_deliver(message, stream, channel):
-                    break
-                stream.delivered += 1
-                out.append(_delivery(message))
-            unicast = channel.next_to_deliver() if channel is not None else None
-            if channel is None or unicast is None or unicast.words[1] > stream.delivered:
+            if channel is not None:
+                self._pump_channel(channel, stream.delivered, out)
+            if stream.delivered == stream.position:
                 return
+            message = stream.held[stream.delivered + 1]
+            if not self._may_deliver(message, stream, channel):
+                return
+            stream.delivered += 1
+            out.append(_delivery(message))
+
+    def _pump_channel(self, channel: IncomingChannel, delivered: int, out: list[Effect]) -> None:
+        """Unicasts that were sent before the next multicast."""
+        while (unicast := channel.next_to_deliver()) is not None and unicast.words[1] <= delivered:
             out.append(_delivery(channel.take()))
 
     def _may_deliver(self, message: Message, stream: IncomingStream, channel: IncomingChannel | None) -> bool:

@@ -53,7 +53,7 @@ class Host:
     is_up: bool = True
     is_paused: bool = False
     submitted: int = 0
-    queue: deque[bytes] = field(default_factory=deque)
+    queue: deque[Submission] = field(default_factory=deque)
     delivered: list[Identity] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
@@ -105,16 +105,19 @@ class Cluster:
 
     # Verbs.
 
-    def submit(self, member: int, count: int = 1, size: int = 24) -> None:
-        """The application of `member` asks to send `count` messages now."""
+    def submit(self, member: int, count: int = 1, size: int = 24, target: int | None = None) -> None:
+        """The application of `member` asks to send `count` messages now, to everybody or to `target` alone."""
         host = self.hosts[member]
         assert host.is_up
         for _ in range(count):
             host.submitted += 1
             stamp = Stamp(origin=member, incarnation=host.membership.incarnation, number=host.submitted)
             self.submissions.append((stamp.origin, stamp.incarnation, stamp.number))
-            host.queue.append(encode_stamp(stamp) + bytes(size - 8))
+            host.queue.append(Submission(payload=encode_stamp(stamp) + bytes(size - 8), target=target))
         self._push(host)
+
+    def core(self, member: int) -> Core:
+        return self.hosts[member].core
 
     def submit_later(self, member: int, at_ns: int, count: int = 1) -> None:
         """The same at an instant; nothing if the member is down by then."""
@@ -225,9 +228,7 @@ class Cluster:
 
     def _push(self, host: Host) -> None:
         while host.queue and host.is_up and not host.is_paused and host.core.can_submit:
-            payload = host.queue.popleft()
-            submission = Submission(payload=payload)
-            effects = host.core.on_submit(submission, self.now_ns)
+            effects = host.core.on_submit(host.queue.popleft(), self.now_ns)
             self._digest.update(f"{self.now_ns} submit {effects}\n".encode())
             for effect in effects:
                 self._carry_out(host, effect)
