@@ -1,0 +1,153 @@
+"""Random histories from one seed: a group, a bad network, a load, and faults that the protocol must survive.
+
+At most a minority is crashed, restarted or paused for long; everybody may be paused or cut off for less than the time
+after which the group gives up on a member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from node.wire import Kind
+from tests.node.cluster import (
+    MILLISECOND,
+    SECOND,
+    Build,
+    Cluster,
+    Network,
+    check_agreement,
+    check_fifo,
+    check_integrity,
+    check_silence,
+    check_total_order,
+    check_validity,
+)
+
+LOAD_NS = 4 * SECOND
+SUSPECT_AFTER_NS = 2 * SECOND
+END_NS = 25 * SECOND
+
+
+@dataclass(kw_only=True)
+class Scenario:
+    """A cluster with its future laid down, and who was disturbed for long."""
+
+    cluster: Cluster
+    victims: frozenset[int]
+    story: list[str]
+    """What will happen, for people."""
+
+    def __str__(self) -> str:
+        return f"seed {self.cluster.seed}, {len(self.cluster.members)} members, {self.cluster.network}: {self.story}"
+
+
+def scenario(seed: int, build: Build, *, spare: frozenset[int] = frozenset()) -> Scenario:
+    """Everything follows from `seed`. `spare` are never victims."""
+    rng = Random(f"{seed}/scenario")
+    count = rng.randint(2, 6)
+    network = Network(
+        delay_ns=rng.choice((1, 5)) * MILLISECOND,
+        jitter_ns=rng.choice((0, 3, 20)) * MILLISECOND,
+        loss_ratio=rng.choice((0.0, 0.02, 0.1, 0.2)),
+        duplicate_ratio=rng.choice((0.0, 0.05)),
+        corrupt_ratio=rng.choice((0.0, 0.02)),
+    )
+    cluster = Cluster(count, build, seed=seed, network=network)
+    for member in cluster.members:
+        _load(cluster, member, rng)
+    candidates = [member for member in cluster.members if member not in spare]
+    victims = frozenset(rng.sample(candidates, min(len(candidates), (count - 1) // 2)))
+    made = Scenario(cluster=cluster, victims=victims, story=[])
+    for victim in sorted(victims):
+        _disturb(made, victim, rng)
+    for _ in range(rng.randint(0, 3)):
+        _shake(made, rng)
+    return made
+
+
+def check(made: Scenario, *, is_total: bool = False) -> None:
+    """Run it to its end, and hold it against everything that is promised."""
+    cluster = made.cluster
+    cluster.run(for_ns=END_NS)
+    check_silence(cluster)
+    check_integrity(cluster)
+    check_fifo(cluster)
+    first_lives = [host.membership.member for host in cluster.survivors() if host.membership.incarnation == 1]
+    assert set(cluster.members) - made.victims <= set(first_lives), f"somebody was expelled without need: {made}"
+    check_agreement(cluster, first_lives)
+    check_validity(cluster, first_lives)
+    check_joiners(made, first_lives[0])
+    if is_total:
+        check_total_order(cluster)
+    held = {host.membership.member: getattr(host.core, "held", 0) for host in cluster.survivors()}
+    assert not any(held.values()), f"kept for ever: {held} in {made}"
+
+
+def check_joiners(made: Scenario, reference: int) -> None:
+    """A later life has joined, and of each stream delivers all from its first message on."""
+    delivered = made.cluster.hosts[reference].delivered
+    for host in made.cluster.survivors():
+        if host.membership.incarnation > 1:
+            assert (Kind.RELIABLE_JOINED, *_life(host.membership.member, made)) in host.news or not host.news, str(made)
+            first: dict[tuple[int, int], int] = {}
+            for origin, incarnation, number in host.delivered:
+                first.setdefault((origin, incarnation), number)
+            wanted = {one for one in delivered if one[2] >= first.get(one[:2], one[2] + 1)}
+            difference = wanted.symmetric_difference(host.delivered)
+            assert not difference, f"the joiner {host.membership.member} differs in {sorted(difference)[:5]} in {made}"
+
+
+def _life(member: int, made: Scenario) -> tuple[int, int]:
+    return member, made.cluster.hosts[member].membership.incarnation
+
+
+def _load(cluster: Cluster, member: int, rng: Random) -> None:
+    rate_per_s = rng.choice((0, 5, 20, 50))
+    at_ns = 0
+    while rate_per_s:
+        at_ns += round(rng.expovariate(rate_per_s) * SECOND)
+        if at_ns > LOAD_NS:
+            return
+        cluster.submit_later(member, at_ns)
+
+
+def _disturb(made: Scenario, victim: int, rng: Random) -> None:
+    """One fault of the kind that a group ends members for."""
+    cluster = made.cluster
+    at_ns = rng.randint(0, LOAD_NS)
+    again_ns = at_ns + rng.randint(0, 2 * SUSPECT_AFTER_NS)
+    what = rng.choice(("crash", "restart", "crash and restart", "long pause"))
+    made.story.append(f"{what} of {victim} at {at_ns} until {again_ns}")
+    acts: dict[str, list[tuple[int, Callable[[], None]]]] = {
+        "crash": [(at_ns, lambda: cluster.crash(victim))],
+        "restart": [(at_ns, lambda: cluster.restart(victim))],
+        "crash and restart": [(at_ns, lambda: cluster.crash(victim)), (again_ns, lambda: cluster.restart(victim))],
+        "long pause": [(at_ns, lambda: cluster.pause(victim)), (again_ns, lambda: cluster.resume(victim))],
+    }
+    for when_ns, act in acts[what]:
+        cluster.at(when_ns, act)
+
+
+def _shake(made: Scenario, rng: Random) -> None:
+    """One fault that all must survive: much shorter than the patience of the group."""
+    cluster = made.cluster
+    at_ns = rng.randint(0, LOAD_NS)
+    until_ns = at_ns + rng.randint(0, SUSPECT_AFTER_NS // 5)
+    what = rng.choice(("pause", "cut", "one-way cut"))
+    one, other = rng.sample(cluster.members, 2)
+    if what == "pause" and one in made.victims:
+        return
+    made.story.append(f"{what} of {one} at {at_ns} until {until_ns}")
+    if what == "pause":
+        cluster.at(at_ns, lambda: cluster.pause(one))
+        cluster.at(until_ns, lambda: cluster.resume(one))
+        return
+    side = [member for member in cluster.members if rng.random() < 0.5]
+    rest = [member for member in cluster.members if member not in side]
+    if what == "cut":
+        cluster.at(at_ns, lambda: cluster.cut(side, rest))
+    else:
+        cluster.at(at_ns, lambda: cluster.cut_path(one, other))
+    cluster.at(until_ns, cluster.heal)

@@ -1,0 +1,93 @@
+"""Random histories against everything that is promised. A failure names its seed and its story.
+
+To see one again: `python -m tests.node.test_random PROTOCOL SEED`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from node.core import Core, Membership
+from node.protocols import PROTOCOLS
+from tests.node.cluster import (
+    Build,
+    check_agreement,
+    check_fifo,
+    check_integrity,
+    check_total_order,
+)
+from tests.node.scenarios import END_NS, SUSPECT_AFTER_NS, check, scenario
+
+RELIABLE: dict[str, Any] = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
+PARAMETERS: dict[str, dict[str, Any]] = {"reliable": RELIABLE, "sequencer": {"reliable": RELIABLE, "outstanding": 8}}
+SERVER = frozenset({0})
+seeds = st.integers(0, 2**32 - 1)
+
+
+def build_of(protocol: str) -> Build:
+    def build(membership: Membership, seed: int) -> Core:
+        return PROTOCOLS[protocol].build(membership=membership, parameters=PARAMETERS[protocol], seed=seed)
+
+    return build
+
+
+def run(protocol: str, seed: int) -> str:
+    """One history, held against its promises; returns the digest of its transcript."""
+    is_total = protocol == "sequencer"
+    made = scenario(seed, build_of(protocol), spare=SERVER if is_total else frozenset())
+    try:
+        check(made, is_total=is_total)
+    except AssertionError as error:
+        error.add_note(str(made))
+        raise
+    return made.cluster.transcript()
+
+
+@pytest.mark.parametrize("protocol", sorted(PARAMETERS))
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds)
+def test_random_histories_keep_all_promises(protocol: str, seed: int) -> None:
+    run(protocol, seed)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds)
+def test_random_histories_stay_safe_when_the_server_may_go(seed: int) -> None:
+    """Then the order stops. What was delivered is still the same, in the same order, at all who live on."""
+    made = scenario(seed, build_of("sequencer"))
+    note(str(made))
+    cluster = made.cluster
+    cluster.run(for_ns=END_NS)
+    check_integrity(cluster)
+    check_fifo(cluster)
+    check_total_order(cluster)
+    check_agreement(
+        cluster, [host.membership.member for host in cluster.survivors() if host.membership.incarnation == 1]
+    )
+
+
+def test_a_seed_repeats_its_history_under_any_hash_seed() -> None:
+    here = {protocol: run(protocol, 7) for protocol in sorted(PARAMETERS)}
+    for hash_seed in ("0", "4711"):
+        for protocol, digest in here.items():
+            environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+            command = [sys.executable, "-m", "tests.node.test_random", protocol, "7"]
+            root = Path(__file__).parents[2]
+            done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+            assert done.stdout.strip() == digest
+
+
+def test_another_seed_is_another_history() -> None:
+    assert run("reliable", 7) != run("reliable", 8)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(run(sys.argv[1], int(sys.argv[2])) + "\n")
