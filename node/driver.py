@@ -432,6 +432,9 @@ class Driver:
         number: int = 0,
         value: int = 0,
     ) -> None:
+        if not self._is_started:
+            # START is the first record of every life: what happens before it is counted, not traced.
+            return
         at_ns = time.monotonic_ns()
         clock_ns = max(0, self._clock.read_ns(at_ns))
         self._recorder.add(_PACK_RECORD(event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value))

@@ -47,6 +47,8 @@ class Member:
     state: State = State.STARTING
     exit_code: int | None = None
     paused: bool = False
+    was_paused: bool = False
+    """It has been frozen by a fault: it was behind its workload on purpose."""
     last: dict[str, Any] = field(default_factory=dict)
     """The node's own latest counters."""
 
@@ -133,7 +135,7 @@ class Crew:
 
     def pause(self, name: NodeName) -> None:
         self._current[name].handle.pause()
-        self._current[name].paused = True
+        self._current[name].paused = self._current[name].was_paused = True
 
     def resume(self, name: NodeName) -> None:
         self._current[name].handle.resume()
@@ -197,10 +199,13 @@ class Crew:
             self.pump(time.monotonic() + POLL_S)
 
     def totals(self) -> dict[str, int]:
-        """Sums over the present members' latest counters: submitted, delivered, waiting; and the largest lag."""
+        """Sums over all incarnations' latest counters: submitted, delivered, waiting; and the largest lag of those that
+        were never paused.
+        """
         lasts = [m.last for m in self.history]
         sums = {name: sum(int(last.get(name, 0)) for last in lasts) for name in ("submitted", "delivered", "waiting")}
-        sums["lag_max_ns"] = max((int(last.get("lag_max_ns", 0)) for last in lasts), default=0)
+        lags = [int(m.last.get("lag_max_ns", 0)) for m in self.history if not m.was_paused]
+        sums["lag_max_ns"] = max(lags, default=0)
         return sums
 
     def _begin(self, node: Node) -> Member:
