@@ -22,6 +22,7 @@ from netem import plan
 from netem.errors import FabricError
 from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
 from netem.guest import Guest, find_guest_kernel
+from netem.hand import FABRIC
 from netem.kernel import KernelChoice, KernelWish
 from netem.processes import KeeperLink, Process
 from netem.steps import Kernel, Side
@@ -148,6 +149,11 @@ class Bed:
         there.
         """
         return self._keeper.spawn(argv, environment, [stdin_fd, stdout_fd, stderr_fd], directory=directory)
+
+    def fabric_namespace(self) -> int:
+        """A descriptor of the network namespace in which the switch ports are; the caller's to close."""
+        _reply, received = self._keeper.ask("lend", step="lending the fabric's namespace", name=FABRIC)
+        return received[0]
 
     # Changes.
 

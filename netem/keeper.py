@@ -121,6 +121,8 @@ class Keeper:
                 return False
             if request["do"] == "spawn":
                 self._spawn_and_answer(request, descriptors)
+            elif request["do"] == "lend":
+                send_frame(self._control, {}, [self._hand.namespace(request["name"])])
             else:
                 send_frame(self._control, self._hand.perform(request, descriptors))
         except ChannelClosedError:

@@ -110,10 +110,13 @@ class Member:
     namespace: int
     udp: socket.socket
     frames: socket.socket
+    port: socket.socket
+    """Sees what passes the switch port, both directions, as a capture does."""
 
     def close(self) -> None:
         self.udp.close()
         self.frames.close()
+        self.port.close()
         os.close(self.namespace)
 
 
@@ -145,8 +148,12 @@ def gather_one(bed: Bed, group: Group, name: str) -> None:
     node = bed.topology.node(name)
     namespace = new_namespace()
     bed.attach(node, namespace)
+    fabric = bed.fabric_namespace()
+    with inside(fabric):
+        port = _frames(node.port_device)
+    os.close(fabric)
     with inside(namespace):
-        group.members[node.name] = Member(node, namespace, _udp(node), _frames())
+        group.members[node.name] = Member(node, namespace, _udp(node), _frames("eth0"), port)
 
 
 def _udp(node: Node) -> socket.socket:
@@ -162,52 +169,94 @@ def _udp(node: Node) -> socket.socket:
     return udp
 
 
-def _frames() -> socket.socket:
+def _frames(device: str) -> socket.socket:
     frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
-    frames.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
-    frames.bind(("eth0", ETH_P_ALL))
+    frames.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 512 << 20)
+    frames.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    frames.bind((device, ETH_P_ALL))
     return frames
 
 
-# Streams: numbered datagrams with their sending time.
+# Streams: numbered datagrams, timed by the kernel as they pass the switch ports.
 
 
 @dataclass(frozen=True)
 class Arrival:
     number: int
     delay_ns: int
+    """From the sender's switch port to the receiver's: what the wire took, however busy this process was."""
 
 
 def stream(
-    sender: Member, target: str, receivers: Sequence[Member], *, count: int, rate: float, size: int = 64
+    sender: Member,
+    target: str,
+    receivers: Sequence[Member],
+    *,
+    count: int,
+    rate: float,
+    size: int = 64,
+    catch_up: bool = False,
 ) -> list[list[Arrival]]:
-    """Send `count` datagrams at `rate` per second, then read what each receiver got, in order of arrival."""
-    for receiver in receivers:
-        _drain(receiver.udp)
-    padding = bytes(size - 12)
-    start = time.time_ns() + 2_000_000
+    """Send `count` datagrams at `rate` per second; what left each receiver's port, in order.
+
+    A sender that comes late does not catch up unless told so: a burst would be an overrun of its own making. A frame
+    whose number was corrupted on the way is left out.
+    """
+    for member in (sender, *receivers):
+        _drain(member.udp)
+        _drain(member.port)
+    padding = bytes(size - 8)
+    gap_ns = int(1e9 / rate)
+    due = time.monotonic_ns()
     for number in range(count):
-        due = start + int(number * 1e9 / rate)
-        while (now := time.time_ns()) < due:
-            if due - now > 300_000:
-                time.sleep((due - now - 200_000) / 1e9)
-        sender.udp.sendto(struct.pack("!IQ", number, time.time_ns()) + padding, (target, PROTOCOL_PORT))
-    return [_arrivals(receiver.udp) for receiver in receivers]
+        due = max(due + gap_ns, 0 if catch_up else time.monotonic_ns() + gap_ns // 4)
+        while (left := due - time.monotonic_ns()) > 0:
+            if left > 300_000:
+                time.sleep((left - 200_000) / 1e9)
+        sender.udp.sendto(STREAM.pack(STREAM_MARK, number) + padding, (target, PROTOCOL_PORT))
+    passed = {receiver.node.name: _passed(receiver.port, outgoing=True) for receiver in receivers}
+    sent = dict(_passed(sender.port, outgoing=False, quiet_s=0))
+    return [
+        [Arrival(number, at_ns - sent[number]) for number, at_ns in passed[receiver.node.name] if number in sent]
+        for receiver in receivers
+    ]
 
 
-def _drain(udp: socket.socket) -> None:
-    while select.select([udp], [], [], 0)[0]:
-        udp.recv(65536)
+def behind_full(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """Those whose predecessor was dropped: they got the last place in a queue that was full a moment ago."""
+    arrived = {arrival.number for arrival in arrivals}
+    return [arrival for arrival in arrivals if arrival.number and arrival.number - 1 not in arrived]
 
 
-def _arrivals(udp: socket.socket, quiet_s: float = 0.4) -> list[Arrival]:
-    """Everything that arrives until nothing has for `quiet_s`."""
+def datagrams(member: Member) -> int:
+    """How many datagrams a member's program could read until now."""
+    found = 0
+    while select.select([member.udp], [], [], 0)[0]:
+        member.udp.recv(65536)
+        found += 1
+    return found
+
+
+STREAM = struct.Struct("!4sI")
+STREAM_MARK = b"obST"
+_UDP_PAYLOAD = 14 + 20 + 8
+
+
+def _drain(one: socket.socket) -> None:
+    while select.select([one], [], [], 0)[0]:
+        one.recv(65536)
+
+
+def _passed(port: socket.socket, *, outgoing: bool, quiet_s: float = 0.4) -> list[tuple[int, int]]:
+    """Number and time of each frame of a stream that passed a port in one direction, until none has for `quiet_s`."""
     found = []
-    while select.select([udp], [], [], quiet_s)[0]:
-        data, ancillary, _flags, _address = udp.recvmsg(65536, 64)
+    while select.select([port], [], [], quiet_s)[0]:
+        data, ancillary, _flags, address = port.recvmsg(2048, 64)
+        if (address[2] == socket.PACKET_OUTGOING) is not outgoing or STREAM_MARK not in data:
+            continue
         seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
-        number, sent_ns = struct.unpack_from("!IQ", data)
-        found.append(Arrival(number, seconds * 1_000_000_000 + nanoseconds - sent_ns))
+        number = STREAM.unpack_from(data, _UDP_PAYLOAD)[1]
+        found.append((number, seconds * 1_000_000_000 + nanoseconds))
     return found
 
 
@@ -260,7 +309,7 @@ def probe_all(group: Group, expected: set[tuple[str, str, str]], *, nonce: int) 
     most 3 s), then a little longer for those that should not be.
     """
     for member in group.members.values():
-        _drain_frames(member.frames)
+        _drain(member.frames)
     for member in group.members.values():
         _send_probes(group, member, nonce)
     found: set[tuple[str, str, str]] = set()
@@ -311,11 +360,6 @@ def _collect_probes(group: Group, nonce: int, quiet_s: float) -> set[tuple[str, 
             if got == nonce:
                 found.add((names[sender], by_socket[frames], NEAR_KINDS[kind]))
     return found
-
-
-def _drain_frames(frames: socket.socket) -> None:
-    while select.select([frames], [], [], 0)[0]:
-        frames.recv(2048)
 
 
 def _mac(text: str) -> bytes:
