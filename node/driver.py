@@ -8,46 +8,46 @@ lines on standard input and answers with one JSON object per line on standard ou
           stop                 end now, in order (so does the end of standard input)
     out   ready, started, status (each second), drained, stopped, error
 
-SIGTERM drains, at most for `drain_timeout_ns`, and ends with exit code 0. A bad datagram is dropped, counted and traced
-(DROPS_TRACED_PER_S at most), never fatal.
+SIGTERM drains and then ends with exit code 0, at the latest after `drain_timeout_ns`. A bad datagram is dropped,
+counted and traced (DROPS_TRACED_PER_S at most), never fatal. Any other exception is ours: an error line, exit code 1.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
+import contextlib
 import json
 import selectors
 import signal
 import socket
 import sys
 import time
-from collections import Counter, deque
+import traceback
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from node.application import Application
 from node.config import NodeConfig
-from node.core import Core, Submission, random_for
-from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
+from node.core import Core, random_for
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Undo
 from node.endpoint import Endpoint
 from node.errors import DropReason, RemoteError
 from node.recorder import Recorder
-from node.trace import RECORD, STAMP_SIZE, Event, Stamp, decode_stamp, encode_stamp
+from node.schedule import Schedule
+from node.trace import RECORD, Event, Stamp, decode_stamp
 from node.wire import Kind, Message, decode_datagram, encode_envelope, encode_message, table_struct
-from node.workload import FOREVER_NS, WorkloadKind, due_times_ns
 
 STATUS_INTERVAL_S = 1.0
 TRACE_DELAY_S = 0.005
 DROPS_TRACED_PER_S = 100
-MAX_WAITING = 10_000
-"""Submissions that wait for the protocol's flow control; while it is full the application is held up (and behind)."""
-
 BEHIND_NS = 50_000_000
 """The trace says that the workload is behind from this lag on."""
-
 IDLE_CHECK_S = 0.01
-SUBMIT_BATCH = 32
-"""Submissions made in one turn by a saturating workload, so that receiving gets its turn."""
+REQUEST_BATCH = 32
+"""Requests made in one turn, so that receiving gets its turn."""
+FIRE_BATCH = 64
+"""Timers fired in one turn, for the same reason."""
 
 _PACK_RECORD = table_struct(RECORD).pack
 _DROP_REASONS = {reason.value for reason in DropReason}
@@ -69,34 +69,29 @@ class Driver:
         self._recorder = Recorder(
             group=config.group, member=self._member, incarnation=self._incarnation, target=config.trace
         )
-        self._filler = bytes(index % 251 for index in range(config.workload.size_bytes - STAMP_SIZE))
-        self._due = due_times_ns(config.workload, random_for(config.seed, config.membership, "workload"))
-        self._next_due_ns: int | None = None
-        self._queue: deque[Submission] = deque()
-        self._timers: dict[Timer, int] = {}
-        self._heap: list[tuple[int, int, Timer]] = []
-        self._armed = 0
+        workload_rng = random_for(config.seed, config.membership, "workload")
+        self._application = Application(config.workload, config.membership, workload_rng)
+        self._schedule = Schedule()
         self._wake: asyncio.TimerHandle | None = None
+        self._wake_ns = 0
         self._flush: asyncio.TimerHandle | None = None
-        self._load_start_ns = FOREVER_NS
-        self._is_loading = False
+        self._load_start_ns = 0
         self._is_started = False
         self._is_draining = False
+        self._ends_when_drained = False
         self._said_drained = False
+        self._is_behind = False
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._transmission = 0
-        self._submitted = 0
         self._delivered = 0
         self._received = 0
         self._dropped: Counter[str] = Counter()
         self._drops_traced_in_second = (0, 0)
-        self._lag_ns = 0
-        self._lag_max_ns = 0
         self._carry_out: dict[type[Effect], Callable[[Any], None]] = {
             Send: self._send,
             Multicast: self._multicast,
-            SetTimer: self._set_timer,
-            CancelTimer: self._cancel_timer,
+            SetTimer: lambda effect: self._schedule.set(effect.timer, effect.at_ns),
+            CancelTimer: lambda effect: self._schedule.cancel(effect.timer),
             Deliver: self._deliver,
             Undo: self._undo,
             Report: self._report,
@@ -104,27 +99,31 @@ class Driver:
 
     async def run(self, lines: asyncio.StreamReader) -> int:
         """Live until told to stop; returns the exit code."""
+        self._loop.set_exception_handler(self._on_our_mistake)
         for one in self._endpoint.sockets:
             self._loop.add_reader(one, self._on_readable, one)
-        self._loop.add_signal_handler(signal.SIGTERM, self._on_terminate)
-        status = self._loop.call_later(STATUS_INTERVAL_S, self._tell_status)
+        for name in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(name, self._on_terminate)
+        status = self._loop.create_task(self._tell_status())
         commands = self._loop.create_task(self._obey(lines))
+        for task in (status, commands):
+            task.add_done_callback(self._on_task_done)
         self._say({"event": "ready"})
         try:
             return await self._ended
         finally:
             commands.cancel()
             status.cancel()
-            self._loop.remove_signal_handler(signal.SIGTERM)
             for one in self._endpoint.sockets:
                 self._loop.remove_reader(one)
             self._endpoint.close()
             self._recorder.close()
 
-    # --- what we are told
+    # What we are told.
 
     async def _obey(self, lines: asyncio.StreamReader) -> None:
-        while line := (await lines.readline()).decode("utf-8", "replace").strip():
+        while raw := await lines.readline():
+            line = raw.decode("utf-8", "replace").strip()
             word, _, argument = line.partition(" ")
             if word == "start" and not self._is_started:
                 self._start(argument)
@@ -132,9 +131,24 @@ class Driver:
                 self._drain()
             elif word == "stop":
                 break
-            else:
+            elif line:
                 self._say({"event": "error", "message": f"{line[:80]!r} is no command that can be obeyed now"})
         self._stop()
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_our_mistake(self._loop, {"message": "a task failed", "exception": error})
+
+    def _on_our_mistake(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception that nobody is prepared for: we are wrong, and a node in an unknown state must not go on."""
+        error = context.get("exception")
+        if isinstance(error, BaseException):
+            traceback.print_exception(error, file=sys.stderr)
+        if not self._ended.done():
+            self._ended.set_result(1)
+            with contextlib.suppress(OSError):  # nobody may be listening any more; that can be the very mistake
+                self._say({"event": "error", "message": f"{context['message']}: {error!r}"})
 
     def _start(self, argument: str) -> None:
         try:
@@ -146,8 +160,8 @@ class Driver:
         self._is_started = True
         self._trace(Event.START)
         self._feed(self._core.on_start(self._now_ns()))
-        self._is_loading = not self._is_draining
-        self._advance_schedule()
+        if not self._is_draining:
+            self._application.begin()
         self._say({"event": "started"})
         self._schedule_wake()
 
@@ -155,43 +169,44 @@ class Driver:
         if self._is_draining:
             return
         self._is_draining = True
-        self._is_loading = False
-        self._next_due_ns = None
+        self._application.end()
         self._trace(Event.DRAIN)
         self._check_drained()
 
     def _on_terminate(self) -> None:
+        self._ends_when_drained = True
+        self._loop.call_later(self._config.drain_timeout_ns / 1e9, self._stop)
         self._drain()
         if self._said_drained:
             self._stop()
-        else:
-            self._loop.call_later(self._config.drain_timeout_ns / 1e9, self._stop)
 
     def _stop(self) -> None:
         if self._ended.done():
             return
         is_drained = not self._is_started or self._is_quiet
-        self._is_loading = False
-        self._trace(Event.STOP, detail=int(is_drained), value=self._submitted)
+        self._application.end()
+        self._trace(Event.STOP, detail=int(is_drained), value=self._application.submitted)
         self._recorder.flush()
-        self._say({"event": "stopped", "drained": is_drained, **self._counters()})
         self._ended.set_result(0)
+        self._say({"event": "stopped", "drained": is_drained, **self._counters()})
 
     @property
     def _is_quiet(self) -> bool:
-        return not self._queue and self._core.is_idle
+        return not self._application.queue and self._core.is_idle
 
     def _check_drained(self) -> None:
-        if not self._is_draining or self._ended.done():
+        if self._said_drained or self._ended.done():
             return
-        if self._is_quiet and not self._said_drained:
-            self._said_drained = True
-            self._recorder.flush()
-            self._say({"event": "drained", **self._counters()})
-        elif not self._said_drained:
+        if not self._is_quiet:
             self._loop.call_later(IDLE_CHECK_S, self._check_drained)
+            return
+        self._said_drained = True
+        self._recorder.flush()
+        self._say({"event": "drained", **self._counters()})
+        if self._ends_when_drained:
+            self._stop()
 
-    # --- inputs of the core
+    # Inputs of the core.
 
     def _on_readable(self, one: socket.socket) -> None:
         for data, ip in self._endpoint.receive(one):
@@ -225,78 +240,50 @@ class Driver:
 
     def _on_wake(self) -> None:
         self._wake = None
-        self._fire_timers()
-        self._run_workload()
+        for _ in range(FIRE_BATCH):
+            now_ns = self._now_ns()
+            timer = self._schedule.pop_due(now_ns)
+            if timer is None:
+                break
+            self._feed(self._core.on_timer(timer, now_ns))
+        for _ in range(REQUEST_BATCH):
+            if not self._request():
+                break
         self._after_inputs()
 
-    def _fire_timers(self) -> None:
-        now_ns = self._now_ns()
-        while self._heap and self._heap[0][0] <= now_ns:
-            at_ns, _, timer = heapq.heappop(self._heap)
-            if self._timers.get(timer) != at_ns:
-                continue
-            del self._timers[timer]
-            self._feed(self._core.on_timer(timer, now_ns))
-            now_ns = self._now_ns()
-
-    def _run_workload(self) -> None:
-        if not self._is_loading:
-            return
+    def _request(self) -> bool:
+        """The application asks to send its next message, if it is due."""
+        application = self._application
         elapsed_ns = time.monotonic_ns() - self._load_start_ns
-        if self._config.workload.kind is WorkloadKind.SATURATING:
-            self._saturate(elapsed_ns)
-            return
-        while self._next_due_ns is not None and self._next_due_ns <= elapsed_ns:
-            if len(self._queue) >= MAX_WAITING:
-                self._trace(Event.REFUSED, value=len(self._queue))
-                break
-            self._note_lag(elapsed_ns - self._next_due_ns)
-            self._request()
-            self._advance_schedule()
-            elapsed_ns = time.monotonic_ns() - self._load_start_ns
-
-    def _saturate(self, elapsed_ns: int) -> None:
-        if elapsed_ns >= self._config.workload.stop_after_ns:
-            self._is_loading = False
-        for _ in range(SUBMIT_BATCH):
-            if not (self._is_loading and elapsed_ns >= 0 and self._core.can_submit and not self._queue):
-                return
-            self._request()
-
-    def _advance_schedule(self) -> None:
-        self._next_due_ns = next(self._due, None)
-
-    def _note_lag(self, lag_ns: int) -> None:
-        if lag_ns >= BEHIND_NS > self._lag_ns:
-            self._trace(Event.BEHIND, value=lag_ns)
-        self._lag_ns = lag_ns
-        self._lag_max_ns = max(self._lag_max_ns, lag_ns)
-
-    def _request(self) -> None:
-        """The application asks to send its next message."""
-        self._submitted += 1
-        stamp = Stamp(origin=self._member, incarnation=self._incarnation, number=self._submitted)
-        payload = encode_stamp(stamp) + self._filler
-        self._trace(
-            Event.SUBMIT,
-            origin=self._member,
-            incarnation=self._incarnation,
-            number=self._submitted,
-            value=len(payload),
-        )
-        self._queue.append(Submission(payload=payload))
+        stamp = application.request(elapsed_ns, can_submit=self._core.can_submit)
+        if stamp is None:
+            return False
+        self._trace_identity(Event.SUBMIT, stamp, value=len(application.queue[-1].payload))
+        self._note_lag()
         self._offer_queue()
+        if len(application.queue) == 1:
+            # The first one that has to wait. How many there are, the status says.
+            self._trace_identity(Event.REFUSED, stamp, value=1)
+        return True
+
+    def _note_lag(self) -> None:
+        """Once each time that we fall behind, not with every message that is late."""
+        lag_ns = self._application.lag_ns
+        if lag_ns >= BEHIND_NS and not self._is_behind:
+            self._trace(Event.BEHIND, value=lag_ns)
+        self._is_behind = lag_ns >= BEHIND_NS
 
     def _offer_queue(self) -> None:
-        while self._queue and self._core.can_submit:
-            self._feed(self._core.on_submit(self._queue.popleft(), self._now_ns()))
+        queue = self._application.queue
+        while queue and self._core.can_submit:
+            self._feed(self._core.on_submit(queue.popleft(), self._now_ns()))
 
     def _after_inputs(self) -> None:
         """After every round of inputs: what flow control held back may go now, and timers may have moved."""
         self._offer_queue()
         self._schedule_wake()
 
-    # --- effects
+    # Effects.
 
     def _feed(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -334,37 +321,27 @@ class Driver:
             value=len(message.words),
         )
 
-    def _set_timer(self, effect: SetTimer) -> None:
-        self._timers[effect.timer] = effect.at_ns
-        self._armed += 1
-        heapq.heappush(self._heap, (effect.at_ns, self._armed, effect.timer))
-
-    def _cancel_timer(self, effect: CancelTimer) -> None:
-        self._timers.pop(effect.timer, None)
-
     def _deliver(self, effect: Deliver) -> None:
         if effect.inner is not Kind.APPLICATION:
+            # News of the lowest core, with no other core above it: about which member, and which life of it.
+            self._trace(Event.REPORT, detail=effect.inner, extra=effect.origin, value=effect.incarnation)
             return
-        self._delivered += 1
-        self._trace_delivery(Event.DELIVER, effect, self._delivered)
+        stamp = self._stamp_of(effect)
+        if stamp is not None:
+            self._delivered += 1
+            self._trace_identity(Event.DELIVER, stamp, detail=effect.level, value=self._delivered)
 
     def _undo(self, effect: Undo) -> None:
-        self._trace_delivery(Event.UNDO, effect, 0)
+        stamp = self._stamp_of(effect)
+        if stamp is not None:
+            self._trace_identity(Event.UNDO, stamp, detail=effect.level)
 
-    def _trace_delivery(self, event: Event, effect: Deliver | Undo, position: int) -> None:
+    def _stamp_of(self, effect: Deliver | Undo) -> Stamp | None:
         try:
-            stamp = decode_stamp(effect.payload)
+            return decode_stamp(effect.payload)
         except RemoteError as error:
             self._drop(error.reason, effect.origin, len(effect.payload))
-            return
-        self._trace(
-            event,
-            detail=effect.level,
-            origin=stamp.origin,
-            incarnation=stamp.incarnation,
-            number=stamp.number,
-            value=position,
-        )
+            return None
 
     def _report(self, effect: Report) -> None:
         if effect.code in _DROP_REASONS:
@@ -372,54 +349,66 @@ class Driver:
         else:
             self._trace(Event.REPORT, detail=effect.code, extra=effect.member, value=effect.value)
 
-    # --- time
+    # Time.
 
     def _now_ns(self) -> int:
         return self._clock.read_ns(time.monotonic_ns())
 
     def _schedule_wake(self) -> None:
-        """Arm one loop timer for whatever is due first: the core's earliest timer or the next message."""
+        """Arm one loop timer for whatever is due first: the core's earliest timer or the next request."""
         at_ns = self._next_wake_ns()
         if self._wake is not None:
+            if at_ns == self._wake_ns:
+                return
             self._wake.cancel()
             self._wake = None
         if at_ns is not None and not self._ended.done():
-            delay_s = max(0, at_ns - time.monotonic_ns()) / 1e9
-            self._wake = self._loop.call_later(delay_s, self._on_wake)
+            self._wake_ns = at_ns
+            self._wake = self._loop.call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, self._on_wake)
 
     def _next_wake_ns(self) -> int | None:
         """True time of the next wake-up, None when there is nothing to wait for."""
-        while self._heap and self._timers.get(self._heap[0][2]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        wakes = [self._clock.true_ns(self._heap[0][0])] if self._heap else []
-        if self._is_loading and self._config.workload.kind is WorkloadKind.SATURATING:
-            if self._core.can_submit and not self._queue:
-                wakes.append(self._load_start_ns)
-        elif self._is_loading and self._next_due_ns is not None and len(self._queue) < MAX_WAITING:
-            wakes.append(self._load_start_ns + self._next_due_ns)
+        timer_ns = self._schedule.next_ns()
+        request_ns = self._application.next_ns(can_submit=self._core.can_submit)
+        wakes = [] if timer_ns is None else [self._clock.true_ns(timer_ns)]
+        if request_ns is not None:
+            wakes.append(self._load_start_ns + request_ns)
         return min(wakes, default=None)
 
-    # --- what we say
+    # What we say.
 
-    def _tell_status(self) -> None:
-        if self._ended.done():
-            return
-        self._say({"event": "status", **self._counters()})
-        self._loop.call_later(STATUS_INTERVAL_S, self._tell_status)
+    async def _tell_status(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_INTERVAL_S)
+            self._say({"event": "status", **self._counters()})
 
     def _counters(self) -> dict[str, Any]:
+        application = self._application
+        if self._is_started:
+            application.note_time(time.monotonic_ns() - self._load_start_ns)
         return {
-            "submitted": self._submitted,
+            "submitted": application.submitted,
             "delivered": self._delivered,
             "received": self._received,
             "dropped": dict(sorted(self._dropped.items())),
             "send_failures": self._endpoint.send_failures,
-            "waiting": len(self._queue),
-            "lag_ns": self._lag_ns,
-            "lag_max_ns": self._lag_max_ns,
+            "trace_given_up": self._recorder.given_up,
+            "waiting": len(application.queue),
+            "lag_ns": application.lag_ns,
+            "lag_max_ns": application.lag_max_ns,
             "cpu_ns": time.process_time_ns(),
             "idle": self._is_quiet,
         }
+
+    def _trace_identity(self, event: Event, stamp: Stamp, *, detail: int = 0, value: int = 0) -> None:
+        self._trace(
+            event,
+            detail=detail,
+            origin=stamp.origin,
+            incarnation=stamp.incarnation,
+            number=stamp.number,
+            value=value,
+        )
 
     def _trace(
         self,
@@ -432,9 +421,6 @@ class Driver:
         number: int = 0,
         value: int = 0,
     ) -> None:
-        if not self._is_started:
-            # START is the first record of every life: what happens before it is counted, not traced.
-            return
         at_ns = time.monotonic_ns()
         clock_ns = max(0, self._clock.read_ns(at_ns))
         self._recorder.add(_PACK_RECORD(event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value))

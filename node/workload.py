@@ -57,17 +57,19 @@ def due_times_ns(workload: Workload, rng: Random) -> Iterator[int]:
     """When each message is due, ascending, in ns after the start of the load; ends with the load.
 
     A rate change takes effect at its time: the gap that it falls into is drawn anew from there, which for Poisson
-    arrivals changes nothing but the rate (they have no memory). A rate of 0 is silence until the next change.
+    arrivals changes nothing but the rate (they have no memory). A rate of 0 is silence until the next change. Periodic
+    senders start at a random point of their first period: otherwise all of a group would send in lock-step.
     """
     if workload.kind not in (WorkloadKind.PERIODIC, WorkloadKind.POISSON):
         return
     changes = [RateChange(after_ns=0, rate_per_s=workload.rate_per_s), *workload.events]
     ends_ns = [change.after_ns for change in changes[1:]] + [workload.stop_after_ns]
+    phase = rng.random()
     for change, end_ns in zip(changes, ends_ns, strict=True):
-        yield from _at_one_rate(workload.kind, change, min(end_ns, workload.stop_after_ns), rng)
+        yield from _at_one_rate(workload.kind, change, min(end_ns, workload.stop_after_ns), phase, rng)
 
 
-def _at_one_rate(kind: WorkloadKind, change: RateChange, end_ns: int, rng: Random) -> Iterator[int]:
+def _at_one_rate(kind: WorkloadKind, change: RateChange, end_ns: int, phase: float, rng: Random) -> Iterator[int]:
     if change.rate_per_s <= 0:
         return
     at_ns = change.after_ns
@@ -77,7 +79,7 @@ def _at_one_rate(kind: WorkloadKind, change: RateChange, end_ns: int, rng: Rando
             at_ns += max(1, round(rng.expovariate(change.rate_per_s) * NS_PER_S))
         else:
             # From the start of this rate each time, so that rounding does not add up.
-            at_ns = change.after_ns + round(count * NS_PER_S / change.rate_per_s)
+            at_ns = change.after_ns + round((count + phase) * NS_PER_S / change.rate_per_s)
             count += 1
         if at_ns >= end_ns:
             return
