@@ -173,6 +173,8 @@ _NO_FIGURES: Mapping[str, Any] = {
     **dict.fromkeys(QUANTILES),
     "max_ms": None,
 }
+NO_LATENCY: dict[str, Any] = {**_NO_FIGURES, "normalised_mean": None, "by_member": []}
+"""When nothing was delivered."""
 
 
 def _by_kind(rows: Rows) -> list[dict[str, Any]]:

@@ -61,6 +61,11 @@ class RunFacts:
     missing_records: int
     lives: tuple[Row, ...]
 
+    @property
+    def stopped(self) -> set[Incarnation]:
+        """Lives whose end is on record."""
+        return {_life(row) for row in self.lives if row["stop_detail"] is not None}
+
 
 def check(
     events: DataFrame, *, members: Mapping[int, Collection[int]], names: Mapping[int, str] | None = None
@@ -78,6 +83,16 @@ def run_facts(
     for life in _lives(events).collect():
         by_run[life["run"]].append(life)
     return {run: _facts(by_run[run], expected, names or {}) for run, expected in members.items()}
+
+
+def no_facts(members: Collection[int], names: Mapping[int, str]) -> RunFacts:
+    """Of a run without any record."""
+    return _facts([], members, names)
+
+
+def no_findings(facts: RunFacts) -> dict[Property, Finding]:
+    """Of a run without any record."""
+    return {kind: judge(kind, Tally(0, 0), facts.evidence) for kind in Property}
 
 
 def check_with(events: DataFrame, facts: Mapping[int, RunFacts]) -> dict[int, dict[Property, Finding]]:

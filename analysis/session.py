@@ -14,9 +14,11 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,8 +80,11 @@ def open_session(*, long_run: bool = False, memory: str | None = None) -> Iterat
             try:
                 yield spark
             except BaseException as error:
-                # Ctrl-C must not wait for jobs that nobody wants any more.
-                (_stop(spark, gateway) if isinstance(error, Exception) else _kill(gateway))
+                if _is_interrupt(error):
+                    # Ctrl-C must not wait for jobs that nobody wants any more.
+                    _kill(gateway)
+                    raise KeyboardInterrupt from error
+                _stop(spark, gateway)
                 raise
             _stop(spark, gateway)
 
@@ -191,6 +196,7 @@ def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[Spark
     # Workers run our interpreter, wherever `python3` may point to.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     gateway = None
+    handler = signal.getsignal(signal.SIGINT)
     try:
         gateway = launch_gateway(configuration, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
         spark = SparkSession(SparkContext(conf=configuration, gateway=gateway))
@@ -198,12 +204,22 @@ def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[Spark
             spark.sparkContext.addPyFile(str(_packages(scratch)))
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
         log.seek(0)
-        reason = _last_error(log.read()) or str(error)
+        reason = _first_error(log.read()) or str(error)
         if gateway is not None:
             _kill(gateway)
-        raise AnalysisError(f"Spark did not start ({reason}); see `orderbed doctor`") from error
+        raise AnalysisError(f"Spark did not start ({reason}); {_remedy(configuration)}") from error
+    if threading.current_thread() is threading.main_thread():
+        # PySpark has put its own there, which asks the Java machine before it interrupts us.
+        signal.signal(signal.SIGINT, handler)
     spark.dataSource.register(CaptureSource)
     return spark, gateway
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """py4j turns an interrupt that comes while it talks to the Java machine into an error of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _packages(scratch: Path) -> Path:
@@ -217,10 +233,20 @@ def _packages(scratch: Path) -> Path:
     return target
 
 
-def _last_error(log: str) -> str:
-    """The last line of the Java machine's output that speaks of an error."""
+def _first_error(log: str) -> str:
+    """The first line of the Java machine's output that speaks of an error; those behind it are where it happened."""
     lines = [line.strip() for line in log.splitlines() if "rror" in line or "xception" in line]
-    return lines[-1] if lines else ""
+    first = next((line for line in lines if not line.startswith("at ")), "")
+    return re.sub(r'^Exception in thread "[^"]*" ', "", first)
+
+
+def _remedy(configuration: SparkConf) -> str:
+    master = os.environ.get("SPARK_MASTER")
+    if master:
+        return f"SPARK_MASTER is {master!r}; correct it, or unset it to use this machine"
+    return (
+        f"is there room for {configuration.get('spark.driver.memory')} of memory? Set SPARK_DRIVER_MEMORY to use less"
+    )
 
 
 def _stop(spark: SparkSession, gateway: JavaGateway) -> None:

@@ -50,6 +50,8 @@ class MadeRun:
     transmissions: dict[int, int] = field(default_factory=dict)
     traffic: list[tuple[Kind, int]] = field(default_factory=list)
     """Kind and length of every protocol frame put on the wire."""
+    missing_trace: set[tuple[int, int]] = field(default_factory=set)
+    """Lives of which the second trace datagram is lost."""
 
     def __post_init__(self) -> None:
         self.topology = load.loads(self.topology_text)
@@ -137,6 +139,8 @@ class MadeRun:
     def _trace_frames(self) -> Iterable[Sighting]:
         for (member, incarnation), records in self.records.items():
             for at in range(0, len(records), MAX_RECORDS):
+                if at == MAX_RECORDS and (member, incarnation) in self.missing_trace:
+                    continue
                 part = records[at : at + MAX_RECORDS]
                 body = encode_trace(group=GROUP, node=member, node_incarnation=incarnation, first=at + 1, records=part)
                 data = trace_frame(self.nodes[member], body)

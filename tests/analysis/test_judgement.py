@@ -1,0 +1,192 @@
+"""Verdicts and reasons, from what was found and what casts doubt on it. No Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis import judgement
+from analysis.inputs import RunInputs, read_run
+from analysis.judgement import Staged
+from analysis.properties import Finding, Incarnation, MessageId, Place, Property, Witness
+from analysis.source import CaptureState
+from analysis.verdict import Verdict
+from tests.analysis.runs import START_NS, MadeRun
+
+GOOD = CaptureState(
+    interface_names=("p1/n1",),
+    metadata={},
+    frames=5,
+    bytes=900,
+    truncated=False,
+    problem="",
+    damaged=0,
+    first_ns=1,
+    last_ns=2,
+)
+
+
+def inputs(tmp_path: Path, **changes: Any) -> RunInputs:
+    run = MadeRun()
+    run.manifest |= changes
+    return read_run(run.write(tmp_path / "run"))
+
+
+def test_a_whole_run_casts_no_doubt(tmp_path: Path) -> None:
+    assert judgement.doubts(inputs(tmp_path), GOOD, Staged()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "capture", "staged", "doubt"),
+    [
+        ({"status": "interrupted"}, GOOD, Staged(), "the run is interrupted"),
+        ({"status": "failed", "error": "p1: no"}, GOOD, Staged(), "the run is failed: p1: no"),
+        ({"invalid": ["the machine was busy"]}, GOOD, Staged(), "the machine was busy"),
+        ({}, None, Staged(), "there is no capture"),
+        ({"capture": {"kernel_dropped_frames": 3}}, GOOD, Staged(), "the collector lost 3 frames"),
+        ({}, GOOD, Staged(foreign_records=2), "2 trace records came from another port than their member's"),
+        (
+            {"clock": None},
+            GOOD,
+            Staged(),
+            "the manifest has no clock readings, so the capture cannot be set against the faults",
+        ),
+    ],
+)
+def test_what_casts_doubt(
+    tmp_path: Path, changes: dict[str, Any], capture: CaptureState | None, staged: Staged, doubt: str
+) -> None:
+    assert judgement.doubts(inputs(tmp_path, **changes), capture, staged) == [doubt]
+
+
+def test_a_lost_frame_is_told_once(tmp_path: Path) -> None:
+    told = {"invalid": ["the collector lost 3 frames"], "capture": {"kernel_dropped_frames": 3}}
+
+    assert judgement.doubts(inputs(tmp_path, **told), GOOD, Staged()) == ["the collector lost 3 frames"]
+
+
+def test_a_torn_faults_file_casts_doubt(tmp_path: Path) -> None:
+    path = MadeRun().write(tmp_path / "run")
+    (path / "faults.jsonl").write_text('{"id": 0, "ki')
+
+    assert judgement.doubts(read_run(path), GOOD, Staged()) == ["1 lines of faults.jsonl cannot be read"]
+
+
+def test_a_run_that_did_not_drain_says_nothing_of_liveness(tmp_path: Path) -> None:
+    assert judgement.undrained(inputs(tmp_path / "drained")) == ""
+    assert judgement.undrained(inputs(tmp_path / "not", phases={"start_ns": 5})) == "the run did not drain"
+
+
+def test_nor_does_one_whose_network_was_still_cut(tmp_path: Path) -> None:
+    run = MadeRun()
+    cut = {"id": 0, "kind": "cut", "targets": [], "parameters": {"groups": [["p1/n1"], ["p1/n2"]]}, "until_id": None}
+    run.faults.append(cut | {"asked_ns": 0, "issued_ns": START_NS - 9, "effective_ns": START_NS - 5})
+
+    found = read_run(run.write(tmp_path / "run"))
+    assert judgement.undrained(found) == "the network was still cut when the run drained"
+
+
+def test_a_node_that_ended_in_order_without_a_record_of_it_lost_records(tmp_path: Path) -> None:
+    ends = [{"node": f"p1/n{n}", "incarnation": 1, "exit": code} for n, code in ((1, 0), (2, 0), (3, -9), (4, None))]
+    run = inputs(tmp_path, nodes=ends)
+
+    assert judgement.unrecorded_ends(run, {Incarnation(0, 1), Incarnation(1, 1)}) == ""
+    assert judgement.unrecorded_ends(run, {Incarnation(0, 1)}) == "the last trace records of p1/n2 are missing"
+
+
+PASS = Finding(verdict=Verdict.PASS, checked=10, violations=0)
+WITNESS = Witness(
+    what="delivered twice",
+    places=(
+        Place(Incarnation(1, 2), MessageId(0, 1, 7), 3, 99),
+        Place(Incarnation(7, 1), MessageId(0, 1, 7), None, None),
+    ),
+)
+FAIL = Finding(verdict=Verdict.FAIL, checked=10, violations=2, witness=WITNESS)
+
+
+def test_liveness_is_bounded_by_the_drain_and_everything_by_a_gap() -> None:
+    findings = {kind: FAIL if kind is Property.VALIDITY else PASS for kind in Property}
+    live = judgement.bounded(findings, undrained="the run did not drain")
+    gap = judgement.bounded(findings, gap="records are missing", undrained="the run did not drain")
+
+    assert {kind for kind, finding in live.items() if finding.verdict is Verdict.UNKNOWN} == {
+        Property.VALIDITY,
+        Property.AGREEMENT,
+        Property.UNIFORM_AGREEMENT,
+    }
+    assert live[Property.VALIDITY].witness is None
+    assert {finding.reason for finding in gap.values()} == {"records are missing"}
+
+
+def entries(**findings: Finding) -> dict[str, dict[str, Any]]:
+    given = {Property(name): finding for name, finding in findings.items()}
+    return judgement.property_entries(given, findings, {0: "p1/a", 1: "p1/b"})
+
+
+def test_a_witness_names_members_and_messages() -> None:
+    witness = entries(integrity=FAIL)["integrity"]["witness"]
+
+    assert witness["sentence"] == (
+        "delivered twice: p1/a #7: p1/b (incarnation 2) delivers it at position 3; "
+        "p1/a #7: member 7 does not deliver it"
+    )
+    assert witness["places"][0] == {
+        "member": "p1/b",
+        "incarnation": 2,
+        "message": {"origin": "p1/a", "incarnation": 1, "number": 7},
+        "position": 3,
+        "at_ns": 99,
+    }
+    assert json.dumps(witness)
+
+
+def test_the_verdict_is_the_worst_of_what_was_promised_and_expected() -> None:
+    good = {"condition": "x < 1", "verdict": "pass", "value": 0, "reason": ""}
+    bad = good | {"verdict": "fail", "value": 5}
+
+    assert judgement.overall(entries(fifo=PASS), [good], []) == (Verdict.PASS, [])
+    assert judgement.overall(entries(fifo=FAIL), [good], []) == (Verdict.FAIL, ["fifo: 2 violations in 10 checked"])
+    assert judgement.overall(entries(fifo=PASS), [bad], []) == (Verdict.FAIL, ["x < 1: it is 5"])
+    assert judgement.overall(entries(fifo=PASS), [], ["it was cold"]) == (Verdict.UNKNOWN, ["it was cold"])
+    assert judgement.overall(entries(fifo=FAIL), [], ["it was cold"])[0] is Verdict.FAIL
+
+
+def test_what_was_not_promised_does_not_count() -> None:
+    unpromised = judgement.property_entries({Property.FIFO: FAIL, Property.CAUSAL: PASS}, ["causal"], {})
+
+    assert judgement.overall(unpromised, [], []) == (Verdict.PASS, [])
+
+
+def test_nothing_promised_and_nothing_expected_is_no_pass() -> None:
+    verdict, reasons = judgement.overall({}, [], [])
+
+    assert (verdict, reasons) == (Verdict.UNKNOWN, ["nothing was promised and nothing expected"])
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "value"),
+    [
+        ("latency.p99_ms <= 80", "pass", 61.5),
+        ("latency.p99_ms <= 60", "fail", 61.5),
+        ("latency.p50_ms <= 60", "unknown", None),
+        ("traffic.dummies <= 60", "unknown", None),
+        ("latency.p99_ms <=", "unknown", None),
+        ("__import__('os')", "unknown", None),
+    ],
+)
+def test_an_expectation_is_judged_over_the_results(text: str, verdict: str, value: float | None) -> None:
+    entry = judgement.expectation(text, {"latency": {"p99_ms": 61.5, "p50_ms": None}})
+
+    assert (entry["verdict"], entry["value"]) == (verdict, value)
+    assert bool(entry["reason"]) == (verdict == "unknown")
+
+
+def test_the_certificate_in_short() -> None:
+    rows = [{"verdict": text} for text in ("pass", "pass", "unknown")]
+
+    assert judgement.accuracy(rows) == {"verdict": "unknown", "pass": 2, "fail": 0, "unknown": 1}
+    assert judgement.accuracy([])["verdict"] == "unknown"

@@ -1,0 +1,129 @@
+"""Starting and ending Spark: without Java, with an old one, twice, and in a hurry."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from analysis import session
+from analysis.errors import AnalysisError
+
+
+def fake_java(path: Path, says: str) -> Path:
+    (path / "bin").mkdir(parents=True)
+    (path / "bin" / "java").write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    (path / "bin" / "java").chmod(0o755)
+    return path
+
+
+def test_no_java_is_one_sentence_that_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    with pytest.raises(AnalysisError, match="apt install openjdk-17-jre-headless"):
+        session.require_java()
+
+
+@pytest.mark.parametrize("says", ['openjdk version "11.0.2"', 'java version "1.8.0_292"', "no idea"])
+def test_an_old_java_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", says)))
+
+    with pytest.raises(AnalysisError, match="is not Java 17 or later") as caught:
+        session.require_java()
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("says", ['openjdk version "17.0.15"', 'openjdk version "21" 2023-09-19'])
+def test_a_recent_java_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    home = fake_java(tmp_path / "java", says)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+
+    assert session.require_java() == home / "bin" / "java"
+
+
+@pytest.mark.spark
+def test_only_one_session_at_a_time(spark: SparkSession) -> None:
+    assert spark.version.startswith("4.")
+    with pytest.raises(AnalysisError, match="open already"), session.open_session():
+        pass
+
+
+@pytest.mark.spark
+def test_the_session_is_set_up_for_small_work(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.shuffle.partitions") == str(max(2, os.cpu_count() or 1))
+    assert spark.sparkContext.uiWebUrl is None
+    assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+
+
+@pytest.mark.spark
+def test_nothing_is_left_behind_and_a_second_session_starts() -> None:
+    script = """
+        import os
+        from analysis import session
+
+        def children():
+            with open(f"/proc/self/task/{os.getpid()}/children") as file:
+                return file.read().split()
+
+        for _ in range(2):
+            with session.open_session() as spark:
+                assert spark.range(5).count() == 5
+                assert len(children()) == 1
+            assert not children(), children()
+        print("good")
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120
+    )
+
+    assert (result.returncode, result.stdout, result.stderr) == (0, "good\n", "")
+
+
+@pytest.mark.spark
+def test_an_interrupt_ends_a_long_job_at_once() -> None:
+    script = """
+        import time
+        from analysis import session
+        try:
+            with session.open_session() as spark:
+                print("go", flush=True)
+                spark.range(10**13).selectExpr("sum(id % 7)").collect()
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "go\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=3)
+
+    assert (process.returncode, out) == (0, "stopped\n"), err
+
+
+@pytest.mark.spark
+def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = """
+        from analysis import session
+        from analysis.errors import AnalysisError
+        try:
+            with session.open_session():
+                pass
+        except AnalysisError as error:
+            print(error)
+    """
+    monkeypatch.setenv("SPARK_MASTER", "nonsense://here")
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120
+    )
+
+    assert result.stdout.startswith("Spark did not start (")
+    assert result.stdout.endswith("SPARK_MASTER is 'nonsense://here'; correct it, or unset it to use this machine\n")
+    assert result.stdout.count("\n") == 1

@@ -1,0 +1,413 @@
+"""Whole run directories with a known truth, through Spark to summary.json; DuckDB computes the aggregates a second
+time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from analysis import schema
+from analysis.errors import AnalysisError
+from analysis.load import Run
+from analysis.summary import analyze
+from collector.records import PortDirection
+from node.trace import Event, encode_trace
+from tests.analysis.runs import (
+    GROUP,
+    START_NS,
+    Flag,
+    Kind,
+    MadeRun,
+    Sighting,
+    Truth,
+    igmp_frame,
+    ordered,
+    trace_frame,
+)
+
+pytestmark = pytest.mark.spark
+
+NAMES = ("p1/n1", "p1/n2", "p1/n3", "p1/n4")
+EVERY_NS = 2_500_000
+MESSAGES = 1600
+
+TOPOLOGY = """
+name: four
+partitions:
+  p1: {nodes: 4}
+impairments:
+  p1/n2: {to-node: {delay: 5 ms, loss: 10 %}}
+"""
+
+
+def delay_ns(sender: int, receiver: int) -> int:
+    return 5_100_000 if receiver == 1 else 100_000
+
+
+said: list[str] = []
+
+
+def say(text: str) -> None:
+    said.append(text)
+
+
+@pytest.fixture(scope="module")
+def lossy(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth, MadeRun, dict[str, Any]]:
+    """Four members; n2 behind 5 ms and 10 % loss; some dummies, control, retransmissions and frames that are not
+    ours.
+    """
+    run = MadeRun(TOPOLOGY)
+    truth = ordered(run, messages=MESSAGES, every_ns=EVERY_NS, delay_ns=delay_ns, loss={1: 0.1}, seed=7)
+    for turn in range(30):
+        at_ns = START_NS + 1_000_000 + turn * 100_000_000
+        run.datagram(at_ns, 0, {m: [at_ns + 100_000] for m in (2, 3)}, flags=Flag.DUMMY, payload=b"")
+        run.datagram(
+            at_ns + 100, 1, {3: [at_ns + 90_000]}, to=3, kind=Kind.RELIABLE_NACK, flags=Flag.CONTROL, payload=b""
+        )
+        run.datagram(at_ns + 200, 2, {m: [at_ns + 100_200] for m in (0, 3)}, flags=Flag.RETRANSMISSION)
+    for member, node in enumerate(run.nodes):
+        run.sightings.append(Sighting(START_NS - 500_000, member, PortDirection.INBOUND, igmp_frame(node)))
+    run.manifest["expect"] = ["latency.max_ms < 6", "latency.p50_ms <= 0.01", "latency.p50_sm <= 1"]
+    counters = {"sent_frames": truth.arrivals[1], "delay_line_dropped_frames": truth.lost[1] + 64}
+    run.manifest["counters"] = [{"node": "p1/n2", "direction": "to-node", **counters}]
+    path = run.write(tmp_path_factory.mktemp("lossy") / "run")
+    summary = analyze(path, spark=spark, on_progress=say)
+    assert said[:2] == ["looking through the capture", f"reading {summary['capture']['frames']:,} frames"]
+    return path, truth, run, summary
+
+
+Lossy = tuple[Path, Truth, MadeRun, dict[str, Any]]
+
+
+def test_the_summary_is_what_is_on_disk(lossy: Lossy) -> None:
+    path, _, _, summary = lossy
+
+    assert json.loads((path / "summary.json").read_text()) == summary
+    assert summary["format"] == 1
+    assert summary["run"] == "made/1"
+
+
+def test_every_table_keeps_its_contract(lossy: Lossy) -> None:
+    run = Run(lossy[0])
+
+    assert run.tables == sorted(schema.TABLES)
+    for name, contract in schema.TABLES.items():
+        assert list(run.table(name).columns) == contract.names, name
+    assert not list(lossy[0].glob(".tables*"))
+
+
+def test_all_properties_pass_and_say_how_much_was_checked(lossy: Lossy) -> None:
+    properties = lossy[3]["properties"]
+
+    assert {entry["verdict"] for entry in properties.values()} == {"pass"}
+    assert properties["validity"]["checked"] == MESSAGES
+    assert properties["integrity"]["checked"] == 4 * MESSAGES
+    assert [name for name, entry in properties.items() if not entry["promised"]] == ["uniform_agreement", "causal"]
+
+
+def test_the_latency_is_the_truth(lossy: Lossy) -> None:
+    _, truth, _, summary = lossy
+    latency_ms = np.array(list(truth.latency_ns.values())) / 1e6
+    found = summary["latency"]
+
+    assert found["count"] == 4 * MESSAGES
+    assert found["mean_ms"] == pytest.approx(latency_ms.mean())
+    assert found["variance_ms2"] == pytest.approx(latency_ms.var())
+    for name, quantile in (("p50_ms", 50), ("p90_ms", 90), ("p99_ms", 99), ("p999_ms", 99.9), ("max_ms", 100)):
+        assert found[name] == pytest.approx(np.percentile(latency_ms, quantile)), name
+    assert found["normalised_mean"] == pytest.approx(latency_ms.mean() / (EVERY_NS / 1e6))
+    for member, entry in enumerate(found["by_member"]):
+        own = np.array([value for key, value in truth.latency_ns.items() if key[0] == member]) / 1e6
+        assert (entry["member"], entry["count"]) == (NAMES[member], MESSAGES)
+        assert entry["p99_ms"] == pytest.approx(np.percentile(own, 99))
+
+
+def test_the_traffic_is_the_truth(lossy: Lossy) -> None:
+    _, _, run, summary = lossy
+    found = summary["traffic"]
+
+    assert (found["application"], found["dummy"], found["control"], found["retransmission"]) == (MESSAGES, 30, 30, 30)
+    assert found["datagrams"] == MESSAGES + 90
+    assert found["wire_bytes"] == sum(length for _, length in run.traffic)
+    assert found["dummy_rate"] == pytest.approx(30 / (MESSAGES + 30))
+    assert found["control_ratio"] == pytest.approx(30 / (MESSAGES + 90))
+    assert found["wire_bytes_per_delivery"] == pytest.approx(found["wire_bytes"] / (4 * MESSAGES))
+    assert found["datagrams_per_message"] == pytest.approx((MESSAGES + 90) / MESSAGES)
+    assert [(entry["kind"], entry["datagrams"]) for entry in found["by_kind"]] == [
+        ("RELIABLE_DATA", MESSAGES + 60), ("RELIABLE_NACK", 30)
+    ]  # fmt: skip
+    assert found["other_frames"] == 4
+
+
+def row(query: str) -> tuple[Any, ...]:
+    """The one row that a query gives."""
+    relation = duckdb.sql(query)
+    assert relation is not None
+    (found,) = relation.fetchall()
+    return tuple(found)
+
+
+def test_duckdb_agrees_on_every_aggregate(lossy: Lossy) -> None:
+    path, _, _, summary = lossy
+    tables = path / "tables"
+    latency = row(
+        f"""select count(*), avg(latency_ns / 1e6), quantile_cont(latency_ns / 1e6, 0.5),
+            quantile_cont(latency_ns / 1e6, 0.99), max(latency_ns / 1e6)
+            from '{tables}/deliveries.parquet' where level = 1 and not is_undone and not is_repeat"""
+    )
+    traffic = row(
+        f"""select count(*), sum(length) from '{tables}/frames.parquet'
+            where direction = 'from-node' and class not in ('trace', 'other')"""
+    )
+    paired = row(
+        f"""with sent as (select sender, transmission, time_ns from '{tables}/frames.parquet'
+                          where direction = 'from-node' and sender = node_index),
+                 seen as (select sender, transmission, time_ns from '{tables}/frames.parquet'
+                          where direction = 'to-node' and node = 'p1/n3')
+            select count(*), quantile_cont(seen.time_ns - sent.time_ns, 0.5) / 1e6
+            from seen join sent using (sender, transmission)"""
+    )
+    to_n3 = next(row for row in summary["links"] if (row["node"], row["direction"]) == ("p1/n3", "to-node"))
+
+    names = ("count", "mean_ms", "p50_ms", "p99_ms", "max_ms")
+    assert latency == pytest.approx(tuple(summary["latency"][name] for name in names))
+    assert traffic == (summary["traffic"]["datagrams"], summary["traffic"]["wire_bytes"])
+    assert paired[0] == to_n3["frames"] - round(to_n3["loss_ratio"] * to_n3["frames"])
+    assert paired[1] == pytest.approx(to_n3["delay_p50_ms"])
+
+
+def test_the_series_add_up(lossy: Lossy) -> None:
+    path, truth, _, summary = lossy
+    run = Run(path)
+    latency, traffic, cdf = (run.table(name) for name in ("latency_series", "traffic_series", "latency_cdf"))
+
+    assert latency["count"].sum() == 4 * MESSAGES
+    assert latency["t_s"].tolist() == [round(0.2 * place, 3) for place in range(20)]
+    first_bin = [value for (_, origin, number), value in truth.latency_ns.items() if (number - 1) * 4 + origin < 80]
+    assert latency["p50_ms"][0] == pytest.approx(np.percentile(first_bin, 50) / 1e6)
+    assert latency["max_ms"].max() == pytest.approx(summary["latency"]["max_ms"])
+    assert traffic["datagrams"].sum() == summary["traffic"]["datagrams"] + 4
+    assert set(traffic["class"]) == {"application", "control", "dummy", "retransmission", "other"}
+    assert cdf.groupby("member_name").size().tolist() == [200] * 4
+    assert cdf["ratio"].min() == 0.0
+    assert cdf["latency_ms"].max() == pytest.approx(summary["latency"]["max_ms"])
+
+
+def test_the_certificate_is_the_truth(lossy: Lossy) -> None:
+    _, truth, _, summary = lossy
+    links = {(row["node"], row["direction"]): row for row in summary["links"]}
+    slow = links["p1/n2", "to-node"]
+
+    assert len(links) == 8
+    assert slow["asked"] == {"delay_ns": 5_000_000, "loss_ratio": 0.1}
+    assert slow["frames"] == 1200 + 60
+    assert slow["loss_ratio"] == pytest.approx((truth.lost[1] + 60) / 1260)
+    assert slow["delay_p50_ms"] == pytest.approx(5.1)
+    assert (links["p1/n3", "to-node"]["delay_p50_ms"], links["p1/n3", "to-node"]["verdict"]) == (0.1, "pass")
+    assert links["p1/n1", "from-node"]["frames"] == 400 + 30
+    assert links["p1/n1", "from-node"]["loss_ratio"] == 0.0
+    assert summary["accuracy"]["pass"] + summary["accuracy"]["fail"] + summary["accuracy"]["unknown"] == 8
+
+
+def test_frames_are_conserved(lossy: Lossy) -> None:
+    _, truth, _, summary = lossy
+    entries = {(entry["node"], entry["direction"]): entry for entry in summary["conservation"]}
+    to_n2 = entries["p1/n2", "to-node"]
+
+    # 1200 multicasts of the others, 30 dummies, 30 copies, 3 IGMP reports; the NACKs are its own.
+    assert to_n2["offered"] == 1200 + 60 + 3
+    assert to_n2["arrived"] == truth.arrivals[1]
+    assert to_n2["dropped_delay_line"] == truth.lost[1] + 64
+    assert to_n2["unexplained"] == -1  # the made-up counter is one too high
+    assert entries["p1/n1", "from-node"]["offered"] == 400 + 30 + 1
+    assert entries["p1/n1", "from-node"]["unexplained"] is None
+
+
+def test_what_is_expected_is_judged_with_its_value(lossy: Lossy) -> None:
+    below, above, misspelt = lossy[3]["expect"]
+
+    assert (below["verdict"], below["value"]) == ("pass", lossy[3]["latency"]["max_ms"])
+    assert above["verdict"] == "fail"
+    assert (misspelt["verdict"], misspelt["value"]) == ("unknown", None)
+    assert "did you mean p50_ms" in misspelt["reason"]
+    assert lossy[3]["verdict"] == "fail"
+    assert any(reason.startswith("latency.p50_ms <= 0.01: ") for reason in lossy[3]["reasons"])
+
+
+def test_a_run_loads_as_a_value(lossy: Lossy) -> None:
+    run = Run(lossy[0])
+
+    assert run.summary["run"] == run.manifest["run"] == "made/1"
+    assert len(run.topology) == 4
+    assert run.table("deliveries", ["latency_ns"]).columns.tolist() == ["latency_ns"]
+    with pytest.raises(AnalysisError, match="there is no table 'framse'; there are: deliveries, faults"):
+        run.table("framse")
+
+
+# --- broken orders
+
+
+@pytest.fixture(scope="module")
+def disordered(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two neighbouring deliveries of n3 change places."""
+    run = MadeRun()
+    ordered(run, messages=100)
+    records = run.records[2, 1]
+    first, second = [at for at, record in enumerate(records) if record.event is Event.DELIVER][40:42]
+    one, other = records[first], records[second]
+    records[first] = dataclasses.replace(other, at_ns=other.at_ns - 1, value=one.value)
+    records[second] = dataclasses.replace(one, at_ns=other.at_ns, value=other.value)
+    return analyze(run.write(tmp_path_factory.mktemp("disordered") / "run"), spark=spark, on_progress=say)
+
+
+def test_a_broken_order_fails_with_a_witness(disordered: dict[str, Any]) -> None:
+    finding = disordered["properties"]["total_order"]
+    places = finding["witness"]["places"]
+
+    assert disordered["verdict"] == "fail"
+    assert finding["verdict"] == "fail"
+    assert finding["violations"] == 3
+    assert [place["member"] for place in places].count("p1/n3") == 2
+    assert {(p["message"]["origin"], p["message"]["number"]) for p in places} == {("p1/n1", 11), ("p1/n2", 11)}
+    assert {place["position"] for place in places} == {41, 42}
+    assert "delivered in different orders" in finding["witness"]["sentence"]
+    assert any(reason == "total_order: 3 violations in 400 checked" for reason in disordered["reasons"])
+
+
+def test_what_was_not_broken_passes(disordered: dict[str, Any]) -> None:
+    verdicts = {name: entry["verdict"] for name, entry in disordered["properties"].items()}
+
+    # Between the two submissions n1's was delivered to n2, so their order is causal, too.
+    assert [name for name, verdict in verdicts.items() if verdict != "pass"] == ["causal", "total_order"]
+
+
+# --- runs that are not whole
+
+
+def test_a_lost_trace_datagram_makes_everything_unknown(spark: SparkSession, tmp_path: Path) -> None:
+    run = MadeRun()
+    ordered(run, messages=80)
+    run.missing_trace = {(1, 1)}
+    summary = analyze(run.write(tmp_path / "run"), spark=spark, on_progress=say)
+
+    assert {entry["verdict"] for entry in summary["properties"].values()} == {"unknown"}
+    assert summary["properties"]["fifo"]["reason"] == "trace records of p1/n2 are missing"
+    assert summary["verdict"] == "unknown"
+    assert summary["capture"]["trace_gaps"] == 34
+
+
+def test_records_that_came_in_at_another_port_count_for_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """n4 claims that n1 delivered something twice."""
+    run = MadeRun()
+    ordered(run, messages=40)
+    forged = dataclasses.replace(run.records[0, 1][3], event=Event.DELIVER)
+    body = encode_trace(group=GROUP, node=0, node_incarnation=1, first=500, records=[forged])
+    run.sightings.append(Sighting(START_NS + 5, 3, PortDirection.INBOUND, trace_frame(run.nodes[3], body)))
+    summary = analyze(run.write(tmp_path / "run"), spark=spark, on_progress=say)
+
+    assert summary["properties"]["integrity"]["verdict"] == "pass"
+    assert summary["capture"]["foreign_records"] == 1
+    assert summary["verdict"] == "unknown"
+
+
+def test_an_interrupted_run_with_a_torn_capture_is_analysed_as_far_as_it_goes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    run = MadeRun()
+    ordered(run, messages=200)
+    run.manifest |= {"status": "interrupted", "promises": ["validity", "fifo"], "expect": ["latency.p99_ms < 99"]}
+    run.manifest["phases"] = {"start_ns": START_NS}
+    path = run.write(tmp_path / "run")
+    whole = (path / "capture.pcapng").read_bytes()
+    (path / "capture.pcapng").write_bytes(whole[: len(whole) * 2 // 3 + 1])
+    summary = analyze(path, spark=spark, on_progress=say)
+
+    assert summary["verdict"] == "unknown"
+    assert summary["reasons"][0] == "the run is interrupted"
+    assert summary["capture"]["truncated"]
+    assert 0 < summary["capture"]["frames"] < 1000
+    assert summary["properties"]["validity"]["verdict"] == "unknown"
+    assert summary["properties"]["validity"]["reason"] == "no member ran from start to end"
+    assert summary["properties"]["fifo"]["verdict"] == "pass"
+    assert summary["latency"]["count"] > 0
+
+
+@pytest.mark.parametrize("content", [b"", None, "head"], ids=["empty", "missing", "only the head"])
+def test_a_run_without_frames_is_unknown_and_needs_no_spark(
+    tmp_path: Path, content: bytes | str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    path = MadeRun().write(tmp_path / "run")
+    if isinstance(content, bytes):
+        (path / "capture.pcapng").write_bytes(content)
+    elif content is None:
+        (path / "capture.pcapng").unlink()
+    summary = analyze(path, on_progress=say)
+
+    assert summary["verdict"] == "unknown"
+    assert {entry["verdict"] for entry in summary["properties"].values()} == {"unknown"}
+    assert summary["properties"]["fifo"]["reason"].startswith("p1/n1 left no trace records; p1/n2")
+    assert summary["latency"]["p99_ms"] is None
+    assert summary["latency"]["count"] == summary["capture"]["frames"] == 0
+    assert Run(path).tables == sorted(schema.TABLES)
+
+
+# --- faults on the way
+
+
+def test_a_port_that_changes_during_the_run_has_a_row_per_interval(spark: SparkSession, tmp_path: Path) -> None:
+    change_ns = START_NS + 2_000_000_000
+    run = MadeRun()
+    ordered(run, messages=1600, every_ns=EVERY_NS)
+    for at, sighting in enumerate(run.sightings):
+        is_late = sighting.direction is PortDirection.OUTBOUND and sighting.port == 2 and sighting.time_ns >= change_ns
+        if is_late:
+            run.sightings[at] = dataclasses.replace(sighting, time_ns=sighting.time_ns + 3_000_000)
+    fault = {"id": 0, "kind": "impair", "targets": ["p1/n3"], "direction": "to-node", "until_id": None}
+    values = {"delay_ns": 3_000_000}
+    times = {"asked_ns": 2_000_000_000, "issued_ns": change_ns - 1000, "effective_ns": change_ns}
+    run.faults.append(fault | times | {"parameters": values, "asked": {"p1/n3": values}})
+    summary = analyze(run.write(tmp_path / "run"), spark=spark, on_progress=say)
+    before, after = (row for row in summary["links"] if (row["node"], row["direction"]) == ("p1/n3", "to-node"))
+
+    assert (before["asked"], after["asked"]) == ({}, values)
+    assert (before["until_ns"], after["from_ns"]) == (change_ns - 1000, change_ns)
+    assert (before["delay_p50_ms"], after["delay_p50_ms"]) == (0.1, 3.1)
+    assert before["verdict"] == after["verdict"] == "pass"
+    assert summary["accuracy"] == {"verdict": "pass", "pass": 9, "fail": 0, "unknown": 0}
+
+
+# --- doing it again
+
+
+def test_doing_it_again_replaces_what_was_there(tmp_path: Path) -> None:
+    path = MadeRun().write(tmp_path / "run")
+    first = analyze(path, on_progress=say)
+    (path / "tables" / "old.parquet").write_text("left over")
+    (path / "summary.json").write_text("{}")
+
+    assert analyze(path, on_progress=say) == first
+    assert Run(path).summary == first
+    assert Run(path).tables == sorted(schema.TABLES)
+
+
+def test_what_cannot_be_analysed_leaves_everything_as_it_was(spark: SparkSession, lossy: Lossy, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(lossy[0], path)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    (path / "capture.pcapng").write_bytes(b"this is not a capture, and never was")
+
+    with pytest.raises(AnalysisError, match="is neither pcapng nor pcap"):
+        analyze(path, spark=spark, on_progress=say)
+    after = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    assert {file.name for file in before if before[file] != after.get(file)} == {"capture.pcapng"}
+    assert set(after) == set(before)
