@@ -51,23 +51,16 @@ def connect(*, timeout_s: int = REQUEST_TIMEOUT_S) -> docker.DockerClient:
         ) from error
 
 
-def answers() -> bool:
-    """Whether a Docker daemon can be reached."""
-    try:
-        connect().close()
-    except FabricError:
-        return False
-    return True
-
-
 def down(*, everything: bool = False) -> list[str]:
     """What `orderbed down` does: remove our containers of dead conductors, or all of ours; their names.
 
     Without a daemon there are none. Raises FabricError when a container stays.
     """
-    if not answers():
+    try:
+        client = connect()
+    except FabricError:
         return []
-    with closing(connect()) as client:
+    with closing(client):
         return remove_containers(client=client) if everything else remove_abandoned(client)
 
 

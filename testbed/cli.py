@@ -217,12 +217,9 @@ def down(
 
     Network namespaces need no removing: they end with their run, however it ends.
     """
-    from contextlib import closing
+    from netem import daemon
 
-    from netem.daemon import connect, remove_abandoned, remove_containers
-
-    with closing(connect()) as client:
-        removed = remove_containers(client=client) if everything else remove_abandoned(client)
+    removed = daemon.down(everything=everything)
     if as_json:
         _print_json({"removed": removed})
     else:
