@@ -150,8 +150,10 @@ class DockerRuntime:
 
     def _wire(self, node: Node, handle: ContainerHandle) -> None:
         """Hand the container's network namespace to the bed, by a descriptor: no path, no pid that could be reused."""
-        pid = handle.find_pid()
-        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            namespace = os.open(f"/proc/{handle.find_pid()}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise FabricError(f"cannot reach the network namespace of {node.name}: {error}; run as root") from error
         try:
             self._bed.attach(node, namespace)
         finally:
