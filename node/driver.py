@@ -37,6 +37,7 @@ from node.recorder import Recorder
 from node.schedule import Schedule
 from node.trace import RECORD, Event, Stamp, decode_stamp
 from node.wire import Kind, Message, decode_datagram, encode_envelope, encode_message, table_struct
+from node.workload import WorkloadKind
 
 STATUS_INTERVAL_S = 1.0
 TRACE_DELAY_S = 0.005
@@ -74,6 +75,9 @@ class Driver:
         self._schedule = Schedule()
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ns = 0
+        self._is_wake_stale = True
+        """Whether timers or requests have changed since the wake-up was armed."""
+        self._is_saturating = config.workload.kind is WorkloadKind.SATURATING
         self._flush: asyncio.TimerHandle | None = None
         self._load_start_ns = 0
         self._is_started = False
@@ -90,8 +94,8 @@ class Driver:
         self._carry_out: dict[type[Effect], Callable[[Any], None]] = {
             Send: self._send,
             Multicast: self._multicast,
-            SetTimer: lambda effect: self._schedule.set(effect.timer, effect.at_ns),
-            CancelTimer: lambda effect: self._schedule.cancel(effect.timer),
+            SetTimer: self._set_timer,
+            CancelTimer: self._cancel_timer,
             Deliver: self._deliver,
             Undo: self._undo,
             Report: self._report,
@@ -162,6 +166,7 @@ class Driver:
         self._feed(self._core.on_start(self._now_ns()))
         if not self._is_draining:
             self._application.begin()
+        self._is_wake_stale = True
         self._say({"event": "started"})
         self._schedule_wake()
 
@@ -240,6 +245,7 @@ class Driver:
 
     def _on_wake(self) -> None:
         self._wake = None
+        self._is_wake_stale = True
         for _ in range(FIRE_BATCH):
             now_ns = self._now_ns()
             timer = self._schedule.pop_due(now_ns)
@@ -276,6 +282,7 @@ class Driver:
     def _offer_queue(self) -> None:
         queue = self._application.queue
         while queue and self._core.can_submit:
+            self._is_wake_stale = True
             self._feed(self._core.on_submit(queue.popleft(), self._now_ns()))
 
     def _after_inputs(self) -> None:
@@ -351,11 +358,22 @@ class Driver:
 
     # Time.
 
+    def _set_timer(self, effect: SetTimer) -> None:
+        self._schedule.set(effect.timer, effect.at_ns)
+        self._is_wake_stale = True
+
+    def _cancel_timer(self, effect: CancelTimer) -> None:
+        self._schedule.cancel(effect.timer)
+        self._is_wake_stale = True
+
     def _now_ns(self) -> int:
         return self._clock.read_ns(time.monotonic_ns())
 
     def _schedule_wake(self) -> None:
         """Arm one loop timer for whatever is due first: the core's earliest timer or the next request."""
+        if not self._is_wake_stale and not self._is_saturating:
+            return
+        self._is_wake_stale = False
         at_ns = self._next_wake_ns()
         if self._wake is not None:
             if at_ns == self._wake_ns:
@@ -401,19 +419,11 @@ class Driver:
         }
 
     def _trace_identity(self, event: Event, stamp: Stamp, *, detail: int = 0, value: int = 0) -> None:
-        self._trace(
-            event,
-            detail=detail,
-            origin=stamp.origin,
-            incarnation=stamp.incarnation,
-            number=stamp.number,
-            value=value,
-        )
+        self._trace(event, detail, stamp.origin, stamp.incarnation, 0, stamp.number, value)
 
     def _trace(
         self,
         event: Event,
-        *,
         detail: int = 0,
         origin: int = 0,
         incarnation: int = 0,

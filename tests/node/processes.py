@@ -73,6 +73,13 @@ class NodeProcess:
             if said["event"] == event:
                 return said
 
+    def close_output(self) -> None:
+        """Its next line finds nobody."""
+        assert self._process.stdout is not None
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, self._process.stdout.fileno(), inheritable=False)
+        os.close(nothing)
+
     def exit_code(self, timeout_s: float = PATIENCE_S) -> int:
         code = self._process.wait(timeout_s)
         self._reader.join(timeout_s)

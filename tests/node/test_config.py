@@ -1,0 +1,121 @@
+"""The configuration line: what is read, and one sentence for every mistake."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.config import Address, parse
+from node.core import Membership
+from node.errors import LocalError
+from node.workload import RateChange, WorkloadKind
+
+GOOD: dict[str, Any] = {
+    "group": 7,
+    "member": 1,
+    "incarnation": 2,
+    "name": "p1/n2",
+    "members": [{"index": 0, "name": "p1/n1", "ip": "10.1.0.1"}, {"index": 1, "name": "p1/n2", "ip": "10.1.0.2"}],
+    "ip": "10.1.0.2",
+    "port": 7700,
+    "trace": {"ip": "10.1.255.253", "port": 7701},
+    "dissemination": "multicast",
+    "multicast": {"group": "239.77.0.1", "ttl": 16},
+    "protocol": {"name": "sequencer", "parameters": {"outstanding": 3}},
+    "clock": {"offset_ns": -5, "drift_ppm": 12.5},
+    "workload": {
+        "kind": "periodic",
+        "rate_per_s": 50.0,
+        "size_bytes": 512,
+        "stop_after_ns": 20_000_000_000,
+        "events": [{"after_ns": 5, "rate_per_s": 10}],
+    },
+    "seed": 1,
+    "drain_timeout_ns": 10_000_000_000,
+}
+
+
+def changed(path: str, value: object) -> str:
+    raw = copy.deepcopy(GOOD)
+    *parents, last = path.split(".")
+    at: Any = raw
+    for key in parents:
+        at = at[int(key)] if key.isdigit() else at[key]
+    if value is KeyError:
+        del at[last]
+    else:
+        at[last] = value
+    return json.dumps(raw)
+
+
+def test_a_good_line_is_read_in_full() -> None:
+    config = parse(json.dumps(GOOD))
+    assert config.membership == Membership(member=1, members=(0, 1), incarnation=2)
+    assert config.address == Address(ip="10.1.0.2", port=7700)
+    assert dict(config.peers) == {0: Address(ip="10.1.0.1", port=7700)}
+    assert config.multicast == Address(ip="239.77.0.1", port=7700)
+    assert config.trace == Address(ip="10.1.255.253", port=7701)
+    assert (config.protocol, config.parameters) == ("sequencer", {"outstanding": 3})
+    assert config.workload.kind is WorkloadKind.PERIODIC
+    assert config.workload.events == (RateChange(after_ns=5, rate_per_s=10.0),)
+    assert config.clock(100).read_ns(100) == 95
+
+
+def test_without_multicast_and_trace() -> None:
+    config = parse(changed("dissemination", "unicast"))
+    assert config.multicast is None
+    assert parse(changed("trace", None)).trace is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        ("group", KeyError, "needs 'group'"),
+        ("group", 2**32, "group must be a whole number from 0 to 4294967295"),
+        ("group", True, "group must be a whole number"),
+        ("member", 5, "member 5 is not among the members"),
+        ("incarnation", 0, "incarnation must be a whole number from 1"),
+        ("members", {}, "members must be a list"),
+        ("members.0.ip", "10.1.0.300", "ip must be an IPv4 address, not '10.1.0.300'"),
+        ("ip", "localhost", "ip must be an IPv4 address"),
+        ("port", 0, "port must be a whole number from 1"),
+        ("trace.port", "x", "trace: port must be"),
+        ("dissemination", "broadcast", "dissemination must be one of multicast, unicast"),
+        ("protocol.parameters", [], "protocol: parameters must be a JSON object"),
+        ("clock.drift_ppm", "fast", "clock: drift_ppm must be a number"),
+        ("workload.kind", "bursty", "workload: kind must be one of periodic, poisson, saturating, silent"),
+        ("workload.size_bytes", 7, "workload: size_bytes must be a whole number from 8"),
+        ("workload.rate_per_s", -1, "rate must not be negative"),
+        ("workload.events.0.after_ns", -1, r"workload: events\[0\]: after_ns must be"),
+        ("name", "", "name must be a short text"),
+    ],
+)
+def test_every_mistake_gets_its_sentence(path: str, value: object, sentence: str) -> None:
+    with pytest.raises(LocalError, match=sentence):
+        parse(changed(path, value))
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", "null", "NaN", '{"group": 1e999}'])
+def test_what_is_no_configuration_is_refused(line: str) -> None:
+    with pytest.raises(LocalError):
+        parse(line)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(sorted(GOOD)), values)
+def test_any_value_anywhere_is_read_or_refused(key: str, value: object) -> None:
+    try:
+        parse(json.dumps({**GOOD, key: value}))
+    except LocalError as error:
+        assert str(error)

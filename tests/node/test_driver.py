@@ -1,0 +1,276 @@
+"""Nodes as processes on the loopback interface: what they say, what they trace, how they end."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from node.trace import DropReason, Event, Record
+from node.wire import Kind, Message, encode_datagram
+from tests.node.processes import GROUP, NodeProcess, Nodes, ip_of, nodes
+
+COUNTERS = {
+    "submitted",
+    "delivered",
+    "received",
+    "dropped",
+    "send_failures",
+    "trace_given_up",
+    "waiting",
+    "lag_ns",
+    "lag_max_ns",
+    "cpu_ns",
+    "idle",
+}
+SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
+
+
+def finish(group: Nodes) -> list[dict[str, Any]]:
+    """Drain and stop all in order; what each said when it was drained."""
+    group.tell_all("drain")
+    drained = group.wait_all("drained")
+    assert group.stop_all() == [0] * group.count
+    return drained
+
+
+def of(records: list[Record], event: Event) -> list[Record]:
+    return [record for record in records if record.event is event]
+
+
+@pytest.mark.parametrize("dissemination", ["unicast", "multicast"])
+@pytest.mark.parametrize("protocol", ["reliable", "sequencer"])
+def test_three_nodes_deliver_the_same_and_say_so(protocol: str, dissemination: str) -> None:
+    with nodes(3, dissemination=dissemination, protocol={"name": protocol, "parameters": {}}) as group:
+        start_ns = group.start_all()
+        statuses = group.wait_all("status")
+        assert all(set(status) == COUNTERS | {"event"} for status in statuses)
+        time.sleep(max(0.0, (start_ns - time.monotonic_ns()) / 1e9 + 1.0))  # the workload lasts one second
+        drained = finish(group)
+        sequences = list(group.sequences().values())
+        records = group.monitor.records()
+    submitted = sum(counters["submitted"] for counters in drained)
+    assert submitted > 150
+    assert [counters["delivered"] for counters in drained] == [submitted] * 3
+    assert all(counters["idle"] and counters["waiting"] == 0 for counters in drained)
+    assert [sorted(one) for one in sequences] == [sorted(sequences[0])] * 3
+    if protocol == "sequencer":
+        assert sequences == [sequences[0]] * 3
+    for life in records.values():
+        check_life(life)
+
+
+def check_life(records: list[Record]) -> None:
+    """A trace tells a life from START to STOP, and counts in it."""
+    assert records[0].event is Event.START
+    assert (records[-1].event, records[-1].detail) == (Event.STOP, 1)
+    assert len(of(records, Event.DRAIN)) == 1
+    submits = of(records, Event.SUBMIT)
+    assert [record.number for record in submits] == list(range(1, len(submits) + 1))
+    assert {record.value for record in submits} == {128}
+    assert records[-1].value == len(submits)
+    deliveries = of(records, Event.DELIVER)
+    assert [record.value for record in deliveries] == list(range(1, len(deliveries) + 1))
+    sends = of(records, Event.SEND)
+    assert {record.detail for record in sends} <= {int(kind) for kind in Kind}
+    times = [record.at_ns for record in records]
+    assert times == sorted(times)
+
+
+def test_garbage_is_dropped_counted_traced_and_never_fatal() -> None:
+    with nodes(3) as group:
+        group.start_all()
+        sent = throw_garbage(group)
+        drained = finish(group)
+        records = group.monitor.records()
+    dropped = drained[0]["dropped"]
+    assert dropped["BAD_MAGIC"] + dropped["TRUNCATED"] >= sent["random"]
+    assert dropped["OTHER_GROUP"] == sent["other group"]
+    assert dropped["UNKNOWN_MEMBER"] == sent["stranger"]
+    assert drained[0]["delivered"] == sum(counters["submitted"] for counters in drained)
+    traced = of(records[0, 1], Event.DROP)
+    assert 1 <= len(traced) <= 300, "a hundred a second at most"
+    assert {DropReason(record.detail).name for record in traced} <= set(dropped)
+
+
+def throw_garbage(group: Nodes) -> dict[str, int]:
+    """Bytes of all sorts at node 0, while the group works."""
+    rng = random.Random(1)
+    message = Message(kind=Kind.RELIABLE_DATA, origin=1, incarnation=1, seq=1, words=(0,), payload=b"12345678")
+    other_group = encode_datagram(group=GROUP + 1, sender=1, sender_incarnation=1, transmission=1, message=message)
+    stranger = encode_datagram(group=GROUP, sender=1, sender_incarnation=1, transmission=1, message=message)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as thrower:
+        thrower.bind(("127.0.0.99", 0))
+        for _ in range(200):
+            thrower.sendto(rng.randbytes(rng.randint(0, 200)), (ip_of(0), group.port))
+        for data in (other_group, stranger):
+            for _ in range(100):
+                thrower.sendto(data, (ip_of(0), group.port))
+    return {"random": 200, "other group": 100, "stranger": 100}
+
+
+def test_a_killed_node_blocks_nobody_for_ever_and_its_next_life_joins() -> None:
+    parameters = {"reliable": {"suspect_after_ns": 1_000_000_000}}
+    with nodes(3, protocol={"name": "sequencer", "parameters": parameters}) as group:
+        group.start_all()
+        group.processes[2].signal(signal.SIGKILL)
+        assert group.processes[2].exit_code() == -signal.SIGKILL
+        again = group.start(2, incarnation=2)
+        again.wait("ready")
+        again.tell(f'start {{"at_ns": {time.monotonic_ns()}}}')
+        again.wait("started")
+        again.wait("status")
+        finish(group)
+        sequences = group.sequences()
+    assert sequences[0, 1] == sequences[1, 1]
+    joined = sequences[2, 2]
+    assert joined
+    assert joined == sequences[0, 1][-len(joined) :]
+    assert any(identity[:2] == (2, 2) for identity in joined)
+
+
+def test_a_paused_node_catches_up() -> None:
+    with nodes(3) as group:
+        group.start_all()
+        group.processes[1].signal(signal.SIGSTOP)
+        group.processes[0].wait("status")
+        group.processes[1].signal(signal.SIGCONT)
+        drained = finish(group)
+        sequences = list(group.sequences().values())
+    assert sequences == [sequences[0]] * 3
+    assert drained[1]["lag_max_ns"] > 100_000_000, "it fell behind its workload, and says so"
+
+
+def test_a_wrong_clock_shows_in_the_trace_and_nowhere_else() -> None:
+    with nodes(2, workload=SILENT, clock={"offset_ns": 5_000_000_000, "drift_ppm": 100.0}) as group:
+        group.start_all()
+        finish(group)
+        (first, *_), *_ = group.monitor.records().values()
+    assert first.clock_ns - first.at_ns == pytest.approx(5_000_000_000, abs=1_000_000)
+
+
+def test_terminate_drains_and_ends_as_soon_as_nothing_is_under_way() -> None:
+    with nodes(2) as group:
+        group.start_all()
+        before = time.monotonic()
+        group.processes[0].signal(signal.SIGTERM)
+        group.processes[1].signal(signal.SIGTERM)
+        assert [process.exit_code() for process in group.processes.values()] == [0, 0]
+        assert time.monotonic() - before < 4.0, "the time-out is five seconds"
+        stopped = [process.said[-1] for process in group.processes.values()]
+    assert [(said["event"], said["drained"]) for said in stopped] == [("stopped", True)] * 2
+
+
+def test_terminate_gives_up_after_its_time_out() -> None:
+    """The other node is gone: what is under way can never be finished."""
+    with nodes(2, drain_timeout_ns=300_000_000) as group:
+        group.start_all()
+        group.processes[1].signal(signal.SIGKILL)
+        group.processes[0].wait("status")
+        group.processes[0].signal(signal.SIGTERM)
+        assert group.processes[0].exit_code() == 0
+        said = group.processes[0].said[-1]
+        records = group.monitor.records()[0, 1]
+    assert (said["event"], said["drained"]) == ("stopped", False)
+    assert (records[-1].event, records[-1].detail) == (Event.STOP, 0)
+
+
+def test_the_end_of_its_input_ends_a_node() -> None:
+    with nodes(1, protocol={"name": "reliable", "parameters": {}}) as group:
+        process = group.start(0)
+        process.wait("ready")
+        process.close_input()
+        assert process.exit_code() == 0
+        assert process.said[-1]["event"] == "stopped"
+
+
+def test_drain_before_start_has_nothing_to_wait_for() -> None:
+    with nodes(2) as group:
+        process = group.start(0)
+        process.wait("ready")
+        process.tell("drain")
+        assert process.wait("drained")["submitted"] == 0
+        process.tell("stop")
+        assert process.exit_code() == 0
+
+
+def test_lines_that_cannot_be_obeyed_are_answered_and_harmless() -> None:
+    with nodes(1, protocol={"name": "reliable", "parameters": {}}) as group:
+        process = group.start(0)
+        process.wait("ready")
+        for line in ("dance", "start now", 'start {"at_ns": "x"}', "start []"):
+            process.tell(line)
+            assert process.wait("error")["message"]
+        process.tell("")
+        process.tell(f'start {{"at_ns": {time.monotonic_ns()}}}')
+        process.wait("started")
+        process.tell("stop")
+        assert process.exit_code() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"protocol": {"name": "gossip", "parameters": {}}}, "no protocol is called 'gossip'; there are reliable, seq"),
+        ({"protocol": {"name": "reliable", "parameters": {"windw": 3}}}, "reliable has no 'windw'; it takes window"),
+        ({"protocol": {"name": "reliable", "parameters": {"window": 1}}}, "window must lie between 4 and 65536"),
+        ({"group": -1}, "group must be a whole number"),
+        ({"ip": "203.0.113.9"}, "the network of this node cannot be used"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_gives_a_sentence_and_exit_code_2(
+    change: dict[str, Any], sentence: str
+) -> None:
+    with nodes(2) as group:
+        process = group.start(0, **change)
+        assert sentence in process.wait("error")["message"]
+        assert process.exit_code() == 2
+        assert process.errors() == ""
+
+
+def test_a_line_that_is_no_json_is_a_configuration_that_cannot_be_used() -> None:
+    process = NodeProcess("hello")
+    try:
+        assert "not JSON" in process.wait("error")["message"]
+        assert process.exit_code() == 2
+    finally:
+        process.close()
+
+
+def test_our_own_mistake_ends_the_node_with_exit_code_1() -> None:
+    """Standard output closed behind its back stands for any exception that nobody is prepared for."""
+    with nodes(1, protocol={"name": "reliable", "parameters": {}}) as group:
+        process = group.start(0)
+        process.wait("ready")
+        process.close_output()
+        assert process.exit_code() == 1
+        assert "BrokenPipeError" in process.errors()
+
+
+def test_saturation_is_bounded_by_flow_control() -> None:
+    workload = {"kind": "saturating", "rate_per_s": 0.0, "size_bytes": 512, "stop_after_ns": 700_000_000, "events": []}
+    with nodes(3, workload=workload, protocol={"name": "reliable", "parameters": {"window": 256}}) as group:
+        group.start_all()
+        group.wait_all("status")
+        drained = finish(group)
+    submitted = sum(counters["submitted"] for counters in drained)
+    assert submitted > 1000
+    assert [counters["delivered"] for counters in drained] == [submitted] * 3
+
+
+def test_what_has_to_wait_for_flow_control_is_traced_and_goes_out_later() -> None:
+    workload = {"kind": "periodic", "rate_per_s": 100.0, "size_bytes": 64, "stop_after_ns": 900_000_000, "events": []}
+    with nodes(2, workload=workload, protocol={"name": "reliable", "parameters": {"window": 8}}) as group:
+        group.start_all()
+        group.processes[1].signal(signal.SIGSTOP)
+        while group.processes[0].wait("status")["waiting"] == 0:
+            pass
+        group.processes[1].signal(signal.SIGCONT)
+        drained = finish(group)
+        records = group.monitor.records()
+    assert [counters["delivered"] for counters in drained] == [sum(counters["submitted"] for counters in drained)] * 2
+    assert len(of(records[0, 1], Event.REFUSED)) == 1, "once, when the queue begins to form"

@@ -1,0 +1,78 @@
+"""The registry: what can be run by name, and that its documents say so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import node.protocols
+from node.core import Membership
+from node.errors import LocalError
+from node.protocols import PROTOCOLS
+from node.protocols.reliable import ReliableReport
+from node.protocols.sequencer import SequencerReport
+from node.trace import DropReason
+from node.wire import LOCAL_KINDS, Kind
+from tests.node.cluster import Cluster, check_silence
+
+README = (Path(node.protocols.__file__).parent / "README.md").read_text()
+KNOWN_PROPERTIES = {"validity", "agreement", "integrity", "fifo", "causal", "total_order"}
+
+
+@pytest.mark.parametrize("name", sorted(PROTOCOLS))
+def test_an_entry_is_whole_and_runs_with_its_defaults(name: str) -> None:
+    entry = PROTOCOLS[name]
+    assert entry.name == name
+    assert set(entry.promises) <= KNOWN_PROPERTIES
+    assert entry.parameters
+    entry.check({}, members=3)
+    cluster = Cluster(3, lambda us, seed: entry.build(membership=us, parameters={}, seed=seed))
+    cluster.submit(1)
+    check_silence(cluster)
+    assert [host.delivered for host in cluster.up()] == [[(1, 1, 1)]] * 3
+    used = {message.kind for _, message in cluster.sent} | {message.inner for _, message in cluster.sent}
+    assert used - {Kind.APPLICATION} <= set(entry.kinds)
+
+
+@pytest.mark.parametrize("name", sorted(PROTOCOLS))
+def test_wrong_parameters_get_a_sentence_before_anything_runs(name: str) -> None:
+    with pytest.raises(LocalError, match=f"{name} has no 'speed'"):
+        PROTOCOLS[name].check({"speed": 9}, members=3)
+    with pytest.raises(LocalError, match=f"{name} has no 'speed'"):
+        PROTOCOLS[name].build(membership=Membership(member=0, members=(0, 1)), parameters={"speed": 9}, seed=1)
+    with pytest.raises(LocalError, match="at least 2 members"):
+        PROTOCOLS[name].check({}, members=1)
+
+
+def test_parameters_of_the_layer_below_are_reached_by_its_name() -> None:
+    PROTOCOLS["sequencer"].check({"reliable": {"window": 256}}, members=3)
+    with pytest.raises(LocalError, match=r"sequencer\.reliable: window must lie between"):
+        PROTOCOLS["sequencer"].check({"reliable": {"window": 1}}, members=3)
+
+
+def test_the_readme_lists_every_kind_report_and_protocol() -> None:
+    for kind in Kind:
+        assert kind is Kind.APPLICATION or f"`{kind.name}`" in README
+    for report in (*ReliableReport, *SequencerReport):
+        assert f"| {report.value:#04x} |" in README
+        assert f"{report.name}:" in README
+    for name in PROTOCOLS:
+        assert f"| `{name}` |" in README
+
+
+def test_the_readme_lists_nothing_that_does_not_exist() -> None:
+    for name in re.findall(r"`((?:RELIABLE|SEQUENCER)_[A-Z]+)`", README):
+        assert name in Kind.__members__
+    for name in re.findall(r"`(\w+\.py)`", README):
+        assert (Path(node.protocols.__file__).parent / name).exists() or name == "__init__.py"
+
+
+def test_codes_clash_with_nothing() -> None:
+    codes = [
+        int(code) for code in (*ReliableReport, *SequencerReport, *DropReason, *(LOCAL_KINDS - {Kind.APPLICATION}))
+    ]
+    assert len(codes) == len(set(codes))
+    assert all(code >> 4 == 1 for code in ReliableReport)
+    assert all(code >> 4 == 2 for code in SequencerReport)
