@@ -199,8 +199,10 @@ def _realised(interval: _Interval, element: Element) -> Realised:
     parts = interval.parts
     if element[0] == Direction.FROM_NODE.value:
         parts = _one_receiver_each(parts)
-    delay_parts = _alone(parts, lambda rest: rest.is_clear)
-    loss_parts = _alone(parts, lambda rest: rest.survival == 1.0 and not rest.has_queue)
+    delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
+    loss_parts = _cleanest(
+        parts, lambda rest: rest.survival == 1.0 and not rest.has_queue, lambda rest: not rest.has_queue
+    )
     return Realised(
         from_ns=interval.from_ns,
         until_ns=interval.until_ns,
@@ -222,18 +224,22 @@ def _one_receiver_each(parts: Sequence[_Part]) -> list[_Part]:
     if not peers:
         return unicast
 
-    def clear_samples(peer: int) -> tuple[int, int, int]:
+    def cleanness(peer: int) -> tuple[int, int, int]:
         own = [part for part in multicast if len(part) and part.samples.peer[0] == peer]
-        return sum(len(part) for part in own if part.rest.is_clear), sum(map(len, own)), -peer
+        clear = sum(len(part) for part in own if part.rest.is_clear)
+        return clear, sum(len(part) for part in own if not part.rest.has_queue), -peer
 
-    best = max(peers, key=clear_samples)
+    best = max(peers, key=cleanness)
     return [*(part for part in multicast if len(part) and part.samples.peer[0] == best), *unicast]
 
 
-def _alone(parts: Sequence[_Part], is_alone: Callable[[Path], bool]) -> list[_Part]:
-    """The parts whose rest of the path does nothing, if they are enough; else all."""
-    alone = [part for part in parts if is_alone(part.rest)]
-    return alone if sum(map(len, alone)) >= ENOUGH_FRAMES else list(parts)
+def _cleanest(parts: Sequence[_Part], *wishes: Callable[[Path], bool]) -> list[_Part]:
+    """The parts whose rest of the path meets the first wish that enough of them meet; else all."""
+    for is_wished in wishes:
+        found = [part for part in parts if is_wished(part.rest)]
+        if sum(map(len, found)) >= ENOUGH_FRAMES:
+            return found
+    return list(parts)
 
 
 def _rests(parts: Sequence[_Part]) -> tuple[Path, ...]:

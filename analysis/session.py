@@ -1,8 +1,9 @@
 """One Spark session, quick to start, small, quiet: `with session.open_session() as spark:`.
 
 `SPARK_MASTER` unset: `local[*]`; else that cluster. A Java machine that runs for half a minute is won or lost at its
-start: serial collector, the quick compiler only, and, where `prepare()` has left one, an archive of the loaded
-classes (JEP 350). Measured on two cores: session and first Python job 7.8 s without the archive, 4.5 s with it.
+start: serial collector, the quick compiler only, and, where `python -m analysis.prepare` has left one, an archive of
+the loaded classes (JEP 350). Measured on two cores: session and first Python job 7.8 s without the archive, 4.5 s
+with it.
 
 Python workers talk over Unix sockets: over TCP each task waits 40 ms for a delayed acknowledgement.
 """
@@ -22,7 +23,7 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pyspark
 from py4j.java_gateway import JavaGateway
@@ -38,6 +39,8 @@ from analysis.source import CaptureSource
 OLDEST_JAVA = 17
 DEFAULT_MEMORY = "1g"
 STOP_SECONDS = 10
+TRAINING_STOP_SECONDS = 300
+"""An archive is written at the very end."""
 
 NO_JAVA = (
     "the analysis needs Java 17 or later, and no `java` was found; install it with: apt install openjdk-17-jre-headless"
@@ -46,7 +49,9 @@ NO_JAVA = (
 LONGEST_SOCKET_DIRECTORY = 60
 """A Unix socket's whole path has at most 107 bytes."""
 
-_TRAINING = "ORDERBED_ARCHIVE_TO"
+TRAINING = "ORDERBED_ARCHIVE_TO"
+"""Environment variable: where this process leaves an archive of the classes that it loaded (analysis.prepare)."""
+
 _QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _LONG_RUN = ("-XX:+UseSerialGC", "-Xshare:auto")
 """Without the quick compiler's limit: pays off from about a minute of work on."""
@@ -103,41 +108,11 @@ def require_java() -> Path:
     return Path(found)
 
 
-def prepare() -> Path:
-    """Make the class archive that halves every later start (160 MB in the cache, 15 s); its path. Does nothing when
-    it is there.
-    """
-    archive = archive_path(require_java())
-    if archive.exists():
-        return archive
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    temporary = archive.with_name(f"{archive.name}.{os.getpid()}")
-    script = "from analysis import session; session.train()"
-    environment = os.environ | {_TRAINING: str(temporary)}
-    subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True)
-    temporary.replace(archive)
-    return archive
-
-
-def train() -> None:
-    """Run what every analysis runs, so that its classes come into the archive (called by `prepare` in a process of
-    its own).
-    """
-    with open_session() as spark:
-        table = spark.range(1000).selectExpr("id", "id % 7 as k")
-        table.mapInArrow(_same_batches, "id long, k long").groupBy("k").count().collect()
-        table.selectExpr("sum(id) over (partition by k order by id)", "percentile(id, 0.5) over ()").collect()
-
-
 def archive_path(java: Path) -> Path:
     """Where the class archive for this Java and this Spark belongs."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderbed"
     stamp = f"{java.resolve()} {java.resolve().stat().st_mtime_ns} {pyspark.__file__} {pyspark.__version__}"
     return cache / f"spark-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.jsa"
-
-
-def _same_batches(batches: Any) -> Any:
-    yield from batches
 
 
 def _configuration(scratch: Path, java: Path, *, long_run: bool, memory: str | None) -> SparkConf:
@@ -181,7 +156,7 @@ def _is_local(master: str) -> bool:
 
 
 def _archive_flags(java: Path) -> list[str]:
-    if target := os.environ.get(_TRAINING):
+    if target := os.environ.get(TRAINING):
         return [f"-XX:ArchiveClassesAtExit={target}"]
     archive = archive_path(java)
     return [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
@@ -257,7 +232,7 @@ def _stop(spark: SparkSession, gateway: JavaGateway) -> None:
     # The Java machine ends when its standard input does.
     process.stdin.close()
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(TRAINING_STOP_SECONDS if TRAINING in os.environ else STOP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
