@@ -5,7 +5,6 @@ job.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -15,10 +14,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from analysis import oracle, order
-from analysis.properties import Finding, Incarnation, MessageId, Property, Witness
+from analysis.properties import Finding, Property, Witness
 from analysis.sequences import EVENTS
 from analysis.verdict import Verdict
-from collector.records import Event, Level
 from tests.analysis import histories
 from tests.analysis.histories import PlainHistory
 
