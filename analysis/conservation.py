@@ -14,7 +14,7 @@ they sent went to everybody; else (and where links or shared media dropped) it i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
@@ -62,9 +62,16 @@ def flows(frames: DataFrame) -> list[Flow]:
 
 
 def balance(
-    counted: Sequence[Flow], topology: Topology, manifest: Manifest, extra_copies: Mapping[tuple[str, str], int]
+    counted: Sequence[Flow],
+    topology: Topology,
+    manifest: Manifest,
+    extra_copies: Mapping[tuple[str, str], int],
+    *,
+    crashed: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node)."""
+    """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node). `crashed`:
+    nodes that were gone for a while, and their ports with them.
+    """
     counters = {(str(entry.direction), entry.node): entry for entry in manifest.counters}
     nodes = list(topology.nodes())
     offered = _offered(counted, topology)
@@ -82,11 +89,15 @@ def balance(
         name = str(node.name)
         before = None if elsewhere else _dropped_before(counted, lossy, node, nodes)
         arrived = seen[TO_NODE, node.index] - extra_copies.get((TO_NODE, name), 0)
-        entries.append(_entry(name, TO_NODE, offered[node.index], arrived, before, counters.get((TO_NODE, name))))
+        entry = _entry(name, TO_NODE, offered[node.index], arrived, before, counters.get((TO_NODE, name)))
+        entries.append(entry | {"reason": _WAS_DOWN.format(name=name) if name in crashed else ""})
         own = counters.get((FROM_NODE, name))
         through = None if own is None else own.sent_frames - extra_copies.get((FROM_NODE, name), 0)
-        entries.append(_entry(name, FROM_NODE, seen[FROM_NODE, node.index], through, 0, own))
+        entries.append(_entry(name, FROM_NODE, seen[FROM_NODE, node.index], through, 0, own) | {"reason": ""})
     return entries
+
+
+_WAS_DOWN = "{name} crashed, and what was sent to it while its port was gone is counted by nobody"
 
 
 def _entry(

@@ -190,7 +190,10 @@ class _Analysis:
         rows = accuracy.links(frames, self.inputs.network, first_ns=self.first_ns, last_ns=self.last_ns)
         extra = {(row["direction"], row["node"]): row.pop("extra_copies") for row in rows}
         self.stage.write_rows("links", rows, schema.LINKS)
-        balance = conservation.balance(conservation.flows(frames), self.inputs.topology, self.manifest, extra)
+        crashed = {target for strike in self.inputs.strikes if strike.kind == "crash" for target in strike.targets}
+        balance = conservation.balance(
+            conservation.flows(frames), self.inputs.topology, self.manifest, extra, crashed=crashed
+        )
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance
 
     # --- the summary

@@ -125,6 +125,12 @@ def test_losses_on_links_leave_the_rest_unexplained_rather_than_wrong() -> None:
     assert found["p1/n2", "to-node"]["unexplained"] is None
 
 
+def test_a_port_that_was_gone_says_so() -> None:
+    found = balance(MULTICAST, load.loads(ONE), manifest(), {}, crashed={"p1/n2"})
+
+    assert [bool(entry["reason"]) for entry in found] == [False, False, True, False, False, False]
+
+
 @pytest.mark.parametrize("address", [TRACE_MAC, "01:80:c2:00:00:00"])
 def test_trace_frames_are_not_forwarded(address: str) -> None:
     assert not Flow(0, "from-node", mac(address), 0, 5).is_forwarded
