@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from node.core import Membership, Submission, random_for
-from node.effects import Deliver, Multicast, Report
+from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols.reliable import Phase, ReliableCore, ReliableParameters, ReliableReport
-from node.protocols.words import Heartbeat, pack, unpack
+from node.protocols.words import Entry, Heartbeat, pack, unpack, view_digest
 from node.wire import LOCAL_KINDS, Flag, Kind, Message
 from tests.node.cluster import (
     MILLISECOND,
@@ -503,6 +503,150 @@ def test_many_lives_of_one_member_leave_bounded_memory() -> None:
     cluster.submit(0)
     check_silence(cluster)
     assert cluster.hosts[2].delivered == [(0, 1, 1)]
+
+
+# Views, seen by one core.
+
+
+def five() -> ReliableCore:
+    core = build(Membership(member=0, members=(0, 1, 2, 3, 4)), 1)
+    core.on_start(0)
+    return core
+
+
+def data_of(member: int, seq: int, *, view: int = 0, floor: int = 0, incarnation: int = 1) -> Message:
+    words = (view << 48 | floor,)
+    payload = bytes([member, seq])
+    return Message(
+        kind=Kind.RELIABLE_DATA, origin=member, incarnation=incarnation, seq=seq, words=words, payload=payload
+    )
+
+
+def heartbeat_of(
+    member: int,
+    *,
+    over: tuple[tuple[int, int, int], ...] = (),
+    closed: tuple[tuple[int, int, int], ...] = (),
+    position: int | None = None,
+    floor: int = 0,
+    incarnation: int = 1,
+) -> Message:
+    positions = () if position is None else (Entry(member, incarnation, position),)
+    heartbeat = Heartbeat(
+        positions=positions,
+        closed=tuple(Entry(*entry) for entry in closed),
+        over=tuple(Entry(*entry) for entry in over),
+    )
+    return Message(
+        kind=Kind.RELIABLE_HEARTBEAT, origin=member, incarnation=incarnation, seq=floor, words=heartbeat.to_words()
+    )
+
+
+def payloads(effects: list[Effect]) -> list[bytes]:
+    return [effect.payload for effect in effects if isinstance(effect, Deliver) and effect.inner is Kind.APPLICATION]
+
+
+def news_in(effects: list[Effect]) -> list[tuple[Kind, int, int]]:
+    return [
+        (effect.inner, effect.origin, effect.incarnation)
+        for effect in effects
+        if isinstance(effect, Deliver) and effect.inner is not Kind.APPLICATION
+    ]
+
+
+def test_a_multicast_of_an_unknown_view_waits_until_the_view_is_known() -> None:
+    core = five()
+    view = view_digest({4: 1})
+    effects = core.on_message(data_of(1, 1, view=view), 1, 0)
+    assert payloads(effects) == []
+    (question,) = [effect for effect in effects if isinstance(effect, Send)]
+    assert (question.target, Heartbeat.from_words(question.message.words).awaited) == (1, (1,))
+    assert payloads(core.on_message(data_of(1, 2, view=view), 1, 0)) == [], "and is asked about once"
+    assert not core.is_idle
+    effects = core.on_message(heartbeat_of(1, over=((4, 1, 1),), position=2), 1, 0)
+    assert payloads(effects) == [b"\x01\x01", b"\x01\x02"]
+
+
+def test_a_view_that_is_part_of_ours_is_known_by_what_its_member_says() -> None:
+    """Members 3 and 4 end; we hear of both, in the other order than member 1 did."""
+    core = five()
+    core.on_message(heartbeat_of(2, over=((3, 1, 1),)), 2, 0)
+    core.on_message(heartbeat_of(2, over=((3, 1, 1), (4, 1, 1))), 2, 0)
+    first = view_digest({4: 1})
+    assert payloads(core.on_message(data_of(1, 1, view=first), 1, 0)) == [], "we never were in that view"
+    effects = core.on_message(heartbeat_of(1, over=((3, 1, 1), (4, 1, 1)), position=1), 1, 0)
+    assert payloads(effects) == [b"\x01\x01"], "what it sent before it said so was sent under parts of this view"
+
+
+def test_who_learns_from_the_answer_that_it_is_over_delivers_nothing_more() -> None:
+    core = five()
+    core.on_message(data_of(1, 1, view=view_digest({0: 1})), 1, 0)
+    effects = core.on_message(heartbeat_of(1, over=((0, 1, 1),), position=1), 1, 0)
+    assert payloads(effects) == []
+    assert core.phase is Phase.EXPELLED
+    assert core.on_timer(Timer("tick"), 10**9) == []
+
+
+def test_a_suspicion_that_was_wrong_is_taken_back_before_all() -> None:
+    """Otherwise it would lie in wait until a second one, as wrong, makes a majority of the two."""
+    core = five()
+    core.on_submit(Submission(payload=b"x"), 0)
+    now_ns = 0
+    while not any(Heartbeat.from_words(message.words).suspects for message in multicasts_at(core, now_ns)):
+        now_ns += 50 * MILLISECOND
+        assert now_ns < 10 * SECOND
+    (taken_back, *_) = [
+        effect.message for effect in core.on_message(heartbeat_of(1), 1, now_ns) if isinstance(effect, Multicast)
+    ]
+    assert [entry.member for entry in Heartbeat.from_words(taken_back.words).suspects] == [2, 3, 4]
+
+
+def multicasts_at(core: ReliableCore, now_ns: int) -> list[Message]:
+    effects = core.on_timer(Timer("tick"), now_ns)
+    return [effect.message for effect in effects if isinstance(effect, Multicast)]
+
+
+def test_positions_of_an_ending_stream_count_under_one_view_only() -> None:
+    core = five()
+    core.on_message(data_of(4, 1), 4, 0)
+    core.on_message(heartbeat_of(1, over=((3, 1, 1), (4, 1, 1))), 1, 0)
+    for member in (1, 2):
+        effects = core.on_message(heartbeat_of(member, over=((4, 1, 1),), closed=((4, 1, 1),)), member, 0)
+        assert (Kind.RELIABLE_ENDED, 4, 1) not in news_in(effects), "told without knowing that member 3 is over, too"
+    both = ((3, 1, 1), (4, 1, 1))
+    core.on_message(heartbeat_of(1, over=both, closed=((4, 1, 1),)), 1, 0)
+    effects = core.on_message(heartbeat_of(2, over=both, closed=((4, 1, 1),)), 2, 0)
+    assert (Kind.RELIABLE_ENDED, 4, 1) in news_in(effects)
+
+
+def test_positions_told_under_an_older_view_are_void() -> None:
+    """Member 3 had more of the stream and handed it to member 1 just before it crashed, too."""
+    core = five()
+    core.on_message(data_of(4, 1), 4, 0)
+    one = ((4, 1, 1),)
+    for member in (1, 2):
+        core.on_message(heartbeat_of(member, over=one, closed=((4, 1, 1),)), member, 0)
+    both = ((3, 1, 1), (4, 1, 1))
+    effects = core.on_message(heartbeat_of(2, over=both, closed=((4, 1, 1),)), 2, 0)
+    assert (Kind.RELIABLE_ENDED, 4, 1) not in news_in(effects), "member 1 has to tell again"
+    effects = core.on_message(heartbeat_of(1, over=both, closed=((4, 1, 2),)), 1, 0)
+    assert (Kind.RELIABLE_ENDED, 4, 1) not in news_in(effects), "and has got number 2 meanwhile"
+    effects = core.on_message(data_of(4, 2), 1, 0)
+    assert payloads(effects) == [b"\x04\x02"]
+    assert (Kind.RELIABLE_ENDED, 4, 1) in news_in(effects)
+
+
+def test_a_stranger_is_asked_and_heard_only_from_where_all_is_stable() -> None:
+    """Its JOIN was lost; we meet it by other words when it is in full swing."""
+    core = five()
+    core.on_message(heartbeat_of(1, incarnation=2), 1, 0)
+    welcome = Message(kind=Kind.RELIABLE_WELCOME, origin=1, incarnation=2, seq=5, words=(1, 3))
+    assert news_in(core.on_message(welcome, 1, 0)) == []
+    assert payloads(core.on_message(data_of(1, 6, floor=3, incarnation=2), 1, 0)) == []
+    assert not core.is_idle
+    effects = core.on_message(heartbeat_of(1, incarnation=2, floor=5), 1, 0)
+    assert payloads(effects) == [b"\x01\x06"]
+    assert news_in(effects) == [(Kind.RELIABLE_JOINED, 1, 2)]
 
 
 # Unicast.

@@ -246,7 +246,12 @@ def test_the_same_position_again_shows_what_is_lost_once() -> None:
     assert lost.message.seq == 1
     lost.tries += 1
     assert channel.lost_before_others(0) is None
-    assert channel.lost_before_others(1) is None
+    assert channel.lost_before_others(1) is None, "not the position that we know"
+    channel.unacked = {seq: Sent(message(seq), 0) for seq in (2, 3)}
+    channel.acked = 1
+    lost = channel.lost_before_others(1)
+    assert lost is not None
+    assert lost.message.seq == 2
 
 
 def test_unicasts_come_out_in_order_once_and_within_bounds() -> None:
