@@ -116,6 +116,11 @@ class Core(ABC):
         return 1
 
     @property
+    def held(self) -> int:
+        """Messages in all buffers, for those who watch memory; 0 at the latest when the core is idle."""
+        return 0
+
+    @property
     @abstractmethod
     def can_submit(self) -> bool:
         """Whether a submission to everybody would be taken now."""

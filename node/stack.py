@@ -36,6 +36,10 @@ class Stack(Core):
         return self._lower.depth + self._upper.depth
 
     @property
+    def held(self) -> int:
+        return self._lower.held + self._upper.held + len(self._waiting)
+
+    @property
     def can_submit(self) -> bool:
         return not self._waiting and self._upper.can_submit and self._lower.can_submit
 
