@@ -651,7 +651,7 @@ class ReliableCore(Core):
     def _arm_tick(self, now_ns: int, out: list[Effect]) -> None:
         if TICK not in self._timers:
             self._ticked_ns = now_ns
-            wait_ns = self._rng.randint(self._interval_ns * 3 // 4, self._interval_ns * 5 // 4)
+            wait_ns = self._rng.randint(self._interval_ns, self._interval_ns * 3 // 2)
             self._timers.arm(TICK, now_ns + wait_ns, out)
 
     def _on_tick(self, now_ns: int, out: list[Effect]) -> None:
@@ -699,7 +699,8 @@ class ReliableCore(Core):
         is_floor_due = own.announced < own.floor == own.last and is_quiet
         has_news = bool(self._suspicion.suspects()) or not all(map(_is_settled, self._endings.values()))
         is_news_due = has_news and self._news.is_due(elapsed_ns)
-        untold = self._untold if now_ns - self._told_ns >= self._interval_ns // 2 else frozenset[int]()
+        # Who multicasts tells them on the way, after half an interval: leave it that chance.
+        untold = self._untold if now_ns - self._told_ns >= self._interval_ns else frozenset[int]()
         recipients = sorted(untold.union(questions))
         if is_floor_due or is_news_due or len(recipients) > max(1, len(self._view.live) // 4):
             self._broadcast(tuple(questions), now_ns, out)

@@ -85,6 +85,8 @@ def test_garbage_is_dropped_counted_traced_and_never_fatal() -> None:
     with nodes(3) as group:
         group.start_all()
         sent = throw_garbage(group)
+        while group.processes[0].wait("status")["dropped"].get("UNKNOWN_MEMBER", 0) < sent["stranger"]:
+            pass
         drained = finish(group)
         records = group.monitor.records()
     dropped = drained[0]["dropped"]
