@@ -12,7 +12,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import select
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -324,10 +323,3 @@ def _make_tap(name: str) -> None:
         fcntl.ioctl(descriptor, _TUNSETPERSIST, 1)
     finally:
         os.close(descriptor)
-
-
-def wait_readable(descriptor: int, timeout_ms: int | None = None) -> bool:
-    """True when a read would not block."""
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN | select.POLLHUP)
-    return bool(poller.poll(timeout_ms))

@@ -12,6 +12,7 @@ Standard library only: this process must start fast and must not fail for want o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -37,7 +38,7 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _FREEZE_TIMEOUT_S = 5.0
 _FREEZE_GRAIN_S = 0.0005
-_EXEC_FAILED = 127
+_EXEC_FAILED, _KILLED = 127, 128
 _RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD)
 
 GUEST_MEMORY = Path("/dev/shm")  # noqa: S108  # a file system of our own is mounted there
@@ -62,7 +63,8 @@ def main(control_descriptor: int, conductor: int) -> None:
     os.close(control_descriptor)
     os.write(ready_parent, b"x")
     _pid, status = os.waitpid(child, 0)
-    os._exit(0 if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status))
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else _KILLED - code)
 
 
 def _keep(control: socket.socket, watch: int) -> NoReturn:
@@ -117,8 +119,6 @@ class Keeper:
     def _serve_one(self) -> bool:
         try:
             request, descriptors = receive_frame(self._control)
-            if request["do"] == "close":
-                return False
             if request["do"] == "spawn":
                 self._spawn_and_answer(request, descriptors)
             elif request["do"] == "lend":
@@ -299,13 +299,14 @@ def _drop_capabilities() -> None:
 
 
 def _hurry() -> None:
-    """Run before ordinary processes, as the kernel that we stand in for would: real time, or the best niceness where a
-    container forbids that. `netem.guest` reads back which it became.
+    """Run before ordinary processes, as the kernel that we stand in for would: in real time, or at the best niceness
+    where a container forbids that, or as before where it forbids both. The bed's read-back says which it became.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
     except PermissionError:
-        os.setpriority(os.PRIO_PROCESS, 0, -20)
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, -20)
 
 
 def _execute(argv: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -150,12 +150,19 @@ def plan_node(topology: Topology, node: Node, kernel: Kernel) -> tuple[AnyStep, 
 
 
 def _quiet(side: Side, namespace: str = FABRIC) -> Iterator[AnyStep]:
-    """No IPv6 on any device to come, no firewall on bridges, one frame per multicast join."""
-    settings = (("net/ipv6/conf/default/disable_ipv6", "1"), ("net/ipv6/conf/all/disable_ipv6", "1"))
+    """No IPv6 on any device to come, no firewall on bridges, one frame per multicast join, and none of the habits that
+    a namespace inherits from the host's settings.
+    """
+    ipv6 = (("net/ipv6/conf/default/disable_ipv6", "1"), ("net/ipv6/conf/all/disable_ipv6", "1"))
     bridge = tuple((f"net/bridge/bridge-nf-call-{table}", "0") for table in ("iptables", "ip6tables", "arptables"))
+    habits = tuple(
+        (f"net/ipv4/conf/{which}/{habit}", "0")
+        for which in ("all", "default")
+        for habit in ("forwarding", "rp_filter", "send_redirects", "arp_notify")
+    )
     # optional: a kernel without IPv6, or without br_netfilter, is as quiet as one can wish
-    yield SetSysctls(side=side, namespace=namespace, settings=settings + bridge, optional=True)
-    yield SetSysctls(side=side, namespace=namespace, settings=(("net/ipv4/igmp_qrv", "1"),))
+    yield SetSysctls(side=side, namespace=namespace, settings=ipv6 + bridge, optional=True)
+    yield SetSysctls(side=side, namespace=namespace, settings=(("net/ipv4/igmp_qrv", "1"), *habits))
 
 
 def _host_steps(topology: Topology) -> Iterator[AnyStep]:
@@ -275,11 +282,7 @@ def _router_steps(topology: Topology) -> Iterator[AnyStep]:
 
 def _leg_steps(partition: Partition) -> Iterator[AnyStep]:
     inside = router_namespace(partition)
-    forwarding = tuple(
-        (f"net/ipv4/conf/{which}/{name}", value)
-        for which in ("all", "default")
-        for name, value in (("forwarding", "1"), ("rp_filter", "0"), ("send_redirects", "0"))
-    )
+    forwarding = (("net/ipv4/conf/all/forwarding", "1"), ("net/ipv4/conf/default/forwarding", "1"))
     yield from _quiet(Side.CARRIER, inside)
     yield SetSysctls(namespace=inside, settings=forwarding)
     yield AddCable(
