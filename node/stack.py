@@ -53,45 +53,39 @@ class Stack(Core):
         return len(self._waiting)
 
     def on_start(self, now_ns: int) -> list[Effect]:
-        work = _Work()
-        work.lower(self._lower.on_start(now_ns))
-        work.upper(self._upper.on_start(now_ns))
+        work = deque([(False, self._lower.on_start(now_ns)), (True, self._upper.on_start(now_ns))])
         return self._run(work, now_ns)
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        work = _Work()
-        work.upper(self._upper.on_submit(submission, now_ns))
-        return self._run(work, now_ns)
+        return self._run(deque([(True, self._upper.on_submit(submission, now_ns))]), now_ns)
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        work = _Work()
-        work.lower(self._lower.on_message(message, source, now_ns))
-        return self._run(work, now_ns)
+        return self._run(deque([(False, self._lower.on_message(message, source, now_ns))]), now_ns)
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        work = _Work()
         if timer.layer < self._lower.depth:
-            work.lower(self._lower.on_timer(timer, now_ns))
-        else:
-            mine = timer._replace(layer=timer.layer - self._lower.depth)
-            work.upper(self._upper.on_timer(mine, now_ns))
-        return self._run(work, now_ns)
+            return self._run(deque([(False, self._lower.on_timer(timer, now_ns))]), now_ns)
+        mine = timer._replace(layer=timer.layer - self._lower.depth)
+        return self._run(deque([(True, self._upper.on_timer(mine, now_ns))]), now_ns)
 
-    def _run(self, work: _Work, now_ns: int) -> list[Effect]:
-        """Work off all effects; those that leave the stack are returned."""
+    def _run(self, work: deque[tuple[bool, list[Effect]]], now_ns: int) -> list[Effect]:
+        """Work off all effects; those that leave the stack are returned. Each entry is what one call gave: (by the
+        upper core, its effects).
+        """
         out: list[Effect] = []
         while True:
-            while work.queue:
-                from_upper, effect = work.queue.popleft()
-                if from_upper:
-                    self._upper_effect(effect, out)
-                elif isinstance(effect, Deliver):
-                    work.upper(self._raise_to_upper(effect, now_ns))
-                else:
-                    out.append(effect)
+            while work:
+                is_upper, effects = work.popleft()
+                for effect in effects:
+                    if is_upper:
+                        self._upper_effect(effect, out)
+                    elif isinstance(effect, Deliver):
+                        work.append((True, self._raise_to_upper(effect, now_ns)))
+                    else:
+                        out.append(effect)
             if not self._waiting or not self._lower.can_submit:
                 return out
-            work.lower(self._lower.on_submit(self._waiting.popleft(), now_ns))
+            work.append((False, self._lower.on_submit(self._waiting.popleft(), now_ns)))
 
     def _upper_effect(self, effect: Effect, out: list[Effect]) -> None:
         match effect:
@@ -116,21 +110,6 @@ class Stack(Core):
             # The lower core has done its part of the work: only the upper message is dropped, not the effects of the
             # call.
             return [Report(code=error.reason, member=delivery.origin, value=len(delivery.payload))]
-
-
-class _Work:
-    """Effects not yet worked off, each with the side it came from."""
-
-    __slots__ = ("queue",)
-
-    def __init__(self) -> None:
-        self.queue: deque[tuple[bool, Effect]] = deque()
-
-    def lower(self, effects: list[Effect]) -> None:
-        self.queue.extend((False, effect) for effect in effects)
-
-    def upper(self, effects: list[Effect]) -> None:
-        self.queue.extend((True, effect) for effect in effects)
 
 
 def _submission(message: Message, target: int | None) -> Submission:
