@@ -150,9 +150,8 @@ def test_the_traffic_is_the_truth(lossy: Lossy) -> None:
 
 def row(query: str) -> tuple[Any, ...]:
     """The one row that a query gives."""
-    relation = duckdb.sql(query)
-    assert relation is not None
-    (found,) = relation.fetchall()
+    with duckdb.connect() as connection:
+        (found,) = connection.execute(query).fetchall()
     return tuple(found)
 
 

@@ -20,7 +20,7 @@ DONE = "measured: "
 
 def main() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    for kind, target in (("proc", "/proc"), ("sysfs", "/sys"), ("tmpfs", "/run"), ("tmpfs", "/tmp")):
+    for kind, target in (("proc", "/proc"), ("sysfs", "/sys"), ("tmpfs", "/run")):
         libc.mount(kind.encode(), target.encode(), kind.encode(), 0, None)
     try:
         result = measure(sys.argv[1])
@@ -45,7 +45,7 @@ def measure(modules: str) -> dict[str, Any]:
     from topologies.model import Direction, Impairment
 
     network = topology(2, 1, links=[(1, 2)], to_node=Impairment(delay_ns=20_000_000))
-    with Bed.open(network, kernel=KernelWish.AUTO, log_dir=Path("/tmp/bed")) as bed:
+    with Bed.open(network, kernel=KernelWish.AUTO, log_dir=Path("/run/bed")) as bed:
         group = gather(bed)
         opened_s = time.monotonic() - started
         everything = possible(network)

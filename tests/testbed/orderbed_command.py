@@ -22,7 +22,7 @@ question: Does a small run come through?
 topology:
   partitions: {{p1: {{nodes: 3}}}}
   impairments: {{"*": {{to-node: {{delay: 3 ms}}}}}}
-protocol: {{name: reliable}}
+protocol: {{name: sequencer}}
 workload: {{kind: poisson, rate: 40 /s, size: 128 B}}
 duration: {duration}
 drain: 8 s
