@@ -26,12 +26,14 @@ CLONE_NEWNET = 0x40000000
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
 _SO_RCVBUFFORCE = 33
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_NLM_F_DUMP, _NLM_F_ACK_TLVS, _NLM_F_DUMP_INTR = 0x300, 0x200, 0x10
+_NLM_F_ACK, _NLM_F_DUMP, _NLM_F_ACK_TLVS, _NLM_F_DUMP_INTR = 0x4, 0x300, 0x200, 0x10
 _NLMSGERR_ATTR_MSG = 1
 _HEADER = struct.Struct("=IHHII")
 _WINDOW_MESSAGES = 48
-"""Messages sent before their acknowledgements are read: few enough for any receive buffer."""
-_REPLY_TIMEOUT_S = 10.0
+"""Messages sent before answers are read: few enough for any receive buffer."""
+_REPLY_TIMEOUT_S = 10
+_BUFFER_BYTES = 1 << 16
+"""More than the kernel puts into one answer (32 KiB); kept, as a new one each time would cost page faults."""
 
 _TUNSETIFF, _TUNSETPERSIST = 0x400454CA, 0x400454CB
 _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
@@ -68,6 +70,7 @@ class Hand:
         self._namespaces: dict[str, int] = {FABRIC: home}
         self._netlink: dict[str, socket.socket] = {}
         self._multicast: dict[str, socket.socket] = {}
+        self._buffer = bytearray(_BUFFER_BYTES)
         self.operations: dict[str, Callable[[Request, Sequence[int]], Reply]] = {
             "hello": self._hello,
             "namespace": self._make_namespace,
@@ -228,7 +231,8 @@ class Hand:
             with self._inside(name):
                 made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
             made.bind((0, 0))
-            made.settimeout(_REPLY_TIMEOUT_S)
+            # The kernel's own time-out: Python's would cost a poll before each receive.
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _REPLY_TIMEOUT_S, 0))
             made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 << 20)
             made.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
             made.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
@@ -241,51 +245,72 @@ class Hand:
         """
         netlink = self._socket(name)
         replies = bytearray()
-        for window, pending in _windows(batch):
+        for window, last in _windows(batch):
             netlink.send(window)
-            failure = _collect(netlink, pending, replies)
+            failure = _collect(netlink, last, replies, self._buffer)
             if failure is not None:
                 return bytes(replies), failure
         return bytes(replies), None
 
 
-def _windows(batch: bytes) -> Iterator[tuple[bytes, set[int]]]:
-    """Cut a batch into pieces to send at once: some messages, or one that asks for a dump."""
-    start = offset = 0
-    pending: set[int] = set()
-    while offset < len(batch):
-        length, _kind, flags, number, _port = _HEADER.unpack_from(batch, offset)
-        wants_dump = flags & _NLM_F_DUMP == _NLM_F_DUMP and not flags & 0x4
-        if pending and (wants_dump or len(pending) >= _WINDOW_MESSAGES):
-            yield batch[start:offset], pending
-            start, pending = offset, set()
-        pending.add(number)
-        offset += (length + 3) & ~3
-        if wants_dump:
-            yield batch[start:offset], pending
-            start, pending = offset, set()
-    if pending:
-        yield batch[start:], pending
-
-
-def _collect(netlink: socket.socket, pending: set[int], replies: bytearray) -> NetlinkFailure | None:
-    """Read until every pending message is answered; data goes to `replies`. Returns the first refusal by message
-    number.
+def _windows(batch: bytes) -> Iterator[tuple[bytes, int]]:
+    """Cut a batch into pieces to send at once: some messages, or one that asks for a dump; each with the number whose
+    acknowledgement (or end of dump) ends the piece. Only the last message of a piece asks for one: the kernel works in
+    order and reports a refusal unasked, and in the guest every answer less is 0.1 ms gained.
     """
+    piece = bytearray()
+    last = count = 0
+    for message in _messages(batch):
+        _length, _kind, flags, number, _port = _HEADER.unpack_from(message)
+        wants_dump = flags & _NLM_F_DUMP == _NLM_F_DUMP and not flags & _NLM_F_ACK
+        if piece and (wants_dump or count >= _WINDOW_MESSAGES):
+            yield _acknowledged(piece, last), last
+            piece, count = bytearray(), 0
+        if wants_dump:
+            yield message, number
+            continue
+        piece += message
+        last, count = number, count + 1
+    if piece:
+        yield _acknowledged(piece, last), last
+
+
+def _messages(batch: bytes) -> Iterator[bytes]:
+    offset = 0
+    while offset < len(batch):
+        padded = (_HEADER.unpack_from(batch, offset)[0] + 3) & ~3
+        yield batch[offset : offset + padded]
+        offset += padded
+
+
+def _acknowledged(piece: bytearray, last: int) -> bytes:
+    """The piece with the flag that asks for an acknowledgement on its last message only."""
+    offset = 0
+    while offset < len(piece):
+        length, kind, flags, number, port = _HEADER.unpack_from(piece, offset)
+        flags = flags | _NLM_F_ACK if number == last else flags & ~_NLM_F_ACK
+        _HEADER.pack_into(piece, offset, length, kind, flags, number, port)
+        offset += (length + 3) & ~3
+    return bytes(piece)
+
+
+def _collect(netlink: socket.socket, last: int, replies: bytearray, buffer: bytearray) -> NetlinkFailure | None:
+    """Read until message `last` is answered; data goes to `replies`. Returns the first refusal by message number."""
     refusals: list[NetlinkFailure] = []
-    while pending:
-        data = netlink.recv(1 << 20)
+    answered = False
+    while not answered:
+        size = netlink.recv_into(buffer)
         offset = 0
-        while offset < len(data):
-            length, kind, flags, number, _port = _HEADER.unpack_from(data, offset)
-            message = data[offset : offset + length]
+        while offset < size:
+            length, kind, flags, number, _port = _HEADER.unpack_from(buffer, offset)
+            message = bytes(buffer[offset : offset + length])
             offset += (length + 3) & ~3
             if kind not in (_NLMSG_ERROR, _NLMSG_DONE):
-                replies += message + bytes(-len(message) % 4)
+                replies += message + bytes(-length % 4)
                 if flags & _NLM_F_DUMP_INTR:
                     refusals.append(NetlinkFailure(number - 1, errno.EINTR, "the dump was overtaken by a change"))
                 continue
-            pending.discard(number)
+            answered = answered or number == last
             code = struct.unpack_from("=i", message, _HEADER.size)[0] if length > _HEADER.size else 0
             if code < 0:
                 refusals.append(NetlinkFailure(number - 1, -code, _explanation(message, flags) or os.strerror(-code)))
