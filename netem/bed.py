@@ -123,7 +123,11 @@ class Bed:
         if node.name not in self._owned:
             reply, _received = self._keeper.ask("namespace", step=f"making the namespace of {node.name}", name=name)
             self._fabric.executor.hold_namespace(Side.HOST, name, reply["descriptor"])
-            self._wire(node)
+            try:
+                self._wire(node)
+            except FabricError:
+                self._keeper.ask("forget", step=f"giving up the namespace of {node.name}", name=name)
+                raise
             self._owned.add(node.name)
         return name
 

@@ -1,10 +1,9 @@
-"""The executor: carries out steps through the hands. Netlink messages are sent in batches, one per place and
-stretch.
-"""
+"""The executor: carries out steps through the hands. Netlink messages go in batches, one per place and stretch."""
 
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from netem.steps import AnyStep, Kernel, Side
 LONG_QUEUE_FRAMES = 10_000
 """Of taps and of the guest's devices: they only hand frames on and must not drop a burst."""
 
+_DUMP_ATTEMPTS = 10
 _READY_TIMEOUT_S = 10.0
 _READY_GRAIN_S = 0.001
 _FEW_DEVICES = 8
@@ -89,11 +89,16 @@ class Executor:
         return {index: device for (link, place, device), index in self._indexes.items() if (link, place) == here}
 
     def exchange(self, side: Side, namespace: str, messages: Sequence[bytes], what: str) -> bytes:
-        """Send messages and return what they asked for. Raises FabricError with the kernel's reason."""
-        reply = self._converse(side, namespace, messages)
-        if "error" in reply:
-            raise self._refusal(what, reply["error"])
-        return base64.b64decode(reply["replies"])
+        """Send messages and return what they asked for; ask again when a change elsewhere overtook the answer. Raises
+        FabricError with the kernel's reason.
+        """
+        for _attempt in range(_DUMP_ATTEMPTS):
+            reply = self._converse(side, namespace, messages)
+            if "error" not in reply:
+                return base64.b64decode(reply["replies"])
+            if reply["error"]["errno"] != errno.EINTR:
+                break
+        raise self._refusal(what, reply["error"])
 
     def backlog_drops(self, side: Side) -> int:
         """Frames that a kernel dropped, whole machine, because its receive backlog was full."""

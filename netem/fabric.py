@@ -268,7 +268,10 @@ class Fabric:
         issued_ns = time.monotonic_ns()
         replies = self.executor.exchange(Side.CARRIER, namespace, messages, f"impair {label}")
         effective_ns = time.monotonic_ns()
-        got = qdisc.tree_in(qdisc.qdiscs_in(replies))
+        try:
+            got = qdisc.tree_in(qdisc.qdiscs_in(replies))
+        except ValueError as error:
+            raise FabricError(f"impair {label}: {error}") from error
         if got != asked:
             raise FabricError(f"impair {label}: asked for {asked}, the kernel has {got}")
         return Change(issued_ns=issued_ns, effective_ns=effective_ns, readback=got.as_mapping())

@@ -1,8 +1,9 @@
 """The hand: does kernel work where the namespaces are, on behalf of a process elsewhere.
 
 The same hand works in the keeper (the host's kernel) and in the User-Mode Linux guest (its kernel). It understands a
-few primitive operations and decides nothing: what to do is planned, and netlink messages are encoded, by `netem.fabric`
-in the conductor. Standard library only, and little of it: in the guest every system call and page fault is expensive.
+few primitive operations and decides nothing: what to do is planned, and netlink messages are encoded, in the conductor
+(`netem.plan`, `netem.executor`). Standard library only, and little of it: in the guest every system call and page fault
+is expensive.
 """
 
 from __future__ import annotations

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,6 +108,29 @@ def test_large_batches_come_back_whole_and_in_order(keeper: KeeperLink) -> None:
     seen = {link.name for link in netlink.links_in(base64.b64decode(reply["replies"]))}
     assert {f"x{number}" for number in range(60)} <= seen
     assert "x60" not in seen
+
+
+class Overtaken:
+    """A hand whose dumps are overtaken by changes elsewhere some times, as the kernel's are on a busy machine."""
+
+    def __init__(self, hand: KeeperLink, times: int) -> None:
+        self._hand = hand
+        self.left = times
+
+    def hand(self, do: str, **arguments: Any) -> dict[str, Any]:
+        if do == "netlink" and self.left:
+            self.left -= 1
+            return {"replies": "", "error": {"errno": errno.EINTR, "text": "the dump was overtaken", "index": 0}}
+        return self._hand.hand(do, **arguments)
+
+
+def test_an_overtaken_dump_is_asked_for_again_but_not_for_ever(keeper: KeeperLink) -> None:
+    patient = Overtaken(keeper, 3)
+    assert "lo" in names(Executor(Kernel.HOST, {Side.HOST: patient, Side.CARRIER: patient}, seed=1))
+    assert patient.left == 0
+    hopeless = Overtaken(keeper, 1000)
+    with pytest.raises(FabricError, match="overtaken"):
+        names(Executor(Kernel.HOST, {Side.HOST: hopeless, Side.CARRIER: hopeless}, seed=1))
 
 
 def test_every_change_of_every_place_gets_a_seed_of_its_own(keeper: KeeperLink) -> None:
