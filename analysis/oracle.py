@@ -137,7 +137,9 @@ def agreement(view: View, *, uniform: bool) -> Tally:
 
 
 def integrity(view: View) -> Tally:
+    """A repeat, an invented delivery and a broken promise count each time, a message delivered too early once."""
     checked, wrong, lost = 0, list[tuple[Delivery, str]](), 0
+    early: dict[MessageId, Delivery] = {}
     last_number = _last_numbers(view)
     for sequence in view.judged.values():
         seen: set[MessageId] = set()
@@ -153,12 +155,13 @@ def integrity(view: View) -> Tally:
                 else:
                     wrong.append((delivery, "delivered but never submitted"))
             elif delivery.at_ns < submitted_ns:
-                wrong.append((delivery, "delivered before it was submitted"))
+                early[delivery.message] = min(delivery, early.get(delivery.message, delivery), key=_when)
             seen.add(delivery.message)
-    undone = [pair for life, records in view.history.items() for pair in _broken_promises(life, records)]
-    found = min(wrong + undone, key=lambda pair: _when(pair[0]), default=None)
+    wrong += [(delivery, "delivered before it was submitted") for delivery in early.values()]
+    wrong += [pair for life, records in view.history.items() for pair in _broken_promises(life, records)]
+    found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
     witness = None if found is None else Witness(what=found[1], places=(found[0].place,))
-    return Tally(checked, len(wrong) + len(undone), witness, LOST_SUBMISSION.format(count=lost) if lost else "")
+    return Tally(checked, len(wrong), witness, LOST_SUBMISSION.format(count=lost) if lost else "")
 
 
 def fifo(view: View) -> Tally:

@@ -1,52 +1,38 @@
-"""The properties over histories of any size, in Spark: windows and group-bys, each row looked at a fixed number of
-times.
+"""The properties over histories of any size, in Spark: two groupings, each row looked at a fixed number of times.
 
 `analysis.properties` defines what is judged and `analysis.oracle` judges the same by definition; a test holds the two
-together. All deliveries of one incarnation meet once (`analysis.sequences`), all deliveries of one message meet once
-(who has it, after what); what is left are sums and the earliest violation. Causal order alone looks at pairs; it goes
-to `analysis.causes`, one run at a time. Only when something was violated, a second look fetches the places that the
-witness needs.
+together. All records of one incarnation meet once (`analysis.sequences`), all steps of one message meet once (who has
+it, after what); what is left are sums and the earliest violation. Causal order alone looks at pairs; it goes to
+`analysis.causes`, one run at a time. What a witness shows is looked up only when there is one (`analysis.evidence`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
 from analysis import causes
+from analysis.evidence import Lookup
 from analysis.properties import (
     FIRST_INCARNATION,
     LOST_SUBMISSION,
     Evidence,
     Finding,
     Incarnation,
-    MessageId,
-    Place,
     Property,
     Tally,
-    Witness,
     gap_reason,
     judge,
-    order_witness,
     undrained_reason,
 )
-from analysis.sequences import (
-    LIFE,
-    LIVES,
-    MESSAGE,
-    is_broken_promise,
-    is_event,
-    is_first_delivery,
-    is_own_submission,
-    steps,
-)
-from collector.records import Event, Level
+from analysis.sequences import LIFE, Step, is_first_delivery, is_step, steps
+from collector.records import Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,30 +43,33 @@ class RunFacts:
     """The judged level."""
     full: tuple[Incarnation, ...]
     """Members that ran from start to end."""
-    evidence: Evidence
+    stopped: frozenset[Incarnation]
+    """Lives whose end is on record."""
+    last_numbers: Mapping[Incarnation, int]
+    """The highest number that each life submitted; 0: none."""
     missing_records: int
-    lives: tuple[Row, ...]
-
-    @property
-    def stopped(self) -> set[Incarnation]:
-        """Lives whose end is on record."""
-        return {_life(row) for row in self.lives if row["stop_detail"] is not None}
+    evidence: Evidence
 
 
 def check(
     events: DataFrame, *, members: Mapping[int, Collection[int]], names: Mapping[int, str] | None = None
 ) -> dict[int, dict[Property, Finding]]:
-    """Judge every property of every run. `members`: for each run, all members that it should have."""
-    facts = run_facts(events, members=members, names=names)
-    return check_with(events, facts)
+    """Judge every property of every run of `events` (sequences.EVENTS). `members`: for each run, all that it should
+    have.
+    """
+    walked = steps(events).persist()
+    try:
+        return check_with(walked, run_facts(walked, members=members, names=names))
+    finally:
+        walked.unpersist()
 
 
 def run_facts(
-    events: DataFrame, *, members: Mapping[int, Collection[int]], names: Mapping[int, str] | None = None
+    walked: DataFrame, *, members: Mapping[int, Collection[int]], names: Mapping[int, str] | None = None
 ) -> dict[int, RunFacts]:
-    """Judged level, full members and completeness of the records of each run."""
+    """Judged level, full members and completeness of the records of each run, from its steps."""
     by_run: dict[int, list[Row]] = defaultdict(list)
-    for life in _lives(events).collect():
+    for life in walked.where(is_step(Step.LIFE)).collect():
         by_run[life["run"]].append(life)
     return {run: _facts(by_run[run], expected, names or {}) for run, expected in members.items()}
 
@@ -95,201 +84,202 @@ def no_findings(facts: RunFacts) -> dict[Property, Finding]:
     return {kind: judge(kind, Tally(0, 0), facts.evidence) for kind in Property}
 
 
-def check_with(events: DataFrame, facts: Mapping[int, RunFacts]) -> dict[int, dict[Property, Finding]]:
-    """Judge every property of every run whose facts are known."""
-    rows = steps(events, _life_table(events.sparkSession, facts)).persist()
-    totals = {row["run"]: row for row in _totals(rows, facts).collect()}
-    early = {row["run"]: row for row in _causal(rows).collect()}
-    places = _fetch_places(rows, _wanted(totals, early, facts))
-    rows.unpersist()
-    return {
-        run: {
-            kind: judge(kind, tally, known.evidence)
-            for kind, tally in _tallies(totals.get(run), early.get(run), known, places[run]).items()
-        }
-        for run, known in facts.items()
+def check_with(walked: DataFrame, facts: Mapping[int, RunFacts]) -> dict[int, dict[Property, Finding]]:
+    """Judge every property of every run whose facts are known, from its steps."""
+    judged = _judged(walked, facts)
+    totals = {row["run"]: row for row in _totals(judged, facts).collect()}
+    early = {row["run"]: row for row in _causal(judged).collect() if row["violations"]}
+    lookup = Lookup(judged, {run: known.full for run, known in facts.items()})
+    first = {
+        (run, row[kind.value]) for run, row in totals.items() for kind in _BY_MESSAGE if row[kind.value] is not None
     }
-
-
-def _lives(events: DataFrame) -> DataFrame:
-    """One row per incarnation: are its records whole, how did it end, what did it submit, at which levels did it
-    deliver.
-    """
-    is_stop = is_event(Event.STOP)
-    return events.groupBy(*LIFE).agg(
-        F.count("record").alias("records"),
-        F.count_distinct("record").alias("numbers"),
-        F.min("record").alias("first"),
-        F.max("record").alias("last"),
-        F.min_by("event", "record").alias("first_event"),
-        F.min_by(F.when(is_stop, F.col("detail")), F.when(is_stop, F.col("record"))).alias("stop_detail"),
-        F.max(F.when(is_own_submission(), F.col("number"))).alias("last_number"),
-        F.max(F.when(is_event(Event.DELIVER), F.col("detail"))).alias("level"),
-    )
+    lookup.fetch(first | {(run, row[name]) for run, row in early.items() for name in ("message", "cause")})
+    lookup.fetch_neighbours({run: (row["fifo"], row["total_order"]) for run, row in totals.items()})
+    findings = {}
+    for run, known in facts.items():
+        tallies = _tallies(run, totals.get(run), early.get(run), lookup)
+        findings[run] = {kind: judge(kind, tallies[kind], known.evidence) for kind in Property}
+    return findings
 
 
 def _facts(lives: Collection[Row], expected: Collection[int], names: Mapping[int, str]) -> RunFacts:
     seen = [life["member"] for life in lives]
-    full = [
-        _life(row)
-        for row in lives
-        if row["stop_detail"] is not None
-        and row["member_incarnation"] == FIRST_INCARNATION
-        and seen.count(row["member"]) == 1
-    ]
-    gaps = [_life(row) for row in lives if not _is_gapless(row)]
-    cut_short = [_life(row) for row in lives if row["stop_detail"] == 0]
+    ends = {_life(row): row["stop_detail"] for row in lives if row["stop_detail"] >= 0}
+    full = sorted(life for life in ends if not life.is_joiner and seen.count(life.member) == 1)
+    gaps = [_life(row) for row in lives if not row["is_gapless"]]
+    cut_short = [life for life, detail in ends.items() if detail == 0]
     silent = sorted(set(expected) - set(seen))
     return RunFacts(
-        level=max((row["level"] for row in lives if row["level"] is not None), default=int(Level.AGREED)),
-        full=tuple(sorted(full)),
+        level=max((row["level"] for row in lives if row["level"] >= 0), default=int(Level.AGREED)),
+        full=tuple(full),
+        stopped=frozenset(ends),
+        last_numbers={_life(row): row["last_number"] for row in lives},
+        missing_records=sum(row["missing_records"] for row in lives),
         evidence=Evidence(gap=gap_reason(gaps, silent, names), undrained=undrained_reason(cut_short, len(full), names)),
-        missing_records=sum(row["last"] - row["first"] + 1 - row["numbers"] for row in lives),
-        lives=tuple(lives),
     )
 
 
-def _is_gapless(life: Row) -> bool:
-    is_contiguous = life["last"] - life["first"] + 1 == life["records"] == life["numbers"]
-    return bool(is_contiguous and life["first_event"] == Event.START)
-
-
-def _life_table(spark: SparkSession, facts: Mapping[int, RunFacts]) -> DataFrame:
-    rows = [
-        (
-            *(row[name] for name in LIFE),
-            known.level,
-            _life(row) in known.full,
-            row["stop_detail"] is None,
-            row["last_number"] or 0,
-        )
-        for known in facts.values()
-        for row in known.lives
-    ]
-    return spark.createDataFrame(rows, LIVES)
-
-
-def _totals(rows: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
-    """One row per run: what each check counted, and the earliest violation of each."""
-    full_members = rows.sparkSession.createDataFrame(
-        [(run, len(known.full)) for run, known in facts.items()], "run int, full_members long"
+def _judged(walked: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
+    """Submissions, broken promises, and the deliveries at the judged level that were not undone."""
+    spark = walked.sparkSession
+    levels = spark.createDataFrame([(run, known.level) for run, known in facts.items()], "run int, judged_level int")
+    full = spark.createDataFrame(
+        [(run, *life, True) for run, known in facts.items() for life in known.full],
+        "run int, member int, member_incarnation int, is_full boolean",
     )
-    is_unmet = F.col("is_owed") & ~F.col("is_at_home")
-    is_disputed = F.col("least.predecessor") != F.col("greatest.predecessor")
+    is_kept = (F.col("level") == F.col("judged_level")) & ~F.col("is_undone")
     return (
-        _by_message(rows)
-        .join(F.broadcast(full_members), on="run", how="inner")
+        walked.where(~is_step(Step.LIFE))
+        .join(F.broadcast(levels), on="run", how="inner")
+        .where(~is_step(Step.DELIVERY) | is_kept)
+        .join(F.broadcast(full), on=list(LIFE), how="left")
+        .withColumn("is_full", F.coalesce("is_full", F.lit(False)))
+    )
+
+
+_BY_MESSAGE = tuple(kind for kind in Property if kind is not Property.CAUSAL)
+"""The properties that one look at each message decides."""
+
+
+def _totals(judged: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
+    """One row per run: what each check counted, and by each property's name the message of its first violation."""
+    is_delivered = F.col("first_ns").isNotNull()
+    is_unmet = F.col("is_owed") & ~F.col("is_at_home")
+    is_missed = is_delivered & (F.col("full_deliveries") < F.col("full_members"))
+    is_missed_by_peers = is_missed & F.col("full_ns").isNotNull()
+    is_unsubmitted = is_delivered & F.col("submit_ns").isNull()
+    is_lost = is_unsubmitted & F.col("may_be_lost")
+    is_invented = is_unsubmitted & ~F.col("may_be_lost")
+    is_early = F.coalesce(F.col("first_ns") < F.col("submit_ns"), F.lit(False))
+    wrong = F.col("repeats") + F.col("broken_promises") + is_early.cast("long")
+    wrong += F.when(is_invented, F.col("firsts")).otherwise(F.lit(0))
+    wrong_ns = F.least("repeat_ns", "promise_ns", F.when(is_invented | is_early, F.col("first_ns")))
+    is_disputed = F.col("least") != F.col("greatest")
+    return (
+        _by_message(judged, facts)
         .groupBy("run")
         .agg(
             F.count_if("is_owed").alias("validity_checked"),
             F.count_if(is_unmet).alias("validity_violations"),
-            F.min(F.when(is_unmet, F.struct("submit_ns", *MESSAGE))).alias("validity_first"),
-            *_agreement("agreement", "full_first", "full_deliveries"),
-            *_agreement("uniform_agreement", "any_first", "full_deliveries"),
-            F.sum("judged_deliveries").alias("integrity_checked"),
-            F.sum("wrong_deliveries").alias("integrity_violations"),
-            F.min("wrong_first").alias("integrity_first"),
-            F.sum("lost_deliveries").alias("lost_deliveries"),
-            F.sum("first_deliveries").alias("first_deliveries"),
+            _earliest(is_unmet, "submit_ns").alias("validity"),
+            F.count("full_ns").alias("agreement_checked"),
+            F.count_if(is_missed_by_peers).alias("agreement_violations"),
+            _earliest(is_missed_by_peers, "full_ns").alias("agreement"),
+            F.count("first_ns").alias("uniform_agreement_checked"),
+            F.count_if(is_missed).alias("uniform_agreement_violations"),
+            _earliest(is_missed, "first_ns").alias("uniform_agreement"),
+            F.sum("deliveries").alias("integrity_checked"),
+            F.sum(wrong).alias("integrity_violations"),
+            F.min_by("message", wrong_ns).alias("integrity"),
+            F.coalesce(F.sum(F.when(is_lost, F.col("firsts"))), F.lit(0)).alias("lost"),
+            F.sum("firsts").alias("sequences_checked"),
             F.sum("fifo_violations").alias("fifo_violations"),
-            F.min("fifo_first").alias("fifo_first"),
+            F.min_by("message", "fifo_ns").alias("fifo"),
             F.count_if(is_disputed).alias("total_order_violations"),
-            F.min(F.when(is_disputed, F.struct("any_first", "least", "greatest", *MESSAGE))).alias("total_order_first"),
+            _earliest(is_disputed, "first_ns").alias("total_order"),
         )
     )
 
 
-def _agreement(name: str, first: str, full_deliveries: str) -> tuple[Column, ...]:
-    """Messages that somebody delivered (`first` says where first), and those of them that a full member lacks."""
-    is_missed = F.col(first).isNotNull() & (F.col(full_deliveries) < F.col("full_members"))
-    return (
-        F.count(first).alias(f"{name}_checked"),
-        F.count_if(is_missed).alias(f"{name}_violations"),
-        F.min(F.when(is_missed, F.struct(F.col(first).alias("delivery"), *MESSAGE))).alias(f"{name}_first"),
+def _earliest(condition: Column, time: str) -> Column:
+    """The message for which this holds first; null: none."""
+    return F.min_by("message", F.when(condition, F.col(time)))
+
+
+def _by_message(judged: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
+    """One row per message: who has it, after what, and what is wrong with its deliveries. All plain numbers, so that
+    Spark can hash them and need not sort.
+    """
+    is_first, is_submission = is_first_delivery(), is_step(Step.SUBMISSION)
+    is_repeat = is_step(Step.DELIVERY) & F.col("is_repeat")
+    is_promise = is_step(Step.BROKEN_PROMISE)
+    own_life = F.shiftleft(F.col("member").cast("long"), 16).bitwiseOR(
+        _low(F.col("member_incarnation").cast("long"), 16)
     )
-
-
-def _by_message(rows: DataFrame) -> DataFrame:
-    """One row per message: who has it, after what, and what is wrong with its deliveries."""
-    is_first = is_first_delivery()
-    is_home = (F.col("member") == F.col("origin")) & (F.col("member_incarnation") == F.col("incarnation"))
-    where = F.struct("at_ns", "member", "member_incarnation", "record", "position")
-    succession = F.struct(_predecessor().alias("predecessor"), "member", "member_incarnation")
-    has_predecessor = is_first & ~(_is_joiner() & F.col("predecessor").isNull())
-    wrong = _wrong()
-    is_unordered = is_first & _is_out_of_sequence()
-    return rows.groupBy("run", *MESSAGE).agg(
-        F.max(F.coalesce(is_own_submission() & F.col("is_full"), F.lit(False))).alias("is_owed"),
+    is_home = _life_of("message") == own_life
+    messages = judged.groupBy("run", "message").agg(
+        F.max(is_submission & F.col("is_full")).alias("is_owed"),
         F.max(is_first & is_home).alias("is_at_home"),
-        F.min("submit_ns").alias("submit_ns"),
+        _first_ns(is_submission).alias("submit_ns"),
+        F.count_if(is_step(Step.DELIVERY)).alias("deliveries"),
+        F.count_if(is_first).alias("firsts"),
+        _first_ns(is_first).alias("first_ns"),
         F.count_if(is_first & F.col("is_full")).alias("full_deliveries"),
-        F.min(F.when(is_first & F.col("is_full"), where)).alias("full_first"),
-        F.min(F.when(is_first, where)).alias("any_first"),
-        F.min(F.when(has_predecessor, succession)).alias("least"),
-        F.max(F.when(has_predecessor, succession)).alias("greatest"),
-        F.count_if(is_event(Event.DELIVER)).alias("judged_deliveries"),
-        F.count_if(is_first).alias("first_deliveries"),
-        F.count(wrong).alias("wrong_deliveries"),
-        F.min(F.when(wrong.isNotNull(), F.struct(where.alias("delivery"), wrong.alias("what"), *MESSAGE))).alias(
-            "wrong_first"
-        ),
-        F.count_if(_is_lost()).alias("lost_deliveries"),
-        F.count_if(is_unordered).alias("fifo_violations"),
-        F.min(F.when(is_unordered, F.struct(where.alias("delivery"), "previous", *MESSAGE))).alias("fifo_first"),
+        _first_ns(is_first & F.col("is_full")).alias("full_ns"),
+        F.min("predecessor").alias("least"),
+        F.max("predecessor").alias("greatest"),
+        F.count_if(is_repeat).alias("repeats"),
+        _first_ns(is_repeat).alias("repeat_ns"),
+        F.count_if(is_promise).alias("broken_promises"),
+        _first_ns(is_promise).alias("promise_ns"),
+        F.count_if("is_out_of_order").alias("fifo_violations"),
+        _first_ns(F.col("is_out_of_order")).alias("fifo_ns"),
     )
+    return _with_origin(messages, facts)
 
 
-def _is_joiner() -> Column:
-    return F.col("member_incarnation") != FIRST_INCARNATION
-
-
-def _predecessor() -> Column:
-    """The message delivered just before; for the first of a sequence one that there cannot be."""
-    return F.coalesce("predecessor", F.struct(*(F.lit(-1).alias(name) for name in MESSAGE)))
-
-
-def _is_lost() -> Column:
-    """Delivered, without record of a submission that a crash may have swallowed."""
-    is_behind = F.col("number") > F.col("origin_last_number")
-    is_excused = F.coalesce(F.col("origin_has_crashed") & is_behind, F.lit(False))
-    return is_first_delivery() & F.col("submit_ns").isNull() & is_excused
-
-
-def _wrong() -> Column:
-    """What integrity has against a row, in words; null: nothing."""
+def _with_origin(messages: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
+    """Add how many full members the run has, and whether the message's submission may have got lost in a crash."""
+    spark = messages.sparkSession
+    counts = spark.createDataFrame([(run, len(k.full)) for run, k in facts.items()], "run int, full_members long")
+    crashed = spark.createDataFrame(
+        [
+            (run, life.member << 16 | life.incarnation & 0xFFFF, number)
+            for run, known in facts.items()
+            for life, number in known.last_numbers.items()
+            if life not in known.stopped
+        ],
+        "run int, origin_life long, last_number long",
+    )
+    number = _low(F.col("message"), 32)
     return (
-        F.when(is_broken_promise(), F.lit("undone although its delivery was promised"))
-        .when(~is_event(Event.DELIVER), F.lit(None))
-        .when(F.col("is_repeat"), F.lit("delivered twice"))
-        .when(F.col("submit_ns").isNull() & ~_is_lost(), F.lit("delivered but never submitted"))
-        .when(F.col("at_ns") < F.col("submit_ns"), F.lit("delivered before it was submitted"))
+        messages.withColumn("origin_life", _life_of("message"))
+        .join(F.broadcast(crashed), on=["run", "origin_life"], how="left")
+        .join(F.broadcast(counts), on="run", how="inner")
+        .withColumn("may_be_lost", F.coalesce(number > F.col("last_number"), F.lit(False)))
     )
 
 
-def _is_out_of_sequence() -> Column:
-    is_excused = _is_joiner() & F.col("previous").isNull()
-    expected = F.coalesce("previous.number", F.lit(0)) + 1
-    return ~is_excused & (F.col("number") != expected)
+def _life_of(message: str) -> Column:
+    """Origin and incarnation of a message's code, as one number."""
+    return F.shiftrightunsigned(message, 32)
 
 
-_CAUSAL_ANSWER = """run int, violations long, at_ns long, member int, member_incarnation int,
-    origin int, incarnation int, number long, cause_origin int, cause_incarnation int, cause_number long"""
+def _low(value: Column, bits: int) -> Column:
+    return value.bitwiseAND(F.lit((1 << bits) - 1))
 
 
-def _causal(rows: DataFrame) -> DataFrame:
-    """One row per run: deliveries before a cause, and the earliest of them."""
-    wanted = rows.where(is_own_submission() | is_first_delivery()).select(
-        *LIFE, "record", *MESSAGE, "at_ns", is_own_submission().alias("is_submission")
-    )
-    return wanted.groupBy("run").applyInArrow(_causal_of_run, _CAUSAL_ANSWER)
+def _first_ns(condition: Column) -> Column:
+    return F.min(F.when(condition, F.col("at_ns")))
+
+
+_ANSWER = pa.schema(
+    [
+        pa.field("run", pa.int32()),
+        pa.field("violations", pa.int64()),
+        pa.field("member", pa.int32()),
+        pa.field("member_incarnation", pa.int32()),
+        pa.field("message", pa.int64()),
+        pa.field("cause", pa.int64()),
+    ]
+)
+
+
+def _causal(judged: DataFrame) -> DataFrame:
+    """One row per run: how many deliveries come before a cause, and the earliest of them."""
+    wanted = judged.where(is_step(Step.SUBMISSION) | is_first_delivery())
+    columns = wanted.select(*LIFE, "record", "message", "at_ns", is_step(Step.SUBMISSION).alias("is_submission"))
+    answer = "run int, violations long, member int, member_incarnation int, message long, cause long"
+    return columns.groupBy("run").applyInArrow(_causal_of_run, answer)
 
 
 def _causal_of_run(table: pa.Table) -> pa.Table:
     columns = {name: table[name].to_numpy() for name in table.column_names}
     life, life_row = causes.dense(columns["member"], columns["member_incarnation"])
-    message, message_row = causes.dense(*(columns[name] for name in MESSAGE))
-    origin, _ = causes.dense(columns["origin"], columns["incarnation"])
-    answer = causes.check(
+    message, message_row = causes.dense(columns["message"])
+    codes = columns["message"][message_row]
+    origin, _ = causes.dense(codes >> 32)
+    found = causes.check(
         causes.Steps(
             life=life,
             record=columns["record"],
@@ -297,155 +287,40 @@ def _causal_of_run(table: pa.Table) -> pa.Table:
             is_submission=columns["is_submission"],
             at_ns=columns["at_ns"],
             is_joiner=columns["member_incarnation"][life_row] != FIRST_INCARNATION,
-            origin=origin[message_row],
-            number=columns["number"][message_row],
+            origin=origin,
+            number=codes & 0xFFFFFFFF,
         )
     )
-    found: list[Any] = [None] * 9
-    if answer.earliest is not None:
-        early = answer.earliest
-        at = (life_row[early.life], message_row[early.message], message_row[early.cause])
-        found = [early.at_ns, *(columns[name][at[0]] for name in LIFE[1:])]
-        found += [columns[name][row] for row in at[1:] for name in MESSAGE]
-    values = [columns["run"][0], answer.violations, *found]
-    names = [part.split()[0] for part in _CAUSAL_ANSWER.split(",")]
-    types = [pa.int32() if part.split()[1] == "int" else pa.int64() for part in _CAUSAL_ANSWER.split(",")]
-    return pa.table({n: pa.array([v], t) for n, v, t in zip(names, values, types, strict=True)})
+    early = found.earliest
+    row: dict[str, Any] = {"run": int(columns["run"][0]), "violations": found.violations}
+    if early is not None:
+        row |= {name: int(columns[name][life_row[early.life]]) for name in LIFE[1:]}
+        row |= {"message": int(codes[early.message]), "cause": int(codes[early.cause])}
+    return pa.Table.from_pylist([row], _ANSWER)
 
 
-class Places:
-    """Where the members of one run deliver the messages that a witness speaks of."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[Incarnation, MessageId], Place] = {}
-
-    def add(self, row: Row) -> None:
-        place = Place(_life(row), _message(row), row["position"], row["at_ns"])
-        self._found[place.incarnation, place.message] = place
-
-    def __call__(self, life: Incarnation, message: MessageId) -> Place:
-        return self._found.get((life, message), Place(life, message, None, None))
-
-
-Wanted = tuple[int, int, int, int, int, int]
-
-
-def _wanted(totals: Mapping[int, Row], early: Mapping[int, Row], facts: Mapping[int, RunFacts]) -> set[Wanted]:
-    """Run, incarnation and message of all places that the witnesses will name and that are not known yet."""
-    wanted: set[Wanted] = set()
-    for run, row in totals.items():
-        for name in ("agreement_first", "uniform_agreement_first"):
-            if row[name] is not None:
-                wanted |= {(run, *life, *_message(row[name])) for life in facts[run].full}
-        if (dispute := row["total_order_first"]) is not None:
-            lives = [_life(dispute[side]) for side in ("least", "greatest")]
-            before = [_message(dispute[side]["predecessor"]) for side in ("least", "greatest")]
-            wanted |= {(run, *life, *message) for life in lives for message in (*before, _message(dispute))}
-    for run, row in early.items():
-        if row["violations"]:
-            wanted |= {(run, *_life(row), *message) for message in (_message(row), _cause(row))}
-    return wanted
-
-
-def _fetch_places(rows: DataFrame, wanted: set[Wanted]) -> dict[int, Places]:
-    places: dict[int, Places] = defaultdict(Places)
-    if wanted:
-        keys = [*LIFE, *MESSAGE]
-        schema = ", ".join(f"{name} {'long' if name == 'number' else 'int'}" for name in keys)
-        asked = rows.sparkSession.createDataFrame(sorted(wanted), schema)
-        found = rows.where(is_first_delivery()).join(F.broadcast(asked), on=keys, how="inner")
-        for row in found.select(*keys, "position", "at_ns").collect():
-            places[row["run"]].add(row)
-    return places
-
-
-def _tallies(total: Row | None, early: Row | None, facts: RunFacts, places: Places) -> dict[Property, Tally]:
-    """`total` and `early` are None for a run in which nobody submitted or delivered anything."""
+def _tallies(run: int, total: Row | None, early: Row | None, lookup: Lookup) -> dict[Property, Tally]:
+    """`total` is None for a run in which nobody submitted or delivered anything, `early` where no cause came late."""
     if total is None:
         return dict.fromkeys(Property, Tally(0, 0))
-    lost = total["lost_deliveries"]
-    sequences = total["first_deliveries"]
-    early_deliveries = early["violations"] if early is not None else 0
-    return {
-        Property.VALIDITY: _tally(total, "validity", _validity_witness),
-        Property.AGREEMENT: _tally(total, "agreement", lambda row: _agreement_witness(row, facts, places)),
-        Property.UNIFORM_AGREEMENT: _tally(
-            total, "uniform_agreement", lambda row: _agreement_witness(row, facts, places)
-        ),
-        Property.INTEGRITY: _tally(total, "integrity", _integrity_witness)._replace(
-            excuse=LOST_SUBMISSION.format(count=lost) if lost else ""
-        ),
-        Property.FIFO: _tally(total, "fifo", _fifo_witness, checked=sequences),
-        Property.CAUSAL: Tally(sequences, early_deliveries, _causal_witness(early, places)),
-        Property.TOTAL_ORDER: _tally(
-            total, "total_order", lambda row: _total_order_witness(row, places), checked=sequences
-        ),
-    }
-
-
-def _tally(total: Row, name: str, witness: Callable[[Row], Witness], *, checked: int | None = None) -> Tally:
-    first = total[f"{name}_first"]
-    return Tally(
-        total[f"{name}_checked"] if checked is None else checked,
-        total[f"{name}_violations"],
-        None if first is None else witness(first),
-    )
-
-
-def _validity_witness(first: Row) -> Witness:
-    message = _message(first)
-    place = Place(Incarnation(message.origin, message.incarnation), message, None, None)
-    return Witness(what="its own submission is not delivered", places=(place,))
-
-
-def _agreement_witness(first: Row, facts: RunFacts, places: Places) -> Witness:
-    message = _message(first)
-    missing = next(place for life in facts.full if (place := places(life, message)).position is None)
-    return Witness(what="not everybody delivers it", places=(_delivery(first["delivery"], message), missing))
-
-
-def _integrity_witness(first: Row) -> Witness:
-    return Witness(what=first["what"], places=(_delivery(first["delivery"], _message(first)),))
-
-
-def _fifo_witness(first: Row) -> Witness:
-    message = _message(first)
-    here = _delivery(first["delivery"], message)
-    places = [here]
-    if (previous := first["previous"]) is not None:
-        earlier = message._replace(number=previous["number"])
-        places.insert(0, Place(here.incarnation, earlier, previous["position"], previous["at_ns"]))
-    return Witness(what="delivered out of its origin's order", places=tuple(places))
-
-
-def _causal_witness(early: Row | None, places: Places) -> Witness | None:
-    if early is None or not early["violations"]:
-        return None
-    life = _life(early)
-    return Witness(
-        what="delivered before its cause", places=(places(life, _cause(early)), places(life, _message(early)))
-    )
-
-
-def _total_order_witness(first: Row, places: Places) -> Witness:
-    sides = []
-    for side in ("least", "greatest"):
-        before = _message(first[side]["predecessor"])
-        sides.append((_life(first[side]), before if before.origin >= 0 else None))
-    return order_witness(_message(first), sides[0], sides[1], places)
-
-
-def _delivery(where: Row, message: MessageId) -> Place:
-    return Place(_life(where), message, where["position"], where["at_ns"])
+    sequences = total["sequences_checked"]
+    tallies: dict[Property, Tally] = {}
+    for kind in _BY_MESSAGE:
+        name = kind.value
+        checked = sequences if kind in (Property.FIFO, Property.TOTAL_ORDER) else total[f"{name}_checked"]
+        witness = None if total[name] is None else lookup.witness(kind, run, total[name])
+        tallies[kind] = Tally(checked, total[f"{name}_violations"], witness)
+    if total["lost"]:
+        lost = LOST_SUBMISSION.format(count=total["lost"])
+        tallies[Property.INTEGRITY] = tallies[Property.INTEGRITY]._replace(excuse=lost)
+    late = Tally(sequences, 0)
+    if early is not None:
+        late = Tally(
+            sequences, early["violations"], lookup.causal_witness(run, _life(early), early["cause"], early["message"])
+        )
+    tallies[Property.CAUSAL] = late
+    return tallies
 
 
 def _life(row: Row) -> Incarnation:
     return Incarnation(row["member"], row["member_incarnation"])
-
-
-def _message(row: Row) -> MessageId:
-    return MessageId(*(row[name] for name in MESSAGE))
-
-
-def _cause(row: Row) -> MessageId:
-    return MessageId(*(row[f"cause_{name}"] for name in MESSAGE))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from analysis import accuracy, conservation, cost, order, schema, session, staging, tables
+from analysis import accuracy, conservation, cost, order, schema, sequences, session, staging, tables
 from analysis.errors import AnalysisError
 from analysis.network import build
 from collector.records import Event
@@ -62,11 +62,10 @@ def rehearse() -> None:
 
 def _orders(trace: DataFrame, stage: staging.Staging) -> None:
     names = ["p1/n1", "p1/n2"]
-    events = tables.events(trace)
-    order.check(events, members={0: range(2)})
-    stage.write("messages", tables.messages(events, names=names))
-    messages = trace.sparkSession.read.schema(schema.MESSAGES).parquet(str(stage.path("messages")))
-    stage.write("deliveries", tables.deliveries(events, messages, names=names))
+    steps = sequences.steps(tables.events(trace)).persist()
+    order.check_with(steps, order.run_facts(steps, members={0: range(2)}))
+    stage.write("messages", tables.messages(steps, names=names))
+    stage.write("deliveries", tables.deliveries(steps, names=names))
     deliveries = trace.sparkSession.read.schema(schema.DELIVERIES).parquet(str(stage.path("deliveries")))
     judged = tables.judged(deliveries, level=1)
     cost.latency(judged, between_ms=1.0)

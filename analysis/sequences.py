@@ -1,19 +1,31 @@
-"""From trace records to judged sequences, in Spark: what every order check starts from.
+"""From the trace records of each incarnation to what the order checks start from; one pass, in NumPy.
 
-`events` has the columns of EVENTS, `run` tells histories apart. All records of one incarnation meet once, sorted by
-number; one repartitioning serves every window here.
+Spark brings the records of one incarnation together (`steps`, a grouped map); here they are put in order once and
+everything is told that only its own records can tell: is the trace whole, how did it end, which deliveries were
+undone or are repeats, and for each delivery its position, its predecessor, and whether it keeps its origin's order.
+What is then left to compare between members is one group-by over messages (`analysis.order`). Window functions do the
+same and took twenty times as long.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
-from pyspark.sql import types as T  # noqa: N812
+import enum
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+
+from analysis.properties import FIRST_INCARNATION, MessageId
 from collector.records import Event, Level
 
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
 LIFE = ("run", "member", "member_incarnation")
-MESSAGE = ("origin", "incarnation", "number")
 
 EVENTS = T.StructType(
     [
@@ -27,101 +39,254 @@ EVENTS = T.StructType(
         T.StructField("incarnation", T.IntegerType()),
         T.StructField("number", T.LongType()),
         T.StructField("at_ns", T.LongType()),
+        T.StructField("value", T.LongType()),
     ]
 )
+"""Trace records; `run` tells histories apart."""
 
-LIVES = T.StructType(
+
+class Step(enum.IntEnum):
+    """What a row of `steps` is."""
+
+    LIFE = 0
+    """One per incarnation: `is_gapless`, `missing_records`, `stop_detail` (-1: no STOP), `last_number` submitted,
+    `level`.
+    """
+    SUBMISSION = 1
+    """The first record of an own submission; `value`: payload bytes."""
+    DELIVERY = 2
+    BROKEN_PROMISE = 3
+    """An UNDO of an agreed or final delivery."""
+
+
+NO_MESSAGE = 0
+"""As a predecessor: the delivery was the first. (Numbers count from 1, so no message has this code.)"""
+
+_SCHEMA = pa.schema(
     [
-        T.StructField("run", T.IntegerType()),
-        T.StructField("member", T.IntegerType()),
-        T.StructField("member_incarnation", T.IntegerType()),
-        T.StructField("level", T.IntegerType()),
-        T.StructField("is_full", T.BooleanType()),
-        T.StructField("has_crashed", T.BooleanType()),
-        T.StructField("last_number", T.LongType()),
+        pa.field("run", pa.int32()),
+        pa.field("member", pa.int32()),
+        pa.field("member_incarnation", pa.int32()),
+        pa.field("step", pa.int32()),
+        pa.field("level", pa.int32()),
+        pa.field("message", pa.int64()),
+        pa.field("record", pa.int64()),
+        pa.field("at_ns", pa.int64()),
+        pa.field("value", pa.int64()),
+        pa.field("position", pa.int64()),
+        pa.field("predecessor", pa.int64()),
+        pa.field("previous", pa.int64()),
+        pa.field("is_undone", pa.bool_()),
+        pa.field("is_repeat", pa.bool_()),
+        pa.field("is_out_of_order", pa.bool_()),
+        pa.field("is_gapless", pa.bool_()),
+        pa.field("missing_records", pa.int64()),
+        pa.field("stop_detail", pa.int32()),
+        pa.field("last_number", pa.int64()),
     ]
 )
-"""What is known of each incarnation: the run's judged level, whether it is a full member, how it ended, what it
-submitted last.
-"""
+_SPARK_NAMES = {"int32": "int", "int64": "long", "bool": "boolean"}
+STEPS = ", ".join(f"{field.name} {_SPARK_NAMES[str(field.type)]}" for field in _SCHEMA)
 
 
-def is_event(event: Event) -> Column:
-    return F.col("event") == int(event)
+def steps(events: DataFrame) -> DataFrame:
+    """The steps of each incarnation (STEPS). Of a delivery: `level`; `position` among the first deliveries at its
+    level; `predecessor`, the message before it there (null: not compared, a joiner's first); `is_out_of_order` and
+    `previous`, the message of the same origin before it (NO_MESSAGE: none).
+    """
+    return events.select(*EVENTS.names).groupBy(*LIFE).applyInArrow(steps_of_life, STEPS)
 
 
-def is_own_submission() -> Column:
-    """A submission under another's name counts for nothing."""
-    is_own = (F.col("origin") == F.col("member")) & (F.col("incarnation") == F.col("member_incarnation"))
-    return is_event(Event.SUBMIT) & is_own
-
-
-def is_broken_promise() -> Column:
-    return is_event(Event.UNDO) & (F.col("detail") != int(Level.OPTIMISTIC))
+def is_step(step: Step) -> Column:
+    return F.col("step") == int(step)
 
 
 def is_first_delivery() -> Column:
-    return is_event(Event.DELIVER) & ~F.col("is_repeat")
+    """Of judged steps: a delivery that is no repeat."""
+    return is_step(Step.DELIVERY) & ~F.col("is_repeat")
 
 
-def deliveries(events: DataFrame) -> DataFrame:
-    """The DELIVER records, at all levels, with `is_undone` and `is_repeat` (delivered before at that level, and not
-    undone).
-    """
-    same_message = Window.partitionBy(*LIFE, "detail", *MESSAGE).orderBy("record")
-    earlier = same_message.rowsBetween(Window.unboundedPreceding, -1)
-    is_undone = F.coalesce(F.lead("event").over(same_message) == int(Event.UNDO), F.lit(False))
-    return (
-        events.where(is_event(Event.DELIVER) | is_event(Event.UNDO))
-        .withColumn("is_undone", is_undone)
-        .where(is_event(Event.DELIVER))
-        .withColumn("is_repeat", F.count(F.when(~F.col("is_undone"), 1)).over(earlier) > 0)
+def encode(origin: Any, incarnation: Any, number: Any) -> Any:
+    """A message as one signed 64-bit number: 16 bits of origin, 16 of incarnation, 32 of number, as in its stamp."""
+    return (origin << 48) | ((incarnation & 0xFFFF) << 32) | (number & 0xFFFFFFFF)
+
+
+def decode(message: int) -> MessageId:
+    """The inverse of `encode`."""
+    return MessageId((message >> 48) & 0xFFFF, (message >> 32) & 0xFFFF, message & 0xFFFFFFFF)
+
+
+class _Records(NamedTuple):
+    """Records of one incarnation, by number."""
+
+    record: Ints
+    event: Ints
+    detail: Ints
+    origin: Ints
+    incarnation: Ints
+    number: Ints
+    at_ns: Ints
+    value: Ints
+    message: Ints
+
+    def select(self, rows: Mask | npt.NDArray[np.intp]) -> _Records:
+        return _Records(*(column[rows] for column in self))
+
+    @property
+    def size(self) -> int:
+        return len(self.record)
+
+
+def steps_of_life(table: pa.Table) -> pa.Table:
+    """All records of one incarnation, in any order, to its steps."""
+    life = [table[name][0].as_py() for name in LIFE]
+    all_records = _in_order(table)
+    records = all_records.select(_is_possible(all_records))
+    is_own = (records.origin == life[1]) & (records.incarnation == life[2])
+    submissions = records.select((records.event == Event.SUBMIT) & is_own)
+    parts = [
+        _life_row(all_records, submissions, is_whole=records.size == all_records.size),
+        _part(Step.SUBMISSION, submissions.select(_first_of_each(submissions.message))),
+        _deliveries(records, is_joiner=life[2] != FIRST_INCARNATION),
+        _part(
+            Step.BROKEN_PROMISE,
+            records.select((records.event == Event.UNDO) & (records.detail != Level.OPTIMISTIC)),
+        ),
+    ]
+    return pa.concat_tables([_completed(part, life) for part in parts])
+
+
+def _in_order(table: pa.Table) -> _Records:
+    columns = [table[name].to_numpy().astype(np.int64) for name in _Records._fields[:-1]]
+    order = np.argsort(columns[0], kind="stable")
+    record, event, detail, origin, incarnation, number, at_ns, value = (column[order] for column in columns)
+    message = encode(origin, incarnation, number)
+    return _Records(record, event, detail, origin, incarnation, number, at_ns, value, message)
+
+
+def _is_possible(records: _Records) -> Mask:
+    """False for what speaks of a message that cannot be: numbers count from 1 and have 32 bits."""
+    speaks = np.isin(records.event, (Event.SUBMIT, Event.DELIVER, Event.UNDO))
+    return ~speaks | ((records.number >= 1) & (records.number < 1 << 32))
+
+
+def _life_row(records: _Records, submissions: _Records, *, is_whole: bool) -> pa.Table:
+    span = int(records.record[-1] - records.record[0]) + 1
+    numbers = len(np.unique(records.record))
+    stops = records.detail[records.event == Event.STOP]
+    levels = records.detail[records.event == Event.DELIVER]
+    return pa.table(
+        {
+            "step": pa.array([int(Step.LIFE)], pa.int32()),
+            "level": pa.array([int(levels.max(initial=-1))], pa.int32()),
+            "is_gapless": [bool(is_whole and span == numbers == records.size and records.event[0] == Event.START)],
+            "missing_records": [span - numbers],
+            "stop_detail": pa.array([int(stops[0]) if len(stops) else -1], pa.int32()),
+            "last_number": [int(submissions.number.max(initial=0))],
+        }
     )
 
 
-def steps(events: DataFrame, lives: DataFrame) -> DataFrame:
-    """Own submissions, judged deliveries and broken promises, each with what the checks need of its surroundings:
-
-    of its life (`is_full`, …) and of its origin's (`origin_has_crashed`, `origin_last_number`); `position` in the
-    judged sequence; `predecessor`, the message delivered just before, and `previous`, number and place of the one
-    before of the same origin (repeats do not count); `submit_ns` of the message.
-    """
-    placed = events.repartition(*LIFE)
-    judged = (
-        deliveries(placed)
-        .join(F.broadcast(lives), on=list(LIFE), how="inner")
-        .where((F.col("detail") == F.col("level")) & ~F.col("is_undone"))
-    )
-    others = placed.where(is_own_submission() | is_broken_promise())
-    whole_message = Window.partitionBy("run", *MESSAGE)
-    return (
-        _with_neighbours(judged)
-        .unionByName(others.join(F.broadcast(lives), on=list(LIFE), how="inner"), allowMissingColumns=True)
-        .join(F.broadcast(_origins(lives)), on=["run", "origin", "incarnation"], how="left")
-        .withColumn("submit_ns", F.min(F.when(is_own_submission(), F.col("at_ns"))).over(whole_message))
+def _part(step: Step, rows: _Records, **columns: Any) -> pa.Table:
+    return pa.table(
+        {
+            "step": pa.array(np.full(rows.size, int(step), np.int32)),
+            "level": pa.array(rows.detail.astype(np.int32)),
+            "message": rows.message,
+            "record": rows.record,
+            "at_ns": rows.at_ns,
+            "value": rows.value,
+            **columns,
+        }
     )
 
 
-def _with_neighbours(judged: DataFrame) -> DataFrame:
-    in_order = Window.partitionBy(*LIFE).orderBy("record")
-    of_origin = Window.partitionBy(*LIFE, "origin", "incarnation").orderBy("record")
-    until_now = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
-    before_of_origin = of_origin.rowsBetween(Window.unboundedPreceding, -1)
-    message = F.when(is_first_delivery(), F.struct(*MESSAGE))
-    place = F.when(is_first_delivery(), F.struct("number", "position", "at_ns"))
-    return (
-        judged.withColumn("position", F.count(F.when(is_first_delivery(), 1)).over(until_now))
-        .withColumn("predecessor", F.last(message, ignorenulls=True).over(before))
-        .withColumn("previous", F.last(place, ignorenulls=True).over(before_of_origin))
+def _deliveries(records: _Records, *, is_joiner: bool) -> pa.Table:
+    rows = records.select((records.event == Event.DELIVER) | (records.event == Event.UNDO))
+    is_undone = _is_undone(rows)
+    is_delivery = rows.event == Event.DELIVER
+    rows, is_undone = rows.select(is_delivery), is_undone[is_delivery]
+    is_repeat = ~is_undone
+    kept = np.flatnonzero(~is_undone)
+    is_repeat[kept[_first_of_each(rows.detail[kept], rows.message[kept])]] = False
+    is_first = ~is_undone & ~is_repeat
+    firsts = np.flatnonzero(is_first)
+    level, message = rows.detail[firsts], rows.message[firsts]
+    before = _before(level)
+    predecessor = np.where(before >= 0, message[before], NO_MESSAGE)
+    of_origin = _before(level, rows.origin[firsts], rows.incarnation[firsts])
+    expected = np.where(of_origin >= 0, rows.number[firsts][of_origin], 0) + 1
+    is_excused = is_joiner & (of_origin < 0)
+    count = rows.size
+    return _part(
+        Step.DELIVERY,
+        rows,
+        position=_positions(rows.detail, is_first),
+        predecessor=pa.array(
+            _spread(predecessor, firsts, count), mask=~_flags(~(is_joiner & (before < 0)), firsts, count)
+        ),
+        previous=_spread(np.where(of_origin >= 0, message[of_origin], NO_MESSAGE), firsts, count),
+        is_undone=is_undone,
+        is_repeat=is_repeat,
+        is_out_of_order=_flags((rows.number[firsts] != expected) & ~is_excused, firsts, count),
     )
 
 
-def _origins(lives: DataFrame) -> DataFrame:
-    return lives.select(
-        "run",
-        F.col("member").alias("origin"),
-        F.col("member_incarnation").alias("incarnation"),
-        F.col("has_crashed").alias("origin_has_crashed"),
-        F.col("last_number").alias("origin_last_number"),
-    )
+def _is_undone(rows: _Records) -> Mask:
+    """True for a delivery when the next record of the same message and level is an UNDO."""
+    order = np.lexsort((rows.message, rows.detail))
+    same = (rows.message[order][1:] == rows.message[order][:-1]) & (rows.detail[order][1:] == rows.detail[order][:-1])
+    undone = np.zeros(rows.size, np.bool_)
+    undone[order[:-1]] = same & (rows.event[order][1:] == Event.UNDO)
+    return np.asarray(undone & (rows.event == Event.DELIVER))
+
+
+def _before(*columns: Ints) -> Ints:
+    """For each row the row before it with the same values, -1 where there is none."""
+    order = np.lexsort(columns[::-1])
+    same = np.ones(max(len(order) - 1, 0), np.bool_)
+    for column in columns:
+        same &= column[order][1:] == column[order][:-1]
+    before = np.full(len(order), -1, np.int64)
+    before[order[1:][same]] = order[:-1][same]
+    return before
+
+
+def _first_of_each(*columns: Ints) -> Mask:
+    """True at the first row of each combination of values."""
+    return np.asarray(_before(*columns) < 0)
+
+
+def _positions(level: Ints, is_first: Mask) -> Ints:
+    """How many first deliveries at the same level there are up to each row, itself included."""
+    positions = np.zeros(len(level), np.int64)
+    for one in np.unique(level):
+        rows = level == one
+        positions[rows] = np.cumsum(is_first[rows])
+    return positions
+
+
+def _spread(values: Ints, rows: npt.NDArray[np.intp], count: int) -> Ints:
+    spread = np.zeros(count, np.int64)
+    spread[rows] = values
+    return spread
+
+
+def _flags(values: Mask, rows: npt.NDArray[np.intp], count: int) -> Mask:
+    flags = np.zeros(count, np.bool_)
+    flags[rows] = values
+    return flags
+
+
+def _completed(part: pa.Table, life: list[int]) -> pa.Table:
+    """All columns of the schema: those of the life, and nulls where a part has none."""
+    own = dict(zip(LIFE, life, strict=True))
+    columns = []
+    for field in _SCHEMA:
+        if field.name in own:
+            columns.append(pa.array(np.full(part.num_rows, own[field.name], np.int32)))
+        elif field.name in part.column_names:
+            columns.append(part[field.name].cast(field.type))
+        else:
+            columns.append(pa.nulls(part.num_rows, field.type))
+    return pa.Table.from_arrays(columns, schema=_SCHEMA)

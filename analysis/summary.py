@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
-from analysis import accuracy, conservation, cost, judgement, order, schema, session, source, staging, tables
+from analysis import accuracy, conservation, cost, judgement, order, schema, sequences, session, source, staging, tables
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs, read_run
 from analysis.judgement import Staged
@@ -136,15 +136,15 @@ class _Analysis:
 
     def _orders(self) -> _Orders:
         """Messages, deliveries and all that follows from the trace."""
-        events = tables.events(self._read("trace")).persist()
-        facts = order.run_facts(events, members={0: self.inputs.names}, names=self.inputs.names)
+        steps = sequences.steps(tables.events(self._read("trace"))).persist()
+        facts = order.run_facts(steps, members={0: self.inputs.names}, names=self.inputs.names)
         asked = Observation("messages")
         figures = (F.count("number"), F.min("submit_ns"), F.max("submit_ns"))
         named = [one.alias(name) for one, name in zip(figures, ("submitted", "first_ns", "last_ns"), strict=True)]
-        self.stage.write("messages", tables.messages(events, names=self.names).observe(asked, *named))
-        self.stage.write("deliveries", tables.deliveries(events, self._read("messages"), names=self.names))
-        findings = order.check_with(events, facts)[0]
-        events.unpersist()
+        self.stage.write("messages", tables.messages(steps, names=self.names).observe(asked, *named))
+        self.stage.write("deliveries", tables.deliveries(steps, names=self.names))
+        findings = order.check_with(steps, facts)[0]
+        steps.unpersist()
         requests = cost.requests(**asked.get)
         judged = tables.judged(self._read("deliveries"), level=facts[0].level)
         latency, cdf = cost.latency(judged, between_ms=requests.between_ms)

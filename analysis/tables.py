@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 from pyspark.sql import types as T  # noqa: N812
 
-from analysis import schema, sequences, source
-from analysis.sequences import MESSAGE, is_own_submission
+from analysis import schema, source
+from analysis.sequences import Step, is_step
 from collector.records import Flag, PortDirection
 
 _FRAME_COLUMNS = (
@@ -81,24 +81,30 @@ def events(trace: DataFrame) -> DataFrame:
     return trace.withColumn("run", F.lit(0))
 
 
-def messages(events: DataFrame, *, names: Sequence[str]) -> DataFrame:
-    """One row per message that was submitted; of a submission recorded twice the first."""
-    first = (
-        events.where(is_own_submission())
-        .groupBy(*MESSAGE)
-        .agg(F.min("at_ns").alias("submit_ns"), F.min_by("value", "at_ns").alias("size_bytes"))
-    )
-    return schema.conform(first, schema.MESSAGES, origin_name=_name("origin", names))
-
-
-def deliveries(events: DataFrame, messages: DataFrame, *, names: Sequence[str]) -> DataFrame:
-    """One row per delivery, at every level, with the request that it answers."""
-    requests = messages.select(*MESSAGE, "submit_ns")
+def messages(steps: DataFrame, *, names: Sequence[str]) -> DataFrame:
+    """One row per message that was submitted."""
     return schema.conform(
-        sequences.deliveries(events).join(requests, on=list(MESSAGE), how="left"),
+        steps.where(is_step(Step.SUBMISSION)),
+        schema.MESSAGES,
+        origin=F.col("member"),
+        origin_name=_name("member", names),
+        incarnation=F.col("member_incarnation"),
+        number=_number(),
+        submit_ns=F.col("at_ns"),
+        size_bytes=F.col("value"),
+    )
+
+
+def deliveries(steps: DataFrame, *, names: Sequence[str]) -> DataFrame:
+    """One row per delivery, at every level, with the request that it answers."""
+    requests = steps.where(is_step(Step.SUBMISSION)).select("message", F.col("at_ns").alias("submit_ns"))
+    return schema.conform(
+        steps.where(is_step(Step.DELIVERY)).join(requests, on="message", how="left"),
         schema.DELIVERIES,
         member_name=_name("member", names),
-        level=F.col("detail"),
+        origin=_low(F.shiftrightunsigned("message", 48), 16),
+        incarnation=_low(F.shiftrightunsigned("message", 32), 16),
+        number=_number(),
         position=F.col("value"),
         deliver_ns=F.col("at_ns"),
         latency_ns=F.try_subtract("at_ns", "submit_ns"),
@@ -108,6 +114,14 @@ def deliveries(events: DataFrame, messages: DataFrame, *, names: Sequence[str]) 
 def judged(deliveries: DataFrame, *, level: int) -> DataFrame:
     """The deliveries that results speak of: at the judged level, the first of each message, not undone."""
     return deliveries.where((F.col("level") == level) & ~F.col("is_undone") & ~F.col("is_repeat"))
+
+
+def _number() -> Column:
+    return _low(F.col("message"), 32)
+
+
+def _low(value: Column, bits: int) -> Column:
+    return value.bitwiseAND(F.lit((1 << bits) - 1))
 
 
 def _name(column: str, names: Sequence[str]) -> Column:

@@ -279,14 +279,14 @@ MUTATIONS: tuple[Mutation, ...] = (
 HARMLESS = (undo_optimistic, forget_stop, rejoin)
 """They make a member crash or join late, which excuses much, or undo what nobody promised."""
 
-Row = tuple[int, int, int, int, int, int, int, int, int, int]
+Row = tuple[int, int, int, int, int, int, int, int, int, int, int]
 
 
 def rows(run: int, history: PlainHistory) -> Iterator[Row]:
-    """As `analysis.order` wants them: run, member, member_incarnation, record, event, detail, message, at_ns."""
+    """As `analysis.order` wants them: run, member, member_incarnation, record, event, detail, message, at_ns, value."""
     for life, records in history.items():
         for r in records:
-            yield (run, *life, r.record, int(r.event), int(r.detail), *r.message, r.at_ns)
+            yield (run, *life, r.record, int(r.event), int(r.detail), *r.message, r.at_ns, 0)
 
 
 def _level(history: PlainHistory) -> int:
