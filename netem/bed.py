@@ -243,9 +243,9 @@ def _make(
     carrier_steps = plan.plan_carrier(topology, choice.picked)  # before anything boots: it may be refused
     if choice.picked is Kernel.UML:
         on_progress(f"booting User-Mode Linux {choice.guest_linux}")
-        guest = Guest.boot(keeper, find_guest_kernel(), len(topology), log_dir / "guest.log")
+        guest = Guest.boot(keeper, find_guest_kernel(), log_dir / "guest.log")
         fabric.executor.run(plan.plan_host(topology))  # while the guest boots
-        guest.await_ready()
+        guest.await_ready(len(topology))
         fabric.executor.set_link(Side.CARRIER, guest)
     on_progress(f"building {len(topology.partitions)} partitions with {len(topology)} ports")
     fabric.executor.run(carrier_steps)

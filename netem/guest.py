@@ -33,15 +33,13 @@ MODULES = (
 )  # fmt: skip
 """In an order in which each finds what it needs. The fifo qdiscs are built in."""
 
-COMMAND_LINE_BYTES = 4096
-"""COMMAND_LINE_SIZE of the guest kernel. A port takes up to 34 of them: some 100 ports fit."""
-_COMMAND_LINE_SPARE = 64
-"""For what the kernel itself puts there."""
-
 _BINARIES = ("linux.uml", "linux")
 _MODULES_ROOT = Path("/usr/lib/uml/modules")
 _MEMORY_MIB = 768
 """Frames in delay lines live in it: 100,000 full frames are 230 MB. Only what is touched is taken from the host."""
+
+_NAME = "guest"
+_CONSOLE = GUEST_MEMORY / ".uml" / _NAME / "mconsole"
 
 _BOOT_TIMEOUT_S = 30.0
 _REQUEST_TIMEOUT_S = 30.0
@@ -110,18 +108,15 @@ class Guest:
         self.kernel = kernel
 
     @classmethod
-    def boot(cls, keeper: KeeperLink, kernel: GuestKernel, ports: int, log_path: Path) -> Guest:
+    def boot(cls, keeper: KeeperLink, kernel: GuestKernel, log_path: Path) -> Guest:
         """Start the guest; the taps may be made while it boots. Raises FabricError when it cannot be started."""
-        command = _command_line(kernel, ports)
-        if len(" ".join(command)) > COMMAND_LINE_BYTES - _COMMAND_LINE_SPARE:
-            raise FabricError(f"a guest kernel cannot be told of {ports} ports, only of some 100: use kernel host")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs, log_path.open("wb") as log, Path(os.devnull).open("rb") as nothing:
             descriptors = [nothing.fileno(), log.fileno(), log.fileno(), theirs.fileno()]
             try:
                 environment = {"HOME": str(GUEST_MEMORY)}
                 # urgent: measured under load, 99 of 100 frames are late by 0.2 ms instead of 8 to 20 ms
-                process = keeper.spawn(command, environment, descriptors, urgent=True)
+                process = keeper.spawn(_command_line(kernel), environment, descriptors, urgent=True)
             except FabricError:
                 ours.close()
                 raise
@@ -136,8 +131,10 @@ class Guest:
         """How the host's kernel schedules the guest: `real time` or `nice N`."""
         return self._process.scheduling
 
-    def await_ready(self) -> None:
-        """Wait until its init answers, then load the modules. Raises FabricError with the last lines of its console."""
+    def await_ready(self, ports: int) -> None:
+        """Wait until its init answers, then load the modules and give it its ports. Raises FabricError, with the last
+        lines of its console when it did not boot.
+        """
         try:
             self._line.await_hello(_BOOT_TIMEOUT_S)
         except (ChannelClosedError, TimeoutError, OSError, ValueError) as error:
@@ -147,6 +144,9 @@ class Guest:
         reply = self.hand("modules", paths=paths)
         if "error" in reply:
             raise FabricError(f"the guest kernel cannot load its modules: {reply['error']['text']}")
+        # Through its management console, not by the command line: that has room for some 100 ports.
+        devices = [f"config {device_name(port)}:transport=tap,ifname={tap_name(port)}" for port in range(ports)]
+        self._keeper.ask("console", step="giving the guest its ports", path=str(_CONSOLE), commands=devices)
         self._start_metronome()
 
     def hand(self, do: str, **arguments: Any) -> dict[str, Any]:
@@ -187,11 +187,10 @@ class Guest:
         )
 
 
-def _command_line(kernel: GuestKernel, ports: int) -> list[str]:
+def _command_line(kernel: GuestKernel) -> list[str]:
     """Console on descriptor 1, the line to the conductor on descriptor 3."""
-    devices = [f"{device_name(port)}:transport=tap,ifname={tap_name(port)}" for port in range(ports)]
     return [
         str(kernel.binary), "root=/dev/root", "rootfstype=hostfs", "rootflags=/", f"mem={_MEMORY_MIB}M",
-        "con=null", "con0=null,fd:1", "ssl0=fd:3,fd:3", "quiet", "panic=-1", f"init={Path(sys.executable).resolve()}",
-        *devices, "--", "-ISB", str(_INIT), str(_INIT.parent.parent),
+        "con=null", "con0=null,fd:1", "ssl0=fd:3,fd:3", "quiet", "panic=-1", f"umid={_NAME}",
+        f"init={Path(sys.executable).resolve()}", "--", "-ISB", str(_INIT), str(_INIT.parent.parent),
     ]  # fmt: skip

@@ -22,6 +22,7 @@ import resource
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,8 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _FREEZE_TIMEOUT_S = 5.0
 _FREEZE_GRAIN_S = 0.0005
 _EXEC_FAILED, _KILLED = 127, 128
+_CONSOLE_MAGIC, _CONSOLE_VERSION, _CONSOLE_TIMEOUT_S = 0xCAFEBABE, 2, 5.0
+_CONSOLE_REQUEST, _CONSOLE_ANSWER = struct.Struct("=III512s"), struct.Struct("=III")
 _RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD)
 
 GUEST_MEMORY = Path("/dev/shm")  # noqa: S108  # a file system of our own is mounted there
@@ -96,6 +99,7 @@ class Keeper:
             "freeze": self._freeze,
             "thaw": self._thaw,
             "scheduling": self._scheduling,
+            "console": self._console,
         }
 
     def serve(self) -> None:
@@ -250,6 +254,24 @@ class Keeper:
             return {"scheduling": "real time"}
         return {"scheduling": f"nice {os.getpriority(os.PRIO_PROCESS, request['pid'])}"}
 
+    def _console(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        """Commands for a guest kernel's management console (mconsole), one after the other; the first refusal ends
+        it.
+        """
+        own = GUEST_MEMORY / "asker"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as console:
+            own.unlink(missing_ok=True)
+            console.bind(str(own))
+            console.settimeout(_CONSOLE_TIMEOUT_S)
+            console.connect(request["path"])
+            for command in request["commands"]:
+                words = command.encode("ascii")
+                console.send(_CONSOLE_REQUEST.pack(_CONSOLE_MAGIC, _CONSOLE_VERSION, len(words), words))
+                refused, text = _console_answer(console)
+                if refused:
+                    raise OSError(errno.EINVAL, f"{command}: {text}")
+        return {}
+
     def _drive(self, pid: int, number: signal.Signals, wanted: str) -> Reply:
         inside = _pid_namespace(pid)
         deadline = time.monotonic() + _FREEZE_TIMEOUT_S
@@ -262,6 +284,17 @@ class Keeper:
             for member in astray:
                 _kill_quietly(member, number)
             time.sleep(_FREEZE_GRAIN_S)
+
+
+def _console_answer(console: socket.socket) -> tuple[bool, str]:
+    """Whether a console command failed, and what was said; an answer may come in pieces."""
+    said = b""
+    while True:
+        piece = console.recv(4096)
+        refused, more, length = _CONSOLE_ANSWER.unpack_from(piece)
+        said += piece[_CONSOLE_ANSWER.size : _CONSOLE_ANSWER.size + length]
+        if not more:
+            return bool(refused), said.rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _check(result: int, what: str) -> None:

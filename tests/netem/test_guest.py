@@ -64,9 +64,9 @@ def test_a_guest_that_does_not_boot_is_reported_with_its_last_words(keeper: Keep
     script = tmp_path / "kernel"
     script.write_text("#!/bin/sh\necho first word\necho last word\nexit 9\n")
     script.chmod(0o755)
-    booting = Guest.boot(keeper, replace(find_guest_kernel(), binary=script), 1, tmp_path / "guest.log")
+    booting = Guest.boot(keeper, replace(find_guest_kernel(), binary=script), tmp_path / "guest.log")
     with pytest.raises(FabricError, match=r"did not boot \(exit code 9\).*first word \| last word"):
-        booting.await_ready()
+        booting.await_ready(1)
     booting.close()
 
 
@@ -75,16 +75,18 @@ def test_a_guest_that_hangs_is_given_up_in_time(
 ) -> None:
     monkeypatch.setattr(guest, "_BOOT_TIMEOUT_S", 0.3)
     sleeper = replace(find_guest_kernel(), binary=Path(shutil.which("tail") or ""))
-    monkeypatch.setattr(guest, "_command_line", lambda _kernel, _ports: [str(sleeper.binary), "-f", "/dev/null"])
-    booting = Guest.boot(keeper, sleeper, 1, tmp_path / "guest.log")
+    monkeypatch.setattr(guest, "_command_line", lambda _kernel: [str(sleeper.binary), "-f", "/dev/null"])
+    booting = Guest.boot(keeper, sleeper, tmp_path / "guest.log")
     with pytest.raises(FabricError, match=r"did not boot \(it still runs\)"):
-        booting.await_ready()
+        booting.await_ready(1)
     booting.close()
 
 
-def test_more_ports_than_a_guest_can_be_told_of_are_refused_before_it_boots(keeper: KeeperLink, tmp_path: Path) -> None:
-    with pytest.raises(FabricError, match="cannot be told of 200 ports, only of some 100: use kernel host"):
-        Guest.boot(keeper, find_guest_kernel(), 200, tmp_path / "guest.log")
+def test_what_the_guests_console_refuses_is_reported(tmp_path: Path) -> None:
+    with Bed.open(topology(1), kernel=KernelWish.UML, log_dir=tmp_path) as bed:
+        path = str(guest._CONSOLE)
+        with pytest.raises(FabricError, match="config nonsense"):
+            bed._keeper.ask("console", path=path, commands=["version", "config nonsense"])
 
 
 def test_a_guest_that_dies_in_mid_run_is_noticed_and_the_bed_closes(tmp_path: Path) -> None:
