@@ -1,0 +1,101 @@
+"""The commands around a run: what they list, what they refuse, and a sweep of two real runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console as RichConsole
+
+from testbed import listings
+from testbed.doctor import Check
+from tests.testbed.orderbed_command import assert_good, orderbed, write_experiment
+
+
+def shown(renderable: object) -> str:
+    console = RichConsole(width=160, record=True, file=None, quiet=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+def test_claims_can_be_listed_without_running() -> None:
+    done = orderbed("claims", "--list", "--paper", "002", "--json")
+    assert done.code == 0, done.err
+    (claim,) = [row for row in done.json() if row["id"] == "002-sequencer-steps"]
+    assert (claim["value"], claim["accept"], claim["ours"], claim["verdict"]) == (15, "15 to 18", None, "")
+
+
+def test_claims_of_an_unknown_paper_are_none() -> None:
+    done = orderbed("claims", "--list", "--paper", "999", "--json")
+    assert (done.code, done.json()) == (0, [])
+
+
+def test_a_plan_touches_nothing_and_names_every_fault() -> None:
+    done = orderbed("plan", "partition", "--kernel", "uml", "--json")
+    assert done.code == 0, done.err
+    network, schedule = done.json().values()
+    assert len(network) > 50
+    assert any("cut p1/n1, p1/n2 | p1/n3, p1/n4 | p1/n5, p1/n6" in line for line in schedule)
+    assert orderbed("plan", "three-partitions").code == 0
+    assert orderbed("plan", "one-partition", "--kernel", "moon").code == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"verdict": "maybe"}', '{"verdict": "pass"', "\x00"])
+def test_a_summary_that_is_none_is_one_sentence(content: str, tmp_path: Path) -> None:
+    run = tmp_path / "small" / "1-a"
+    run.mkdir(parents=True)
+    (run / "manifest.json").write_text("{}")
+    (run / "summary.json").write_text(content)
+    done = orderbed("check", str(run))
+    assert done.code == 2
+    assert "not a summary" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_run_without_summary_says_how_to_get_one(tmp_path: Path) -> None:
+    run = tmp_path / "small" / "1-a"
+    run.mkdir(parents=True)
+    (run / "manifest.json").write_text("{}")
+    done = orderbed("check", "small", "--runs", str(tmp_path))
+    assert done.code == 2
+    assert f"orderbed analyze {run}" in done.err
+
+
+def test_tables_show_every_row_and_never_interpret_markup() -> None:
+    claim = {"id": "[red]x[/]", "statement": "s", "value": 1.23456, "ours": None, "accept": "1 to 2", "verdict": ""}
+    assert "[red]x[/]" in shown(listings.claims_table([{**claim, "reason": ""}]))
+    point = {"variant": {"seed": 2}, "verdict": "pass", "p50_ms": 5.25, "directory": "d"}
+    text = shown(listings.sweep_table([point]))
+    assert "5.25" in text
+    assert "pass" in text
+    checks = [Check(name="java", ok=False, detail="none", remedy="apt install java")]
+    assert "→ apt install java" in shown(listings.doctor_table(checks))
+
+
+def test_the_worst_verdict_counts_and_nothing_is_unknown() -> None:
+    assert listings.worst(["pass", "unknown"]) == "unknown"
+    assert listings.worst(["pass", "unknown", "fail"]) == "fail"
+    assert listings.worst(["pass"]) == "pass"
+    assert listings.worst([]) == "unknown"
+
+
+@pytest.mark.root
+@pytest.mark.uml
+@pytest.mark.spark
+def test_a_sweep_runs_every_combination(tmp_path: Path) -> None:
+    experiment = write_experiment(tmp_path, duration="1 s", faults="[]")
+    experiment.write_text(experiment.read_text() + "sweep: {seed: [1, 2]}\n")
+    runs = tmp_path / "runs"
+    done = orderbed("sweep", str(experiment), "--runs", str(runs), "--json")
+    points = done.json()["points"]
+    assert [point["variant"] for point in points] == [{"seed": 1}, {"seed": 2}]
+    assert all(point["deliveries"] > 0 for point in points)
+    for point in points:
+        again = orderbed("check", point["directory"])
+        assert_good(again, Path(point["directory"]))
+    worst = listings.worst(point["verdict"] for point in points)
+    assert (done.json()["verdict"], done.code) == (worst, 0 if worst == "pass" else 3)
+    (kept,) = (runs / "small").glob("sweep-*.json")
+    assert json.loads(kept.read_text()) == points
