@@ -169,7 +169,8 @@ def _by_peer(samples: Samples) -> Iterator[tuple[int, Samples]]:
     """The samples of each other node, by the time they were sent."""
     ordered = samples.select(np.lexsort((samples.sent_ns, samples.peer)))
     peers, starts = np.unique(ordered.peer, return_index=True)
-    for peer, start, end in zip(peers.tolist(), starts, [*starts[1:], len(ordered)], strict=True):
+    ends = np.append(starts, len(ordered))[1:]
+    for peer, start, end in zip(peers.tolist(), starts, ends, strict=True):
         yield peer, ordered.select(slice(start, end))
 
 

@@ -206,6 +206,7 @@ class _Analysis:
             undrained=judgement.undrained(self.inputs),
         )
         lag_ns = manifest.health.lag_max_ns
+        results = _rounded(results)
         results |= {
             "properties": judgement.property_entries(findings, manifest.promises, self.inputs.names),
             "accuracy": judgement.accuracy(results["links"]),
@@ -253,6 +254,15 @@ def _results(orders: _Orders, counted: cost.Rows, links: cost.Rows, balance: cos
         "links": links,
         "conservation": balance,
     }
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to nine digits: in which order Spark adds up is no result."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def _fault_row(line: Mapping[str, Any]) -> dict[str, Any]:

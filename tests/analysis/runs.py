@@ -75,6 +75,8 @@ class MadeRun:
         body = encode_datagram(group=GROUP, sender=sender, sender_incarnation=1, transmission=number, message=message)
         receiver = None if to is None else self.nodes[to]
         data = udp_frame(self.nodes[sender], receiver, PROTOCOL_PORT, body)
+        if receiver is not None and receiver.partition != self.nodes[sender].partition:
+            data = _mac(self.topology.partition(self.nodes[sender].partition).router_mac) + data[6:]
         self.traffic.append((kind, len(data)))
         self.sightings.append(Sighting(sent_ns, sender, PortDirection.INBOUND, data))
         for member, times in arrivals.items():

@@ -160,6 +160,13 @@ def test_no_loss_asked_and_none_seen_is_a_pass() -> None:
     assert verdict(found) == (Verdict.PASS, "")
 
 
+def test_no_frames_at_all_are_unknown() -> None:
+    (found,) = to_n2(sent(0))
+
+    assert found.losses is None
+    assert verdict(found)[0] is Verdict.UNKNOWN
+
+
 def test_everything_lost_as_asked_is_a_pass() -> None:
     frames = lose(sent(300), np.ones(300, np.bool_))
     (found,) = to_n2(frames, network({"p1/n2": {"to-node": Impairment(loss_ratio=1.0)}}))

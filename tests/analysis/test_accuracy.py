@@ -1,0 +1,135 @@
+"""Pairing datagrams in Spark: multicast and unicast, over routers, twice, half recorded; and whom a sender is
+measured by.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from analysis import accuracy, tables
+from analysis.network import Network, Strike, build
+from collector.parse import read_interfaces
+from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun
+from topologies.model import Impairment
+
+TWO = """
+name: two
+partitions:
+  p1: {nodes: 3}
+  p2: {nodes: 1}
+links:
+  - {between: [p1, p2], there: {delay: 10 ms}}
+"""
+N1, N2, N3, FAR = range(4)
+EVERY_NS = 1_000_000
+COUNT = 300
+LAST_NS = START_NS + 2 * COUNT * EVERY_NS
+
+
+def frames(spark: SparkSession, run: MadeRun, path: Path) -> DataFrame:
+    capture = run.write(path / "run") / "capture.pcapng"
+    names = read_interfaces(capture).interfaces.names
+    index = {str(node.name): node.index for node in run.nodes}
+    raw = tables.read_capture(spark, capture, "frames")
+    ports = [(name, index[name]) for name in names]
+    return tables.frames(raw, ports=ports, group=GROUP, clock_offset_ns=CLOCK_OFFSET_NS)
+
+
+def measured(found: DataFrame, network: Network) -> dict[tuple[str, str], dict[str, Any]]:
+    rows = accuracy.links(found, network, first_ns=START_NS, last_ns=LAST_NS)
+    return {(row["node"], row["direction"]): row for row in rows}
+
+
+@pytest.fixture(scope="module")
+def two(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+    """n1 multicasts to n2 (each tenth lost, each fifth twice) and n3, and over the router; n2 sends to n1 and to p2
+    alone.
+    """
+    run = MadeRun(TWO)
+    for turn in range(COUNT):
+        at_ns = START_NS + turn * EVERY_NS
+        to_n2 = [] if turn % 10 == 0 else [at_ns + 70_000] * (2 if turn % 5 == 1 else 1)
+        run.datagram(at_ns, N1, {N2: to_n2, N3: [at_ns + 50_000], FAR: [at_ns + 10_080_000]})
+        run.datagram(at_ns + 300, N2, {N1: [at_ns + 90_300]}, to=N1)
+        run.datagram(at_ns + 600, N2, {FAR: [at_ns + 10_100_600]}, to=FAR)
+    # What was sent before the capture began arrives without a beginning.
+    run.datagram(START_NS - 500, N1, {N3: [START_NS + 49_500]})
+    run.sightings = [s for s in run.sightings if s.time_ns >= START_NS]
+    network = build(run.topology, {}, ())
+    return measured(frames(spark, run, tmp_path_factory.mktemp("two")), network)
+
+
+Rows = dict[tuple[str, str], dict[str, Any]]
+
+
+@pytest.mark.spark
+def test_each_port_and_direction_has_its_row(two: Rows) -> None:
+    assert list(two) == [
+        (name, direction) for name in ("p1/n1", "p1/n2", "p1/n3", "p2/n1") for direction in ("to-node", "from-node")
+    ]
+
+
+@pytest.mark.spark
+def test_a_multicast_is_measured_at_each_receiver(two: Rows) -> None:
+    assert (two["p1/n3", "to-node"]["frames"], two["p1/n3", "to-node"]["delay_p50_ms"]) == (COUNT, 0.05)
+    assert (two["p1/n2", "to-node"]["frames"], two["p1/n2", "to-node"]["loss_ratio"]) == (COUNT, pytest.approx(0.1))
+
+
+@pytest.mark.spark
+def test_copies_are_counted_once_as_arrived(two: Rows) -> None:
+    assert two["p1/n2", "to-node"]["duplicate_ratio"] == pytest.approx(0.2)
+    assert two["p1/n2", "to-node"]["extra_copies"] == COUNT // 5
+    assert two["p1/n3", "to-node"]["extra_copies"] == 0
+
+
+@pytest.mark.spark
+def test_a_unicast_is_offered_to_its_address_alone(two: Rows) -> None:
+    assert (two["p1/n1", "to-node"]["frames"], two["p1/n1", "to-node"]["loss_ratio"]) == (COUNT, 0.0)
+    assert two["p1/n1", "to-node"]["delay_p50_ms"] == 0.09
+
+
+@pytest.mark.spark
+def test_what_comes_over_a_link_is_measured_without_what_the_link_is_asked_to_add(two: Rows) -> None:
+    far = two["p2/n1", "to-node"]
+
+    assert far["frames"] == 2 * COUNT
+    assert far["delay_p50_ms"] == pytest.approx(0.09, abs=0.011)
+    assert far["reason"] == "measured together with p1--p2 there"
+
+
+@pytest.mark.spark
+def test_a_sender_is_measured_by_neighbours(two: Rows) -> None:
+    # n1's multicasts at one clear neighbour, n2's unicasts to n1; those over the link only where nothing else is.
+    assert two["p1/n1", "from-node"]["frames"] == COUNT
+    assert two["p1/n2", "from-node"]["delay_p50_ms"] == 0.09
+
+
+@pytest.mark.spark
+def test_who_sent_nothing_is_unknown(two: Rows) -> None:
+    row = two["p1/n3", "from-node"]
+
+    assert (row["frames"], row["verdict"]) == (0, "unknown")
+    assert row["delay_p50_ms"] is None
+
+
+def test_the_references_of_a_sender_are_those_with_the_least_else_on_the_way() -> None:
+    run = MadeRun(TWO)
+    network = build(run.topology, {"p1/n2": {"to-node": Impairment(delay_ns=5)}}, ())
+    chosen = accuracy.references(network, first_ns=0, last_ns=100)
+
+    assert [(s, r) for s, r in chosen if s == N1] == [(N1, N3), (N1, N2)]
+    assert [r for s, r in chosen if s == N3] == [N1, N2]
+
+
+def test_a_receiver_that_is_clear_for_longer_is_preferred() -> None:
+    run = MadeRun(TWO)
+    slow = Impairment(delay_ns=5)
+    change = {"kind": "impair", "direction": "to-node", "effective_ns": 80, "until_id": None}
+    late = Strike(id=0, targets=("p1/n2",), asked={"p1/n2": slow}, issued_ns=80, **change)  # type: ignore[arg-type]
+    network = build(run.topology, {"p1/n3": {"to-node": slow}}, (late,))
+
+    assert accuracy.references(network, first_ns=0, last_ns=100)[0] == (N1, N2)
