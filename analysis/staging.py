@@ -48,9 +48,9 @@ def replace_tables(directory: Path) -> Iterator[Staging]:
 
     Raises AnalysisError when the directory cannot be written.
     """
-    fresh = directory / f".tables.{os.getpid()}"
+    fresh = directory / f"{_PREFIX}{os.getpid()}"
     try:
-        shutil.rmtree(fresh, ignore_errors=True)
+        _sweep(directory)
         fresh.mkdir()
     except OSError as error:
         raise AnalysisError(f"{directory}: tables cannot be written there ({error.strerror})") from error
@@ -59,6 +59,17 @@ def replace_tables(directory: Path) -> Iterator[Staging]:
         _swap(fresh, directory / "tables")
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+_PREFIX = ".tables."
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what an analysis left that was killed: its process is no more."""
+    for left in directory.glob(f"{_PREFIX}*"):
+        owner = left.name.removeprefix(_PREFIX).partition(".")[0]
+        if owner == str(os.getpid()) or not Path("/proc", owner).exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _swap(fresh: Path, place: Path) -> None:

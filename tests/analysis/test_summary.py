@@ -7,6 +7,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +86,7 @@ def lossy(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
     run.manifest["counters"] = [{"node": "p1/n2", "direction": "to-node", **counters}]
     path = run.write(tmp_path_factory.mktemp("lossy") / "run")
     summary = analyze(path, spark=spark, on_progress=say)
-    assert said[:2] == ["looking through the capture", f"reading {summary['capture']['frames']:,} frames"]
+    assert said[-3:-1] == ["looking through the capture", f"reading {summary['capture']['frames']:,} frames"]
     return path, truth, run, summary
 
 
@@ -410,3 +415,38 @@ def test_what_cannot_be_analysed_leaves_everything_as_it_was(spark: SparkSession
     after = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     assert {file.name for file in before if before[file] != after.get(file)} == {"capture.pcapng"}
     assert set(after) == set(before)
+
+
+def test_what_a_killed_analysis_left_is_swept_away(tmp_path: Path) -> None:
+    path = MadeRun().write(tmp_path / "run")
+    (path / ".tables.999999999").mkdir()
+    (path / ".tables.999999999" / "frames.parts").write_text("half a table")
+    analyze(path, on_progress=say)
+
+    assert not list(path.glob(".*"))
+
+
+def test_an_interrupt_ends_the_analysis_at_once_and_leaves_everything_as_it_was(lossy: Lossy, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(lossy[0], path)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    script = f"""
+        from pathlib import Path
+        from analysis.summary import analyze
+        try:
+            analyze(Path({str(path)!r}), on_progress=lambda text: print(text, flush=True))
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "judging" not in process.stdout.readline():
+            pass
+        time.sleep(0.5)  # into the middle of the queries, wherever that is
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=3)
+
+    assert (process.returncode, out) == (0, "stopped\n"), err
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    assert not list(path.glob(".*"))
