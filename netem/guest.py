@@ -44,7 +44,16 @@ _CONSOLE = GUEST_MEMORY / ".uml" / _NAME / "mconsole"
 _BOOT_TIMEOUT_S = 30.0
 _REQUEST_TIMEOUT_S = 30.0
 _SHOWN_LINES = 8
-_METRONOME = "import os, sys, time\nwhile True: os.kill(int(sys.argv[1]), 29); time.sleep(0.001)"
+_METRONOME = """
+import os, sys, time
+guest = int(sys.argv[1])
+try:
+    while True:
+        os.kill(guest, 29)
+        time.sleep(0.001)
+except ProcessLookupError:
+    sys.exit()
+"""
 """Pokes the guest with SIGIO every millisecond. The host's tun driver sends SIGIO before it marks the tap readable, so
 a guest that is quick to look finds nothing, and the frame waits until anything else pokes it: measured, 1 lone frame in
 20,000 waited for the next one, however long that took. Costs 3 % of a processor, and as much in the guest.
