@@ -14,6 +14,7 @@ from netem.runtimes.base import Runtime
 from netem.runtimes.docker import DockerRuntime
 from netem.runtimes.netns import NetnsRuntime
 from testbed.spec import World
+from topologies.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +28,10 @@ class WorldChoice:
 def pick(wish: World) -> WorldChoice:
     """`auto` takes Docker when a daemon answers, else network namespaces.
 
-    Raises FabricError when Docker was asked for and no daemon answers.
+    Raises FabricError when Docker was asked for and no daemon answers, InputError for a world that cannot run yet.
     """
+    if wish is World.SIM:
+        raise InputError("the simulated world cannot run experiments yet; take world netns or docker")
     if wish is World.NETNS:
         return WorldChoice(world=World.NETNS, why="asked for")
     try:
