@@ -265,6 +265,8 @@ class Driver:
         if stamp is None:
             return False
         self._trace_identity(Event.SUBMIT, stamp, value=len(application.queue[-1].payload))
+        # On the wire before the message is: a crash in between must not leave a message that nobody submitted.
+        self._recorder.flush()
         self._note_lag()
         self._offer_queue()
         if len(application.queue) == 1:
