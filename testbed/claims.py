@@ -12,7 +12,7 @@ from testbed import spec, store
 from testbed.console import Console
 from testbed.run import Wishes, apply_wishes
 from testbed.spec import Claim, Experiment
-from testbed.sweep import Point, run_point, variants
+from testbed.sweep import Point, run_points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def run_claims(paper: str | None, console: Console, *, wishes: Wishes) -> list[R
     """
     rows: list[Row] = []
     for experiment in _experiments(paper):
-        points = _points(apply_wishes(experiment, wishes), wishes, console)
+        points = list(run_points(apply_wishes(experiment, wishes), wishes, console, store.stamp()))
         for claim in _claims(experiment, paper):
             rows.append(_judged(experiment, claim, points))
             console.done("claim", f"{claim.id}: {rows[-1].verdict}")
@@ -63,14 +63,6 @@ def _experiments(paper: str | None) -> Iterator[Experiment]:
 
 def _claims(experiment: Experiment, paper: str | None) -> list[Claim]:
     return [claim for claim in experiment.claims if paper is None or claim.paper == paper]
-
-
-def _points(experiment: Experiment, wishes: Wishes, console: Console) -> list[Point]:
-    stamp = store.stamp()
-    return [
-        run_point(variant, wishes, console, name=f"{variant.seed}-{stamp}-{position}")
-        for position, variant in enumerate(variants(experiment, wishes))
-    ]
 
 
 def _judged(experiment: Experiment, claim: Claim, points: list[Point]) -> Row:

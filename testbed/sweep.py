@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,22 +54,21 @@ def run_sweep(name: str, console: Console, on_point: Callable[[Point], None], *,
     console.title(f"orderbed sweep {experiment.name}", experiment.question)
     points: list[Point] = []
     stamp = store.stamp()
-    for position, variant in enumerate(variants(experiment, wishes)):
-        point = run_point(variant, wishes, console, name=f"{variant.seed}-{stamp}-{position}")
+    for point in run_points(experiment, wishes, console, stamp):
         points.append(point)
         on_point(point)
         store.write_json(wishes.runs / experiment.name / f"sweep-{stamp}.json", [one.as_dict() for one in points])
     return points
 
 
-def variants(experiment: Experiment, wishes: Wishes) -> list[Experiment]:
-    """Every combination, with the wishes of the command line put in again on top."""
-    return [apply_wishes(one, wishes) for one in expand_sweep(experiment, protocols=PROTOCOLS)]
+def run_points(experiment: Experiment, wishes: Wishes, console: Console, stamp: str) -> Iterator[Point]:
+    """Run every combination, in file order; the experiment itself without a sweep.
 
-
-def run_point(variant: Experiment, wishes: Wishes, console: Console, *, name: str) -> Point:
-    """Run one variant and keep its results."""
-    console.title(", ".join(f"{key} = {value}" for key, value in variant.variant.items()))
-    outcome = perform(variant, wishes.named(name), console)
-    assert outcome.summary is not None, "a point of a sweep is always analysed"
-    return Point(variant=dict(variant.variant), directory=outcome.directory, summary=outcome.summary)
+    The wishes of the command line are put in again on top of what the sweep sets.
+    """
+    for position, expanded in enumerate(expand_sweep(experiment, protocols=PROTOCOLS)):
+        variant = apply_wishes(expanded, wishes)
+        console.title(", ".join(f"{key} = {value}" for key, value in variant.variant.items()))
+        outcome = perform(variant, wishes.named(f"{variant.seed}-{stamp}-{position}"), console)
+        assert outcome.summary is not None, "a point of a sweep is always analysed"
+        yield Point(variant=dict(variant.variant), directory=outcome.directory, summary=outcome.summary)

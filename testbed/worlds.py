@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 
 from netem.bed import Bed
 from netem.daemon import connect
 from netem.errors import FabricError
-from netem.image import ensure_image
 from netem.runtimes.base import Runtime
 from netem.runtimes.docker import DockerRuntime
 from netem.runtimes.netns import NetnsRuntime
@@ -47,6 +45,4 @@ def open_runtime(choice: WorldChoice, bed: Bed, run_id: str, on_progress: Callab
     """The runtime of the chosen world, on `bed`. A Docker world makes its image first when it is missing."""
     if choice.world is World.NETNS:
         return NetnsRuntime(bed)
-    with closing(connect()) as client:
-        image = ensure_image(client, on_progress)
-    return DockerRuntime(bed, run_id=run_id, image=image)
+    return DockerRuntime(bed, run_id=run_id, on_progress=on_progress)
