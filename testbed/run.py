@@ -85,7 +85,6 @@ def perform(experiment: Experiment, wishes: Wishes, console: Console) -> Outcome
         from analysis.session import require_java
 
         require_java()
-    PROTOCOLS[experiment.protocol.name].check(experiment.protocol.parameters, members=len(experiment.topology))
     store.require_space(wishes.runs, needed_bytes(experiment))
     world = pick(experiment.world)
     directory = store.create(wishes.runs, experiment.name, experiment.seed, name=wishes.name)
