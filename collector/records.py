@@ -30,6 +30,7 @@ from node.trace import (
     DropReason,
     Event,
     Level,
+    Notice,
 )
 from node.wire import ENVELOPE, LOCAL_KINDS, MESSAGE, WORD_SIZE, Field, Flag, Kind
 from node.wire import MAGIC as PROTOCOL_MAGIC
@@ -67,6 +68,7 @@ __all__ = [
     "Frames",
     "Kind",
     "Level",
+    "Notice",
     "PortDirection",
     "dtype_of",
 ]

@@ -121,6 +121,11 @@ class Core(ABC):
         return 0
 
     @property
+    def phase(self) -> str:
+        """Where the core stands, in one word of its own, for those who ask which phases a fault has met."""
+        return ""
+
+    @property
     @abstractmethod
     def can_submit(self) -> bool:
         """Whether a submission to everybody would be taken now."""

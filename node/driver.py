@@ -327,7 +327,7 @@ class Driver:
             incarnation=message.incarnation,
             extra=message.flags,
             number=message.seq,
-            value=len(message.words),
+            value=self._transmission + 1,
         )
 
     def _deliver(self, effect: Deliver) -> None:

@@ -85,8 +85,8 @@ class Undo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Something worth knowing; it obliges nobody. A `code` that is a DropReason says that a message of `member` was
-    refused (`value`: its payload bytes); any other is a code of the core, whose high half-byte is that of the core's
-    kinds.
+    refused (`value`: its payload bytes); one that is a Notice (node.trace) has one meaning for all protocols; any other
+    is a code of the core, whose high half-byte is that of the core's kinds.
     """
 
     code: int

@@ -40,6 +40,10 @@ class Stack(Core):
         return self._lower.held + self._upper.held + len(self._waiting)
 
     @property
+    def phase(self) -> str:
+        return "/".join(phase for phase in (self._lower.phase, self._upper.phase) if phase)
+
+    @property
     def can_submit(self) -> bool:
         return not self._waiting and self._upper.can_submit and self._lower.can_submit
 

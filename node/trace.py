@@ -30,6 +30,7 @@ __all__ = [
     "DropReason",
     "Event",
     "Level",
+    "Notice",
     "Record",
     "Stamp",
     "TraceHeader",
@@ -90,7 +91,8 @@ class Event(enum.IntEnum):
     SUBMIT = 2
     """The application asked to send message (origin, incarnation, number); `value`: payload bytes."""
     SEND = 3
-    """The core handed a message to the network; `detail`: Kind, `extra`: Flag bits, `number`: seq, `value`: words."""
+    """The core handed a message to the network; `detail`: Kind, `extra`: Flag bits, `number`: seq, `value`: the
+    transmission number of its first datagram."""
     DELIVER = 4
     """A message went to the application; `detail`: Level, `value`: 1-based position in this member's sequence."""
     UNDO = 5
@@ -107,6 +109,33 @@ class Event(enum.IntEnum):
     """Something a core wants known; `detail`: a code of that core, `value`: its number."""
     BEHIND = 11
     """The workload fell behind its schedule; `value`: lag in ns."""
+    RECEIVE = 12
+    """The core was given a datagram of another member; origin, incarnation: who transmitted it, `number`: its
+    transmission number, `detail`: Kind. Only for protocols whose properties need it (`ProtocolEntry.traces_receipts`).
+    """
+
+
+class Notice(enum.IntEnum):
+    """Codes of REPORT records with one meaning for every protocol; codes below 0xF0 belong to one core each.
+
+    A core gives them as the code of a Report effect; its `member` becomes `extra`, its `value` becomes `value`.
+    """
+
+    LEFT = 0xF1
+    """Mutual exclusion: the critical section that was entered with the last DELIVER was left; `value`: how many times
+    this member has left one, this time included."""
+    CLOCK = 0xF2
+    """Physical clocks: what the synchronised clock shows now, after an adjustment or at a sample, in ns."""
+    TIMESTAMP = 0xF3
+    """Logical clocks: the clock after an event; `member` 1: the event was a send or receipt, 0: a local one."""
+    ACCEPTED = 0xF4
+    """Stages of one message, before its DELIVER: this member has taken it in. `member`: its origin, `value`: seq."""
+    PREACKNOWLEDGED = 0xF5
+    """This member knows that every member has accepted it. `member`: its origin, `value`: seq."""
+    ACKNOWLEDGED = 0xF6
+    """This member knows that every member has pre-acknowledged it: it is delivered now. Fields as before."""
+    RESIDENT = 0xF7
+    """A new maximum of messages in this member's buffers; `value`: how many."""
 
 
 class Level(enum.IntEnum):

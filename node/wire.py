@@ -83,6 +83,16 @@ class Kind(enum.IntEnum):
     SEQUENCER_NUMBER = 0x21
     SEQUENCER_DATA = 0x22
     SEQUENCER_ORDER = 0x23
+    CO_DATA = 0x30
+    CO_RET = 0x31
+    CO_STATE = 0x32
+    CBCAST_DATA = 0x40
+    LAMPORT_DATA = 0x50
+    LAMPORT_NULL = 0x51
+    MUTEX_REQUEST = 0x60
+    MUTEX_ACKNOWLEDGE = 0x61
+    MUTEX_RELEASE = 0x62
+    CLOCKS_TIME = 0x70
 
 
 class Flag(enum.IntFlag):

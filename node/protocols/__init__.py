@@ -16,6 +16,7 @@ from node.stack import Stack
 from node.wire import LOCAL_KINDS, Kind
 
 FIFO_PROMISES = ("validity", "agreement", "integrity", "fifo")
+CRASHES = frozenset({"crash", "restart"})
 TOTAL_ORDER_PROMISES = (*FIFO_PROMISES, "causal", "total_order")
 
 
@@ -37,6 +38,11 @@ class ProtocolEntry:
     promises: tuple[str, ...]
     kinds: tuple[Kind, ...]
     make: Callable[[Membership, Any, Random], Core]
+    tolerates: frozenset[str] = frozenset()
+    """Faults of nodes through which the promises hold, of "crash" and "restart". Loss, duplication, reordering,
+    corruption, overrun, and pauses and cuts that heal, every protocol must tolerate."""
+    traces_receipts: bool = False
+    """Whether hosts write RECEIVE records: a property of this protocol needs them."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -73,6 +79,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             promises=FIFO_PROMISES,
             kinds=RELIABLE_KINDS,
             make=_reliable,
+            tolerates=CRASHES,
         ),
         ProtocolEntry(
             name="sequencer",
@@ -80,6 +87,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             promises=TOTAL_ORDER_PROMISES,
             kinds=SEQUENCER_KINDS,
             make=_sequencer,
+            tolerates=CRASHES,
         ),
     )
 }

@@ -151,7 +151,7 @@ class ReliableParameters:
         )
 
 
-class Phase(enum.Enum):
+class Phase(enum.StrEnum):
     """Where this incarnation stands."""
 
     JOINING = "joining"

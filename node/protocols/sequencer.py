@@ -65,7 +65,7 @@ class SequencerParameters:
         require(1 <= self.outstanding <= 65536, f"outstanding must lie between 1 and 65536, not {self.outstanding}")
 
 
-class Phase(enum.Enum):
+class Phase(enum.StrEnum):
     """JOINING until we know from which number on we deliver; STOPPED when the server is gone."""
 
     JOINING = "joining"
