@@ -1,9 +1,10 @@
 """Conditions and formulas over the results of a run: `latency.p99_ms <= 80`, `max(latency.by_member.p99_ms) / 2`.
 
 A small part of Python's syntax, evaluated by this file and nothing else: names with dots and [index], numbers, texts,
-comparisons (also chained), and, or, not, + - * / **, and the functions abs, min, max, len and sum. A dot on a list
-takes the field of each item. Whoever wrote the text may be an enemy: length and nesting are bounded, and it can neither
-call nor reach anything but the results.
+comparisons (also chained), and, or, not, + - * / **, and the functions abs, min, max, len, sum, mean, slope and
+r_squared (of the straight line through two lists, least squares). A dot on a list takes the field of each item;
+arithmetic on lists works item by item. Whoever wrote the text may be an enemy: length and nesting are bounded, and it
+can neither call nor reach anything but the results.
 
 What cannot be told is never an answer: a name that is missing, a value that was not measured (null) or a comparison of
 different kinds gives an Unknown with its reason. `and` and `or` pass it on only where it matters: false and unknown is
@@ -15,6 +16,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +31,8 @@ MAX_TEXT = 500
 MAX_DEPTH = 64
 """Nested operations: what recursion over the tree can bear anywhere."""
 
-ALLOWED = "names, numbers, texts, comparisons, and, or, not, + - * / **, abs, min, max, len, sum"
+FUNCTIONS = "abs, min, max, len, sum, mean, slope, r_squared"
+ALLOWED = f"names, numbers, texts, comparisons, and, or, not, + - * / **, {FUNCTIONS}"
 
 
 class ExpressionError(ValueError):
@@ -142,7 +145,7 @@ def _check(tree: ast.expr) -> None:
         if isinstance(node, ast.Constant) and not isinstance(node.value, bool | int | float | str):
             raise ExpressionError(f"{_written(node)} is not taken in an expression (allowed: {ALLOWED})")
         if isinstance(node, ast.Call) and not _is_known_call(node):
-            raise ExpressionError(f"only abs, min, max, len and sum can be called, not {_written(node)}")
+            raise ExpressionError(f"only {FUNCTIONS} can be called, not {_written(node)}")
 
 
 def _check_depth(tree: ast.expr) -> None:
@@ -277,11 +280,23 @@ def _unary(op: ast.unaryop, operand: ast.expr, results: Mapping[str, Any]) -> An
 
 
 def _computed(op: ast.operator, left: Any, right: Any) -> Any:
+    """Item by item when a side is a list."""
+    lists = [side for side in (left, right) if isinstance(side, list | tuple)]
+    if lists:
+        count = len(lists[0])
+        if any(len(one) != count for one in lists):
+            _unknown(f"lists of {' and '.join(str(len(one)) for one in lists)} items cannot be computed item by item")
+        pairs = zip(_spread(left, count), _spread(right, count), strict=True)
+        return [_computed(op, one, other) for one, other in pairs]
     sign, compute = _ARITHMETIC[type(op)]
     try:
         return compute(_number(left), _number(right))
     except (ArithmeticError, ValueError):
         _unknown(f"{shown(left)} {sign} {shown(right)} has no value")
+
+
+def _spread(side: Any, count: int) -> Sequence[Any]:
+    return side if isinstance(side, list | tuple) else [side] * count
 
 
 def _number(value: Any) -> int | float:
@@ -299,9 +314,9 @@ def _is_missing(value: Any) -> bool:
 
 def _called(name: str, arguments: list[Any]) -> Any:
     if name == "abs":
-        if len(arguments) != 1:
-            _unknown("abs takes one number")
-        return abs(_number(arguments[0]))
+        return _absolute(arguments)
+    if name in _OF_TWO_LISTS:
+        return _line(name, arguments)
     given = arguments[0] if len(arguments) == 1 else arguments
     if not isinstance(given, Sequence | Mapping) or (name != "len" and isinstance(given, str | Mapping)):
         _unknown(f"{name} takes a list, not {shown(given)}")
@@ -313,4 +328,39 @@ def _called(name: str, arguments: list[Any]) -> Any:
     return _FUNCTIONS[name](numbers)
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"abs": abs, "min": min, "max": max, "len": len, "sum": sum}
+def _absolute(arguments: list[Any]) -> Any:
+    if len(arguments) != 1:
+        _unknown("abs takes one number or one list")
+    given = arguments[0]
+    return [abs(_number(value)) for value in given] if isinstance(given, list | tuple) else abs(_number(given))
+
+
+def _line(name: str, arguments: list[Any]) -> float:
+    """Of the straight line through the points (x, y), least squares."""
+    if len(arguments) != 2 or not all(isinstance(one, list | tuple) for one in arguments):
+        _unknown(f"{name} takes two lists, of x and of y")
+    xs, ys = ([float(_number(value)) for value in one] for one in arguments)
+    try:
+        return _OF_TWO_LISTS[name](xs, ys)
+    except statistics.StatisticsError as error:
+        _unknown(f"{name} has no value: {error}")
+
+
+def _slope(xs: list[float], ys: list[float]) -> float:
+    return statistics.linear_regression(xs, ys).slope
+
+
+def _r_squared(xs: list[float], ys: list[float]) -> float:
+    return statistics.correlation(xs, ys) ** 2
+
+
+_OF_TWO_LISTS: Mapping[str, Callable[[list[float], list[float]], float]] = {"slope": _slope, "r_squared": _r_squared}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "len": len,
+    "sum": sum,
+    "mean": statistics.fmean,
+    **_OF_TWO_LISTS,
+}
