@@ -94,8 +94,9 @@ def parse(line: str) -> NodeConfig:
 
 
 def _workload(block: _Reader) -> Workload:
+    kind = WorkloadKind(block.choice("kind", tuple(kind.value for kind in WorkloadKind)))
     return Workload(
-        kind=WorkloadKind(block.choice("kind", tuple(kind.value for kind in WorkloadKind))),
+        kind=kind,
         rate_per_s=block.number("rate_per_s"),
         size_bytes=block.integer("size_bytes", STAMP_SIZE, MAX_PAYLOAD_BYTES),
         stop_after_ns=block.integer("stop_after_ns", 0, 2**63 - 1),
@@ -103,6 +104,7 @@ def _workload(block: _Reader) -> Workload:
             RateChange(after_ns=one.integer("after_ns", 0, 2**62), rate_per_s=one.number("rate_per_s"))
             for one in block.blocks("events")
         ),
+        instants_ns=block.integers("instants_ns", 0, 2**62) if kind is WorkloadKind.SCHEDULED else (),
     )
 
 
@@ -120,6 +122,13 @@ class _Reader:
         good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
         require(good, f"{self._where}: {key} must be a whole number from {low} to {high}")
         return int(value)
+
+    def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
+        value = self._get(key)
+        require(isinstance(value, list), f"{self._where}: {key} must be a list")
+        good = all(isinstance(one, int) and not isinstance(one, bool) and low <= one <= high for one in value)
+        require(good, f"{self._where}: {key} must hold whole numbers from {low} to {high}")
+        return tuple(value)
 
     def number(self, key: str) -> float:
         value = self._get(key)

@@ -18,10 +18,13 @@ FOREVER_NS = 2**63 - 1
 
 
 class WorkloadKind(enum.Enum):
-    """PERIODIC and POISSON follow a rate; SATURATING sends whenever the protocol takes more; SILENT never does."""
+    """PERIODIC and POISSON follow a rate; SCHEDULED names each instant; SATURATING sends whenever the protocol takes
+    more; SILENT never does.
+    """
 
     PERIODIC = "periodic"
     POISSON = "poisson"
+    SCHEDULED = "scheduled"
     SATURATING = "saturating"
     SILENT = "silent"
 
@@ -36,13 +39,17 @@ class RateChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """`size_bytes` is the whole payload, stamp included. The load ends `stop_after_ns` after its start."""
+    """`size_bytes` is the whole payload, stamp included. The load ends `stop_after_ns` after its start.
+
+    `instants_ns` are the instants of SCHEDULED, counted from the start of the load; one that stands twice sends twice.
+    """
 
     kind: WorkloadKind
     rate_per_s: float = 0.0
     size_bytes: int = 64
     stop_after_ns: int = FOREVER_NS
     events: tuple[RateChange, ...] = ()
+    instants_ns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         rates = [self.rate_per_s, *(event.rate_per_s for event in self.events)]
@@ -51,6 +58,10 @@ class Workload:
         times = [event.after_ns for event in self.events]
         if times != sorted(times):
             raise LocalError("rate changes must come in the order of their times")
+        if list(self.instants_ns) != sorted(self.instants_ns):
+            raise LocalError("scheduled instants must come in order")
+        if self.instants_ns and self.kind is not WorkloadKind.SCHEDULED:
+            raise LocalError(f"a {self.kind.value} workload has no scheduled instants")
 
 
 def due_times_ns(workload: Workload, rng: Random) -> Iterator[int]:
@@ -60,6 +71,9 @@ def due_times_ns(workload: Workload, rng: Random) -> Iterator[int]:
     arrivals changes nothing but the rate (they have no memory). A rate of 0 is silence until the next change. Periodic
     senders start at a random point of their first period: otherwise all of a group would send in lock-step.
     """
+    if workload.kind is WorkloadKind.SCHEDULED:
+        yield from (at_ns for at_ns in workload.instants_ns if at_ns < workload.stop_after_ns)
+        return
     if workload.kind not in (WorkloadKind.PERIODIC, WorkloadKind.POISSON):
         return
     changes = [RateChange(after_ns=0, rate_per_s=workload.rate_per_s), *workload.events]

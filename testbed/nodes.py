@@ -50,7 +50,9 @@ def _members(topology: Topology) -> list[dict[str, Any]]:
 
 
 def _workload(workload: Workload | None, duration_ns: int, elapsed_ns: int) -> dict[str, Any]:
-    """The workload from `elapsed_ns` on: rate changes that have passed are folded into the starting rate."""
+    """The workload from `elapsed_ns` on: rate changes that have passed are folded into the starting rate, instants that
+    have passed are left out.
+    """
     if workload is None:
         return {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
     rate_per_s = workload.rate_per_s
@@ -66,4 +68,5 @@ def _workload(workload: Workload | None, duration_ns: int, elapsed_ns: int) -> d
         "size_bytes": workload.size_bytes,
         "stop_after_ns": max(0, duration_ns - elapsed_ns),
         "events": events,
+        "instants_ns": [at_ns - elapsed_ns for at_ns in workload.instants_ns if at_ns >= elapsed_ns],
     }

@@ -159,6 +159,10 @@ def _workload(block: RawWorkload, duration_ns: int, document: Document, at: KeyP
         raise document.error(at, f"a {kind.value} workload needs a rate, such as 50 /s")
     if not has_rate and (block.rate is not None or block.events):
         raise document.error(at, f"a {kind.value} workload has no rate; leave out rate and events")
+    if kind is WorkloadKind.SCHEDULED and not block.at:
+        raise document.error(at, "a scheduled workload needs its instants, such as at: [1 ms, 2.5 ms]")
+    if kind is not WorkloadKind.SCHEDULED and block.at:
+        raise document.error((*at, "at"), f"a {kind.value} workload has no instants; leave out at")
     if kind is not WorkloadKind.SILENT and block.size is None:
         raise document.error(at, f"a {kind.value} workload needs a size, such as 512 B")
     fastest = max([block.rate or 0.0, *(event.rate for event in block.events)])
@@ -173,6 +177,7 @@ def _workload(block: RawWorkload, duration_ns: int, document: Document, at: KeyP
         rate_per_s=block.rate or 0.0,
         size_bytes=size_bytes,
         events=_rate_changes(block, duration_ns, document, at),
+        instants_ns=_instants(block, duration_ns, document, (*at, "at")),
     )
 
 
@@ -185,6 +190,15 @@ def _rate_changes(block: RawWorkload, duration_ns: int, document: Document, at: 
         late = f"{format_duration(events[-1].at_ns)} lies after the end of the workload"
         raise document.error((*at, "events"), f"{late} at {format_duration(duration_ns)}")
     return events
+
+
+def _instants(block: RawWorkload, duration_ns: int, document: Document, at: KeyPath) -> tuple[int, ...]:
+    if list(block.at) != sorted(block.at):
+        raise document.error(at, "expected instants in order")
+    if block.at and block.at[-1] >= duration_ns:
+        late = f"{format_duration(block.at[-1])} does not lie before the end of the workload"
+        raise document.error(at, f"{late} at {format_duration(duration_ns)}")
+    return tuple(block.at)
 
 
 def _selected(topology: Topology, selectors: Sequence[str], document: Document, at: KeyPath) -> list[NodeName]:

@@ -39,6 +39,7 @@ class WorkloadKind(enum.Enum):
 
     PERIODIC = "periodic"
     POISSON = "poisson"
+    SCHEDULED = "scheduled"
     SATURATING = "saturating"
     SILENT = "silent"
 
@@ -142,8 +143,9 @@ class RawRateChange(RawBlock):
 class RawWorkload(RawBlock):
     """What some nodes' applications send."""
 
-    kind: choice(WorkloadKind) = Field(description="periodic, poisson, saturating or silent")  # type: ignore[valid-type]
+    kind: choice(WorkloadKind) = Field(description="periodic, poisson, scheduled, saturating or silent")  # type: ignore[valid-type]
     rate: EventRate | None = Field(None, description="messages per second and sender, such as 50 /s")
+    at: Annotated[list[Duration], OneOrMany()] = Field([], description="scheduled: when each sender sends, in order")
     size: Size | None = Field(None, description="payload of a message, such as 512 B")
     senders: Selectors = Field(["*"], description="the nodes that send, by selector, such as p1/*")
     events: Annotated[list[RawRateChange], OneOrMany()] = Field([], description="changes of the rate")

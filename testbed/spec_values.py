@@ -32,12 +32,16 @@ class RateChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What one node's application sends. `size_bytes` is the payload of a message; without meaning when silent."""
+    """What one node's application sends. `size_bytes` is the payload of a message; without meaning when silent.
+
+    `instants_ns` are a scheduled workload's, ascending, counted from the start of the workload.
+    """
 
     kind: WorkloadKind
     rate_per_s: float
     size_bytes: int
     events: tuple[RateChange, ...] = ()
+    instants_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,7 +111,16 @@ def test_kinds_without_a_schedule_have_none(kind: WorkloadKind) -> None:
     assert times(Workload(kind=kind, rate_per_s=5.0)) == []
 
 
+def test_scheduled_instants_are_taken_as_they_are_up_to_the_end_of_the_load() -> None:
+    workload = Workload(kind=WorkloadKind.SCHEDULED, instants_ns=(0, 3, 3, 7, 9), stop_after_ns=9)
+    assert times(workload) == [0, 3, 3, 7]
+
+
 def test_a_workload_that_cannot_be_is_refused() -> None:
+    with pytest.raises(LocalError, match="instants must come in order"):
+        Workload(kind=WorkloadKind.SCHEDULED, instants_ns=(2, 1))
+    with pytest.raises(LocalError, match="a poisson workload has no scheduled instants"):
+        Workload(kind=WorkloadKind.POISSON, rate_per_s=1.0, instants_ns=(1,))
     with pytest.raises(LocalError, match="negative"):
         Workload(kind=WorkloadKind.POISSON, rate_per_s=-1.0)
     with pytest.raises(LocalError, match="order"):

@@ -72,6 +72,15 @@ def test_without_multicast_and_trace() -> None:
     assert parse(changed("trace", None)).trace is None
 
 
+def test_a_scheduled_workload_has_its_instants() -> None:
+    block = {"kind": "scheduled", "rate_per_s": 0, "size_bytes": 8, "stop_after_ns": 9, "events": []}
+    config = parse(changed("workload", {**block, "instants_ns": [0, 5, 5]}))
+    assert config.workload.instants_ns == (0, 5, 5)
+    for wrong, sentence in (([5, 0], "in order"), ([True], "whole numbers"), (5, "instants_ns must be a list")):
+        with pytest.raises(LocalError, match=sentence):
+            parse(changed("workload", {**block, "instants_ns": wrong}))
+
+
 @pytest.mark.parametrize(
     ("path", "value", "sentence"),
     [
@@ -88,7 +97,8 @@ def test_without_multicast_and_trace() -> None:
         ("dissemination", "broadcast", "dissemination must be one of multicast, unicast"),
         ("protocol.parameters", [], "protocol: parameters must be a JSON object"),
         ("clock.drift_ppm", "fast", "clock: drift_ppm must be a number"),
-        ("workload.kind", "bursty", "workload: kind must be one of periodic, poisson, saturating, silent"),
+        ("workload.kind", "bursty", "workload: kind must be one of periodic, poisson, scheduled, saturating, silent"),
+        ("workload.kind", "scheduled", "workload needs 'instants_ns'"),
         ("workload.size_bytes", 7, "workload: size_bytes must be a whole number from 8"),
         ("workload.rate_per_s", -1, "rate must not be negative"),
         ("workload.events.0.after_ns", -1, r"workload: events\[0\]: after_ns must be"),

@@ -237,7 +237,7 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (with_line("sequencer}", "reliable, parameters: {a: 3}}"), "x.yaml:4: protocol.parameters.a: "
          "reliable has no parameter 'a'; it has none"),
         (with_line("periodic", "peridic"),
-         "x.yaml:5: workload.kind: expected one of periodic, poisson, saturating, silent, "
+         "x.yaml:5: workload.kind: expected one of periodic, poisson, scheduled, saturating, silent, "
          "got 'peridic'; did you mean periodic?"),
         (with_line("rate: 50 /s, ", ""), "x.yaml:5: workload: a periodic workload needs a rate, such as 50 /s"),
         (with_line("rate: 50 /s", "rate: 50"),
@@ -250,6 +250,16 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (with_line("512 B", "7 B"), "x.yaml:5: workload.size: expected 8 B to 1.4 kB, got 7 B"),
         (with_line("periodic", "saturating"),
          "x.yaml:5: workload: a saturating workload has no rate; leave out rate and events"),
+        (with_line("periodic, rate: 50 /s", "scheduled"),
+         "x.yaml:5: workload: a scheduled workload needs its instants, such as at: [1 ms, 2.5 ms]"),
+        (with_line("periodic", "scheduled, at: 1 s"),
+         "x.yaml:5: workload: a scheduled workload has no rate; leave out rate and events"),
+        (with_line("512 B", "512 B, at: 1 s"),
+         "x.yaml:5: workload.at: a periodic workload has no instants; leave out at"),
+        (with_line("periodic, rate: 50 /s", "scheduled, at: [2 ms, 1 ms]"),
+         "x.yaml:5: workload.at: expected instants in order"),
+        (with_line("periodic, rate: 50 /s", "scheduled, at: 20 s"),
+         "x.yaml:5: workload.at: 20 s does not lie before the end of the workload at 20 s"),
         (with_line("512 B", "512 B, events: [{at: 9 s, rate: 1 /s}, {at: 9 s, rate: 2 /s}]"),
          "x.yaml:5: workload.events: "
          "expected rate changes in the order of their times, each time once"),
@@ -285,7 +295,7 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (BASE + "sweep: {seed: []}", "x.yaml:7: sweep.seed: expected at least one value"),
         (BASE + "sweep: {name: [a, b]}", "x.yaml:7: sweep.name: name cannot be swept"),
         (BASE + "sweep: {workload.rat: [50 /s]}", "x.yaml:7: workload.rat: unknown key; did you mean rate? "
-         "Allowed here: kind, rate, size, senders, events"),
+         "Allowed here: kind, rate, at, size, senders, events"),
         (BASE + "sweep:\n  workload.rate:\n    - 5 /s\n    - 50 ms", "x.yaml:10: workload.rate: "
          "expected an event rate such as '50 /s' (units: /s), got '50 ms'"),
         (BASE + "sweep: {duration.x: [1]}", "x.yaml:7: sweep.duration.x: there is no x in duration, which is '20 s'"),
