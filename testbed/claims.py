@@ -41,8 +41,8 @@ def list_claims(paper: str | None) -> list[Row]:
 def run_claims(paper: str | None, console: Console, *, wishes: Wishes) -> list[Row]:
     """Run every experiment that makes a claim (of `paper`) and judge its claims.
 
-    A claim's expressions see the summary of the run; of a sweep they see `runs`, the list of all summaries, each with
-    its `variant`.
+    A claim's expressions see the summary of the run and what it was `given` (testbed.given); of a sweep they see
+    `runs`, the list of all summaries, each with its `variant` and `given`.
     Raises InputError, FabricError, AnalysisError.
     """
     rows: list[Row] = []
@@ -79,8 +79,12 @@ def _judged(experiment: Experiment, claim: Claim, points: list[Point]) -> Row:
 
 def _results(experiment: Experiment, points: list[Point]) -> dict[str, Any]:
     if experiment.sweep:
-        return {"runs": [{"variant": point.variant, **point.summary} for point in points]}
-    return points[0].summary
+        return {"runs": [_result(point) for point in points]}
+    return _result(points[0])
+
+
+def _result(point: Point) -> dict[str, Any]:
+    return {"variant": point.variant, "given": point.given, **point.summary}
 
 
 def _row(experiment: Experiment, claim: Claim, *, ours: Any = None, verdict: str = "", reason: str = "") -> Row:

@@ -10,6 +10,7 @@ from typing import Any
 from node.protocols import PROTOCOLS
 from testbed import store
 from testbed.console import Console
+from testbed.given import given
 from testbed.run import Wishes, apply_wishes, load_experiment, perform
 from testbed.spec import Experiment, expand_sweep
 
@@ -24,9 +25,10 @@ HEADLINES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One run of a sweep: what was set, where it is, how it was judged."""
+    """One run of a sweep: what was set, all that it was given, where it is, how it was judged."""
 
     variant: dict[str, Any]
+    given: dict[str, Any]
     directory: Path
     summary: dict[str, Any]
 
@@ -71,4 +73,6 @@ def run_points(experiment: Experiment, wishes: Wishes, console: Console, stamp: 
         console.title(", ".join(f"{key} = {value}" for key, value in variant.variant.items()))
         outcome = perform(variant, wishes.named(f"{variant.seed}-{stamp}-{position}"), console)
         assert outcome.summary is not None, "a point of a sweep is always analysed"
-        yield Point(variant=dict(variant.variant), directory=outcome.directory, summary=outcome.summary)
+        yield Point(
+            variant=dict(variant.variant), given=given(variant), directory=outcome.directory, summary=outcome.summary
+        )

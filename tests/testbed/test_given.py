@@ -1,0 +1,57 @@
+"""What claims see of an experiment: numbers in base units, defaults filled in."""
+
+from __future__ import annotations
+
+from node.protocols import PROTOCOLS
+from testbed import spec
+from testbed.given import given
+
+TEXT = """
+name: small
+question: What is given?
+topology:
+  partitions:
+    p1: {nodes: 3}
+impairments:
+  "*": {to-node: {delay: 20 ms, jitter: 2 ms}}
+  p1/n3: {to-node: {delay: 30 ms, rate: 1 Mbit/s, queue: 20 frames}}
+protocol: {name: reliable, parameters: {window: 64}}
+workload: {kind: poisson, rate: 50 /s, size: 512 B, senders: [p1/n1, p1/n2]}
+clocks:
+  p1/n1: {offset: 3 ms, drift: -40 ppm}
+  p1/n2: {offset: -1 ms, drift: 20 ppm}
+duration: 2 s
+"""
+
+
+def test_numbers_in_base_units_with_defaults() -> None:
+    found = given(spec.loads(TEXT, protocols=PROTOCOLS))
+    parameters = found.pop("parameters")
+    assert found == {
+        "members": 3,
+        "protocol": "reliable",
+        "world": "auto",
+        "dissemination": "multicast",
+        "duration_ns": 2_000_000_000,
+        "rate_per_s": 100.0,
+        "size_bytes": 512,
+        "drift_ppm": 40.0,
+        "offset_ns": 4_000_000,
+        "delay_ns": 30_000_000,
+        "jitter_ns": 2_000_000,
+        "loss_ratio": 0.0,
+        "duplicate_ratio": 0.0,
+        "reorder_ratio": 0.0,
+        "corrupt_ratio": 0.0,
+        "rate_bps": 1_000_000,
+        "queue_frames": 20,
+    }
+    assert parameters["window"] == 64
+    assert parameters["suspect_after_ns"] == 10_000_000_000
+
+
+def test_every_shipped_experiment_says_what_it_was_given() -> None:
+    for name in spec.names():
+        found = given(spec.load(spec.find(name), protocols=PROTOCOLS))
+        assert found["members"] >= 2
+        assert found["parameters"]
