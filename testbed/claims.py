@@ -13,11 +13,12 @@ from testbed.console import Console
 from testbed.run import Wishes, apply_wishes
 from testbed.spec import Claim, Experiment
 from testbed.sweep import Point, run_points
+from topologies.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One claim of one experiment; `ours` and `verdict` are empty until it was run."""
+    """One claim of one experiment; `ours`, `verdict` and `world` are empty until it was run."""
 
     experiment: str
     id: str
@@ -28,53 +29,66 @@ class Row:
     ours: Any = None
     verdict: str = ""
     reason: str = ""
+    world: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def list_claims(paper: str | None) -> list[Row]:
-    """The claims of every shipped experiment, or of one paper."""
-    return [_row(experiment, claim) for experiment in _experiments(paper) for claim in _claims(experiment, paper)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which claims: of one paper, of one experiment; None is all."""
+
+    paper: str | None = None
+    experiment: str | None = None
 
 
-def run_claims(paper: str | None, console: Console, *, wishes: Wishes) -> list[Row]:
-    """Run every experiment that makes a claim (of `paper`) and judge its claims.
+def list_claims(selection: Selection) -> list[Row]:
+    """The claims of the shipped experiments."""
+    found = _experiments(selection)
+    return [_row(experiment, claim) for experiment in found for claim in _claims(experiment, selection)]
+
+
+def run_claims(selection: Selection, console: Console, *, wishes: Wishes) -> Iterator[Row]:
+    """Run every experiment that makes such a claim and judge its claims; each row comes as soon as it is known.
 
     A claim's expressions see the summary of the run and what it was `given` (testbed.given); of a sweep they see
     `runs`, the list of all summaries, each with its `variant` and `given`.
     Raises InputError, FabricError, AnalysisError.
     """
-    rows: list[Row] = []
-    for experiment in _experiments(paper):
+    for experiment in _experiments(selection):
         points = list(run_points(apply_wishes(experiment, wishes), wishes, console, store.stamp()))
-        for claim in _claims(experiment, paper):
-            rows.append(_judged(experiment, claim, points))
-            console.done("claim", f"{claim.id}: {rows[-1].verdict}")
-    return rows
+        for claim in _claims(experiment, selection):
+            row = _judged(experiment, claim, points)
+            console.done("claim", f"{claim.id}: {row.verdict}")
+            yield row
 
 
-def _experiments(paper: str | None) -> Iterator[Experiment]:
-    for name in spec.names():
+def _experiments(selection: Selection) -> Iterator[Experiment]:
+    """Raises InputError when an experiment is named that is none, or that makes no such claim."""
+    for name in spec.names() if selection.experiment is None else (selection.experiment,):
         experiment = spec.load(spec.find(name), protocols=PROTOCOLS)
-        if _claims(experiment, paper):
+        if _claims(experiment, selection):
             yield experiment
+        elif selection.experiment is not None:
+            raise InputError(f"{name} makes no claim" + (f" of paper {selection.paper}" if selection.paper else ""))
 
 
-def _claims(experiment: Experiment, paper: str | None) -> list[Claim]:
-    return [claim for claim in experiment.claims if paper is None or claim.paper == paper]
+def _claims(experiment: Experiment, selection: Selection) -> list[Claim]:
+    return [claim for claim in experiment.claims if selection.paper in (None, claim.paper)]
 
 
 def _judged(experiment: Experiment, claim: Claim, points: list[Point]) -> Row:
     """A run whose numbers must not be trusted bears nothing out and refutes nothing: the claim is `unknown`."""
-    for point in points:
-        doubts = store.read_manifest(point.directory)["invalid"]
-        if doubts:
-            return _row(experiment, claim, verdict="unknown", reason="; ".join(doubts))
+    manifests = [store.read_manifest(point.directory) for point in points]
+    world = str(manifests[0]["world"])
+    doubts = list(dict.fromkeys(doubt for manifest in manifests for doubt in manifest["invalid"]))
+    if doubts:
+        return _row(experiment, claim, verdict="unknown", reason="; ".join(doubts), world=world)
     ours, holds = claim.judge(_results(experiment, points))
     if isinstance(holds, Unknown):
-        return _row(experiment, claim, verdict="unknown", reason=holds.reason)
-    return _row(experiment, claim, ours=ours, verdict="pass" if holds else "fail")
+        return _row(experiment, claim, verdict="unknown", reason=holds.reason, world=world)
+    return _row(experiment, claim, ours=ours, verdict="pass" if holds else "fail", world=world)
 
 
 def _results(experiment: Experiment, points: list[Point]) -> dict[str, Any]:
@@ -87,7 +101,9 @@ def _result(point: Point) -> dict[str, Any]:
     return {"variant": point.variant, "given": point.given, **point.summary}
 
 
-def _row(experiment: Experiment, claim: Claim, *, ours: Any = None, verdict: str = "", reason: str = "") -> Row:
+def _row(
+    experiment: Experiment, claim: Claim, *, ours: Any = None, verdict: str = "", reason: str = "", world: str = ""
+) -> Row:
     accept = claim.accept
     return Row(
         experiment=experiment.name,
@@ -99,4 +115,5 @@ def _row(experiment: Experiment, claim: Claim, *, ours: Any = None, verdict: str
         ours=ours,
         verdict=verdict,
         reason=reason,
+        world=world,
     )

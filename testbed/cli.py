@@ -188,24 +188,33 @@ def sweep(
 @app.command()
 def claims(
     paper: Annotated[str | None, typer.Option(help="Only this paper's, for example 002.")] = None,
+    experiment: Annotated[str | None, typer.Option(help="Only this experiment's.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List them without running anything.")] = False,
+    page: Annotated[Path | None, typer.Option(help="Put what comes out into this Markdown page.")] = None,
     world: World = None,
     kernel: KernelOption = None,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
     """Run the papers' figures as checked claims: the paper's value, ours, and a verdict."""
-    from testbed.claims import list_claims, run_claims
+    from testbed.claims import Selection, list_claims, run_claims
+    from testbed.claims_page import update
     from testbed.run import Wishes
 
+    selection = Selection(paper=paper, experiment=experiment)
     wishes = Wishes(world=world, kernel=kernel, runs=runs)
-    rows = list_claims(paper) if listed else run_claims(paper, Console(quiet=as_json), wishes=wishes)
+    rows: list[dict[str, Any]] = [row.as_dict() for row in list_claims(selection)] if listed else []
+    for row in () if listed else run_claims(selection, Console(quiet=as_json), wishes=wishes):
+        rows.append(row.as_dict())
+        if page is not None:
+            # After each: a long row of experiments that ends early keeps what is known.
+            update(page, rows)
     if as_json:
-        _print_json([row.as_dict() for row in rows])
+        _print_json(rows)
     else:
-        RichConsole().print(listings.claims_table([row.as_dict() for row in rows]))
+        RichConsole().print(listings.claims_table(rows))
     if not listed and rows:
-        raise typer.Exit(EXIT_OF_VERDICT[listings.worst(row.verdict for row in rows)])
+        raise typer.Exit(EXIT_OF_VERDICT[listings.worst(row["verdict"] for row in rows)])
 
 
 @app.command()
