@@ -1,4 +1,5 @@
-"""A run as a value, for notebooks: `run = Run("runs/quickstart/1-…")`, then `run.summary`, `run.table("deliveries")`.
+"""Runs as values, for notebooks: `run = Run("runs/quickstart/1-…")`, then `run.summary`, `run.table("deliveries")`;
+`sweep = Sweep.newest("co-figure7")`, then `sweep.frame(n="given.members", t_ap_ms="latency.mean_ms")`.
 
 Reads what the analysis left; needs neither Spark nor the capture.
 """
@@ -15,6 +16,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from analysis.errors import AnalysisError
+from analysis.expression import ExpressionError, Unknown, evaluate, parse
 from analysis.inputs import MAX_FILE_BYTES
 from topologies import load
 from topologies.model import Topology
@@ -73,14 +75,64 @@ class Run:
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.path / name
-        try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise AnalysisError(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB, which no run writes")
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise AnalysisError(f"{path}: is missing; make it with: orderbed analyze {self.path}") from None
-        except (ValueError, RecursionError, OSError) as error:
-            raise AnalysisError(f"{path}: cannot be read ({error})") from error
+        value = _read_json(path, f"make it with: orderbed analyze {self.path}")
         if not isinstance(value, dict):
             raise AnalysisError(f"{path}: is not a JSON object")
         return value
+
+
+class Sweep:
+    """The runs of one sweep, in the order in which they were run: `sweep-<stamp>.json` beside their directories."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        points = _read_json(self.path, "make it with: orderbed sweep")
+        if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
+            raise AnalysisError(f"{self.path}: is not the list of a sweep's points")
+        self.points: list[dict[str, Any]] = points
+        """Each with its `variant` (what was set), what it was `given` as numbers, its verdict and its directory."""
+
+    @classmethod
+    def newest(cls, experiment: str, runs: Path | str = "runs") -> Sweep:
+        """The latest sweep of an experiment. Raises AnalysisError when there is none."""
+        found = sorted((Path(runs) / experiment).glob("sweep-*.json"))
+        if not found:
+            raise AnalysisError(
+                f"{runs}: there is no sweep of {experiment} yet; make one with: orderbed sweep {experiment}"
+            )
+        return cls(found[-1])
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The run of each point; a run directory that was moved with its sweep file is found beside it."""
+        return [Run(self._directory(str(point.get("directory", "")))) for point in self.points]
+
+    def frame(self, **columns: str) -> pd.DataFrame:
+        """One row for each run. Each column is an expression (`analysis.expression`) over the run's summary, its
+        `variant` and what it was `given`; what cannot be told is missing (NaN). Raises AnalysisError for text that is
+        no expression.
+        """
+        try:
+            parsed = {name: parse(text) for name, text in columns.items()}
+        except ExpressionError as error:
+            raise AnalysisError(str(error)) from None
+        rows = []
+        for point, run in zip(self.points, self.runs, strict=True):
+            results = {**run.summary, "variant": point.get("variant", {}), "given": point.get("given", {})}
+            values = {name: evaluate(expression, results) for name, expression in parsed.items()}
+            rows.append({name: None if isinstance(value, Unknown) else value for name, value in values.items()})
+        return pd.DataFrame(rows, columns=list(columns))
+
+    def _directory(self, recorded: str) -> Path:
+        return found if (found := Path(recorded)).is_dir() else self.path.parent / Path(recorded).name
+
+
+def _read_json(path: Path, remedy: str) -> Any:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise AnalysisError(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB, which no run writes")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise AnalysisError(f"{path}: is missing; {remedy}") from None
+    except (ValueError, RecursionError, OSError) as error:
+        raise AnalysisError(f"{path}: cannot be read ({error})") from error

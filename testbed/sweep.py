@@ -43,36 +43,45 @@ class Point:
     def as_dict(self) -> dict[str, Any]:
         """What the table and `--json` show."""
         headlines = {name: self.summary.get(section, {}).get(key) for name, (section, key) in HEADLINES.items()}
-        return {"variant": self.variant, "verdict": self.verdict, **headlines, "directory": str(self.directory)}
+        return {
+            "variant": self.variant,
+            "given": self.given,
+            "verdict": self.verdict,
+            **headlines,
+            "directory": str(self.directory),
+        }
 
 
 def run_sweep(name: str, console: Console, on_point: Callable[[Point], None], *, wishes: Wishes) -> list[Point]:
     """Run every combination of the sweep of the experiment called `name`, in file order.
 
-    Writes `<runs>/<experiment>/sweep-<stamp>.json` after each run, so that a sweep that ends early keeps its points.
     Raises InputError, FabricError, AnalysisError.
     """
     experiment = load_experiment(name, wishes)
     console.title(f"orderbed sweep {experiment.name}", experiment.question)
     points: list[Point] = []
-    stamp = store.stamp()
-    for point in run_points(experiment, wishes, console, stamp):
+    for point in run_points(experiment, wishes, console, store.stamp()):
         points.append(point)
         on_point(point)
-        store.write_json(wishes.runs / experiment.name / f"sweep-{stamp}.json", [one.as_dict() for one in points])
     return points
 
 
 def run_points(experiment: Experiment, wishes: Wishes, console: Console, stamp: str) -> Iterator[Point]:
     """Run every combination, in file order; the experiment itself without a sweep.
 
-    The wishes of the command line are put in again on top of what the sweep sets.
+    The wishes of the command line are put in again on top of what the sweep sets. After each run
+    `<runs>/<experiment>/sweep-<stamp>.json` lists the points so far (analysis.load.Sweep reads it), so that a sweep
+    that ends early keeps them.
     """
+    points: list[dict[str, Any]] = []
     for position, expanded in enumerate(expand_sweep(experiment, protocols=PROTOCOLS)):
         variant = apply_wishes(expanded, wishes)
         console.title(", ".join(f"{key} = {value}" for key, value in variant.variant.items()))
         outcome = perform(variant, wishes.named(f"{variant.seed}-{stamp}-{position}"), console)
         assert outcome.summary is not None, "a point of a sweep is always analysed"
-        yield Point(
+        point = Point(
             variant=dict(variant.variant), given=given(variant), directory=outcome.directory, summary=outcome.summary
         )
+        points.append(point.as_dict())
+        store.write_json(wishes.runs / experiment.name / f"sweep-{stamp}.json", points)
+        yield point
