@@ -46,7 +46,8 @@ window fills and the minority waits. That is on purpose.
 
 Restart. An incarnation above 1 joins: it multicasts JOIN until every live member has answered WELCOME with the last
 number of its own stream: there the joiner's part of that stream starts. Only then may it submit, so everybody counts
-from its first message on. Streams between two first incarnations start at 1.
+from its first message on. Streams between two first incarnations start at 1. The core above hears of every other start
+(RELIABLE_JOINED with the number before it); a joiner hears of all at once, of itself last.
 
 Deviations. Numbers in words have 32 bits: 2^32 multicasts per incarnation. A pair of members that cannot hear each
 other while both hear all others is not healed by relays: their streams wait.
@@ -623,7 +624,7 @@ class ReliableCore(Core):
         if source in self._strangers and floor >= stream.start:
             self._strangers.discard(source)
             if self._phase is Phase.MEMBER:
-                out.append(_news(Kind.RELIABLE_JOINED, source, self._view.incarnations[source]))
+                out.append(_news(Kind.RELIABLE_JOINED, source, self._view.incarnations[source], stream.start))
             self._enter_member_if_welcome(out)
 
     def _on_reply(self, out: list[Effect]) -> None:
@@ -906,6 +907,8 @@ class ReliableCore(Core):
         out.append(Report(code=ReliableReport.JOINED, member=self._me, value=self._us.incarnation))
         gone = (member for member in self._us.peers if member not in self._view.live)
         out.extend(_news(Kind.RELIABLE_ENDED, member, self._view.over[member]) for member in gone)
+        for origin, stream in sorted(self._streams.items()):
+            out.append(_news(Kind.RELIABLE_JOINED, origin, self._view.incarnations[origin], stream.start))
         out.append(_news(Kind.RELIABLE_JOINED, self._me, self._us.incarnation))
         for origin, stream in sorted(self._streams.items()):
             self._pump(origin, stream, out)

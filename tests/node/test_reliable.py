@@ -418,7 +418,8 @@ def test_news_of_a_restart_are_the_end_and_the_new_life() -> None:
     cluster.run()
     for member in (0, 1):
         assert set(cluster.hosts[member].news) == {(Kind.RELIABLE_ENDED, 2, 1), (Kind.RELIABLE_JOINED, 2, 2)}
-    assert cluster.hosts[2].news == [(Kind.RELIABLE_JOINED, 2, 2)]
+    lives = [(Kind.RELIABLE_JOINED, 0, 1), (Kind.RELIABLE_JOINED, 1, 1), (Kind.RELIABLE_JOINED, 2, 2)]
+    assert cluster.hosts[2].news == lives, "the streams that the joiner takes part in, then itself"
     assert reports(cluster.hosts[2]) == [ReliableReport.JOINED]
 
 
@@ -647,6 +648,7 @@ def test_a_stranger_is_asked_and_heard_only_from_where_all_is_stable() -> None:
     effects = core.on_message(heartbeat_of(1, incarnation=2, floor=5), 1, 0)
     assert payloads(effects) == [b"\x01\x06"]
     assert news_in(effects) == [(Kind.RELIABLE_JOINED, 1, 2)]
+    assert [effect.seq for effect in effects if isinstance(effect, Deliver)] == [5, 6], "where our part begins"
 
 
 # Unicast.
