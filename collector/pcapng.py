@@ -77,10 +77,19 @@ class PcapngWriter:
     """One capture file and its index. `write` takes frames whose `interface` is a position in `ports`.
 
     Raises CaptureError with one sentence: the file exists, cannot be made, or (from `write`, once) cannot take more.
-    After that `close` still completes what is there.
+    After that `close` still completes what is there. `names_machine` puts hardware and operating system into the
+    section header; a capture of no machine, which is the same everywhere, leaves them out.
     """
 
-    def __init__(self, path: Path, ports: Sequence[Port], *, comment: str = "", capture_filter: str = "") -> None:
+    def __init__(
+        self,
+        path: Path,
+        ports: Sequence[Port],
+        *,
+        comment: str = "",
+        capture_filter: str = "",
+        names_machine: bool = True,
+    ) -> None:
         self.path = path
         self.frames = 0
         self.bytes = 0
@@ -91,7 +100,7 @@ class PcapngWriter:
         """Frames per port."""
         self._first_ns = self._last_ns = 0
         self._blocks = np.empty(MARK_BYTES, np.uint8)
-        head = _head(ports, comment, capture_filter)
+        head = _head(ports, comment, capture_filter, names_machine)
         self._file = _create(path)
         try:
             self._append(head, np.empty(0, np.int64))
@@ -247,10 +256,11 @@ def _open_index(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
 
-def _head(ports: Sequence[Port], comment: str, capture_filter: str) -> bytes:
+def _head(ports: Sequence[Port], comment: str, capture_filter: str, names_machine: bool) -> bytes:
     options = _option(OPTION_COMMENT, comment.encode()) if comment else b""
-    options += _option(SECTION_HARDWARE, platform.machine().encode())
-    options += _option(SECTION_OS, f"{platform.system()} {platform.release()}".encode())
+    if names_machine:
+        options += _option(SECTION_HARDWARE, platform.machine().encode())
+        options += _option(SECTION_OS, f"{platform.system()} {platform.release()}".encode())
     options += _option(SECTION_APPLICATION, PROGRAM.encode()) + _option(OPTION_END, b"")
     section = _block(SECTION_HEADER, struct.pack("<IHHq", BYTE_ORDER_MAGIC, 1, 0, -1) + options)
     return section + b"".join(_interface(port, capture_filter) for port in ports)
