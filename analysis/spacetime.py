@@ -1,0 +1,361 @@
+"""Space-time diagrams (Lamport 1978, figure 1): who sent what to whom and when it came, in one window of a run.
+
+A `Scene` is what is known of a run: the hosts' records, the datagrams seen at the switch ports, the faults. Both a run
+directory (`analysis.spacetime_read`) and a simulation in memory fill it:
+
+    scene = Scene(
+        names=("p1/n1", "p1/n2"),
+        steps=[step for life in lives for step in steps_of(life.member, life.incarnation, life.records)],
+        sightings=[...],  # sighting(payload, at_ns=…, member=…, is_arrival=…, target=…) for each frame of a tap
+        faults=lines,  # as in faults.jsonl
+        start_ns=START_NS,
+    )
+    diagram = compose(scene, Window(scene.first_ns, scene.last_ns))  # analysis.spacetime_compose
+    print(draw(diagram))  # analysis.spacetime_text
+
+A `Diagram` is what the drawings are made of: lines of lives, events in one order that agrees with causality, arrows
+between events, bands where a fault was in force. Pure values; times are nanoseconds on the clock of the run.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from analysis.network import Network
+from analysis.properties import FIRST_INCARNATION, Incarnation, MessageId
+from collector.records import (
+    APPLICATION_STAMP_DTYPE,
+    ENVELOPE_DTYPE,
+    MESSAGE_DTYPE,
+    PROTOCOL_MAGIC,
+    WORD_SIZE,
+    Event,
+    Flag,
+    Kind,
+)
+
+MAX_DEPTH: Final = 8
+"""Messages inside one another that are looked at; no stack of ours is deeper."""
+
+CLASSES: Final = ("application", "control", "dummy", "retransmission")
+
+
+class Window(NamedTuple):
+    """A stretch of a run, both ends included."""
+
+    from_ns: int
+    until_ns: int
+
+
+class Step(NamedTuple):
+    """One trace record of one life; fields as in `node.trace.RECORD`."""
+
+    life: Incarnation
+    record: int
+    event: int
+    detail: int
+    origin: int
+    incarnation: int
+    extra: int
+    number: int
+    at_ns: int
+    value: int
+
+    @property
+    def message(self) -> MessageId:
+        return MessageId(self.origin, self.incarnation, self.number)
+
+
+class Transmission(NamedTuple):
+    """One datagram, as its envelope names it."""
+
+    sender: int
+    incarnation: int
+    number: int
+
+
+class Header(NamedTuple):
+    """What the bytes of a datagram say. `kinds`: from the outermost message inwards; `message`: whose application
+    bytes it carries, None when it carries none or they could not be read.
+    """
+
+    kinds: tuple[int, ...]
+    flags: int
+    origin: int
+    incarnation: int
+    seq: int
+    message: MessageId | None = None
+
+    @property
+    def class_(self) -> str:
+        """Its class as in the `frames` table."""
+        if self.flags & Flag.RETRANSMISSION:
+            return "retransmission"
+        if self.flags & Flag.DUMMY:
+            return "dummy"
+        return "control" if self.flags & Flag.CONTROL else "application"
+
+
+class Sighting(NamedTuple):
+    """One datagram at one switch port: on its way in, before any impairment, or (`is_arrival`) out to the node.
+
+    `target`: the member that it is for, None: everybody. `transmission` and `header` None: the bytes are none of ours.
+    """
+
+    at_ns: int
+    member: int
+    is_arrival: bool
+    transmission: Transmission | None
+    header: Header | None
+    target: int | None = None
+    is_corrupt: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scene:
+    """What is known of a run, at least of the window that will be drawn and of what was under way at its ends.
+
+    `names`: of the members, by index. `faults`: lines as in faults.jsonl. `start_ns`: where the time axis begins.
+    `network`: tells where a datagram was lost; None: not told. `until_ns`: after this moment nothing was observed, so
+    that what did not arrive by then may still be under way; None: everything ended before the observation did.
+    """
+
+    names: Sequence[str]
+    steps: Sequence[Step]
+    sightings: Sequence[Sighting] = ()
+    faults: Sequence[Mapping[str, Any]] = ()
+    start_ns: int = 0
+    network: Network | None = None
+    until_ns: int | None = None
+
+    @property
+    def first_ns(self) -> int:
+        """The first thing that is known; `start_ns` when nothing is."""
+        return min(self._times(), default=self.start_ns)
+
+    @property
+    def last_ns(self) -> int:
+        """The last thing that is known; `start_ns` when nothing is."""
+        return max(self._times(), default=self.start_ns)
+
+    def _times(self) -> Iterable[int]:
+        yield from (step.at_ns for step in self.steps)
+        yield from (sighting.at_ns for sighting in self.sightings)
+
+
+class What(enum.Enum):
+    """Kinds of events on a member's line."""
+
+    START = "start"
+    SUBMIT = "submit"
+    SEND = "send"
+    ARRIVE = "arrive"
+    """At the member's switch port; its host has it a moment later."""
+    RECEIVE = "receive"
+    """The core was given it (only where the protocol's hosts record that)."""
+    DELIVER = "deliver"
+    UNDO = "undo"
+    DROP = "drop"
+    ENTER = "enter"
+    """A delivery that grants a critical section."""
+    LEAVE = "leave"
+    CLOCK = "clock"
+    NOTICE = "notice"
+    REFUSED = "refused"
+    DRAIN = "drain"
+    STOP = "stop"
+    CRASH = "crash"
+    RESTART = "restart"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+class Fate(enum.Enum):
+    """What became of a datagram on its way to one receiver."""
+
+    ARRIVED = "arrived"
+    LOST = "lost"
+    UNDER_WAY = "under way"
+    """Neither seen to arrive nor sure to be lost when the observation ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One event. `number` is its place among all events of the diagram: an event's causes have smaller ones.
+
+    `label` is short (a message, an order number), `words` one sentence. `position`: of a delivery, in its member's
+    sequence.
+    """
+
+    number: int
+    life: Incarnation
+    at_ns: int
+    what: What
+    label: str
+    words: str
+    position: int | None = None
+    level: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """One datagram on its way to one receiver. `tail` and `head` are numbers of events; None: outside the window, or
+    not known. A lost one has no head.
+    """
+
+    sender: int
+    receiver: int
+    tail: int | None
+    head: int | None
+    sent_ns: int | None
+    arrive_ns: int | None
+    fate: Fate
+    class_: str
+    kind: str
+    label: str
+    words: str
+    where: str = ""
+    """Of a lost one: where, if that is known."""
+    is_copy: bool = False
+    """A copy that the network made: another one arrived before."""
+    is_corrupt: bool = False
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the arrow joins two events of the diagram, the cause first."""
+        return self.tail is not None and self.head is not None and self.tail < self.head and not self.is_corrupt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """From when to when one incarnation ran; None: from before, or beyond what is known. `end`: `crash`, `stop`, ``."""
+
+    incarnation: int
+    from_ns: int | None
+    until_ns: int | None
+    end: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The line of one member, with its lives in order."""
+
+    member: int
+    name: str
+    short: str
+    """As short as it is still clear among the members."""
+    lives: tuple[Life, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A stretch of one member's line: a fault in force (`kind` as in faults.jsonl), or `hold`: a critical section."""
+
+    member: int
+    from_ns: int
+    until_ns: int
+    kind: str
+    number: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagram:
+    """One window of a run. `notes`: sentences about what is not shown."""
+
+    window: Window
+    start_ns: int
+    rows: tuple[Row, ...]
+    marks: tuple[Mark, ...]
+    arrows: tuple[Arrow, ...]
+    bands: tuple[Band, ...] = ()
+    notes: tuple[str, ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict)
+    """Short names of all members, also of those that have no row."""
+
+    def seconds(self, at_ns: int) -> float:
+        """A time on the axis of the run."""
+        return (at_ns - self.start_ns) / 1e9
+
+
+def steps_of(member: int, incarnation: int, records: Iterable[Sequence[int]], first: int = 1) -> list[Step]:
+    """The steps of one life from tuples in the order of `node.trace.RECORD`'s fields."""
+    life = Incarnation(member, incarnation)
+    return [
+        Step(life, number, event, detail, origin, its_incarnation, extra, message, at_ns, value)
+        for number, (event, detail, origin, its_incarnation, extra, message, at_ns, _, value) in enumerate(
+            records, start=first
+        )
+    ]
+
+
+def sighting(
+    payload: bytes, *, at_ns: int, member: int, is_arrival: bool, target: int | None, is_corrupt: bool = False
+) -> Sighting:
+    """One datagram at one switch port from its UDP payload, whoever wrote it."""
+    read = read_datagram(payload)
+    transmission, header = read if read is not None else (None, None)
+    return Sighting(at_ns, member, is_arrival, transmission, header, target, is_corrupt)
+
+
+def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:
+    """Who transmitted it, and what its messages say; None when the bytes are none of ours."""
+    if len(payload) < ENVELOPE_DTYPE.itemsize + MESSAGE_DTYPE.itemsize:
+        return None
+    envelope = np.frombuffer(payload, ENVELOPE_DTYPE, 1)[0]
+    if envelope["magic"] != PROTOCOL_MAGIC:
+        return None
+    sender = Transmission(int(envelope["sender"]), int(envelope["sender_incarnation"]), int(envelope["transmission"]))
+    offset = ENVELOPE_DTYPE.itemsize
+    kinds: list[int] = []
+    outermost = message = np.frombuffer(payload, MESSAGE_DTYPE, 1, offset)[0]
+    while len(kinds) < MAX_DEPTH:
+        kinds.append(int(message["kind"]))
+        offset += MESSAGE_DTYPE.itemsize + WORD_SIZE * int(message["words"])
+        if not message["inner"] or len(payload) < offset + MESSAGE_DTYPE.itemsize:
+            break
+        message = np.frombuffer(payload, MESSAGE_DTYPE, 1, offset)[0]
+    header = Header(
+        kinds=tuple(kinds),
+        flags=int(outermost["flags"]),
+        origin=int(outermost["origin"]),
+        incarnation=int(outermost["incarnation"]),
+        seq=int(outermost["seq"]),
+    )
+    return sender, header._replace(message=_stamp(payload, offset, carries_stamp(header) and not message["inner"]))
+
+
+def carries_stamp(header: Header) -> bool:
+    """Whether the innermost payload is somebody's application message."""
+    return not header.flags & (Flag.DUMMY | Flag.CONTROL)
+
+
+def _stamp(payload: bytes, offset: int, is_wanted: bool) -> MessageId | None:
+    if not is_wanted or len(payload) < offset + APPLICATION_STAMP_DTYPE.itemsize:
+        return None
+    stamp = np.frombuffer(payload, APPLICATION_STAMP_DTYPE, 1, offset)[0]
+    return MessageId(int(stamp["origin"]), int(stamp["incarnation"]), int(stamp["number"]))
+
+
+def kind_name(code: int) -> str:
+    """`SEQUENCER_DATA`; a code that nobody knows as `kind 0x7f`."""
+    return Kind(code).name if code in _KINDS else f"kind {code:#04x}"
+
+
+def event_name(code: int) -> str:
+    return Event(code).name.lower() if code in _EVENTS else f"event {code}"
+
+
+def message_name(message: MessageId, names: Mapping[int, str]) -> str:
+    """`n1#17`; of a later incarnation `n1.2#17`."""
+    life = "" if message.incarnation <= FIRST_INCARNATION else f".{message.incarnation}"
+    return f"{names.get(message.origin, message.origin)}{life}#{message.number}"
+
+
+_KINDS = frozenset(kind.value for kind in Kind)
+_EVENTS = frozenset(event.value for event in Event)
