@@ -23,10 +23,15 @@ def timeline(raw: Sequence[RawFault], topology: Topology, duration_ns: int, docu
     strikes: list[Strike] = []
     for position, block in enumerate(raw):
         strikes += _Reader(topology, document, document.item(("faults",), position), duration_ns).strikes(block)
+    return play(strikes, topology, document)
+
+
+def play(strikes: Sequence[Strike], topology: Topology, document: Document) -> tuple[Fault, ...]:
+    """The events that these starts and ends become, in time order. Raises InputError for what cannot happen."""
     # Of what happens at the same time, ends come first: `for: 3 s` at 4 s and the next at 7 s do not overlap.
-    strikes.sort(key=lambda strike: (strike.at_ns, not strike.is_end))
+    ordered = sorted(strikes, key=lambda strike: (strike.at_ns, not strike.is_end))
     course = Course(topology, document)
-    events = [course.perform(strike, number) for number, strike in enumerate(strikes)]
+    events = [course.perform(strike, number) for number, strike in enumerate(ordered)]
     return tuple(replace(event, until_id=course.until.get(event.id)) for event in events)
 
 

@@ -1,0 +1,349 @@
+"""From a seed to a scenario: random, but aimed. Faults strike while messages are sent or under way.
+
+Each fault is placed around one submission: its time in force overlaps the time from that instant until about when the
+message has reached everybody, and it touches the sender or somebody who is to receive. Everything heals before the load
+ends, so what is promised eventually must be there when the run has come to rest. At most a minority is crashed or
+silent for longer than the group is patient, and only of a protocol that tolerates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, TypeGuard
+
+from node.protocols import PROTOCOLS
+from testbed.fuzz import ranges
+from testbed.fuzz.scenario import (
+    Crash,
+    Cut,
+    Fault,
+    Freeze,
+    LinkCut,
+    Member,
+    OneWayCut,
+    Scenario,
+    Segment,
+    Worsening,
+)
+from testbed.spec_raw import Dissemination
+from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment
+
+MICROSECOND = 1_000
+MILLISECOND = 1_000_000
+
+FAULTS_MAX = 4
+SHORT_NS = 300 * MILLISECOND
+"""Of a fault that nobody may be given up for; with FAULTS_MAX of them in a row the least patience is not used up."""
+
+MEMBERS_MAX = 6
+SUBMISSIONS_MAX = 40
+
+
+def draw(protocol: str, seed: int) -> Scenario:
+    """The scenario of a seed. Everything follows from it and the protocol's name, on every machine."""
+    rng = Random(f"{seed}/scenario/{protocol}")  # noqa: S311 (repeatable, not secret)
+    drawn = ranges.draw_parameters(protocol, rng)
+    segments = _segments(rng)
+    loads = iter(_loads(sum(len(segment.members) for segment in segments), rng))
+    scenario = Scenario(
+        protocol=protocol,
+        seed=seed,
+        segments=tuple(
+            replace(segment, members=tuple(replace(member, submissions_ns=next(loads)) for member in segment.members))
+            for segment in segments
+        ),
+        parameters=drawn.parameters,
+        dissemination=rng.choice(tuple(Dissemination)),
+        size_bytes=rng.choice((8, 16, 64, 500, 1200)),
+    )
+    return replace(scenario, faults=_Aim(scenario, drawn.patience_ns, rng).faults())
+
+
+def is_fair(scenario: Scenario) -> bool:
+    """Whether the protocol owes anything in this scenario: two members or more, at most a minority of them crashed or
+    silent for long, none of them spared, and no such thing at all for a protocol that does not tolerate crashes.
+    """
+    victims = {fault.member for fault in scenario.faults if isinstance(fault, Crash) or _is_long(fault)}
+    members = len(scenario.members)
+    if members < 2 or not scenario.submissions:
+        return False
+    if victims and not PROTOCOLS[scenario.protocol].tolerates:
+        return False
+    return len(victims) <= (members - 1) // 2 and not victims & ranges.spared(scenario.protocol)
+
+
+def _is_long(fault: Fault) -> TypeGuard[Freeze]:
+    return isinstance(fault, Freeze) and fault.for_ns > SHORT_NS
+
+
+# The network.
+
+
+def _segments(rng: Random) -> tuple[Segment, ...]:
+    count = rng.randint(2, MEMBERS_MAX)
+    sizes = _split(count, min(count, rng.choice((1, 1, 1, 2, 3))), rng)
+    to_node, from_node = _impairment(rng), _impairment(rng)
+    members = [_member(to_node, from_node, rng) for _ in range(count)]
+    parts = iter(members)
+    return tuple(
+        Segment(members=tuple(next(parts) for _ in range(size)), bus=_bus(rng), link=_link(rng) if number else CLEAR)
+        for number, size in enumerate(sizes)
+    )
+
+
+def _split(count: int, parts: int, rng: Random) -> list[int]:
+    """`count` as a sum of `parts` numbers above 0."""
+    borders = sorted(rng.sample(range(1, count), parts - 1))
+    return [high - low for low, high in zip([0, *borders], [*borders, count], strict=True)]
+
+
+def _member(to_node: Impairment, from_node: Impairment, rng: Random) -> Member:
+    """Mostly as all others; one in four has a port of its own."""
+    if rng.random() < 0.25:
+        to_node, from_node = _impairment(rng), _impairment(rng)
+    return Member(to_node=to_node, from_node=from_node, drift_ppm=rng.choice((0, 0, 0, -200, 100)))
+
+
+def _bus(rng: Random) -> Bus | None:
+    if rng.random() < 0.8:
+        return None
+    return Bus(rate_bps=rng.choice((2, 10)) * 10**6, queue_frames=rng.choice((5, 20, 100)))
+
+
+def _link(rng: Random) -> Impairment:
+    delay_ns = rng.choice((100 * MICROSECOND, 5 * MILLISECOND, 30 * MILLISECOND))
+    return Impairment(delay_ns=delay_ns, jitter_ns=rng.choice((0, delay_ns // 2)), loss_ratio=rng.choice((0.0, 0.05)))
+
+
+def _impairment(rng: Random) -> Impairment:
+    """Of one direction of a port. Each ill comes in about every third network, so that some have none."""
+    delay_ns = rng.choice((0, 100 * MICROSECOND, MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND))
+    loss_ratio = _maybe(rng, 0.0, (0.01, 0.05, 0.15))
+    changes: dict[str, Any] = {
+        "delay_ns": delay_ns,
+        "jitter_ns": _maybe(rng, 0, (delay_ns // 2, delay_ns)),
+        "distribution": rng.choice(tuple(Distribution)),
+        "loss_ratio": loss_ratio,
+        "loss_burst_frames": rng.choice((1.0, 2.0, 4.0)) if loss_ratio else 1.0,
+        "duplicate_ratio": _maybe(rng, 0.0, (0.05, 0.3)),
+        "reorder_ratio": _maybe(rng, 0.0, (0.1, 0.5)) if delay_ns else 0.0,
+        "corrupt_ratio": _maybe(rng, 0.0, (0.02,)),
+    }
+    if rng.random() < 0.15:
+        changes |= {"rate_bps": rng.choice((1, 5)) * 10**6, "queue_frames": rng.choice((3, 10, 40))}
+    return Impairment(**changes)
+
+
+def _maybe(rng: Random, nothing: Any, ills: Sequence[Any]) -> Any:
+    return rng.choice(ills) if rng.random() < 0.35 else nothing
+
+
+# The load.
+
+
+def _loads(members: int, rng: Random) -> list[tuple[int, ...]]:
+    """Each member's instants of submission; never none at all."""
+    total = rng.randint(5, SUBMISSIONS_MAX)
+    pattern = rng.choice((_bursts, _sparse, _together, _chain))
+    loads: list[list[int]] = [[] for _ in range(members)]
+    silent = rng.randrange(members) if members > 2 and rng.random() < 0.4 else None
+    senders = [member for member in range(members) if member != silent]
+    for number, (at_ns, sender) in enumerate(pattern(senders, rng)):
+        if number == total:
+            break
+        loads[sender].append(at_ns // MICROSECOND * MICROSECOND)
+    return [tuple(sorted(load)) for load in loads]
+
+
+def _bursts(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
+    """Now this one, now that one sends many at once."""
+    at_ns = 0
+    while True:
+        at_ns += rng.randrange(60 * MILLISECOND)
+        sender = rng.choice(senders)
+        for _ in range(rng.randint(2, 8)):
+            yield at_ns, sender
+
+
+def _sparse(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
+    """Time enough between two submissions that the group may come to rest."""
+    at_ns = 0
+    while True:
+        at_ns += rng.randrange(5 * MILLISECOND, 150 * MILLISECOND)
+        yield at_ns, rng.choice(senders)
+
+
+def _together(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
+    """All at the same instants."""
+    at_ns = 0
+    while True:
+        at_ns += rng.randrange(30 * MILLISECOND)
+        for sender in senders:
+            yield at_ns, sender
+
+
+def _chain(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
+    """Requests and responses: each sends about when it has got what was sent before."""
+    at_ns = 0
+    step_ns = rng.choice((1, 4, 12, 40)) * MILLISECOND
+    while True:
+        at_ns += rng.randrange(step_ns, 2 * step_ns)
+        yield at_ns, rng.choice(senders)
+
+
+# The faults.
+
+
+@dataclass(slots=True)
+class _Aim:
+    """Places faults in a scenario that has none yet."""
+
+    scenario: Scenario
+    patience_ns: int
+    rng: Random
+    found: list[Fault] = field(default_factory=list)
+
+    def faults(self) -> tuple[Fault, ...]:
+        victims = self._victims()
+        for victim in victims:
+            if self.rng.random() < 0.7:
+                self._add(self._fall(victim))
+        kinds: list[Callable[[], Iterator[Fault]]] = [
+            self._cut, self._cut, self._one_way, self._flap, self._freeze, self._worsen,
+        ]  # fmt: skip
+        if len(self.scenario.segments) > 1:
+            kinds.append(self._link_cut)
+        for _ in range(self.rng.randint(0 if self.found else 1, FAULTS_MAX)):
+            for fault in self.rng.choice(kinds)():
+                self._add(fault)
+        return tuple(sorted(self.found, key=lambda fault: (fault.at_ns, fault.end_ns)))
+
+    def _victims(self) -> list[int]:
+        protocol = self.scenario.protocol
+        if not PROTOCOLS[protocol].tolerates:
+            return []
+        members = len(self.scenario.members)
+        candidates = [member for member in range(members) if member not in ranges.spared(protocol)]
+        return self.rng.sample(candidates, min(len(candidates), (members - 1) // 2))
+
+    def _add(self, fault: Fault) -> None:
+        """Unless its member is down or frozen at the time already."""
+        if isinstance(fault, Crash | Freeze):
+            for other in self.found:
+                if isinstance(other, Crash | Freeze) and other.member == fault.member and _touch(other, fault):
+                    return
+        self.found.append(fault)
+
+    def _fall(self, victim: int) -> Fault:
+        """Crash, restart, or a silence of which the group may lose its patience."""
+        tolerates = PROTOCOLS[self.scenario.protocol].tolerates
+        own = self.scenario.members[victim].submissions_ns
+        target_ns, _ = self._target(own if self.rng.random() < 0.6 else ())
+        for_ns = self._short_ns()
+        long_ns = round(self.patience_ns * self.rng.uniform(0.1, 2.0)) // MICROSECOND * MICROSECOND
+        what = self.rng.choice(("crash", "restart", "freeze"))
+        if what == "freeze":
+            return Freeze(at_ns=self._start_ns(target_ns, long_ns), for_ns=long_ns, member=victim)
+        if what == "crash" or "restart" not in tolerates:
+            at_ns = self._start_ns(target_ns, MILLISECOND)
+            return Crash(at_ns=at_ns, for_ns=MILLISECOND, member=victim, is_final=True)
+        for_ns = self.rng.choice((for_ns, long_ns))
+        return Crash(at_ns=self._start_ns(target_ns, for_ns), for_ns=for_ns, member=victim)
+
+    def _cut(self) -> Iterator[Fault]:
+        sender, at_ns, for_ns = self._aimed()
+        yield Cut(at_ns=at_ns, for_ns=for_ns, sides=self._sides(sender))
+
+    def _flap(self) -> Iterator[Fault]:
+        """One cut that comes and goes."""
+        sender, at_ns, for_ns = self._aimed()
+        sides = self._sides(sender)
+        for_ns = max(for_ns // 3, 100 * MICROSECOND)
+        for number in range(self.rng.randint(2, 4)):
+            yield Cut(at_ns=at_ns + 2 * number * for_ns, for_ns=for_ns, sides=sides)
+
+    def _one_way(self) -> Iterator[Fault]:
+        sender, at_ns, for_ns = self._aimed()
+        other = self._other(sender)
+        source, target = self.rng.choice(((sender, other), (sender, other), (other, sender)))
+        yield OneWayCut(at_ns=at_ns, for_ns=for_ns, source=source, target=target)
+
+    def _link_cut(self) -> Iterator[Fault]:
+        _, at_ns, for_ns = self._aimed()
+        segment = self.rng.randrange(1, len(self.scenario.segments))
+        first = sum(len(one.members) for one in self.scenario.segments[:segment])
+        behind = tuple(range(first, first + len(self.scenario.segments[segment].members)))
+        yield LinkCut(at_ns=at_ns, for_ns=for_ns, segment=segment, behind=behind)
+
+    def _freeze(self) -> Iterator[Fault]:
+        sender, at_ns, for_ns = self._aimed()
+        yield Freeze(at_ns=at_ns, for_ns=for_ns, member=self.rng.choice((sender, self._other(sender))))
+
+    def _worsen(self) -> Iterator[Fault]:
+        sender, at_ns, for_ns = self._aimed()
+        member, direction = self.rng.choice(
+            ((sender, Direction.FROM_NODE), (self._other(sender), Direction.TO_NODE), (sender, Direction.TO_NODE))
+        )
+        changes = self.rng.choice(_WORSE)
+        yield Worsening(at_ns=at_ns, for_ns=for_ns, member=member, direction=direction, changes=changes)
+
+    def _target(self, submissions_ns: Sequence[int] = ()) -> tuple[int, int]:
+        """A submission to aim at: (instant, sender). `submissions_ns`: one of these instants, if there are any."""
+        wanted = [one for one in self.scenario.submissions if one[0] in submissions_ns]
+        return self.rng.choice(wanted or self.scenario.submissions)
+
+    def _short_ns(self) -> int:
+        transit_ns = self.scenario.transit_ns
+        for_ns = self.rng.choice((transit_ns // 2, transit_ns, 3 * transit_ns, self.rng.randrange(SHORT_NS)))
+        return min(max(for_ns, 200 * MICROSECOND), SHORT_NS) // MICROSECOND * MICROSECOND
+
+    def _start_ns(self, submitted_ns: int, for_ns: int) -> int:
+        """So that what lasts `for_ns` is in force while a message that is submitted at that instant is under way."""
+        earliest_ns = max(-for_ns, -SHORT_NS) + 100 * MICROSECOND
+        start_ns = submitted_ns + self.rng.randrange(earliest_ns, self.scenario.transit_ns // 2)
+        return max(0, start_ns) // MICROSECOND * MICROSECOND
+
+    def _aimed(self) -> tuple[int, int, int]:
+        """(sender of the submission that it is aimed at, when, for how long)"""
+        submitted_ns, sender = self._target()
+        for_ns = self._short_ns()
+        return sender, self._start_ns(submitted_ns, for_ns), for_ns
+
+    def _sides(self, sender: int) -> tuple[tuple[int, ...], ...]:
+        """Two sides, three, or two and a bridge between them; the sender is on one of them, somebody on another."""
+        others = [member for member in range(len(self.scenario.members)) if member != sender]
+        self.rng.shuffle(others)
+        sides: list[list[int]] = [[sender], [others.pop()]]
+        shape = self.rng.choice(("two", "two", "three", "bridge"))
+        if others and shape == "three":
+            sides.append([others.pop()])
+        elif others and shape == "bridge":
+            others.pop()
+        for member in others:
+            self.rng.choice(sides).append(member)
+        return tuple(tuple(sorted(side)) for side in sides)
+
+    def _other(self, member: int) -> int:
+        return self.rng.choice([one for one in range(len(self.scenario.members)) if one != member])
+
+
+_WORSE: tuple[tuple[tuple[str, Any], ...], ...] = (
+    (("loss_ratio", 0.5), ("loss_burst_frames", 1.0)),
+    (("loss_ratio", 0.75), ("loss_burst_frames", 5.0)),
+    (("loss_ratio", 1.0), ("loss_burst_frames", 1.0)),
+    (("duplicate_ratio", 1.0),),
+    (("delay_ns", 60 * MILLISECOND), ("jitter_ns", 60 * MILLISECOND)),
+    (("delay_ns", 25 * MILLISECOND), ("jitter_ns", 0), ("reorder_ratio", 0.5)),
+    (("corrupt_ratio", 0.3),),
+    (("rate_bps", 500_000), ("queue_frames", 2), ("queue_bytes", None)),
+)
+
+
+def _touch(one: Fault, other: Fault) -> bool:
+    """A crash without a restart lasts for ever."""
+    first, second = sorted((one, other), key=lambda fault: fault.at_ns)
+    if isinstance(first, Crash) and first.is_final:
+        return True
+    return second.at_ns <= first.end_ns
