@@ -1,0 +1,165 @@
+"""Clocks as values and small objects: logical, vector, physical. They read no time themselves: it is an argument.
+
+Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System", 1978: IR1 and IR2 (LamportClock), IR1' and
+IR2' (PhysicalClock). The clock condition: if a happened before b then C(a) < C(b). Vector clocks (Fidge, Mattern 1988)
+answer the other direction, too: a happened before b exactly if V(a) < V(b).
+
+All numbers are integers; physical readings are ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from node.errors import LocalError
+
+MAX_TIMESTAMP = 2**63 - 1
+"""The last timestamp that may be given or believed: half of what a word holds, so that a clock that has seen it can
+still count on. At one event per nanosecond it is 292 years away."""
+
+
+class EventClock(Protocol):
+    """What gives every event of one process its timestamp, whatever it is made of."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> int:
+        """The timestamp of the last event."""
+
+    def tick(self, now_ns: int) -> int:
+        """An event of our own, a sending among them: its timestamp, later than all before."""
+
+    def receive(self, timestamp: int, now_ns: int) -> int:
+        """A message with `timestamp` comes: the timestamp of that event, later than `timestamp` and all before."""
+
+
+class LamportClock(EventClock):
+    """A register that counts. The time does not matter to it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: int = 0) -> None:
+        self._value = value
+
+    @property
+    def value(self) -> int:
+        """The timestamp of the last event; the start value before the first."""
+        return self._value
+
+    def tick(self, now_ns: int = 0) -> int:
+        """IR1: between any two successive events the clock is incremented."""
+        self._value += 1
+        return self._value
+
+    def receive(self, timestamp: int, now_ns: int = 0) -> int:
+        """IR2 (b): not less than the present value and greater than the timestamp; the receipt is an event itself."""
+        self._value = max(self._value, timestamp) + 1
+        return self._value
+
+
+class PhysicalClock(EventClock):
+    """The node's clock and a correction that only ever grows, so that the reading is never set backwards.
+
+    `read` is a look at the clock: it never decreases, and it is not negative. `tick` and `receive` date events, and no
+    two events of one process have the same date: readings that fall together are moved on by a nanosecond ("the only
+    concern is that the ticks are frequent enough for C1").
+
+    `minimum_delay_ns` is IR2's mu_m, what each message takes at least. None: receipts do not correct the clock at all;
+    only the dates of events obey the clock condition, then.
+    """
+
+    __slots__ = ("_correction_ns", "_minimum_delay_ns", "_shown_ns", "_value")
+
+    def __init__(self, *, minimum_delay_ns: int | None = None) -> None:
+        if minimum_delay_ns is not None and minimum_delay_ns < 0:
+            raise LocalError(f"a message takes at least 0 ns, not {minimum_delay_ns}")
+        self._minimum_delay_ns = minimum_delay_ns
+        self._correction_ns = 0
+        self._shown_ns = 0
+        self._value = 0
+
+    @property
+    def value(self) -> int:
+        """The date of the last event."""
+        return self._value
+
+    @property
+    def correction_ns(self) -> int:
+        """How far it has been set forward in all."""
+        return self._correction_ns
+
+    def read(self, now_ns: int) -> int:
+        """IR1': between messages it runs like the node's clock, which shows `now_ns`."""
+        self._shown_ns = max(self._shown_ns, now_ns + self._correction_ns)
+        return self._shown_ns
+
+    def adjust(self, timestamp: int, now_ns: int) -> bool:
+        """IR2' (b): set to max(C(t' - 0), T_m + mu_m). Whether that moved it."""
+        if self._minimum_delay_ns is None:
+            return False
+        ahead_ns = timestamp + self._minimum_delay_ns - self.read(now_ns)
+        if ahead_ns <= 0:
+            return False
+        # From the reading, not from `now_ns`: a clock that began below zero showed 0.
+        self._correction_ns += self._shown_ns + ahead_ns - (now_ns + self._correction_ns)
+        self.read(now_ns)
+        return True
+
+    def tick(self, now_ns: int) -> int:
+        """IR2' (a): T_m = C_i(t), and later than all events before (C1)."""
+        self._value = max(self._value + 1, self.read(now_ns))
+        return self._value
+
+    def receive(self, timestamp: int, now_ns: int) -> int:
+        """IR2' (b), and C2 also where mu_m is 0 or no correction is made."""
+        self.adjust(timestamp, now_ns)
+        self._value = max(self._value + 1, timestamp + 1, self.read(now_ns))
+        return self._value
+
+
+@dataclass(frozen=True, slots=True)
+class VectorClock:
+    """How many events of each process are known: one count per process, in the order of the members.
+
+    `<=` and `<` are the partial order: `a < b` means that a happened before b.
+    """
+
+    counts: tuple[int, ...]
+
+    @classmethod
+    def zero(cls, size: int) -> VectorClock:
+        """Nothing is known of `size` processes."""
+        return cls((0,) * size)
+
+    def increment(self, index: int) -> VectorClock:
+        """One more event of the process at `index`."""
+        counts = self.counts
+        return VectorClock((*counts[:index], counts[index] + 1, *counts[index + 1 :]))
+
+    def merge(self, other: VectorClock) -> VectorClock:
+        """What either knows: the least upper bound."""
+        self._require_same_size(other)
+        return VectorClock(tuple(map(max, self.counts, other.counts)))
+
+    def concurrent(self, other: VectorClock) -> bool:
+        """Neither happened before the other, and they are not the same."""
+        return not self <= other and not other <= self
+
+    def __le__(self, other: VectorClock) -> bool:
+        self._require_same_size(other)
+        return all(map(int.__le__, self.counts, other.counts))
+
+    def __lt__(self, other: VectorClock) -> bool:
+        return self.counts != other.counts and self <= other
+
+    def __ge__(self, other: VectorClock) -> bool:
+        return other <= self
+
+    def __gt__(self, other: VectorClock) -> bool:
+        return other < self
+
+    def _require_same_size(self, other: VectorClock) -> None:
+        if len(self.counts) != len(other.counts):
+            raise LocalError(f"vectors of {len(self.counts)} and {len(other.counts)} processes do not compare")

@@ -1,0 +1,158 @@
+"""Clocks alone: the implementation rules of Lamport 1978, sentence by sentence, and the laws of vector clocks."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.clocks import EventClock, LamportClock, PhysicalClock, VectorClock
+from node.errors import LocalError
+
+vectors = st.lists(st.integers(0, 5), min_size=3, max_size=3).map(lambda counts: VectorClock(tuple(counts)))
+makers = pytest.mark.parametrize(
+    "make",
+    [LamportClock, PhysicalClock, lambda: PhysicalClock(minimum_delay_ns=0), lambda: PhysicalClock(minimum_delay_ns=7)],
+    ids=["logical", "physical", "synchronised, mu 0", "synchronised, mu 7"],
+)
+
+
+# Logical clocks.
+
+
+def test_ir1_each_process_increments_its_clock_between_any_two_successive_events() -> None:
+    clock = LamportClock()
+    assert [clock.tick() for _ in range(3)] == [1, 2, 3]
+    assert clock.value == 3
+
+
+def test_ir2_the_receiver_sets_its_clock_at_least_to_its_present_value_and_past_the_timestamp() -> None:
+    clock = LamportClock(10)
+    assert clock.receive(3) == 11, "an event of its own, although the message is old"
+    assert clock.receive(50) == 51
+
+
+def test_a_clock_that_was_set_keeps_the_increment() -> None:
+    """`if clock <= estimate: clock = estimate++` loses it (a bug on record): the next event would be dated as the
+    message."""
+    clock = LamportClock()
+    assert clock.receive(9) > 9
+    assert clock.tick() > 10
+
+
+@makers
+@given(seed=st.integers(0, 10**6))
+def test_clock_condition_if_a_happened_before_b_then_a_has_the_lower_date(make: type[LamportClock], seed: int) -> None:
+    """Against vector clocks, which know what happened before what."""
+    rng = Random(seed)
+    count = 4
+    clocks: list[EventClock] = [make() for _ in range(count)]
+    knowledge = [VectorClock.zero(count)] * count
+    nows = [rng.randrange(-100, 100) for _ in range(count)]
+    flying: list[tuple[int, VectorClock]] = []
+    events: list[tuple[int, VectorClock]] = []
+    for _ in range(60):
+        index = rng.randrange(count)
+        nows[index] += rng.choice((0, 0, 1, 20))
+        knowledge[index] = knowledge[index].increment(index)
+        if flying and rng.random() < 0.5:
+            timestamp, known = flying.pop(rng.randrange(len(flying)))
+            date = clocks[index].receive(timestamp, nows[index])
+            knowledge[index] = knowledge[index].merge(known)
+        else:
+            date = clocks[index].tick(nows[index])
+            flying.append((date, knowledge[index]))
+        assert date == clocks[index].value
+        events.append((date, knowledge[index]))
+    for date, known in events:
+        assert all(date < other for other, its in events if known < its), f"seed {seed}"
+
+
+# Physical clocks.
+
+
+def test_ir1_prime_between_messages_the_clock_runs_like_that_of_the_node() -> None:
+    clock = PhysicalClock(minimum_delay_ns=5)
+    clock.adjust(1000, 900)
+    assert [clock.read(now) for now in (900, 901, 950)] == [1005, 1006, 1055]
+
+
+def test_ir2_prime_the_receiver_takes_the_larger_of_its_clock_and_timestamp_plus_minimum_delay() -> None:
+    clock = PhysicalClock(minimum_delay_ns=5)
+    assert not clock.adjust(90, 100)
+    assert clock.read(100) == 100
+    assert not clock.adjust(95, 100), "equal: nothing to move"
+    assert clock.adjust(98, 100)
+    assert (clock.read(100), clock.correction_ns) == (103, 3)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.one_of(st.none(), st.integers(0, 2000))), max_size=40),
+    st.integers(-1000, 1000),
+    st.integers(0, 30),
+)
+def test_a_clock_is_never_set_backwards(steps: list[tuple[int, int | None]], start: int, delay_ns: int) -> None:
+    clock = PhysicalClock(minimum_delay_ns=delay_ns)
+    now_ns, shown = start, clock.read(start)
+    for elapsed_ns, timestamp in steps:
+        now_ns += elapsed_ns
+        if timestamp is not None:
+            clock.adjust(timestamp, now_ns)
+            assert clock.read(now_ns) >= timestamp + delay_ns
+        assert clock.read(now_ns) >= shown
+        shown = clock.read(now_ns)
+
+
+def test_without_a_minimum_delay_the_reading_stays_that_of_the_node_and_only_dates_obey() -> None:
+    clock = PhysicalClock()
+    assert clock.receive(500, 100) == 501
+    assert clock.read(100) == 100
+    assert clock.tick(100) == 502
+    assert clock.tick(700) == 700
+
+
+def test_a_clock_that_begins_below_zero_shows_zero_and_can_still_be_set() -> None:
+    clock = PhysicalClock(minimum_delay_ns=1)
+    assert clock.read(-50) == 0
+    assert clock.tick(-50) == 1
+    assert clock.adjust(10, -50)
+    assert [clock.read(now) for now in (-50, -49)] == [11, 12]
+
+
+def test_a_negative_minimum_delay_is_refused() -> None:
+    with pytest.raises(LocalError, match="at least 0 ns"):
+        PhysicalClock(minimum_delay_ns=-1)
+
+
+# Vector clocks.
+
+
+def test_increment_counts_one_process() -> None:
+    assert VectorClock.zero(3).increment(1).increment(1).increment(2) == VectorClock((0, 2, 1))
+
+
+@given(vectors, vectors, vectors)
+def test_vectors_are_partially_ordered(a: VectorClock, b: VectorClock, c: VectorClock) -> None:
+    assert a <= a
+    assert not a < a
+    assert not (a <= b and b <= a) or a == b
+    assert not (a <= b and b <= c) or a <= c
+    assert (a < b) + (b < a) + (a == b) + a.concurrent(b) == 1
+    assert (a >= b) == (b <= a)
+    assert (a > b) == (b < a)
+
+
+@given(vectors, vectors, vectors)
+def test_merge_is_the_least_upper_bound(a: VectorClock, b: VectorClock, c: VectorClock) -> None:
+    merged = a.merge(b)
+    assert a <= merged
+    assert b <= merged
+    assert not (a <= c and b <= c) or merged <= c
+
+
+def test_vectors_of_different_groups_do_not_compare() -> None:
+    for act in (VectorClock.__le__, VectorClock.merge):
+        with pytest.raises(LocalError, match="2 and 3 processes"):
+            act(VectorClock.zero(2), VectorClock.zero(3))
