@@ -10,6 +10,7 @@ from typing import Any
 from node.core import Core, Membership, random_for
 from node.errors import LocalError
 from node.parameters import from_mapping
+from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.reliable import ReliableCore, ReliableParameters
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.stack import Stack
@@ -17,7 +18,8 @@ from node.wire import LOCAL_KINDS, Kind
 
 FIFO_PROMISES = ("validity", "agreement", "integrity", "fifo")
 CRASHES = frozenset({"crash", "restart"})
-TOTAL_ORDER_PROMISES = (*FIFO_PROMISES, "causal", "total_order")
+CAUSAL_PROMISES = (*FIFO_PROMISES, "causal")
+TOTAL_ORDER_PROMISES = (*CAUSAL_PROMISES, "total_order")
 
 
 def _kinds_of(*layers: int) -> tuple[Kind, ...]:
@@ -27,6 +29,7 @@ def _kinds_of(*layers: int) -> tuple[Kind, ...]:
 
 RELIABLE_KINDS = _kinds_of(1)
 SEQUENCER_KINDS = _kinds_of(1, 2)
+CBCAST_KINDS = _kinds_of(1, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,11 @@ def _sequencer(membership: Membership, parameters: SequencerParameters, rng: Ran
     return Stack(lower=lower, upper=SequencerCore(membership=membership, parameters=parameters))
 
 
+def _cbcast(membership: Membership, parameters: CbcastParameters, rng: Random) -> Core:
+    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+    return Stack(lower=lower, upper=CbcastCore(membership=membership, parameters=parameters))
+
+
 PROTOCOLS: dict[str, ProtocolEntry] = {
     entry.name: entry
     for entry in (
@@ -87,6 +95,14 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             promises=TOTAL_ORDER_PROMISES,
             kinds=SEQUENCER_KINDS,
             make=_sequencer,
+            tolerates=CRASHES,
+        ),
+        ProtocolEntry(
+            name="cbcast",
+            kind=CbcastParameters,
+            promises=CAUSAL_PROMISES,
+            kinds=CBCAST_KINDS,
+            make=_cbcast,
             tolerates=CRASHES,
         ),
     )

@@ -11,6 +11,7 @@ import node.protocols
 from node.core import Membership
 from node.errors import LocalError
 from node.protocols import PROTOCOLS
+from node.protocols.cbcast import CbcastReport
 from node.protocols.reliable import ReliableReport
 from node.protocols.sequencer import SequencerReport
 from node.trace import DropReason
@@ -18,6 +19,7 @@ from node.wire import LOCAL_KINDS, Kind
 from tests.node.cluster import Cluster, check_silence
 
 README = (Path(node.protocols.__file__).parent / "README.md").read_text()
+REPORTS = (*ReliableReport, *SequencerReport, *CbcastReport)
 KNOWN_PROPERTIES = {"validity", "agreement", "integrity", "fifo", "causal", "total_order"}
 
 
@@ -55,7 +57,7 @@ def test_parameters_of_the_layer_below_are_reached_by_its_name() -> None:
 def test_the_readme_lists_every_kind_report_and_protocol() -> None:
     for kind in Kind:
         assert kind is Kind.APPLICATION or f"`{kind.name}`" in README
-    for report in (*ReliableReport, *SequencerReport):
+    for report in REPORTS:
         assert f"| {report.value:#04x} |" in README
         assert f"{report.name}:" in README
     for name in PROTOCOLS:
@@ -70,9 +72,8 @@ def test_the_readme_lists_nothing_that_does_not_exist() -> None:
 
 
 def test_codes_clash_with_nothing() -> None:
-    codes = [
-        int(code) for code in (*ReliableReport, *SequencerReport, *DropReason, *(LOCAL_KINDS - {Kind.APPLICATION}))
-    ]
+    codes = [int(code) for code in (*REPORTS, *DropReason, *(LOCAL_KINDS - {Kind.APPLICATION}))]
     assert len(codes) == len(set(codes))
     assert all(code >> 4 == 1 for code in ReliableReport)
     assert all(code >> 4 == 2 for code in SequencerReport)
+    assert all(code >> 4 == 4 for code in CbcastReport)
