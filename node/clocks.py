@@ -9,6 +9,7 @@ All numbers are integers; physical readings are ns.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,11 +29,33 @@ class EventClock(Protocol):
     def value(self) -> int:
         """The timestamp of the last event."""
 
-    def tick(self, now_ns: int) -> int:
-        """An event of our own, a sending among them: its timestamp, later than all before."""
+    def tick(self, now_ns: int, after: int = 0) -> int:
+        """An event of our own, a sending among them: its timestamp, later than all before and later than `after`."""
 
     def receive(self, timestamp: int, now_ns: int) -> int:
         """A message with `timestamp` comes: the timestamp of that event, later than `timestamp` and all before."""
+
+
+class ClockKind(enum.StrEnum):
+    """What timestamps are made of."""
+
+    LOGICAL = "logical"
+    """A counter."""
+    PHYSICAL = "physical"
+    """The node's clock, right or wrong; moved on only as far as the clock condition needs."""
+    SYNCHRONISED = "synchronised"
+    """The node's clock, set forward by IR1' and IR2' with the timestamps of the messages themselves."""
+
+
+def clock_of(kind: ClockKind, *, minimum_delay_ns: int) -> EventClock:
+    """A new clock; the delay (IR2's mu) counts for SYNCHRONISED only."""
+    match kind:
+        case ClockKind.LOGICAL:
+            return LamportClock()
+        case ClockKind.PHYSICAL:
+            return PhysicalClock()
+        case ClockKind.SYNCHRONISED:
+            return PhysicalClock(minimum_delay_ns=minimum_delay_ns)
 
 
 class LamportClock(EventClock):
@@ -48,12 +71,12 @@ class LamportClock(EventClock):
         """The timestamp of the last event; the start value before the first."""
         return self._value
 
-    def tick(self, now_ns: int = 0) -> int:
+    def tick(self, now_ns: int = 0, after: int = 0) -> int:  # noqa: ARG002 (the time does not matter to it)
         """IR1: between any two successive events the clock is incremented."""
-        self._value += 1
+        self._value = max(self._value, after) + 1
         return self._value
 
-    def receive(self, timestamp: int, now_ns: int = 0) -> int:
+    def receive(self, timestamp: int, now_ns: int = 0) -> int:  # noqa: ARG002 (the time does not matter to it)
         """IR2 (b): not less than the present value and greater than the timestamp; the receipt is an event itself."""
         self._value = max(self._value, timestamp) + 1
         return self._value
@@ -107,9 +130,9 @@ class PhysicalClock(EventClock):
         self.read(now_ns)
         return True
 
-    def tick(self, now_ns: int) -> int:
+    def tick(self, now_ns: int, after: int = 0) -> int:
         """IR2' (a): T_m = C_i(t), and later than all events before (C1)."""
-        self._value = max(self._value + 1, self.read(now_ns))
+        self._value = max(self._value + 1, after + 1, self.read(now_ns))
         return self._value
 
     def receive(self, timestamp: int, now_ns: int) -> int:

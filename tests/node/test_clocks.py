@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.clocks import EventClock, LamportClock, PhysicalClock, VectorClock
+from node.clocks import ClockKind, EventClock, LamportClock, PhysicalClock, VectorClock, clock_of
 from node.errors import LocalError
 
 vectors = st.lists(st.integers(0, 5), min_size=3, max_size=3).map(lambda counts: VectorClock(tuple(counts)))
@@ -68,6 +68,23 @@ def test_clock_condition_if_a_happened_before_b_then_a_has_the_lower_date(make: 
         events.append((date, knowledge[index]))
     for date, known in events:
         assert all(date < other for other, its in events if known < its), f"seed {seed}"
+
+
+@makers
+def test_an_event_can_be_dated_later_than_a_timestamp_that_was_handed_along(make: type[LamportClock]) -> None:
+    clock = make()
+    assert clock.tick(10, after=1000) == 1001
+    assert clock.tick(10, after=3) == 1002
+
+
+def test_the_three_kinds_of_clock() -> None:
+    made = {kind: clock_of(kind, minimum_delay_ns=5) for kind in ClockKind}
+    dates = {kind: (clock.tick(100), clock.receive(200, 100), clock.tick(150)) for kind, clock in made.items()}
+    assert dates == {
+        ClockKind.LOGICAL: (1, 201, 202),
+        ClockKind.PHYSICAL: (100, 201, 202),
+        ClockKind.SYNCHRONISED: (100, 205, 255),
+    }
 
 
 # Physical clocks.
