@@ -10,10 +10,9 @@ import gc
 import sys
 
 from node.config import NodeConfig, parse
-from node.core import Core
 from node.driver import host, new_loop, say
 from node.errors import LocalError
-from node.protocols import PROTOCOLS
+from node.protocols import PROTOCOLS, ProtocolEntry
 
 MAX_LINE_BYTES = 8 * 2**20
 
@@ -28,21 +27,22 @@ async def _live() -> int:
     line = (await lines.readline()).decode("utf-8", "replace")
     try:
         config = parse(line)
-        core = _core(config)
+        entry = _entry(config)
+        core = entry.build(membership=config.membership, parameters=config.parameters, seed=config.seed)
         # What exists now lives as long as we do: the collector need not walk it again and again.
         gc.freeze()
-        return await host(config, core, lines)
+        return await host(config, core, lines, traces_receipts=entry.traces_receipts)
     except LocalError as error:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(f"the network of this node cannot be used: {error}")
 
 
-def _core(config: NodeConfig) -> Core:
+def _entry(config: NodeConfig) -> ProtocolEntry:
     entry = PROTOCOLS.get(config.protocol)
     if entry is None:
         raise LocalError(f"no protocol is called {config.protocol!r}; there are {', '.join(sorted(PROTOCOLS))}")
-    return entry.build(membership=config.membership, parameters=config.parameters, seed=config.seed)
+    return entry
 
 
 async def _standard_input() -> asyncio.StreamReader:

@@ -22,6 +22,8 @@ from topologies.model import Node, NodeName
 LOG_TAIL_LINES = 4
 POLL_S = 0.05
 RESTART_TIMEOUT_S = 20.0
+MANIFEST_COUNTERS = ("submitted", "delivered", "handled", "core_ns", "lag_max_ns", "cpu_ns")
+"""Of a node's own counters, those that the manifest keeps."""
 
 
 class State(enum.Enum):
@@ -54,7 +56,7 @@ class Member:
 
     def manifest(self) -> dict[str, Any]:
         """This incarnation's entry in the manifest."""
-        counters = {name: self.last.get(name, 0) for name in ("submitted", "delivered", "lag_max_ns", "cpu_ns")}
+        counters = {name: self.last.get(name, 0) for name in MANIFEST_COUNTERS}
         return {
             "node": self.node.name,
             "incarnation": self.incarnation,

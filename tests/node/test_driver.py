@@ -18,6 +18,8 @@ COUNTERS = {
     "submitted",
     "delivered",
     "received",
+    "handled",
+    "core_ns",
     "dropped",
     "send_failures",
     "trace_given_up",
@@ -217,7 +219,7 @@ def test_lines_that_cannot_be_obeyed_are_answered_and_harmless() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"protocol": {"name": "gossip", "parameters": {}}}, "no protocol is called 'gossip'; there are reliable, seq"),
+        ({"protocol": {"name": "gossip", "parameters": {}}}, "no protocol is called 'gossip'; there are "),
         ({"protocol": {"name": "reliable", "parameters": {"windw": 3}}}, "reliable has no 'windw'; it takes window"),
         ({"protocol": {"name": "reliable", "parameters": {"window": 1}}}, "window must lie between 4 and 65536"),
         ({"group": -1}, "group must be a whole number"),

@@ -1,0 +1,361 @@
+"""One life of one node, as every host lives it: what goes into the core, what comes out, what is written down.
+
+Pure: no socket, no loop, no clock. The asyncio driver (`node.driver`) and the simulator (`testbed.simulated`) both run
+this very code, each with its own clock, wires and place for records: a simulated and a real run leave the same trace.
+
+Whoever holds a Host calls it for each input (`start`, `take` or `receive`, `wake`, `drain`, `stop`), one at a time, and
+after each round of inputs `after_inputs`; then he arms his one alarm for `next_wake_ns` if `is_wake_stale` says that it
+may have changed. Times are in ns; `true_ns` is the true clock, records carry it and what the node's own clock shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from node.application import Application
+from node.config import NodeConfig
+from node.core import Core, random_for
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Undo
+from node.errors import DropReason, RemoteError
+from node.schedule import Schedule
+from node.trace import APPLICATION_STAMP, STAMP_SIZE, Event, Stamp
+from node.wire import Kind, Message, decode_datagram, table_struct
+from node.workload import WorkloadKind
+
+DROPS_TRACED_PER_S = 100
+BEHIND_NS = 50_000_000
+"""The trace says that the workload is behind from this lag on."""
+REQUEST_BATCH = 32
+"""Requests made in one turn, so that receiving gets its turn."""
+FIRE_BATCH = 64
+"""Timers fired in one turn, for the same reason."""
+
+TRANSMISSION_MASK = 0xFFFF_FFFF
+
+TraceRow: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
+"""The values of one trace record in the order of node.trace.RECORD."""
+
+
+class Wires(Protocol):
+    """What a host sends with. Datagrams are numbered from `transmission` on, modulo 2^32."""
+
+    @property
+    def fan_out(self) -> int:
+        """How many datagrams one multicast takes: 1, or one for each peer."""
+
+    def send(self, target: int, message: Message, transmission: int) -> None:
+        """One datagram to one member."""
+
+    def multicast(self, message: Message, transmission: int) -> None:
+        """To all peers, in `fan_out` datagrams."""
+
+
+class Host:
+    """`record` takes each trace record; `flush` puts what was recorded on the wire before any later datagram.
+
+    `cpu_ns` reads a clock that measures the core's own work. `before_call` is told before each call of the core: the
+    kind of the message that it is given, or None.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        core: Core,
+        wires: Wires,
+        *,
+        true_ns: Callable[[], int],
+        cpu_ns: Callable[[], int],
+        record: Callable[[TraceRow], object],
+        flush: Callable[[], object],
+        traces_receipts: bool,
+        before_call: Callable[[Kind | None], object] | None = None,
+    ) -> None:
+        self._group = config.group
+        self._member = config.membership.member
+        self._core = core
+        self._wires = wires
+        self._true_ns = true_ns
+        self._cpu_ns = cpu_ns
+        self._record = record
+        self._flush = flush
+        self._traces_receipts = traces_receipts
+        self._before_call = before_call
+        self._clock = config.clock(true_ns())
+        self._read_clock = self._clock.read_ns
+        self._schedule = Schedule()
+        workload_rng = random_for(config.seed, config.membership, "workload")
+        self.application = Application(config.workload, config.membership, workload_rng)
+        self.is_saturating = config.workload.kind is WorkloadKind.SATURATING
+        """Its next request hangs on the core alone: the alarm may change with every input."""
+        self.is_wake_stale = True
+        """Whether timers or requests have changed since `next_wake_ns` was asked."""
+        self.is_started = False
+        self.is_draining = False
+        self._load_start_ns = 0
+        self._is_behind = False
+        self._transmission = 0
+        self.delivered = 0
+        self.received = 0
+        """Datagrams that came, whatever became of them."""
+        self.handled = 0
+        """Messages that the core was given, and ..."""
+        self.core_ns = 0
+        """... the time that it took for them."""
+        self.dropped: Counter[str] = Counter()
+        self._drops_traced_in_second = (0, 0)
+        self._carry_out: dict[type[Effect], Callable[[Any], None]] = {
+            Send: self._send,
+            Multicast: self._multicast,
+            SetTimer: self._set_timer,
+            CancelTimer: self._cancel_timer,
+            Deliver: self._deliver,
+            Undo: self._undo,
+            Report: self._report,
+        }
+
+    # Inputs.
+
+    def start(self, load_start_ns: int) -> None:
+        """The core runs from now on; the workload's times count from `load_start_ns` (true time)."""
+        self._load_start_ns = load_start_ns
+        self.is_started = True
+        self._trace(Event.START)
+        self._tell_before(None)
+        self._feed(self._core.on_start(self._now_ns()))
+        if not self.is_draining:
+            self.application.begin()
+        self.is_wake_stale = True
+
+    def take(self, data: bytes, claimed: int | None) -> None:
+        """A datagram came as bytes; `claimed`: the member to whom its source address belongs, if to any."""
+        self.received += 1
+        try:
+            envelope, message = decode_datagram(data, group=self._group)
+            sender = envelope.sender
+            if sender == self._member:
+                raise RemoteError(DropReason.OWN, "our own member number")
+            if claimed != sender:
+                raise RemoteError(DropReason.UNKNOWN_MEMBER, f"it came from elsewhere than member {sender}")
+            if not self.is_started:
+                raise RemoteError(DropReason.UNEXPECTED, "not started yet")
+            effects = self._give(message, sender, envelope.sender_incarnation, envelope.transmission)
+        except RemoteError as error:
+            self._drop(error.reason, claimed or 0, len(data))
+            return
+        self._feed(effects)
+
+    def receive(self, message: Message, sender: int, incarnation: int, transmission: int, size_bytes: int) -> None:
+        """The same for a datagram that never was bytes: `message`, transmitted by `sender`. A host that simulates the
+        wire vouches for what `take` would have checked.
+        """
+        self.received += 1
+        try:
+            effects = self._give(message, sender, incarnation, transmission)
+        except RemoteError as error:
+            self._drop(error.reason, sender, size_bytes)
+            return
+        self._feed(effects)
+
+    def wake(self) -> None:
+        """The alarm: what is due is done, so much of it as one turn takes."""
+        self.is_wake_stale = True
+        for _ in range(FIRE_BATCH):
+            now_ns = self._now_ns()
+            timer = self._schedule.pop_due(now_ns)
+            if timer is None:
+                break
+            self._tell_before(None)
+            self._feed(self._core.on_timer(timer, now_ns))
+        for _ in range(REQUEST_BATCH):
+            if not self._request():
+                break
+
+    def after_inputs(self) -> None:
+        """After every round of inputs: what flow control held back may go now."""
+        queue = self.application.queue
+        while queue and self._core.can_submit:
+            self.is_wake_stale = True
+            self._tell_before(None)
+            self._feed(self._core.on_submit(queue.popleft(), self._now_ns()))
+
+    def drain(self) -> None:
+        """The workload ends; what is under way goes on."""
+        if not self.is_draining:
+            self.is_draining = True
+            self.application.end()
+            self._trace(Event.DRAIN)
+
+    def stop(self) -> bool:
+        """The end, in order; whether nothing was under way any more."""
+        is_drained = not self.is_started or self.is_quiet
+        self.application.end()
+        self._trace(Event.STOP, detail=int(is_drained), value=self.application.submitted)
+        self._flush()
+        return is_drained
+
+    # What the holder asks.
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing waits for the core, and it waits for nothing."""
+        return not self.application.queue and self._core.is_idle
+
+    def next_wake_ns(self) -> int | None:
+        """True time of the next alarm (it may have passed), None when there is nothing to wait for."""
+        self.is_wake_stale = False
+        timer_ns = self._schedule.next_ns()
+        wake_ns = None if timer_ns is None else self._clock.true_ns(timer_ns)
+        request_ns = self.application.next_ns(can_submit=self._core.can_submit)
+        if request_ns is not None:
+            request_ns += self._load_start_ns
+            if wake_ns is None or request_ns < wake_ns:
+                return request_ns
+        return wake_ns
+
+    def note_time(self) -> None:
+        """Held up without a request, the lag grows all the same."""
+        if self.is_started:
+            self.application.note_time(self._true_ns() - self._load_start_ns)
+
+    # Into the core.
+
+    def _give(self, message: Message, sender: int, incarnation: int, transmission: int) -> list[Effect]:
+        if self._traces_receipts:
+            self._trace(Event.RECEIVE, message.kind, sender, incarnation, 0, transmission)
+        if self._before_call is not None:
+            self._before_call(message.kind)
+        self.handled += 1
+        now_ns = self._read_clock(self._true_ns())
+        began_ns = self._cpu_ns()
+        try:
+            return self._core.on_message(message, sender, now_ns)
+        finally:
+            self.core_ns += self._cpu_ns() - began_ns
+
+    def _request(self) -> bool:
+        """The application asks to send its next message, if it is due."""
+        application = self.application
+        stamp = application.request(self._true_ns() - self._load_start_ns, can_submit=self._core.can_submit)
+        if stamp is None:
+            return False
+        self._trace_identity(Event.SUBMIT, stamp, len(application.queue[-1].payload))
+        # On the wire before the message is: a crash in between must not leave a message that nobody submitted.
+        self._flush()
+        self._note_lag()
+        self.after_inputs()
+        if len(application.queue) == 1:
+            # The first one that has to wait. How many there are, the status says.
+            self._trace_identity(Event.REFUSED, stamp, 1)
+        return True
+
+    def _note_lag(self) -> None:
+        """Once each time that we fall behind, not with every message that is late."""
+        lag_ns = self.application.lag_ns
+        if lag_ns >= BEHIND_NS and not self._is_behind:
+            self._trace(Event.BEHIND, value=lag_ns)
+        self._is_behind = lag_ns >= BEHIND_NS
+
+    def _now_ns(self) -> int:
+        return self._read_clock(self._true_ns())
+
+    def _tell_before(self, kind: Kind | None) -> None:
+        if self._before_call is not None:
+            self._before_call(kind)
+
+    # Out of the core.
+
+    def _feed(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._carry_out[type(effect)](effect)
+
+    def _send(self, effect: Send) -> None:
+        transmission = self._next_transmission(1)
+        self._trace_send(effect.message, transmission)
+        self._wires.send(effect.target, effect.message, transmission)
+
+    def _multicast(self, effect: Multicast) -> None:
+        transmission = self._next_transmission(self._wires.fan_out)
+        self._trace_send(effect.message, transmission)
+        self._wires.multicast(effect.message, transmission)
+
+    def _next_transmission(self, count: int) -> int:
+        """The number of the first of `count` datagrams."""
+        first = (self._transmission + 1) & TRANSMISSION_MASK
+        self._transmission = (self._transmission + count) & TRANSMISSION_MASK
+        return first
+
+    def _trace_send(self, message: Message, transmission: int) -> None:
+        self._trace(
+            Event.SEND, message.kind, message.origin, message.incarnation, message.flags, message.seq, transmission
+        )
+
+    def _deliver(self, effect: Deliver) -> None:
+        if effect.inner is not Kind.APPLICATION:
+            # News of the lowest core, with no other core above it: about which member, and which life of it.
+            self._trace(Event.REPORT, effect.inner, extra=effect.origin, value=effect.incarnation)
+            return
+        payload = effect.payload
+        if len(payload) < STAMP_SIZE:
+            self._drop(DropReason.TRUNCATED, effect.origin, len(payload))
+            return
+        self.delivered += 1
+        origin, incarnation, number = _UNPACK_STAMP(payload)
+        self._trace(Event.DELIVER, effect.level, origin, incarnation, 0, number, self.delivered)
+
+    def _undo(self, effect: Undo) -> None:
+        payload = effect.payload
+        if len(payload) < STAMP_SIZE:
+            self._drop(DropReason.TRUNCATED, effect.origin, len(payload))
+            return
+        origin, incarnation, number = _UNPACK_STAMP(payload)
+        self._trace(Event.UNDO, effect.level, origin, incarnation, 0, number)
+
+    def _report(self, effect: Report) -> None:
+        if effect.code in _DROP_REASONS:
+            self._drop(DropReason(effect.code), effect.member, effect.value)
+        else:
+            self._trace(Event.REPORT, effect.code, extra=effect.member, value=effect.value)
+
+    def _drop(self, reason: DropReason, sender: int, size_bytes: int) -> None:
+        self.dropped[reason.name] += 1
+        second = self._true_ns() // 10**9
+        last, count = self._drops_traced_in_second
+        count = count + 1 if last == second else 1
+        self._drops_traced_in_second = (second, count)
+        if count <= DROPS_TRACED_PER_S:
+            self._trace(Event.DROP, reason.value, extra=sender, value=size_bytes)
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        self._schedule.set(effect.timer, effect.at_ns)
+        self.is_wake_stale = True
+
+    def _cancel_timer(self, effect: CancelTimer) -> None:
+        self._schedule.cancel(effect.timer)
+        self.is_wake_stale = True
+
+    # Records.
+
+    def _trace_identity(self, event: Event, stamp: Stamp, value: int) -> None:
+        self._trace(event, 0, stamp.origin, stamp.incarnation, 0, stamp.number, value)
+
+    def _trace(
+        self,
+        event: Event,
+        detail: int = 0,
+        origin: int = 0,
+        incarnation: int = 0,
+        extra: int = 0,
+        number: int = 0,
+        value: int = 0,
+    ) -> None:
+        at_ns = self._true_ns()
+        clock_ns = self._read_clock(at_ns)
+        if clock_ns < 0:
+            clock_ns = 0
+        self._record((event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value))
+
+
+_UNPACK_STAMP = table_struct(APPLICATION_STAMP).unpack_from
+_DROP_REASONS = {reason.value for reason in DropReason}
