@@ -59,7 +59,7 @@ RunName = Annotated[
     ),
 ]
 ExperimentName = Annotated[str, typer.Argument(help="A shipped experiment such as quickstart, or a YAML file.")]
-World = Annotated[str | None, typer.Option(help="auto, netns or docker. Default: as the experiment says.")]
+World = Annotated[str | None, typer.Option(help="auto, netns, docker or sim. Default: as the experiment says.")]
 KernelOption = Annotated[
     str | None, typer.Option("--kernel", help="auto, host or uml. Default: as the experiment says.")
 ]
@@ -94,11 +94,11 @@ def doctor(as_json: Json = False) -> None:
 
 
 @app.command()
-def plan(experiment: ExperimentName, kernel: KernelOption = None, as_json: Json = False) -> None:
+def plan(experiment: ExperimentName, world: World = None, kernel: KernelOption = None, as_json: Json = False) -> None:
     """Dry run: print what would be built and when each fault would strike. Touches nothing."""
     from testbed.dry import describe
 
-    described = describe(experiment, kernel)
+    described = describe(experiment, kernel, world)
     if as_json:
         _print_json(described)
         return

@@ -16,25 +16,27 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 from netem.bed import Bed
 from netem.kernel import KernelWish
-from netem.runtimes.base import Program
-from node.protocols import PROTOCOLS
+from netem.runtimes.base import Program, Runtime
+from netem.runtimes.docker import DockerRuntime
+from netem.runtimes.netns import NetnsRuntime
 from testbed import health
 from testbed.capture import Capture
 from testbed.console import Console, Stage
 from testbed.crew import Crew, State
+from testbed.manifest import counted, doubts, said
 from testbed.nodes import configuration
 from testbed.schedule import Schedule
 from testbed.spec import Experiment
 from testbed.store import RunDirectory, clock_pair
 from testbed.versions import collect as collect_versions
-from testbed.worlds import WorldChoice, open_runtime
-from topologies.dump import as_json, changed_fields
-from topologies.model import Direction, Node
+from testbed.worlds import World, WorldChoice
+from topologies.model import Node
 
 NODE_PROGRAM = Program(argv=("python3", "-m", "node"))
 READY_TIMEOUT_S = 30.0
@@ -84,7 +86,7 @@ class Conductor:
             )
             choice = bed.choice
             stage.result = (
-                f"{count} ports on {_count(len(self._topology.partitions), 'partition')}, "
+                f"{count} ports on {counted(len(self._topology.partitions), 'partition')}, "
                 f"kernel {choice.picked.value} ({choice.why})"
             )
         self._manifest["kernel"] = {
@@ -108,7 +110,7 @@ class Conductor:
     def _start_nodes(self, bed: Bed, stack: ExitStack) -> Crew:
         count = len(self._topology)
         with self._console.stage("nodes", "starting") as stage:
-            runtime = open_runtime(self._world, bed, self._directory.run_id, stage.say)
+            runtime = self._open_runtime(bed, stage.say)
             stack.callback(runtime.close)
             crew = Crew(
                 runtime,
@@ -143,7 +145,7 @@ class Conductor:
                 self._check_machinery(bed, capture)
                 self._show_load(stage, crew, schedule)
             schedule.finish()
-            stage.result = f"{duration_s:g} s, {_said(crew)}, {_count(schedule.struck, 'fault')}"
+            stage.result = f"{duration_s:g} s, {said(crew.totals())}, {counted(schedule.struck, 'fault')}"
         self._phase("load_end_ns", time.monotonic_ns())
         after = health.CpuTimes.read()
         self._manifest["health"] = health.summarize(before, after, crew.totals()["lag_max_ns"])
@@ -154,9 +156,9 @@ class Conductor:
             crew.broadcast("drain")
             if crew.reach((State.DRAINED, State.STOPPED), timeout_s=drain_s):
                 self._phase("drained_ns", time.monotonic_ns())
-                stage.result = f"every node is quiet, {_said(crew)}"
+                stage.result = f"every node is quiet, {said(crew.totals())}"
             else:
-                stage.result = f"not every node became quiet within {drain_s:g} s, {_said(crew)}"
+                stage.result = f"not every node became quiet within {drain_s:g} s, {said(crew.totals())}"
 
     def _stop(self, bed: Bed, crew: Crew, capture: Capture) -> None:
         with self._console.stage("stop", "ending") as stage:
@@ -167,7 +169,7 @@ class Conductor:
             crew.wait_gone(timeout_s=STOP_TIMEOUT_S)
             closing = self._close_capture(capture)
             self._read_counters(bed)
-            self._judge(crew, closing)
+            self._judge(crew)
             stage.result = (
                 f"{closing['frames']:,} frames captured, "
                 f"{closing['kernel_dropped_frames'] or 'none'} lost by the collector"
@@ -176,6 +178,12 @@ class Conductor:
         self._manifest["status"] = "complete"
 
     # --- helpers
+
+    def _open_runtime(self, bed: Bed, on_progress: Callable[[str], None]) -> Runtime:
+        """A Docker world makes its image first when it is missing."""
+        if self._world.world is World.NETNS:
+            return NetnsRuntime(bed)
+        return DockerRuntime(bed, run_id=self._directory.run_id, on_progress=on_progress)
 
     @staticmethod
     def _check_machinery(bed: Bed, capture: Capture) -> None:
@@ -215,85 +223,19 @@ class Conductor:
         self._manifest["bus_counters"] = [_plain(entry) for entry in bed.bus_counters()]
         self._manifest["infrastructure_drops"] = bed.infrastructure_drops()
 
-    def _judge(self, crew: Crew, closing: dict[str, Any]) -> None:
-        measured = self._manifest["health"]
-        saturating = any(w.kind.value == "saturating" for w in self._experiment.workloads.values())
-        invalid = health.judge(
-            cpu_busy_ratio=measured["cpu_busy_ratio"],
-            steal_ratio=measured["steal_ratio"],
-            lag_max_ns=crew.totals()["lag_max_ns"],
-            saturating=saturating,
-        )
-        if closing["kernel_dropped_frames"]:
-            invalid.append(f"the collector lost {closing['kernel_dropped_frames']} frames")
-        drops = self._manifest["infrastructure_drops"]
-        if drops:
-            where = ", ".join(f"{count} at {device}" for device, count in sorted(drops.items()))
-            invalid.append(f"frames were lost where the emulated network loses none ({where})")
-        if not closing["complete"]:
-            invalid.append("the capture is not complete")
-        self._manifest["invalid"] = invalid
-        for reason in invalid:
+    def _judge(self, crew: Crew) -> None:
+        self._manifest["health"]["lag_max_ns"] = crew.totals()["lag_max_ns"]
+        self._manifest["invalid"] = doubts(self._experiment, self._manifest)
+        for reason in self._manifest["invalid"]:
             self._console.warn("invalid", reason)
 
     def _show_load(self, stage: Stage, crew: Crew, schedule: Schedule) -> None:
         assert self._start_ns is not None
         elapsed_s = max(0.0, (time.monotonic_ns() - self._start_ns) / 1e9)
         active = f"  ⚡ {schedule.active()}" if schedule.active() else ""
-        stage.advance_to(elapsed_s, f"{_said(crew)}{active}")
-
-
-def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDirectory) -> dict[str, Any]:
-    """The manifest before anything has happened: a run that goes no further is `interrupted`."""
-    return {
-        "format": 1,
-        "run": directory.run_id,
-        "status": "interrupted",
-        "invalid": [],
-        "experiment": experiment.name,
-        "question": experiment.question,
-        "seed": experiment.seed,
-        "group": directory.group,
-        "protocol": {"name": experiment.protocol.name, "parameters": dict(experiment.protocol.parameters)},
-        "promises": list(PROTOCOLS[experiment.protocol.name].promises),
-        "dissemination": experiment.dissemination.value,
-        "workload": _workload(experiment),
-        "duration_ns": experiment.duration_ns,
-        "expect": [str(condition) for condition in experiment.expect],
-        "world": world.world.value,
-        "phases": {"start_ns": None, "load_end_ns": None, "drained_ns": None, "end_ns": None},
-        "ports": [{"node": n.name, "index": n.index, "ip": n.ip, "mac": n.mac} for n in experiment.topology.nodes()],
-        "asked": {
-            n.name: {d.value: as_json(changed_fields(n.impairment(d))) for d in Direction}
-            for n in experiment.topology.nodes()
-        },
-    }
-
-
-def _workload(experiment: Experiment) -> dict[str, Any]:
-    """The first sender's workload stands for all in the manifest; `blocks` counts how many kinds there are."""
-    active = {name: w for name, w in experiment.workloads.items() if w.kind.value != "silent"}
-    if not active:
-        return {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 0, "senders": []}
-    first = next(iter(active.values()))
-    return {
-        "kind": first.kind.value,
-        "rate_per_s": first.rate_per_s,
-        "size_bytes": first.size_bytes,
-        "senders": sorted(active),
-    }
+        stage.advance_to(elapsed_s, f"{said(crew.totals())}{active}")
 
 
 def _plain(counters: Any) -> dict[str, Any]:
     """One of the bed's counters as the manifest has it."""
     return {name: getattr(value, "value", value) for name, value in dataclasses.asdict(counters).items()}
-
-
-def _said(crew: Crew) -> str:
-    totals = crew.totals()
-    waiting = f", {totals['waiting']:,} waiting" if totals["waiting"] else ""
-    return f"{totals['submitted']:,} sent, {totals['delivered']:,} delivered{waiting}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

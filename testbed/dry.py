@@ -9,21 +9,25 @@ from netem.steps import Kernel
 from testbed import spec
 from testbed.paths import TOPOLOGIES
 from testbed.run import Wishes, load_experiment
-from testbed.spec import Experiment
+from testbed.spec import Experiment, World
 from topologies import load as topology_files
+from topologies.dump import changed_fields, spelled
 from topologies.errors import InputError
-from topologies.model import Topology
-from topologies.units import format_duration
+from topologies.model import Direction, Impairment, Topology
+from topologies.units import format_duration, format_frames, format_rate
 
 
-def describe(name: str, kernel: str | None) -> dict[str, list[str]]:
+def describe(name: str, kernel: str | None, world: str | None = None) -> dict[str, list[str]]:
     """Headings and lines for the experiment or topology called `name`. Raises InputError.
 
-    Without a kernel the plan is the one for `host`; nothing is probed.
+    Without a kernel the plan is the one for `host`; nothing is probed. In the simulated world nothing is built: the
+    lines say what is simulated.
     """
     if _is_topology(name):
         return _network(topology_files.load(topology_files.find(name)), _kernel(kernel or "host"))
-    experiment = load_experiment(name, Wishes(kernel=kernel))
+    experiment = load_experiment(name, Wishes(kernel=kernel, world=world))
+    if experiment.world is World.SIM:
+        return {**_simulated(experiment.topology), **_schedule(experiment)}
     return {**_network(experiment.topology, _kernel(experiment.kernel.value)), **_schedule(experiment)}
 
 
@@ -45,6 +49,25 @@ def _is_topology(name: str) -> bool:
 def _network(topology: Topology, kernel: Kernel) -> dict[str, list[str]]:
     steps = [plan.describe(step) for step in plan.plan(topology, kernel)]
     return {f"network {topology.name}: {len(topology)} nodes, kernel {kernel.value}": steps}
+
+
+def _simulated(topology: Topology) -> dict[str, list[str]]:
+    lines = [
+        f"port {node.name} ({node.ip}) {direction.value}: {_asked(node.impairment(direction))}"
+        for node in topology.nodes()
+        for direction in Direction
+    ]
+    for link in topology.links:
+        lines += [f"link {link.name} there: {_asked(link.a_to_b)}", f"link {link.name} back: {_asked(link.b_to_a)}"]
+    for partition in topology.partitions:
+        if partition.bus is not None:
+            bus = partition.bus
+            lines.append(f"bus {partition.name}: {format_rate(bus.rate_bps)}, {format_frames(bus.queue_frames)}")
+    return {f"network {topology.name}: {len(topology)} nodes, simulated": lines}
+
+
+def _asked(impairment: Impairment) -> str:
+    return ", ".join(f"{key} {value}" for key, value in spelled(changed_fields(impairment)).items()) or "clear"
 
 
 def _schedule(experiment: Experiment) -> dict[str, list[str]]:

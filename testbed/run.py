@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from netem.errors import FabricError
 from node.protocols import PROTOCOLS
 from testbed import spec, store
-from testbed.conductor import Conductor, first_manifest
 from testbed.console import Console
+from testbed.manifest import first_manifest
 from testbed.spec import Experiment, KernelWish, World
-from testbed.store import StoreError
-from testbed.worlds import pick
+from testbed.store import RunDirectory, StoreError
+from testbed.worlds import WorldChoice, pick
 from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOM_BYTES_PER_FRAME = 2.2
 """A frame is recorded where it is sent and where it arrives; the rest is headroom for control traffic, as a factor."""
@@ -45,6 +48,26 @@ class Outcome:
 
     directory: Path
     summary: dict[str, Any] | None
+
+
+class Performer(Protocol):
+    """Carries one experiment out into one run directory, and tells its manifest all that it learns."""
+
+    def perform(self) -> None:
+        """Run it. What goes wrong is raised (FabricError, StoreError, KeyboardInterrupt) after everything was given
+        back and what was recorded is whole.
+        """
+
+
+def performer(experiment: Experiment, world: WorldChoice, directory: RunDirectory, console: Console) -> Performer:
+    """Who performs in this world. Only that world's machinery is imported: the simulated one touches no kernel."""
+    if world.world is World.SIM:
+        from testbed.simulated.world import SimulatedWorld
+
+        return SimulatedWorld(experiment, directory, console)
+    from testbed.conductor import Conductor
+
+    return Conductor(experiment, world, directory, console)
 
 
 def load_experiment(name: str, wishes: Wishes) -> Experiment:
@@ -79,21 +102,27 @@ def run_experiment(name: str, wishes: Wishes, console: Console) -> Outcome:
     return perform(experiment, wishes, console)
 
 
-def perform(experiment: Experiment, wishes: Wishes, console: Console) -> Outcome:
-    """Like `run_experiment`, from a loaded experiment."""
+def perform(experiment: Experiment, wishes: Wishes, console: Console, *, spark: SparkSession | None = None) -> Outcome:
+    """Like `run_experiment`, from a loaded experiment; `spark`: a session to analyse with."""
     if wishes.analyze:
         from analysis.session import require_java
 
         require_java()
     store.require_space(wishes.runs, needed_bytes(experiment))
     world = pick(experiment.world)
-    directory = store.create(wishes.runs, experiment.name, experiment.seed, name=wishes.name)
+    directory = store.create(
+        wishes.runs,
+        experiment.name,
+        experiment.seed,
+        name=wishes.name,
+        is_repeatable=world.world is World.SIM,
+    )
     (directory.path / "experiment.yaml").write_text(experiment.text, encoding="utf-8")
     (directory.path / "topology.yaml").write_text(experiment.topology_text, encoding="utf-8")
     directory.manifest = first_manifest(experiment, world, directory)
     directory.save()
     try:
-        Conductor(experiment, world, directory, console).perform()
+        performer(experiment, world, directory, console).perform()
     except KeyboardInterrupt:
         console.warn("stopped", f"interrupted; what was recorded is kept in {directory.path}")
         raise
@@ -103,17 +132,20 @@ def perform(experiment: Experiment, wishes: Wishes, console: Console) -> Outcome
         raise
     finally:
         directory.close()
-    summary = analyze_and_report(directory.path, console) if wishes.analyze else None
+    summary = analyze_and_report(directory.path, console, spark=spark) if wishes.analyze else None
     return Outcome(directory=directory.path, summary=summary)
 
 
-def analyze_and_report(directory: Path, console: Console) -> dict[str, Any]:
-    """Tables, summary and report of a run directory. Raises AnalysisError."""
+def analyze_and_report(directory: Path, console: Console, *, spark: SparkSession | None = None) -> dict[str, Any]:
+    """Tables, summary and report of a run directory, with a session of its own unless one is given.
+
+    Raises AnalysisError.
+    """
     from analysis.report import write_report
     from analysis.summary import analyze
 
-    with console.stage("analysis", "starting Spark") as stage:
-        summary = analyze(directory, on_progress=stage.say)
+    with console.stage("analysis", "beginning") as stage:
+        summary = analyze(directory, spark=spark, on_progress=stage.say)
         frames = summary.get("capture", {}).get("frames", 0)
         stage.result = f"{frames:,} frames, {summary['messages']['deliveries']:,} deliveries judged"
     with console.stage("report", "drawing") as stage:

@@ -63,12 +63,9 @@ class RunDirectory:
 
     path: Path
     run_id: str
+    group: int
+    """32-bit number in every datagram of the run, so that nothing of another run is taken for its own."""
     manifest: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def group(self) -> int:
-        """32-bit number in every datagram of the run, so that nothing of another run is taken for its own."""
-        return zlib.crc32(self.run_id.encode())
 
     @property
     def capture_path(self) -> Path:
@@ -104,8 +101,10 @@ class RunDirectory:
             raise StoreError(_unwritable(self.path, error)) from error
 
 
-def create(runs: Path, experiment: str, seed: int, *, name: str | None = None) -> RunDirectory:
-    """Make the directory of a new run.
+def create(
+    runs: Path, experiment: str, seed: int, *, name: str | None = None, is_repeatable: bool = False
+) -> RunDirectory:
+    """Make the directory of a new run. A repeatable run has the same group each time, whatever its name.
 
     Raises InputError if it exists (a run is written once) or cannot be made.
     """
@@ -121,7 +120,9 @@ def create(runs: Path, experiment: str, seed: int, *, name: str | None = None) -
         ) from None
     except OSError as error:
         raise InputError(f"{path}: the run directory cannot be made ({error.strerror}); give another --runs") from error
-    return RunDirectory(path=path, run_id=f"{experiment}/{leaf}")
+    run_id = f"{experiment}/{leaf}"
+    group_of = f"{experiment}/{seed}" if is_repeatable else run_id
+    return RunDirectory(path=path, run_id=run_id, group=zlib.crc32(group_of.encode()))
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

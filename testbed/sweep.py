@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from node.protocols import PROTOCOLS
 from testbed import store
 from testbed.console import Console
 from testbed.given import given
 from testbed.run import Wishes, apply_wishes, load_experiment, perform
-from testbed.spec import Experiment, expand_sweep
+from testbed.spec import Experiment, World, expand_sweep
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HEADLINES = {
     "p50_ms": ("latency", "p50_ms"),
@@ -74,14 +78,29 @@ def run_points(experiment: Experiment, wishes: Wishes, console: Console, stamp: 
     that ends early keeps them.
     """
     points: list[dict[str, Any]] = []
-    for position, expanded in enumerate(expand_sweep(experiment, protocols=PROTOCOLS)):
-        variant = apply_wishes(expanded, wishes)
-        console.title(", ".join(f"{key} = {value}" for key, value in variant.variant.items()))
-        outcome = perform(variant, wishes.named(f"{variant.seed}-{stamp}-{position}"), console)
-        assert outcome.summary is not None, "a point of a sweep is always analysed"
-        point = Point(
-            variant=dict(variant.variant), given=given(variant), directory=outcome.directory, summary=outcome.summary
-        )
-        points.append(point.as_dict())
-        store.write_json(wishes.runs / experiment.name / f"sweep-{stamp}.json", points)
-        yield point
+    variants = [apply_wishes(expanded, wishes) for expanded in expand_sweep(experiment, protocols=PROTOCOLS)]
+    with _session_for(variants) as spark:
+        for position, variant in enumerate(variants):
+            console.title(", ".join(f"{key} = {value}" for key, value in variant.variant.items()))
+            outcome = perform(variant, wishes.named(f"{variant.seed}-{stamp}-{position}"), console, spark=spark)
+            assert outcome.summary is not None, "a point of a sweep is always analysed"
+            point = Point(
+                variant=dict(variant.variant),
+                given=given(variant),
+                directory=outcome.directory,
+                summary=outcome.summary,
+            )
+            points.append(point.as_dict())
+            store.write_json(wishes.runs / experiment.name / f"sweep-{stamp}.json", points)
+            yield point
+
+
+def _session_for(variants: list[Experiment]) -> AbstractContextManager[SparkSession | None]:
+    """One Spark session for all points where that disturbs nothing that is measured: in virtual time. Beside real wires
+    each point has its own, opened when its capture is closed: a Java machine would share the nodes' CPUs and memory.
+    """
+    if len(variants) < 2 or any(variant.world is not World.SIM for variant in variants):
+        return nullcontext()
+    from analysis.session import open_session
+
+    return open_session(long_run=True)

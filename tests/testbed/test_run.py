@@ -204,7 +204,6 @@ def test_without_java_nothing_is_started(runs: Path, tmp_path: Path) -> None:
     [
         (["run", "quikstart"], "did you mean quickstart?"),
         (["run", "quickstart", "--world", "moon"], "--world: 'moon' is none of"),
-        (["run", "quickstart", "--world", "sim"], "the simulated world cannot run experiments yet"),
         (["check", "nothing-there"], "no such run"),
         (["plan", "nothing-there"], "no experiment is called"),
     ],
