@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
+from analysis.columns import Columns, grouped, look
 from analysis.oracle import History, Record
 from analysis.properties import (
     LOST_SUBMISSION,
@@ -51,6 +54,7 @@ Row = tuple[int, Id, int]
 
 _SUBMIT, _DELIVER, _UNDO = int(Event.SUBMIT), int(Event.DELIVER), int(Event.UNDO)
 _SPEAKING = frozenset((_SUBMIT, _DELIVER, _UNDO))
+_EVENTS = {int(event): event for event in Event}
 _OPTIMISTIC = int(Level.OPTIMISTIC)
 
 
@@ -79,6 +83,46 @@ def check_lives(
     """The same over the hosts' own records, all records of each life from the first on."""
     read = [_life_of_records(life, records) for life, records in lives.items()]
     return _findings(View(read, members, names or {}), kinds)
+
+
+def check_columns(
+    records: Columns,
+    *,
+    members: Iterable[int],
+    names: Mapping[int, str] | None = None,
+    kinds: Iterable[Property] | None = None,
+) -> dict[Property, Finding]:
+    """The same over columns, for long histories. What does not hold is looked at again, record by record."""
+    wanted = tuple(_CHECKS if kinds is None else kinds)
+    expected = sorted(members)
+    answer = look(records, members=expected, names=names or {}, wanted=wanted)
+    found = {kind: judge(kind, tally, answer.evidence) for kind, tally in answer.tallies.items()}
+    if answer.violated:
+        found |= check(history_of(records), members=expected, names=names, kinds=answer.violated)
+    return {kind: found[kind] for kind in wanted}
+
+
+def history_of(records: Columns) -> dict[Incarnation, list[Record]]:
+    """The converter from columns to an oracle.History."""
+    ordered, parts = grouped(records)
+    return {life: [_record(row) for row in zip(*_lists(ordered.select(rows)), strict=True)] for life, rows in parts}
+
+
+def columns_of(history: History) -> Columns:
+    """The inverse of history_of."""
+    rows = [(*life, r[0], r[1], r[2], *r[3], r[4]) for life, records in history.items() for r in records]
+    table = np.array(rows, np.int64).reshape(-1, len(Columns._fields))
+    return Columns(*(np.ascontiguousarray(column) for column in table.T))
+
+
+def _lists(records: Columns) -> list[list[int]]:
+    return [column.tolist() for column in records[2:]]
+
+
+def _record(row: tuple[int, ...]) -> Record:
+    record, event, detail, origin, incarnation, number, at_ns = row
+    # An event that is none of ours says nothing; it only has its number.
+    return Record(record, _EVENTS.get(event, Event.REPORT), detail, MessageId(origin, incarnation, number), at_ns)
 
 
 def _findings(view: View, kinds: Iterable[Property] | None) -> dict[Property, Finding]:
@@ -282,6 +326,8 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.CAUSAL: causal,
     Property.TOTAL_ORDER: total_order,
 }
+
+KINDS = tuple(_CHECKS)
 
 _When = tuple[int, Incarnation, int]
 """Time, life, record number: which of several violations is the earliest."""

@@ -64,9 +64,11 @@ def assert_agreement(history: PlainHistory) -> None:
     members = members_of(history)
     expected, found = oracle.check(history, members=members), linear.check(history, members=members)
     assert list(found) == list(expected)
-    for kind, finding in found.items():
-        assert_same(expected[kind], finding, kind)
-        assert_witness(history, kind, finding.witness)
+    by_columns = linear.check_columns(linear.columns_of(history), members=members)
+    for kind in expected:
+        for finding in (found[kind], by_columns[kind]):
+            assert_same(expected[kind], finding, kind)
+            assert_witness(history, kind, finding.witness)
 
 
 def raw(history: PlainHistory) -> dict[Incarnation, list[Raw]]:
