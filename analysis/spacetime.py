@@ -327,16 +327,12 @@ def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:
         incarnation=int(outermost["incarnation"]),
         seq=int(outermost["seq"]),
     )
-    return sender, header._replace(message=_stamp(payload, offset, carries_stamp(header) and not message["inner"]))
+    is_application = not header.flags & (Flag.DUMMY | Flag.CONTROL) and not message["inner"]
+    return sender, header._replace(message=_stamp(payload, offset) if is_application else None)
 
 
-def carries_stamp(header: Header) -> bool:
-    """Whether the innermost payload is somebody's application message."""
-    return not header.flags & (Flag.DUMMY | Flag.CONTROL)
-
-
-def _stamp(payload: bytes, offset: int, is_wanted: bool) -> MessageId | None:
-    if not is_wanted or len(payload) < offset + APPLICATION_STAMP_DTYPE.itemsize:
+def _stamp(payload: bytes, offset: int) -> MessageId | None:
+    if len(payload) < offset + APPLICATION_STAMP_DTYPE.itemsize:
         return None
     stamp = np.frombuffer(payload, APPLICATION_STAMP_DTYPE, 1, offset)[0]
     return MessageId(int(stamp["origin"]), int(stamp["incarnation"]), int(stamp["number"]))

@@ -150,15 +150,19 @@ class _Composer:
         self._lives = _lives(scene)
         self._departures, self._arrivals, self._strangers = _sorted_out(scene)
         self._sends: dict[Incarnation, list[Step]] = defaultdict(list)
+        self._sends_of: dict[tuple[Incarnation, tuple[int, ...] | None], list[Step]] = defaultdict(list)
         self._receipts: dict[tuple[int, Transmission], list[Step]] = defaultdict(list)
         for step in scene.steps:
             if step.event == Event.SEND:
                 self._sends[step.life].append(step)
+                self._sends_of[step.life, _sent(step)].append(step)
             elif step.event == Event.RECEIVE:
                 key = (step.life.member, Transmission(step.origin, step.incarnation, step.number))
                 self._receipts[key].append(step)
         for sends in self._sends.values():
             sends.sort(key=lambda step: (step.value, step.record))
+        for sends in self._sends_of.values():
+            sends.sort(key=lambda step: (step.at_ns, step.record))
         if not scene.sightings:
             self._departures = _told_by_hosts(scene.steps)
         self._locator = _Locator(scene.network, scene.names) if scene.network is not None else None
@@ -206,7 +210,7 @@ class _Composer:
 
     def _follow(self, sheet: _Sheet, transmission: Transmission, departure: Sighting) -> None:
         """One datagram to each member that it was for, as far as any of that lies in the window."""
-        send = self._send_record(transmission)
+        send = self._send_record(transmission, departure)
         sent_ns = departure.at_ns if send is None else min(send.at_ns, departure.at_ns)
         targets = [departure.target] if departure.target is not None else range(len(self._scene.names))
         legs = [
@@ -223,11 +227,19 @@ class _Composer:
             head = None if arrival is None else sheet.add(arrival)
             sheet.arrows.append((leg, tail, head))
 
-    def _send_record(self, transmission: Transmission) -> Step | None:
-        """The record of the send that this datagram belongs to: one send may need several datagrams."""
-        sends = self._sends.get(Incarnation(transmission.sender, transmission.incarnation), [])
+    def _send_record(self, transmission: Transmission, departure: Sighting) -> Step | None:
+        """The record of the send that this datagram belongs to: one send may need several datagrams.
+
+        Found by the number of its first datagram; a host that does not tell that, by what was sent last before.
+        """
+        life, header = Incarnation(transmission.sender, transmission.incarnation), departure.header
+        sends = self._sends.get(life, [])
         place = bisect_right(sends, transmission.number, key=lambda step: step.value)
-        return sends[place - 1] if place else None
+        if place and (header is None or _identity(header) == _sent(sends[place - 1])):
+            return sends[place - 1]
+        same = self._sends_of.get((life, None if header is None else _identity(header)), [])
+        place = bisect_right(same, departure.at_ns, key=lambda step: step.at_ns)
+        return same[place - 1] if place else None
 
     def _send_draft(self, transmission: Transmission, departure: Sighting, send: Step | None, sent_ns: int) -> _Draft:
         life = Incarnation(transmission.sender, transmission.incarnation)
@@ -660,6 +672,15 @@ def _held(diagram: Diagram, max_arrows: int, max_marks: int) -> Diagram:
 
 def _kinds_of(header: Header | None) -> str:
     return "undecodable" if header is None else " in ".join(kind_name(kind) for kind in reversed(header.kinds))
+
+
+def _identity(header: Header) -> tuple[int, ...]:
+    """What a record of the send says of a message."""
+    return header.kinds[0], header.flags, header.origin, header.incarnation, header.seq
+
+
+def _sent(step: Step) -> tuple[int, ...]:
+    return step.detail, step.extra, step.origin, step.incarnation, step.number
 
 
 def _is_notice(step: Step, notice: Notice) -> bool:
