@@ -43,7 +43,9 @@ class Scenario:
         return f"seed {self.cluster.seed}, {len(self.cluster.members)} members, {self.cluster.network}: {self.story}"
 
 
-def scenario(seed: int, build: Build, *, spare: frozenset[int] = frozenset()) -> Scenario:
+def scenario(
+    seed: int, build: Build, *, spare: frozenset[int] = frozenset(), cluster_type: type[Cluster] = Cluster
+) -> Scenario:
     """Everything follows from `seed`. `spare` are never victims."""
     rng = Random(f"{seed}/scenario")
     count = rng.randint(2, 6)
@@ -54,7 +56,7 @@ def scenario(seed: int, build: Build, *, spare: frozenset[int] = frozenset()) ->
         duplicate_ratio=rng.choice((0.0, 0.05)),
         corrupt_ratio=rng.choice((0.0, 0.02)),
     )
-    cluster = Cluster(count, build, seed=seed, network=network)
+    cluster = cluster_type(count, build, seed=seed, network=network)
     for member in cluster.members:
         _load(cluster, member, rng)
     candidates = [member for member in cluster.members if member not in spare]
