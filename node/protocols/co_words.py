@@ -1,0 +1,119 @@
+"""What the words of the CO protocol's messages mean: numbers of 32 bits, two in a word, the first in the high half.
+
+    CO_DATA    ACK[1..n]  BUF                                   paper 000, figure 3
+    CO_STATE   ACK[1..n]  minAL[1..n]  BUF  [members asked]     one bit a member, only when somebody is asked
+    CO_RET     LSRC  LSEQ  ACK[1..n]  ranges                    first and last number of each gap, one word a gap
+
+CID, SRC and SEQ of the paper's figure 3 are the envelope's group and the message's origin and seq. An odd last number
+is followed by 0. Members go by their rank here, from 0, in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from node.errors import DropReason, RemoteError
+
+MAX_NUMBER = 0xFFFF_FFFE
+"""Of messages of one sender, and of bytes of buffer."""
+
+Vector = tuple[int, ...]
+"""One number for each member."""
+
+
+class DataWords(NamedTuple):
+    """What E_j expects next from each, and how many bytes of buffer it has free."""
+
+    ack: Vector
+    buf: int
+
+
+class StateWords(NamedTuple):
+    """The same, what E_j has pre-acknowledged of each (next number), and whom it asks for an answer (ranks)."""
+
+    ack: Vector
+    min_al: Vector
+    buf: int
+    asked: tuple[int, ...]
+
+
+class RetWords(NamedTuple):
+    """Of the messages of member `lsrc` below number `lseq` the sender lacks those in `ranges`."""
+
+    lsrc: int
+    lseq: int
+    ack: Vector
+    ranges: tuple[int, ...]
+
+
+class Layout:
+    """The words of a group of `count` members. What unpacks raises RemoteError MALFORMED when words do not fit."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._data = _Packer(count + 1)
+        self._state = _Packer(2 * count + 1)
+        self._ret = _Packer(count)
+        self._asked_words = (count + 63) // 64
+
+    def pack_data(self, ack: Vector, buf: int) -> tuple[int, ...]:
+        return self._data.pack((*ack, buf))
+
+    def unpack_data(self, words: tuple[int, ...]) -> DataWords:
+        numbers = self._data.unpack(words)
+        return DataWords(numbers[: self.count], numbers[self.count])
+
+    def pack_state(self, ack: Vector, min_al: Vector, buf: int, asked: Iterable[int] = ()) -> tuple[int, ...]:
+        bits = sum(1 << rank for rank in asked)
+        shifts = range(0, 64 * self._asked_words, 64) if bits else ()
+        return self._state.pack((*ack, *min_al, buf)) + tuple(bits >> shift & 0xFFFF_FFFF_FFFF_FFFF for shift in shifts)
+
+    def unpack_state(self, words: tuple[int, ...]) -> StateWords:
+        count = self.count
+        size = self._state.words
+        numbers = self._state.unpack(words[:size])
+        if len(words) not in (size, size + self._asked_words):
+            raise RemoteError(DropReason.MALFORMED, f"{len(words)} words for the state of a member of {count}")
+        bits = sum(word << 64 * place for place, word in enumerate(words[size:]))
+        if bits >> count:
+            raise RemoteError(DropReason.MALFORMED, "asks members that do not exist")
+        asked = tuple(rank for rank in range(count) if bits >> rank & 1) if bits else ()
+        return StateWords(numbers[:count], numbers[count : 2 * count], numbers[2 * count], asked)
+
+    def pack_ret(self, lsrc: int, lseq: int, ack: Vector, ranges: tuple[int, ...]) -> tuple[int, ...]:
+        return (lsrc << 32 | lseq, *self._ret.pack(ack), *ranges)
+
+    def unpack_ret(self, words: tuple[int, ...]) -> RetWords:
+        size = 1 + self._ret.words
+        if len(words) <= size:
+            raise RemoteError(DropReason.MALFORMED, f"{len(words)} words for a retransmission request")
+        ack = self._ret.unpack(words[1:size])
+        return RetWords(words[0] >> 32, words[0] & 0xFFFF_FFFF, ack, words[size:])
+
+
+class _Packer:
+    """A fixed count of 32-bit numbers as words: two passes of `struct`, without a loop in Python."""
+
+    __slots__ = ("_is_odd", "_numbers", "_words", "words")
+
+    def __init__(self, count: int) -> None:
+        self.words = (count + 1) // 2
+        self._is_odd = count % 2 == 1
+        self._numbers = struct.Struct(f">{2 * self.words}I")
+        self._words = struct.Struct(f">{self.words}Q")
+
+    def pack(self, numbers: Vector) -> tuple[int, ...]:
+        padded = (*numbers, 0) if self._is_odd else numbers
+        return self._words.unpack(self._numbers.pack(*padded))
+
+    def unpack(self, words: tuple[int, ...]) -> Vector:
+        if len(words) != self.words:
+            raise RemoteError(DropReason.MALFORMED, f"{len(words)} words where {self.words} belong")
+        numbers = self._numbers.unpack(self._words.pack(*words))
+        if not self._is_odd:
+            return numbers
+        if numbers[-1]:
+            raise RemoteError(DropReason.MALFORMED, f"the padding is {numbers[-1]}")
+        return numbers[:-1]
