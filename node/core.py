@@ -98,13 +98,15 @@ class Submission:
     """What somebody above asks a core to send: the application, or the core above in a stack.
 
     `inner` says what `payload` is; `flags` go onto the outermost message. `target` None is everybody, ourselves
-    included.
+    included. `not_before`: a timestamp that the application heard of outside the group (0: none); cores with timestamps
+    give this message a later one.
     """
 
     payload: bytes
     inner: Kind = Kind.APPLICATION
     flags: int = 0
     target: int | None = None
+    not_before: int = 0
 
 
 class Core(ABC):

@@ -11,6 +11,9 @@ from node.core import Core, Membership, random_for
 from node.errors import LocalError
 from node.parameters import from_mapping
 from node.protocols.cbcast import CbcastCore, CbcastParameters
+from node.protocols.co import CoCore, CoParameters, LoParameters
+from node.protocols.co_state import Service
+from node.protocols.lamport import LamportCore, LamportParameters
 from node.protocols.reliable import ReliableCore, ReliableParameters
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.stack import Stack
@@ -29,7 +32,9 @@ def _kinds_of(*layers: int) -> tuple[Kind, ...]:
 
 RELIABLE_KINDS = _kinds_of(1)
 SEQUENCER_KINDS = _kinds_of(1, 2)
+CO_KINDS = _kinds_of(3)
 CBCAST_KINDS = _kinds_of(1, 4)
+LAMPORT_KINDS = _kinds_of(1, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,8 @@ class ProtocolEntry:
     corruption, overrun, and pauses and cuts that heal, every protocol must tolerate."""
     traces_receipts: bool = False
     """Whether hosts write RECEIVE records: a property of this protocol needs them."""
+    require_members: Callable[[Any, int], None] | None = None
+    """Raises LocalError when parameters that are right in themselves do not suit a group of that size."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -56,7 +63,9 @@ class ProtocolEntry:
         """LocalError when this protocol cannot run with these parameters in a group of this size."""
         if members < 2:
             raise LocalError(f"{self.name} needs a group of at least 2 members")
-        from_mapping(self.kind, parameters, self.name)
+        checked = from_mapping(self.kind, parameters, self.name)
+        if self.require_members is not None:
+            self.require_members(checked, members)
 
     def build(self, *, membership: Membership, parameters: Mapping[str, Any], seed: int) -> Core:
         """The full stack. LocalError for parameters that cannot be."""
@@ -76,6 +85,20 @@ def _sequencer(membership: Membership, parameters: SequencerParameters, rng: Ran
 def _cbcast(membership: Membership, parameters: CbcastParameters, rng: Random) -> Core:
     lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
     return Stack(lower=lower, upper=CbcastCore(membership=membership, parameters=parameters))
+
+
+def _lamport(membership: Membership, parameters: LamportParameters, rng: Random) -> Core:
+    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+    nulls = Random(f"{rng.random()}/nulls")  # noqa: S311 (repeatable, not secret)
+    return Stack(lower=lower, upper=LamportCore(membership=membership, parameters=parameters, rng=nulls))
+
+
+def _co(membership: Membership, parameters: CoParameters, rng: Random) -> Core:
+    return CoCore(membership=membership, parameters=parameters, rng=rng)
+
+
+def _lo(membership: Membership, parameters: LoParameters, rng: Random) -> Core:
+    return CoCore(membership=membership, parameters=parameters, rng=rng, service=Service.LO)
 
 
 PROTOCOLS: dict[str, ProtocolEntry] = {
@@ -98,11 +121,35 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             tolerates=CRASHES,
         ),
         ProtocolEntry(
+            name="co",
+            kind=CoParameters,
+            promises=CAUSAL_PROMISES,
+            kinds=CO_KINDS,
+            make=_co,
+            require_members=LoParameters.require_members,
+        ),
+        ProtocolEntry(
+            name="lo",
+            kind=LoParameters,
+            promises=FIFO_PROMISES,
+            kinds=CO_KINDS,
+            make=_lo,
+            require_members=LoParameters.require_members,
+        ),
+        ProtocolEntry(
             name="cbcast",
             kind=CbcastParameters,
             promises=CAUSAL_PROMISES,
             kinds=CBCAST_KINDS,
             make=_cbcast,
+            tolerates=CRASHES,
+        ),
+        ProtocolEntry(
+            name="lamport",
+            kind=LamportParameters,
+            promises=TOTAL_ORDER_PROMISES,
+            kinds=LAMPORT_KINDS,
+            make=_lamport,
             tolerates=CRASHES,
         ),
     )

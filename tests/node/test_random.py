@@ -27,7 +27,12 @@ from tests.node.cluster import (
 from tests.node.scenarios import END_NS, SUSPECT_AFTER_NS, check, scenario
 
 RELIABLE: dict[str, Any] = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
-PARAMETERS: dict[str, dict[str, Any]] = {"reliable": RELIABLE, "sequencer": {"reliable": RELIABLE, "outstanding": 8}}
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "reliable": RELIABLE,
+    "sequencer": {"reliable": RELIABLE, "outstanding": 8},
+    "lamport": {"reliable": RELIABLE},
+}
+TOTAL = {"sequencer", "lamport"}
 SERVER = frozenset({0})
 seeds = st.integers(0, 2**32 - 1)
 
@@ -41,10 +46,9 @@ def build_of(protocol: str) -> Build:
 
 def run(protocol: str, seed: int) -> str:
     """One history, held against its promises; returns the digest of its transcript."""
-    is_total = protocol == "sequencer"
-    made = scenario(seed, build_of(protocol), spare=SERVER if is_total else frozenset())
+    made = scenario(seed, build_of(protocol), spare=SERVER if protocol == "sequencer" else frozenset())
     try:
-        check(made, is_total=is_total)
+        check(made, is_total=protocol in TOTAL)
     except AssertionError as error:
         error.add_note(str(made))
         raise
