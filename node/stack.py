@@ -32,6 +32,14 @@ class Stack(Core):
         self._waiting: deque[Submission] = deque()
 
     @property
+    def lower(self) -> Core:
+        return self._lower
+
+    @property
+    def upper(self) -> Core:
+        return self._upper
+
+    @property
     def depth(self) -> int:
         return self._lower.depth + self._upper.depth
 

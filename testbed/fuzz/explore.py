@@ -1,0 +1,333 @@
+"""Small-scope exploration: everything that can happen to a few members and a few messages, tried out.
+
+    exploration = explore(build, scope=Scope(submissions=(1, 1, 1)), promises=(Property.CAUSAL,))
+
+A state is what all members, channels and budgets are; a step is one submission, one arrival, one loss, one duplication
+or one timer. From each state every step is taken. States that are the same (testbed.fuzz.canonical) are looked at once,
+where what the applications have seen is part of a state: so each possible history is judged. Where no step is left the
+oracle judges what happened: the safety properties, and those of what happens eventually, for everything has.
+
+Time. A timer fires when nothing is under way, the earliest of any member; `early_timers` of them on a path may also
+fire while something is. Only a timer moves its member's clock. So what hangs on durations alone is not explored.
+
+A member's core is copied when it is given something new (testbed.fuzz.local). Running the path again from its beginning
+instead would cost as many calls as it is long: from four on that is dearer than the copy (60 us for the sequencer).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from analysis.linear import Raw, check_lives
+from analysis.properties import Finding, Incarnation, Property
+from analysis.verdict import Verdict
+from node.core import Core, Membership
+from node.stack import Stack
+from node.trace import Event
+from node.wire import Kind, Message
+from testbed.fuzz.ideal import IdealCore
+from testbed.fuzz.local import (
+    FIRST_LIFE,
+    SUBMIT,
+    TIMER,
+    BrokenCoreError,
+    Build,
+    Given,
+    Place,
+    Places,
+    Row,
+    Turn,
+    is_told,
+)
+
+
+class Network(enum.Enum):
+    """IDEAL: first in, first out, nothing lost. CHANNELS: so, but with losses and duplications. CHAOS: any order."""
+
+    IDEAL = "ideal"
+    CHANNELS = "channels"
+    CHAOS = "chaos"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """How much is tried out. `submissions`: how many each member makes; what is beyond a limit is cut off."""
+
+    submissions: tuple[int, ...]
+    network: Network = Network.IDEAL
+    losses: int = 0
+    """On one path; so are the next two."""
+    duplications: int = 0
+    early_timers: int = 0
+    states_max: int = 1_000_000
+    depth_max: int = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """What was wrong at the end of a path, in a sentence, and the steps that led there."""
+
+    kind: str
+    sentence: str
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exploration:
+    """What was seen. `cut_off`: why it is not everything; empty when it is."""
+
+    states: int
+    steps: int
+    ends: int
+    """Different states in which nothing is left to happen."""
+    places: int
+    """Different local states of members."""
+    depth: int
+    cut_off: str
+    violation: Violation | None
+
+
+def explore(build: Build, *, scope: Scope, promises: Sequence[Property]) -> Exploration:
+    """Stops at the first violation. `build` makes a member's core, as in its first life."""
+    return _Explorer(build, scope, promises).run()
+
+
+def over_ideal_channels(core: Core, membership: Membership) -> Core:
+    """The same stack with the ideal layer in place of its lowest core."""
+    return Stack(lower=IdealCore(membership), upper=core.upper) if isinstance(core, Stack) else core
+
+
+Channels = tuple[tuple[int, ...], ...]
+"""Numbers of the messages under way; from member s to member t of n: at s * n + t."""
+
+
+class _State:
+    """`events`: what the applications saw, in the order of all members, where properties hang on it."""
+
+    __slots__ = ("budgets", "channels", "depth", "events", "given", "parent", "places", "turn")
+
+    def __init__(
+        self,
+        places: tuple[Place, ...],
+        channels: Channels,
+        budgets: tuple[int, int, int],
+        events: tuple[tuple[int, int, int], ...],
+        parent: _State | None = None,
+        given: str = "",
+        turn: Turn | None = None,
+    ) -> None:
+        self.places = places
+        self.channels = channels
+        self.budgets = budgets
+        self.events = events
+        self.parent = parent
+        self.given = given
+        self.turn = turn
+        self.depth: int = parent.depth + 1 if parent is not None else 0
+
+    def way(self) -> list[_State]:
+        """From the first state to this one."""
+        found: list[_State] = []
+        state: _State | None = self
+        while state is not None:
+            found.append(state)
+            state = state.parent
+        return found[::-1]
+
+
+class _Explorer:
+    def __init__(self, build: Build, scope: Scope, promises: Sequence[Property]) -> None:
+        self._scope = scope
+        self._promises = tuple(promises)
+        self._count = len(scope.submissions)
+        self._order_matters = any(kind not in _PER_MEMBER for kind in promises)
+        self._places = Places(build, scope.submissions)
+        self._seen: set[object] = set()
+        self._steps = self._ends = self._depth = 0
+        self._cut_off = ""
+
+    def run(self) -> Exploration:
+        waiting = [self._first()]
+        violation = None
+        while waiting and violation is None:
+            violation = self._visit(waiting.pop(), waiting)
+        return Exploration(
+            states=len(self._seen),
+            steps=self._steps,
+            ends=self._ends,
+            places=len(self._places),
+            depth=self._depth,
+            cut_off=self._cut_off,
+            violation=violation,
+        )
+
+    def _visit(self, state: _State, waiting: list[_State]) -> Violation | None:
+        self._depth = max(self._depth, state.depth)
+        if state.depth >= self._scope.depth_max:
+            self._cut_off = f"paths of more than {self._scope.depth_max} steps"
+            return None
+        taken = self._steps
+        try:
+            for following in self._following(state):
+                self._steps += 1
+                self._note(following, waiting)
+        except BrokenCoreError as error:
+            return Violation(kind="exception", sentence=str(error), path=(*_path(state), "the next step"))
+        if self._steps > taken:
+            return None
+        self._ends += 1
+        return self._judge(state)
+
+    def _note(self, state: _State, waiting: list[_State]) -> None:
+        """It is looked at later, unless it was met before."""
+        mark = self._mark(state)
+        if mark in self._seen:
+            return
+        if len(self._seen) >= self._scope.states_max:
+            self._cut_off = f"more than {self._scope.states_max} states"
+            return
+        self._seen.add(mark)
+        waiting.append(state)
+
+    def _mark(self, state: _State) -> object:
+        """The state without the way to it."""
+        channels = state.channels
+        if self._scope.network is Network.CHAOS:
+            channels = tuple(tuple(sorted(channel)) for channel in channels)
+        return tuple(place.number for place in state.places), channels, state.budgets, state.events
+
+    # Steps.
+
+    def _first(self) -> _State:
+        turns = self._places.first
+        state = _State(
+            places=tuple(turn.place for turn in turns),
+            channels=((),) * self._count**2,
+            budgets=(self._scope.losses, self._scope.duplications, self._scope.early_timers),
+            events=(),
+        )
+        for turn in turns:
+            state.channels = self._with_sent(state.channels, turn)
+        return state
+
+    def _following(self, state: _State) -> Iterator[_State]:
+        for place in state.places:
+            if place.queue and place.can_submit:
+                yield self._step(state, place, SUBMIT, f"{place.member} submits", state.channels, state.budgets)
+        for at, channel in enumerate(state.channels):
+            for position in range(len(channel) if self._scope.network is Network.CHAOS else min(1, len(channel))):
+                yield from self._fates(state, at, position)
+        yield from self._timers(state)
+
+    def _fates(self, state: _State, at: int, position: int) -> Iterator[_State]:
+        """Of one message under way."""
+        source, target = divmod(at, self._count)
+        channel = state.channels[at]
+        number = channel[position]
+        left = _put(state.channels, at, (*channel[:position], *channel[position + 1 :]))
+        what = f"{_named(self._places.messages[number])} from {source} to {target}"
+        place = state.places[target]
+        losses, duplications, early = state.budgets
+        yield self._step(state, place, (source, number), f"{what} arrives", left, state.budgets)
+        if losses:
+            yield _State(state.places, left, (losses - 1, duplications, early), state.events, state, f"{what} is lost")
+        if duplications:
+            budgets = (losses, duplications - 1, early)
+            yield self._step(state, place, (source, number), f"{what} arrives and will again", state.channels, budgets)
+
+    def _timers(self, state: _State) -> Iterator[_State]:
+        losses, duplications, early = state.budgets
+        budgets = state.budgets
+        if any(state.channels):
+            if not early:
+                return
+            budgets = (losses, duplications, early - 1)
+        for place in state.places:
+            if place.timers:
+                what = f"{place.member}'s timer {place.timers[0][2].name} fires"
+                yield self._step(state, place, TIMER, what, state.channels, budgets)
+
+    def _step(
+        self, state: _State, place: Place, given: Given, what: str, channels: Channels, budgets: tuple[int, int, int]
+    ) -> _State:
+        try:
+            turn = self._places.turn(place, given)
+        except BrokenCoreError as error:
+            raise BrokenCoreError(f"{what}: {error}") from error
+        member = place.member
+        places = (*state.places[:member], turn.place, *state.places[member + 1 :])
+        events = state.events
+        if self._order_matters:
+            events += tuple((member, row.event, row.detail) for row in turn.rows if is_told(row))
+        return _State(places, self._with_sent(channels, turn), budgets, events, state, what, turn)
+
+    def _with_sent(self, channels: Channels, turn: Turn) -> Channels:
+        if not turn.sent:
+            return channels
+        found = list(channels)
+        for target, number in turn.sent:
+            at = turn.place.member * self._count + target
+            found[at] = (*found[at], number)
+        return tuple(found)
+
+    # Ends.
+
+    def _judge(self, state: _State) -> Violation | None:
+        findings = check_lives(self._lives(state), members=range(self._count), kinds=self._promises)
+        for kind, finding in findings.items():
+            if finding.verdict is Verdict.FAIL:
+                return Violation(kind=kind.value, sentence=sentence_of(finding), path=_path(state))
+        for place in state.places:
+            if not place.is_idle or place.queue:
+                sentence = f"nothing is left to happen, and member {place.member} is not idle"
+                return Violation(kind="rest", sentence=sentence, path=_path(state))
+        return None
+
+    def _lives(self, state: _State) -> dict[Incarnation, list[Raw]]:
+        """The members' records, with the number of the step as the time."""
+        lives = {turn.place.member: [_record(row, 0) for row in turn.rows] for turn in self._places.first}
+        for step in state.way():
+            if step.turn is not None:
+                lives[step.turn.place.member] += [_record(row, step.depth) for row in step.turn.rows]
+        for place in state.places:
+            is_drained = place.is_idle and not place.queue
+            lives[place.member].append(_record(Row(Event.STOP, int(is_drained)), state.depth + 1))
+        return {Incarnation(member, FIRST_LIFE): records for member, records in lives.items()}
+
+
+def sentence_of(finding: Finding) -> str:
+    """The witness in words; members by number."""
+    return finding.witness.sentence({}) if finding.witness is not None else f"{finding.violations} violations"
+
+
+_PER_MEMBER = frozenset(
+    (
+        Property.VALIDITY,
+        Property.AGREEMENT,
+        Property.UNIFORM_AGREEMENT,
+        Property.INTEGRITY,
+        Property.FIFO,
+        Property.CAUSAL,
+        Property.TOTAL_ORDER,
+    )
+)
+"""Properties that the members' own sequences decide, however they interleave."""
+
+
+def _path(state: _State) -> tuple[str, ...]:
+    return tuple(step.given for step in state.way() if step.given)
+
+
+def _put(channels: Channels, at: int, channel: tuple[int, ...]) -> Channels:
+    return (*channels[:at], channel, *channels[at + 1 :])
+
+
+def _record(row: Row, at_ns: int) -> Raw:
+    return (row.event, row.detail, row.origin, row.incarnation, row.extra, row.number, at_ns, at_ns, row.value)
+
+
+def _named(message: Message) -> str:
+    inner = "" if message.inner is Kind.APPLICATION else f" with {message.inner.name}"
+    return f"{message.kind.name}{inner} #{message.seq}"

@@ -1,0 +1,210 @@
+"""One member as a state machine of its own, for the explorer: places, inputs, and where each input leads.
+
+A place is all that a member is at one moment: its core, timers, clock, what it has still to submit, and what its
+application has seen. Places and messages are numbered when they are met first, and what an input does at a place is
+worked out once: most ways through a group lead its members through the same places.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from node.core import Core, Membership, Submission
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
+from node.errors import RemoteError
+from node.trace import Event, Notice, Stamp, decode_stamp, encode_stamp
+from node.wire import Kind, Message
+from testbed.fuzz.canonical import digest
+
+FIRST_LIFE = 1
+FIRST_NOTICE = min(Notice)
+
+Build = Callable[[Membership], Core]
+
+
+class Row(NamedTuple):
+    """A trace record without its times, which hang on the way."""
+
+    event: int
+    detail: int = 0
+    origin: int = 0
+    incarnation: int = 0
+    extra: int = 0
+    number: int = 0
+    value: int = 0
+
+
+class BrokenCoreError(Exception):
+    """A core raised what it must not raise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Place:
+    """See the module. Never changed, but for what is learnt about where inputs lead."""
+
+    number: int
+    member: int
+    core: Core
+    timers: tuple[tuple[int, int, Timer], ...]
+    """(when, order of setting, timer), ascending."""
+    now_ns: int
+    queue: int
+    """Submissions that the core has not taken yet."""
+    history: tuple[Row, ...]
+    """What the properties speak of: submissions, deliveries and notices."""
+    can_submit: bool
+    is_idle: bool
+    leads_to: dict[Given, Turn] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Turn:
+    """What one input does: the place after it, what is sent (target, message number), and what is recorded."""
+
+    place: Place
+    sent: tuple[tuple[int, int], ...]
+    rows: tuple[Row, ...]
+
+
+Given: TypeAlias = tuple[int, int]
+"""An input: (source, message number), or one of the two that are no arrival."""
+
+SUBMIT: Given = (-1, 0)
+TIMER: Given = (-1, 1)
+
+
+class Places:
+    """All places and messages met so far."""
+
+    def __init__(self, build: Build, submissions: tuple[int, ...]) -> None:
+        self.messages: list[Message] = []
+        """By number."""
+        self._submissions = submissions
+        self._members = tuple(range(len(submissions)))
+        self._places: dict[bytes, Place] = {}
+        self._message_numbers: dict[Message, int] = {}
+        self.first = tuple(self._start(build, member) for member in self._members)
+        """What starting does to each member."""
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def turn(self, place: Place, given: Given) -> Turn:
+        """Where an input leads. BrokenCoreError when the core cannot bear it."""
+        found = place.leads_to.get(given)
+        if found is None:
+            found = place.leads_to[given] = self._turn(place, given)
+        return found
+
+    def number_of(self, message: Message) -> int:
+        number = self._message_numbers.get(message)
+        if number is None:
+            number = self._message_numbers[message] = len(self.messages)
+            self.messages.append(message)
+        return number
+
+    def _start(self, build: Build, member: int) -> Turn:
+        core = build(Membership(member=member, members=self._members))
+        work = _Work(self, member, self._members)
+        work.rows.append(Row(Event.START))
+        work.carry_out(core.on_start(0))
+        return self._finished(work, core, self._submissions[member])
+
+    def _turn(self, place: Place, given: Given) -> Turn:
+        core = copy.deepcopy(place.core)
+        work = _Work(self, place.member, self._members, place)
+        try:
+            work.carry_out(self._effects(core, work, place, given))
+        except Exception as error:
+            raise BrokenCoreError(f"{type(error).__name__}: {error}") from error
+        return self._finished(work, core, place.queue - (given == SUBMIT))
+
+    def _effects(self, core: Core, work: _Work, place: Place, given: Given) -> list[Effect]:
+        if given == SUBMIT:
+            number = self._submissions[place.member] - place.queue + 1
+            payload = encode_stamp(Stamp(origin=place.member, incarnation=FIRST_LIFE, number=number))
+            work.rows.append(Row(Event.SUBMIT, 0, place.member, FIRST_LIFE, 0, number, len(payload)))
+            return core.on_submit(Submission(payload=payload), work.now_ns)
+        if given == TIMER:
+            at_ns, _, timer = work.timers.pop(0)
+            work.now_ns = max(work.now_ns, at_ns)
+            return core.on_timer(timer, work.now_ns)
+        try:
+            return core.on_message(self.messages[given[1]], given[0], work.now_ns)
+        except RemoteError as error:
+            return [Report(code=error.reason, member=given[0])]
+
+    def _finished(self, work: _Work, core: Core, queue: int) -> Turn:
+        """The place that the member is in now: one that was met before, or a new one."""
+        history = (*work.history, *(row for row in work.rows if is_told(row)))
+        timers = tuple(work.timers)
+        mark = digest(work.member, core, timers, work.now_ns, queue, [row[:6] for row in history])
+        place = self._places.get(mark)
+        if place is None:
+            place = self._places[mark] = Place(
+                number=len(self._places),
+                member=work.member,
+                core=core,
+                timers=timers,
+                now_ns=work.now_ns,
+                queue=queue,
+                history=history,
+                can_submit=core.can_submit,
+                is_idle=core.is_idle,
+            )
+        return Turn(place=place, sent=tuple(work.sent), rows=tuple(work.rows))
+
+
+class _Work:
+    """One call of one core: what it changes."""
+
+    def __init__(self, places: Places, member: int, members: Sequence[int], place: Place | None = None) -> None:
+        self.member = member
+        self.timers = list(place.timers) if place else []
+        self.now_ns = place.now_ns if place else 0
+        self.history = place.history if place else ()
+        self.rows: list[Row] = []
+        self.sent: list[tuple[int, int]] = []
+        self._places = places
+        self._peers = [other for other in members if other != member]
+        self._delivered = sum(row.event == Event.DELIVER for row in self.history)
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(target=target, message=message):
+                    self.sent.append((target, self._places.number_of(message)))
+                case Multicast(message=message):
+                    number = self._places.number_of(message)
+                    self.sent += [(peer, number) for peer in self._peers]
+                case SetTimer(timer=timer, at_ns=at_ns):
+                    self._cancel(timer)
+                    order = 1 + max((order for _, order, _ in self.timers), default=0)
+                    self.timers = sorted([*self.timers, (at_ns, order, timer)])
+                case CancelTimer(timer=timer):
+                    self._cancel(timer)
+                case Deliver() | Undo():
+                    self._hand_over(effect)
+                case Report(code=code, member=member, value=value):
+                    self.rows.append(Row(Event.REPORT, code, extra=member, value=value))
+
+    def _cancel(self, timer: Timer) -> None:
+        self.timers = [entry for entry in self.timers if entry[2] != timer]
+
+    def _hand_over(self, effect: Deliver | Undo) -> None:
+        if effect.inner is not Kind.APPLICATION:
+            return
+        stamp = decode_stamp(effect.payload)
+        event = Event.DELIVER if isinstance(effect, Deliver) else Event.UNDO
+        self._delivered += event is Event.DELIVER
+        self.rows.append(Row(event, effect.level, stamp.origin, stamp.incarnation, 0, stamp.number, self._delivered))
+
+
+def is_told(row: Row) -> bool:
+    """Whether a property may hang on it."""
+    return row.event in (Event.SUBMIT, Event.DELIVER, Event.UNDO) or (
+        row.event == Event.REPORT and row.detail >= FIRST_NOTICE
+    )
