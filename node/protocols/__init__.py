@@ -13,6 +13,7 @@ from node.parameters import from_mapping
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.co import CoCore, CoParameters, LoParameters
 from node.protocols.co_state import Service
+from node.protocols.lamport import LamportCore, LamportParameters
 from node.protocols.reliable import ReliableCore, ReliableParameters
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.stack import Stack
@@ -33,6 +34,7 @@ RELIABLE_KINDS = _kinds_of(1)
 SEQUENCER_KINDS = _kinds_of(1, 2)
 CO_KINDS = _kinds_of(3)
 CBCAST_KINDS = _kinds_of(1, 4)
+LAMPORT_KINDS = _kinds_of(1, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,12 @@ def _cbcast(membership: Membership, parameters: CbcastParameters, rng: Random) -
     return Stack(lower=lower, upper=CbcastCore(membership=membership, parameters=parameters))
 
 
+def _lamport(membership: Membership, parameters: LamportParameters, rng: Random) -> Core:
+    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+    nulls = Random(f"{rng.random()}/nulls")  # noqa: S311 (repeatable, not secret)
+    return Stack(lower=lower, upper=LamportCore(membership=membership, parameters=parameters, rng=nulls))
+
+
 def _co(membership: Membership, parameters: CoParameters, rng: Random) -> Core:
     return CoCore(membership=membership, parameters=parameters, rng=rng)
 
@@ -134,6 +142,14 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             promises=CAUSAL_PROMISES,
             kinds=CBCAST_KINDS,
             make=_cbcast,
+            tolerates=CRASHES,
+        ),
+        ProtocolEntry(
+            name="lamport",
+            kind=LamportParameters,
+            promises=TOTAL_ORDER_PROMISES,
+            kinds=LAMPORT_KINDS,
+            make=_lamport,
             tolerates=CRASHES,
         ),
     )

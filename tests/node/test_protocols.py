@@ -13,6 +13,7 @@ from node.errors import LocalError
 from node.protocols import PROTOCOLS
 from node.protocols.cbcast import CbcastReport
 from node.protocols.co import CoReport
+from node.protocols.lamport import LamportReport
 from node.protocols.reliable import ReliableReport
 from node.protocols.sequencer import SequencerReport
 from node.trace import DropReason
@@ -20,7 +21,7 @@ from node.wire import LOCAL_KINDS, Kind
 from tests.node.cluster import Cluster, check_silence
 
 README = (Path(node.protocols.__file__).parent / "README.md").read_text()
-REPORTS = (*ReliableReport, *SequencerReport, *CbcastReport)
+REPORTS = (*ReliableReport, *SequencerReport, *CbcastReport, *LamportReport)
 KNOWN_PROPERTIES = {"validity", "agreement", "integrity", "fifo", "causal", "total_order"}
 
 
@@ -79,3 +80,4 @@ def test_codes_clash_with_nothing() -> None:
     assert all(code >> 4 == 2 for code in SequencerReport)
     assert all(code >> 4 == 3 for code in CoReport)
     assert all(code >> 4 == 4 for code in CbcastReport)
+    assert all(code >> 4 == 5 for code in LamportReport)
