@@ -350,6 +350,9 @@ class Host:
         number: int = 0,
         value: int = 0,
     ) -> None:
+        if not self.is_started:
+            # START is the first record of every life: what happens before it is counted, not traced.
+            return
         at_ns = self._true_ns()
         clock_ns = self._read_clock(at_ns)
         if clock_ns < 0:

@@ -192,6 +192,20 @@ def test_the_end_of_its_input_ends_a_node() -> None:
         assert process.said[-1]["event"] == "stopped"
 
 
+def test_what_comes_before_the_start_is_counted_and_start_is_the_first_record() -> None:
+    with nodes(1, protocol={"name": "reliable", "parameters": {}}) as group:
+        process = group.start(0)
+        process.wait("ready")
+        throw_garbage(group)
+        assert sum(process.wait("status")["dropped"].values()) > 0
+        process.tell(f'start {{"at_ns": {time.monotonic_ns()}}}')
+        process.wait("started")
+        process.tell("stop")
+        assert process.exit_code() == 0
+        records = group.monitor.records()[0, 1]
+    assert records[0].event is Event.START
+
+
 def test_drain_before_start_has_nothing_to_wait_for() -> None:
     with nodes(2) as group:
         process = group.start(0)
