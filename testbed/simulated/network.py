@@ -201,7 +201,9 @@ class Network:
 
 
 class Port:
-    """Where a node is plugged in. `receiver` takes what arrives; None: there is no node, and its port is gone, too."""
+    """Where a node is plugged in. `receiver` takes what arrives; None: there is no node, while its wire stays, as in the
+    world `netns`: what arrives there is seen and comes to nothing.
+    """
 
     def __init__(self, node: Node, segment: _Segment, engine: Engine, *, seed: int, tap: Tap | None) -> None:
         self.node = node
@@ -273,11 +275,9 @@ class Port:
         self._reach(datagram)
 
     def _reach(self, datagram: Datagram) -> None:
-        if self.receiver is None:
-            return
         if self._tap is not None:
             self._tap.frame(self.node, False, self._engine.now_ns, datagram)
-        if not datagram.flipped_bits or datagram.is_intact:
+        if self.receiver is not None and (not datagram.flipped_bits or datagram.is_intact):
             self.receiver(datagram)
 
 

@@ -100,16 +100,18 @@ def simulate(
     build: Build | None = None,
     observer: Observer | None = None,
     on_progress: Callable[[int], None] | None = None,
+    on_fault: Callable[[Mapping[str, Any]], None] | None = None,
     keeps_records: bool = True,
 ) -> Simulation:
     """Run an experiment to its end.
 
     Read of it are only topology, protocol, dissemination, workloads, clocks, duration_ns, drain_ns, seed and faults.
-    `build` replaces the protocol's own core. `on_progress` is told the virtual time now and then. Without
+    `build` replaces the protocol's own core. `on_progress` is told the virtual time now and then, `on_fault` each line
+    of faults.jsonl when the fault has struck. Without
     `keeps_records` the lives have none: for those who count only. Raises LocalError for an experiment that cannot be;
     what a core raises but RemoteError is its own mistake and comes through.
     """
-    return _World(experiment, group, tap, build, observer, keeps_records).run(on_progress)
+    return _World(experiment, group, tap, build, observer, on_fault, keeps_records).run(on_progress)
 
 
 class _World:
@@ -122,9 +124,11 @@ class _World:
         tap: Tap | None,
         build: Build | None,
         observer: Observer | None,
+        on_fault: Callable[[Mapping[str, Any]], None] | None,
         keeps_records: bool,
     ) -> None:
         self._experiment = experiment
+        self._on_fault = on_fault
         self._tap = tap
         self._observer = observer
         self._keeps_records = keeps_records
@@ -244,6 +248,8 @@ class _World:
         self._faults.append(line)
         if self._observer is not None:
             self._observer.fault(line)
+        if self._on_fault is not None:
+            self._on_fault(line)
 
     def _impair(self, fault: Impair) -> None:
         for name, impairment in fault.settings:
