@@ -188,8 +188,8 @@ class Fate(enum.Enum):
 class Mark:
     """One event. `number` is its place among all events of the diagram: an event's causes have smaller ones.
 
-    `label` is short (a message, an order number), `words` one sentence. `position`: of a delivery, in its member's
-    sequence.
+    `label` is short (a message, an order number), `words` one sentence. `origin`: whose message it is about;
+    `position`: of a delivery, in its member's sequence.
     """
 
     number: int
@@ -198,6 +198,7 @@ class Mark:
     what: What
     label: str
     words: str
+    origin: int | None = None
     position: int | None = None
     level: int | None = None
 

@@ -118,6 +118,7 @@ class _Draft(NamedTuple):
     what: What
     label: str
     words: str
+    origin: int | None = None
     position: int | None = None
     level: int | None = None
 
@@ -388,6 +389,7 @@ class _Composer:
             what=what,
             label=label,
             words=f"{self._names.get(step.life.member, step.life.member)} {said} at {self._time(step.at_ns)}",
+            origin=step.origin if what in _ABOUT_MESSAGES else None,
             position=step.value if is_delivery else None,
             level=step.detail if is_delivery else None,
         )
@@ -499,8 +501,9 @@ class _Composer:
             return "?"
         if header.message is not None:
             return message_name(header.message, self._names)
-        kind = kind_name(header.kinds[-1]).partition("_")
-        return f"{(kind[2] or kind[0]).lower().replace('_', ' ')}{f' {header.seq}' if header.seq else ''}"
+        protocol, _, kind = kind_name(header.kinds[-1]).lower().partition("_")
+        short = _SHORT.get(kind, kind or protocol).replace("_", " ")
+        return f"{short} {header.seq}" if header.seq else short
 
     def _time(self, at_ns: int) -> str:
         return f"{(at_ns - self._scene.start_ns) / 1e9:.6f} s"
@@ -632,6 +635,7 @@ def _numbered(drafts: Iterable[_Draft]) -> tuple[tuple[Mark, ...], dict[tuple[An
             what=draft.what,
             label=draft.label,
             words=draft.words,
+            origin=draft.origin,
             position=draft.position,
             level=draft.level,
         )
@@ -696,6 +700,8 @@ def _notice(step: Step) -> str:
     return f"{name}: member {step.extra}, value {step.value}"
 
 
+_ABOUT_MESSAGES = (What.SUBMIT, What.DELIVER, What.ENTER, What.UNDO)
+_SHORT = {"acknowledgement": "ack", "acknowledge": "ack"}
 _EVENTS = frozenset(event.value for event in Event)
 _LEVELS = frozenset(level.value for level in Level)
 _NOTICES = frozenset(notice.value for notice in Notice)
