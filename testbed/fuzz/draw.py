@@ -34,7 +34,7 @@ MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 
 FAULTS_MAX = 4
-SHORT_NS = 300 * MILLISECOND
+SHORT_NS = 200 * MILLISECOND
 """Of a fault that nobody may be given up for; with FAULTS_MAX of them in a row the least patience is not used up."""
 
 MEMBERS_MAX = 6
@@ -65,13 +65,18 @@ def is_fair(scenario: Scenario) -> bool:
     """Whether the protocol owes anything in this scenario: two members or more, at most a minority of them crashed or
     silent for long, none of them spared, and no such thing at all for a protocol that does not tolerate crashes.
     """
-    victims = {fault.member for fault in scenario.faults if isinstance(fault, Crash) or _is_long(fault)}
+    victims = victims_of(scenario)
     members = len(scenario.members)
     if members < 2 or not scenario.submissions:
         return False
     if victims and not PROTOCOLS[scenario.protocol].tolerates:
         return False
     return len(victims) <= (members - 1) // 2 and not victims & ranges.spared(scenario.protocol)
+
+
+def victims_of(scenario: Scenario) -> frozenset[int]:
+    """Whom the group may give up: they crash, or are silent for long."""
+    return frozenset(fault.member for fault in scenario.faults if isinstance(fault, Crash) or _is_long(fault))
 
 
 def _is_long(fault: Fault) -> TypeGuard[Freeze]:

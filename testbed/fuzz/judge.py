@@ -1,0 +1,216 @@
+"""One scenario, simulated and held against everything that its protocol promises.
+
+Promises hold for members that live on. Who crashed, and who was expelled by the reliable layer while it was silent,
+counts as crashed: what it submitted is known, what it delivered does not oblige the others, and its own order may end
+otherwise than theirs. Liveness is judged because everything has healed and the run has come to rest; one that does not
+come to rest fails for that.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from analysis.linear import Raw, check_lives
+from analysis.properties import Finding, Incarnation, Property
+from analysis.verdict import Verdict
+from node.core import Core, Membership
+from node.protocols import PROTOCOLS
+from node.protocols.reliable import ReliableReport
+from node.trace import Event
+from testbed.fuzz.coverage import Coverage, Watcher
+from testbed.fuzz.draw import victims_of
+from testbed.fuzz.render import experiment_of, topology_of
+from testbed.fuzz.scenario import Crash, Scenario
+from testbed.simulated.simulation import START_NS, Ending, Life, Simulation, simulate
+
+GROUP = 1
+
+Build: TypeAlias = Callable[[Membership, int], Core]
+"""A membership and a seed become a core: in place of the protocol's own."""
+
+PROMISED_TO_THE_LIVING = frozenset((Property.TOTAL_ORDER,))
+"""The others speak of full members only, or hold for the dead, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What went wrong. `kind` is a property's name, `rest`, `expelled`, `held`, or `exception`; failures are alike when
+    kind and `where` are.
+    """
+
+    kind: str
+    sentence: str
+    where: str = ""
+
+    def is_like(self, other: Failure) -> bool:
+        return (self.kind, self.where) == (other.kind, other.where)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.sentence}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One scenario and what came of it."""
+
+    scenario: Scenario
+    failures: tuple[Failure, ...]
+    coverage: Coverage
+    unjudged: tuple[str, ...]
+    """Promised properties that could not be told."""
+    faults_met: int
+    """Faults that struck while something was sent or under way."""
+    deliveries: int
+    events: int
+
+    @property
+    def is_good(self) -> bool:
+        return not self.failures
+
+
+def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
+    """Simulate and judge. `build` replaces the protocol's own core."""
+    watcher = Watcher(scenario)
+    cores = _Cores(scenario, build)
+    try:
+        simulation = simulate(experiment_of(scenario), group=GROUP, build=cores.make, observer=watcher)
+    except Exception as error:  # whatever a core raises is its failure
+        return _judged(scenario, watcher, None, (_exception(error),), ())
+    findings = findings_of(scenario, simulation)
+    failures = (*_restless(simulation), *_expelled(scenario, simulation), *cores.held(simulation), *_broken(findings))
+    unjudged = tuple(kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN)
+    return _judged(scenario, watcher, simulation, failures, unjudged)
+
+
+def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Finding]:
+    """The promised properties, with names of members in the witnesses' sentences by `names_of`."""
+    promised = [Property(name) for name in PROTOCOLS[scenario.protocol].promises]
+    records = {Incarnation(life.member, life.incarnation): _records(life) for life in simulation.lives}
+    living = {key: rows for key, rows in records.items() if rows[-1][0] == Event.STOP}
+    findings: dict[Property, Finding] = {}
+    for among, kinds in (
+        (records, [kind for kind in promised if kind not in PROMISED_TO_THE_LIVING]),
+        (living, [kind for kind in promised if kind in PROMISED_TO_THE_LIVING]),
+    ):
+        if kinds:
+            members = {life.member for life in among}
+            findings |= check_lives(among, members=members, names=names_of(scenario), kinds=kinds)
+    return {kind: findings[kind] for kind in promised}
+
+
+def names_of(scenario: Scenario) -> dict[int, str]:
+    return {node.index: str(node.name) for node in topology_of(scenario).nodes()}
+
+
+def is_expelled(life: Life) -> bool:
+    """Whether the others have ended it while it was alive."""
+    return any(row[0] == Event.REPORT and row[1] == ReliableReport.EXPELLED for row in life.records)
+
+
+def _judged(
+    scenario: Scenario,
+    watcher: Watcher,
+    simulation: Simulation | None,
+    failures: tuple[Failure, ...],
+    unjudged: tuple[str, ...],
+) -> Judged:
+    return Judged(
+        scenario=scenario,
+        failures=failures,
+        coverage=watcher.coverage,
+        unjudged=unjudged,
+        faults_met=_faults_met(scenario, watcher, simulation),
+        deliveries=sum(life.delivered for life in simulation.lives) if simulation else 0,
+        events=simulation.events if simulation else 0,
+    )
+
+
+def _records(life: Life) -> Sequence[Raw]:
+    """Those of who was expelled end without a STOP, as if it had crashed."""
+    if is_expelled(life) and life.records[-1][0] == Event.STOP:
+        return life.records[:-1]
+    return life.records
+
+
+def _broken(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
+    for kind, finding in findings.items():
+        if finding.verdict is Verdict.FAIL:
+            sentence = f"{finding.violations} violations"
+            if finding.witness is not None:
+                sentence = finding.witness.sentence({})
+            yield Failure(kind=kind.value, sentence=sentence)
+
+
+def _restless(simulation: Simulation) -> Iterator[Failure]:
+    """Members that live on and still have something to do at the very end."""
+    busy = [life for life in simulation.lives if life.ending is Ending.CUT_SHORT and not is_expelled(life)]
+    if busy:
+        who = ", ".join(f"member {life.member}" for life in busy)
+        passed_s = (simulation.phases.end_ns - simulation.phases.load_end_ns) / 1e9
+        yield Failure(kind="rest", sentence=f"{who} did not come to rest within {passed_s:.0f} s after the load")
+
+
+def _expelled(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+    """Nobody may be given up who was silent for a short time only."""
+    allowed = victims_of(scenario)
+    for life in simulation.lives:
+        if life.member not in allowed and is_expelled(life):
+            yield Failure(
+                kind="expelled", sentence=f"member {life.member} was given up although it was never away long"
+            )
+
+
+def _exception(error: Exception) -> Failure:
+    """`where`: the innermost place in a file of ours; lines move, so it is named by its function."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "node" in Path(frame.filename).parts] or list(frames)
+    where = f"{Path(own[-1].filename).name}:{own[-1].name}"
+    text = " ".join(str(error).split()) or "no text"
+    return Failure(kind="exception", sentence=f"{type(error).__name__} in {where}: {text}", where=where)
+
+
+def _faults_met(scenario: Scenario, watcher: Watcher, simulation: Simulation | None) -> int:
+    """Faults in whose time (a message's transit before it included) somebody sent or was asked to send."""
+    if simulation is None:
+        return len(watcher.met)
+    sent_ns = [
+        row[6] - START_NS
+        for life in simulation.lives
+        for row in life.records
+        if row[0] == Event.SEND or row[0] == Event.SUBMIT
+    ]
+    count = 0
+    for position, fault in enumerate(scenario.faults):
+        from_ns = fault.at_ns - scenario.transit_ns
+        is_met = position in watcher.met or isinstance(fault, Crash)
+        count += is_met and any(from_ns <= at_ns <= fault.end_ns for at_ns in sent_ns)
+    return count
+
+
+class _Cores:
+    """Makes the cores of a run and remembers them, to see what they hold at the end."""
+
+    def __init__(self, scenario: Scenario, build: Build | None) -> None:
+        self._entry = PROTOCOLS[scenario.protocol]
+        self._parameters = scenario.parameters
+        self._build = build
+        self._made: dict[tuple[int, int], Core] = {}
+
+    def make(self, membership: Membership, seed: int) -> Core:
+        if self._build is not None:
+            core = self._build(membership, seed)
+        else:
+            core = self._entry.build(membership=membership, parameters=self._parameters, seed=seed)
+        self._made[membership.member, membership.incarnation] = core
+        return core
+
+    def held(self, simulation: Simulation) -> Iterator[Failure]:
+        """An idle core that keeps messages would keep more and more."""
+        for life in simulation.lives:
+            held = self._made[life.member, life.incarnation].held
+            if life.ending is Ending.DRAINED and held and not is_expelled(life):
+                yield Failure(kind="held", sentence=f"member {life.member} is idle and keeps {held} messages")
