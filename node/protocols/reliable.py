@@ -700,6 +700,9 @@ class ReliableCore(Core):
         is_floor_due = own.announced < own.floor == own.last and is_quiet
         has_news = bool(self._suspicion.suspects()) or not all(map(_is_settled, self._endings.values()))
         is_news_due = has_news and self._news.is_due(elapsed_ns)
+        if is_news_due:
+            # Traffic counts as progress and so puts off the questions of the tick; an ending must not wait for silence.
+            questions = sorted({*questions, *self._silent_about_endings()})
         # Who multicasts tells them on the way, after half an interval: leave it that chance.
         untold = self._untold if now_ns - self._told_ns >= self._interval_ns else frozenset[int]()
         recipients = sorted(untold.union(questions))
@@ -708,6 +711,11 @@ class ReliableCore(Core):
         else:
             for member in recipients:
                 self._tell(member, member in questions, out)
+
+    def _silent_about_endings(self) -> set[int]:
+        """Live members that have not told us that they have all of what is ending."""
+        open_endings = [ending for ending in self._endings.values() if not ending.is_settled]
+        return {member for member in self._view.live for ending in open_endings if ending.progress(member) is not None}
 
     def _tell(self, member: int, is_question: bool, out: list[Effect]) -> None:
         """A heartbeat for one: its position, and ours unless everybody knows it."""
