@@ -10,39 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from collector.pcapng import PcapngWriter, Port
 from collector.records import Frames, PortDirection
 from testbed.simulated.frames import Framer
+from testbed.simulated.network import Datagram
 from topologies.model import Node, Topology
 
 EPOCH_NS = 946_684_800 * 10**9
 """CLOCK_REALTIME at virtual time 0: 2000-01-01 00:00:00 UTC."""
 
 BATCH_FRAMES = 4096
-
-
-class Datagram(Protocol):
-    """A UDP datagram under way (testbed.simulated.network has them)."""
-
-    @property
-    def source(self) -> Node:
-        """The node that sent it."""
-
-    @property
-    def destination(self) -> Node | None:
-        """Whom it was sent to; None: the multicast group."""
-
-    @property
-    def payload(self) -> bytes:
-        """What UDP carries."""
-
-    @property
-    def is_trace(self) -> bool:
-        """Whether it goes to the segment's monitor address."""
 
 
 class SimulatedCapture:
@@ -73,6 +54,8 @@ class SimulatedCapture:
             data = self._framer.trace_frame(datagram.source, datagram.payload)
         else:
             data = self._framer.frame(datagram.source, datagram.destination, datagram.payload, seen_at=port)
+        for bit in datagram.flipped_bits:
+            data = flipped(data, bit)
         self._frames.append(data)
         self._times_ns.append(at_ns)
         self._ports.append(port.index)
@@ -109,3 +92,8 @@ class SimulatedCapture:
         for column in (self._frames, self._times_ns, self._ports, self._directions):
             column.clear()
         self._writer.write(joined, columns)
+
+
+def flipped(frame: bytes, bit: int) -> bytes:
+    """The frame with one bit, counted from its first, the other way round."""
+    return (int.from_bytes(frame, "big") ^ 1 << (8 * len(frame) - 1 - bit)).to_bytes(len(frame), "big")

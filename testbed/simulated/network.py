@@ -201,8 +201,8 @@ class Network:
 
 
 class Port:
-    """Where a node is plugged in. `receiver` takes what arrives; None: there is no node, while its wire stays, as in the
-    world `netns`: what arrives there is seen and comes to nothing.
+    """Where a node is plugged in. `receiver` takes what arrives; None: there is no node, while its wire stays, as in
+    the world `netns`: what arrives there is seen and comes to nothing.
     """
 
     def __init__(self, node: Node, segment: _Segment, engine: Engine, *, seed: int, tap: Tap | None) -> None:
@@ -263,22 +263,18 @@ class Port:
 
     def _has_come(self, datagram: Datagram) -> None:
         engine = self._engine
-        earliest_ns = datagram.sent_ns + LEAST_TRAVEL_NS
-        if engine.now_ns >= earliest_ns:
-            self._reach(datagram)
-        else:
+        if engine.now_ns < datagram.sent_ns + LEAST_TRAVEL_NS:
             self._arriving += 1
-            engine.at(earliest_ns, self._arrive, datagram)
+            engine.at(datagram.sent_ns + LEAST_TRAVEL_NS, self._arrive, datagram)
+            return
+        if self._tap is not None:
+            self._tap.frame(self.node, False, engine.now_ns, datagram)
+        if self.receiver is not None and (not datagram.flipped_bits or datagram.is_intact):
+            self.receiver(datagram)
 
     def _arrive(self, datagram: Datagram) -> None:
         self._arriving -= 1
-        self._reach(datagram)
-
-    def _reach(self, datagram: Datagram) -> None:
-        if self._tap is not None:
-            self._tap.frame(self.node, False, self._engine.now_ns, datagram)
-        if self.receiver is not None and (not datagram.flipped_bits or datagram.is_intact):
-            self.receiver(datagram)
+        self._has_come(datagram)
 
 
 class _Passage:

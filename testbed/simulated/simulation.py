@@ -111,11 +111,25 @@ def simulate(
 
     Read of it are only topology, protocol, dissemination, workloads, clocks, duration_ns, drain_ns, seed and faults.
     `build` replaces the protocol's own core. `on_progress` is told the virtual time now and then, `on_fault` each line
-    of faults.jsonl when the fault has struck. Without
-    `keeps_records` the lives have none: for those who count only. Raises LocalError for an experiment that cannot be;
-    what a core raises but RemoteError is its own mistake and comes through.
+    of faults.jsonl when the fault has struck. Without `keeps_records` the lives have none: for those who count only.
+    Raises LocalError for an experiment that cannot be; what a core raises but RemoteError is its own mistake and comes
+    through.
     """
-    return _World(experiment, group, tap, build, observer, on_fault, keeps_records).run(on_progress)
+    with _patient_collector():
+        return _World(experiment, group, tap, build, observer, on_fault, keeps_records).run(on_progress)
+
+
+@contextmanager
+def _patient_collector() -> Iterator[None]:
+    """A run makes objects by the hundred thousand that live to its end, and hardly a cycle: at its usual pace the
+    collector would walk all of them again and again.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 class _World:
