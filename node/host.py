@@ -84,6 +84,9 @@ class Host:
         self._before_call = before_call
         self._clock = config.clock(true_ns())
         self._read_clock = self._clock.read_ns
+        self._read_at_ns = -1
+        self._shown_ns = 0
+        """What the clock shows at `_read_at_ns` (true time)."""
         self._schedule = Schedule()
         workload_rng = random_for(config.seed, config.membership, "workload")
         self.application = Application(config.workload, config.membership, workload_rng)
@@ -130,7 +133,6 @@ class Host:
 
     def take(self, data: bytes, claimed: int | None) -> None:
         """A datagram came as bytes; `claimed`: the member to whom its source address belongs, if to any."""
-        self.received += 1
         try:
             envelope, message = decode_datagram(data, group=self._group)
             sender = envelope.sender
@@ -140,23 +142,34 @@ class Host:
                 raise RemoteError(DropReason.UNKNOWN_MEMBER, f"it came from elsewhere than member {sender}")
             if not self.is_started:
                 raise RemoteError(DropReason.UNEXPECTED, "not started yet")
-            effects = self._give(message, sender, envelope.sender_incarnation, envelope.transmission)
         except RemoteError as error:
+            self.received += 1
             self._drop(error.reason, claimed or 0, len(data))
             return
-        self._feed(effects)
+        self.receive(message, sender, envelope.sender_incarnation, envelope.transmission, len(data))
 
     def receive(self, message: Message, sender: int, incarnation: int, transmission: int, size_bytes: int) -> None:
-        """The same for a datagram that never was bytes: `message`, transmitted by `sender`. A host that simulates the
-        wire vouches for what `take` would have checked.
+        """`message` came, transmitted by `sender` in a datagram of `size_bytes`. Who calls this himself vouches for
+        what `take` checks: a host that simulates the wire need not make bytes of it.
         """
         self.received += 1
+        self.handled += 1
+        if self._traces_receipts:
+            self._trace(Event.RECEIVE, message.kind, sender, incarnation, 0, transmission)
+        if self._before_call is not None:
+            self._before_call(message.kind)
+        now_ns = self._now_ns()
+        began_ns = self._cpu_ns()
         try:
-            effects = self._give(message, sender, incarnation, transmission)
+            effects = self._core.on_message(message, sender, now_ns)
         except RemoteError as error:
+            self.core_ns += self._cpu_ns() - began_ns
             self._drop(error.reason, sender, size_bytes)
             return
-        self._feed(effects)
+        self.core_ns += self._cpu_ns() - began_ns
+        carry_out = self._carry_out
+        for effect in effects:
+            carry_out[type(effect)](effect)
 
     def wake(self) -> None:
         """The alarm: what is due is done, so much of it as one turn takes."""
@@ -221,19 +234,6 @@ class Host:
 
     # Into the core.
 
-    def _give(self, message: Message, sender: int, incarnation: int, transmission: int) -> list[Effect]:
-        if self._traces_receipts:
-            self._trace(Event.RECEIVE, message.kind, sender, incarnation, 0, transmission)
-        if self._before_call is not None:
-            self._before_call(message.kind)
-        self.handled += 1
-        now_ns = self._read_clock(self._true_ns())
-        began_ns = self._cpu_ns()
-        try:
-            return self._core.on_message(message, sender, now_ns)
-        finally:
-            self.core_ns += self._cpu_ns() - began_ns
-
     def _request(self) -> bool:
         """The application asks to send its next message, if it is due."""
         application = self.application
@@ -258,7 +258,12 @@ class Host:
         self._is_behind = lag_ns >= BEHIND_NS
 
     def _now_ns(self) -> int:
-        return self._read_clock(self._true_ns())
+        """What the node's clock shows. A simulated instant lasts long: it is reckoned once."""
+        true_ns = self._true_ns()
+        if true_ns != self._read_at_ns:
+            self._read_at_ns = true_ns
+            self._shown_ns = self._read_clock(true_ns)
+        return self._shown_ns
 
     def _tell_before(self, kind: Kind | None) -> None:
         if self._before_call is not None:
@@ -302,7 +307,10 @@ class Host:
             return
         self.delivered += 1
         origin, incarnation, number = _UNPACK_STAMP(payload)
-        self._trace(Event.DELIVER, effect.level, origin, incarnation, 0, number, self.delivered)
+        clock_ns = max(0, self._now_ns())
+        self._record(
+            (_DELIVER, effect.level, origin, incarnation, 0, number, self._read_at_ns, clock_ns, self.delivered)
+        )
 
     def _undo(self, effect: Undo) -> None:
         payload = effect.payload
@@ -353,12 +361,12 @@ class Host:
         if not self.is_started:
             # START is the first record of every life: what happens before it is counted, not traced.
             return
-        at_ns = self._true_ns()
-        clock_ns = self._read_clock(at_ns)
+        clock_ns = self._now_ns()
         if clock_ns < 0:
             clock_ns = 0
-        self._record((event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value))
+        self._record((event, detail, origin, incarnation, extra, number, self._read_at_ns, clock_ns, value))
 
 
 _UNPACK_STAMP = table_struct(APPLICATION_STAMP).unpack_from
+_DELIVER = Event.DELIVER
 _DROP_REASONS = {reason.value for reason in DropReason}

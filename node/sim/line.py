@@ -136,7 +136,10 @@ class Line(Generic[F]):
         """A frame comes."""
         self.entered += 1
         if not self._has_chances:
-            self._delay(frame, self._delay_ns)
+            if self._delay_ns:
+                self._engine.at(self._engine.now_ns + self._delay_ns, self._due, frame)
+            else:
+                self._due(frame)
         elif self._duplicate_ratio and self._rng.random() < self._duplicate_ratio:
             self._enter_twice(frame)
         elif self._is_lost():
