@@ -11,9 +11,11 @@ from node.core import Core, Membership, random_for
 from node.errors import LocalError
 from node.parameters import from_mapping
 from node.protocols.cbcast import CbcastCore, CbcastParameters
+from node.protocols.clocks import ClocksCore, ClocksParameters
 from node.protocols.co import CoCore, CoParameters, LoParameters
 from node.protocols.co_state import Service
 from node.protocols.lamport import LamportCore, LamportParameters
+from node.protocols.mutex import MutexCore, MutexParameters
 from node.protocols.reliable import ReliableCore, ReliableParameters
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.stack import Stack
@@ -23,6 +25,7 @@ FIFO_PROMISES = ("validity", "agreement", "integrity", "fifo")
 CRASHES = frozenset({"crash", "restart"})
 CAUSAL_PROMISES = (*FIFO_PROMISES, "causal")
 TOTAL_ORDER_PROMISES = (*CAUSAL_PROMISES, "total_order")
+MUTEX_PROMISES = ("integrity", "mutual_exclusion", "grant_order", "service")
 
 
 def _kinds_of(*layers: int) -> tuple[Kind, ...]:
@@ -35,6 +38,8 @@ SEQUENCER_KINDS = _kinds_of(1, 2)
 CO_KINDS = _kinds_of(3)
 CBCAST_KINDS = _kinds_of(1, 4)
 LAMPORT_KINDS = _kinds_of(1, 5)
+MUTEX_KINDS = _kinds_of(1, 6)
+CLOCKS_KINDS = _kinds_of(7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,8 @@ class ProtocolEntry:
     tolerates: frozenset[str] = frozenset()
     """Faults of nodes through which the promises hold, of "crash" and "restart". Loss, duplication, reordering,
     corruption, overrun, and pauses and cuts that heal, every protocol must tolerate."""
+    takes_submissions: bool = True
+    """Whether there is anything for a workload to do."""
     traces_receipts: bool = False
     """Whether hosts write RECEIVE records: a property of this protocol needs them."""
     require_members: Callable[[Any, int], None] | None = None
@@ -101,6 +108,15 @@ def _lo(membership: Membership, parameters: LoParameters, rng: Random) -> Core:
     return CoCore(membership=membership, parameters=parameters, rng=rng, service=Service.LO)
 
 
+def _mutex(membership: Membership, parameters: MutexParameters, rng: Random) -> Core:
+    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+    return Stack(lower=lower, upper=MutexCore(membership=membership, parameters=parameters))
+
+
+def _clocks(membership: Membership, parameters: ClocksParameters, rng: Random) -> Core:
+    return ClocksCore(membership=membership, parameters=parameters, rng=rng)
+
+
 PROTOCOLS: dict[str, ProtocolEntry] = {
     entry.name: entry
     for entry in (
@@ -151,6 +167,23 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kinds=LAMPORT_KINDS,
             make=_lamport,
             tolerates=CRASHES,
+        ),
+        ProtocolEntry(
+            name="mutex",
+            kind=MutexParameters,
+            promises=MUTEX_PROMISES,
+            kinds=MUTEX_KINDS,
+            make=_mutex,
+            traces_receipts=True,
+        ),
+        ProtocolEntry(
+            name="clocks",
+            kind=ClocksParameters,
+            promises=("clock_monotone",),
+            kinds=CLOCKS_KINDS,
+            make=_clocks,
+            tolerates=CRASHES,
+            takes_submissions=False,
         ),
     )
 }

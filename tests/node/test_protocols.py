@@ -12,8 +12,10 @@ from node.core import Membership
 from node.errors import LocalError
 from node.protocols import PROTOCOLS
 from node.protocols.cbcast import CbcastReport
+from node.protocols.clocks import ClocksReport
 from node.protocols.co import CoReport
 from node.protocols.lamport import LamportReport
+from node.protocols.mutex import MutexReport
 from node.protocols.reliable import ReliableReport
 from node.protocols.sequencer import SequencerReport
 from node.trace import DropReason
@@ -21,8 +23,11 @@ from node.wire import LOCAL_KINDS, Kind
 from tests.node.cluster import Cluster, check_silence
 
 README = (Path(node.protocols.__file__).parent / "README.md").read_text()
-REPORTS = (*ReliableReport, *SequencerReport, *CbcastReport, *LamportReport)
-KNOWN_PROPERTIES = {"validity", "agreement", "integrity", "fifo", "causal", "total_order"}
+REPORTS = (*ReliableReport, *SequencerReport, *CbcastReport, *LamportReport, *MutexReport, *ClocksReport)
+KNOWN_PROPERTIES = {
+    *("validity", "agreement", "integrity", "fifo", "causal", "total_order"),
+    *("mutual_exclusion", "grant_order", "service", "clock_condition", "clock_monotone"),
+}
 
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
@@ -33,9 +38,11 @@ def test_an_entry_is_whole_and_runs_with_its_defaults(name: str) -> None:
     assert entry.parameters
     entry.check({}, members=3)
     cluster = Cluster(3, lambda us, seed: entry.build(membership=us, parameters={}, seed=seed))
-    cluster.submit(1)
+    if entry.takes_submissions:
+        cluster.submit(1)
     check_silence(cluster)
-    assert [host.delivered for host in cluster.up()] == [[(1, 1, 1)]] * 3
+    delivered = [[(1, 1, 1)]] * 3 if "agreement" in entry.promises else [[], [(1, 1, 1)], []]
+    assert [host.delivered for host in cluster.up()] == (delivered if entry.takes_submissions else [[]] * 3)
     used = {message.kind for _, message in cluster.sent} | {message.inner for _, message in cluster.sent}
     assert used - {Kind.APPLICATION} <= set(entry.kinds)
 
@@ -81,3 +88,5 @@ def test_codes_clash_with_nothing() -> None:
     assert all(code >> 4 == 3 for code in CoReport)
     assert all(code >> 4 == 4 for code in CbcastReport)
     assert all(code >> 4 == 5 for code in LamportReport)
+    assert all(code >> 4 == 6 for code in MutexReport)
+    assert all(code >> 4 == 7 for code in ClocksReport)
