@@ -270,6 +270,13 @@ def _strike(text: str, topology: Topology) -> Strike:
     )
 
 
+def network_of(topology: Topology, fault_lines: Sequence[Mapping[str, Any]]) -> Network:
+    """The asked network of a run in memory, whose faults are lines as in faults.jsonl. Raises ValueError, TypeError or
+    KeyError for a line that is no fault of this topology.
+    """
+    return build(topology, {}, [_strike(json.dumps(line), topology) for line in fault_lines])
+
+
 def open_cuts(strikes: Sequence[Strike], before_ns: int) -> list[Strike]:
     """Cuts that had not been healed by then."""
     by_id = {strike.id: strike for strike in strikes}

@@ -25,7 +25,7 @@
     const events = marks.filter((mark) => mark.n !== null).sort((one, other) => one.n - other.n);
     const arrows = lines.filter(({ el }) => el.classList.contains("a"));
     for (const arrow of arrows) {
-      Object.assign(arrow, { y1: number(arrow.el, "y1"), y2: number(arrow.el, "y2"), tail: end(arrow.el.dataset.t), head: end(arrow.el.dataset.h) });
+      Object.assign(arrow, { y1: number(arrow.el, "y1"), y2: number(arrow.el, "y2"), tail: end(arrow.el.dataset.t), head: end(arrow.el.dataset.h), tip: arrow.el.getAttribute("marker-end") });
     }
     function end(given) { return given === undefined ? null : Number(given); }
 
@@ -111,14 +111,15 @@
       box.classList.toggle("chosen", n !== null);
       drawing.querySelectorAll(".past, .future, .self").forEach((el) => el.classList.remove("past", "future", "self"));
       drawing.querySelectorAll(".ring").forEach((el) => el.remove());
+      for (const arrow of arrows) point(arrow, null);
       if (n === null) { said.replaceChildren("Choose an event: click it, or go through them with ↑ and ↓."); return; }
       const past = reached(n, before), future = reached(n, after);
       for (const mark of events) mark.el.classList.add(...(mark.n === n ? ["self"] : past.has(mark.n) ? ["past"] : future.has(mark.n) ? ["future"] : []));
       const inPast = (k) => k === n || past.has(k), inFuture = (k) => k === n || future.has(k);
-      for (const { el, tail, head } of arrows) {
-        if (tail !== null && head !== null && inPast(tail) && inPast(head)) el.classList.add("past");
-        else if (tail !== null && inFuture(tail)) el.classList.add("future");
-        else if (head === n) el.classList.add("past");
+      for (const arrow of arrows) {
+        const { tail, head } = arrow;
+        if (head !== null && inPast(head) && (tail === null || inPast(tail))) point(arrow, "past");
+        else if (tail !== null && inFuture(tail)) point(arrow, "future");
       }
       for (const mark of marks) if (mark.n === null && mark.el.dataset.t !== undefined && inFuture(Number(mark.el.dataset.t))) mark.el.classList.add("future");
       const self = events[n], ring = document.createElementNS(NS, "circle");
@@ -126,6 +127,10 @@
       const part = (name, text) => { const el = document.createElement("b"); el.className = name; el.textContent = text; return el; };
       const rest = events.length - 1 - past.size - future.size;
       said.replaceChildren(`${wordsOf(n)}. `, part("past", `${past.size} before it`), ", ", part("future", `${future.size} after it`), `, ${rest} neither.`);
+    };
+    const point = ({ el, tip }, name) => {
+      if (name) el.classList.add(name);
+      if (tip) el.setAttribute("marker-end", name ? `url(#${drawing.id}-${name})` : tip);
     };
     const wordsOf = (n) => {
       const own = events[n].el.querySelector("title") ?? arrows.find(({ head }) => head === n)?.el.querySelector("title");

@@ -105,9 +105,27 @@ def short_names(names: Sequence[str]) -> dict[int, str]:
     return dict(enumerate(brief if is_clear else cleaned))
 
 
+def puts_back(fault: Mapping[str, Any], scene: Scene) -> bool:
+    """Whether an impairment only ends another one: it sets its targets to what they were asked to do at the start."""
+    number = words.number(fault.get("id"))
+    if fault.get("kind") != "impair" or not any(number == words.number(one.get("until_id")) for one in scene.faults):
+        return False
+    if scene.network is None:
+        return True
+    direction = words.clean(fault.get("direction"), 24)
+    elements = [(direction, name) for name in words.texts(fault.get("targets"))]
+    states = [
+        (scene.network.start.get(element), change.state)
+        for element in elements
+        for change in scene.network.changes.get(element, ())
+        if change.issued_ns == fault.get("issued_ns")
+    ]
+    return all(start == state for start, state in states)
+
+
 class _Draft(NamedTuple):
-    """An event before it has its number. The first three fields are its place: at one instant arrivals (0), the host's
-    records in their order (1), then faults and what took no time to come (2).
+    """An event before it has its number. The first three fields are its place: at one instant the ends of faults (-1),
+    arrivals (0), the host's records in their order (1), then faults and what took no time to come (2).
     """
 
     at_ns: int
@@ -430,7 +448,9 @@ class _Composer:
             life = self._life_at(Sighting(at_ns, member, True, None, None))
             said = f"{self._names[member]} {_STRUCK[what]} at {self._time(at_ns)}"
             key = ("fault", words.clean(fault.get("id"), 20), member)
-            yield _Draft(at_ns, 2, 0, key, life, what, what.value, said)
+            # What ends a fault comes before what it lets happen, what begins one after what still happened.
+            phase = -1 if what in (What.RESTART, What.RESUME) else 2
+            yield _Draft(at_ns, phase, 0, key, life, what, what.value, said)
 
     def _bands(self, window: Window) -> Iterator[Band]:
         yield from self._fault_bands(window)
@@ -440,11 +460,14 @@ class _Composer:
     def _fault_bands(self, window: Window) -> Iterator[Band]:
         ends = {words.number(fault.get("id")): fault.get("effective_ns") for fault in self._scene.faults}
         members = {name: member for member, name in enumerate(self._scene.names)}
+        put_back = {id(fault) for fault in self._scene.faults if puts_back(fault, self._scene)}
         for fault in self._scene.faults:
             kind, from_ns = words.clean(fault.get("kind"), 24), fault.get("effective_ns")
             until_ns = ends.get(words.number(fault.get("until_id")))
             is_over = isinstance(until_ns, int) and until_ns < window.from_ns
-            if kind not in LASTING or not isinstance(from_ns, int) or from_ns > window.until_ns or is_over:
+            if kind not in LASTING or not isinstance(from_ns, int) or from_ns > window.until_ns:
+                continue
+            if is_over or id(fault) in put_back:
                 continue
             until = min(until_ns, window.until_ns) if isinstance(until_ns, int) else window.until_ns
             touched = [members[name] for name in _touched(fault) if name in members]

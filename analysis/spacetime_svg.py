@@ -25,7 +25,7 @@ from analysis.spacetime import Arrow, Band, Diagram, Fate, Life, Mark, Row, What
 LEFT: Final = 70.0
 PLOT: Final = 1000.0
 WIDTH: Final = LEFT + PLOT + 10.0
-TOP: Final = 30.0
+TOP: Final = 12.0
 BOTTOM: Final = 30.0
 LOST_AT: Final = 0.62
 """A lost datagram's arrow ends at this part of the way; nobody saw where it really ended."""
@@ -117,7 +117,7 @@ class _Sheet:
             svg.element("title", "Space-time diagram", id=f"{self._id}-title"),
             svg.element("desc", describe(diagram), id=f"{self._id}-desc"),
             *([svg.element("style", Markup(style))] if style else []),  # noqa: S704  (our own style sheet)
-            svg.element("defs", clip, *(self._tip(name) for name in _CLASSES)),
+            svg.element("defs", clip, *(self._tip(name) for name in (*_CLASSES, *_REACHED))),
             svg.element("g", *(self._name(row) for row in diagram.rows), class_="st-names"),
             svg.element("g", *moving, class_="st-moving", clip_path=f"url(#{self._id}-clip)"),
             id=self._id,
@@ -291,6 +291,7 @@ class _Sheet:
 
 
 _CLASSES = ("application", "control", "dummy", "retransmission", "other")
+_REACHED = ("past", "future")
 
 
 def _label(mark: Mark) -> tuple[str, int]:

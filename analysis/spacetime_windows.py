@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from analysis import words
 from analysis.properties import MessageId
-from analysis.spacetime import Diagram, Window
-from analysis.spacetime_compose import LASTING, compose
+from analysis.spacetime import Diagram, Scene, Window
+from analysis.spacetime_compose import LASTING, compose, puts_back
 from analysis.spacetime_read import Reader
 from collector.records import Event
 
@@ -39,6 +39,7 @@ class Choice:
     why: str
     window: Window
     members: tuple[int, ...]
+    is_violation: bool = False
 
 
 def choices(reader: Reader, summary: Mapping[str, Any]) -> list[Choice]:
@@ -78,7 +79,7 @@ def _witnesses(reader: Reader, summary: Mapping[str, Any]) -> Iterator[Choice]:
         if found is not None:
             window, members = found
             why = words.clean(witness.get("sentence")) or f"Here {name} is violated."
-            yield Choice(title=f"Violation: {name}", why=why, window=window, members=members)
+            yield Choice(title=f"Violation: {name}", why=why, window=window, members=members, is_violation=True)
 
 
 def _around_witness(reader: Reader, places: Sequence[Mapping[str, Any]]) -> tuple[Window, tuple[int, ...]] | None:
@@ -108,7 +109,7 @@ def _around_witness(reader: Reader, places: Sequence[Mapping[str, Any]]) -> tupl
 
 def _faults(reader: Reader) -> Iterator[Choice]:
     """When faults took effect: the first of each kind, then others."""
-    for fault in _notable(reader.inputs.fault_lines)[:MAX_FAULTS]:
+    for fault in _notable(reader.scene(Window(reader.start_ns, reader.start_ns)))[:MAX_FAULTS]:
         members = _filled_up(_struck(reader, fault), range(len(reader.names)))
         window = _fitted(reader, fault["effective_ns"], members, before=BEFORE_ARROWS)
         what = words.fault(fault)
@@ -116,15 +117,13 @@ def _faults(reader: Reader) -> Iterator[Choice]:
         yield Choice(title=words.clean(f"Fault: {what}", 44), why=why, window=window, members=members)
 
 
-def _notable(faults: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _notable(scene: Scene) -> list[Mapping[str, Any]]:
     """Faults that last, those first whose kind was not seen yet; what only puts a port back is none."""
-    ends = {fault.get("until_id") for fault in faults}
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, Mapping[str, Any]]] = []
-    for place, fault in enumerate(faults):
+    for place, fault in enumerate(scene.faults):
         kind = words.clean(fault.get("kind"), 24)
-        puts_back = kind == "impair" and fault.get("id") in ends
-        if kind in LASTING and not puts_back and isinstance(fault.get("effective_ns"), int):
+        if kind in LASTING and isinstance(fault.get("effective_ns"), int) and not puts_back(fault, scene):
             ranked.append((seen[kind], place, fault))
             seen[kind] += 1
     return [fault for _, _, fault in sorted(ranked, key=lambda one: one[:2])]
@@ -163,7 +162,8 @@ def _fitted(reader: Reader, at_ns: int, members: Sequence[int], *, before: int) 
     later = [begin for begin in begins if begin >= at_ns]
     from_ns = earlier[-before] if before and len(earlier) > before else wide.from_ns
     until_ns = later[AFTER_ARROWS] if len(later) > AFTER_ARROWS else wide.until_ns
-    return Window(from_ns, max(until_ns, from_ns + MARGIN_NS))
+    # Some room at the begin, so that what happens first is not cut.
+    return Window(from_ns - (until_ns - from_ns) // 50, max(until_ns, from_ns + MARGIN_NS))
 
 
 def _begins(diagram: Diagram) -> list[int]:

@@ -10,7 +10,7 @@ import enum
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console as RichConsole
@@ -158,6 +158,40 @@ def report(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False
         _print_json({"report": str(path)})
     else:
         RichConsole(highlight=False, soft_wrap=True).print(str(path), markup=False)
+
+
+@app.command()
+def diagram(
+    run: RunName = None,
+    runs: Runs = DEFAULT_RUNS,
+    begin: Annotated[
+        str | None, typer.Option("--from", help="After the start of the workload, such as '4 s'. Default: chosen.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--until", help="As --from. Default: 50 ms later.")] = None,
+    members: Annotated[list[str] | None, typer.Option("--members", help="Only these, such as p1/n1..n3,p2/n1.")] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kinds", help="Only messages of these kinds or classes, such as RELIABLE_NACK,dummy."),
+    ] = None,
+    form: Annotated[
+        Literal["text", "svg", "shiviz"], typer.Option("--format", help="shiviz: a log with vector time stamps.")
+    ] = "text",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+) -> None:
+    """Draw who sent what to whom, and when it came: a space-time diagram of any window of a run."""
+    from analysis.spacetime_command import Wishes, diagram_text
+
+    console = RichConsole(highlight=False, soft_wrap=True)
+    wishes = Wishes(begin=begin, end=end, members=members or (), kinds=kinds or (), format=form, width=console.width)
+    text = diagram_text(store.find(runs, run), wishes)
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written ({error.strerror})") from None
+    console.print(str(output), markup=False)
 
 
 @app.command()
