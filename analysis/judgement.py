@@ -160,14 +160,14 @@ def _witness(witness: Witness, names: Mapping[int, str]) -> dict[str, Any]:
 
 def _place(place: Place, names: Mapping[int, str]) -> dict[str, Any]:
     message = place.message
-    return {
+    told = {
         "member": names.get(place.incarnation.member, f"member {place.incarnation.member}"),
         "incarnation": place.incarnation.incarnation,
-        "message": {
-            "origin": names.get(message.origin, f"member {message.origin}"),
-            "incarnation": message.incarnation,
-            "number": message.number,
-        },
+        "message": None,
         "position": place.position,
         "at_ns": place.at_ns,
     }
+    if message is None:
+        return told | {"shows": place.shows}
+    origin = names.get(message.origin, f"member {message.origin}")
+    return told | {"message": {"origin": origin, "incarnation": message.incarnation, "number": message.number}}

@@ -19,16 +19,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from analysis import clocks, sections
 from analysis.columns import Columns, grouped, look
-from analysis.oracle import History, Record
+from analysis.oracle import History, Record, raw
 from analysis.properties import (
+    DELIVERY_PROPERTIES,
     LOST_SUBMISSION,
     Evidence,
     Finding,
     Incarnation,
+    Lives,
     MessageId,
     Place,
     Property,
+    Raw,
     Tally,
     Witness,
     gap_reason,
@@ -37,10 +41,6 @@ from analysis.properties import (
     undrained_reason,
 )
 from collector.records import Event, Level
-
-Raw = tuple[int, int, int, int, int, int, int, int, int]
-"""One record as the hosts make it, in the order of node.trace.RECORD: event, detail, origin, incarnation, extra,
-number, at_ns, clock_ns, value. Records of a life are numbered by their place, from 1."""
 
 Id = tuple[int, int, int]
 """A MessageId without the cost of a class."""
@@ -65,16 +65,16 @@ def check(
     names: Mapping[int, str] | None = None,
     kinds: Iterable[Property] | None = None,
 ) -> dict[Property, Finding]:
-    """Judge `kinds` (None: every property) of an oracle.History, as `analysis.oracle.check` does.
+    """Judge `kinds` (None: all properties of deliveries) of an oracle.History, as `analysis.oracle.check` does.
 
     `members` are all members that the run should have; `names` is for texts only.
     """
     lives = [_life_of_history(life, records) for life, records in history.items()]
-    return _findings(View(lives, members, names or {}), kinds)
+    return _findings(View(lives, members, names or {}, raw=lambda: raw(history)), kinds)
 
 
 def check_lives(
-    lives: Mapping[Incarnation, Sequence[Raw]],
+    lives: Lives,
     *,
     members: Iterable[int],
     names: Mapping[int, str] | None = None,
@@ -82,7 +82,7 @@ def check_lives(
 ) -> dict[Property, Finding]:
     """The same over the hosts' own records, all records of each life from the first on."""
     read = [_life_of_records(life, records) for life, records in lives.items()]
-    return _findings(View(read, members, names or {}), kinds)
+    return _findings(View(read, members, names or {}, raw=lambda: lives), kinds)
 
 
 def check_columns(
@@ -92,8 +92,12 @@ def check_columns(
     names: Mapping[int, str] | None = None,
     kinds: Iterable[Property] | None = None,
 ) -> dict[Property, Finding]:
-    """The same over columns, for long histories. What does not hold is looked at again, record by record."""
-    wanted = tuple(_CHECKS if kinds is None else kinds)
+    """The same over columns, for long histories, and for properties of deliveries only. What does not hold is looked at
+    again, record by record.
+    """
+    wanted = tuple(DELIVERY_PROPERTIES if kinds is None else kinds)
+    if not set(wanted) <= set(DELIVERY_PROPERTIES):
+        raise ValueError("columns tell of deliveries only; check_lives judges what reports tell")
     expected = sorted(members)
     answer = look(records, members=expected, names=names or {}, wanted=wanted)
     found = {kind: judge(kind, tally, answer.evidence) for kind, tally in answer.tallies.items()}
@@ -126,7 +130,7 @@ def _record(row: tuple[int, ...]) -> Record:
 
 
 def _findings(view: View, kinds: Iterable[Property] | None) -> dict[Property, Finding]:
-    wanted = _CHECKS if kinds is None else kinds
+    wanted = DELIVERY_PROPERTIES if kinds is None else kinds
     return {kind: judge(kind, _CHECKS[kind](view), view.evidence) for kind in wanted}
 
 
@@ -170,8 +174,11 @@ class Life:
 class View:
     """A history with what follows from it: judged sequences, submissions, who ran from start to end."""
 
-    def __init__(self, lives: Sequence[Life], members: Iterable[int], names: Mapping[int, str]) -> None:
+    def __init__(
+        self, lives: Sequence[Life], members: Iterable[int], names: Mapping[int, str], *, raw: Callable[[], Lives]
+    ) -> None:
         self.lives = lives
+        self.raw = raw
         self.by_name = {life.name: life for life in lives}
         at = [step[2] for life in lives for step in life.steps if step[1] == _DELIVER]
         level = max(at, default=int(Level.AGREED))
@@ -325,9 +332,12 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.FIFO: fifo,
     Property.CAUSAL: causal,
     Property.TOTAL_ORDER: total_order,
+    Property.MUTUAL_EXCLUSION: lambda view: sections.mutual_exclusion(view.raw()),
+    Property.GRANT_ORDER: lambda view: sections.grant_order(view.raw()),
+    Property.SERVICE: lambda view: sections.service(view.raw(), [life.name for life in view.full]),
+    Property.CLOCK_CONDITION: lambda view: clocks.clock_condition(view.raw()),
+    Property.CLOCK_MONOTONE: lambda view: clocks.clock_monotone(view.raw()),
 }
-
-KINDS = tuple(_CHECKS)
 
 _When = tuple[int, Incarnation, int]
 """Time, life, record number: which of several violations is the earliest."""

@@ -6,11 +6,13 @@ Spark checker but those words, the last step from counts to a verdict, and how a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from analysis import oracle_reports
 from analysis.properties import (
+    DELIVERY_PROPERTIES,
     LOST_SUBMISSION,
     Evidence,
     Finding,
@@ -18,6 +20,7 @@ from analysis.properties import (
     MessageId,
     Place,
     Property,
+    Raw,
     Tally,
     Witness,
     gap_reason,
@@ -36,6 +39,9 @@ class Record(NamedTuple):
     detail: int
     message: MessageId
     at_ns: int
+    extra: int = 0
+    value: int = 0
+    clock_ns: int = 0
 
 
 History = Mapping[Incarnation, Sequence[Record]]
@@ -57,20 +63,26 @@ class Delivery(NamedTuple):
 
 
 def check(
-    history: History, *, members: Iterable[int], names: Mapping[int, str] | None = None
+    history: History,
+    *,
+    members: Iterable[int],
+    names: Mapping[int, str] | None = None,
+    kinds: Iterable[Property] = DELIVERY_PROPERTIES,
 ) -> dict[Property, Finding]:
-    """Judge every property. `members` are all members that the run should have; `names` is for texts only."""
+    """Judge these properties. `members` are all members that the run should have; `names` is for texts only."""
     view = View(history, members, names or {})
-    tallies = {
-        Property.VALIDITY: validity(view),
-        Property.AGREEMENT: agreement(view, uniform=False),
-        Property.UNIFORM_AGREEMENT: agreement(view, uniform=True),
-        Property.INTEGRITY: integrity(view),
-        Property.FIFO: fifo(view),
-        Property.CAUSAL: causal(view),
-        Property.TOTAL_ORDER: total_order(view),
+    return {kind: judge(kind, _CHECKS[kind](view), view.evidence) for kind in kinds}
+
+
+def raw(history: History) -> dict[Incarnation, list[Raw]]:
+    """The records as hosts make them."""
+    return {
+        life: [
+            (int(r.event), r.detail, r.message[0], r.message[1], r.extra, r.message[2], r.at_ns, r.clock_ns, r.value)
+            for r in records
+        ]
+        for life, records in history.items()
     }
-    return {kind: judge(kind, tally, view.evidence) for kind, tally in tallies.items()}
 
 
 class View:
@@ -210,6 +222,22 @@ def total_order(view: View) -> Tally:
     wrong = [found for found in predecessors.values() if len({message for message, _ in found}) > 1]
     earliest = min(wrong, key=lambda found: min(_when(d) for _, d in found), default=[])
     return Tally(_count(view.first), len(wrong), _order_witness(view, earliest))
+
+
+_CHECKS: Mapping[Property, Callable[[View], Tally]] = {
+    Property.VALIDITY: validity,
+    Property.AGREEMENT: lambda view: agreement(view, uniform=False),
+    Property.UNIFORM_AGREEMENT: lambda view: agreement(view, uniform=True),
+    Property.INTEGRITY: integrity,
+    Property.FIFO: fifo,
+    Property.CAUSAL: causal,
+    Property.TOTAL_ORDER: total_order,
+    Property.MUTUAL_EXCLUSION: lambda view: oracle_reports.mutual_exclusion(raw(view.history)),
+    Property.GRANT_ORDER: lambda view: oracle_reports.grant_order(raw(view.history)),
+    Property.SERVICE: lambda view: oracle_reports.service(raw(view.history), view.full),
+    Property.CLOCK_CONDITION: lambda view: oracle_reports.clock_condition(raw(view.history)),
+    Property.CLOCK_MONOTONE: lambda view: oracle_reports.clock_monotone(raw(view.history)),
+}
 
 
 def _order_witness(view: View, found: Sequence[tuple[MessageId | None, Delivery]]) -> Witness | None:

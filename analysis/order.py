@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the names that everybody 
 from analysis import causes
 from analysis.evidence import Lookup
 from analysis.properties import (
+    DELIVERY_PROPERTIES,
     FIRST_INCARNATION,
     LOST_SUBMISSION,
     Evidence,
@@ -81,7 +82,7 @@ def no_facts(members: Collection[int], names: Mapping[int, str]) -> RunFacts:
 
 def no_findings(facts: RunFacts) -> dict[Property, Finding]:
     """Of a run without any record."""
-    return {kind: judge(kind, Tally(0, 0), facts.evidence) for kind in Property}
+    return {kind: judge(kind, Tally(0, 0), facts.evidence) for kind in DELIVERY_PROPERTIES}
 
 
 def check_with(walked: DataFrame, facts: Mapping[int, RunFacts]) -> dict[int, dict[Property, Finding]]:
@@ -98,7 +99,7 @@ def check_with(walked: DataFrame, facts: Mapping[int, RunFacts]) -> dict[int, di
     findings = {}
     for run, known in facts.items():
         tallies = _tallies(run, totals.get(run), early.get(run), lookup)
-        findings[run] = {kind: judge(kind, tallies[kind], known.evidence) for kind in Property}
+        findings[run] = {kind: judge(kind, tallies[kind], known.evidence) for kind in DELIVERY_PROPERTIES}
     return findings
 
 
@@ -137,7 +138,7 @@ def _judged(walked: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
     )
 
 
-_BY_MESSAGE = tuple(kind for kind in Property if kind is not Property.CAUSAL)
+_BY_MESSAGE = tuple(kind for kind in DELIVERY_PROPERTIES if kind is not Property.CAUSAL)
 """The properties that one look at each message decides."""
 
 
@@ -302,7 +303,7 @@ def _causal_of_run(table: pa.Table) -> pa.Table:
 def _tallies(run: int, total: Row | None, early: Row | None, lookup: Lookup) -> dict[Property, Tally]:
     """`total` is None for a run in which nobody submitted or delivered anything, `early` where no cause came late."""
     if total is None:
-        return dict.fromkeys(Property, Tally(0, 0))
+        return dict.fromkeys(DELIVERY_PROPERTIES, Tally(0, 0))
     sequences = total["sequences_checked"]
     tallies: dict[Property, Tally] = {}
     for kind in _BY_MESSAGE:

@@ -25,8 +25,26 @@ The properties (after Hadzilacos and Toueg; Défago et al. for the uniform total
 - total order: if anybody delivers m before m', then everybody delivers m' only after m. Equivalent, and what is
   tested: a message has the same immediate predecessor in every sequence that contains it.
 
-Validity and agreement speak of what happens eventually: they are judged only when every incarnation that stopped had
-drained.
+Mutual exclusion (Lamport 1978). A submission is a request, the delivery of it at its own member the grant, and the next
+report LEFT of that life the end of the section; a crash ends it, too.
+
+- mutual exclusion: sections do not overlap in true time;
+- grant order: a request that happened before another is granted before it. A request that was transmitted at once (the
+  next record after SUBMIT is the SEND of a new message that carries something) has happened when it was; it is known
+  wherever a *told* member has it in its past. Member q is told what p did up to SEND j when q has received every
+  carrying message of p up to j that it ever receives: only then a FIFO layer can have handed all of them up, so a loss
+  that is not repaired yet makes nobody guilty. Carrying: a kind that takes messages of a core above along;
+- service: a full member is granted what it requests, and leaves it.
+
+Clocks.
+
+- clock condition: what happened before an event has a smaller timestamp (reports TIMESTAMP). Happened-before is local
+  order and, from a submission (and the first report after it, which is that of sending it or of something earlier) to
+  each delivery of it;
+- clock monotone: what a synchronised clock shows (reports CLOCK) never decreases in one life.
+
+Validity, agreement and service speak of what happens eventually: they are judged only when every incarnation that
+stopped had drained; grant order likewise, for only then it is known what everybody received.
 """
 
 from __future__ import annotations
@@ -51,11 +69,37 @@ class Property(enum.Enum):
     FIFO = "fifo"
     CAUSAL = "causal"
     TOTAL_ORDER = "total_order"
+    MUTUAL_EXCLUSION = "mutual_exclusion"
+    GRANT_ORDER = "grant_order"
+    SERVICE = "service"
+    CLOCK_CONDITION = "clock_condition"
+    CLOCK_MONOTONE = "clock_monotone"
 
     @property
     def is_liveness(self) -> bool:
         """True when a finite history can only show the violation after a drain."""
-        return self in (Property.VALIDITY, Property.AGREEMENT, Property.UNIFORM_AGREEMENT)
+        return self in _NEED_A_DRAIN
+
+    @property
+    def is_of_deliveries(self) -> bool:
+        """True when every protocol can be asked about it; the others need reports that few cores make."""
+        return self not in _OF_REPORTS
+
+
+_NEED_A_DRAIN = frozenset(
+    (Property.VALIDITY, Property.AGREEMENT, Property.UNIFORM_AGREEMENT, Property.GRANT_ORDER, Property.SERVICE)
+)
+_OF_REPORTS = frozenset(
+    (
+        Property.MUTUAL_EXCLUSION,
+        Property.GRANT_ORDER,
+        Property.SERVICE,
+        Property.CLOCK_CONDITION,
+        Property.CLOCK_MONOTONE,
+    )
+)
+DELIVERY_PROPERTIES = tuple(kind for kind in Property if kind.is_of_deliveries)
+REPORT_PROPERTIES = tuple(kind for kind in Property if not kind.is_of_deliveries)
 
 
 class Incarnation(NamedTuple):
@@ -77,15 +121,23 @@ class MessageId(NamedTuple):
     number: int
 
 
+Raw = tuple[int, int, int, int, int, int, int, int, int]
+"""One record as the hosts make it, in the order of node.trace.RECORD: event, detail, origin, incarnation, extra,
+number, at_ns, clock_ns, value. Records of a life are numbered by their place, from 1."""
+
+Lives = Mapping[Incarnation, Sequence[Raw]]
+
+
 class Place(NamedTuple):
     """One message at one member: its 1-based position in the judged sequence, and when; None where it is not
-    delivered.
+    delivered. With `shows`, what a clock showed instead: then there is no message.
     """
 
     incarnation: Incarnation
-    message: MessageId
+    message: MessageId | None
     position: int | None
     at_ns: int | None
+    shows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +203,13 @@ def judge(kind: Property, tally: Tally, evidence: Evidence) -> Finding:
     return Finding(verdict=Verdict.PASS, checked=tally.checked, violations=0)
 
 
-_NOTHING = {
-    kind: "no message was submitted" if kind is Property.VALIDITY else "no message was delivered" for kind in Property
+_NOTHING = dict.fromkeys(Property, "no message was delivered") | {
+    Property.VALIDITY: "no message was submitted",
+    Property.MUTUAL_EXCLUSION: "nobody entered a critical section",
+    Property.GRANT_ORDER: "no request was granted",
+    Property.SERVICE: "nothing was requested",
+    Property.CLOCK_CONDITION: "no logical clock was reported",
+    Property.CLOCK_MONOTONE: "no synchronised clock was reported",
 }
 
 
@@ -212,6 +269,8 @@ def _name(life: Incarnation, names: Mapping[int, str]) -> str:
 
 
 def _say(place: Place, names: Mapping[int, str]) -> str:
+    if place.message is None:
+        return f"{_name(place.incarnation, names)} shows {place.shows}"
     message = f"{_name(Incarnation(place.message.origin, place.message.incarnation), names)} #{place.message.number}"
     where = "does not deliver it" if place.position is None else f"delivers it at position {place.position}"
     return f"{message}: {_name(place.incarnation, names)} {where}"

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from analysis import linear, oracle, order, session
 from analysis.columns import Columns
-from analysis.properties import Finding, Property
+from analysis.properties import DELIVERY_PROPERTIES, Finding, Property
 from analysis.sequences import EVENTS
 from analysis.verdict import Verdict, merge
 from collector.records import Event, Level
@@ -78,7 +78,7 @@ def records(made: Columns, members: int) -> Callable[[], Findings]:
 
 
 def columns(made: Columns, members: int) -> Callable[[], Findings]:
-    kinds = [kind for kind in linear.KINDS if kind is not Property.TOTAL_ORDER or _is_total(made, members)]
+    kinds = [kind for kind in DELIVERY_PROPERTIES if kind is not Property.TOTAL_ORDER or _is_total(made, members)]
     return lambda: linear.check_columns(made, members=range(members), kinds=kinds)
 
 
