@@ -39,6 +39,9 @@ class ExitCode(enum.IntEnum):
 EXIT_OF_INTERRUPT = 130
 """How typer leaves on Ctrl-C; ours is `unknown`, because nothing was judged."""
 
+FILE_WIDTH = 100
+"""Columns of a drawing that goes into a file or a pipe."""
+
 EXIT_OF_VERDICT = {"pass": ExitCode.GOOD, "fail": ExitCode.FAILED, "unknown": ExitCode.UNKNOWN}
 
 app = typer.Typer(
@@ -182,7 +185,8 @@ def diagram(
     from analysis.spacetime_command import Wishes, diagram_text
 
     console = RichConsole(highlight=False, soft_wrap=True)
-    wishes = Wishes(begin=begin, end=end, members=members or (), kinds=kinds or (), format=form, width=console.width)
+    width = console.width if console.is_terminal else FILE_WIDTH
+    wishes = Wishes(begin=begin, end=end, members=_split(members), kinds=_split(kinds), format=form, width=width)
     text = diagram_text(store.find(runs, run), wishes)
     if output is None:
         sys.stdout.write(text)
@@ -267,6 +271,11 @@ def down(
         _print_json({"removed": removed})
     else:
         RichConsole(highlight=False).print(f"{len(removed)} containers removed" if removed else "nothing was left")
+
+
+def _split(given: list[str] | None) -> list[str]:
+    """What was given again and again, or with commas between."""
+    return [name.strip() for text in given or () for name in text.split(",") if name.strip()]
 
 
 def _summary_of(directory: Path) -> dict[str, Any]:
