@@ -1,0 +1,344 @@
+"""What reports tell: critical sections, grants, clocks. Small histories by hand, and random ones against the oracle."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis import linear, oracle
+from analysis.oracle import Record
+from analysis.properties import REPORT_PROPERTIES, Finding, Incarnation, MessageId, Property
+from analysis.verdict import Verdict
+from collector.records import Event, Flag, Kind, Level, Notice
+from tests.analysis.histories import NOBODY, PlainHistory
+
+A, B, C = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)
+NAMES = {0: "p1/a", 1: "p1/b", 2: "p1/c"}
+
+
+@dataclass
+class Author:
+    """Writes a history event by event, one nanosecond after the other."""
+
+    lives: tuple[Incarnation, ...] = (A, B)
+    history: PlainHistory = field(default_factory=dict)
+    now_ns: int = 1_000
+
+    def __post_init__(self) -> None:
+        self.transmissions = dict.fromkeys(self.lives, 0)
+        for life in self.lives:
+            self.note(life, Event.START)
+
+    def note(self, life: Incarnation, event: Event, message: MessageId = NOBODY, **fields: int) -> None:
+        self.now_ns += 1
+        records = self.history.setdefault(life, [])
+        detail = fields.pop("detail", 0)
+        records.append(Record(len(records) + 1, event, detail, message, self.now_ns, **fields))
+
+    def submit(self, life: Incarnation, number: int) -> None:
+        self.note(life, Event.SUBMIT, MessageId(*life, number))
+
+    def grant(self, life: Incarnation, number: int) -> None:
+        self.note(life, Event.DELIVER, MessageId(*life, number), detail=Level.AGREED)
+
+    def report(self, life: Incarnation, code: Notice, value: int = 0) -> None:
+        self.note(life, Event.REPORT, detail=code, value=value)
+
+    def leave(self, life: Incarnation) -> None:
+        self.report(life, Notice.LEFT)
+
+    def send(
+        self, life: Incarnation, seq: int, *, kind: Kind = Kind.RELIABLE_DATA, origin: Incarnation | None = None
+    ) -> int:
+        """Returns the transmission number. Of another's message: a copy."""
+        self.transmissions[life] += 1
+        extra = 0 if origin is None else int(Flag.RETRANSMISSION)
+        number = self.transmissions[life]
+        self.note(life, Event.SEND, MessageId(*(origin or life), seq), detail=kind, extra=extra, value=number)
+        return number
+
+    def receive(self, life: Incarnation, sender: Incarnation, transmission: int) -> None:
+        self.note(life, Event.RECEIVE, MessageId(*sender, transmission), detail=Kind.RELIABLE_DATA)
+
+    def stop(self, *lives: Incarnation) -> PlainHistory:
+        for life in lives or self.lives:
+            self.note(life, Event.STOP, detail=1)
+        return self.history
+
+
+def judge(history: PlainHistory, kind: Property) -> Finding:
+    """Both checkers, which must say the same."""
+    members = range(max(life.member for life in history) + 1)
+    expected = oracle.check(history, members=members, names=NAMES, kinds=[kind])[kind]
+    assert linear.check(history, members=members, names=NAMES, kinds=[kind])[kind] == expected
+    return expected
+
+
+def sentence(finding: Finding) -> str:
+    assert finding.witness is not None
+    return finding.witness.sentence(NAMES)
+
+
+def two_sections(*, overlap: bool) -> PlainHistory:
+    author = Author()
+    author.submit(A, 1)
+    author.submit(B, 1)
+    author.grant(A, 1)
+    if overlap:
+        author.grant(B, 1)
+        author.leave(A)
+    else:
+        author.leave(A)
+        author.grant(B, 1)
+    author.leave(B)
+    return author.stop()
+
+
+def test_sections_one_after_the_other_exclude_each_other() -> None:
+    finding = judge(two_sections(overlap=False), Property.MUTUAL_EXCLUSION)
+
+    assert (finding.verdict, finding.checked) == (Verdict.PASS, 2)
+
+
+def test_two_inside_at_once_are_a_violation_with_both_grants() -> None:
+    finding = judge(two_sections(overlap=True), Property.MUTUAL_EXCLUSION)
+
+    assert (finding.verdict, finding.violations) == (Verdict.FAIL, 1)
+    assert sentence(finding) == (
+        "entered while another was inside: p1/a #1: p1/a delivers it at position 1; "
+        "p1/b #1: p1/b delivers it at position 1"
+    )
+
+
+def test_a_crash_ends_a_section() -> None:
+    author = Author()
+    author.grant(A, 1)
+    author.note(A, Event.DROP)
+    author.grant(B, 1)
+    author.leave(B)
+
+    assert judge(author.stop(B), Property.MUTUAL_EXCLUSION).verdict is Verdict.PASS
+
+
+def test_a_section_that_is_never_left_excludes_everybody_and_denies_service() -> None:
+    author = Author()
+    author.submit(A, 1)
+    author.grant(A, 1)
+    author.grant(B, 1)
+    author.leave(B)
+    history = author.stop()
+
+    assert judge(history, Property.MUTUAL_EXCLUSION).violations == 1
+    finding = judge(history, Property.SERVICE)
+    assert finding.verdict is Verdict.FAIL
+    assert sentence(finding).startswith("a section is never left: p1/a #1")
+
+
+def test_a_request_that_is_never_granted_denies_service() -> None:
+    author = Author()
+    author.submit(B, 1)
+    finding = judge(author.stop(), Property.SERVICE)
+
+    assert (finding.verdict, finding.checked, finding.violations) == (Verdict.FAIL, 1, 1)
+    assert sentence(finding) == "a request is never granted: p1/b #1: p1/b does not deliver it"
+
+
+def request(author: Author, life: Incarnation, number: int, seq: int) -> int:
+    author.submit(life, number)
+    return author.send(life, seq)
+
+
+def overtaken(*, told: bool, lost_before: bool = False) -> PlainHistory:
+    """B requests after A, is granted first; `told`: after A's request had come."""
+    author = Author()
+    missing = author.send(A, 1) if lost_before else 0
+    seq = 2 if lost_before else 1
+    number = request(author, A, 1, seq)
+    if told:
+        author.receive(B, A, number)
+    request(author, B, 1, 1)
+    if not told:
+        author.receive(B, A, number)
+    if missing:
+        author.receive(B, A, missing)
+    author.grant(B, 1)
+    author.leave(B)
+    author.grant(A, 1)
+    author.leave(A)
+    return author.stop()
+
+
+def test_who_was_told_of_a_request_must_not_be_granted_before_it() -> None:
+    finding = judge(overtaken(told=True), Property.GRANT_ORDER)
+
+    assert (finding.verdict, finding.checked, finding.violations) == (Verdict.FAIL, 2, 1)
+    assert sentence(finding).startswith("the later request is granted first: p1/a #1")
+
+
+def test_concurrent_requests_are_granted_in_any_order() -> None:
+    assert judge(overtaken(told=False), Property.GRANT_ORDER).verdict is Verdict.PASS
+
+
+def test_what_a_fifo_layer_still_holds_back_tells_nobody_anything() -> None:
+    """A's request has come to B's host, but what A sent before it is still missing there."""
+    assert judge(overtaken(told=True, lost_before=True), Property.GRANT_ORDER).verdict is Verdict.PASS
+
+
+def test_a_request_travels_through_others() -> None:
+    """A tells C, C tells B; A's own message to B is late."""
+    author = Author(lives=(A, B, C))
+    number = request(author, A, 1, 1)
+    author.receive(C, A, number)
+    author.receive(B, C, author.send(C, 1))
+    request(author, B, 1, 1)
+    author.receive(B, A, number)
+    author.grant(B, 1)
+    author.leave(B)
+    author.grant(A, 1)
+    author.leave(A)
+
+    assert judge(author.stop(), Property.GRANT_ORDER).violations == 1
+
+
+def test_a_copy_from_another_counts_as_the_message() -> None:
+    author = Author(lives=(A, B, C))
+    number = request(author, A, 1, 1)
+    author.receive(C, A, number)
+    author.receive(B, C, author.send(C, 1, origin=A))
+    request(author, B, 1, 1)
+    author.grant(B, 1)
+    author.leave(B)
+    author.grant(A, 1)
+    author.leave(A)
+
+    assert judge(author.stop(), Property.GRANT_ORDER).violations == 1
+
+
+@pytest.mark.parametrize("kind", [Kind.RELIABLE_HEARTBEAT, Kind.RELIABLE_NACK])
+def test_what_a_layer_says_for_itself_tells_nothing(kind: Kind) -> None:
+    author = Author()
+    request(author, A, 1, 1)
+    author.receive(B, A, author.send(A, 0, kind=kind))
+    request(author, B, 1, 1)
+    author.grant(B, 1)
+    author.leave(B)
+    author.grant(A, 1)
+    author.leave(A)
+
+    assert judge(author.stop(), Property.GRANT_ORDER).verdict is Verdict.PASS
+
+
+def test_a_request_that_waits_in_the_host_has_not_been_made() -> None:
+    author = Author()
+    author.submit(A, 1)
+    author.note(A, Event.REFUSED)
+    author.receive(B, A, author.send(A, 1))
+    request(author, B, 1, 1)
+    author.grant(B, 1)
+    author.leave(B)
+    author.grant(A, 1)
+    author.leave(A)
+
+    assert judge(author.stop(), Property.GRANT_ORDER).verdict is Verdict.PASS
+
+
+def timestamps(*, at_b: int) -> PlainHistory:
+    """A's message carries 8; B delivers it, then does something at `at_b`."""
+    author = Author()
+    author.submit(A, 1)
+    author.report(A, Notice.TIMESTAMP, 8)
+    author.note(B, Event.DELIVER, MessageId(*A, 1), detail=Level.AGREED)
+    author.report(B, Notice.TIMESTAMP, at_b)
+    return author.stop()
+
+
+def test_a_timestamp_after_a_delivery_exceeds_that_of_the_message() -> None:
+    assert judge(timestamps(at_b=9), Property.CLOCK_CONDITION).verdict is Verdict.PASS
+    finding = judge(timestamps(at_b=8), Property.CLOCK_CONDITION)
+
+    assert (finding.verdict, finding.checked, finding.violations) == (Verdict.FAIL, 2, 1)
+    assert sentence(finding) == "what happened later has no larger timestamp: p1/a shows 8; p1/b shows 8"
+
+
+def test_timestamps_of_one_member_rise() -> None:
+    author = Author()
+    for value in (1, 2, 2, 5):
+        author.report(A, Notice.TIMESTAMP, value)
+
+    assert judge(author.stop(), Property.CLOCK_CONDITION).violations == 1
+
+
+def test_a_synchronised_clock_never_goes_back() -> None:
+    author = Author()
+    for value in (1, 5, 5, 4, 9):
+        author.report(A, Notice.CLOCK, value)
+    author.report(B, Notice.CLOCK, 2)
+    finding = judge(author.stop(), Property.CLOCK_MONOTONE)
+
+    assert (finding.verdict, finding.checked, finding.violations) == (Verdict.FAIL, 6, 1)
+    assert sentence(finding) == "set backwards: p1/a shows 5; p1/a shows 4"
+
+
+@pytest.mark.parametrize("kind", REPORT_PROPERTIES)
+def test_nothing_reported_is_not_a_pass(kind: Property) -> None:
+    finding = judge(Author().stop(), kind)
+
+    assert (finding.verdict, finding.checked) == (Verdict.UNKNOWN, 0)
+    assert finding.reason
+
+
+def wild(seed: int, *, events: int) -> PlainHistory:
+    """Three members that do anything at all, in true time."""
+    rng = random.Random(seed)
+    author = Author(lives=(A, B, C))
+    asked = dict.fromkeys(author.lives, 0)
+    sent = {(life, kind): 0 for life in author.lives for kind in (Kind.RELIABLE_DATA, Kind.RELIABLE_UNICAST)}
+    clock = dict.fromkeys(author.lives, 0)
+    for _ in range(events):
+        life, other = rng.sample(author.lives, 2)
+        what = rng.randrange(9)
+        if what == 0:
+            asked[life] += 1
+            author.submit(life, asked[life])
+        elif what in (1, 2):
+            kind = rng.choice([Kind.RELIABLE_DATA, Kind.RELIABLE_DATA, Kind.RELIABLE_UNICAST])
+            sent[life, kind] += 1
+            author.send(life, sent[life, kind] if rng.random() < 0.9 else 1, kind=kind)
+        elif what == 3:
+            author.send(life, rng.randint(1, 3), origin=other)
+        elif what in (4, 5) and author.transmissions[other]:
+            author.receive(life, other, rng.randint(1, author.transmissions[other]))
+        elif what == 6 and asked[life]:
+            author.grant(life, rng.randint(1, asked[life]))
+        elif what == 7:
+            author.leave(life)
+        elif what == 8:
+            clock[life] += rng.randint(0, 4)
+            author.report(life, rng.choice([Notice.TIMESTAMP, Notice.CLOCK]), clock[life] - rng.randrange(2))
+            if asked[other]:
+                author.note(life, Event.DELIVER, MessageId(*other, rng.randint(1, asked[other])))
+    return author.stop(*rng.sample(author.lives, rng.randint(2, 3)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 1 << 32), events=st.integers(0, 60))
+def test_linear_and_oracle_agree_on_anything(seed: int, events: int) -> None:
+    history = wild(seed, events=events)
+    expected = oracle.check(history, members=range(3), kinds=REPORT_PROPERTIES)
+    found = linear.check(history, members=range(3), kinds=REPORT_PROPERTIES)
+
+    assert found == expected
+
+
+def test_the_wild_ones_break_every_property() -> None:
+    """So that the comparison above compares something."""
+    failed: set[Property] = set()
+    for seed in range(60):
+        findings = linear.check(wild(seed, events=60), members=range(3), kinds=REPORT_PROPERTIES)
+        failed |= {kind for kind, finding in findings.items() if finding.verdict is Verdict.FAIL}
+
+    assert failed == set(REPORT_PROPERTIES)
