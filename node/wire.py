@@ -87,6 +87,7 @@ class Kind(enum.IntEnum):
     CO_RET = 0x31
     CO_STATE = 0x32
     CBCAST_DATA = 0x40
+    CBCAST_WELCOME = 0x41
     LAMPORT_DATA = 0x50
     LAMPORT_NULL = 0x51
     LAMPORT_WELCOME = 0x52

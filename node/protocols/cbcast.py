@@ -15,7 +15,12 @@ and what counts as delivered because nobody here will ever get it. Both grow in 
 entry. Messages of a later life of a member wait until its earlier one has ended here.
 
 A joiner. The reliable layer says after which number its part of each stream begins (RELIABLE_JOINED). What was before
-counts as delivered in `passed`, but not in `claims`: others may still wait for it, or erase it.
+counts as delivered in `passed`, but not in `claims`: others may still wait for it, or erase it. Of a stream that was
+over before it came it knows no end, so it must not meet a message whose fate depends on that end. Therefore every
+member tells a joiner which lives it has heard no end of (WELCOME), again at every end until the joiner speaks. The
+joiner neither sends nor delivers while a life is listed in which it has no part. Whoever does not list a life has
+taken it as far as all survivors, so what he sends depends on nothing beyond. A life that ends while we join counts as
+missed as a whole.
 
 A crash. The reliable layer says that a stream has ended, and all survivors have then received the same of it
 (RELIABLE_ENDED). A message of it may wait for a cause that died with *its* sender, received by nobody who lives. It is
@@ -41,9 +46,7 @@ under way. Isis erases at the flush; here when both ends are known. Vectors are 
 
 Not here: a bound on messages that wait for one cause, other than `waiting` per life: senders do not know that a
 receiver waits. Beyond it a receiver takes no more of that life, and says so: whoever reaches it with an honest sender
-has set it too low. A joiner does not know where a stream ended that was over before it joined. If a member that is cut
-off has delivered more of that stream than the survivors, sends, answers the joiner, and is ended in its turn, then the
-joiner may deliver what the survivors erase, and messages of the joiner wait for ever.
+has set it too low.
 """
 
 from __future__ import annotations
@@ -54,14 +57,15 @@ from dataclasses import dataclass, field
 from operator import ge, le
 
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Timer
+from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
 from node.protocols.reliable import ReliableParameters
-from node.protocols.words import MAX_NUMBER, pack
+from node.protocols.words import MAX_NUMBER, Entry, pack, unpack
 from node.trace import Level
-from node.wire import Kind, Message
+from node.wire import Flag, Kind, Message
 
+CONTROL = Flag.CONTROL.value
 DOOMED = -1
 """Instead of an entry that a message waits for: no entry will ever satisfy it."""
 
@@ -79,7 +83,8 @@ class CbcastParameters:
 
 
 class Phase(enum.StrEnum):
-    """JOINING until the reliable layer says that we are a member."""
+    """JOINING until the reliable layer says that we are a member, and everybody's WELCOME that we have missed nothing
+    whose end matters."""
 
     JOINING = "joining"
     MEMBER = "member"
@@ -97,7 +102,7 @@ class Life:
 
     __slots__ = ("at", "final", "incarnation", "is_missed", "member", "queue", "received", "start", "waits_for")
 
-    def __init__(self, *, at: int, member: int, incarnation: int, start: int, is_missed: bool = False) -> None:
+    def __init__(self, *, at: int, member: int, incarnation: int, start: int) -> None:
         self.at = at
         """The index of its member in every vector."""
         self.member = member
@@ -110,10 +115,14 @@ class Life:
         """Messages that wait, in the order of their numbers."""
         self.final: int | None = None
         """Once it has ended: its last number, as the reliable layer says."""
-        self.is_missed = is_missed
+        self.is_missed = False
         """It ended and we had no part in it."""
         self.waits_for: int | None = None
         """The index of the entry that the first waiting message waits for."""
+
+    @property
+    def name(self) -> Entry:
+        return Entry(self.member, self.incarnation, 0)
 
 
 class CbcastCore(Core):
@@ -138,7 +147,16 @@ class CbcastCore(Core):
         """Per ended life (member 16 bits, incarnation 16): the number of its last message that was delivered."""
         self._blocked: dict[int, list[Life]] = {}
         """Per index: lives whose first waiting message waits for that entry."""
-        self._enter_life(self._me, membership.incarnation, 0)
+        self._joiners: dict[Entry, None] = {}
+        """Lives that we have welcomed and that have not spoken yet, in the order of their coming."""
+        self._is_member = self._phase is Phase.MEMBER
+        """Whether the reliable layer has said so."""
+        self._unwelcome: set[Entry] = set()
+        """While joining: lives whose first WELCOME we miss ..."""
+        self._lists: dict[Entry, frozenset[Entry]] = {}
+        """... and what the last one of the others lists."""
+        ours = pack(membership.member, membership.incarnation, 0)
+        self._claims[self._me] = self._passed[self._me] = self._bases[self._me] = ours
         if self._phase is Phase.MEMBER:
             for peer in membership.peers:
                 self._begin(Life(at=self._at[peer], member=peer, incarnation=1, start=0))
@@ -185,6 +203,8 @@ class CbcastCore(Core):
         kind = message.kind
         if kind is Kind.CBCAST_DATA:
             return self._on_data(message, source)
+        if kind is Kind.CBCAST_WELCOME:
+            return self._on_welcome(message, source)
         if kind is Kind.RELIABLE_ENDED:
             return self._on_ended(message)
         if kind is Kind.RELIABLE_JOINED:
@@ -210,7 +230,9 @@ class CbcastCore(Core):
         if not is_plain:
             self._check_words(words)
         life.received += 1
-        if not is_plain or life.queue or life is not self._lives[at][0]:
+        if self._joiners:
+            self._joiners.pop(life.name, None)
+        if not is_plain or life.queue or life is not self._lives[at][0] or self._phase is Phase.JOINING:
             life.queue.append(message)
             return self._work([life]) if len(life.queue) == 1 else []
         out: list[Effect] = []
@@ -254,14 +276,14 @@ class CbcastCore(Core):
     def _work(self, candidates: list[Life]) -> list[Effect]:
         """Deliver what can be delivered of these lives and of all that wait for what this delivers."""
         out: list[Effect] = []
-        work = deque(candidates)
+        work = deque(candidates if self._phase is Phase.MEMBER else ())
         while work:
             life = work.popleft()
-            current = self._lives[life.at]
-            if current and current[0] is life and self._advance(life, out):
+            if life is self._current(life.at) and self._advance(life, out):
                 work.extend(self._woken(life.at))
-                if current and current[0] is not life:
-                    work.append(current[0])
+                following = self._current(life.at)
+                if following is not None and following is not life:
+                    work.append(following)
         return out
 
     def _advance(self, life: Life, out: list[Effect]) -> bool:
@@ -314,28 +336,76 @@ class CbcastCore(Core):
 
     def _on_joined(self, message: Message) -> list[Effect]:
         if message.origin == self._us.member:
-            self._phase = Phase.MEMBER
-            return []
+            self._is_member = True
+            return self._enter_member_if_welcome()
         at = self._at[message.origin]
         life = Life(at=at, member=message.origin, incarnation=message.incarnation, start=message.seq)
-        return self._begin(life)
+        out = self._begin(life)
+        if self._phase is Phase.JOINING:
+            self._unwelcome.add(life.name)
+        if message.incarnation > 1:
+            self._joiners[life.name] = None
+            out.append(self._welcome(life.name))
+        return out
 
     def _on_ended(self, message: Message) -> list[Effect]:
         life = self._life(message)
+        name = Entry(message.origin, message.incarnation, 0)
+        self._joiners.pop(name, None)
+        self._unwelcome.discard(name)
+        self._lists.pop(name, None)
         if life is None:
-            # We had no part in it. What others have of it, and what was before, counts as delivered.
-            assert message.incarnation > self._passed[self._at[message.origin]] >> 32 & 0xFFFF, "it has ended before"
-            life = Life(
-                at=self._at[message.origin],
-                member=message.origin,
-                incarnation=message.incarnation,
-                start=MAX_NUMBER,
-                is_missed=True,
-            )
-            life.final = MAX_NUMBER
-            return self._begin(life)
-        life.final = message.seq
-        return self._work([life])
+            life = Life(at=self._at[message.origin], member=message.origin, incarnation=message.incarnation, start=0)
+            self._miss(life)
+            out = self._begin(life)
+        elif self._phase is Phase.JOINING:
+            self._miss(life)
+            out = []
+        else:
+            life.final = message.seq
+            out = self._work([life])
+        out.extend(self._welcome(joiner) for joiner in self._joiners)
+        return out + self._enter_member_if_welcome()
+
+    def _miss(self, life: Life) -> None:
+        """It ended without us. What others have of it, and what was before, counts as delivered."""
+        life.is_missed = True
+        life.queue.clear()
+        life.start = life.final = MAX_NUMBER
+        if life is self._current(life.at):
+            self._enter_life(life)
+
+    def _current(self, at: int) -> Life | None:
+        return self._lives[at][0] if self._lives[at] else None
+
+    def _welcome(self, joiner: Entry) -> Effect:
+        """What the joiner must have a part in, or wait for the end of."""
+        open_lives = (life.name for lives in self._lives for life in lives if life.final is None)
+        words = tuple(pack(*name) for name in open_lives if name != joiner)
+        return Send(target=joiner.member, message=self._us.message(Kind.CBCAST_WELCOME, flags=CONTROL, words=words))
+
+    def _on_welcome(self, message: Message, source: int) -> list[Effect]:
+        life = self._life(message)
+        if life is None:
+            return [Report(code=DropReason.UNEXPECTED, member=source)]
+        entries = tuple(map(unpack, message.words))
+        if any(entry.number or entry.member not in self._at for entry in entries):
+            raise RemoteError(DropReason.MALFORMED, "a welcome that lists something else than lives of members")
+        if self._phase is Phase.JOINING:
+            self._unwelcome.discard(life.name)
+            self._lists[life.name] = frozenset(entries)
+        return self._enter_member_if_welcome()
+
+    def _enter_member_if_welcome(self) -> list[Effect]:
+        if self._phase is not Phase.JOINING or not self._is_member or self._unwelcome:
+            return []
+        ours = {life.name for lives in self._lives for life in lives if not life.is_missed}
+        ours.add(Entry(self._us.member, self._us.incarnation, 0))
+        if not all(listed <= ours for listed in self._lists.values()):
+            return []
+        self._phase = Phase.MEMBER
+        self._lists.clear()
+        return self._work([life for lives in self._lives for life in lives])
 
     def _begin(self, life: Life) -> list[Effect]:
         """A life that we knew nothing of. While an earlier one goes on, it waits."""
@@ -344,22 +414,21 @@ class CbcastCore(Core):
         lives.append(life)
         if len(lives) > 1:
             return []
-        self._enter_life(life.at, life.incarnation, life.start)
+        self._enter_life(life)
         return self._work([life, *self._woken(life.at)])
 
-    def _enter_life(self, at: int, incarnation: int, start: int) -> None:
-        self._passed[at] = self._bases[at] = pack(self._members[at], incarnation, start)
-        if at == self._me:
-            self._claims[at] = self._passed[at]
+    def _enter_life(self, life: Life) -> None:
+        """What was before our part of it counts as delivered."""
+        self._passed[life.at] = self._bases[life.at] = pack(life.member, life.incarnation, life.start)
 
     def _end(self, life: Life) -> None:
         """Nothing more comes of it; the next life of its member, if there is one, begins."""
-        following = self._lives[life.at]
-        following.popleft()
+        self._lives[life.at].popleft()
         if not life.is_missed:
             self._ends[life.member << 16 | life.incarnation] = self._passed[life.at] & 0xFFFF_FFFF
-        if following:
-            self._enter_life(life.at, following[0].incarnation, following[0].start)
+        following = self._current(life.at)
+        if following is not None:
+            self._enter_life(following)
 
 
 def _delivery(message: Message) -> Deliver:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Timer
+from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
 from node.protocols.cbcast import CbcastCore, CbcastParameters, CbcastReport, Phase
@@ -66,6 +66,12 @@ def data(origin: int, seq: int, *causes: int, incarnation: int = 1) -> Message:
 
 def ended(member: int, last: int, incarnation: int = 1) -> Message:
     return Message(kind=Kind.RELIABLE_ENDED, origin=member, incarnation=incarnation, seq=last)
+
+
+def welcome(origin: int, *listed: tuple[int, int]) -> Message:
+    """`listed`: member and incarnation of lives whose end it has not heard of."""
+    words = tuple(pack(*life, 0) for life in listed)
+    return Message(kind=Kind.CBCAST_WELCOME, origin=origin, incarnation=1, flags=Flag.CONTROL.value, words=words)
 
 
 def joined(member: int, start: int, incarnation: int) -> Message:
@@ -172,10 +178,49 @@ def joiner() -> CbcastCore:
     """Member 2 in its second life: takes part in the stream of 0 after 5, of 1 after 3."""
     one = core(2, incarnation=2)
     assert (one.phase, one.can_submit, one.is_idle) == (Phase.JOINING, False, False)
-    for news in (joined(0, 5, 1), joined(1, 3, 1), joined(2, 2, 2)):
-        assert one.on_message(news, news.origin, 0) == []
+    for message in (joined(0, 5, 1), joined(1, 3, 1), joined(2, 2, 2), welcome(0, (1, 1)), welcome(1, (0, 1))):
+        assert one.phase is Phase.JOINING
+        assert one.on_message(message, message.origin, 0) == []
     assert (one.phase, one.can_submit, one.is_idle) == (Phase.MEMBER, True, True)
     return one
+
+
+def test_a_joiner_waits_for_the_welcome_of_everybody_and_for_the_ends_that_they_lack() -> None:
+    """Member 0 has not heard of the end of our first life: what it sends may depend on what only it has of that."""
+    one = core(2, incarnation=2)
+    give(one, joined(0, 5, 1), joined(1, 3, 1), joined(2, 2, 2), welcome(0, (1, 1), (2, 1)), welcome(1, (0, 1)))
+    assert (one.phase, give(one, data(0, 6, 5, 3, 9))) == (Phase.JOINING, [])
+    assert give(one, welcome(0, (1, 1))) == [(0, 6)]
+    assert one.phase is Phase.MEMBER
+
+
+def test_what_ends_while_we_join_counts_as_missed() -> None:
+    one = core(2, incarnation=2)
+    give(one, joined(0, 5, 1), joined(1, 3, 1), joined(2, 2, 2), welcome(1, (0, 1)), data(0, 6, 5, 3, 9))
+    assert give(one, joined(0, 0, 2), ended(0, 6), data(0, 1, 0, 3, 9, incarnation=2)) == []
+    assert one.phase is Phase.JOINING
+    later = Message(kind=Kind.CBCAST_WELCOME, origin=0, incarnation=2, words=(pack(1, 1, 0),))
+    assert give(one, welcome(1), later) == [(0, 1)]
+    assert one.is_idle
+
+
+def test_a_member_welcomes_a_joiner_and_again_at_every_end_until_it_speaks() -> None:
+    one = core(0)
+    assert one.on_message(joined(2, 0, 2), 2, 0) == [Send(target=2, message=welcome(0, (1, 1), (2, 1)))]
+    assert one.on_message(ended(2, 0), 2, 0) == [Send(target=2, message=welcome(0, (1, 1)))]
+    assert give(one, data(2, 1, 0, 0, 0, incarnation=2)) == [(2, 1)]
+    assert one.on_message(ended(1, 0), 1, 0) == []
+
+
+def test_a_welcome_that_cannot_be_is_refused() -> None:
+    one = core(2, incarnation=2)
+    give(one, joined(0, 5, 1), joined(1, 3, 1), joined(2, 2, 2))
+    for words in ((pack(7, 1, 0),), (pack(1, 1, 3),)):
+        with pytest.raises(RemoteError, match="something else than lives"):
+            one.on_message(Message(kind=Kind.CBCAST_WELCOME, origin=0, incarnation=1, words=words), 0, 0)
+    stranger = Message(kind=Kind.CBCAST_WELCOME, origin=0, incarnation=3)
+    assert one.on_message(stranger, 0, 0) == [Report(code=DropReason.UNEXPECTED, member=0)]
+    assert core(1).on_message(welcome(0), 0, 0) == [], "who has joined needs no welcome"
 
 
 def test_what_a_joiner_missed_counts_as_delivered() -> None:
