@@ -135,12 +135,11 @@ class SimulatedWorld:
         self._manifest["status"] = "complete"
 
     def _close_capture(self, capture: SimulatedCapture) -> dict[str, Any]:
-        """Idempotent: also called when a run ends early."""
+        """Idempotent: also called when a run ends early. The manifest is saved by whoever closes the run directory."""
         try:
             closing = self._manifest["capture"] = capture.close()
         except CaptureError as error:
             raise StoreError(str(error)) from error
-        self._directory.save()
         return closing
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,30 +11,33 @@ from collector.decode import decode_frames
 from collector.parse import map_capture, parse_blocks, read_interfaces
 from collector.records import Frames, PortDirection
 from testbed.simulated.capture import BATCH_FRAMES, EPOCH_NS, SimulatedCapture
+from testbed.simulated.network import Datagram
 from tests.collector.captures import datagram, trace_datagram
-from topologies.model import Node
 from topologies.shapes import one_partition
 
 TOPOLOGY = one_partition(2)
 ONE, TWO = TOPOLOGY.nodes()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """A datagram as the simulated network has it."""
-
-    source: Node = ONE
-    destination: Node | None = None
-    payload: bytes = datagram()
-    is_trace: bool = False
+def sent(payload: bytes = datagram(), *, is_trace: bool = False, flipped_bits: tuple[int, ...] = ()) -> Datagram:
+    """To everybody, by the first node."""
+    return Datagram(
+        source=ONE,
+        destination=None,
+        payload=payload,
+        size_bytes=42 + len(payload),
+        sent_ns=0,
+        is_trace=is_trace,
+        flipped_bits=flipped_bits,
+    )
 
 
 def recorded(path: Path, count: int) -> SimulatedCapture:
     capture = SimulatedCapture(path, TOPOLOGY, {"group": 7})
     for number in range(count):
         is_back = number % 2 == 1
-        sent = Sent(payload=datagram(number)) if number % 3 else Sent(payload=trace_datagram(1), is_trace=True)
-        capture.frame(TWO if is_back else ONE, not is_back, 1000 * number, sent)
+        one = sent(datagram(number)) if number % 3 else sent(trace_datagram(1), is_trace=True)
+        capture.frame(TWO if is_back else ONE, not is_back, 1000 * number, one)
     return capture
 
 
@@ -83,7 +85,7 @@ def test_the_same_frames_make_the_same_file_and_index(tmp_path: Path) -> None:
 def test_memory_holds_one_batch_at_most(tmp_path: Path) -> None:
     capture = recorded(tmp_path / "capture.pcapng", BATCH_FRAMES)
     assert read(tmp_path / "capture.pcapng")[1].time_ns.size == BATCH_FRAMES
-    capture.frame(ONE, True, 10**12, Sent())
+    capture.frame(ONE, True, 10**12, sent())
     assert capture.frames == BATCH_FRAMES + 1
     assert capture.close() is capture.close()
 
@@ -93,9 +95,28 @@ def test_a_capture_without_frames_is_one(tmp_path: Path) -> None:
     assert read(tmp_path / "capture.pcapng")[1].time_ns.size == 0
 
 
+@pytest.mark.parametrize("bits", [(0,), (7, 336), (336 + 8 * 30,), (400, 400)])
+def test_a_damaged_frame_has_exactly_its_bits_flipped(bits: tuple[int, ...], tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcapng"
+    capture = SimulatedCapture(path, TOPOLOGY, {})
+    for flips in ((), bits):
+        capture.frame(TWO, False, 5, sent(flipped_bits=flips))
+    capture.close()
+    data, frames = read(path)
+    whole, damaged = (
+        int.from_bytes(data[start : start + size], "big")
+        for start, size in zip(frames.offset.tolist(), frames.captured.tolist(), strict=True)
+    )
+    last = 8 * int(frames.length[0]) - 1
+    expected = 0
+    for bit in bits:
+        expected ^= 1 << (last - bit)
+    assert whole ^ damaged == expected
+
+
 def test_time_that_runs_back_is_our_mistake(tmp_path: Path) -> None:
     capture = SimulatedCapture(tmp_path / "capture.pcapng", TOPOLOGY, {})
-    capture.frame(ONE, True, 5, Sent())
+    capture.frame(ONE, True, 5, sent())
     with pytest.raises(AssertionError, match="order of time"):
-        capture.frame(ONE, True, 4, Sent())
+        capture.frame(ONE, True, 4, sent())
     assert capture.frames == 1

@@ -1,0 +1,253 @@
+"""`orderbed run --world sim`: the same run directory, byte for byte the same for a seed, without rights or a kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.blocks import summarise
+from netem.errors import FabricError
+from node.core import Core
+from node.protocols import PROTOCOLS
+from testbed import spec
+from testbed.console import Console
+from testbed.run import Wishes, apply_wishes, perform
+from testbed.simulated.capture import EPOCH_NS
+from testbed.simulated.simulation import START_NS
+from testbed.spec import Experiment
+from tests.testbed.orderbed_command import (
+    Done,
+    assert_good,
+    interrupt,
+    manifest_of,
+    only_run,
+    orderbed,
+    start,
+    wait_for,
+    write_experiment,
+)
+
+FAULTS = """
+  - {at: 200 ms, for: 300 ms, impair: {targets: [p1/n2], loss: 20 %, corrupt: 5 %}}
+  - {at: 600 ms, for: 300 ms, crash: {targets: [p1/n3]}}
+  - {at: 1 s, for: 300 ms, cut: {groups: [[p1/n1], [p1/n2, p1/n3]]}}
+  - {at: 1400 ms, for: 300 ms, pause: {targets: [p1/n2]}}
+"""
+
+
+def small(tmp_path: Path, *, name: str = "a", faults: str = FAULTS) -> Path:
+    """A run of the small experiment in the simulated world, not analysed."""
+    tmp_path.mkdir(exist_ok=True)
+    path = write_experiment(tmp_path, world="sim", duration="2 s", faults=faults)
+    experiment = spec.load(path, protocols=PROTOCOLS)
+    return run(experiment, tmp_path / "runs", name)
+
+
+def run(experiment: Experiment, runs: Path, name: str = "a") -> Path:
+    wishes = Wishes(world="sim", runs=runs, name=name, analyze=False)
+    return perform(apply_wishes(experiment, wishes), wishes, Console(quiet=True)).directory
+
+
+def lines(run_directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_directory / "faults.jsonl").read_text().splitlines()]
+
+
+def test_the_run_directory_is_that_of_real_wires(tmp_path: Path) -> None:
+    found = small(tmp_path)
+    names = {entry.name for entry in found.iterdir()}
+    assert names == {
+        "experiment.yaml", "topology.yaml", "manifest.json", "faults.jsonl", "nodes",
+        "capture.pcapng", "capture.pcapng.index",
+    }  # fmt: skip
+    assert list((found / "nodes").iterdir()) == []
+    manifest = manifest_of(found)
+    assert (manifest["status"], manifest["world"], manifest["invalid"]) == ("complete", "sim", [])
+    assert manifest["kernel"] == {"picked": "none", "why": "the simulated world has no kernel", "probes": []}
+    assert manifest["clock"] == {"monotonic_ns": 0, "realtime_ns": EPOCH_NS}
+    assert manifest["health"]["cpu_busy_ratio"] is None
+    phases = manifest["phases"]
+    assert phases["start_ns"] == START_NS
+    assert phases["load_end_ns"] == START_NS + 2 * 10**9
+    assert phases["load_end_ns"] <= phases["drained_ns"] <= phases["end_ns"]
+    assert spec.load(found / "experiment.yaml", protocols=PROTOCOLS).name == "small"
+
+
+def test_faults_strike_at_their_time_and_take_none(tmp_path: Path) -> None:
+    found = lines(small(tmp_path))
+    assert [line["kind"] for line in found] == [
+        "impair", "impair", "crash", "restart", "cut", "heal", "pause", "resume",
+    ]  # fmt: skip
+    assert [line["id"] for line in found] == list(range(8))
+    assert all(line["issued_ns"] == line["effective_ns"] == START_NS + line["asked_ns"] for line in found)
+
+
+def test_the_capture_holds_what_the_manifest_says(tmp_path: Path) -> None:
+    found = small(tmp_path)
+    manifest, capture = manifest_of(found), summarise(found / "capture.pcapng")
+    assert capture.problem == ""
+    assert capture.frames == manifest["capture"]["frames"] > 1000
+    assert capture.section.metadata == {
+        "clock": manifest["clock"], "experiment": "small", "seed": 5, "group": manifest["group"], "world": "sim",
+    }  # fmt: skip
+    assert [port.name for port in capture.ports] == ["p1/n1", "p1/n2", "p1/n3"]
+    assert not manifest["capture"]["kernel_dropped_frames"]
+
+
+def test_every_life_is_in_the_manifest(tmp_path: Path) -> None:
+    nodes = manifest_of(small(tmp_path))["nodes"]
+    assert [(node["node"], node["incarnation"], node["exit"]) for node in nodes] == [
+        ("p1/n1", 1, 0), ("p1/n2", 1, 0), ("p1/n3", 1, -9), ("p1/n3", 2, 0),
+    ]  # fmt: skip
+    assert [node["crashed"] for node in nodes] == [False, False, True, False]
+    assert all(node["drained"] for node in nodes if not node["crashed"])
+    assert all(node["handled"] > 0 and node["core_ns"] > 0 and node["delivered"] > 0 for node in nodes)
+
+
+def test_counters_account_for_losses_of_every_kind(tmp_path: Path) -> None:
+    manifest = manifest_of(small(tmp_path))
+    by_port = {(entry["node"], entry["direction"]): entry for entry in manifest["counters"]}
+    assert len(by_port) == 6
+    assert by_port["p1/n2", "to-node"]["delay_line_dropped_frames"] > 0
+    assert by_port["p1/n2", "to-node"]["cut_dropped_frames"] > 0
+    assert by_port["p1/n2", "from-node"]["delay_line_dropped_frames"] == 0
+    assert manifest["infrastructure_drops"] == {}
+
+
+def test_names_and_places_of_runs_leave_no_trace_in_them(tmp_path: Path) -> None:
+    one, other = small(tmp_path / "x"), small(tmp_path / "y", name="another")
+    for name in ("capture.pcapng", "capture.pcapng.index", "faults.jsonl"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, world="sim", duration="1 s", faults="[]")
+    experiment = spec.load(path, protocols=PROTOCOLS)
+    captures = []
+    for seed in (5, 6):
+        wishes = Wishes(seed=seed, runs=tmp_path / "runs", name=str(seed), analyze=False)
+        found = perform(apply_wishes(experiment, wishes), wishes, Console(quiet=True)).directory
+        captures.append((found / "capture.pcapng").read_bytes())
+        assert manifest_of(found)["seed"] == seed
+    assert captures[0] != captures[1]
+
+
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+def test_the_same_seed_gives_the_same_bytes_under_any_hash_seed(protocol: str, tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, world="sim", duration="1 s", faults=FAULTS[: FAULTS.index("  - {at: 1 s")])
+    path.write_text(path.read_text().replace("name: sequencer", f"name: {protocol}"))
+    if "crash" not in PROTOCOLS[protocol].tolerates:
+        path.write_text("\n".join(line for line in path.read_text().splitlines() if "crash" not in line))
+    for hash_seed in ("0", "4711"):
+        done = orderbed(
+            "run", str(path), "--no-analyze", "--runs", str(tmp_path / "runs"), "--name", hash_seed,
+            environment={"PYTHONHASHSEED": hash_seed},
+        )  # fmt: skip
+        assert done.code == 0, done.err
+    one, other = ((tmp_path / "runs" / "small" / name) for name in ("0", "4711"))
+    for name in ("capture.pcapng", "capture.pcapng.index", "faults.jsonl"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def test_it_needs_no_rights_and_touches_no_kernel(tmp_path: Path) -> None:
+    """Without a single capability, with no module of netem's but its errors, and no socket opened."""
+    path = write_experiment(tmp_path, world="sim", duration="1 s", faults="[]")
+    program = f"""
+import sys
+opened = []
+sys.addaudithook(lambda event, _: opened.append(event) if event.startswith("socket.") else None)
+from pathlib import Path
+from testbed.run import Wishes, run_experiment
+from testbed.console import Console
+wishes = Wishes(runs=Path({str(tmp_path / "runs")!r}), analyze=False)
+run_experiment({str(path)!r}, wishes, Console(quiet=True))
+loaded = [name for name in sys.modules if name.split(".")[0] in ("netem", "pyroute2", "docker")]
+assert set(loaded) <= {{"netem", "netem.errors"}}, loaded
+assert not opened, opened
+capabilities = [line for line in open("/proc/self/status") if line.startswith("CapEff")]
+assert int(capabilities[0].split()[1], 16) == 0, capabilities
+"""
+    powerless = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"] if os.getuid() == 0 else []
+    argv = [*powerless, sys.executable, "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert manifest_of(only_run(tmp_path / "runs"))["status"] == "complete"
+
+
+def test_ctrl_c_keeps_a_whole_capture_and_the_faults_that_struck(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, world="sim", duration="50 min", faults=FAULTS)
+    runs = tmp_path / "runs"
+    process = start("run", str(path), "--runs", str(runs))
+    wait_for(lambda: any(file.stat().st_size > 2**20 for file in runs.glob("small/*/capture.pcapng")), what="frames")
+    seconds, done = interrupt(process)
+    assert seconds < 3.0
+    assert done.code == 3
+    assert "interrupted; what was recorded is kept in" in done.err
+    assert "Traceback" not in done.err
+    found = only_run(runs)
+    manifest = manifest_of(found)
+    assert manifest["status"] == "interrupted"
+    assert manifest["phases"]["start_ns"] == START_NS
+    assert manifest["phases"]["load_end_ns"] is None
+    capture = summarise(found / "capture.pcapng")
+    assert (capture.problem, capture.frames) == ("", manifest["capture"]["frames"])
+    assert len(lines(found)) == 8
+
+
+def test_a_core_that_fails_ends_the_run_with_a_sentence_and_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> Core:
+        raise AssertionError("phase idle cannot follow itself")
+
+    monkeypatch.setattr(type(PROTOCOLS["sequencer"]), "build", fails)
+    with pytest.raises(FabricError, match=r"ended by itself .*phase idle cannot follow itself"):
+        small(tmp_path)
+    found = only_run(tmp_path / "runs")
+    assert manifest_of(found)["status"] == "failed"
+    assert "Traceback" in (found / "nodes" / "simulation.log").read_text()
+
+
+@pytest.mark.root
+def test_a_disk_that_is_full_ends_the_run_and_keeps_it(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, world="sim", duration="4 s", faults="[]")
+    path.write_text(path.read_text().replace("kind: poisson, rate: 40 /s, size: 128 B", "kind: saturating, size: 1 kB"))
+    runs = tmp_path / "small-disk"
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "none", str(runs)], check=True)
+    try:
+        done = orderbed("run", str(path), "--no-analyze", "--runs", str(runs))
+        found = only_run(runs)
+        assert done.code == 3, done.err
+        assert "free some space and run again" in done.err
+        assert manifest_of(found)["status"] == "failed"
+        assert summarise(found / "capture.pcapng").frames == manifest_of(found)["capture"]["frames"] > 1000
+    finally:
+        subprocess.run(["umount", str(runs)], check=True)
+
+
+def test_the_plan_of_a_simulated_world_builds_nothing() -> None:
+    done = orderbed("plan", "partition", "--world", "sim", "--json")
+    assert done.code == 0, done.err
+    network, schedule = done.json().values()
+    assert "port p1/n1 (10.1.0.1) to-node: delay 2 ms" in network
+    assert len(network) == 12
+    assert any("cut" in line for line in schedule)
+
+
+@pytest.mark.spark
+def test_the_quickstart_in_the_simulated_world(tmp_path: Path) -> None:
+    done: Done = orderbed("run", "quickstart", "--world", "sim", "--runs", str(tmp_path / "runs"), "--json")
+    found = only_run(tmp_path / "runs")
+    assert_good(done, found)
+    summary = done.json()
+    assert summary["verdict"] == "pass"
+    assert all(entry["unexplained"] == 0 for entry in summary["conservation"])
+    assert sum(entry["dropped_queue"] for entry in summary["conservation"]) > 0
+    assert (summary["accuracy"]["fail"], summary["capture"]["trace_gaps"]) == (0, 0)
+    assert (found / "report.html").stat().st_size > 10_000
