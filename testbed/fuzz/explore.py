@@ -20,8 +20,8 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.linear import Raw, check_lives
-from analysis.properties import Finding, Incarnation, Property
+from analysis.linear import check_lives
+from analysis.properties import Finding, Incarnation, Property, Raw
 from analysis.verdict import Verdict
 from node.core import Core, Membership
 from node.stack import Stack

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from analysis.linear import Raw, check_lives
-from analysis.properties import Finding, Incarnation, Property
+from analysis.linear import check_lives
+from analysis.properties import Finding, Incarnation, Property, Raw
 from analysis.verdict import Verdict
 from node.core import Core, Membership
 from node.protocols import PROTOCOLS
@@ -75,13 +75,13 @@ class Judged:
 def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     """Simulate and judge. `build` replaces the protocol's own core."""
     watcher = Watcher(scenario)
-    cores = _Cores(scenario, build)
+    cores = _Cores(builder_of(scenario, build))
     try:
         simulation = simulate(experiment_of(scenario), group=GROUP, build=cores.make, observer=watcher)
     except Exception as error:  # whatever a core raises is its failure
         return _judged(scenario, watcher, None, (_exception(error),), ())
     findings = findings_of(scenario, simulation)
-    failures = (*_restless(simulation), *_expelled(scenario, simulation), *cores.held(simulation), *_broken(findings))
+    failures = (*_restless(simulation), *_expelled(scenario, simulation), *cores.held(simulation), *_broken(findings, names_of(scenario)))
     unjudged = tuple(kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN)
     return _judged(scenario, watcher, simulation, failures, unjudged)
 
@@ -136,12 +136,12 @@ def _records(life: Life) -> Sequence[Raw]:
     return life.records
 
 
-def _broken(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
+def _broken(findings: Mapping[Property, Finding], names: Mapping[int, str]) -> Iterator[Failure]:
     for kind, finding in findings.items():
         if finding.verdict is Verdict.FAIL:
             sentence = f"{finding.violations} violations"
             if finding.witness is not None:
-                sentence = finding.witness.sentence({})
+                sentence = finding.witness.sentence(names)
             yield Failure(kind=kind.value, sentence=sentence)
 
 
@@ -191,21 +191,24 @@ def _faults_met(scenario: Scenario, watcher: Watcher, simulation: Simulation | N
     return count
 
 
+def builder_of(scenario: Scenario, build: Build | None = None) -> Build:
+    """`build`, or what makes the protocol's own core with the scenario's parameters."""
+    if build is not None:
+        return build
+    entry = PROTOCOLS[scenario.protocol]
+    parameters = scenario.parameters
+    return lambda membership, seed: entry.build(membership=membership, parameters=parameters, seed=seed)
+
+
 class _Cores:
     """Makes the cores of a run and remembers them, to see what they hold at the end."""
 
-    def __init__(self, scenario: Scenario, build: Build | None) -> None:
-        self._entry = PROTOCOLS[scenario.protocol]
-        self._parameters = scenario.parameters
+    def __init__(self, build: Build) -> None:
         self._build = build
         self._made: dict[tuple[int, int], Core] = {}
 
     def make(self, membership: Membership, seed: int) -> Core:
-        if self._build is not None:
-            core = self._build(membership, seed)
-        else:
-            core = self._entry.build(membership=membership, parameters=self._parameters, seed=seed)
-        self._made[membership.member, membership.incarnation] = core
+        core = self._made[membership.member, membership.incarnation] = self._build(membership, seed)
         return core
 
     def held(self, simulation: Simulation) -> Iterator[Failure]:

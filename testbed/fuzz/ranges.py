@@ -52,7 +52,7 @@ def reliable(rng: Random) -> Parameters:
     return {
         "window": rng.choice((4, 5, 8, 64)),
         "burst": rng.choice((1, 2, 64)),
-        "heartbeat_ns": rng.choice((10, 20, 50)) * MILLISECOND,
+        "heartbeat_ns": rng.choice((10, 30, 50)) * MILLISECOND,
         "heartbeat_per_member_ns": rng.choice((0, 5)) * MILLISECOND,
         "announce_ns": rng.choice((2, 10, 30)) * MILLISECOND,
         "nack_delay_ns": rng.choice((1, 3, 10)) * MILLISECOND,
@@ -60,7 +60,7 @@ def reliable(rng: Random) -> Parameters:
         "retry_least_ns": rng.choice((12, 20, 40)) * MILLISECOND,
         "retry_first_ns": rng.choice((50, 100)) * MILLISECOND,
         "retry_most_ns": rng.choice((100, 500, 1000)) * MILLISECOND,
-        "suspect_after_ns": rng.choice((1500, 4000)) * MILLISECOND,
+        "suspect_after_ns": rng.choice((1200, 3000)) * MILLISECOND,
     }
 
 

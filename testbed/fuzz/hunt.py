@@ -1,0 +1,172 @@
+"""A campaign: many seeds of one protocol, one after another or in several processes, and what they came to.
+
+    tally = hunt(Campaign(protocol="reliable", first=0, count=1000), jobs=2)
+
+A tally is the same whatever the number of processes: the seeds are judged in chunks, and chunks add up in their order.
+The first failing seed ends it, unless all are wanted. Ctrl-C ends it with what was done so far.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from testbed.fuzz.coverage import Coverage
+from testbed.fuzz.draw import draw
+from testbed.fuzz.judge import Judged, judge
+
+CHUNK_SEEDS = 25
+CHUNKS_AHEAD = 3
+"""Per process, so that none waits and little is thrown away when a seed fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """Seeds `first` to `first + count - 1`."""
+
+    protocol: str
+    first: int
+    count: int
+    goes_on: bool = False
+    """Beyond the first failing seed."""
+
+    @property
+    def seeds(self) -> range:
+        return range(self.first, self.first + self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bad:
+    """A seed that failed, with its first failure."""
+
+    seed: int
+    kind: str
+    sentence: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What so many seeds came to."""
+
+    protocol: str
+    seeds: int = 0
+    bad: list[Bad] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
+    faults: int = 0
+    faults_met: int = 0
+    unmet_seeds: int = 0
+    """Whose faults met nothing."""
+    unjudged: Counter[str] = field(default_factory=Counter)
+    """By promised property: seeds in which it could not be told."""
+    deliveries: int = 0
+    events: int = 0
+    is_interrupted: bool = False
+
+    def count(self, judged: Judged) -> None:
+        """One seed more."""
+        self.seeds += 1
+        faults = len(judged.scenario.faults)
+        self.faults += faults
+        self.faults_met += judged.faults_met
+        self.unmet_seeds += faults > 0 and not judged.faults_met
+        self.unjudged.update(judged.unjudged)
+        self.deliveries += judged.deliveries
+        self.events += judged.events
+        self.coverage.add(judged.coverage)
+        if judged.failures:
+            first = judged.failures[0]
+            self.bad.append(Bad(seed=judged.scenario.seed, kind=first.kind, sentence=first.sentence))
+
+    def add(self, other: Tally) -> None:
+        self.seeds += other.seeds
+        self.bad += other.bad
+        self.coverage.add(other.coverage)
+        self.faults += other.faults
+        self.faults_met += other.faults_met
+        self.unmet_seeds += other.unmet_seeds
+        self.unjudged.update(other.unjudged)
+        self.deliveries += other.deliveries
+        self.events += other.events
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "protocol": self.protocol,
+            "seeds": self.seeds,
+            "interrupted": self.is_interrupted,
+            "failing": [{"seed": bad.seed, "kind": bad.kind, "sentence": bad.sentence} for bad in self.bad],
+            "faults": self.faults,
+            "faults_met": self.faults_met,
+            "seeds_whose_faults_met_nothing": self.unmet_seeds,
+            "unjudged": dict(sorted(self.unjudged.items())),
+            "deliveries": self.deliveries,
+            "events": self.events,
+            "pairs": len(self.coverage.pairs),
+            "pairs_met": self.coverage.pairs_met,
+            "coverage": self.coverage.as_dict(),
+        }
+
+
+def tally_of(protocol: str, seeds: Iterable[int], *, goes_on: bool) -> Tally:
+    """Judge these seeds here."""
+    tally = Tally(protocol=protocol)
+    for seed in seeds:
+        tally.count(judge(draw(protocol, seed)))
+        if tally.bad and not goes_on:
+            break
+    return tally
+
+
+def hunt(campaign: Campaign, *, jobs: int, on_progress: Callable[[Tally], None] | None = None) -> Tally:
+    """The whole campaign in `jobs` processes. `on_progress` is told what is done so far, chunk by chunk."""
+    total = Tally(protocol=campaign.protocol)
+    parts = _here(campaign) if jobs == 1 else _in_processes(campaign, jobs)
+    try:
+        for part in parts:
+            total.add(part)
+            if on_progress is not None:
+                on_progress(total)
+            if total.bad and not campaign.goes_on:
+                break
+    except KeyboardInterrupt:
+        total.is_interrupted = True
+    finally:
+        parts.close()
+    return total
+
+
+Parts: TypeAlias = Generator[Tally, None, None]
+
+
+def _chunks(campaign: Campaign) -> Iterator[range]:
+    for start in range(0, campaign.count, CHUNK_SEEDS):
+        yield campaign.seeds[start : start + CHUNK_SEEDS]
+
+
+def _here(campaign: Campaign) -> Parts:
+    for seeds in _chunks(campaign):
+        yield tally_of(campaign.protocol, seeds, goes_on=campaign.goes_on)
+
+
+def _in_processes(campaign: Campaign, jobs: int) -> Parts:
+    """Chunks in their order, some of them ahead; what is not wanted any more is given up."""
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_ignore_interrupt)
+    waiting: deque[Future[Tally]] = deque()
+    try:
+        for seeds in _chunks(campaign):
+            waiting.append(pool.submit(tally_of, campaign.protocol, seeds, goes_on=campaign.goes_on))
+            if len(waiting) >= CHUNKS_AHEAD * jobs:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    """Ctrl-C reaches all processes of the terminal; the first one says what becomes of the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
