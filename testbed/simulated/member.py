@@ -85,14 +85,17 @@ class Observer(Protocol):
 
 
 class Member:
-    """`tells_tap`: somebody looks at the wires, so datagrams are encoded, and records go out as trace datagrams."""
+    """`nodes`: all of the topology, by member index.
+
+    `tells_tap`: somebody looks at the wires, so datagrams are encoded, and records go out as trace datagrams.
+    """
 
     def __init__(
         self,
         config: NodeConfig,
         core: Core,
         port: Port,
-        peers: tuple[Node, ...],
+        nodes: tuple[Node, ...],
         engine: Engine,
         *,
         tells_tap: bool,
@@ -119,7 +122,7 @@ class Member:
         self.host = Host(
             config,
             core,
-            _Wires(config, port, peers, engine, encodes=tells_tap),
+            _Wires(config, port, nodes, engine, encodes=tells_tap),
             true_ns=engine.read_ns,
             cpu_ns=time.perf_counter_ns,
             record=self._recorder(),
@@ -331,7 +334,7 @@ class _Wires:
     """Messages become datagrams at a port: to the group, or one to each peer in ascending order."""
 
     def __init__(
-        self, config: NodeConfig, port: Port, peers: tuple[Node, ...], engine: Engine, *, encodes: bool
+        self, config: NodeConfig, port: Port, nodes: tuple[Node, ...], engine: Engine, *, encodes: bool
     ) -> None:
         self._group = config.group
         self._member = config.membership.member
@@ -339,12 +342,14 @@ class _Wires:
         self._port = port
         self._engine = engine
         self._encodes = encodes
-        self._peers = {peer.index: peer for peer in peers}
-        self._targets: tuple[Node | None, ...] = (None,) if config.multicast is not None else peers
+        self._nodes = nodes
+        self._targets: tuple[Node | None, ...] = (None,)
+        if config.multicast is None:
+            self._targets = tuple(node for node in nodes if node.index != self._member)
         self.fan_out = len(self._targets)
 
     def send(self, target: int, message: Message, transmission: int) -> None:
-        self._transmit(self._peers[target], message, transmission)
+        self._transmit(self._nodes[target], message, transmission)
 
     def multicast(self, message: Message, transmission: int) -> None:
         for target in self._targets:

@@ -248,7 +248,7 @@ class _World:
             config,
             self._make_core(config),
             self._network.port(node),
-            tuple(one for one in self._nodes if one is not node),
+            self._nodes,
             self._engine,
             tells_tap=self._tap is not None,
             keeps_records=self._keeps_records,
