@@ -113,6 +113,7 @@ def create(
     try:
         path.mkdir(parents=True)
         (path / "nodes").mkdir()
+        (path / "faults.jsonl").touch()
         (path / ".reserve").write_bytes(bytes(RESERVE_BYTES))
     except FileExistsError:
         raise InputError(
