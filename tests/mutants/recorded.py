@@ -1,29 +1,33 @@
-"""A cluster whose hosts write the records that the oracle judges: what was asked for, what was delivered, who stopped.
+"""A cluster whose hosts write the records that the oracle judges, as the real hosts do.
 
-Nothing here reads a protocol header: identities are the stamps of the hosts, causality is the order of the records.
+Nothing here reads what a protocol says of itself: identities are the stamps of the hosts, causality is the order of the
+records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from analysis.oracle import Record, check
+from analysis import linear, oracle
+from analysis.oracle import Record
 from analysis.properties import Finding, Incarnation, MessageId, Property
 from analysis.verdict import Verdict
 from collector.records import Event
-from node.effects import Deliver
+from node.effects import Deliver, Effect, Report
+from node.errors import RemoteError
 from node.trace import decode_stamp
-from node.wire import Kind
-from tests.node.cluster import Build, Cluster, Host, Network
+from node.wire import Kind, Message, decode_datagram
+from tests.node.cluster import GROUP, Build, Cluster, Host, Network
 
 NOBODY = MessageId(0, 0, 0)
+History = dict[Incarnation, list[Record]]
 
 
 class Recorded(Cluster):
     """See the module's text."""
 
     def __init__(self, count: int, build: Build, *, seed: int = 1, network: Network | None = None) -> None:
-        self._records: dict[Incarnation, list[Record]] = {}
+        self._records: History = {}
         super().__init__(count, build, seed=seed, network=network)
 
     def submit(self, member: int, count: int = 1, size: int = 24, target: int | None = None) -> None:
@@ -31,44 +35,81 @@ class Recorded(Cluster):
         for _ in range(count):
             host = self.hosts[member]
             life = _life(host)
-            self._note(life, Event.SUBMIT, MessageId(*life, host.submitted + 1))
+            self.note(life, Event.SUBMIT, message=MessageId(*life, host.submitted + 1))
             super().submit(member, size=size, target=target)
 
-    def history(self) -> dict[Incarnation, list[Record]]:
+    def history(self) -> History:
         """All records; who is up and was not expelled stops now, drained if it has nothing left to do."""
         stopped = {_life(host): host for host in self.survivors()}
         history = {life: list(records) for life, records in sorted(self._records.items())}
         for life, host in stopped.items():
-            records = history[life]
-            records.append(Record(len(records) + 1, Event.STOP, int(host.is_idle), NOBODY, self.now_ns))
+            stop = Record(len(history[life]) + 1, Event.STOP, int(host.is_idle), NOBODY, self.now_ns)
+            history[life].append(stop)
         return history
 
-    def judge(self) -> dict[Property, Finding]:
-        return check(self.history(), members=self.members)
+    def note(
+        self,
+        life: Incarnation,
+        event: Event,
+        detail: int = 0,
+        message: MessageId = NOBODY,
+        *,
+        extra: int = 0,
+        value: int = 0,
+    ) -> None:
+        records = self._records.setdefault(life, [])
+        at_ns = self.record_ns(life)
+        records.append(Record(len(records) + 1, event, detail, message, at_ns, extra, value, at_ns))
+
+    def record_ns(self, life: Incarnation) -> int:
+        """What goes into a record as its time."""
+        return self.now_ns
 
     def _start(self, member: int, incarnation: int) -> None:
-        self._note(Incarnation(member, incarnation), Event.START)
+        self.note(Incarnation(member, incarnation), Event.START)
         super()._start(member, incarnation)
+
+    def _carry_out(self, host: Host, effect: Effect) -> None:
+        if isinstance(effect, Report):
+            self.note(_life(host), Event.REPORT, effect.code, extra=effect.member, value=effect.value)
+        super()._carry_out(host, effect)
 
     def _deliver(self, host: Host, delivery: Deliver) -> None:
         if delivery.inner is Kind.APPLICATION:
             stamp = decode_stamp(delivery.payload)
             message = MessageId(stamp.origin, stamp.incarnation, stamp.number)
-            self._note(_life(host), Event.DELIVER, message, int(delivery.level))
+            self.note(_life(host), Event.DELIVER, int(delivery.level), message)
         super()._deliver(host, delivery)
 
-    def _note(self, life: Incarnation, event: Event, message: MessageId = NOBODY, detail: int = 0) -> None:
-        records = self._records.setdefault(life, [])
-        records.append(Record(len(records) + 1, event, detail, message, self.now_ns))
+    def _transmit(self, host: Host, targets: Sequence[int], message: Message) -> None:
+        identity = MessageId(message.origin, message.incarnation, message.seq)
+        self.note(_life(host), Event.SEND, message.kind, identity, extra=message.flags, value=host.transmissions + 1)
+        super()._transmit(host, targets, message)
+
+    def _arrive(self, host: Host, data: bytes) -> None:
+        if host.is_up and not host.is_paused:
+            try:
+                envelope, message = decode_datagram(data, group=GROUP)
+            except RemoteError:
+                pass  # The cluster counts it.
+            else:
+                transmitter = MessageId(envelope.sender, envelope.sender_incarnation, envelope.transmission)
+                self.note(_life(host), Event.RECEIVE, message.kind, transmitter)
+        super()._arrive(host, data)
 
 
-def failed(findings: dict[Property, Finding]) -> set[str]:
-    return {kind.value for kind, finding in findings.items() if finding.verdict is Verdict.FAIL}
+def judge(history: History, members: tuple[int, ...], kinds: tuple[Property, ...]) -> dict[Property, Finding]:
+    """By definition, and in linear time: both must say the same."""
+    findings = oracle.check(history, members=members, kinds=kinds)
+    for kind, finding in linear.check(history, members=members, kinds=kinds).items():
+        assert finding.verdict is findings[kind].verdict, f"the checkers disagree on {kind.value}"
+    return findings
 
 
-def passes(findings: dict[Property, Finding], promises: Iterable[str]) -> bool:
-    """Whether each promise is kept and could be judged."""
-    return all(findings[Property(promise)].verdict is Verdict.PASS for promise in promises)
+def verdicts(history: History, members: tuple[int, ...], promises: tuple[str, ...]) -> dict[str, Verdict]:
+    """Of each promise, by name."""
+    kinds = tuple(Property(promise) for promise in promises)
+    return {kind.value: finding.verdict for kind, finding in judge(history, members, kinds).items()}
 
 
 def _life(host: Host) -> Incarnation:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.verdict import Verdict
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
@@ -20,14 +21,13 @@ from node.protocols import PROTOCOLS
 from node.protocols.cbcast import CbcastCore, CbcastParameters, CbcastReport, Phase
 from node.protocols.words import MAX_NUMBER, pack, unpack
 from node.wire import Flag, Kind, Message, encode_message
-from tests.mutants.recorded import Recorded, failed, passes
+from tests.mutants.recorded import Recorded, verdicts
 from tests.node import scenarios
 from tests.node.cluster import MILLISECOND, Network, check_silence
 from tests.node.scenarios import SUSPECT_AFTER_NS
 
 MEMBERS = (0, 1, 2)
 PROMISES = PROTOCOLS["cbcast"].promises
-NOT_PROMISED = {"total_order", "uniform_agreement"}
 RELIABLE = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
 
 
@@ -356,8 +356,7 @@ def test_what_it_cannot_do_is_our_callers_mistake() -> None:
 
 def check_all(cluster: Recorded) -> None:
     check_silence(cluster)
-    findings = cluster.judge()
-    assert passes(findings, PROMISES), {kind.value: finding for kind, finding in findings.items()}
+    assert set(verdicts(cluster.history(), cluster.members, PROMISES).values()) == {Verdict.PASS}
 
 
 def test_an_idle_group_is_silent_and_a_multicast_is_one_message() -> None:
@@ -443,7 +442,7 @@ def run_random(seed: int) -> str:
     try:
         scenarios.check(made)
         assert isinstance(made.cluster, Recorded)
-        assert failed(made.cluster.judge()) <= NOT_PROMISED
+        assert Verdict.FAIL not in verdicts(made.cluster.history(), made.cluster.members, PROMISES).values()
     except AssertionError as error:
         error.add_note(f"{made}; replay: python -m tests.node.test_cbcast {seed}")
         raise
@@ -480,7 +479,8 @@ def half_multicasts(seed: int) -> tuple[Recorded, int]:
             cluster.at(again_ns, lambda victim=victim: cluster.restart(victim))  # type: ignore[misc]
             cluster.submit_later(victim, again_ns + 200 * MILLISECOND, count=3)
     check_silence(cluster)
-    assert passes(cluster.judge(), PROMISES), f"seed {seed}: {cluster.judge()}"
+    found = verdicts(cluster.history(), cluster.members, PROMISES)
+    assert set(found.values()) == {Verdict.PASS}, f"seed {seed}: {found}"
     return cluster, sum(report.code == CbcastReport.ERASED for host in cluster.up() for report in host.reports)
 
 
