@@ -20,6 +20,7 @@ from node.sim.engine import Engine
 from node.sim.line import Line, Server
 from node.wire import Message
 from testbed.nodes import MULTICAST_TTL
+from testbed.simulated.frames import UNICAST_TTL
 from topologies.model import Direction, Impairment, Link, Node, NodeName, Partition, PartitionName, Topology
 from topologies.routing import multicast_children, next_hop
 
@@ -29,7 +30,6 @@ each other over clear wires would do so for ever at one instant. A path with a d
 
 HEADER_BYTES = 14 + 20 + 8
 LEAST_FRAME_BYTES = 60
-UNICAST_TTL = 64
 _SOURCE_MAC = range(6 * 8, 12 * 8)
 _PAYLOAD_OF_IP = 34 * 8
 """Bits of a frame, counted from its first."""

@@ -1,0 +1,161 @@
+"""Small networks and experiments, made by hand: no YAML, every field in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from node.sim.engine import Engine
+from testbed.simulated.network import Datagram, Network, frame_bytes
+from testbed.spec_faults import Fault
+from testbed.spec_raw import Dissemination, KernelWish, WorkloadKind, World
+from testbed.spec_values import Experiment, ProtocolChoice, Workload, WrongClock
+from topologies.model import Bus, Impairment, Link, Node, NodeName, Partition, PartitionName, Topology
+from topologies.yaml_source import Document
+
+MILLISECOND = 1_000_000
+SECOND = 1_000 * MILLISECOND
+CLEAR = Impairment()
+_SOURCE = Document(source="by hand", text="", value={}, lines={(): 1})
+
+
+def topology(
+    *sizes: int,
+    to_node: Impairment = CLEAR,
+    from_node: Impairment = CLEAR,
+    bus: Bus | None = None,
+    links: Sequence[Link] = (),
+) -> Topology:
+    """Partitions p1, p2, … of so many nodes, all with the same ports; linked in a row unless told otherwise."""
+    partitions: list[Partition] = []
+    index = 0
+    for position, size in enumerate(sizes, start=1):
+        name = PartitionName(f"p{position}")
+        nodes = tuple(
+            Node(
+                name=NodeName(f"{name}/n{number}"),
+                index=index + number - 1,
+                partition=name,
+                partition_index=position,
+                number=number,
+                to_node=to_node,
+                from_node=from_node,
+            )
+            for number in range(1, size + 1)
+        )
+        index += size
+        partitions.append(Partition(name=name, index=position, nodes=nodes, bus=bus))
+    row = tuple(link(a.name, b.name) for a, b in pairwise(partitions))
+    return Topology(name="made", partitions=tuple(partitions), links=tuple(links) or row)
+
+
+def link(a: str, b: str, there: Impairment = CLEAR, back: Impairment = CLEAR) -> Link:
+    return Link(name=f"{a}--{b}", a=PartitionName(a), b=PartitionName(b), a_to_b=there, b_to_a=back)
+
+
+def periodic(rate_per_s: float = 100.0, size_bytes: int = 64) -> Workload:
+    return Workload(kind=WorkloadKind.PERIODIC, rate_per_s=rate_per_s, size_bytes=size_bytes)
+
+
+def at_instants(*instants_ns: int, size_bytes: int = 64) -> Workload:
+    return Workload(kind=WorkloadKind.SCHEDULED, rate_per_s=0.0, size_bytes=size_bytes, instants_ns=instants_ns)
+
+
+def saturating(size_bytes: int = 64) -> Workload:
+    return Workload(kind=WorkloadKind.SATURATING, rate_per_s=0.0, size_bytes=size_bytes)
+
+
+def experiment(
+    network: Topology,
+    *,
+    protocol: str = "reliable",
+    parameters: Mapping[str, Any] | None = None,
+    workload: Workload | None = None,
+    senders: Iterable[int] | None = None,
+    clocks: Mapping[NodeName, WrongClock] | None = None,
+    dissemination: Dissemination = Dissemination.MULTICAST,
+    duration_ns: int = SECOND,
+    drain_ns: int = 10 * SECOND,
+    seed: int = 1,
+    faults: Sequence[Fault] = (),
+) -> Experiment:
+    """All nodes send `workload` (none: they are silent), or only the members `senders`."""
+    chosen = None if senders is None else set(senders)
+    active = [node for node in network.nodes() if chosen is None or node.index in chosen]
+    return Experiment(
+        name="made",
+        question="",
+        topology=network,
+        protocol=ProtocolChoice(name=protocol, parameters=parameters or {}),
+        dissemination=dissemination,
+        workloads={node.name: workload for node in active} if workload is not None else {},
+        clocks=clocks or {},
+        duration_ns=duration_ns,
+        drain_ns=drain_ns,
+        seed=seed,
+        world=World.SIM,
+        kernel=KernelWish.AUTO,
+        faults=tuple(replace(fault, id=number) for number, fault in enumerate(faults)),
+        expect=(),
+        sweep=(),
+        claims=(),
+        text="",
+        topology_text="",
+        document=_SOURCE,
+    )
+
+
+@dataclass(slots=True)
+class Lan:
+    """A network without nodes' programs: what is sent by hand, and what arrives where and when."""
+
+    topology: Topology
+    seed: int = 1
+    engine: Engine = field(default_factory=lambda: Engine(start_ns=0))
+    network: Network = field(init=False)
+    nodes: tuple[Node, ...] = field(init=False)
+    arrived: list[tuple[int, int, int]] = field(default_factory=list)
+    """(time, receiver, transmission number)."""
+    seen: list[tuple[int, str, bool, int]] = field(default_factory=list)
+    """(time, port, inbound, transmission number)."""
+    sent: int = 0
+
+    def __post_init__(self) -> None:
+        self.network = Network(self.topology, self.engine, seed=self.seed, tap=self)
+        self.nodes = tuple(self.topology.nodes())
+        for port in self.network.ports:
+            port.receiver = self._receiver(port.node.index)
+
+    def frame(self, port: Node, inbound: bool, at_ns: int, datagram: Datagram) -> None:
+        self.seen.append((at_ns, port.name, inbound, datagram.transmission))
+
+    def send(self, source: int, target: int | None = None, *, payload_bytes: int = 500 - 42) -> int:
+        """One datagram now; returns its transmission number, counted over all senders."""
+        self.sent += 1
+        self.network.ports[source].send(
+            Datagram(
+                source=self.nodes[source],
+                destination=None if target is None else self.nodes[target],
+                payload=bytes(payload_bytes),
+                size_bytes=frame_bytes(payload_bytes),
+                sent_ns=self.engine.now_ns,
+                transmission=self.sent,
+            )
+        )
+        return self.sent
+
+    def run(self, for_ns: int = 10 * SECOND) -> Lan:
+        self.engine.run(self.engine.now_ns + for_ns)
+        return self
+
+    def receivers(self, transmission: int) -> list[int]:
+        """Who got a datagram, as often as he got it."""
+        return sorted(receiver for _, receiver, number in self.arrived if number == transmission)
+
+    def _receiver(self, index: int) -> Any:
+        def receive(datagram: Datagram) -> None:
+            self.arrived.append((self.engine.now_ns, index, datagram.transmission))
+
+        return receive
