@@ -136,7 +136,9 @@ class _Sheet:
         """The point of an arrow; markers do not take their line's colour everywhere, so there is one per class."""
         return svg.element(
             "marker",
-            svg.element("path", d="M0 0L8 4L0 8z", class_=f"tip {class_}"),
+            svg.element(
+                "path", d="M0 0L8 4L0 8z", class_=f"tip {class_}" if class_ in _CLASSES else f"tip tip-{class_}"
+            ),
             id=f"{self._id}-{class_}",
             viewBox="0 0 8 8",
             refX="8",
@@ -164,6 +166,8 @@ class _Sheet:
         scale = svg.linear(0.0, max(until_s - from_s, 1e-9) * 1e6, LEFT, LEFT + PLOT)
         parts = []
         for tick in scale.ticks(9):
+            if not LEFT + 18 <= scale(tick) <= LEFT + PLOT - 14:
+                continue  # its label would not fit
             x, label = scale(tick), f"{from_s + tick / 1e6:.6f}".rstrip("0").rstrip(".")
             parts.append(_line("grid", x, TOP - 8, x, self._floor))
             parts.append(

@@ -23,6 +23,8 @@ MIN_WIDTH: Final = 40
 MIN_COLUMN: Final = 10
 MAX_COLUMN: Final = 30
 MAX_LINES: Final = 500
+GUTTER: Final = 12
+"""Room on the left for arrows of senders that have no line."""
 
 SYMBOLS: Final[Mapping[What, str]] = {
     What.START: "┬",
@@ -137,8 +139,8 @@ class _Page:
     def foot(self, lines: Iterable[str]) -> Iterator[str]:
         """What the signs mean, as far as they occur, and what is not shown."""
         used = set("".join(lines))
-        legend = "  ".join(f"{sign} {meaning}" for sign, meaning in LEGEND.items() if sign in used)
-        yield from textwrap.wrap(legend, self._width)
+        legend = "  ".join(f"{sign} {meaning}".replace(" ", _TIED) for sign, meaning in LEGEND.items() if sign in used)
+        yield from (line.replace(_TIED, " ") for line in textwrap.wrap(legend, self._width))
         for note in (*self._diagram.notes, *self._left_out):
             yield from textwrap.wrap(note, self._width)
 
@@ -148,7 +150,10 @@ class _Page:
     def _placed(self) -> tuple[dict[int, _Column], list[str]]:
         """As many members as there is room for, those first of whom there is most to see."""
         rows = self._diagram.rows
-        room = self._width - self._stamp_width
+        lined = {row.member for row in rows}
+        has_strangers = any(arrow.sender not in lined for arrow in self._diagram.arrows)
+        begin = self._stamp_width + (GUTTER if has_strangers else 0)
+        room = self._width - begin
         most = max(room // MIN_COLUMN, 1)
         busy = {row.member: 0 for row in rows}
         for mark in self._diagram.marks:
@@ -156,8 +161,8 @@ class _Page:
         kept = {row.member for row in sorted(rows, key=lambda row: (-busy[row.member], row.member))[:most]}
         shown = [row for row in rows if row.member in kept]
         pitch = min(room // max(len(shown), 1), MAX_COLUMN)
-        starts = [self._stamp_width + pitch * index for index in range(len(shown))]
-        ends = [*starts[1:], min(self._width, self._stamp_width + max(pitch, MAX_COLUMN) + pitch * (len(shown) - 1))]
+        starts = [begin + pitch * index for index in range(len(shown))]
+        ends = [*starts[1:], min(self._width, begin + max(pitch, MAX_COLUMN) + pitch * (len(shown) - 1))]
         columns = {row.member: _Column(row, start, end) for row, start, end in zip(shown, starts, ends, strict=False)}
         hidden = len(rows) - len(shown)
         sentence = f"{len(shown)} of {len(rows)} members fit beside one another; make it wider, or choose members."
@@ -314,6 +319,9 @@ class _Line:
 
     def text(self) -> str:
         return "".join(self._characters).rstrip()
+
+
+_TIED = "\N{NO-BREAK SPACE}"
 
 
 def _brings(arrival: Mark, following: Mark) -> bool:

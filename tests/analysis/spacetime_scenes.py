@@ -1,0 +1,197 @@
+"""Scenes made by hand, random scenes, and run directories with the tables that diagrams are read from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from analysis import schema
+from analysis.inputs import network_of
+from analysis.properties import Incarnation, MessageId
+from analysis.spacetime import Header, Scene, Sighting, Step, Transmission
+from collector.parse import batches, decode_frames, decode_trace, map_capture, read_interfaces
+from collector.records import Event, Flag, Kind, Level, Notice
+from tests.analysis.runs import CLOCK_OFFSET_NS
+from topologies import load
+
+MS = 1_000_000
+NAMES = ("p1/n1", "p1/n2", "p1/n3")
+DATA = Header((Kind.RELIABLE_DATA, Kind.SEQUENCER_DATA), 0, 0, 1, 1, MessageId(0, 1, 1))
+ANSWER = Header((Kind.RELIABLE_DATA,), 0, 1, 1, 1, MessageId(1, 1, 1))
+ASKING = Header((Kind.RELIABLE_NACK,), Flag.CONTROL, 2, 1, 3)
+AGAIN = DATA._replace(flags=Flag.RETRANSMISSION)
+THREE_NODES = load.loads("name: three\npartitions:\n  p1: {nodes: 3}\n")
+
+
+def step(member: int, record: int, event: Event, at_ms: float, *, life: int = 1, **fields: int) -> Step:
+    known = {"detail": 0, "origin": member, "incarnation": 1, "extra": 0, "number": 0, "value": 0} | fields
+    return Step(life=Incarnation(member, life), record=record, event=event, at_ns=round(at_ms * MS), **known)
+
+
+def delivery(member: int, record: int, at_ms: float, origin: int, number: int, position: int) -> Step:
+    return step(
+        *(member, record, Event.DELIVER, at_ms),
+        detail=Level.AGREED,
+        origin=origin,
+        number=number,
+        value=position,
+    )
+
+
+def send(member: int, record: int, at_ms: float, header: Header, transmission: int) -> Step:
+    return step(
+        *(member, record, Event.SEND, at_ms),
+        detail=header.kinds[0],
+        extra=header.flags,
+        origin=header.origin,
+        incarnation=header.incarnation,
+        number=header.seq,
+        value=transmission,
+    )
+
+
+def frame(at_ms: float, member: int, sender: int, number: int, header: Header, target: int | None = None) -> Sighting:
+    """Seen at the port of `member`: on its way in when he is the sender."""
+    transmission = Transmission(sender, 1, number)
+    return Sighting(round(at_ms * MS), member, member != sender, transmission, header, target)
+
+
+def fault(number: int, kind: str, at_ms: float, *, until: int | None = None, **fields: Any) -> dict[str, Any]:
+    known = {"id": number, "kind": kind, "targets": [], "parameters": {}, "until_id": until, "asked_ns": 0}
+    return known | {"issued_ns": round(at_ms * MS), "effective_ns": round(at_ms * MS)} | fields
+
+
+CUT = {"groups": [["p1/n3"], ["p1/n1", "p1/n2"]]}
+
+
+def lost_and_found() -> Scene:
+    """n1's message is cut off from n3 and comes a second time, twice; n2 answers and dies."""
+    steps = [
+        *(step(member, 1, Event.START, 0) for member in range(3)),
+        step(0, 2, Event.SUBMIT, 1, number=1, value=512),
+        send(0, 3, 1.1, DATA, 1),
+        delivery(0, 4, 1.2, 0, 1, 1),
+        delivery(1, 2, 6.2, 0, 1, 1),
+        step(1, 3, Event.SUBMIT, 7, number=1, value=100),
+        send(1, 4, 7, ANSWER, 1),
+        delivery(0, 5, 12.3, 1, 1, 2),
+        send(2, 2, 13, ASKING, 1),
+        send(0, 6, 18.1, AGAIN, 2),
+        delivery(2, 3, 23.2, 0, 1, 1),
+        delivery(2, 4, 23.2, 1, 1, 2),
+    ]
+    sightings = [
+        frame(1.15, 0, 0, 1, DATA),
+        frame(6.1, 1, 0, 1, DATA),
+        frame(7.01, 1, 1, 1, ANSWER),
+        frame(12.1, 0, 1, 1, ANSWER),
+        frame(12.2, 2, 1, 1, ANSWER),
+        frame(13.01, 2, 2, 1, ASKING, 0),
+        frame(18, 0, 2, 1, ASKING, 0),
+        frame(18.15, 0, 0, 2, AGAIN, 2),
+        frame(23.1, 2, 0, 2, AGAIN, 2),
+        frame(23.3, 2, 0, 2, AGAIN, 2),
+    ]
+    faults = [
+        fault(0, "cut", 0.5, until=1, parameters=CUT),
+        fault(1, "heal", 8),
+        fault(2, "crash", 15, targets=["p1/n2"]),
+    ]
+    network = network_of(THREE_NODES, faults)
+    return Scene(names=NAMES, steps=steps, sightings=sightings, faults=faults, network=network)
+
+
+TIMES = st.integers(-5 * MS, 40 * MS)
+HOSTILE = st.text(max_size=12) | st.sampled_from(["</svg><script>", "p1/n1", '" onload="x', "\x1b[31m", "日本", "a\nb"])
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    """Anything that tables may hold: members that are none, times out of order, bytes of nobody."""
+    names = draw(st.lists(HOSTILE, min_size=1, max_size=6))
+    member = st.integers(0, len(names) - 1)
+    anybody = st.integers(0, len(names))
+    small = st.integers(0, 3)
+    code = st.integers(0, 255)
+    lives = st.builds(Incarnation, member, st.integers(1, 2))
+    messages = st.none() | st.builds(MessageId, anybody, small, small)
+    headers = st.builds(
+        Header, st.tuples(code) | st.tuples(code, code), st.integers(0, 7), anybody, small, small, messages
+    )
+    steps = st.builds(
+        *(Step, lives, small, st.sampled_from(Event) | code, st.sampled_from(Notice) | code),
+        *(anybody, small, small, small, TIMES, small),
+    )
+    sightings = st.builds(
+        *(Sighting, TIMES, member, st.booleans()),
+        *(st.none() | st.builds(Transmission, anybody, st.just(1), small), st.none() | headers),
+        *(st.none() | member, st.booleans()),
+    )
+    faults = st.builds(
+        fault,
+        st.integers(0, 3),
+        st.sampled_from(["cut", "heal", "crash", "restart", "pause", "resume", "impair", "odd"]),
+        st.integers(0, 30),
+        until=st.none() | st.integers(0, 3),
+        targets=st.lists(st.sampled_from(names), max_size=3),
+    )
+    return Scene(
+        names=names,
+        steps=draw(st.lists(steps, max_size=25)),
+        sightings=draw(st.lists(sightings, max_size=25)),
+        faults=draw(st.lists(faults, max_size=4)),
+        until_ns=draw(st.none() | TIMES),
+    )
+
+
+def write_tables(run: Path) -> Path:
+    """The tables `frames` and `trace` of a run from its capture, without Spark."""
+    (run / "tables").mkdir()
+    capture = run / "capture.pcapng"
+    head, buffer = read_interfaces(capture), map_capture(capture)
+    topology = load.load(run / "topology.yaml")
+    names = [str(node.name) for node in topology.nodes()]
+    frames: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
+    for batch in batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces):
+        columns = decode_frames(buffer, batch)
+        frames += [_frame_row(batch, columns, row, names) for row in range(len(batch))]
+        trace = decode_trace(buffer, batch.select(np.flatnonzero(columns["is_trace"])))
+        renamed = trace | {"member": trace["node"], "member_incarnation": trace["node_incarnation"]}
+        wanted = [field.name for field in schema.TRACE.fields]
+        records += [{name: int(renamed[name][row]) for name in wanted} for row in range(len(trace["record"]))]
+    _write(run / "tables" / "frames.parquet", frames, schema.FRAMES)
+    _write(run / "tables" / "trace.parquet", records, schema.TRACE)
+    return run
+
+
+def _frame_row(batch: Any, columns: Any, row: int, names: list[str]) -> dict[str, Any]:
+    is_ours, flags = bool(columns["is_protocol"][row]), int(columns["flags"][row])
+    protocol = (
+        *("sender", "sender_incarnation", "transmission", "kind", "flags", "inner"),
+        *("origin", "incarnation", "seq", "words"),
+    )
+    interface = int(batch.interface[row])
+    header = Header((), flags, 0, 0, 0)
+    return {
+        "time_ns": int(batch.time_ns[row]) - CLOCK_OFFSET_NS,
+        "node": names[interface],
+        "node_index": interface,
+        "direction": "from-node" if batch.direction[row] == 1 else "to-node",
+        "length": int(batch.length[row]),
+        "class": "trace" if columns["is_trace"][row] else header.class_ if is_ours else "other",
+        **{name: int(columns[name][row]) if is_ours else None for name in protocol},
+        **{name: int(columns[name][row]) for name in ("payload_length", "eth_dst", "ip_dst")},
+        "offset": int(batch.offset[row]),
+        "is_undecodable": bool(columns["is_undecodable"][row]),
+    }
+
+
+def _write(path: Path, rows: list[dict[str, Any]], table: Any) -> None:
+    pq.write_table(pa.Table.from_pylist(rows, to_arrow_schema(table)), path)
