@@ -11,12 +11,13 @@ Each function runs one query, and what it returns is small: it is added up here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
+from analysis.inputs import NodeEnd
 from collector.records import Kind
 
 QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
@@ -32,13 +33,15 @@ class Requests(NamedTuple):
 
     submitted: int
     between_ms: float | None
+    size_bytes: float | None = None
+    """Of one on average."""
 
 
-def requests(submitted: int, first_ns: int | None, last_ns: int | None) -> Requests:
-    """From the number of messages and the times of the first and the last."""
+def requests(submitted: int, first_ns: int | None, last_ns: int | None, size_bytes: float | None = None) -> Requests:
+    """From the number of messages, the times of the first and the last, and their mean size."""
     if submitted < 2 or first_ns is None or last_ns is None:
-        return Requests(submitted, None)
-    return Requests(submitted, (last_ns - first_ns) / (submitted - 1) / 1e6)
+        return Requests(submitted, None, size_bytes)
+    return Requests(submitted, (last_ns - first_ns) / (submitted - 1) / 1e6, size_bytes)
 
 
 def latency(judged: DataFrame, *, between_ms: float | None) -> tuple[dict[str, Any], Rows]:
@@ -103,12 +106,16 @@ def latency_series(judged: DataFrame, *, start_ns: int) -> Rows:
 
 
 def traffic(frames: DataFrame, *, start_ns: int) -> Rows:
-    """What nodes put on the wire, by bin, class and kind; trace datagrams never share the wire."""
+    """What nodes put on the wire, by bin, class, kind and inner kind; trace datagrams never share the wire."""
     is_sent = (F.col("direction") == "from-node") & (F.col("class") != "trace")
     rows = (
         frames.where(is_sent)
-        .groupBy(_bin("time_ns", start_ns).alias("bin"), "class", "kind")
-        .agg(F.count("length").alias("datagrams"), F.sum("length").alias("wire_bytes"))
+        .groupBy(_bin("time_ns", start_ns).alias("bin"), "class", "kind", "inner")
+        .agg(
+            F.count("length").alias("datagrams"),
+            F.sum("length").alias("wire_bytes"),
+            F.sum("payload_length").alias("payload_bytes"),
+        )
         .collect()
     )
     return [row.asDict() for row in rows]
@@ -128,8 +135,13 @@ def traffic_series(counted: Rows) -> Rows:
     ]
 
 
-def traffic_figures(counted: Rows, *, submitted: int, deliveries: int) -> dict[str, Any]:
-    """Datagrams and bytes by class and kind, and what they come to per message and per delivery."""
+def traffic_figures(
+    counted: Rows, *, submitted: int, deliveries: int, application_bytes: float | None
+) -> dict[str, Any]:
+    """Datagrams and bytes by class and kind, and what they come to per message and per delivery.
+
+    `application_bytes`: what one message of the application has, on average; None: nobody submitted any.
+    """
     ours = [row for row in counted if row["class"] in CLASSES]
     by_class = {name: sum(row["datagrams"] for row in ours if row["class"] == name) for name in CLASSES}
     datagrams, wire_bytes = sum(by_class.values()), sum(row["wire_bytes"] for row in ours)
@@ -142,7 +154,9 @@ def traffic_figures(counted: Rows, *, submitted: int, deliveries: int) -> dict[s
         "retransmission_ratio": _ratio(by_class["retransmission"], datagrams),
         "wire_bytes_per_delivery": _ratio(wire_bytes, deliveries),
         "datagrams_per_message": _ratio(datagrams, submitted),
+        "header_bytes_mean": _header_bytes(ours, application_bytes),
         "by_kind": _by_kind(ours),
+        "by_inner": _by_inner(ours),
         "other_frames": sum(row["datagrams"] for row in counted if row["class"] == "other"),
     }
 
@@ -180,15 +194,58 @@ NO_LATENCY: dict[str, Any] = {**_NO_FIGURES, "normalised_mean": None, "by_member
 def _by_kind(rows: Rows) -> list[dict[str, Any]]:
     """Kinds by name (by number when they are not ours), most frequent first."""
     totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    known = {int(kind): kind.name for kind in Kind}
     for row in rows:
-        entry = totals[known.get(row["kind"], f"0x{row['kind'] & 0xFF:02x}")]
+        entry = totals[_kind_name(row["kind"])]
         entry[0] += row["datagrams"]
         entry[1] += row["wire_bytes"]
     return [
         {"kind": name, "datagrams": datagrams, "wire_bytes": wire_bytes}
         for name, (datagrams, wire_bytes) in sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
     ]
+
+
+def _by_inner(rows: Rows) -> list[dict[str, Any]]:
+    """Kinds with the kind inside: what a core multicasts through the one below it. First transmissions, and copies."""
+    totals: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for row in rows:
+        entry = totals[_kind_name(row["kind"]), _kind_name(row["inner"])]
+        entry[1 if row["class"] == "retransmission" else 0] += row["datagrams"]
+    return [
+        {"kind": kind, "inner": inner, "datagrams": first, "copies": copies}
+        for (kind, inner), (first, copies) in sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
+    ]
+
+
+def _header_bytes(rows: Rows, application_bytes: float | None) -> float | None:
+    """Of a first datagram with application data: all of its UDP payload but the application's bytes."""
+    firsts = [row for row in rows if row["class"] == "application"]
+    datagrams = sum(row["datagrams"] for row in firsts)
+    if application_bytes is None or not datagrams:
+        return None
+    return float(sum(row["payload_bytes"] for row in firsts) / datagrams - application_bytes)
+
+
+def processing(nodes: Iterable[NodeEnd]) -> dict[str, Any]:
+    """Processor time of the cores for each message that they were given, by what the nodes counted themselves."""
+    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for end in nodes:
+        if end.handled and end.core_ns is not None:
+            totals[end.node][0] += end.handled
+            totals[end.node][1] += end.core_ns
+    by_member: Rows = [
+        {"member": name, "handled": handled, "per_message_us": core_ns / handled / 1000}
+        for name, (handled, core_ns) in sorted(totals.items())
+    ]
+    mean_us = sum(entry["per_message_us"] for entry in by_member) / len(by_member) if by_member else None
+    return {"per_message_us": mean_us, "by_member": by_member}
+
+
+def _kind_name(kind: int | None) -> str:
+    """By number when it is not ours."""
+    return _KIND_NAMES.get(kind or 0, f"0x{(kind or 0) & 0xFF:02x}")
+
+
+_KIND_NAMES = {int(kind): kind.name for kind in Kind}
 
 
 def _ratio(part: int, whole: int) -> float | None:

@@ -90,6 +90,10 @@ class NodeEnd(_Part):
     incarnation: Count
     exit: int | None = None
     drained: bool | None = None
+    handled: Count | None = None
+    """Messages that the core was given."""
+    core_ns: Count | None = None
+    """Processor time inside the core for them."""
 
 
 class Health(_Part):

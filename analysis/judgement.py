@@ -9,7 +9,7 @@ whole.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from analysis import expression
@@ -17,6 +17,8 @@ from analysis.inputs import RunInputs, open_cuts
 from analysis.properties import Finding, Incarnation, Place, Property, Witness
 from analysis.source import CaptureState
 from analysis.verdict import Verdict, merge
+from collector.records import Notice
+from topologies.errors import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class Staged:
     undecodable: int = 0
     foreign_records: int = 0
     """Trace records that came in at another port than their member's."""
+    notices: Mapping[Notice, int] = field(default_factory=dict)
+    """How many reports there are of each code that means the same for all protocols."""
 
 
 def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> list[str]:
@@ -137,7 +141,7 @@ def property_entries(
 ) -> dict[str, dict[str, Any]]:
     """The findings as summary.json has them."""
     promised = set(promises)
-    return {
+    known = {
         kind.value: {
             "verdict": finding.verdict.value,
             "promised": kind.value in promised,
@@ -147,6 +151,19 @@ def property_entries(
             "witness": None if finding.witness is None else _witness(finding.witness, names),
         }
         for kind, finding in findings.items()
+    }
+    return known | {name: _unheard_of(name) for name in sorted(promised - known.keys())}
+
+
+def _unheard_of(name: str) -> dict[str, Any]:
+    """A promise that nobody checks must not look kept."""
+    return {
+        "verdict": Verdict.UNKNOWN.value,
+        "promised": True,
+        "checked": 0,
+        "violations": 0,
+        "reason": f"the analysis knows no property {name!r}{did_you_mean(name, [kind.value for kind in Property])}",
+        "witness": None,
     }
 
 

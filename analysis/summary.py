@@ -15,26 +15,45 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
-from analysis import accuracy, conservation, cost, judgement, order, schema, sequences, session, source, staging, tables
+from analysis import (
+    accuracy,
+    anomalies,
+    conservation,
+    cost,
+    judgement,
+    order,
+    reported,
+    schema,
+    sequences,
+    session,
+    skew,
+    source,
+    staging,
+    tables,
+)
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs, read_run
 from analysis.judgement import Staged
 from analysis.properties import Finding, Property
-from collector.records import Level
+from collector.records import Event, Level, Notice
 
 FORMAT = 1
 KEYS = (
-    *("properties", "expect", "messages", "latency", "traffic", "accuracy"),
+    *("properties", "expect", "messages", "latency", "traffic", "processing"),
+    *("clocks", "stages", "resident", "anomalies", "accuracy"),
     *("links", "conservation", "capture", "health"),
 )
 """Of the summary, behind its head."""
+_FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
+"""Who promises one of these delivers every message to everybody."""
+
 LONG_RUN_BYTES = 256 << 20
 """From this size of capture on it pays that the Java machine optimises."""
 
@@ -85,6 +104,10 @@ class _Orders:
     findings: Mapping[Property, Finding]
     requests: cost.Requests
     latency: dict[str, Any]
+    deliveries_full: int = 0
+    """Judged deliveries at members that ran from start to end."""
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """The sections of the summary that reports fill."""
 
 
 class _Analysis:
@@ -114,10 +137,9 @@ class _Analysis:
             self.stage.write_rows(name, [], contract)
         self.stage.write_rows("faults", [_fault_row(line) for line in self.inputs.fault_lines], schema.FAULTS)
         facts = order.no_facts(self.inputs.names, self.inputs.names)
-        orders = _Orders(
-            facts=facts, findings=order.no_findings(facts), requests=cost.Requests(0, None), latency=cost.NO_LATENCY
-        )
-        return self._summary(orders=orders, staged=Staged(), results=_results(orders, [], [], []))
+        findings = order.no_findings(facts) | reported.nothing_found(self.manifest.promises, facts.evidence)
+        orders = _Orders(facts=facts, findings=findings, requests=cost.Requests(0, None), latency=cost.NO_LATENCY)
+        return self._summary(orders=orders, staged=Staged(), results=self._results(orders, [], [], []))
 
     def run(self, spark: SparkSession) -> dict[str, Any]:
         """The whole way."""
@@ -128,30 +150,65 @@ class _Analysis:
         # Each half is a chain of small queries, and most of a small query is planning, which takes one core.
         with _two_threads() as submit:
             network = submit(self._network)
-            ordered = submit(self._orders)
+            ordered = submit(lambda: self._orders(staged))
             counted = cost.traffic(self._read("frames"), start_ns=self.start_ns)
             orders, (links, balance) = ordered.result(), network.result()
         self.stage.write_rows("traffic_series", cost.traffic_series(counted), schema.TRAFFIC_SERIES)
-        return self._summary(orders=orders, staged=staged, results=_results(orders, counted, links, balance))
+        return self._summary(orders=orders, staged=staged, results=self._results(orders, counted, links, balance))
 
-    def _orders(self) -> _Orders:
+    def _orders(self, staged: Staged) -> _Orders:
         """Messages, deliveries and all that follows from the trace."""
         steps = sequences.steps(tables.events(self._read("trace"))).persist()
         facts = order.run_facts(steps, members={0: self.inputs.names}, names=self.inputs.names)
         asked = Observation("messages")
-        figures = (F.count("number"), F.min("submit_ns"), F.max("submit_ns"))
-        named = [one.alias(name) for one, name in zip(figures, ("submitted", "first_ns", "last_ns"), strict=True)]
+        figures = {
+            "submitted": F.count("number"),
+            "first_ns": F.min("submit_ns"),
+            "last_ns": F.max("submit_ns"),
+            "size_bytes": F.avg("size_bytes"),
+        }
+        named = [figure.alias(name) for name, figure in figures.items()]
         self.stage.write("messages", tables.messages(steps, names=self.names).observe(asked, *named))
         self.stage.write("deliveries", tables.deliveries(steps, names=self.names))
-        findings = order.check_with(steps, facts)[0]
+        findings = dict(order.check_with(steps, facts)[0])
         steps.unpersist()
+        trace = self.stage.path("trace")
+        findings |= reported.findings(
+            trace, staged.notices, self.manifest.promises, full=facts[0].full, evidence=facts[0].evidence
+        )
         requests = cost.requests(**asked.get)
         judged = tables.judged(self._read("deliveries"), level=facts[0].level)
         latency, cdf = cost.latency(judged, between_ms=requests.between_ms)
         self.stage.write_rows("latency_cdf", cdf, schema.LATENCY_CDF)
         series = cost.latency_series(judged, start_ns=self.start_ns)
         self.stage.write_rows("latency_series", series, schema.LATENCY_SERIES)
-        return _Orders(facts=facts[0], findings=findings, requests=requests, latency=latency)
+        return _Orders(
+            facts=facts[0],
+            findings=findings,
+            requests=requests,
+            latency=latency,
+            deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts[0].level, facts[0].full),
+            told=self._told(staged.notices, facts[0], findings),
+        )
+
+    def _told(
+        self, notices: Mapping[Notice, int], facts: order.RunFacts, findings: Mapping[Property, Finding]
+    ) -> dict[str, Any]:
+        """Sections that only some protocols have something to say about."""
+        trace, told = self.stage.path("trace"), dict[str, Any]()
+        if notices.get(Notice.CLOCK):
+            phases = self.manifest.phases
+            load_ns = None if phases.load_end_ns is None else phases.load_end_ns - self.start_ns
+            told["clocks"] = skew.clocks(reported.readings(trace), start_ns=self.start_ns, load_ns=load_ns)
+        if notices.get(Notice.ACCEPTED):
+            told["stages"] = reported.stages(trace)
+        if notices.get(Notice.RESIDENT):
+            told["resident"] = reported.residents(trace, self.inputs.names)
+        is_granted = Property.MUTUAL_EXCLUSION in findings
+        if is_granted or Property.TOTAL_ORDER.value in self.manifest.promises:
+            served = reported.served(self.stage.path("deliveries"), facts.level, None if is_granted else facts.full)
+            told["anomalies"] = anomalies.table(served, order="grants" if is_granted else "deliveries")
+        return told
 
     # --- tables
 
@@ -172,9 +229,15 @@ class _Analysis:
         raw = tables.read_capture(self.spark, path, "trace").where(F.col("group") == group)
         told = Observation("trace")
         is_foreign = ~F.coalesce(tables.is_own_record(ports), F.lit(False))
-        observed = raw.observe(told, F.count_if(is_foreign).alias("foreign"))
+        is_report = F.col("event") == int(Event.REPORT)
+        notices = [F.count_if(is_report & (F.col("detail") == int(code))).alias(code.name) for code in reported.COUNTED]
+        observed = raw.observe(told, F.count_if(is_foreign).alias("foreign"), *notices)
         self.stage.write("trace", tables.trace(observed, ports=ports))
-        return Staged(undecodable=seen.get["undecodable"], foreign_records=told.get["foreign"])
+        return Staged(
+            undecodable=seen.get["undecodable"],
+            foreign_records=told.get["foreign"],
+            notices={code: told.get[code.name] for code in reported.COUNTED},
+        )
 
     def _read(self, name: str) -> DataFrame:
         return self.spark.read.schema(schema.TABLES[name]).parquet(str(self.stage.path(name)))
@@ -197,6 +260,27 @@ class _Analysis:
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance
 
     # --- the summary
+
+    def _results(self, orders: _Orders, counted: cost.Rows, links: cost.Rows, balance: cost.Rows) -> dict[str, Any]:
+        requests, deliveries = orders.requests, orders.findings[Property.FIFO].checked
+        is_for_all = not _FOR_ALL.isdisjoint(self.manifest.promises)
+        return {
+            "messages": {
+                "submitted": requests.submitted,
+                "deliveries": deliveries,
+                "deliveries_full": orders.deliveries_full,
+                "deliveries_expected": requests.submitted * len(orders.facts.full) if is_for_all else None,
+                "level": _level_name(orders.facts.level),
+            },
+            "latency": orders.latency,
+            "traffic": cost.traffic_figures(
+                counted, submitted=requests.submitted, deliveries=deliveries, application_bytes=requests.size_bytes
+            ),
+            "processing": cost.processing(self.manifest.nodes),
+            **{name: orders.told.get(name) for name in ("clocks", "stages", "resident", "anomalies")},
+            "links": links,
+            "conservation": balance,
+        }
 
     def _summary(self, *, orders: _Orders, staged: Staged, results: dict[str, Any]) -> dict[str, Any]:
         manifest, facts = self.manifest, orders.facts
@@ -238,22 +322,6 @@ def _two_threads() -> Iterator[_Submit]:
         yield executor.submit
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _results(orders: _Orders, counted: cost.Rows, links: cost.Rows, balance: cost.Rows) -> dict[str, Any]:
-    submitted, deliveries = orders.requests.submitted, orders.findings[Property.FIFO].checked
-    return {
-        "messages": {
-            "submitted": submitted,
-            "deliveries": deliveries,
-            "deliveries_expected": submitted * len(orders.facts.full),
-            "level": _level_name(orders.facts.level),
-        },
-        "latency": orders.latency,
-        "traffic": cost.traffic_figures(counted, submitted=submitted, deliveries=deliveries),
-        "links": links,
-        "conservation": balance,
-    }
 
 
 def _rounded(value: Any) -> Any:

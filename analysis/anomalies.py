@@ -1,0 +1,88 @@
+"""Requests that were served against real time (paper 001, "Anomalous Behavior"; its experiment iii).
+
+Of all pairs of submissions by different members of which one came more than some gap before the other: how many were
+ordered the other way round. Counted exactly in O(D log D): an inversion count in which only those pairs take part that
+lie far enough apart. Of a long run, every k-th submission takes part.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+GAPS_NS = (0, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000)
+MAX_MESSAGES = 20_000
+
+
+class Served(NamedTuple):
+    """One row per message that was submitted and served."""
+
+    origin: Ints
+    submit_ns: Ints
+    place: Ints
+    """In the order of service; any numbers that ascend with it."""
+
+    def select(self, rows: Ints | npt.NDArray[np.bool_]) -> Served:
+        return Served(*(column[rows] for column in self))
+
+
+def table(served: Served, *, order: str) -> dict[str, Any] | None:
+    """The section `anomalies` of summary.json. `order`: which order it is. None when nothing was served."""
+    total = len(served.place)
+    if not total:
+        return None
+    served = served.select(np.lexsort((served.place, served.submit_ns)))
+    every = -(-total // MAX_MESSAGES)
+    served = served.select(np.arange(0, total, every))
+    return {
+        "order": order,
+        "messages": len(served.place),
+        "every": every,
+        "by_gap": [_entry(served, gap_ns) for gap_ns in GAPS_NS],
+    }
+
+
+def _entry(served: Served, gap_ns: int) -> dict[str, Any]:
+    pairs, opposite = count(served, gap_ns)
+    return {
+        "gap_ms": gap_ns / 1e6,
+        "pairs": pairs,
+        "opposite": opposite,
+        "share": opposite / pairs if pairs else None,
+    }
+
+
+def count(served: Served, gap_ns: int) -> tuple[int, int]:
+    """Pairs of different members more than `gap_ns` apart, and those of them served the other way round. `served` by
+    time of submission.
+    """
+    pairs, opposite = _count(served.submit_ns, served.place, gap_ns)
+    for origin in np.unique(served.origin):
+        own = served.select(served.origin == origin)
+        own_pairs, own_opposite = _count(own.submit_ns, own.place, gap_ns)
+        pairs, opposite = pairs - own_pairs, opposite - own_opposite
+    return pairs, opposite
+
+
+def _count(submit_ns: Ints, place: Ints, gap_ns: int) -> tuple[int, int]:
+    """For each message all earlier ones up to a limit; those served later than it are found block by block."""
+    limit = np.searchsorted(submit_ns, submit_ns - gap_ns, side="left")
+    rank = np.argsort(np.argsort(place, kind="stable"), kind="stable").astype(np.int64)
+    size = len(rank)
+    opposite = 0
+    width = 1
+    while width <= int(limit.max(initial=0)):
+        # A limit is a sum of powers of two: to each belongs one block of that width, sorted in itself.
+        taking = np.flatnonzero(limit & width)
+        block = (limit[taking] // (2 * width)) * 2
+        keyed = (np.arange(size) // width) * size + rank
+        keyed.sort()
+        end = np.minimum((block + 1) * width, size)
+        at_most = np.searchsorted(keyed, block * size + rank[taking], side="right")
+        opposite += int((end - at_most).sum())
+        width *= 2
+    return int(limit.sum()), opposite
