@@ -33,14 +33,14 @@ and nobody takes more of it: so it is not awaited any more, and nobody misses a 
 same messages by the same keys.
 
 A member that joins (a later life). Two things must hold: what it sends is later than what others have delivered, and
-from some point on it misses nothing. Each member, when the layer below says that the joiner takes part in its stream,
-dates a WELCOME, sends it to the joiner, and awaits the joiner from that timestamp on. The joiner waits for the WELCOME
-of everybody in its group; let S be the latest of their timestamps. It sends later than S, and it delivers what is
-later than S: that was sent after its sender's WELCOME, so it has all of it. Only streams that were ending meanwhile
-could hide something: a WELCOME lists the lives that its sender awaits; the joiner waits while one is listed in whose
-stream it has no part; and at every end the welcomes of joiners that have not spoken yet are sent anew. Who does not
-list a life has received all of it, and its timestamp is later than all of that. A joiner begins with a NULL, for those
-who await it.
+from some point on it misses nothing. Others await it as soon as the layer below says that it takes part in their
+streams. It then multicasts a JOIN; each answers with a dated WELCOME; it waits for those of all in its group. Let S be
+the latest of their timestamps. It sends later than S, and it delivers what is later than S: that was sent after its
+sender's WELCOME, so it has all of it. (Not the news but the JOIN must be answered: where the joiner's part of a stream
+begins is settled only when it is a member.) Only streams that were ending meanwhile could hide something. So a WELCOME
+lists the lives that its sender awaits; the joiner waits while one is listed in whose stream it has no part; and at
+every end the welcomes of joiners that have not spoken yet are sent anew. Who does not list a life has received all of
+it, and its timestamp is later than all of that. A joiner begins with a NULL, for those who await it.
 
 Invariants: the queue holds nothing at or before the last delivered key; timestamps of one life rise; what was delivered
 is a prefix (of a joiner: a middle part) of one sequence, the same for all who live on.
@@ -58,7 +58,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from node.clocks import MAX_TIMESTAMP, ClockKind, clock_of
+from node.clocks import MAX_TIMESTAMP, ClockKind, EventClock, clock_of
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
@@ -160,7 +160,7 @@ class LamportCore(Core):
         self._wanted = 0
         """The last timestamp that others need something later of ours for."""
         self._joiners: set[Life] = set()
-        """Those we await and have welcomed, and that have not spoken yet."""
+        """Those that we have welcomed, and that have not spoken yet."""
         self._unwelcome: set[Life] = set()
         """While joining: those whose first welcome we miss ..."""
         self._lists: dict[Life, frozenset[Life]] = {}
@@ -170,6 +170,7 @@ class LamportCore(Core):
         self._handlers: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
             Kind.LAMPORT_DATA: self._on_data,
             Kind.LAMPORT_NULL: self._on_null,
+            Kind.LAMPORT_JOIN: self._on_join,
             Kind.LAMPORT_WELCOME: self._on_welcome,
             Kind.RELIABLE_ENDED: self._on_ended,
             Kind.RELIABLE_JOINED: self._on_joined,
@@ -196,6 +197,10 @@ class LamportCore(Core):
     def timestamp(self) -> int:
         """That of the last event here, for users who hand it along."""
         return self._clock.value
+
+    @property
+    def clock(self) -> EventClock:
+        return self._clock
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return []
@@ -249,8 +254,8 @@ class LamportCore(Core):
         latest = self._latest.get((message.origin, message.incarnation))
         if latest is None:
             return DropReason.UNEXPECTED
-        # A welcome is not part of what its target awaits: a joiner's, to another, may be earlier.
-        least = 0 if message.kind is Kind.LAMPORT_WELCOME else latest
+        # What a joiner says before it has been welcomed may be earlier than what it is awaited from.
+        least = 0 if message.kind in (Kind.LAMPORT_JOIN, Kind.LAMPORT_WELCOME) else latest
         return None if least < message.seq <= MAX_TIMESTAMP else DropReason.MALFORMED
 
     # What comes.
@@ -348,25 +353,26 @@ class LamportCore(Core):
     def _on_joined(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         """News that another takes part in our stream and we in its; or, after all of those, that we are a member."""
         life = (message.origin, message.incarnation)
-        if message.origin == self._me:
+        if life not in self._latest and message.origin != self._me:
+            # If we have been here before it: it will send later than our welcome, and that is later than now.
+            self._latest[life] = self._clock.value if self._is_member else 0
+        elif message.origin == self._me and self._phase is Phase.JOINING:
             self._is_member = True
             self._unwelcome = set(self._latest)
-        elif life not in self._latest:
-            self._latest[life] = 0
-            if message.incarnation > 1:
-                timestamp = self._welcome(life, now_ns, out)
-                self._joiners.add(life)
-                if self._is_member:
-                    # It has come after us, so it waits for this welcome before it sends.
-                    self._latest[life] = timestamp
+            join = self._us.message(Kind.LAMPORT_JOIN, seq=self._clock.tick(now_ns), flags=CONTROL)
+            out.append(Multicast(message=join))
         self._enter_running_if_welcome(now_ns, out)
 
-    def _welcome(self, joiner: Life, now_ns: int, out: list[Effect]) -> int:
-        timestamp = self._clock.tick(now_ns)
+    def _on_join(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        joiner = (message.origin, message.incarnation)
+        self._clock.receive(message.seq, now_ns)
+        self._joiners.add(joiner)
+        self._welcome(joiner, now_ns, out)
+
+    def _welcome(self, joiner: Life, now_ns: int, out: list[Effect]) -> None:
         words = tuple(pack(*life, 0) for life in sorted(self._latest) if life != joiner)
-        message = self._us.message(Kind.LAMPORT_WELCOME, seq=timestamp, flags=CONTROL, words=words)
+        message = self._us.message(Kind.LAMPORT_WELCOME, seq=self._clock.tick(now_ns), flags=CONTROL, words=words)
         out.append(Send(target=joiner[0], message=message))
-        return timestamp
 
     def _on_welcome(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         entries = tuple(map(unpack, message.words))

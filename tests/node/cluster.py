@@ -116,6 +116,15 @@ class Cluster:
             host.queue.append(Submission(payload=encode_stamp(stamp) + bytes(size - 8), target=target))
         self._push(host)
 
+    def submit_after(self, member: int, not_before: int) -> None:
+        """The application asks to send a message with a later timestamp than the one that it was told."""
+        host = self.hosts[member]
+        host.submitted += 1
+        stamp = Stamp(origin=member, incarnation=host.membership.incarnation, number=host.submitted)
+        self.submissions.append((stamp.origin, stamp.incarnation, stamp.number))
+        host.queue.append(Submission(payload=encode_stamp(stamp), not_before=not_before))
+        self._push(host)
+
     def core(self, member: int) -> Core:
         return self.hosts[member].core
 
