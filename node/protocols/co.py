@@ -12,8 +12,8 @@ are in `co_words.py`. This file has the handlers and the timers: when to send, a
 
 Acknowledgement without data. The paper acknowledges with data only. Here an entity that has something to tell (its REQ
 or minAL moved, or its buffers opened) and no data to tell it with multicasts a CO_STATE: ACK, minAL and BUF. It has no
-place in the order and needs no acknowledgement; whoever gets it knows AL *and* PAL of its sender, so two rounds after
-the last data everybody knows everything and falls silent. It is sent "when at least one message from every entity has
+place in the order and needs no acknowledgement; whoever gets it knows what its sender has accepted *and* what it has
+pre-acknowledged, so two rounds after the last data everybody knows everything and falls silent. It is sent "when at least one message from every entity has
 come, or a certain time after the last transmission", so that n entities do not answer each message with n (section 4).
 What is told once and lost is asked for: who lacks a word of somebody silent asks for it in its own CO_STATE, more and
 more rarely; who is asked answers, busy or not. An entity rests when everybody is known to have everything: no timer is
@@ -29,10 +29,14 @@ Deviations.
   in q' (which follows p) while p is lost, and send q with q.ACK[src(p)] <= p.SEQ although p -> q' -> q; CPI may put q
   before p. `strict`, the default, takes q in only when also q.ACK[h] <= REQ[h] for every h; until then q is held. ACK
   is then a true vector clock, and each row of AL and PAL a consistent cut. So are minAL and minPAL: the messages below
-  them contain all that precede them. `literal` is the paper's condition; a test shows what it leads to.
+  them contain all that precede them. `literal` is the paper's condition; `tests/node/test_co_literal.py` shows how it
+  breaks the order of what entities accept, and why applications do not notice: they are given p only when p lies in
+  everybody's PRL, and nothing that they send then comes before it.
 - The paper's ranges of a RET read both `<` and `<=`. Ours: REQ[j] <= SEQ < LSEQ, without what the asker holds.
 - What is learnt only moves forward: a retransmission carries its old ACK.
-- An entity takes in what it tells by CO_STATE like its own messages: its own column of AL and PAL rises then.
+- An entity takes in what it tells by CO_STATE and RET like its own messages: its own column of AL rises then. Otherwise
+  others could conclude from its ACK that it has pre-acknowledged what it has not.
+- PAL and what CO_STATE tells of pre-acknowledgement are kept apart: `co_state.py` says why.
 - Messages longer than H take up several buffers of H.
 
 Flow. minAL[i] <= SEQ < minAL[i] + min(W, minBUF / (H*n)). BUF is what the holding buffer and all logs leave free. When
@@ -40,7 +44,7 @@ nothing is free, a message that would have to be held is refused (overrun; it is
 accepted is always taken: nothing would be freed without it. Nobody waits for ever: logs empty by CO_STATE alone, and an
 entity whose buffers opened says so.
 
-Invariants. REQ, AL and PAL only rise; the own row of AL is at most REQ; minAL is at most REQ, and at most the number of
+Invariants. REQ, AL and PAL only rise; the own column of AL is at most REQ; minAL is at most REQ, and at most the number of
 the head of each RRL; PRL is causality-preserving (strict); at most W messages of a source lie between its minAL at the
 source and anybody's REQ; SL is the own RRL.
 
@@ -213,6 +217,7 @@ class CoCore(Core):
         )
         self._is_co = service is Service.CO
         self._is_strict = self._is_co and acceptance == Acceptance.STRICT
+        self._is_literal = self._is_co and not self._is_strict
         self._holding = Holding(self._state)
         self._answers = Answers()
         self._layout = Layout(len(members))
@@ -421,8 +426,10 @@ class CoCore(Core):
             missing, now_ns, burst=self._parameters.burst, pause_ns=self._ret_delay_ns
         )
         if wanted:
+            self._advance(self._state.speak(), out)
             out.append(Send(target=self._members[src], message=self._ret(src, wanted)))
         self._timers.arm(timer, next_ns, out)
+        self._see_to(now_ns, out)
 
     def _ret(self, src: int, wanted: list[int]) -> Message:
         ranges = ranges_of(wanted)
@@ -489,16 +496,19 @@ class CoCore(Core):
         state = self._state
         self._holding.learn(ack)
         self._ask_for_gaps(now_ns, out)
+        if self._is_literal and ack[src] > state.req[src]:
+            # As a message in its place would not be accepted. (Strict: ACK is a consistent cut wherever it comes from.)
+            return
         risen = state.al.learn(src, ack)
         if min_al is not None:
-            state.pal.learn(src, min_al)
+            state.stated.learn(src, min_al)
         self._advance(risen, out)
 
     def _tell(self, now_ns: int, out: list[Effect], asked: tuple[int, ...] = ()) -> None:
         """Multicast what we have, and take it in ourselves: our own column."""
         state = self._state
-        self._advance(state.al.learn(self._me, tuple(state.req)), out)
-        state.pal.learn(self._me, tuple(state.al.least))
+        self._advance(state.speak(), out)
+        state.tell()
         self._advance((), out)
         buf = state.free
         out.append(Multicast(message=self._statement(buf, asked)))
@@ -627,6 +637,7 @@ class CoCore(Core):
         else:
             (asker,) = self._owed
             self._owed.clear()
+            self._advance(self._state.speak(), out)
             out.append(Send(target=self._members[asker], message=self._statement(self._state.free)))
         self._see_to(now_ns, out)
 

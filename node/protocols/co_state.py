@@ -6,7 +6,8 @@ Paper 000, sections 3.1 to 3.5. Entities are ranks 0 to n-1 here; `k` is whose m
     SEQ        seq                   number of the next message that we send; always REQ[i], i our own rank
     REQ[j]     req[j]                next message that we expect from E_j
     AL[k][j]   al.rows[j][k]         next message that E_j expects from E_k, as far as we know
-    PAL[k][j]  pal.rows[j][k]        next message of E_k that E_j pre-acknowledges, as far as we know
+    PAL[k][j]  pal.rows[j][k]        next message of E_k that E_j pre-acknowledges, as E_j's messages say
+               stated.rows[j][k]     the same, as E_j itself has stated (CO_STATE)
     minAL[k]   al.least[k]           all below have been accepted by everybody
     minPAL[k]  pal.least[k]          all below have been pre-acknowledged by everybody
     BUF[j]     buf[j]                bytes of buffer that E_j last said are free; `free` is our own
@@ -17,6 +18,11 @@ Paper 000, sections 3.1 to 3.5. Entities are ranks 0 to n-1 here; `k` is whose m
 
 A matrix lies by the member that knows, so that a message's ACK becomes one row; the least of every column is kept up to
 date. E_k's messages raise minAL[k] at most once each, and each rise looks at one column: O(n) a message.
+
+PAL and `stated` are two matrices because they are two arguments. E_j's message p, once it is pre-acknowledged, says that
+everybody knows that E_j has accepted what p.ACK covers; only when such messages of *all* entities cover a message does
+everybody know that everybody has accepted it. A statement says that E_j itself has pre-acknowledged. Half of the one and
+half of the other prove nothing, so a message is acknowledged when it is below minPAL or below the least stated number.
 
 Stages of a message: accepted (we have it), pre-acknowledged (we know that all have accepted it), acknowledged (we know
 that all have pre-acknowledged it). In between, the order: `precedes` is theorem 1, `_insert` is the CPI operation.
@@ -131,9 +137,12 @@ class CoState:
         self.limit[me] = 1
         self.al = Matrix(count)
         self.pal = Matrix(count)
+        self.stated = Matrix(count)
         self.buf = [buffer_bytes] * count
         self.last_ack: list[Vector] = [(1,) * count] * count
         """Per entity: ACK of the last message that we accepted from it. That of the next one cannot be less."""
+        self.told_ack: Vector = (1,) * count
+        """The ACK that we last told everybody."""
         self._heard = [(0, 0)] * count
         """Per entity: which of its statements was the last that we took BUF from."""
         self.sl: dict[int, Pdu] = {}
@@ -206,6 +215,7 @@ class CoState:
         if j == self.me:
             self.sl[p.seq] = p
             self.limit[j] = p.seq + 1
+            self.told_ack = p.ack
         else:
             self.limit[j] = p.seq + 1 + self.window
             self.hear_buf(j, (p.seq + 1, 0), p.buf)
@@ -284,8 +294,9 @@ class CoState:
         """The acknowledgement procedure: PRL -> ARL. What is returned can be delivered, in this order."""
         prl = self.prl
         least = self.pal.least
+        stated = self.stated.least
         moved: list[Pdu] = []
-        while prl and prl[0].seq < least[prl[0].src]:
+        while prl and (prl[0].seq < least[prl[0].src] or prl[0].seq < stated[prl[0].src]):
             p = prl.popleft()
             self.vacate(p)
             moved.append(p)
@@ -293,20 +304,31 @@ class CoState:
 
     # Ending.
 
+    def speak(self) -> list[int]:
+        """We tell somebody our REQ, so we count ourselves, too: E_j concludes from it what E_i can conclude itself.
+        Returns the entities whose minAL has risen."""
+        return self.al.learn(self.me, tuple(self.req))
+
+    def tell(self) -> None:
+        """We tell everybody our REQ and minAL."""
+        self.told_ack = tuple(self.req)
+        self.stated.learn(self.me, tuple(self.al.least))
+
     @property
     def is_told(self) -> bool:
         """Whether we have told everybody all that CO_DATA and CO_STATE can tell of us, except BUF."""
-        me = self.me
-        if self.al.rows[me] != tuple(self.req):
+        if self.told_ack != tuple(self.req):
             return False
-        return self.service is Service.LO or self.pal.rows[me] == tuple(self.al.least)
+        return self.service is Service.LO or self.stated.rows[self.me] == tuple(self.al.least)
 
     def is_known_complete(self, j: int) -> bool:
         """Whether E_j, as far as we know, has accepted and pre-acknowledged all that we have accepted."""
         complete = tuple(self.req)
-        return self.al.rows[j] == complete and (self.service is Service.LO or self.pal.rows[j] == complete)
+        return self.al.rows[j] == complete and (self.service is Service.LO or self.stated.rows[j] == complete)
 
     @property
     def is_complete(self) -> bool:
-        """Whether everybody is known to be: then nobody waits for a word of ours, or of anybody."""
-        return self.al.least == self.req and (self.service is Service.LO or self.pal.least == self.req)
+        """Whether everybody is known to be, and was told so of us: then nobody waits for a word of anybody."""
+        if self.al.least != self.req or not self.is_told:
+            return False
+        return self.service is Service.LO or self.stated.least == self.req

@@ -1,0 +1,196 @@
+"""What happened to each message of a CO group, and what truly preceded what: from the stages that cores report.
+
+Causality here is the paper's: p precedes q when the sender of q had sent p, or accepted p, before it sent q, or when
+such steps lead from p to q. It is taken from the order in which entities report what they send and accept, never from
+an ACK: so it can be held against the order that the numbers say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from random import Random
+from typing import Any
+
+from analysis.verdict import Verdict
+from node.core import Core, Membership, Submission, random_for
+from node.effects import Effect, Multicast, Report, Timer
+from node.parameters import from_mapping
+from node.protocols import PROTOCOLS
+from node.protocols.co import CoCore, CoParameters
+from node.protocols.co_words import Layout, Vector
+from node.trace import Notice
+from node.wire import Flag, Kind, Message
+from tests.mutants.recorded import Recorded, verdicts
+from tests.node.cluster import MILLISECOND, Build, Host, Network, check_silence
+
+Label = tuple[int, int]
+"""(rank of the source, SEQ)."""
+
+STAGES = (Notice.ACCEPTED, Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED)
+
+
+class Watched(Core):
+    """A core, and what each call to it gave. After every call its invariants are looked at."""
+
+    def __init__(self, core: CoCore) -> None:
+        self.core = core
+        self.batches: list[list[Effect]] = []
+
+    @property
+    def held(self) -> int:
+        return self.core.held
+
+    @property
+    def can_submit(self) -> bool:
+        return self.core.can_submit
+
+    @property
+    def is_idle(self) -> bool:
+        return self.core.is_idle
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return self._note(self.core.on_start(now_ns))
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        return self._note(self.core.on_submit(submission, now_ns))
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        return self._note(self.core.on_message(message, source, now_ns))
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        return self._note(self.core.on_timer(timer, now_ns))
+
+    def _note(self, effects: list[Effect]) -> list[Effect]:
+        self.batches.append(effects)
+        check_invariants(self.core)
+        return effects
+
+
+def check_invariants(core: CoCore) -> None:
+    """What `co.py` says in its header, and that incremental values are what their definitions say."""
+    state, holding = core._state, core._holding
+    for matrix in (state.al, state.pal, state.stated):
+        assert matrix.least == [min(column) for column in zip(*matrix.rows, strict=True)]
+    assert not any(low > req for low, req in zip(state.al.least, state.req, strict=True))
+    assert not any(mine > req for mine, req in zip(state.al.rows[state.me], state.req, strict=True))
+    logs = [*state.rrl, state.prl, *(held.values() for held in holding.held)]
+    resident = [p for log in logs for p in log]
+    assert (state.resident, state.used) == (len(resident), sum(p.size for p in resident))
+    assert list(state.sl.values()) == list(state.rrl[state.me])
+    for j, log in enumerate(state.rrl):
+        assert all(state.al.least[j] <= p.seq < state.req[j] for p in log)
+    assert state._others_least_buf == min(buf for j, buf in enumerate(state.buf) if j != state.me)
+
+
+class Staged(Recorded):
+    """Remembers every stage of every message, in the order and at the time of the whole group."""
+
+    def __init__(self, count: int, build: Build, *, seed: int = 1, network: Network | None = None) -> None:
+        self.stages: list[tuple[int, Notice, Label]] = []
+        self.stages_ns: list[int] = []
+        super().__init__(count, build, seed=seed, network=network)
+
+    def _carry_out(self, host: Host, effect: Effect) -> None:
+        if isinstance(effect, Report) and effect.code in STAGES:
+            self.stages.append((host.membership.member, Notice(effect.code), (effect.member, effect.value)))
+            self.stages_ns.append(self.now_ns)
+        super()._carry_out(host, effect)
+
+
+class History:
+    """Of a cluster of watched cores that report their stages."""
+
+    def __init__(self, cluster: Staged) -> None:
+        self.cluster = cluster
+        cores = [cluster.core(member) for member in cluster.members]
+        self.cores = [core for core in cores if isinstance(core, Watched)]
+        assert len(self.cores) == len(cores)
+        self.layout = Layout(len(cores))
+
+    def stage(self, rank: int, notice: Notice) -> list[tuple[int, Label]]:
+        """(number of the call, message) of every message that came to that stage at that member, in this order."""
+        return [
+            (batch, (effect.member, effect.value))
+            for batch, effects in enumerate(self.cores[rank].batches)
+            for effect in effects
+            if isinstance(effect, Report) and effect.code == notice
+        ]
+
+    @cached_property
+    def pasts(self) -> dict[Label, frozenset[Label]]:
+        """Per message all that truly precede it."""
+        accepted = [[label for _, label in self.stage(rank, Notice.ACCEPTED)] for rank in range(len(self.cores))]
+        found: dict[Label, frozenset[Label]] = {}
+        positions = [0] * len(accepted)
+        known: list[set[Label]] = [set() for _ in accepted]
+        is_moving = True
+        while is_moving:
+            is_moving = False
+            for rank, labels in enumerate(accepted):
+                while positions[rank] < len(labels):
+                    label = labels[positions[rank]]
+                    if label[0] == rank:
+                        found[label] = frozenset(known[rank])
+                    elif label not in found:
+                        break
+                    known[rank] |= {label} | found[label]
+                    positions[rank] += 1
+                    is_moving = True
+        assert positions == list(map(len, accepted)), "somebody accepted what nobody sent"
+        return found
+
+    @cached_property
+    def acks(self) -> dict[Label, Vector]:
+        """What each message says."""
+        return {
+            (source, message.seq): self.layout.unpack_data(message.words).ack
+            for source, message in self.cluster.sent
+            if message.kind is Kind.CO_DATA and not message.flags & Flag.RETRANSMISSION
+        }
+
+    def out_of_order(self) -> list[tuple[int, Label, Label]]:
+        """(member, p, q): p truly precedes q, but that member delivered q first."""
+        return [
+            (rank, p, q)
+            for rank in range(len(self.cores))
+            for p, q in self._inversions([label for _, label in self.stage(rank, Notice.ACKNOWLEDGED)])
+        ]
+
+    def broken_promises(self) -> list[str]:
+        """What the oracle does not find kept. It goes by the hosts' records: by what applications asked for and got."""
+        found = verdicts(self.cluster.history(), self.cluster.members, PROTOCOLS["co"].promises)
+        return [promise for promise, verdict in found.items() if verdict is not Verdict.PASS]
+
+    def _inversions(self, delivered: list[Label]) -> Iterable[tuple[Label, Label]]:
+        rank = {label: position for position, label in enumerate(delivered)}
+        return ((p, q) for q in delivered for p in sorted(self.pasts[q]) if rank.get(p, len(delivered)) > rank[q])
+
+
+def build_watched(**parameters: Any) -> Build:
+    checked = from_mapping(CoParameters, {"trace_stages": True, **parameters}, "co")
+
+    def build(membership: Membership, seed: int) -> Core:
+        return Watched(CoCore(membership=membership, parameters=checked, rng=random_for(seed, membership, "co")))
+
+    return build
+
+
+def run_dense(
+    seed: int, *, members: int = 3, each: int = 3, loss_ratio: float = 0.3, within_ms: int = 6, **parameters: Any
+) -> History:
+    """A few messages of everybody within a few delays, so that many are under way while others are lost; run until all
+    is silent."""
+    rng = Random(f"{seed}/dense")
+    network = Network(delay_ns=1 * MILLISECOND, jitter_ns=rng.choice((0, 2)) * MILLISECOND, loss_ratio=loss_ratio)
+    cluster = Staged(members, build_watched(**parameters), seed=seed, network=network)
+    for member in cluster.members:
+        for _ in range(each):
+            cluster.submit_later(member, rng.randrange(within_ms * 1000) * 1000)
+    check_silence(cluster)
+    return History(cluster)
+
+
+def transmitted(effects: list[Effect], kind: Kind) -> list[Message]:
+    """What a call multicasts of that kind."""
+    return [effect.message for effect in effects if isinstance(effect, Multicast) and effect.message.kind is kind]
