@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.inputs import network_of
@@ -198,6 +198,7 @@ def test_a_crowded_window_ends_earlier_and_says_so() -> None:
     assert len(compose(scenes.lost_and_found(), WHOLE, max_marks=4).marks) <= 4
 
 
+@settings(max_examples=60)
 @given(scenes.scenes(), scenes.TIMES, st.integers(0, 20 * MS), st.integers(1, 12))
 def test_any_scene_becomes_a_sound_diagram(scene: Scene, from_ns: int, length_ns: int, most: int) -> None:
     window = Window(from_ns, from_ns + length_ns)

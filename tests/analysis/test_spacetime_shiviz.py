@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from analysis.spacetime import Diagram, Scene, Window
 from analysis.spacetime_compose import compose
@@ -85,6 +85,7 @@ def test_the_expression_names_what_shiviz_asks_for() -> None:
     assert {"event", "host", "clock"} <= set(re.compile(PARSER.replace("(?<", "(?P<")).groupindex)
 
 
+@settings(max_examples=60)
 @given(scenes.scenes())
 def test_any_diagram_gives_a_log_that_agrees_with_it(scene: Scene) -> None:
     check(compose(scene, Window(-5 * MS, 40 * MS)))

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.spacetime import Diagram, Scene, Window
@@ -106,6 +106,7 @@ def test_the_same_scene_gives_the_same_bytes() -> None:
     assert first == second
 
 
+@settings(max_examples=60)
 @given(scenes.scenes(), scenes.TIMES, st.integers(0, 30 * MS))
 def test_any_diagram_is_well_formed(scene: Scene, from_ns: int, length_ns: int) -> None:
     diagram = compose(scene, Window(from_ns, from_ns + length_ns))

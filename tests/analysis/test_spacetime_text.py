@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.spacetime import Scene, Window
@@ -77,6 +77,7 @@ def test_a_long_diagram_ends_with_how_much_is_left() -> None:
     assert lines[8] == "… and 16 rows more"
 
 
+@settings(max_examples=60)
 @given(scenes.scenes(), scenes.TIMES, st.integers(0, 30 * MS), st.integers(0, 140))
 def test_any_diagram_fits_its_width(scene: Scene, from_ns: int, length_ns: int, width: int) -> None:
     text = draw(compose(scene, Window(from_ns, from_ns + length_ns)), width=width)

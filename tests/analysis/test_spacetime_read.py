@@ -1,0 +1,240 @@
+"""From a run directory to diagrams: tables and capture, the windows that are chosen, the report, the command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from analysis.errors import AnalysisError
+from analysis.properties import MessageId
+from analysis.report import write_report
+from analysis.spacetime import Fate, What, Window
+from analysis.spacetime_command import Wishes, diagram_text
+from analysis.spacetime_compose import compose
+from analysis.spacetime_read import Reader
+from analysis.spacetime_report import views_of
+from analysis.spacetime_windows import MAX_MEMBERS, choices, diagram_of
+from collector.records import Event
+from node.trace import Stamp, encode_stamp
+from node.wire import Flag, Kind
+from testbed.cli import app
+from tests.analysis.runs import START_NS, MadeRun
+from tests.analysis.spacetime_scenes import MS, fault, write_tables
+from topologies.errors import InputError
+
+MESSAGES = 60
+EVERY_NS = 10 * MS
+LOST = 20
+FAULT_MS = 300
+THIRTY = "name: thirty\npartitions:\n  p1: {nodes: 30}\n"
+
+
+def made(path: Path, topology: str = "") -> Path:
+    """Members take turns; one datagram is lost on its way to n3, and from 300 ms on n2 is paused for a while."""
+    run = MadeRun(topology) if topology else MadeRun()
+    members = range(len(run.nodes))
+    for member in members:
+        run.note(member, Event.START, START_NS - 5 * MS)
+    for turn in range(MESSAGES):
+        origin, number = turn % len(run.nodes), turn // len(run.nodes) + 1
+        at_ns = START_NS + turn * EVERY_NS
+        run.submit(origin, number, at_ns)
+        stamp = encode_stamp(Stamp(origin=origin, incarnation=1, number=number))
+        reached = [member for member in members if member != origin and (turn, member) != (LOST, 2)]
+        arrivals = {member: [at_ns + 5 * MS] for member in reached}
+        run.note(
+            origin, Event.SEND, at_ns + 1000, detail=Kind.RELIABLE_DATA, origin=origin, incarnation=1, value=number
+        )
+        run.datagram(at_ns + 2000, origin, arrivals, payload=stamp + b"x" * 50)
+        for member in members:
+            run.deliver(member, origin, number, at_ns + (6 * MS if member != origin else 10_000))
+    run.datagram(START_NS + 7 * MS, 1, {0: [START_NS + 12 * MS]}, to=0, kind=Kind.RELIABLE_NACK, flags=Flag.CONTROL)
+    struck_ns = START_NS + FAULT_MS * MS
+    run.faults += [
+        fault(0, "pause", struck_ns / MS, until=1, targets=["p1/n2"]),
+        fault(1, "resume", struck_ns / MS + 40, targets=["p1/n2"]),
+    ]
+    return write_tables(run.write(path))
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("made") / "made" / "1")
+
+
+@pytest.fixture
+def copy(run_dir: Path, tmp_path: Path) -> Iterator[Path]:
+    """A run directory that the test may break."""
+    yield Path(shutil.copytree(run_dir, tmp_path / "copy"))
+
+
+def at(milliseconds: float) -> int:
+    return START_NS + round(milliseconds * MS)
+
+
+def test_a_window_is_read_with_its_messages_by_name(run_dir: Path) -> None:
+    reader = Reader(run_dir)
+    window = Window(at(0), at(14))
+    diagram = compose(reader.scene(window), window)
+    assert {arrow.label for arrow in diagram.arrows} == {"n1#1", "n2#1", "nack 16"}
+    assert {arrow.kind for arrow in diagram.arrows} == {"RELIABLE_DATA", "RELIABLE_NACK"}
+    (nack,) = [arrow for arrow in diagram.arrows if arrow.class_ == "control"]
+    assert (nack.sender, nack.receiver) == (1, 0)
+    assert all(arrow.fate is Fate.ARRIVED for arrow in diagram.arrows)
+
+
+def test_a_lost_datagram_is_seen_as_one(run_dir: Path) -> None:
+    window = Window(at(LOST * 10 - 1), at(LOST * 10 + 1))
+    diagram = compose(Reader(run_dir).scene(window), window)
+    (lost,) = [arrow for arrow in diagram.arrows if arrow.fate is Fate.LOST]
+    assert (lost.sender, lost.receiver) == (LOST % 4, 2)
+
+
+def test_without_its_capture_a_run_is_still_drawn(copy: Path) -> None:
+    (copy / "capture.pcapng").unlink()
+    window = Window(at(0), at(9))
+    diagram = compose(Reader(copy).scene(window), window)
+    assert {arrow.label for arrow in diagram.arrows} == {"data 1", "nack 16"}
+
+
+def test_another_capture_tells_nothing(copy: Path) -> None:
+    size = (copy / "capture.pcapng").stat().st_size
+    (copy / "capture.pcapng").write_bytes(b"\xa5" * size)
+    window = Window(at(0), at(9))
+    assert compose(Reader(copy).scene(window), window).arrows
+
+
+def test_the_windows_begin_with_the_first_request_and_a_fault(run_dir: Path) -> None:
+    reader = Reader(run_dir)
+    first, struck = choices(reader, {})
+    assert first.window.from_ns < at(0) < first.window.until_ns
+    assert struck.window.from_ns < at(FAULT_MS) < struck.window.until_ns
+    assert "pause" in struck.title
+    for choice in (first, struck):
+        diagram = diagram_of(reader, choice, max_arrows=1000, max_marks=1000)
+        assert 20 < len(diagram.arrows) < 120
+    assert What.PAUSE in {mark.what for mark in diagram.marks}
+
+
+def violated(position: int | None = 12) -> dict[str, object]:
+    place = {"member": "p1/n3", "incarnation": 1, "position": position, "at_ns": position and at(216)}
+    message = {"origin": "p1/n1", "incarnation": 1, "number": 6}
+    return {
+        "properties": {
+            "fifo": {"verdict": "pass", "promised": True},
+            "agreement": {
+                "verdict": "fail",
+                "promised": True,
+                "witness": {"what": "w", "sentence": "n3 lacks n1#6", "places": [place | {"message": message}]},
+            },
+        }
+    }
+
+
+@pytest.mark.parametrize("position", [12, None])
+def test_a_violation_is_shown_from_the_request_on(run_dir: Path, position: int | None) -> None:
+    reader = Reader(run_dir)
+    assert reader.submitted_ns([MessageId(0, 1, 6)]) == [at(200)]
+    (choice,) = [choice for choice in choices(reader, violated(position)) if choice.is_violation]
+    assert choice.why == "n3 lacks n1#6"
+    assert choice.window.from_ns < at(200) < choice.window.until_ns
+    if position is not None:
+        assert choice.window.until_ns > at(216)
+    assert 2 in choice.members
+
+
+def test_of_many_members_a_few_are_chosen(tmp_path: Path) -> None:
+    reader = Reader(made(tmp_path / "thirty", THIRTY))
+    for choice in choices(reader, {}):
+        assert len(choice.members) == MAX_MEMBERS
+    assert 1 in choice.members, "the one that the fault strikes"
+
+
+def test_the_report_has_a_view_of_each_window(run_dir: Path) -> None:
+    views = views_of(run_dir, violated(), "made/1")
+    assert views.absent == ""
+    assert [view.id for view in views.views] == ["spacetime-0", "spacetime-1", "spacetime-2"]
+    for view in views.views:
+        ET.fromstring(str(view.picture))
+        assert view.command.startswith("orderbed diagram made/1 --from ")
+
+
+def test_a_broken_table_is_a_sentence_in_the_report(copy: Path) -> None:
+    (copy / "tables" / "frames.parquet").write_bytes(b"nothing")
+    assert views_of(copy, {}, "made/1").absent.startswith("No space-time diagram: ")
+    (copy / "tables" / "frames.parquet").unlink()
+    absent = views_of(copy, {}, "made/1").absent
+    assert "frames.parquet: is missing" in absent
+    assert "No space-time diagram" in write_report(copy).read_text(encoding="utf-8")
+
+
+def test_a_run_without_records_is_a_sentence(copy: Path) -> None:
+    run = MadeRun()
+    run.datagram(START_NS, 0, {1: [START_NS + 1]})
+    empty = write_tables(run.write(copy / "empty"))
+    assert views_of(empty, {}, "x").absent == "No space-time diagram: no message was sent."
+    with pytest.raises(AnalysisError, match="no host recorded anything"):
+        diagram_text(empty, Wishes())
+
+
+def run_cli(run_dir: Path, *arguments: str) -> str:
+    result = CliRunner().invoke(app, ["diagram", str(run_dir), *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_draws_a_window(run_dir: Path, tmp_path: Path) -> None:
+    text = run_cli(run_dir, "--from", "0 s", "--until", "14ms")
+    assert "■ 1 n1#1" in text
+    assert "n2#1" in text
+    assert max(map(len, text.splitlines())) <= 100
+    few = run_cli(
+        run_dir, "--from", "0 s", "--until", "14ms", "--members", "p1/n1..n2", "--kinds", "reliable_nack,dummy"
+    )
+    assert "p1/n3" not in few
+    assert "nack 16" in few
+    log = run_cli(run_dir, "--until", "14 ms", "--format", "shiviz")
+    assert log.startswith("(?<time>")
+    output = tmp_path / "x.svg"
+    assert str(output) in run_cli(run_dir, "--format", "svg", "-o", str(output)).replace("\n", "")
+    ET.parse(output)
+
+
+def test_left_to_itself_the_command_shows_a_violation_or_the_begin(copy: Path) -> None:
+    assert "▽ n1#1" in diagram_text(copy, Wishes())
+    (copy / "summary.json").write_text(json.dumps(violated()))
+    text = diagram_text(copy, Wishes())
+    assert "▽ n1#6" in text
+    assert "▽ n1#1 " not in text
+    (copy / "summary.json").write_text("[" * 100_000)
+    assert "▽ n1#1" in diagram_text(copy, Wishes())
+
+
+@pytest.mark.parametrize(
+    ("wishes", "sentence"),
+    [
+        (Wishes(begin="4 s", end="3 s"), "would end before it begins"),
+        (Wishes(begin="1 h"), "the run has nothing from 3600 s to"),
+        (Wishes(begin="soon"), "--from: expected a duration"),
+        (Wishes(end="5"), "--until: "),
+        (Wishes(members=("p1/n9",)), "--members: 'p1/n9' names no node"),
+        (Wishes(kinds=("RELIABLE_NAK",)), "did you mean reliable_nack?"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_one_sentence(run_dir: Path, wishes: Wishes, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        diagram_text(run_dir, wishes)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_was_not_analysed_says_how(copy: Path) -> None:
+    shutil.rmtree(copy / "tables")
+    with pytest.raises(AnalysisError, match="orderbed analyze"):
+        diagram_text(copy, Wishes())
