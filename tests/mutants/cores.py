@@ -1,0 +1,441 @@
+"""Cores with one bug each, and thin ones of our own where the bug needs a layer that does not protect it.
+
+A mutant overrides as little as the bug is. Its docstring says what is wrong; the story is in `table`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from node.clocks import LamportClock
+from node.core import Core, Membership, Submission, random_for
+from node.effects import Deliver, Effect, Multicast, Report, Timer
+from node.errors import DropReason, LocalError
+from node.protocols.cbcast import CbcastCore, CbcastParameters, Life
+from node.protocols.ending import Ending
+from node.protocols.lamport import LamportCore, LamportParameters
+from node.protocols.mutex import MutexCore, MutexParameters, Request
+from node.protocols.reliable import ReliableCore, ReliableParameters
+from node.protocols.sequencer import SequencerCore, SequencerParameters
+from node.protocols.stream import IncomingStream, OutgoingStream
+from node.protocols.words import pack
+from node.stack import Stack
+from node.wire import Kind, Message
+from tests.node.cluster import MILLISECOND, SECOND, Build
+
+RELIABLE = ReliableParameters(window=64, suspect_after_ns=2 * SECOND)
+
+
+def reliable(kind: type[ReliableCore] = ReliableCore) -> Build:
+    return lambda us, seed: kind(membership=us, parameters=RELIABLE, rng=random_for(seed, us, "reliable"))
+
+
+def sequencer(kind: type[SequencerCore] = SequencerCore) -> Build:
+    return lambda us, seed: Stack(
+        lower=reliable()(us, seed), upper=kind(membership=us, parameters=SequencerParameters(outstanding=8))
+    )
+
+
+def cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
+    return lambda us, seed: Stack(lower=reliable()(us, seed), upper=kind(membership=us, parameters=CbcastParameters()))
+
+
+def bare_cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
+    """Over nothing: for networks that only duplicate."""
+    return lambda us, seed: Stack(lower=Bare(us), upper=kind(membership=us, parameters=CbcastParameters()))
+
+
+def lamport(clock: type[LamportClock] = LamportClock, kind: type[LamportCore] = LamportCore) -> Build:
+    def build(us: Membership, seed: int) -> Core:
+        parameters = LamportParameters(report_clock=True, null_after_ns=40 * MILLISECOND)
+        upper = kind(membership=us, parameters=parameters, rng=random_for(seed, us, "lamport"))
+        upper._clock = clock()
+        return Stack(lower=reliable()(us, seed), upper=upper)
+
+    return build
+
+
+def mutex(kind: type[MutexCore] = MutexCore) -> Build:
+    return lambda us, seed: Stack(lower=reliable()(us, seed), upper=kind(membership=us, parameters=MutexParameters()))
+
+
+class Plain(Core):
+    """Always open, never waiting: what thin cores share."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._us = membership
+        self._last = 0
+
+    @property
+    def can_submit(self) -> bool:
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        return True
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return []
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        raise LocalError(f"{timer} is no timer of this core")
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        self._last += 1
+        kind = Kind.RELIABLE_DATA
+        message = self._us.message(kind, seq=self._last, inner=submission.inner, payload=submission.payload)
+        return [Multicast(message=message), delivery(message)]
+
+
+class Bare(Plain):
+    """Hands up what comes as it comes."""
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        return [delivery(message)]
+
+
+class Flood(Plain):
+    """Everybody hands on once what he has not had before, and remembers all that he has had."""
+
+    memory: int | None = None
+
+    def __init__(self, membership: Membership) -> None:
+        super().__init__(membership)
+        self._had: deque[tuple[int, int]] = deque(maxlen=self.memory)
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        name = (message.origin, message.seq)
+        if message.origin == self._us.member or name in self._had:
+            return [Report(code=DropReason.DUPLICATE, member=source)]
+        self._had.append(name)
+        relay: list[Effect] = [Multicast(message=message)] if source == message.origin else []
+        return [delivery(message), *relay]
+
+
+class ForgetfulFlood(Flood):
+    """Remembers the last four."""
+
+    memory = 4
+
+
+def delivery(message: Message) -> Deliver:
+    return Deliver(
+        payload=message.payload,
+        origin=message.origin,
+        incarnation=message.incarnation,
+        seq=message.seq,
+        inner=message.inner,
+    )
+
+
+# The reliable layer.
+
+
+class HighestOnlyStream(IncomingStream):
+    """Takes the highest number seen for the number of what there is."""
+
+    def accept(self, message: Message) -> DropReason | None:
+        if message.seq <= self.position:
+            return DropReason.DUPLICATE
+        self.held[message.seq] = message
+        self.delivered = message.seq - 1
+        self.position = self.known = message.seq
+        return None
+
+    def raise_floor(self, floor: int) -> None:
+        for number in [number for number in self.held if number <= min(floor, self.delivered)]:
+            del self.held[number]
+        self.floor = max(self.floor, min(floor, self.delivered))
+
+
+class HighestOnly(ReliableCore):
+    def __init__(self, *, membership: Membership, parameters: ReliableParameters, rng: object) -> None:
+        super().__init__(membership=membership, parameters=parameters, rng=rng)  # type: ignore[arg-type]
+        for peer in self._streams:
+            self._streams[peer] = HighestOnlyStream(start=0, window=parameters.window)
+
+
+class TakesTwice(ReliableCore):
+    """Does not look at what its own test for duplicates says."""
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        effects = super().on_message(message, source, now_ns)
+        is_data = message.kind is Kind.RELIABLE_DATA
+        is_refused = any(isinstance(e, Report) and e.code is DropReason.DUPLICATE for e in effects)
+        return [*effects, delivery(message)] if is_data and is_refused else effects
+
+
+class TakesTheStale(ReliableCore):
+    """Takes messages of a view that has passed."""
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        effects = super().on_message(message, source, now_ns)
+        is_data = message.kind is Kind.RELIABLE_DATA
+        is_refused = any(isinstance(e, Report) and e.code is DropReason.STALE_INCARNATION for e in effects)
+        return [*effects, delivery(message)] if is_data and is_refused else effects
+
+
+class TakesStrangers(ReliableCore):
+    """Does not ask whether the sender is a member."""
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        is_stranger = message.origin not in self._us.members and message.kind is Kind.RELIABLE_DATA
+        return [delivery(message)] if is_stranger else super().on_message(message, source, now_ns)
+
+
+class HastyEnding(Ending):
+    """What we have of a dead stream is all there is."""
+
+    def decide(self, live: tuple[int, ...]) -> None:
+        if self.stream is not None and self.final is None:
+            self.final = self.stream.position
+
+    def settle(self, live: tuple[int, ...]) -> None:
+        if self.has_ended and not self.is_settled:
+            self.is_settled = True
+            if self.stream is not None:
+                self.stream.held.clear()
+
+
+class NoFlush(ReliableCore):
+    """Does not ask the others what they have of a dead stream."""
+
+    def _bury(self, member: int, incarnation: int, stream: IncomingStream | None) -> Ending:
+        super()._bury(member, incarnation, stream)
+        ending = self._endings[member, incarnation] = HastyEnding(stream)
+        return ending
+
+
+class HoardingStream(OutgoingStream):
+    def _raise_floor(self) -> None:
+        self.floor = max(self.floor, min(self._acks.values(), default=self.last))
+
+
+class Hoarder(ReliableCore):
+    """Never cleans the map of what it has sent."""
+
+    def __init__(self, *, membership: Membership, parameters: ReliableParameters, rng: object) -> None:
+        super().__init__(membership=membership, parameters=parameters, rng=rng)  # type: ignore[arg-type]
+        self._own = HoardingStream()
+        for peer in membership.peers:
+            self._own.register(peer)
+
+
+class GivesUpStream(IncomingStream):
+    """Passes over what has not come when it is asked for."""
+
+    def ask(self, now_ns: int, *args: object, **named: object) -> tuple[list[int], int]:
+        for number in self.missing():
+            self.held[number] = Message(kind=Kind.RELIABLE_DATA, origin=0, incarnation=1, seq=number, words=(0,))
+        self.position = self.known
+        return [], now_ns + SECOND
+
+
+class GivesUp(ReliableCore):
+    def __init__(self, *, membership: Membership, parameters: ReliableParameters, rng: object) -> None:
+        super().__init__(membership=membership, parameters=parameters, rng=rng)  # type: ignore[arg-type]
+        for peer in self._streams:
+            self._streams[peer] = GivesUpStream(start=0, window=parameters.window)
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        effects = super().on_timer(timer, now_ns)
+        for origin, stream in sorted(self._streams.items()):
+            self._pump(origin, stream, effects)
+        return [effect for effect in effects if not (isinstance(effect, Deliver) and not effect.payload)]
+
+
+class AskingOrder(ReliableCore):
+    """Answers a question of several numbers in the order of a set of names: another under every PYTHONHASHSEED."""
+
+    def _on_nack(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        answers: list[Effect] = []
+        super()._on_nack(message, source, now_ns, answers)
+        names = {f"number {index}": effect for index, effect in enumerate(answers)}
+        out.extend(names[name] for name in set(names))
+
+
+# The sequencer.
+
+
+class NewBeforeOld(SequencerCore):
+    """After a change of the view, what is new gets the first number that comes."""
+
+    has_changed = False
+
+    def _on_ended(self, message: Message, out: list[Effect]) -> None:
+        self.has_changed = True
+        super()._on_ended(message, out)
+
+    def _on_number(self, message: Message, out: list[Effect]) -> None:
+        if self.has_changed and message.seq in self._asked:
+            newest = max(self._asked)
+            self._asked[message.seq], self._asked[newest] = self._asked[newest], self._asked[message.seq]
+        super()._on_number(message, out)
+
+
+class TwoServers(SequencerCore):
+    """The second member takes itself for the server, too; and who has a number already is delivered as it comes."""
+
+    def __init__(self, *, membership: Membership, parameters: SequencerParameters) -> None:
+        super().__init__(membership=membership, parameters=parameters)
+        self._is_server = membership.member in membership.members[:2]
+
+    def _on_data(self, message: Message, out: list[Effect]) -> None:
+        if message.seq < self._next:
+            self._unused.get((message.origin, message.incarnation), set()).discard(message.seq)
+            out.append(delivery(message))
+        else:
+            super()._on_data(message, out)
+
+
+class Successor(SequencerCore):
+    """Hands the numbers over: the next member goes on after the last one. Right while nothing is under way."""
+
+    def _on_ended(self, message: Message, out: list[Effect]) -> None:
+        if message.origin != self._server:
+            super()._on_ended(message, out)
+            return
+        self._server = self._us.members[self._us.members.index(self._server) + 1]
+        self._is_server = self._us.member == self._server
+        self._last_given = self._last_of_the_old()
+        for number, submission in sorted(self._asked.items()):
+            if self._is_server:
+                out.append(Multicast(message=self._data(self._give(self._us.member, 1), submission)))
+            else:
+                out.append(self._request(number))
+        if self._is_server:
+            self._asked.clear()
+
+    def _last_of_the_old(self) -> int:
+        return self._next - 1
+
+
+class NoHandOver(Successor):
+    """The next server begins at 1."""
+
+    def _last_of_the_old(self) -> int:
+        return 0
+
+
+class Overtakes(SequencerCore):
+    """Delivers a number though a smaller one is pending."""
+
+    def _on_data(self, message: Message, out: list[Effect]) -> None:
+        self._unused.get((message.origin, message.incarnation), set()).discard(message.seq)
+        out.append(delivery(message))
+
+
+# CBCAST.
+
+
+class NoVector(CbcastCore):
+    """Sends a vector that says: no causes."""
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        claims = self._claims
+        self._claims = [word if at == self._me else pack(word >> 48, 1, 0) for at, word in enumerate(claims)]
+        effects = super().on_submit(submission, now_ns)
+        claims[self._me] = self._claims[self._me]
+        self._claims = claims
+        return effects
+
+
+class OnlyItsSender(CbcastCore):
+    """Looks at the sender's own entry alone."""
+
+    def _obstacle(self, words: tuple[int, ...]) -> int | None:
+        return None
+
+
+class NoRelease(CbcastCore):
+    """Takes waiting messages in, never looks at them again, and knows nothing of them."""
+
+    @property
+    def is_idle(self) -> bool:
+        return True
+
+    def _woken(self, at: int) -> list[Life]:
+        return []
+
+
+class NotLive(NoRelease):
+    """The same, but it knows."""
+
+    @property
+    def is_idle(self) -> bool:
+        return self.held == 0
+
+
+class DeliversCopies(CbcastCore):
+    """Was proved for a network that never duplicates."""
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        effects = super().on_message(message, source, now_ns)
+        is_refused = any(isinstance(e, Report) and e.code is DropReason.DUPLICATE for e in effects)
+        return [*effects, delivery(message)] if is_refused else effects
+
+
+class CountsReceipts(CbcastCore):
+    """Claims what it has received and not delivered, too: false causality. Others wait longer, and are not wrong."""
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        claims = self._claims
+        self._claims = [self._received(at, word) for at, word in enumerate(claims)]
+        effects = super().on_submit(submission, now_ns)
+        claims[self._me] = self._claims[self._me]
+        self._claims = claims
+        return effects
+
+    def _received(self, at: int, word: int) -> int:
+        return max([word, *(life.received for life in self._lives[at])])
+
+
+# Logical time.
+
+
+class NeverJumps(LamportClock):
+    """Takes no notice of the timestamps that come."""
+
+    def receive(self, timestamp: int, now_ns: int = 0) -> int:
+        return self.value
+
+
+class PostIncrement(LamportClock):
+    """Stamps first and counts afterwards; a receipt takes the larger of the two and counts nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def tick(self, now_ns: int = 0, after: int = 0) -> int:
+        stamp = max(self.value, after + 1)
+        self._value = stamp + 1
+        return stamp
+
+    def receive(self, timestamp: int, now_ns: int = 0) -> int:
+        self._value = max(self.value, timestamp)
+        return self.value
+
+
+class NoQuorum(MutexCore):
+    """Enters when its request is the first of its own queue: forgets rule 5 (ii)."""
+
+    def _is_past(self, request: Request, peer: int) -> bool:
+        return True
+
+
+class LosesRequests(MutexCore):
+    """Forgets a request that is made while another waits."""
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        return [] if self._wanted else super().on_submit(submission, now_ns)
+
+
+class NewestFirst(MutexCore):
+    """Its requests keep their places, and their makers change them."""
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        effects = super().on_submit(submission, now_ns)
+        if len(self._wanted) > 1:
+            (one, first), (other, second) = self._wanted.pop(), self._wanted.pop()
+            self._wanted += [(other, first), (one, second)]
+        return effects

@@ -1,0 +1,627 @@
+"""Bugs on record, each seeded into a copy of a core or into a history, and what must catch it.
+
+The numbers are those of the list of bugs that this project keeps: 1 to 8 sequencers, 9 to 12 Skeen's order, 35 to 41
+deterministic merge and stability, 42 to 46 causal order and clocks, 50 to 54 test harnesses; without a number: bugs of
+the basic properties. `breaks` are the promises that must fail, all others must pass; with nothing in it the "bug" is
+none, and must not be flagged. `unknown` are promises of which nobody can tell: not pass, and not fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from analysis.properties import Incarnation, MessageId
+from analysis.verdict import Verdict
+from collector.records import Event, Level, Notice
+from node.protocols import CAUSAL_PROMISES, FIFO_PROMISES, PROTOCOLS, TOTAL_ORDER_PROMISES
+from node.wire import Kind, Message, encode_datagram
+from tests.analysis.histories import Author, PlainHistory
+from tests.mutants import cores, models
+from tests.mutants.recorded import Recorded, verdicts
+from tests.node.cluster import GROUP, MILLISECOND, SECOND, Build, Network
+
+Outcome = dict[str, Verdict]
+BUFFERS = "buffers"
+"""Our own judge: whoever is at rest holds nothing."""
+
+MUTEX_PROMISES = PROTOCOLS["mutex"].promises
+LAMPORT_PROMISES = (*TOTAL_ORDER_PROMISES, "clock_condition")
+LIVE = ("validity", "agreement")
+MERGED = ("validity", "agreement", "integrity", "fifo", "total_order")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One bug: the same scenario with and without it."""
+
+    bug: str
+    story: str
+    seeded: str
+    right: Callable[[], Outcome]
+    wrong: Callable[[], Outcome]
+    breaks: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return f"{self.bug or '-'}: {self.story}"
+
+
+Scenario = Callable[[Build], Recorded]
+
+
+def cluster_pair(
+    scenario: Scenario, right: Build, wrong: Build, promises: tuple[str, ...]
+) -> tuple[Callable[[], Outcome], Callable[[], Outcome]]:
+    return partial(of_cluster, scenario, right, promises), partial(of_cluster, scenario, wrong, promises)
+
+
+def of_cluster(scenario: Scenario, build: Build, promises: tuple[str, ...]) -> Outcome:
+    cluster = scenario(build)
+    cluster.run(for_ns=60 * SECOND)
+    found = verdicts(cluster.history(), cluster.members, promises)
+    keeps = any(host.core.held for host in cluster.survivors())
+    return found | {BUFFERS: Verdict.FAIL if keeps else Verdict.PASS}
+
+
+def of_history(history: PlainHistory, promises: tuple[str, ...]) -> Outcome:
+    members = tuple(sorted({life.member for life in history}))
+    return verdicts(history, members, promises)
+
+
+# Scenarios.
+
+
+def talk(build: Build) -> Recorded:
+    """Three members, a few messages each, a good network."""
+    cluster = Recorded(3, build)
+    for number in range(5):
+        for member in cluster.members:
+            cluster.submit_later(member, number * 20 * MILLISECOND + member * 3 * MILLISECOND)
+    return cluster
+
+
+def reordering(build: Build) -> Recorded:
+    """The second message of 0 overtakes the first on its way to 2."""
+    cluster = Recorded(3, build)
+    _delay_first_copy(cluster, source=0, target=2, kind=Kind.RELIABLE_DATA, seq=1)
+    cluster.submit(0, 3)
+    return cluster
+
+
+def duplicating(build: Build) -> Recorded:
+    cluster = Recorded(3, build, network=Network(duplicate_ratio=0.5))
+    for number in range(5):
+        cluster.submit_later(number % 3, number * 10 * MILLISECOND)
+    return cluster
+
+
+def question_and_answer(build: Build) -> Recorded:
+    """1 answers what 0 asked; the question reaches 2 after the answer, which others follow."""
+    cluster = Recorded(3, build)
+    _delay_first_copy(cluster, source=0, target=2, kind=Kind.RELIABLE_DATA, seq=1)
+    cluster.submit(0)
+    cluster.submit_later(1, 5 * MILLISECOND)
+    return cluster
+
+
+def crossing(build: Build) -> Recorded:
+    """0 has the number 1 and 2 has the number 2; the message of 0 reaches 1 late, so that the other comes first."""
+    cluster = Recorded(3, build)
+    _delay_first_copy(cluster, source=1, target=2, kind=Kind.RELIABLE_DATA, seq=1)
+    cluster.submit(1)
+    cluster.submit_later(0, 1_500_000)
+    return cluster
+
+
+def two_at_once(build: Build) -> Recorded:
+    """1 and 2 send at the same time, and the path from 1 to 2 is slow."""
+    cluster = Recorded(3, build)
+    _delay_first_copy(cluster, source=1, target=2, kind=Kind.RELIABLE_DATA, seq=1)
+    cluster.submit(1)
+    cluster.submit(2)
+    return cluster
+
+
+def view_change_with_requests_open(build: Build) -> Recorded:
+    """1 has asked for three numbers and gets none until 3, which has crashed, is out of the view."""
+    cluster = Recorded(4, build)
+    cluster.lose = lambda source, target, message: (
+        (source, target) == (0, 1) and message.kind is Kind.RELIABLE_UNICAST and cluster.now_ns < 4 * SECOND
+    )
+    cluster.submit(3)
+    cluster.run(for_ns=500 * MILLISECOND)
+    cluster.submit(1, 3)
+    cluster.crash(3)
+    cluster.submit_later(2, 600 * MILLISECOND)
+    return cluster
+
+
+def server_crash_at_rest(build: Build) -> Recorded:
+    """Some messages are delivered, the server crashes while nothing is under way, and the others go on."""
+    cluster = Recorded(4, build)
+    cluster.submit(1, 3)
+    cluster.run(for_ns=1 * SECOND)
+    cluster.crash(0)
+    cluster.run(for_ns=1 * SECOND)
+    # Something of the layer below must be awaited of the dead, or nobody notices.
+    cluster.submit(2)
+    cluster.submit_later(3, 8 * SECOND, count=2)
+    return cluster
+
+
+def half_multicast(build: Build) -> Recorded:
+    """3 reaches only 2, and crashes."""
+    cluster = Recorded(4, build)
+    cluster.submit(3)
+    cluster.run(for_ns=1 * SECOND)
+    cluster.lose = lambda source, target, message: source == 3 and target != 2
+    cluster.submit(3)
+    cluster.at(cluster.now_ns + 2 * MILLISECOND, lambda: cluster.crash(3))
+    cluster.submit_later(0, cluster.now_ns + 3 * MILLISECOND)
+    return cluster
+
+
+def late_voice(build: Build) -> Recorded:
+    """3 is cut off until the others have ended it, and does not know; its next message reaches 0 alone."""
+    cluster = Recorded(4, build)
+    cluster.submit(3)
+    cluster.run(for_ns=1 * SECOND)
+    cluster.cut((0, 1, 2), (3,))
+    cluster.submit(0)
+    cluster.run(for_ns=10 * SECOND)
+    cluster.heal()
+    cluster.lose = lambda source, target, message: source == 3 and target != 0
+    cluster.submit(3)
+    return cluster
+
+
+def stranger(build: Build) -> Recorded:
+    """A datagram of this group from somebody who is no member of it."""
+    cluster = talk(build)
+    payload = bytes([0, 9, 0, 1, 0, 0, 0, 1])
+    message = Message(kind=Kind.RELIABLE_DATA, origin=9, incarnation=1, seq=1, words=(0,), payload=payload)
+    data = encode_datagram(group=GROUP, sender=9, sender_incarnation=1, transmission=1, message=message)
+    for member in cluster.members:
+        cluster.at(30 * MILLISECOND, partial(cluster._arrive, cluster.hosts[member], data))
+    return cluster
+
+
+def flood(build: Build) -> Recorded:
+    """Many messages at once, and each comes again from others."""
+    cluster = Recorded(3, build)
+    cluster.submit(0, 10)
+    return cluster
+
+
+def lagging_clock(build: Build) -> Recorded:
+    """0 has sent much when 1, which has delivered it, sends for the first time. Later all send enough to go on."""
+    cluster = Recorded(3, build)
+    for number in range(4):
+        for member in (0, 2):
+            cluster.submit_later(member, number * 10 * MILLISECOND)
+    cluster.submit_later(1, 36 * MILLISECOND)
+    for number in range(8):
+        for member in cluster.members:
+            cluster.submit_later(member, (500 + 10 * number) * MILLISECOND)
+    cluster.submit_later(1, 600 * MILLISECOND)
+    return cluster
+
+
+def contention(build: Build) -> Recorded:
+    """All want the resource at once, and again."""
+    cluster = Recorded(3, build)
+    for member in cluster.members:
+        cluster.submit(member, 2)
+    return cluster
+
+
+def _delay_first_copy(cluster: Recorded, *, source: int, target: int, kind: Kind, seq: int) -> None:
+    """The first transmission is lost; the layer below, or `cluster` itself, brings another later."""
+    cluster.lose = lambda s, t, message: (
+        (s, t, message.kind, message.seq) == (source, target, kind, seq) and not message.flags
+    )
+
+
+# Harnesses.
+
+
+class Skewed(Recorded):
+    """Writes its records with each member's own clock: that of member 1 is 5 ms ahead."""
+
+    def record_ns(self, life: Incarnation) -> int:
+        return self.now_ns + (5 * MILLISECOND if life.member == 0 else 0)
+
+
+class Backwards(Recorded):
+    """Releases what it held back with the clock of the time when it should have come."""
+
+    def release(self) -> None:
+        self.now_ns = 2 * MILLISECOND
+
+
+def held_back(kind: type[Recorded]) -> Outcome:
+    """The first message of 0 to 2 is held for half a second; another, sent meanwhile, waits for it."""
+    cluster = kind(3, cores.reliable())
+    is_held = True
+    cluster.lose = lambda source, target, message: (
+        is_held and target == 2 and message.kind is Kind.RELIABLE_DATA and message.seq == 1
+    )
+    cluster.submit(0)
+    cluster.submit_later(0, 400 * MILLISECOND)
+    cluster.run(for_ns=500 * MILLISECOND)
+    is_held = False
+    if isinstance(cluster, Backwards):
+        cluster.release()
+        data = cluster.kinds(Kind.RELIABLE_DATA)[0]
+        datagram = encode_datagram(group=GROUP, sender=0, sender_incarnation=1, transmission=1, message=data)
+        cluster._arrive(cluster.hosts[2], datagram)
+    cluster.run(for_ns=60 * SECOND)
+    return verdicts(cluster.history(), cluster.members, FIFO_PROMISES)
+
+
+def clocks_in_records(kind: type[Recorded]) -> Outcome:
+    cluster = kind(2, cores.reliable())
+    cluster.submit(0, 2)
+    cluster.run(for_ns=10 * SECOND)
+    return verdicts(cluster.history(), cluster.members, FIFO_PROMISES)
+
+
+def fault_after(at_ns: int) -> Outcome:
+    """A cut that lasts to the end, laid while messages are under way, or when all is over.
+
+    In the second case the run passes, and shows nothing of cuts; in the first one it must not.
+    """
+    cluster = Recorded(2, cores.reliable())
+    cluster.submit(0, 3)
+    cluster.at(at_ns, lambda: cluster.cut((0,), (1,)))
+    cluster.run(for_ns=1 * SECOND)
+    return verdicts(cluster.history(), cluster.members, FIFO_PROMISES)
+
+
+# Histories by hand.
+
+A, B = Incarnation(0, 1), Incarnation(1, 1)
+
+
+def written(*events: tuple[Incarnation, Event, MessageId], reports: tuple[int, ...] = ()) -> PlainHistory:
+    author = Author()
+    for life in (A, B):
+        author.note(life, Event.START)
+    for life, event, message in events:
+        author.note(life, event, message, Level.AGREED if event is Event.DELIVER else 0)
+    for value in reports:
+        author.note(A, Event.REPORT, detail=Notice.CLOCK)
+        author.history[A][-1] = author.history[A][-1]._replace(value=value)
+    for life in (A, B):
+        author.note(life, Event.STOP, detail=1)
+    return author.history
+
+
+def a(number: int) -> MessageId:
+    return MessageId(0, 1, number)
+
+
+def b(number: int) -> MessageId:
+    return MessageId(1, 1, number)
+
+
+S, D = Event.SUBMIT, Event.DELIVER
+SENT = ((A, S, a(1)), (B, S, b(1)), (A, S, a(2)), (B, S, b(2)))
+IN_ORDER = tuple((life, D, message) for life in (A, B) for message in (a(1), b(1), a(2), b(2)))
+EQUAL_NOT_MONOTONE = tuple((life, D, message) for life in (A, B) for message in (b(1), b(2), a(1), a(2)))
+CONTENT_ONLY = tuple((life, D, message) for life in (A, B) for message in (a(2), b(1), a(1), b(2)))
+
+
+def log_with_a_hole() -> PlainHistory:
+    history = written(*SENT, *IN_ORDER)
+    return history | {B: [record for record in history[B] if record.record != 4]}
+
+
+def of_seeds(model: Callable[[int], PlainHistory], promises: tuple[str, ...]) -> Outcome:
+    """The worst of twenty: a bug need not show each time."""
+    outcomes = [of_history(model(seed), promises) for seed in range(20)]
+    badness = {Verdict.PASS: 0, Verdict.UNKNOWN: 1, Verdict.FAIL: 2}
+    return {name: max((outcome[name] for outcome in outcomes), key=badness.__getitem__) for name in promises}
+
+
+def model_pair(
+    right: Callable[[int], PlainHistory], wrong: Callable[[int], PlainHistory], promises: tuple[str, ...]
+) -> tuple[Callable[[], Outcome], Callable[[], Outcome]]:
+    return partial(of_seeds, right, promises), partial(of_seeds, wrong, promises)
+
+
+def history_pair(
+    right: PlainHistory, wrong: PlainHistory, promises: tuple[str, ...]
+) -> tuple[Callable[[], Outcome], Callable[[], Outcome]]:
+    return partial(of_history, right, promises), partial(of_history, wrong, promises)
+
+
+def _row(
+    bug: str,
+    story: str,
+    seeded: str,
+    pair: tuple[Callable[[], Outcome], Callable[[], Outcome]],
+    *breaks: str,
+    unknown: tuple[str, ...] = (),
+) -> Mutant:
+    return Mutant(
+        bug=bug,
+        story=story,
+        seeded=seeded,
+        right=pair[0],
+        wrong=pair[1],
+        breaks=frozenset(breaks),
+        unknown=frozenset(unknown),
+    )
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    _row(
+        "1",
+        "what was overtaken is below the highest number seen, and is thrown away as a duplicate",
+        "reliable",
+        cluster_pair(reordering, cores.reliable(), cores.reliable(cores.HighestOnly), FIFO_PROMISES),
+        *("agreement", "fifo"),
+    ),
+    _row(
+        "2",
+        "the test for duplicates says no, and nobody listens",
+        "reliable",
+        cluster_pair(duplicating, cores.reliable(), cores.reliable(cores.TakesTwice), FIFO_PROMISES),
+        "integrity",
+    ),
+    _row(
+        "3",
+        "at a change of the view new messages go out before the old ones are sent again",
+        "sequencer",
+        cluster_pair(
+            view_change_with_requests_open,
+            cores.sequencer(),
+            cores.sequencer(cores.NewBeforeOld),
+            TOTAL_ORDER_PROMISES,
+        ),
+        *("fifo", "causal"),
+    ),
+    _row(
+        "4",
+        "two sequencers at once",
+        "sequencer",
+        cluster_pair(two_at_once, cores.sequencer(), cores.sequencer(cores.TwoServers), TOTAL_ORDER_PROMISES),
+        "total_order",
+    ),
+    _row(
+        "6",
+        "the next sequencer does not take the numbers over, and begins at 1",
+        "sequencer with a successor",
+        cluster_pair(
+            server_crash_at_rest,
+            cores.sequencer(cores.Successor),
+            cores.sequencer(cores.NoHandOver),
+            FIFO_PROMISES,
+        ),
+        "validity",
+    ),
+    _row(
+        "7",
+        "numbers that are equal everywhere and not monotone are no violation of total order",
+        "history",
+        history_pair(written(*SENT, *IN_ORDER), written(*SENT, *EQUAL_NOT_MONOTONE), MERGED),
+    ),
+    _row(
+        "8",
+        "a bounded memory of what was had, and copies without bound",
+        "flooding",
+        cluster_pair(flood, lambda us, seed: cores.Flood(us), lambda us, seed: cores.ForgetfulFlood(us), FIFO_PROMISES),
+        "integrity",
+    ),
+    _row(
+        "9",
+        "a larger number is delivered while a smaller one is pending",
+        "sequencer",
+        cluster_pair(crossing, cores.sequencer(), cores.sequencer(cores.Overtakes), TOTAL_ORDER_PROMISES),
+        "total_order",
+    ),
+    _row(
+        "10",
+        "a message of somebody who is not in the view any more is accepted, where it arrives",
+        "reliable",
+        cluster_pair(late_voice, cores.reliable(), cores.reliable(cores.TakesTheStale), FIFO_PROMISES),
+        "agreement",
+    ),
+    _row(
+        "10",
+        "a message of somebody who never was a member is accepted",
+        "reliable",
+        cluster_pair(stranger, cores.reliable(), cores.reliable(cores.TakesStrangers), FIFO_PROMISES),
+        "integrity",
+    ),
+    _row(
+        "11",
+        "what a leaver sent to some is dropped by the others: half a multicast at a crash",
+        "reliable",
+        cluster_pair(half_multicast, cores.reliable(), cores.reliable(cores.NoFlush), FIFO_PROMISES),
+        "agreement",
+    ),
+    _row(
+        "12",
+        "the clock does not jump to a final number that was delivered",
+        "model of Skeen's order",
+        model_pair(models.skeen, partial(models.skeen, clock_jumps=False), MERGED[:3] + MERGED[4:]),
+        "total_order",
+    ),
+    _row(
+        "12",
+        "the clock does not jump to a timestamp that comes",
+        "lamport",
+        cluster_pair(lagging_clock, cores.lamport(), cores.lamport(cores.NeverJumps), LAMPORT_PROMISES),
+        *("causal", "total_order", "clock_condition"),
+    ),
+    _row(
+        "35",
+        "a null takes the slot that the application has reserved, and unsent data goes out",
+        "model of a deterministic merge",
+        model_pair(models.nulls, partial(models.nulls, keeps_the_slot=False), ("validity", "agreement", "integrity")),
+        "integrity",
+    ),
+    _row(
+        "37",
+        "delivery waits for longer than it must: slower, and not wrong",
+        "model of trains",
+        model_pair(models.trains, partial(models.trains, lap=3), MERGED[:3] + MERGED[4:]),
+    ),
+    _row(
+        "38",
+        "what was received by all is never cleaned out of the map",
+        "reliable",
+        cluster_pair(talk, cores.reliable(), cores.reliable(cores.Hoarder), FIFO_PROMISES),
+        BUFFERS,
+    ),
+    _row(
+        "39",
+        "a count of acknowledgements that decreases after a failure is no violation",
+        "history",
+        history_pair(
+            written(*SENT, *IN_ORDER, reports=(1, 2, 3)), written(*SENT, *IN_ORDER, reports=(1, 3, 2)), MERGED
+        ),
+    ),
+    _row(
+        "40",
+        "the delivery test looks at the streams that are visible, not at all there are",
+        "model of a deterministic merge",
+        model_pair(models.merge, partial(models.merge, waits_for_all=False), MERGED),
+        "total_order",
+    ),
+    _row(
+        "41",
+        "delivery on lap 1, where each sees another part of the load",
+        "model of trains",
+        model_pair(models.trains, partial(models.trains, lap=1), MERGED[:3] + MERGED[4:]),
+        "total_order",
+    ),
+    _row(
+        "42",
+        "causal order that was proved for a network without duplication, on one with it",
+        "cbcast over nothing",
+        cluster_pair(duplicating, cores.bare_cbcast(), cores.bare_cbcast(cores.DeliversCopies), CAUSAL_PROMISES),
+        "integrity",
+    ),
+    _row(
+        "43",
+        "causal order that is not live: waiting messages are never looked at again, and the run does not end",
+        "cbcast",
+        cluster_pair(question_and_answer, cores.cbcast(), cores.cbcast(cores.NotLive), CAUSAL_PROMISES),
+        BUFFERS,
+        unknown=LIVE,
+    ),
+    _row(
+        "44",
+        "the clock is counted after the stamp, and a receipt counts nothing: an answer has its question's timestamp",
+        "lamport",
+        cluster_pair(lagging_clock, cores.lamport(), cores.lamport(cores.PostIncrement), LAMPORT_PROMISES),
+        "clock_condition",
+    ),
+    _row(
+        "45",
+        "a log is judged though records are lost",
+        "history",
+        history_pair(written(*SENT, *IN_ORDER), log_with_a_hole(), MERGED),
+        unknown=MERGED,
+    ),
+    _row(
+        "46",
+        "the release of waiting messages was dropped, and nobody knows that they wait",
+        "cbcast",
+        cluster_pair(question_and_answer, cores.cbcast(), cores.cbcast(cores.NoRelease), CAUSAL_PROMISES),
+        *("agreement", BUFFERS),
+    ),
+    _row(
+        "50",
+        "a fault after the end shows nothing; one that outlasts the run leaves liveness open, and never passes",
+        "harness",
+        (partial(fault_after, 900 * MILLISECOND), partial(fault_after, 0)),
+        unknown=LIVE,
+    ),
+    _row(
+        "51",
+        "times of two clocks that are not synchronised are compared",
+        "harness",
+        (partial(clocks_in_records, Recorded), partial(clocks_in_records, Skewed)),
+        "integrity",
+    ),
+    _row(
+        "53",
+        "the simulated clock moves backwards when a held message is released",
+        "harness",
+        (partial(held_back, Recorded), partial(held_back, Backwards)),
+        "integrity",
+    ),
+    _row(
+        "54",
+        "all that was sent has come, and nobody looks at the order",
+        "history",
+        history_pair(written(*SENT, *IN_ORDER), written(*SENT, *CONTENT_ONLY), (*MERGED, "causal")),
+        *("fifo", "causal"),
+    ),
+    _row(
+        "",
+        "what does not come is passed over: a gap",
+        "reliable",
+        cluster_pair(reordering, cores.reliable(), cores.reliable(cores.GivesUp), FIFO_PROMISES),
+        *("agreement", "fifo"),
+    ),
+    _row(
+        "",
+        "the header says that there are no causes, and agrees with every delivery",
+        "cbcast",
+        cluster_pair(question_and_answer, cores.cbcast(), cores.cbcast(cores.NoVector), CAUSAL_PROMISES),
+        "causal",
+    ),
+    _row(
+        "",
+        "the delay rule looks at the sender's own entry alone",
+        "cbcast",
+        cluster_pair(question_and_answer, cores.cbcast(), cores.cbcast(cores.OnlyItsSender), CAUSAL_PROMISES),
+        "causal",
+    ),
+    _row(
+        "",
+        "receipts count as causes: false causality is slower, and not wrong",
+        "cbcast",
+        cluster_pair(question_and_answer, cores.cbcast(), cores.cbcast(cores.CountsReceipts), CAUSAL_PROMISES),
+    ),
+    _row(
+        "",
+        "the resource is entered before everybody has been heard",
+        "mutex",
+        cluster_pair(contention, cores.mutex(), cores.mutex(cores.NoQuorum), MUTEX_PROMISES),
+        "mutual_exclusion",
+    ),
+    _row(
+        "",
+        "a request that is made while another waits is forgotten",
+        "mutex",
+        cluster_pair(contention, cores.mutex(), cores.mutex(cores.LosesRequests), MUTEX_PROMISES),
+        "service",
+    ),
+    _row(
+        "",
+        "the later of two requests is granted first",
+        "mutex",
+        cluster_pair(contention, cores.mutex(), cores.mutex(cores.NewestFirst), MUTEX_PROMISES),
+        "grant_order",
+    ),
+    _row(
+        "",
+        "a clock is set backwards",
+        "history",
+        history_pair(
+            written(*SENT, *IN_ORDER, reports=(1, 2, 3)),
+            written(*SENT, *IN_ORDER, reports=(1, 3, 2)),
+            ("clock_monotone",),
+        ),
+        "clock_monotone",
+    ),
+)

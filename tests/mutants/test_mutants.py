@@ -1,0 +1,70 @@
+"""The oracle under test: each bug of the table is caught by what it breaks, and without it the same run passes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.verdict import Verdict
+from node.wire import Kind
+from tests.mutants.cores import AskingOrder, reliable
+from tests.mutants.recorded import Recorded
+from tests.mutants.table import MUTANTS, Mutant
+from tests.node.cluster import Build
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_each_bug_is_caught_by_what_it_breaks(mutant: Mutant) -> None:
+    right, wrong = mutant.right(), mutant.wrong()
+
+    assert set(right.values()) == {Verdict.PASS}, "without the bug everything passes"
+    assert {name for name, verdict in wrong.items() if verdict is Verdict.FAIL} == mutant.breaks
+    assert {name for name, verdict in wrong.items() if verdict is Verdict.UNKNOWN} == mutant.unknown
+
+
+def test_the_table_is_as_long_as_it_should_be() -> None:
+    numbered = {mutant.bug for mutant in MUTANTS if mutant.bug}
+    assert len(MUTANTS) >= 35
+    assert len(numbered) >= 25
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+# 52: the order of a set of strings depends on PYTHONHASHSEED.
+
+
+def asked_for(build: Build) -> str:
+    """A scenario in which one question is answered with several messages."""
+    cluster = Recorded(2, build)
+    cluster.lose = lambda source, target, message: message.kind is Kind.RELIABLE_DATA and not message.flags
+    cluster.submit(0, 12)
+    cluster.run()
+    return cluster.transcript()
+
+
+def digests(name: str) -> set[str]:
+    """Of one seed, under several hash seeds."""
+    found = set()
+    for hash_seed in ("1", "2", "3"):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.mutants.test_mutants", name],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(done.stdout.strip())
+    return found
+
+
+def test_52_a_set_that_is_walked_through_shows_under_another_hash_seed() -> None:
+    assert len(digests("right")) == 1
+    assert len(digests("wrong")) > 1
+
+
+if __name__ == "__main__":
+    sys.stdout.write(asked_for(reliable() if sys.argv[1] == "right" else reliable(AskingOrder)) + "\n")
