@@ -1,0 +1,170 @@
+"""What the simulator does on one core: message events a second, a thousand members, memory over a million messages.
+
+    python -m benchmarks.bench_simulator           speed and a thousand members, half a minute
+    python -m benchmarks.bench_simulator memory    and a million messages, some minutes
+
+A message event is a message handed to the network, a datagram that arrives, or a delivery. Speeds are per second of
+processor time of this process: they depend less than the clock on the wall on what else the machine does, but still
+do; the best of several runs is shown.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node.core import Core, Membership
+from node.protocols import PROTOCOLS
+from node.trace import Event
+from testbed.simulated.simulation import START_NS, Simulation, simulate
+from testbed.spec_raw import Dissemination, KernelWish, WorkloadKind, World
+from testbed.spec_values import Experiment, ProtocolChoice, Workload
+from topologies.model import Impairment, Node, NodeName, Partition, PartitionName, Topology
+from topologies.yaml_source import Document
+
+NS_PER_S = 10**9
+WIRE = Impairment(delay_ns=1_000_000)
+SIZE_BYTES = 500
+RATE_PER_S = 500.0
+GOAL_PER_S = 150_000
+REPEATS = 3
+MILLION = 1_000_000
+_NO_FILE = Document(source="benchmark", text="", value={}, lines={(): 1})
+
+
+def main() -> None:
+    print(f"{'what':64} value")
+    for protocol in ("reliable", "sequencer"):
+        bench_speed(protocol)
+    bench_thousand()
+    if "memory" in sys.argv[1:]:
+        bench_memory()
+
+
+def line(what: str, value: str, note: str = "") -> None:
+    print(f"{what:64} {value}  {note}".rstrip(), flush=True)
+
+
+def bench_speed(protocol: str, *, members: int = 8, duration_s: int = 4) -> None:
+    experiment = made(members, protocol=protocol, duration_s=duration_s)
+    runs = [measured(experiment) for _ in range(REPEATS)]
+    best = max(runs, key=lambda run: run.message_events / run.cpu_s)
+    name = f"{protocol}, n={members}, {SIZE_BYTES} bytes, 1 ms wires"
+    goal = f"goal {GOAL_PER_S:,}" if protocol == "reliable" else ""
+    line(f"{name}: message events/s", f"{best.message_events / best.cpu_s:,.0f}", goal)
+    line(f"{name}: arrivals/s", f"{best.arrivals / best.cpu_s:,.0f}")
+    line(f"{name}: deliveries/s", f"{best.deliveries / best.cpu_s:,.0f}")
+    line(f"{name}: events of the engine/s", f"{best.result.events / best.cpu_s:,.0f}")
+    core_s = sum(life.core_ns for life in best.result.lives) / NS_PER_S
+    line(f"{name}: core, us per arrival", f"{core_s / best.arrivals * 1e6:.2f}")
+    line(f"{name}: host and network, us per arrival", f"{(best.cpu_s - core_s) / best.arrivals * 1e6:.2f}")
+
+
+def bench_thousand() -> None:
+    before_mib = peak_mib()
+    run = measured(made(1000, protocol="reliable", duration_s=1, rate_per_s=2.0, senders=5))
+    delivered = {life.delivered for life in run.result.lives}
+    quiet_ns = run.result.phases.drained_ns
+    assert quiet_ns is not None, "a thousand members did not become quiet"
+    assert delivered == {sum(life.submitted for life in run.result.lives)}, "not everybody delivered everything"
+    line("reliable, n=1000, 10 multicasts: seconds", f"{run.cpu_s:.1f}", f"{run.arrivals:,} arrivals")
+    line("reliable, n=1000: virtual seconds until quiet", f"{(quiet_ns - START_NS) / NS_PER_S:.2f}")
+    line("reliable, n=1000: MiB", f"{peak_mib() - before_mib:,.0f}", "more than before")
+
+
+def bench_memory(*, members: int = 4) -> None:
+    """A million multicasts; records are not kept, so that only the members' own memory is looked at."""
+    cores: list[Core] = []
+    samples: list[tuple[int, float, int]] = []
+    duration_s = round(MILLION / (members * RATE_PER_S))
+
+    def build(membership: Membership, seed: int) -> Core:
+        cores.append(PROTOCOLS["reliable"].build(membership=membership, parameters={}, seed=seed))
+        return cores[-1]
+
+    def look(now_ns: int) -> None:
+        samples.append((now_ns, resident_mib(), max(core.held for core in cores)))
+
+    experiment = made(members, protocol="reliable", duration_s=duration_s)
+    run = measured(experiment, keeps_records=False, build=build, on_progress=look)
+    sent = sum(life.submitted for life in run.result.lives)
+    line(f"reliable, n={members}, {sent:,} multicasts: seconds", f"{run.cpu_s:.0f}")
+    for percent in (10, 25, 50, 75, 100):
+        _, mib, held = samples[percent - 1]
+        line(
+            f"  after {percent} %: MiB of the whole process", f"{mib:.1f}", f"at most {held} messages held by a member"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    result: Simulation
+    cpu_s: float
+    message_events: int
+    arrivals: int
+    deliveries: int
+
+
+def measured(experiment: Experiment, **options: Any) -> Run:
+    gc.collect()
+    began_s = time.process_time()
+    result = simulate(experiment, group=1, **options)
+    cpu_s = time.process_time() - began_s
+    arrivals = sum(life.received for life in result.lives)
+    deliveries = sum(life.delivered for life in result.lives)
+    handed = sum(1 for life in result.lives for row in life.records if row[0] == Event.SEND)
+    return Run(
+        result=result, cpu_s=cpu_s, message_events=handed + arrivals + deliveries, arrivals=arrivals,
+        deliveries=deliveries,
+    )  # fmt: skip
+
+
+def made(
+    members: int, *, protocol: str, duration_s: int, rate_per_s: float = RATE_PER_S, senders: int | None = None
+) -> Experiment:
+    """One segment; the first `senders` (or all) send periodically."""
+    name = PartitionName("p1")
+    nodes = tuple(
+        Node(name=NodeName(f"p1/n{i + 1}"), index=i, partition=name, partition_index=1, number=i + 1, to_node=WIRE)
+        for i in range(members)
+    )
+    workload = Workload(kind=WorkloadKind.PERIODIC, rate_per_s=rate_per_s, size_bytes=SIZE_BYTES)
+    return Experiment(
+        name="benchmark",
+        question="",
+        topology=Topology(name="benchmark", partitions=(Partition(name=name, index=1, nodes=nodes),)),
+        protocol=ProtocolChoice(name=protocol, parameters={}),
+        dissemination=Dissemination.MULTICAST,
+        workloads={node.name: workload for node in nodes[:senders]},
+        clocks={},
+        duration_ns=duration_s * NS_PER_S,
+        drain_ns=60 * NS_PER_S,
+        seed=1,
+        world=World.SIM,
+        kernel=KernelWish.AUTO,
+        faults=(),
+        expect=(),
+        sweep=(),
+        claims=(),
+        text="",
+        topology_text="",
+        document=_NO_FILE,
+    )
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+if __name__ == "__main__":
+    main()
