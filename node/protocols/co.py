@@ -13,11 +13,11 @@ are in `co_words.py`. This file has the handlers and the timers: when to send, a
 Acknowledgement without data. The paper acknowledges with data only. Here an entity that has something to tell (its REQ
 or minAL moved, or its buffers opened) and no data to tell it with multicasts a CO_STATE: ACK, minAL and BUF. It has no
 place in the order and needs no acknowledgement; whoever gets it knows what its sender has accepted *and* what it has
-pre-acknowledged, so two rounds after the last data everybody knows everything and falls silent. It is sent "when at least one message from every entity has
-come, or a certain time after the last transmission", so that n entities do not answer each message with n (section 4).
-What is told once and lost is asked for: who lacks a word of somebody silent asks for it in its own CO_STATE, more and
-more rarely; who is asked answers, busy or not. An entity rests when everybody is known to have everything: no timer is
-armed, no message goes out.
+pre-acknowledged, so two rounds after the last data everybody knows everything and falls silent. It is sent "when at
+least one message from every entity has come, or a certain time after the last transmission", so that n entities do not
+answer each message with n (section 4). What is told once and lost is asked for: who lacks a word of somebody silent
+asks for it in its own CO_STATE, more and more rarely; who is asked answers, busy or not. An entity rests when everybody
+is known to have everything: no timer is armed, no message goes out.
 
 Losses. Both failure conditions lead to a RET to the source after a short wait (in a network that reorders, a gap may
 fill by itself), with the ranges that are missing; the source sends just those again, with their original ACK, to who
@@ -44,9 +44,9 @@ nothing is free, a message that would have to be held is refused (overrun; it is
 accepted is always taken: nothing would be freed without it. Nobody waits for ever: logs empty by CO_STATE alone, and an
 entity whose buffers opened says so.
 
-Invariants. REQ, AL and PAL only rise; the own column of AL is at most REQ; minAL is at most REQ, and at most the number of
-the head of each RRL; PRL is causality-preserving (strict); at most W messages of a source lie between its minAL at the
-source and anybody's REQ; SL is the own RRL.
+Invariants. REQ, AL and PAL only rise; the own column of AL is at most REQ; minAL is at most REQ, and at most the number
+of the head of each RRL; PRL is causality-preserving (strict); at most W messages of a source lie between its minAL at
+the source and anybody's REQ; SL is the own RRL.
 
 Not here: groups that change. A crash stops the order, safely: nobody delivers anything out of order, senders run
 against their window, and the rest asks the dead one for ever, at most once in `retry_most_ns`. A member that is started
@@ -612,8 +612,8 @@ class CoCore(Core):
     def _awaited(self) -> list[int]:
         """Whose word we lack: that it has everything, or that its buffers are open."""
         state = self._state
-        complete = (j for j in range(state.count) if j != self._me)
-        return [j for j in complete if not state.is_known_complete(j) or not state.is_open(state.buf[j])]
+        others = (j for j in range(state.count) if j != self._me)
+        return [j for j in others if state.is_wanting(j) or not state.is_open(state.buf[j])]
 
     def _resend(self, silent: list[int], now_ns: int, out: list[Effect]) -> None:
         """The time-out of what was not acknowledged. Once more to all when several lack it."""

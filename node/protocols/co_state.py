@@ -19,10 +19,11 @@ Paper 000, sections 3.1 to 3.5. Entities are ranks 0 to n-1 here; `k` is whose m
 A matrix lies by the member that knows, so that a message's ACK becomes one row; the least of every column is kept up to
 date. E_k's messages raise minAL[k] at most once each, and each rise looks at one column: O(n) a message.
 
-PAL and `stated` are two matrices because they are two arguments. E_j's message p, once it is pre-acknowledged, says that
-everybody knows that E_j has accepted what p.ACK covers; only when such messages of *all* entities cover a message does
-everybody know that everybody has accepted it. A statement says that E_j itself has pre-acknowledged. Half of the one and
-half of the other prove nothing, so a message is acknowledged when it is below minPAL or below the least stated number.
+PAL and `stated` are two matrices because they are two arguments. E_j's message p, once it is pre-acknowledged, says
+that everybody knows that E_j has accepted what p.ACK covers; only when such messages of *all* entities cover a message
+does everybody know that everybody has accepted it. A statement says that E_j itself has pre-acknowledged. Half of the
+one and half of the other prove nothing, so a message is acknowledged when it is below minPAL or below the least stated
+number.
 
 Stages of a message: accepted (we have it), pre-acknowledged (we know that all have accepted it), acknowledged (we know
 that all have pre-acknowledged it). In between, the order: `precedes` is theorem 1, `_insert` is the CPI operation.
@@ -35,7 +36,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Iterable
-from operator import le
+from operator import le, lt
 from typing import NamedTuple
 
 from node.protocols.co_words import Vector
@@ -321,10 +322,12 @@ class CoState:
             return False
         return self.service is Service.LO or self.stated.rows[self.me] == tuple(self.al.least)
 
-    def is_known_complete(self, j: int) -> bool:
-        """Whether E_j, as far as we know, has accepted and pre-acknowledged all that we have accepted."""
-        complete = tuple(self.req)
-        return self.al.rows[j] == complete and (self.service is Service.LO or self.stated.rows[j] == complete)
+    def is_wanting(self, j: int) -> bool:
+        """Whether E_j has not said yet that it has accepted and pre-acknowledged all that we have. What it cannot know
+        because of somebody else, we do not want of it."""
+        if self.al.rows[j] != tuple(self.req):
+            return True
+        return self.service is Service.CO and any(map(lt, self.stated.rows[j], self.al.least))
 
     @property
     def is_complete(self) -> bool:
