@@ -141,12 +141,18 @@ def _broken(summary: Mapping[str, Any]) -> list[str]:
 
 def _deliveries(messages: Mapping[str, Any]) -> KeyNumber:
     made, expected = words.number(messages.get("deliveries")), words.number(messages.get("deliveries_expected"))
-    return _noted(
-        label="Deliveries",
-        value=words.count(made),
-        note=f"of {words.count(expected)} expected; {words.count(messages.get('submitted'))} messages",
-        alarming=made is not None and expected is not None and made < expected,
-    )
+    full = words.number(messages.get("deliveries_full"))
+    counted = made if full is None else full
+    submitted = f"{words.count(messages.get('submitted'))} messages"
+    if expected is None:
+        note = submitted
+    elif counted == made:
+        note = f"of {words.count(expected)} expected; {submitted}"
+    else:
+        # Who crashed or was started again owes nothing, and what it delivers is not what others lack.
+        note = f"{words.count(counted)} of {words.count(expected)} at members that ran throughout; {submitted}"
+    alarming = counted is not None and expected is not None and counted < expected
+    return _noted(label="Deliveries", value=words.count(made), note=note, alarming=alarming)
 
 
 def _loss(summary: Mapping[str, Any]) -> KeyNumber:

@@ -23,7 +23,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis import draw, headline, plot, plot_spread, report_rows, spacetime_report, words
+from analysis import draw, headline, plot, plot_spread, report_rows, report_told, spacetime_report, words
 from analysis.report_files import RunFiles, read_run
 from analysis.report_time import (
     CLASSES,
@@ -119,6 +119,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "key_numbers": headline.key_numbers(run.summary),
         "properties": report_rows.properties(run.summary),
         "expectations": report_rows.expectations(run.summary),
+        "told": report_told.told(run.summary),
         "column_heads": report_rows.COLUMNS,
         "accuracy": report_rows.accuracy(run.summary, phases),
         "spacetime": spacetime_report.views_of(run.path, run.summary, _name(run.manifest)),

@@ -98,6 +98,16 @@ class PropertyRow:
     witness: witness.WitnessView | None
     picture: Markup
 
+    @property
+    def is_aside(self) -> bool:
+        """Nobody promised it and it does not hold, or cannot be told: that is no failure and must not look like one."""
+        return not self.promised and self.verdict is not Verdict.PASS
+
+    @property
+    def standing(self) -> str:
+        """In words, for what is aside."""
+        return "does not hold" if self.verdict is Verdict.FAIL else "cannot be told"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectationRow:
@@ -338,13 +348,16 @@ def _explained(unexplained: object) -> Verdict:
 
 def _property(name: str, given: Mapping[str, Any], index: int) -> PropertyRow:
     shown = witness.view(given.get("witness"))
+    promised = bool(given.get("promised"))
+    aside = "" if promised or given.get("verdict") != Verdict.FAIL.value else "not promised"
+    seen = "a witness stands below" if shown else ""
     return PropertyRow(
         name=name.replace("_", " "),
-        promised=bool(given.get("promised")),
+        promised=promised,
         checked=words.count(given.get("checked")),
         violations=words.count(given.get("violations")),
         verdict=verdict_of(given.get("verdict")),
-        reason=words.clean(given.get("reason")) or ("a witness stands below" if shown else ""),
+        reason=words.clean(given.get("reason")) or _joined(aside, seen, "; "),
         witness=shown,
         picture=witness.drawing(shown, f"witness-{index}") if shown and shown.lanes else Markup(""),
     )

@@ -73,7 +73,7 @@ def properties_table(summary: Mapping[str, Any]) -> Table:
     for row in report_rows.properties(summary):
         table.add_row(
             Text(row.name, "bold" if row.promised else "dim"),
-            mark(row.verdict),
+            Text(row.standing, "dim") if row.is_aside else mark(row.verdict),
             Text("yes" if row.promised else "no"),
             Text(row.checked),
             Text(row.violations),
@@ -86,7 +86,7 @@ def witness_lines(summary: Mapping[str, Any]) -> list[Text]:
     """`total order: two members deliver …`, one text per witness."""
     rows = [(row, row.witness) for row in report_rows.properties(summary)]
     return [
-        Text.assemble((f"{row.name}: ", f"bold {STYLES[row.verdict]}"), witness.sentence)
+        Text.assemble((f"{row.name}: ", "dim" if row.is_aside else f"bold {STYLES[row.verdict]}"), witness.sentence)
         for row, witness in rows
         if witness is not None and witness.sentence
     ]

@@ -58,6 +58,8 @@ def view(witness: object) -> WitnessView | None:
     letters: dict[str, str] = {}
     lanes: dict[str, list[Mark]] = {}
     for place in words.objects(given.get("places")):
+        if place.get("message", "") is None:
+            continue  # what a clock showed: the sentence says it
         message, member = _message(place), _member(place)
         if message not in letters and len(letters) == MAX_MESSAGES:
             continue

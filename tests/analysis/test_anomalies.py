@@ -1,0 +1,58 @@
+"""Pairs served against real time, against looking at every pair."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import anomalies
+from analysis.anomalies import Served
+
+ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 1000)), max_size=70)
+
+
+def served(rows: list[tuple[int, int, int]]) -> Served:
+    """Each row: origin, time of submission, and something that gives the order of service."""
+    place = sorted(range(len(rows)), key=lambda index: rows[index][2])
+    ranks = {index: rank for rank, index in enumerate(place)}
+    made = [(origin, at, ranks[index]) for index, (origin, at, _) in enumerate(rows)]
+    made.sort(key=lambda row: (row[1], row[2]))
+    return Served(*np.array(made, np.int64).reshape(-1, 3).T)
+
+
+@given(rows=ROWS, gap=st.integers(0, 12))
+def test_the_count_is_that_of_all_pairs(rows: list[tuple[int, int, int]], gap: int) -> None:
+    made = served(rows)
+    triples = list(zip(*(column.tolist() for column in made), strict=True))
+    apart = [(a, b) for a, b in combinations(triples, 2) if a[0] != b[0] and abs(a[1] - b[1]) > gap]
+    opposite = [(a, b) for a, b in apart if (a[1] < b[1]) is not (a[2] < b[2])]
+
+    assert anomalies.count(made, gap) == (len(apart), len(opposite))
+
+
+def test_the_table_has_one_row_per_gap() -> None:
+    """B asks 2 ms after A and is served before it."""
+    found = anomalies.table(served([(0, 0, 2), (1, 2_000_000, 1)]), order="grants")
+
+    assert found is not None
+    assert found["order"] == "grants"
+    assert [row["opposite"] for row in found["by_gap"]] == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert found["by_gap"][0]["share"] == 1.0
+    assert found["by_gap"][-1] == {"gap_ms": 100.0, "pairs": 0, "opposite": 0, "share": None}
+
+
+def test_a_long_run_is_sampled() -> None:
+    count = 3 * anomalies.MAX_MESSAGES
+    order = np.arange(count, dtype=np.int64)
+    found = anomalies.table(Served(order // 3 % 3, order * 1000, order), order="deliveries")
+
+    assert found is not None
+    assert (found["every"], found["messages"]) == (3, anomalies.MAX_MESSAGES)
+    assert found["by_gap"][0]["opposite"] == 0
+
+
+def test_nothing_served_has_no_table() -> None:
+    assert anomalies.table(served([]), order="grants") is None
