@@ -165,6 +165,11 @@
       return best;
     };
 
+    const under = (event) => {
+      const mark = event.target.closest(".m[data-n]");
+      return mark ? Number(mark.dataset.n) : nearest(at(event));
+    };
+
     const pointers = new Map();
     let moved = 0;
     drawing.addEventListener("pointerdown", (event) => {
@@ -186,7 +191,7 @@
       pointers.set(event.pointerId, event);
     });
     const lift = (event) => {
-      if (pointers.delete(event.pointerId) && event.type === "pointerup" && moved <= 4) { choose(nearest(at(event))); box.focus({ preventScroll: true }); }
+      if (pointers.delete(event.pointerId) && event.type === "pointerup" && moved <= 4) { choose(under(event)); box.focus({ preventScroll: true }); }
     };
     drawing.addEventListener("pointerup", lift);
     drawing.addEventListener("pointercancel", lift);
