@@ -9,6 +9,12 @@ from __future__ import annotations
 MOST_DOUBLINGS = 2
 """Of a time-out: most losses here are chance, not congestion, and somebody waits for every message that comes late."""
 
+GRANULARITY_NS = 1_000_000
+"""RFC 6298 (2.3): a time-out lies at least this much above the smoothed round trip. On a network whose round trip never
+varies, the variation vanishes and the time-out would be the round trip itself: every message would be sent twice, and
+what was sent twice gives no sample by which to learn better.
+"""
+
 
 class RoundTrip:
     """To one member. All times in ns."""
@@ -30,7 +36,7 @@ class RoundTrip:
         else:
             self._variation_ns += (abs(self._smoothed_ns - elapsed_ns) - self._variation_ns) // 4
             self._smoothed_ns += (elapsed_ns - self._smoothed_ns) // 8
-        self._timeout_ns = max(self._least_ns, self._smoothed_ns + 4 * self._variation_ns)
+        self._timeout_ns = max(self._least_ns, self._smoothed_ns + max(GRANULARITY_NS, 4 * self._variation_ns))
 
     def timeout_ns(self, tries: int = 1) -> int:
         """How long to wait after the `tries`-th time of asking."""

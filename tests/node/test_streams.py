@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from node.errors import DropReason
 from node.protocols.channel import IncomingChannel, OutgoingChannel, Sent
 from node.protocols.ending import Ending
-from node.protocols.roundtrip import RoundTrip, RoundTrips
+from node.protocols.roundtrip import GRANULARITY_NS, RoundTrip, RoundTrips
 from node.protocols.stream import Answer, IncomingStream, OutgoingStream
 from node.protocols.words import NOT_PARTY
 from node.wire import Kind, Message
@@ -304,6 +304,13 @@ def test_time_out_exceeds_nearly_every_jittered_round_trip(seed: int) -> None:
 
 
 def test_round_trips_are_kept_apart() -> None:
-    trips = RoundTrips(first_ns=100, least_ns=10, most_ns=1000)
-    trips.of(1).sample(20)
-    assert (trips.of(1).timeout_ns(), trips.of(2).timeout_ns()) == (60, 100)
+    trips = RoundTrips(first_ns=100 * MILLISECOND, least_ns=10 * MILLISECOND, most_ns=1000 * MILLISECOND)
+    trips.of(1).sample(20 * MILLISECOND)
+    assert (trips.of(1).timeout_ns(), trips.of(2).timeout_ns()) == (60 * MILLISECOND, 100 * MILLISECOND)
+
+
+def test_a_round_trip_that_never_varies_is_not_its_own_time_out() -> None:
+    trip = round_trip()
+    for _ in range(1000):
+        trip.sample(30 * MILLISECOND)
+    assert trip.timeout_ns() == 30 * MILLISECOND + GRANULARITY_NS
