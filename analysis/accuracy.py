@@ -169,7 +169,9 @@ def _no_samples() -> Samples:
 
 
 def _rows(network: Network, element: Element, own: Samples, first_ns: int, last_ns: int) -> list[LinkRow]:
-    extra = int(np.maximum(own.copies - 1, 0).sum())
+    # What a sender's port never duplicated was duplicated further on, and is no copy that this port let through.
+    may_copy = element[0] == TO_NODE or any(asked.duplicate_ratio for *_, asked in network.intervals(element))
+    extra = int(np.maximum(own.copies - 1, 0).sum()) if may_copy else 0
     found = measure(network, element, own, first_ns=first_ns, last_ns=last_ns)
     return [_row(element, realised) | {"extra_copies": extra} for realised in found]
 

@@ -46,15 +46,15 @@ def measured(found: DataFrame, network: Network) -> dict[tuple[str, str], dict[s
 
 @pytest.fixture(scope="module")
 def two(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
-    """n1 multicasts to n2 (each tenth lost, each fifth twice) and n3, and over the router; n2 sends to n1 and to p2
-    alone.
+    """n1 multicasts to n2 (each tenth lost, each fifth twice) and n3, and over the router; n2 sends to n1 (each
+    thirtieth twice) and to p2 alone.
     """
     run = MadeRun(TWO)
     for turn in range(COUNT):
         at_ns = START_NS + turn * EVERY_NS
         to_n2 = [] if turn % 10 == 0 else [at_ns + 70_000] * (2 if turn % 5 == 1 else 1)
         run.datagram(at_ns, N1, {N2: to_n2, N3: [at_ns + 50_000], FAR: [at_ns + 10_080_000]})
-        run.datagram(at_ns + 300, N2, {N1: [at_ns + 90_300]}, to=N1)
+        run.datagram(at_ns + 300, N2, {N1: [at_ns + 90_300] * (2 if turn % 30 == 1 else 1)}, to=N1)
         run.datagram(at_ns + 600, N2, {FAR: [at_ns + 10_100_600]}, to=FAR)
     # What was sent before the capture began arrives without a beginning.
     run.datagram(START_NS - 500, N1, {N3: [START_NS + 49_500]})
@@ -84,6 +84,12 @@ def test_copies_are_counted_once_as_arrived(two: Rows) -> None:
     assert two["p1/n2", "to-node"]["duplicate_ratio"] == pytest.approx(0.2)
     assert two["p1/n2", "to-node"]["extra_copies"] == COUNT // 5
     assert two["p1/n3", "to-node"]["extra_copies"] == 0
+
+
+@pytest.mark.spark
+def test_copies_of_a_unicast_are_not_the_sender_s_whose_port_makes_none(two: Rows) -> None:
+    assert two["p1/n1", "to-node"]["extra_copies"] == COUNT // 30
+    assert two["p1/n2", "from-node"]["extra_copies"] == 0
 
 
 @pytest.mark.spark
