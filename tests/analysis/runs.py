@@ -65,13 +65,16 @@ class MadeRun:
         *,
         to: int | None = None,
         kind: Kind = Kind.RELIABLE_DATA,
+        inner: Kind = Kind.APPLICATION,
         flags: int = 0,
         payload: bytes = b"x" * 100,
     ) -> None:
         """One datagram put on the wire at `sent_ns` that arrives at each member of `arrivals` at those times."""
         self.transmissions[sender] = self.transmissions.get(sender, 0) + 1
         number = self.transmissions[sender]
-        message = Message(kind=kind, origin=sender, incarnation=1, seq=number, flags=flags, payload=payload)
+        message = Message(
+            kind=kind, origin=sender, incarnation=1, seq=number, flags=flags, inner=inner, payload=payload
+        )
         body = encode_datagram(group=GROUP, sender=sender, sender_incarnation=1, transmission=number, message=message)
         receiver = None if to is None else self.nodes[to]
         data = udp_frame(self.nodes[sender], receiver, PROTOCOL_PORT, body)
