@@ -12,22 +12,18 @@ hosts record what the core receives (`traces_receipts`) are exact.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from analysis import words
-from analysis.network import Network, Span
-from analysis.properties import FIRST_INCARNATION, Incarnation
+from analysis.properties import Incarnation
 from analysis.spacetime import (
     Arrow,
     Band,
     Diagram,
     Fate,
     Header,
-    Life,
     Mark,
     Row,
     Scene,
@@ -39,13 +35,14 @@ from analysis.spacetime import (
     kind_name,
     message_name,
 )
+from analysis.spacetime_bands import fault_bands, grants, holds
+from analysis.spacetime_pairs import Locator, Pairs
 from collector.records import DropReason, Event, Level, Notice
 
 MAX_ARROWS: Final = 2000
 MAX_MARKS: Final = 4000
 MAX_BANDS: Final = 400
 
-LASTING: Final = ("impair", "cut", "crash", "pause")
 STRIKES: Final = {
     "crash": What.CRASH,
     "restart": What.RESTART,
@@ -105,24 +102,6 @@ def short_names(names: Sequence[str]) -> dict[int, str]:
     return dict(enumerate(brief if is_clear else cleaned))
 
 
-def puts_back(fault: Mapping[str, Any], scene: Scene) -> bool:
-    """Whether an impairment only ends another one: it sets its targets to what they were asked to do at the start."""
-    number = words.number(fault.get("id"))
-    if fault.get("kind") != "impair" or not any(number == words.number(one.get("until_id")) for one in scene.faults):
-        return False
-    if scene.network is None:
-        return True
-    direction = words.clean(fault.get("direction"), 24)
-    elements = [(direction, name) for name in words.texts(fault.get("targets"))]
-    states = [
-        (scene.network.start.get(element), change.state)
-        for element in elements
-        for change in scene.network.changes.get(element, ())
-        if change.issued_ns == fault.get("issued_ns")
-    ]
-    return all(start == state for start, state in states)
-
-
 class _Draft(NamedTuple):
     """An event before it has its number. The first three fields are its place: at one instant the ends of faults (-1),
     arrivals (0), the host's records in their order (1), then faults and what took no time to come (2).
@@ -166,33 +145,16 @@ class _Composer:
         self._names = short_names(scene.names)
         everybody = range(len(scene.names))
         self._members = tuple(everybody if members is None else sorted(set(members) & set(everybody)))
-        self._lives = _lives(scene)
-        self._departures, self._arrivals, self._strangers = _sorted_out(scene)
-        self._sends: dict[Incarnation, list[Step]] = defaultdict(list)
-        self._sends_of: dict[tuple[Incarnation, tuple[int, ...] | None], list[Step]] = defaultdict(list)
-        self._receipts: dict[tuple[int, Transmission], list[Step]] = defaultdict(list)
-        for step in scene.steps:
-            if step.event == Event.SEND:
-                self._sends[step.life].append(step)
-                self._sends_of[step.life, _sent(step)].append(step)
-            elif step.event == Event.RECEIVE:
-                key = (step.life.member, Transmission(step.origin, step.incarnation, step.number))
-                self._receipts[key].append(step)
-        for sends in self._sends.values():
-            sends.sort(key=lambda step: (step.value, step.record))
-        for sends in self._sends_of.values():
-            sends.sort(key=lambda step: (step.at_ns, step.record))
-        if not scene.sightings:
-            self._departures = _told_by_hosts(scene.steps)
-        self._locator = _Locator(scene.network, scene.names) if scene.network is not None else None
-        self._grants = any(_is_notice(step, Notice.LEFT) for step in scene.steps)
+        self._pairs = Pairs(scene)
+        self._locator = Locator(scene.network, scene.names) if scene.network is not None else None
+        self._grants = grants(scene)
 
     def diagram(self, window: Window) -> Diagram:
         sheet = _Sheet(window)
-        for transmission, departure in self._departures.items():
+        for transmission, departure in self._pairs.departures.items():
             if self._is_chosen(departure.header):
                 self._follow(sheet, transmission, departure)
-        for stranger in self._strangers:
+        for stranger in self._pairs.strangers:
             self._stranger(sheet, stranger)
         for step in self._scene.steps:
             if step.life.member in self._members and (draft := self._recorded(step)) is not None:
@@ -212,7 +174,7 @@ class _Composer:
             rows=tuple(self._row(member) for member in self._members),
             marks=marks,
             arrows=tuple(arrows),
-            bands=tuple(self._bands(window))[:MAX_BANDS],
+            bands=self._bands(window),
             notes=tuple(self._notes()),
             names=self._names,
         )
@@ -225,11 +187,11 @@ class _Composer:
 
     def _row(self, member: int) -> Row:
         name = words.clean(self._scene.names[member], 40) or f"member {member}"
-        return Row(member=member, name=name, short=self._names[member], lives=self._lives.get(member, ()))
+        return Row(member=member, name=name, short=self._names[member], lives=self._pairs.lives.get(member, ()))
 
     def _follow(self, sheet: _Sheet, transmission: Transmission, departure: Sighting) -> None:
         """One datagram to each member that it was for, as far as any of that lies in the window."""
-        send = self._send_record(transmission, departure)
+        send = self._pairs.send_record(transmission, departure)
         sent_ns = departure.at_ns if send is None else min(send.at_ns, departure.at_ns)
         targets = [departure.target] if departure.target is not None else range(len(self._scene.names))
         legs = [
@@ -246,20 +208,6 @@ class _Composer:
             head = None if arrival is None else sheet.add(arrival)
             sheet.arrows.append((leg, tail, head))
 
-    def _send_record(self, transmission: Transmission, departure: Sighting) -> Step | None:
-        """The record of the send that this datagram belongs to: one send may need several datagrams.
-
-        Found by the number of its first datagram; a host that does not tell that, by what was sent last before.
-        """
-        life, header = Incarnation(transmission.sender, transmission.incarnation), departure.header
-        sends = self._sends.get(life, [])
-        place = bisect_right(sends, transmission.number, key=lambda step: step.value)
-        if place and (header is None or _identity(header) == _sent(sends[place - 1])):
-            return sends[place - 1]
-        same = self._sends_of.get((life, None if header is None else _identity(header)), [])
-        place = bisect_right(same, departure.at_ns, key=lambda step: step.at_ns)
-        return same[place - 1] if place else None
-
     def _send_draft(self, transmission: Transmission, departure: Sighting, send: Step | None, sent_ns: int) -> _Draft:
         life = Incarnation(transmission.sender, transmission.incarnation)
         label = self._label(departure.header)
@@ -273,16 +221,11 @@ class _Composer:
         self, window: Window, transmission: Transmission, departure: Sighting, receiver: int, sent_ns: int
     ) -> Iterator[tuple[Arrow, _Draft | None]]:
         """The copies that arrived, or the one that did not."""
-        receipts = self._receipts.get((receiver, transmission), [])
-        arrivals = self._arrivals.get((receiver, transmission)) or [
-            departure._replace(at_ns=step.at_ns, member=receiver, is_arrival=True) for step in receipts
-        ]
-        for place, arrival in enumerate(arrivals):
-            if arrival.at_ns < window.from_ns or sent_ns > window.until_ns:
-                continue
-            receipt = receipts[place] if place < len(receipts) and not arrival.is_corrupt else None
-            arrow = self._arrow(transmission, departure, receiver, sent_ns, arrival, is_copy=place > 0)
-            yield arrow, self._arrival_draft(arrival, receipt, transmission, arrow, sent_ns)
+        arrivals = self._pairs.arrivals(receiver, transmission)
+        for place, (arrival, receipt) in enumerate(arrivals):
+            if arrival.at_ns >= window.from_ns and sent_ns <= window.until_ns:
+                arrow = self._arrow(transmission, departure, receiver, sent_ns, arrival, is_copy=place > 0)
+                yield arrow, self._arrival_draft(arrival, receipt, transmission, arrow, sent_ns)
         if not arrivals and self._scene.sightings and window.from_ns <= sent_ns <= window.until_ns:
             yield self._missed(transmission, departure, receiver, sent_ns), None
 
@@ -351,7 +294,9 @@ class _Composer:
         # What takes no time must still come after its cause.
         phase = 0 if sent_ns < arrival.at_ns else 2
         key = ("port", arrival.member, transmission, arrival.at_ns, arrow.is_copy)
-        return _Draft(arrival.at_ns, phase, 0, key, self._life_at(arrival), What.ARRIVE, label, said)
+        return _Draft(
+            arrival.at_ns, phase, 0, key, self._pairs.life_at(arrival.member, arrival.at_ns), What.ARRIVE, label, said
+        )
 
     def _stranger(self, sheet: _Sheet, arrival: Sighting) -> None:
         """What arrived and was never seen to be sent: damaged, or forged."""
@@ -361,7 +306,16 @@ class _Composer:
             return
         what = "damaged bytes" if arrival.header is None or arrival.is_corrupt else self._label(arrival.header)
         said = f"{what} of unknown origin at {self._names[arrival.member]} at {self._time(arrival.at_ns)}"
-        draft = _Draft(arrival.at_ns, 0, 0, ("stranger", arrival), self._life_at(arrival), What.ARRIVE, what, said)
+        draft = _Draft(
+            arrival.at_ns,
+            0,
+            0,
+            ("stranger", arrival),
+            self._pairs.life_at(arrival.member, arrival.at_ns),
+            What.ARRIVE,
+            what,
+            said,
+        )
         arrow = Arrow(
             sender=arrival.member,
             receiver=arrival.member,
@@ -377,15 +331,6 @@ class _Composer:
             is_corrupt=True,
         )
         sheet.arrows.append((arrow, None, sheet.add(draft)))
-
-    def _life_at(self, arrival: Sighting) -> Incarnation:
-        """Whose life it fell into; the last one begun when nobody was alive."""
-        begun = [
-            life.incarnation
-            for life in self._lives.get(arrival.member, ())
-            if life.from_ns is None or life.from_ns <= arrival.at_ns
-        ]
-        return Incarnation(arrival.member, max(begun, default=FIRST_INCARNATION))
 
     def _recorded(self, step: Step) -> _Draft | None:
         """A record that is an event of its own."""
@@ -445,64 +390,16 @@ class _Composer:
             member = members.get(name)
             if member not in self._members or member is None:
                 continue
-            life = self._life_at(Sighting(at_ns, member, True, None, None))
+            life = self._pairs.life_at(member, at_ns)
             said = f"{self._names[member]} {_STRUCK[what]} at {self._time(at_ns)}"
             key = ("fault", words.clean(fault.get("id"), 20), member)
             # What ends a fault comes before what it lets happen, what begins one after what still happened.
             phase = -1 if what in (What.RESTART, What.RESUME) else 2
             yield _Draft(at_ns, phase, 0, key, life, what, what.value, said)
 
-    def _bands(self, window: Window) -> Iterator[Band]:
-        yield from self._fault_bands(window)
-        if self._grants:
-            yield from self._holds(window)
-
-    def _fault_bands(self, window: Window) -> Iterator[Band]:
-        ends = {words.number(fault.get("id")): fault.get("effective_ns") for fault in self._scene.faults}
-        members = {name: member for member, name in enumerate(self._scene.names)}
-        put_back = {id(fault) for fault in self._scene.faults if puts_back(fault, self._scene)}
-        for fault in self._scene.faults:
-            kind, from_ns = words.clean(fault.get("kind"), 24), fault.get("effective_ns")
-            until_ns = ends.get(words.number(fault.get("until_id")))
-            is_over = isinstance(until_ns, int) and until_ns < window.from_ns
-            if kind not in LASTING or not isinstance(from_ns, int) or from_ns > window.until_ns:
-                continue
-            if is_over or id(fault) in put_back:
-                continue
-            until = min(until_ns, window.until_ns) if isinstance(until_ns, int) else window.until_ns
-            touched = [members[name] for name in _touched(fault) if name in members]
-            for member in touched or (self._members if _names_links(fault) else ()):
-                if member in self._members:
-                    yield Band(
-                        member=member,
-                        from_ns=max(from_ns, window.from_ns),
-                        until_ns=until,
-                        kind=kind,
-                        number=words.clean(fault.get("id"), 20),
-                        words=f"fault #{words.clean(fault.get('id'), 20)}: {words.fault(fault)}",
-                    )
-
-    def _holds(self, window: Window) -> Iterator[Band]:
-        """Critical sections: from the delivery that grants one to the notice that it was left."""
-        entered: dict[Incarnation, int] = {}
-        for step in sorted(self._scene.steps, key=lambda step: (step.at_ns, step.record)):
-            if step.event == Event.DELIVER:
-                entered.setdefault(step.life, step.at_ns)
-            elif _is_notice(step, Notice.LEFT) and step.life in entered:
-                yield from self._hold(step.life, entered.pop(step.life), step.at_ns, window)
-        for life, from_ns in entered.items():
-            yield from self._hold(life, from_ns, window.until_ns, window)
-
-    def _hold(self, life: Incarnation, from_ns: int, until_ns: int, window: Window) -> Iterator[Band]:
-        if life.member in self._members and until_ns >= window.from_ns and from_ns <= window.until_ns:
-            yield Band(
-                member=life.member,
-                from_ns=max(from_ns, window.from_ns),
-                until_ns=min(until_ns, window.until_ns),
-                kind="hold",
-                number="",
-                words=f"{self._names[life.member]} is in the critical section from {self._time(from_ns)}",
-            )
+    def _bands(self, window: Window) -> tuple[Band, ...]:
+        faults = fault_bands(self._scene, window, self._members)
+        return (*faults, *holds(self._scene, window, self._members))[:MAX_BANDS]
 
     def _notes(self) -> Iterator[str]:
         if len(self._members) < len(self._scene.names):
@@ -530,121 +427,6 @@ class _Composer:
 
     def _time(self, at_ns: int) -> str:
         return f"{(at_ns - self._scene.start_ns) / 1e9:.6f} s"
-
-
-class _Locator:
-    """Tells where a datagram was lost, from what its path was asked to do when it was sent."""
-
-    def __init__(self, network: Network, names: Sequence[str]) -> None:
-        self._network = network
-        self._names = names
-        self._spans: dict[tuple[int, int], list[Span]] = {}
-
-    def path_at(self, sender: int, receiver: int, at_ns: int) -> Span | None:
-        """The path when it was sent; None while it was being changed, or when there is none."""
-        pair = (sender, receiver)
-        if max(pair) >= len(self._names):
-            return None
-        if pair not in self._spans:
-            self._spans[pair] = self._network.spans(self._names[sender], self._names[receiver])
-        return next((span for span in self._spans[pair] if span.from_ns <= at_ns < span.until_ns), None)
-
-    def where(self, span: Span | None, receiver: str) -> str:
-        if span is None:
-            return "while the network was being changed"
-        path = span.path
-        if path.is_cut:
-            return "cut"
-        if path.is_receiver_down:
-            return f"{receiver} is down"
-        causes = []
-        if any(impairment.loss_ratio or impairment.corrupt_ratio for _, impairment in path.elements):
-            causes.append("delay line")
-        if any(impairment.rate_bps is not None for _, impairment in path.elements):
-            causes.append("queue")
-        if path.buses:
-            causes.append("bus")
-        return " or ".join(causes)
-
-
-def _sorted_out(
-    scene: Scene,
-) -> tuple[dict[Transmission, Sighting], dict[tuple[int, Transmission], list[Sighting]], list[Sighting]]:
-    """Departures, arrivals by receiver, and arrivals that nobody was seen to send. A port that speaks for another
-    member is not believed.
-    """
-    departures: dict[Transmission, Sighting] = {}
-    arrivals: dict[tuple[int, Transmission], list[Sighting]] = defaultdict(list)
-    strangers: list[Sighting] = []
-    for sighting in sorted(scene.sightings, key=lambda sighting: sighting.at_ns):
-        transmission = sighting.transmission
-        if sighting.is_arrival and transmission is not None:
-            arrivals[sighting.member, transmission].append(sighting)
-        elif sighting.is_arrival:
-            strangers.append(sighting)
-        elif transmission is not None and transmission.sender == sighting.member:
-            departures.setdefault(transmission, sighting)
-    for (_, transmission), found in arrivals.items():
-        if transmission not in departures:
-            strangers.extend(found)
-    return departures, arrivals, strangers
-
-
-def _told_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
-    """Departures without any frame: as the hosts recorded their sends."""
-    found: dict[Transmission, Sighting] = {}
-    for step in steps:
-        if step.event == Event.SEND:
-            transmission = Transmission(*step.life, step.value)
-            header = Header((step.detail,), step.extra, step.origin, step.incarnation, step.number)
-            found[transmission] = Sighting(step.at_ns, step.life.member, False, transmission, header)
-    return found
-
-
-def _lives(scene: Scene) -> dict[int, tuple[Life, ...]]:
-    """When each incarnation ran, from its records and from the crashes."""
-    begun: dict[Incarnation, int] = {}
-    stopped: dict[Incarnation, int] = {}
-    known: set[Incarnation] = set()
-    for step in scene.steps:
-        known.add(step.life)
-        if step.event == Event.START:
-            begun[step.life] = step.at_ns
-        elif step.event == Event.STOP:
-            stopped[step.life] = step.at_ns
-    crashes = _crashes(scene)
-    lives: dict[int, list[Life]] = defaultdict(list)
-    for life in sorted(known):
-        from_ns, until_ns, end = begun.get(life), stopped.get(life), "stop"
-        if until_ns is None:
-            later = [at for at in crashes.get(life.member, ()) if from_ns is None or at > from_ns]
-            until_ns, end = (later[0], "crash") if later else (None, "")
-        lives[life.member].append(Life(incarnation=life.incarnation, from_ns=from_ns, until_ns=until_ns, end=end))
-    return {member: tuple(own) for member, own in lives.items()}
-
-
-def _crashes(scene: Scene) -> dict[int, list[int]]:
-    members = {name: member for member, name in enumerate(scene.names)}
-    found: dict[int, list[int]] = defaultdict(list)
-    for fault in scene.faults:
-        at_ns = fault.get("effective_ns")
-        if fault.get("kind") == "crash" and isinstance(at_ns, int):
-            for name in words.texts(fault.get("targets")):
-                if name in members:
-                    found[members[name]].append(at_ns)
-    return {member: sorted(times) for member, times in found.items()}
-
-
-def _touched(fault: Mapping[str, Any]) -> list[str]:
-    """The nodes that a fault touches: of a cut into two groups only the smaller side, else its targets."""
-    groups = words.mapping(fault.get("parameters")).get("groups")
-    if fault.get("kind") == "cut" and isinstance(groups, list) and len(groups) == 2:
-        return words.texts(min(groups, key=lambda group: len(group) if isinstance(group, list) else 0))
-    return words.texts(fault.get("targets"))
-
-
-def _names_links(fault: Mapping[str, Any]) -> bool:
-    return any("--" in name for name in words.texts(fault.get("targets")))
 
 
 def _numbered(drafts: Iterable[_Draft]) -> tuple[tuple[Mark, ...], dict[tuple[Any, ...], int]]:
@@ -699,19 +481,6 @@ def _held(diagram: Diagram, max_arrows: int, max_marks: int) -> Diagram:
 
 def _kinds_of(header: Header | None) -> str:
     return "undecodable" if header is None else " in ".join(kind_name(kind) for kind in reversed(header.kinds))
-
-
-def _identity(header: Header) -> tuple[int, ...]:
-    """What a record of the send says of a message."""
-    return header.kinds[0], header.flags, header.origin, header.incarnation, header.seq
-
-
-def _sent(step: Step) -> tuple[int, ...]:
-    return step.detail, step.extra, step.origin, step.incarnation, step.number
-
-
-def _is_notice(step: Step, notice: Notice) -> bool:
-    return step.event == Event.REPORT and step.detail == notice
 
 
 def _level(code: int) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Final
 from analysis import words
 from analysis.properties import MessageId
 from analysis.spacetime import Diagram, Scene, Window
-from analysis.spacetime_compose import LASTING, compose, puts_back
+from analysis.spacetime_bands import LASTING, puts_back
+from analysis.spacetime_compose import compose
 from analysis.spacetime_read import Reader
 from collector.records import Event
 
