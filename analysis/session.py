@@ -202,7 +202,7 @@ def _packages(scratch: Path) -> Path:
     target = scratch / "orderbed.zip"
     root = Path(__file__).parents[1]
     with zipfile.ZipFile(target, "w") as archive:
-        for package in ("analysis", "collector", "node", "topologies"):
+        for package in ("analysis", "collector", "node", "testbed", "topologies"):
             for path in sorted((root / package).rglob("*.py")):
                 archive.write(path, path.relative_to(root))
     return target

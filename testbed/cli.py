@@ -25,6 +25,7 @@ from testbed.store import StoreError
 from topologies.errors import InputError
 
 DEFAULT_RUNS = Path("runs")
+DEFAULT_FUZZ = DEFAULT_RUNS / "fuzz"
 
 
 class ExitCode(enum.IntEnum):
@@ -253,6 +254,85 @@ def claims(
         RichConsole().print(listings.claims_table(rows))
     if not listed and rows:
         raise typer.Exit(EXIT_OF_VERDICT[listings.worst(row["verdict"] for row in rows)])
+
+
+@app.command()
+def fuzz(
+    protocol: Annotated[str, typer.Argument(help="A protocol of node/protocols, such as reliable.")],
+    seeds: Annotated[int, typer.Option(help="How many.")] = 1000,
+    first: Annotated[int, typer.Option("--from", help="The first.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="This one alone.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes. Default: one per core.")] = None,
+    goes_on: Annotated[bool, typer.Option("--all", help="Go on after a failing seed.")] = False,
+    keep: Annotated[Path, typer.Option(help="Where failing scenarios and tables are written.")] = DEFAULT_FUZZ,
+    spark: Annotated[bool, typer.Option("--spark", help="As a Spark job: local, or on SPARK_MASTER.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Search for bugs: random networks, loads and faults from seeds, each held against all that is promised.
+
+    A failing seed is made as small as it gets, drawn, and written as an experiment that can be run again.
+    """
+    from testbed.fuzz import command, listing
+
+    console = Console(quiet=as_json)
+    if seed is not None:
+        hunted = command.run_seed(protocol, seed, keep=keep, console=console)
+    else:
+        hunted = command.run_fuzz(
+            protocol, first=first, count=seeds, jobs=jobs, goes_on=goes_on, keep=keep, is_spark=spark, console=console
+        )
+    tally = hunted.tally
+    if as_json:
+        _print_json(
+            {**tally.as_dict(), "seconds": hunted.seconds, "shown": [listing.failure_json(x) for x in hunted.failures]}
+        )
+    else:
+        out = RichConsole(highlight=False, soft_wrap=True)
+        out.print(listing.coverage_table(tally.coverage))
+        for line in listing.campaign_lines(hunted):
+            out.print(line, markup=False)
+    if tally.bad:
+        raise typer.Exit(ExitCode.FAILED)
+    if tally.is_interrupted:
+        raise typer.Exit(ExitCode.UNKNOWN)
+
+
+@app.command()
+def explore(
+    protocol: Annotated[str, typer.Argument(help="A protocol of node/protocols, such as sequencer.")],
+    submissions: Annotated[str, typer.Option(help="How many messages each member sends, such as 1,1,1.")] = "1,1,1",
+    network: Annotated[str | None, typer.Option(help="ideal, channels or chaos. Default: what the core needs.")] = None,
+    losses: Annotated[int, typer.Option(help="On one path.")] = 0,
+    duplications: Annotated[int, typer.Option(help="On one path.")] = 0,
+    early_timers: Annotated[int, typer.Option(help="Timers that fire while something is under way.")] = 0,
+    states: Annotated[int, typer.Option(help="Beyond so many states it is cut off.")] = 1_000_000,
+    depth: Annotated[int, typer.Option(help="Beyond so many steps a path is cut off.")] = 500,
+    as_json: Json = False,
+) -> None:
+    """Try out everything: every order of arrivals, losses, duplications and timers, for a few members and messages."""
+    from testbed.fuzz import command, listing
+
+    scope = command.scope_of(
+        protocol,
+        submissions=submissions,
+        network=network,
+        losses=losses,
+        duplications=duplications,
+        early_timers=early_timers,
+        states=states,
+        depth=depth,
+    )
+    found = command.run_explore(protocol, scope=scope, console=Console(quiet=as_json))
+    if as_json:
+        _print_json(listing.exploration_json(protocol, scope, found))
+    else:
+        out = RichConsole(highlight=False, soft_wrap=True)
+        for line in listing.exploration_lines(protocol, scope, found):
+            out.print(line, markup=False)
+    if found.violation is not None:
+        raise typer.Exit(ExitCode.FAILED)
+    if found.cut_off:
+        raise typer.Exit(ExitCode.UNKNOWN)
 
 
 @app.command()

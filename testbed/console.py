@@ -52,9 +52,10 @@ class Console:
         self.done(name, stage.result, seconds=stage.elapsed_s)
 
     @contextmanager
-    def bar(self, name: str, text: str, *, total_s: float) -> Iterator[Stage]:
-        """A stage whose length is known: `stage.advance_to(seconds)` moves the bar."""
-        with Stage(self._out, name, text, total=total_s) as stage:
+    def bar(self, name: str, text: str, *, total_s: float, unit: str = "s") -> Iterator[Stage]:
+        """A stage whose length is known: `stage.advance_to(seconds)` moves the bar. Of what else it may be counted in,
+        `unit` says."""
+        with Stage(self._out, name, text, total=total_s, unit=unit) as stage:
             yield stage
         self.done(name, stage.result, seconds=stage.elapsed_s)
 
@@ -68,8 +69,9 @@ class Console:
 class Stage:
     """The running stage. Made by `Console.stage` and `Console.bar`."""
 
-    def __init__(self, out: RichConsole, name: str, text: str, *, total: float | None) -> None:
+    def __init__(self, out: RichConsole, name: str, text: str, *, total: float | None, unit: str = "s") -> None:
         self.result = text
+        self._unit = unit
         self._out = out
         self._name = name
         self._total = total
@@ -96,7 +98,9 @@ class Stage:
             self._progress.update(self._task, completed=seconds)
         elif time.monotonic() - self._last_plain >= PLAIN_PROGRESS_S:
             self._last_plain = time.monotonic()
-            self._out.print(Text(f"    {self._name.ljust(STAGE_WIDTH)} {seconds:.0f}/{self._total or 0:.0f} s  {text}"))
+            self._out.print(
+                Text(f"    {self._name.ljust(STAGE_WIDTH)} {seconds:.0f}/{self._total or 0:.0f} {self._unit}  {text}")
+            )
 
     def __enter__(self) -> Stage:
         if self._out.is_terminal:

@@ -2,7 +2,7 @@
 dictionaries were filled: two cores with the same digest do the same from then on.
 
 What has no state of its own (functions, methods, classes) counts by name; a bound method's object is looked at where it
-is held as such.
+is held as such. A function that has closed over something is refused: neither can a copy of it be made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMED = (enum.Enum, type, types.FunctionType, types.BuiltinFunctionType, types.
 
 
 def digest(*values: object) -> bytes:
-    """16 bytes. Objects may refer to those that hold them."""
+    """16 bytes. Objects may refer to those that hold them. TypeError: what cannot be told apart."""
     return hashlib.blake2b(repr(_canonical(values, {})).encode(), digest_size=16).digest()
 
 
@@ -31,6 +31,8 @@ def _canonical(value: Any, above: dict[int, int]) -> Any:
 
 
 def _compound(value: Any, above: dict[int, int]) -> Any:
+    if isinstance(value, types.FunctionType) and value.__closure__:
+        raise TypeError(f"{value.__qualname__} has closed over something: a core that holds it cannot be explored")
     if isinstance(value, _NAMED):
         return str(getattr(value, "__qualname__", value))
     if isinstance(value, list | tuple | deque):

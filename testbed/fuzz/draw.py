@@ -127,13 +127,13 @@ def _link(rng: Random) -> Impairment:
 def _impairment(rng: Random) -> Impairment:
     """Of one direction of a port. Each ill comes in about every third network, so that some have none."""
     delay_ns = rng.choice((0, 100 * MICROSECOND, MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND))
-    loss_ratio = _maybe(rng, 0.0, (0.01, 0.05, 0.15))
+    loss_ratio, burst_frames = _maybe(rng, (0.0, 1.0), _LOSSES)
     changes: dict[str, Any] = {
         "delay_ns": delay_ns,
         "jitter_ns": _maybe(rng, 0, (delay_ns // 2, delay_ns)),
         "distribution": rng.choice(tuple(Distribution)),
         "loss_ratio": loss_ratio,
-        "loss_burst_frames": rng.choice((1.0, 2.0, 4.0)) if loss_ratio else 1.0,
+        "loss_burst_frames": burst_frames,
         "duplicate_ratio": _maybe(rng, 0.0, (0.05, 0.3)),
         "reorder_ratio": _maybe(rng, 0.0, (0.1, 0.5)) if delay_ns else 0.0,
         "corrupt_ratio": _maybe(rng, 0.0, (0.02,)),
@@ -141,6 +141,11 @@ def _impairment(rng: Random) -> Impairment:
     if rng.random() < 0.15:
         changes |= {"rate_bps": rng.choice((1, 5)) * 10**6, "queue_frames": rng.choice((3, 10, 40))}
     return Impairment(**changes)
+
+
+_LOSSES = ((0.01, 1.0), (0.05, 1.0), (0.12, 1.0), (0.03, 2.0))
+"""Ratio and mean burst. Long bursts come as faults only: at some heartbeats a second, a dozen frames lost in a row are
+a silence that a group may lose its patience with, and seeds where it did would say nothing about the protocol."""
 
 
 def _maybe(rng: Random, nothing: Any, ills: Sequence[Any]) -> Any:

@@ -81,7 +81,12 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     except Exception as error:  # whatever a core raises is its failure
         return _judged(scenario, watcher, None, (_exception(error),), ())
     findings = findings_of(scenario, simulation)
-    failures = (*_restless(simulation), *_expelled(scenario, simulation), *cores.held(simulation), *_broken(findings, names_of(scenario)))
+    failures = (
+        *_restless(simulation),
+        *_expelled(scenario, simulation),
+        *cores.held(simulation),
+        *_broken(findings, names_of(scenario)),
+    )
     unjudged = tuple(kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN)
     return _judged(scenario, watcher, simulation, failures, unjudged)
 

@@ -8,6 +8,8 @@ worked out once: most ways through a group lead its members through the same pla
 from __future__ import annotations
 
 import copy
+import copyreg
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -71,6 +73,9 @@ class Turn:
 
 Given: TypeAlias = tuple[int, int]
 """An input: (source, message number), or one of the two that are no arrival."""
+
+# Compiled formats never change; the copier only has to be told.
+copyreg.pickle(struct.Struct, lambda compiled: (struct.Struct, (compiled.format,)))
 
 SUBMIT: Given = (-1, 0)
 TIMER: Given = (-1, 1)

@@ -1,0 +1,209 @@
+"""What `orderbed fuzz` and `orderbed explore` do, from checked wishes to what is printed."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.properties import Property
+from node.core import Core, Membership
+from node.protocols import PROTOCOLS
+from node.stack import Stack
+from testbed.console import Console
+from testbed.fuzz.draw import draw
+from testbed.fuzz.explore import Exploration, Network, Scope, explore, over_ideal_channels
+from testbed.fuzz.failure import Shown, show
+from testbed.fuzz.hunt import Campaign, Tally, hunt
+from testbed.fuzz.judge import judge
+from testbed.spec_raw import MAX_SEED
+from topologies.errors import InputError, did_you_mean
+from topologies.units import shown as quoted
+
+MAX_SEEDS = 100_000_000
+MAX_JOBS = 1024
+MAX_EXPLORED = 16
+MAX_SHOWN = 5
+"""Failing seeds that are shrunk and drawn; the others are listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hunted:
+    """A campaign, and its first failures made presentable."""
+
+    tally: Tally
+    failures: tuple[Shown, ...]
+    seconds: float
+    folder: Path | None
+    """Where a Spark campaign left its tables."""
+
+
+def run_fuzz(
+    protocol: str,
+    *,
+    first: int,
+    count: int,
+    jobs: int | None,
+    goes_on: bool,
+    keep: Path,
+    is_spark: bool,
+    console: Console,
+) -> Hunted:
+    """Judge `count` seeds from `first` on. InputError for what cannot be."""
+    known_protocol(protocol)
+    _check(1 <= count <= MAX_SEEDS, f"--seeds must lie between 1 and {MAX_SEEDS}, not {count}")
+    _check(0 <= first <= MAX_SEED - count, f"seeds lie between 0 and {MAX_SEED}; from {first} there are not {count}")
+    _check(jobs is None or 1 <= jobs <= MAX_JOBS, f"--jobs must lie between 1 and {MAX_JOBS}, not {jobs}")
+    campaign = Campaign(protocol=protocol, first=first, count=count, goes_on=goes_on)
+    started_s = time.monotonic()
+    folder = keep / f"{protocol}-{first}-{first + count - 1}" if is_spark else None
+    if folder is not None:
+        tally = _on_spark(campaign, folder, console)
+    else:
+        tally = _here(campaign, jobs or _usable_cores(), console)
+    seconds = time.monotonic() - started_s
+    return Hunted(tally=tally, failures=_shown(tally, keep, console), seconds=seconds, folder=folder)
+
+
+def run_seed(protocol: str, seed: int, *, keep: Path, console: Console) -> Hunted:
+    """One seed alone."""
+    known_protocol(protocol)
+    _check(0 <= seed <= MAX_SEED, f"--seed must lie between 0 and {MAX_SEED}, not {seed}")
+    started_s = time.monotonic()
+    tally = Tally(protocol=protocol)
+    tally.count(judge(draw(protocol, seed)))
+    seconds = time.monotonic() - started_s
+    return Hunted(tally=tally, failures=_shown(tally, keep, console), seconds=seconds, folder=None)
+
+
+def scope_of(
+    protocol: str,
+    *,
+    submissions: str,
+    network: str | None,
+    losses: int,
+    duplications: int,
+    early_timers: int,
+    states: int,
+    depth: int,
+) -> Scope:
+    """What a command line asks for. `network` None: ideal channels for what stands on the reliable layer, a network
+    without order for what does without it. InputError for what cannot be.
+    """
+    known_protocol(protocol)
+    has_layer = isinstance(_build(protocol, Membership(member=0, members=(0, 1))), Stack)
+    wanted = _network(network) if network is not None else Network.IDEAL if has_layer else Network.CHAOS
+    counts = _counts(submissions)
+    _check(min(losses, duplications, early_timers) >= 0, "a budget must not be negative")
+    _check(min(states, depth) >= 1, "--states and --depth must be at least 1")
+    if wanted is Network.IDEAL:
+        sentence = f"{protocol} has no layer below that could be ideal; explore it with --network channels or chaos"
+        _check(has_layer, sentence)
+        _check(losses + duplications == 0, "ideal channels neither lose nor repeat; take --network channels or chaos")
+    PROTOCOLS[protocol].check({}, members=len(counts))
+    return Scope(
+        submissions=counts,
+        network=wanted,
+        losses=losses,
+        duplications=duplications,
+        early_timers=early_timers,
+        states_max=states,
+        depth_max=depth,
+    )
+
+
+def run_explore(protocol: str, *, scope: Scope, console: Console) -> Exploration:
+    """Try out everything in a scope of `scope_of`."""
+    promises = [Property(name) for name in PROTOCOLS[protocol].promises]
+
+    def build(membership: Membership) -> Core:
+        core = _build(protocol, membership)
+        return over_ideal_channels(core, membership) if scope.network is Network.IDEAL else core
+
+    with console.stage("explore", protocol) as stage:
+        found = explore(build, scope=scope, promises=promises)
+        stage.result = f"{found.states:,} states"
+    return found
+
+
+def known_protocol(protocol: str) -> None:
+    """InputError unless there is such a protocol."""
+    if protocol not in PROTOCOLS:
+        hint = did_you_mean(protocol, PROTOCOLS) or f"; there are {', '.join(sorted(PROTOCOLS))}"
+        raise InputError(f"no protocol is called {quoted(protocol)}{hint}")
+
+
+def _build(protocol: str, membership: Membership) -> Core:
+    return PROTOCOLS[protocol].build(membership=membership, parameters={}, seed=1)
+
+
+def _network(name: str) -> Network:
+    names = [one.value for one in Network]
+    _check(name in names, f"--network must be one of {', '.join(names)}, not {quoted(name)}")
+    return Network(name)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """`1,0,2` -> (1, 0, 2)"""
+    parts = [part.strip() for part in text.split(",")]
+    is_good = 2 <= len(parts) <= MAX_EXPLORED and all(part.isdecimal() and len(part) < 4 for part in parts)
+    counts = tuple(int(part) for part in parts) if is_good else ()
+    sentence = (
+        f"--submissions needs a number for each of 2 to {MAX_EXPLORED} members, such as 1,1,1; got {quoted(text)}"
+    )
+    _check(sum(counts) > 0, sentence)
+    return counts
+
+
+def _check(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise InputError(sentence)
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _here(campaign: Campaign, jobs: int, console: Console) -> Tally:
+    with console.bar("fuzz", campaign.protocol, total_s=campaign.count, unit="seeds") as stage:
+
+        def progress(tally: Tally) -> None:
+            rate = tally.seeds / max(stage.elapsed_s, 1e-3)
+            stage.advance_to(tally.seeds, f"{tally.seeds:,} seeds, {rate:.0f}/s, {len(tally.bad)} failing")
+
+        tally = hunt(campaign, jobs=min(jobs, campaign.count), on_progress=progress)
+        stage.result = f"{tally.seeds:,} seeds of {campaign.protocol}"
+    return tally
+
+
+def _on_spark(campaign: Campaign, folder: Path, console: Console) -> Tally:
+    # Only here: without it the search needs neither Java nor Spark.
+    from analysis.session import open_session
+    from testbed.fuzz.campaign import hunt_on
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with console.stage("spark", f"{campaign.count:,} seeds of {campaign.protocol}") as stage:
+        with open_session(long_run=True) as spark:
+            tally = hunt_on(spark, campaign, folder.absolute())
+        stage.result = f"{tally.seeds:,} seeds of {campaign.protocol}"
+    return tally
+
+
+def _shown(tally: Tally, keep: Path, console: Console) -> tuple[Shown, ...]:
+    """The first failures, shrunk."""
+    found: list[Shown] = []
+    for bad in tally.bad[:MAX_SHOWN]:
+        with console.stage("shrink", f"seed {bad.seed}: {bad.kind}") as stage:
+            one = show(
+                tally.protocol,
+                bad.seed,
+                keep=keep,
+                on_progress=lambda made, stage=stage, bad=bad: stage.say(  # type: ignore[misc]
+                    f"seed {bad.seed}: {bad.kind}, {made:,} simulations"
+                ),
+            )
+            assert one is not None, f"seed {bad.seed} failed and fails no more: something draws without a seed"
+            stage.result = f"seed {bad.seed}: {one.original} -> {one.scenario}"
+        found.append(one)
+    return tuple(found)
