@@ -30,8 +30,10 @@ class Served(NamedTuple):
         return Served(*(column[rows] for column in self))
 
 
-def table(served: Served, *, order: str) -> dict[str, Any] | None:
-    """The section `anomalies` of summary.json. `order`: which order it is. None when nothing was served."""
+def table(served: Served, *, order: str, mu_ns: int = 0) -> dict[str, Any] | None:
+    """The section `anomalies` of summary.json. `order`: which order it is; `mu_ns`: the paper's mu, what every
+    message takes at least: the gap of the figures outside `by_gap`. None when nothing was served.
+    """
     total = len(served.place)
     if not total:
         return None
@@ -42,6 +44,7 @@ def table(served: Served, *, order: str) -> dict[str, Any] | None:
         "order": order,
         "messages": len(served.place),
         "every": every,
+        **_entry(served, mu_ns),
         "by_gap": [_entry(served, gap_ns) for gap_ns in GAPS_NS],
     }
 

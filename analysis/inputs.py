@@ -101,6 +101,18 @@ class Health(_Part):
     lag_max_ns: Count | None = None
 
 
+class Protocol(_Part):
+    """What was run; only the paper's mu is looked at, which some protocols are told."""
+
+    parameters: Mapping[str, Any] = Field(default_factory=dict)
+
+    @property
+    def mu_ns(self) -> int:
+        """The least time that a message takes; 0 when the protocol was not told."""
+        given = self.parameters.get("mu_ns", 0)
+        return given if isinstance(given, int) and 0 <= given <= 2**62 else 0
+
+
 class Manifest(_Part):
     """manifest.json, as far as the analysis needs it (docs/run-directory.md)."""
 
@@ -110,6 +122,7 @@ class Manifest(_Part):
     error: Text = ""
     invalid: tuple[Text, ...] = ()
     group: Annotated[int, Field(ge=0, lt=2**32)]
+    protocol: Protocol = Protocol()
     promises: tuple[Text, ...] = ()
     expect: tuple[Text, ...] = ()
     clock: Clock | None = None

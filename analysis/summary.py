@@ -207,7 +207,9 @@ class _Analysis:
         is_granted = Property.MUTUAL_EXCLUSION in findings
         if is_granted or Property.TOTAL_ORDER.value in self.manifest.promises:
             served = reported.served(self.stage.path("deliveries"), facts.level, None if is_granted else facts.full)
-            told["anomalies"] = anomalies.table(served, order="grants" if is_granted else "deliveries")
+            told["anomalies"] = anomalies.table(
+                served, order="grants" if is_granted else "deliveries", mu_ns=self.manifest.protocol.mu_ns
+            )
         return told
 
     # --- tables

@@ -40,7 +40,7 @@ def test_the_table_has_one_row_per_gap() -> None:
     assert found is not None
     assert found["order"] == "grants"
     assert [row["opposite"] for row in found["by_gap"]] == [1, 1, 1, 1, 0, 0, 0, 0]
-    assert found["by_gap"][0]["share"] == 1.0
+    assert found["by_gap"][0]["share"] == found["share"] == 1.0
     assert found["by_gap"][-1] == {"gap_ms": 100.0, "pairs": 0, "opposite": 0, "share": None}
 
 
