@@ -307,7 +307,9 @@ class Host:
             return
         self.delivered += 1
         origin, incarnation, number = _UNPACK_STAMP(payload)
-        clock_ns = max(0, self._now_ns())
+        clock_ns = self._now_ns()
+        if clock_ns < 0:
+            clock_ns = 0
         self._record(
             (_DELIVER, effect.level, origin, incarnation, 0, number, self._read_at_ns, clock_ns, self.delivered)
         )

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-STANDSTILL_EVENTS = 5_000_000
+STANDSTILL_EVENTS = 1_000_000
 """So many events at one instant: whatever runs here goes round in circles without time passing."""
 
 

@@ -98,6 +98,7 @@ class Line(Generic[F]):
         damage: Callable[[F, int], F],
     ) -> None:
         self._engine = engine
+        self._at = engine.at
         self._rng = rng
         self._forward = forward
         self._damage = damage
@@ -137,7 +138,7 @@ class Line(Generic[F]):
         self.entered += 1
         if not self._has_chances:
             if self._delay_ns:
-                self._engine.at(self._engine.now_ns + self._delay_ns, self._due, frame)
+                self._at(self._engine.now_ns + self._delay_ns, self._due, frame)
             else:
                 self._due(frame)
         elif self._duplicate_ratio and self._rng.random() < self._duplicate_ratio:

@@ -23,7 +23,7 @@ from node.endpoint import BATCH, RECEIVE_BUFFER_BYTES
 from node.host import TRANSMISSION_MASK, Host, TraceRow
 from node.sim.engine import Engine
 from node.trace import FIRST_RECORD, MAX_RECORDS, RECORD, TraceHeader, encode_trace_header
-from node.wire import ENVELOPE, MESSAGE, WORD_SIZE, Kind, Message, encode_datagram, table_struct
+from node.wire import ENVELOPE, MESSAGE, WORD_SIZE, Kind, Message, encode_envelope, encode_message, table_struct
 from testbed.simulated.network import Datagram, Port, frame_bytes
 from topologies.model import Node
 
@@ -349,22 +349,26 @@ class _Wires:
         self.fan_out = len(self._targets)
 
     def send(self, target: int, message: Message, transmission: int) -> None:
-        self._transmit(self._nodes[target], message, transmission)
+        encoded = encode_message(message) if self._encodes else b""
+        self._transmit(self._nodes[target], message, encoded, transmission)
 
     def multicast(self, message: Message, transmission: int) -> None:
+        encoded = encode_message(message) if self._encodes else b""
         for target in self._targets:
-            self._transmit(target, message, transmission)
+            self._transmit(target, message, encoded, transmission)
             transmission = (transmission + 1) & TRANSMISSION_MASK
 
-    def _transmit(self, target: Node | None, message: Message, transmission: int) -> None:
+    def _transmit(self, target: Node | None, message: Message, encoded: bytes, transmission: int) -> None:
         payload = b""
         if self._encodes:
-            payload = encode_datagram(
-                group=self._group,
-                sender=self._member,
-                sender_incarnation=self._incarnation,
-                transmission=transmission,
-                message=message,
+            payload = (
+                encode_envelope(
+                    group=self._group,
+                    sender=self._member,
+                    sender_incarnation=self._incarnation,
+                    transmission=transmission,
+                )
+                + encoded
             )
         self._port.send(
             Datagram(

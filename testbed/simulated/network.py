@@ -12,7 +12,7 @@ the source's MAC address, which nobody checks. No frame reaches a node sooner th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
 
@@ -58,18 +58,7 @@ class Datagram:
 
     def damaged(self, bit: int) -> Datagram:
         """A copy with one more flipped bit."""
-        return Datagram(
-            source=self.source,
-            destination=self.destination,
-            payload=self.payload,
-            size_bytes=self.size_bytes,
-            sent_ns=self.sent_ns,
-            message=self.message,
-            incarnation=self.incarnation,
-            transmission=self.transmission,
-            is_trace=self.is_trace,
-            flipped_bits=(*self.flipped_bits, bit),
-        )
+        return replace(self, flipped_bits=(*self.flipped_bits, bit))
 
     @property
     def is_intact(self) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netem.qdisc import settings_of
 from node.sim.jitter import SCALE, table
 from node.sim.line import DEFAULT_QUEUE_FRAMES, Server
 from tests.node.sim.lines import MILLISECOND, Frame, Wire
@@ -331,3 +332,29 @@ def test_a_medium_overruns_exactly() -> None:
     assert (server.backlog, server.queue_dropped) == (10, 15)
     made.run()
     assert made.numbers == list(range(10))
+
+
+# The fabric's numbers.
+
+
+@pytest.mark.parametrize("rate_bps", [8_000, 8_000_000, 51_200_000, 80_000_000, 10**9])
+def test_the_bucket_is_as_large_as_the_kernel_is_asked_to_make_it(rate_bps: int) -> None:
+    asked = settings_of(Impairment(rate_bps=rate_bps))
+    bucket_ns = asked.bucket_ticks * 64
+    made = wire(rate_bps=rate_bps, queue_frames=10_000).send(2000, size_bytes=100).run(0)
+    assert len(made.out) == pytest.approx(bucket_ns * rate_bps / 8e9 / 100, abs=1)
+
+
+def test_a_queue_without_a_limit_is_the_fabrics() -> None:
+    assert settings_of(Impairment(rate_bps=8_000)).queue_limit == DEFAULT_QUEUE_FRAMES
+
+
+@pytest.mark.parametrize(("ratio", "burst"), [(0.1, 1.0), (0.3, 2.0), (0.5, 1.0), (0.6, 1.5)])
+def test_the_loss_chain_is_the_fabrics(ratio: float, burst: float) -> None:
+    asked = settings_of(Impairment(loss_ratio=ratio, loss_burst_frames=burst)).netem
+    line = wire(loss_ratio=ratio, loss_burst_frames=burst).line
+    if burst > 1.0:
+        assert line._good_to_bad == pytest.approx(asked.good_to_bad / (2**32 - 1))
+        assert line._bad_to_good == pytest.approx(asked.bad_to_good / (2**32 - 1))
+    else:
+        assert line._loss_ratio == pytest.approx(asked.loss / (2**32 - 1))
