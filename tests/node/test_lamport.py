@@ -523,7 +523,7 @@ def test_random_histories_keep_all_promises(seed: int, tie: str, clock: str, nul
         # Something from before the joiner's beginning came after the last welcome, and was delivered.
         (1129, "fair", "physical", 0),
         (1215, "fair", "synchronised", 30 * MILLISECOND),
-        # Members welcomed at the layer's news, but the joiner's part of their streams began later: a message was missed.
+        # Members welcomed at the news, but the joiner's part of their streams began later: a message was missed.
         (505, "member", "logical", 0),
     ],
 )
