@@ -154,6 +154,7 @@ def traffic_figures(
         "retransmission_ratio": _ratio(by_class["retransmission"], datagrams),
         "wire_bytes_per_delivery": _ratio(wire_bytes, deliveries),
         "datagrams_per_message": _ratio(datagrams, submitted),
+        "inner_per_message": _ratio(_carried(ours), submitted),
         "header_bytes_mean": _header_bytes(ours, application_bytes),
         "by_kind": _by_kind(ours),
         "by_inner": _by_inner(ours),
@@ -214,6 +215,12 @@ def _by_inner(rows: Rows) -> list[dict[str, Any]]:
         {"kind": kind, "inner": inner, "datagrams": first, "copies": copies}
         for (kind, inner), (first, copies) in sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
     ]
+
+
+def _carried(rows: Rows) -> int:
+    """First transmissions that carry a message of a core above: what that core's paper counts as its messages."""
+    carrying = (row for row in rows if row["inner"] != Kind.APPLICATION and row["class"] != "retransmission")
+    return sum(row["datagrams"] for row in carrying)
 
 
 def _header_bytes(rows: Rows, application_bytes: float | None) -> float | None:

@@ -147,6 +147,8 @@ def test_the_traffic_is_the_truth(lossy: Lossy) -> None:
     assert found["control_ratio"] == pytest.approx(30 / (MESSAGES + 90))
     assert found["wire_bytes_per_delivery"] == pytest.approx(found["wire_bytes"] / (4 * MESSAGES))
     assert found["datagrams_per_message"] == pytest.approx((MESSAGES + 90) / MESSAGES)
+    carried = sum(entry["datagrams"] for entry in found["by_inner"] if entry["inner"] != "APPLICATION")
+    assert found["inner_per_message"] == pytest.approx(carried / MESSAGES)
     assert [(entry["kind"], entry["datagrams"]) for entry in found["by_kind"]] == [
         ("RELIABLE_DATA", MESSAGES + 60), ("RELIABLE_NACK", 30)
     ]  # fmt: skip
