@@ -1,0 +1,441 @@
+"""Datagrams that an enemy writes, and what a node makes of them.
+
+Two kinds. *Refused*: whatever the protocol, they must change nothing: bytes that do not decode, another group, another
+version, an address or a member that does not belong here, kinds of other protocols. *Lies*: well-formed messages of a
+real member with fields that it never sent. A lie may do what the liar could do; it must not end the node, fill its
+memory, or put in disorder what others send.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from node.config import parse
+from node.core import Core, Membership, Submission
+from node.effects import Deliver
+from node.errors import DropReason, RemoteError
+from node.host import Host
+from node.protocols import PROTOCOLS, ProtocolEntry
+from node.protocols.words import pack
+from node.trace import STAMP_SIZE, decode_stamp
+from node.wire import (
+    ENVELOPE,
+    LOCAL_KINDS,
+    Kind,
+    Message,
+    decode_datagram,
+    decode_message,
+    encode_datagram,
+    encode_message,
+    table_struct,
+)
+from tests.node.cluster import GROUP, MILLISECOND, SECOND, Build, Cluster, Identity
+from tests.node.cluster import Host as ClusterHost
+
+MEMBERS = 4
+VICTIM = 0
+LIAR = 3
+OLD_GROUP = GROUP - 1
+STRANGER = 9
+ENVELOPE_SIZE = table_struct(ENVELOPE).size
+LATER_LIFE = 0.001
+"""Share of flipped incarnations that are let through."""
+NUMBERS = (0, 1, 2, 3, 5, 8, 30, 64, 65, 1000, 2**31, 2**32 - 2, 2**32 - 1, 2**48, 2**63, 2**64 - 1)
+
+
+def build_of(entry: ProtocolEntry) -> Build:
+    """The protocol as it comes."""
+    return lambda us, seed: entry.build(membership=us, parameters={}, seed=seed)
+
+
+class Busy(Cluster):
+    """A cluster that keeps the datagrams that reach the victim, and what everybody delivers of its true sender."""
+
+    def __init__(self, build: Build, *, seed: int = 1) -> None:
+        self.honest: list[bytes] = []
+        self.true: dict[int, list[Identity]] = {member: [] for member in range(MEMBERS)}
+        super().__init__(MEMBERS, build, seed=seed)
+
+    def _carry(self, data: bytes, target: int) -> None:
+        if target == VICTIM:
+            self.honest.append(data)
+        super()._carry(data, target)
+
+    def _deliver(self, host: ClusterHost, delivery: Deliver) -> None:
+        """A liar may write what he likes into his own messages, stamps of others too: the cluster must bear it."""
+        if delivery.inner is Kind.APPLICATION and len(delivery.payload) >= STAMP_SIZE:
+            stamp = decode_stamp(delivery.payload)
+            if stamp.origin == delivery.origin != LIAR:
+                self.true[host.membership.member].append((stamp.origin, stamp.incarnation, stamp.number))
+            super()._deliver(host, delivery)
+
+
+def busy(entry: ProtocolEntry, *, seed: int = 1) -> Busy:
+    """Four members in the middle of their work: something delivered, something under way."""
+    cluster = Busy(build_of(entry), seed=seed)
+    load(cluster, entry)
+    cluster.run(for_ns=155 * MILLISECOND)
+    assert cluster.honest, "there must be something to imitate"
+    return cluster
+
+
+def load(cluster: Cluster, entry: ProtocolEntry, *, members: Sequence[int] = range(MEMBERS), count: int = 20) -> None:
+    if entry.takes_submissions:
+        for number in range(count):
+            for member in members:
+                cluster.submit_later(member, cluster.now_ns + number * 10 * MILLISECOND + member * MILLISECOND)
+
+
+# What nobody may take.
+
+
+class Refused:
+    """An endless choice of datagrams that must change nothing, each with the address that it comes from."""
+
+    def __init__(self, entry: ProtocolEntry, honest: Sequence[bytes], rng: Random) -> None:
+        self._rng = rng
+        self._honest = honest
+        self._kinds = [kind for kind in Kind if kind not in entry.kinds and kind not in LOCAL_KINDS]
+        self._own_kinds = list(entry.kinds)
+        self.families: dict[str, Callable[[], bytes]] = {
+            "random bytes": self._random_bytes,
+            "random after a true envelope": self._random_message,
+            "truncated": self._truncated,
+            "too long": self._too_long,
+            "wrong magic": lambda: self._patched(0, 2),
+            "wrong version": lambda: self._patched(2, 1),
+            "reserved byte": lambda: self._patched(3, 1),
+            "another group": lambda: self._patched(4, 4),
+            "an old run": self._old_run,
+            "huge lengths": self._huge_lengths,
+            "unknown kind": self._unknown_kind,
+            "news of a layer": self._local_kind,
+            "unknown flags": self._unknown_flags,
+            "another protocol": self._another_protocol,
+            "no member": lambda: self._written(origin=STRANGER, sender=LIAR),
+            "ours": lambda: self._written(origin=VICTIM, sender=LIAR),
+            "our number": lambda: self._written(origin=LIAR, sender=VICTIM),
+            "flipped bits": self._flipped,
+        }
+        self._names = sorted(self.families)
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        while True:
+            name = self._rng.choice(self._names)
+            yield name, self.families[name]()
+
+    def _real(self) -> bytearray:
+        return bytearray(self._rng.choice(self._honest))
+
+    def _random_bytes(self) -> bytes:
+        return self._rng.randbytes(self._rng.choice((0, 1, 15, 16, 35, 36, 60, 200, 1400)))
+
+    def _random_message(self) -> bytes:
+        """A random message all but never decodes; one that does is no longer a matter of bytes."""
+        return _undecodable(lambda: bytes(self._real()[:ENVELOPE_SIZE]) + self._random_bytes())
+
+    def _truncated(self) -> bytes:
+        real = self._real()
+        return bytes(real[: self._rng.randrange(len(real))])
+
+    def _too_long(self) -> bytes:
+        return bytes(self._real()) + self._rng.randbytes(self._rng.randint(1, 40))
+
+    def _patched(self, at: int, size: int) -> bytes:
+        """Other bytes here than there were."""
+        real = self._real()
+        before = bytes(real[at : at + size])
+        while real[at : at + size] == before:
+            real[at : at + size] = self._rng.randbytes(size)
+        return bytes(real)
+
+    def _old_run(self) -> bytes:
+        real = self._real()
+        real[4:8] = struct.pack(">I", OLD_GROUP)
+        return bytes(real)
+
+    def _huge_lengths(self) -> bytes:
+        real = self._real()
+        at = ENVELOPE_SIZE + self._rng.choice((8, 10))
+        real[at : at + 2] = struct.pack(">H", self._rng.choice((0x7FFF, 0xFFFF)))
+        return bytes(real)
+
+    def _unknown_kind(self) -> bytes:
+        real = self._real()
+        known = {int(kind) for kind in Kind}
+        real[ENVELOPE_SIZE] = self._rng.choice([kind for kind in range(256) if kind not in known])
+        return bytes(real)
+
+    def _local_kind(self) -> bytes:
+        real = self._real()
+        real[ENVELOPE_SIZE] = self._rng.choice(sorted(LOCAL_KINDS))
+        return bytes(real)
+
+    def _unknown_flags(self) -> bytes:
+        real = self._real()
+        real[ENVELOPE_SIZE + 1] |= self._rng.choice((0x08, 0x10, 0x80, 0xF8))
+        return bytes(real)
+
+    def _another_protocol(self) -> bytes:
+        return self._written(origin=LIAR, sender=LIAR, kinds=self._kinds)
+
+    def _written(self, *, origin: int, sender: int, kinds: Sequence[Kind] = ()) -> bytes:
+        message = lie(self._rng, kinds or self._own_kinds, origin=origin, inner_kinds=self._own_kinds)
+        return envelope_of(message, sender=sender)
+
+    def _flipped(self) -> bytes:
+        """Bits of a real one, so that it does not decode any more. (The others are lies: `flipped`.)"""
+        return _undecodable(lambda: flipped(self._rng, self._real()))
+
+
+def flipped(rng: Random, real: bytearray) -> bytes:
+    for _ in range(rng.randint(1, 3)):
+        bit = rng.randrange(8 * len(real))
+        real[bit // 8] ^= 1 << bit % 8
+    return bytes(real)
+
+
+def _undecodable(make: Callable[[], bytes]) -> bytes:
+    while True:
+        data = make()
+        try:
+            decode_datagram(data, group=GROUP)
+        except RemoteError:
+            return data
+
+
+def envelope_of(message: Message, *, sender: int) -> bytes:
+    return encode_datagram(group=GROUP, sender=sender, sender_incarnation=1, transmission=1, message=message)
+
+
+# What one member may say, and never would.
+
+
+def lie(rng: Random, kinds: Sequence[Kind], *, origin: int = LIAR, inner_kinds: Sequence[Kind] = ()) -> Message:
+    """A message with fields that mean something elsewhere: numbers that are near, and numbers that cannot be."""
+    inner = rng.choice((Kind.APPLICATION, *(inner_kinds or kinds)))
+    return Message(
+        kind=rng.choice(kinds),
+        origin=origin,
+        incarnation=rng.choice((0, 1, 1, 1, 1, 1, 1, 2, 0xFFFF)) if origin != LIAR else 1,
+        seq=_number(rng),
+        flags=rng.randrange(8),
+        inner=inner,
+        words=tuple(_word(rng) for _ in range(rng.choice((0, 1, 1, 2, 3, 4, 4, 5, 8, 9)))),
+        payload=_payload(rng, inner),
+    )
+
+
+def _number(rng: Random) -> int:
+    return rng.choice(NUMBERS) if rng.random() < 0.3 else rng.randint(0, 60)
+
+
+def _word(rng: Random) -> int:
+    choice = rng.random()
+    if choice < 0.5:
+        return pack(rng.randrange(MEMBERS), 1, rng.randint(0, 60))
+    return rng.choice(NUMBERS) if choice < 0.7 else rng.getrandbits(64) if choice < 0.8 else rng.randint(0, 60)
+
+
+def _payload(rng: Random, inner: Kind) -> bytes:
+    if inner is Kind.APPLICATION or rng.random() < 0.2:
+        return rng.randbytes(rng.choice((0, 4, 8, 24)))
+    words = tuple(_word(rng) for _ in range(rng.choice((0, 1, MEMBERS))))
+    return encode_message(Message(kind=inner, origin=LIAR, incarnation=1, seq=_number(rng), words=words))
+
+
+# What became of it.
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: object) -> Any:
+        """What a core keeps that does not change and cannot be pickled."""
+        return (struct.Struct, (value.format,)) if isinstance(value, struct.Struct) else NotImplemented
+
+
+def digest(core: Core) -> bytes:
+    """All that a core knows, to the last field."""
+    out = io.BytesIO()
+    _Pickler(out).dump(core)
+    return out.getvalue()
+
+
+class Nowhere:
+    """Wires that lead nowhere, and count."""
+
+    fan_out = 1
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def send(self, target: int, message: Message, transmission: int) -> None:
+        self.sent += 1
+
+    def multicast(self, message: Message, transmission: int) -> None:
+        self.sent += 1
+
+
+def host_around(core: Core, wires: Nowhere, protocol: str) -> Host:
+    """The host that real nodes have, around a core that has begun its life elsewhere."""
+    words = {
+        "group": GROUP,
+        "member": VICTIM,
+        "incarnation": 1,
+        "name": "p1/n1",
+        "members": [{"index": member, "ip": f"10.1.0.{member + 1}"} for member in range(MEMBERS)],
+        "ip": "10.1.0.1",
+        "port": 7700,
+        "trace": None,
+        "dissemination": "multicast",
+        "multicast": {"group": "239.77.0.1", "ttl": 1},
+        "protocol": {"name": protocol, "parameters": {}},
+        "clock": {"offset_ns": 0, "drift_ppm": 0.0},
+        "workload": {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 16, "stop_after_ns": 0, "events": []},
+        "seed": 1,
+        "drain_timeout_ns": SECOND,
+    }
+    host = Host(
+        parse(json.dumps(words)),
+        core,
+        wires,
+        true_ns=lambda: SECOND,
+        cpu_ns=lambda: 0,
+        record=lambda row: None,
+        flush=lambda: None,
+        traces_receipts=False,
+    )
+    host.is_started = True
+    return host
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What became of many datagrams."""
+
+    given: Counter[str] = field(default_factory=Counter)
+    """By family."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+    delivered: int = 0
+    sent: int = 0
+    is_untouched: bool = False
+
+
+def refuse(entry: ProtocolEntry, count: int, *, seed: int = 1) -> Tally:
+    """Give a host in the middle of its work `count` datagrams that must change nothing."""
+    cluster = busy(entry, seed=seed)
+    core = cluster.core(VICTIM)
+    wires = Nowhere()
+    host = host_around(core, wires, entry.name)
+    before = digest(core)
+    tally = Tally()
+    for name, data in _first(count, Refused(entry, cluster.honest, Random(f"{seed}/{entry.name}/refused"))):
+        tally.given[name] += 1
+        host.take(data, VICTIM if name == "our number" else LIAR)
+    tally.refused = host.dropped
+    tally.delivered = host.delivered
+    tally.sent = wires.sent
+    tally.is_untouched = digest(core) == before and host.next_wake_ns() is None
+    return tally
+
+
+def _first(count: int, endless: Refused) -> Iterator[tuple[str, bytes]]:
+    return (found for found, _ in zip(endless, range(count), strict=False))
+
+
+def tell_lies(entry: ProtocolEntry, count: int, *, seed: int = 1, pace: int = 20) -> tuple[Busy, Tally, int]:
+    """The liar, who has crashed, tells the victim `count` lies, `pace` of them each millisecond. Returns the cluster as
+    it is then, what became of the lies, and the most messages that the victim held.
+    """
+    cluster = busy(entry, seed=seed)
+    cluster.crash(LIAR)
+    rng = Random(f"{seed}/{entry.name}/lies")
+    victim = cluster.hosts[VICTIM]
+    tally, most = Tally(), 0
+    honest = list(cluster.honest)
+    for number in range(count):
+        name = rng.choice(("a lie", "a lie", "flipped bits", "said again"))
+        tally.given[name] += 1
+        cluster._arrive(victim, _false(name, rng, entry, honest))
+        if number % pace == 0:
+            cluster.run(for_ns=MILLISECOND)
+            most = max(most, victim.core.held)
+    tally.refused = Counter(report.code.name for report in victim.reports if isinstance(report.code, DropReason))
+    tally.refused["not decoded"] = cluster.malformed
+    return cluster, tally, most
+
+
+def _false(name: str, rng: Random, entry: ProtocolEntry, honest: Sequence[bytes]) -> bytes:
+    if name == "a lie":
+        return envelope_of(lie(rng, entry.kinds), sender=LIAR)
+    of_the_liar = [data for data in honest if data[8:10] == LIAR.to_bytes(2, "big")]
+    real = rng.choice(of_the_liar or honest)
+    if name == "said again":
+        return real
+    # A flipped incarnation is a later life of the liar: after the first one nothing else of it would be looked at.
+    fields = (*range(10, 12), *range(ENVELOPE_SIZE + 6, ENVELOPE_SIZE + 8))
+    data = flipped(rng, bytearray(real))
+    while rng.random() > LATER_LIFE and any(data[at] != real[at] for at in fields):
+        data = flipped(rng, bytearray(real))
+    return data
+
+
+def insider(entry: ProtocolEntry, count: int, *, seed: int = 1) -> tuple[Busy, int]:
+    """The liar's reliable layer is in order, and what it carries is not: wrong messages for the core above, made of
+    what the others really say, and the same for all. (Who tells one this and another that can keep messages of honest
+    members from delivery for ever: there are no signatures here.) Returns the cluster and the most that anybody held.
+    """
+
+    def build(us: Membership, seed: int) -> Core:
+        name = "reliable" if us.member == LIAR else entry.name
+        return PROTOCOLS[name].build(membership=us, parameters={}, seed=seed)
+
+    cluster = Busy(build, seed=seed)
+    load(cluster, entry, members=range(LIAR), count=10)
+    cluster.run(for_ns=50 * MILLISECOND)
+    rng = Random(f"{seed}/{entry.name}/insider")
+    models = _upper_messages(cluster.honest, entry)
+    liar, most = cluster.hosts[LIAR], 0
+    for _ in range(count):
+        message = _informed(rng, models, entry)
+        liar.queue.append(Submission(payload=encode_message(message), inner=message.kind))
+        cluster._push(liar)
+        cluster.run(for_ns=MILLISECOND // 2)
+        most = max(most, *(cluster.core(member).held for member in range(LIAR)))
+    cluster.crash(LIAR)
+    return cluster, most
+
+
+def _upper_messages(honest: Sequence[bytes], entry: ProtocolEntry) -> list[Message]:
+    """What the cores above the reliable layer have said."""
+    outer = [decode_datagram(data, group=GROUP)[1] for data in honest]
+    return [decode_message(message.payload) for message in outer if message.inner in entry.kinds]
+
+
+def _informed(rng: Random, models: Sequence[Message], entry: ProtocolEntry) -> Message:
+    kinds = [kind for kind in entry.kinds if kind >> 4 != Kind.RELIABLE_DATA >> 4]
+    if not models or rng.random() < 0.3:
+        return lie(rng, kinds)
+    model = rng.choice(models)
+    words = list(model.words)
+    for _ in range(rng.choice((0, 0, 1, 2)) if words else 0):
+        words[rng.randrange(len(words))] = _word(rng)
+    if len(words) == MEMBERS and rng.random() < 0.7:
+        words[LIAR] = pack(LIAR, 1, rng.randint(0, 9))
+    return Message(
+        kind=rng.choice((model.kind, model.kind, rng.choice(kinds))),
+        origin=LIAR,
+        incarnation=1,
+        seq=rng.choice((model.seq, model.seq + 1, rng.randint(0, 20), _number(rng))),
+        inner=model.inner,
+        words=tuple(words),
+        payload=rng.randbytes(24),
+    )

@@ -1,0 +1,170 @@
+"""Hostile datagrams against every registered protocol: a slice in each run of the tests, the million in `make bench`.
+
+`HOSTILE_DATAGRAMS=1000000 pytest tests/node/test_hostile.py` gives all here.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+
+from node.effects import Report
+from node.errors import DropReason, RemoteError
+from node.protocols import PROTOCOLS
+from node.wire import Kind, decode_datagram
+from tests.node.cluster import GROUP, MILLISECOND, SECOND
+from tests.node.hostile import (
+    LIAR,
+    VICTIM,
+    Busy,
+    Nowhere,
+    Refused,
+    busy,
+    digest,
+    envelope_of,
+    host_around,
+    insider,
+    lie,
+    load,
+    refuse,
+    tell_lies,
+)
+
+DATAGRAMS = int(os.environ.get("HOSTILE_DATAGRAMS", "20000"))
+LIES = DATAGRAMS // 20
+MOST_HELD = 1200
+"""A window of the liar's messages, and what honest members have under way."""
+
+REASONS = {
+    "random bytes": {DropReason.TRUNCATED, DropReason.BAD_MAGIC},
+    "truncated": {DropReason.TRUNCATED},
+    "too long": {DropReason.BAD_LENGTH},
+    "wrong magic": {DropReason.BAD_MAGIC},
+    "wrong version": {DropReason.BAD_VERSION},
+    "reserved byte": {DropReason.MALFORMED},
+    "another group": {DropReason.OTHER_GROUP},
+    "an old run": {DropReason.OTHER_GROUP},
+    "huge lengths": {DropReason.TRUNCATED},
+    "unknown kind": {DropReason.UNKNOWN_KIND},
+    "news of a layer": {DropReason.UNKNOWN_KIND},
+    "unknown flags": {DropReason.MALFORMED},
+    "another protocol": {DropReason.UNEXPECTED},
+    "our number": {DropReason.OWN},
+}
+"""Whatever the protocol. The others depend on it, or on which bit it was."""
+
+PROTOCOL_NAMES = sorted(PROTOCOLS)
+LAYERED = [name for name in PROTOCOL_NAMES if name != "reliable" and Kind.RELIABLE_DATA in PROTOCOLS[name].kinds]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOL_NAMES)
+def test_what_must_be_refused_changes_nothing_and_is_counted(protocol: str) -> None:
+    tally = refuse(PROTOCOLS[protocol], DATAGRAMS)
+
+    assert tally.is_untouched
+    assert (tally.delivered, tally.sent) == (0, 0)
+    assert sum(tally.refused.values()) == sum(tally.given.values()) == DATAGRAMS
+    assert set(REASONS) < set(tally.given)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOL_NAMES)
+def test_each_family_is_refused_for_its_own_reason(protocol: str) -> None:
+    cluster = busy(PROTOCOLS[protocol])
+    host = host_around(cluster.core(VICTIM), Nowhere(), protocol)
+    families = Refused(PROTOCOLS[protocol], cluster.honest, Random(1)).families
+    for name, reasons in REASONS.items():
+        host.dropped.clear()
+        for _ in range(20):
+            host.take(families[name](), VICTIM if name == "our number" else LIAR)
+        assert set(host.dropped) <= {reason.name for reason in reasons}, name
+        assert host.dropped.total() == 20
+
+
+def test_an_address_that_is_no_members_is_refused() -> None:
+    cluster = busy(PROTOCOLS["reliable"])
+    host = host_around(cluster.core(VICTIM), Nowhere(), "reliable")
+    host.take(cluster.honest[0], None)
+    assert host.dropped == {DropReason.UNKNOWN_MEMBER.name: 1}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOL_NAMES)
+def test_what_is_refused_by_an_exception_has_changed_nothing(protocol: str) -> None:
+    entry = PROTOCOLS[protocol]
+    cluster = busy(entry)
+    core = cluster.core(VICTIM)
+    rng = Random(f"{protocol}/exceptions")
+    refused = 0
+    for _ in range(400):
+        _, message = decode_datagram(envelope_of(lie(rng, entry.kinds), sender=LIAR), group=GROUP)
+        before = digest(core)
+        try:
+            effects = core.on_message(message, LIAR, cluster.now_ns)
+        except RemoteError as error:
+            refused += 1
+            assert digest(core) == before, (error, message)
+        else:
+            refused += any(isinstance(effect, Report) and effect.code in set(DropReason) for effect in effects)
+    assert refused > 20
+
+
+@pytest.mark.parametrize("protocol", PROTOCOL_NAMES)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_lies_of_a_member_end_nobody_and_fill_no_memory(protocol: str, seed: int) -> None:
+    entry = PROTOCOLS[protocol]
+    cluster, tally, most = tell_lies(entry, LIES, seed=seed)
+
+    assert sum(tally.given.values()) == LIES
+    assert most <= MOST_HELD
+    load(cluster, entry, members=(0, 1, 2), count=5)
+    cluster.run(for_ns=30 * SECOND)
+    check_true_messages(cluster, protocol)
+
+
+@pytest.mark.parametrize("protocol", LAYERED)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_wrong_messages_inside_right_ones_leave_the_others_in_order(protocol: str, seed: int) -> None:
+    entry = PROTOCOLS[protocol]
+    cluster, most = insider(entry, LIES // 2, seed=seed)
+
+    assert most <= MOST_HELD
+    load(cluster, entry, members=(0, 1, 2), count=5)
+    cluster.run(for_ns=30 * SECOND)
+    check_true_messages(cluster, protocol)
+    if protocol in ("cbcast", "lamport"):
+        sent = {identity for identity in cluster.submissions if identity[0] != LIAR}
+        for member in (0, 1, 2):
+            assert set(cluster.true[member]) == sent, "nothing that an honest member sent is held up"
+
+
+def check_true_messages(cluster: Busy, protocol: str) -> None:
+    """What comes from those who do not lie is delivered at most once, in the order sent; and if there is one order,
+    in that one. Whoever was lied to may lack some of it.
+    """
+    for member in (0, 1, 2):
+        delivered = cluster.true[member]
+        for origin in (0, 1, 2):
+            numbers = [identity[2] for identity in delivered if identity[0] == origin]
+            assert numbers == sorted(set(numbers)), (protocol, member, origin)
+        assert set(delivered) <= set(cluster.submissions)
+    if "total_order" in PROTOCOLS[protocol].promises:
+        for one, other in ((0, 1), (1, 2), (0, 2)):
+            rank = {identity: place for place, identity in enumerate(cluster.true[one])}
+            ranks = [rank[identity] for identity in cluster.true[other] if identity in rank]
+            assert ranks == sorted(ranks), (protocol, one, other)
+
+
+def test_a_replay_of_everything_that_was_said_is_refused_as_duplicate() -> None:
+    cluster = busy(PROTOCOLS["cbcast"])
+    cluster.run(for_ns=5 * SECOND)
+    before = {member: list(delivered) for member, delivered in cluster.true.items()}
+    host = cluster.hosts[VICTIM]
+    known = len(host.reports)
+    for data in list(cluster.honest):
+        cluster._arrive(host, data)
+    cluster.run(for_ns=5 * SECOND)
+    assert cluster.true == before
+    reasons = {report.code for report in host.reports[known:] if isinstance(report, Report)}
+    assert reasons == {DropReason.DUPLICATE}
+    assert cluster.now_ns >= 10 * SECOND + 100 * MILLISECOND
