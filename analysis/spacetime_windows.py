@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from analysis import words
@@ -25,6 +26,9 @@ MAX_MEMBERS: Final = 8
 
 BEFORE_ARROWS: Final = 20
 AFTER_ARROWS: Final = 55
+ENOUGH_ARROWS: Final = 12
+"""With so many a window may end when a long silence follows."""
+
 LONGEST_BEFORE_NS: Final = 150_000_000
 LONGEST_AFTER_NS: Final = 1_000_000_000
 MARGIN_NS: Final = 500_000
@@ -46,7 +50,8 @@ class Choice:
 def choices(reader: Reader, summary: Mapping[str, Any]) -> list[Choice]:
     """At most MAX_CHOICES windows, none mostly inside another; raises AnalysisError when the tables cannot be used."""
     chosen: list[Choice] = []
-    for choice in (*_witnesses(reader, summary), *_first(reader), *_faults(reader)):
+    unpromised = _witnesses(reader, summary, promised=False)
+    for choice in (*_witnesses(reader, summary, promised=True), *_first(reader), *_faults(reader), *unpromised):
         if len(chosen) < MAX_CHOICES and not any(_is_mostly_in(choice.window, other.window) for other in chosen):
             chosen.append(choice)
     return sorted(chosen, key=lambda choice: choice.window)
@@ -66,21 +71,21 @@ def _first(reader: Reader) -> Iterator[Choice]:
         yield Choice(title="First messages", why="The first messages of the run.", window=window, members=members)
 
 
-def _witnesses(reader: Reader, summary: Mapping[str, Any]) -> Iterator[Choice]:
-    """One per failed property that has a witness, promised ones first."""
+def _witnesses(reader: Reader, summary: Mapping[str, Any], *, promised: bool) -> Iterator[Choice]:
+    """One per property that does not hold and has a witness."""
     failed = [
         (words.clean(name, 40).replace("_", " "), words.mapping(given))
         for name, given in words.mapping(summary.get("properties")).items()
-        if words.mapping(given).get("verdict") == "fail"
+        if words.mapping(given).get("verdict") == "fail" and bool(words.mapping(given).get("promised")) is promised
     ]
-    failed.sort(key=lambda item: not item[1].get("promised"))
     for name, given in failed[:MAX_WITNESSES]:
         witness = words.mapping(given.get("witness"))
         found = _around_witness(reader, words.objects(witness.get("places")))
         if found is not None:
             window, members = found
-            why = words.clean(witness.get("sentence")) or f"Here {name} is violated."
-            yield Choice(title=f"Violation: {name}", why=why, window=window, members=members, is_violation=True)
+            why = words.clean(witness.get("sentence")) or f"Here {name} does not hold."
+            title = f"Violation: {name}" if promised else f"Not promised: {name}"
+            yield Choice(title=title, why=why, window=window, members=members, is_violation=promised)
 
 
 def _around_witness(reader: Reader, places: Sequence[Mapping[str, Any]]) -> tuple[Window, tuple[int, ...]] | None:
@@ -162,9 +167,20 @@ def _fitted(reader: Reader, at_ns: int, members: Sequence[int], *, before: int) 
     earlier = [begin for begin in begins if begin < at_ns]
     later = [begin for begin in begins if begin >= at_ns]
     from_ns = earlier[-before] if before and len(earlier) > before else wide.from_ns
-    until_ns = later[AFTER_ARROWS] if len(later) > AFTER_ARROWS else wide.until_ns
+    until_ns = _quiet_after(later) or wide.until_ns
     # Some room at the begin, so that what happens first is not cut.
     return Window(from_ns - (until_ns - from_ns) // 50, max(until_ns, from_ns + MARGIN_NS))
+
+
+def _quiet_after(begins: Sequence[int]) -> int | None:
+    """Where a window that begins with these arrows may end: when it is full, or when a burst is over. None: neither."""
+    for place, (begin, following) in enumerate(pairwise(begins), start=1):
+        quiet_ns, so_far_ns = following - begin, begin - begins[0]
+        if place >= AFTER_ARROWS:
+            return following
+        if place >= ENOUGH_ARROWS and 2 * quiet_ns > so_far_ns:
+            return begin + quiet_ns // 2
+    return None
 
 
 def _begins(diagram: Diagram) -> list[int]:

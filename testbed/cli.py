@@ -181,6 +181,7 @@ def diagram(
         Literal["text", "svg", "shiviz"], typer.Option("--format", help="shiviz: a log with vector time stamps.")
     ] = "text",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Draw who sent what to whom, and when it came: a space-time diagram of any window of a run."""
     from analysis.spacetime_command import Wishes, diagram_text
@@ -189,14 +190,17 @@ def diagram(
     width = console.width if console.is_terminal else FILE_WIDTH
     wishes = Wishes(begin=begin, end=end, members=_split(members), kinds=_split(kinds), format=form, width=width)
     text = diagram_text(store.find(runs, run), wishes)
-    if output is None:
+    if output is not None:
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{output}: cannot be written ({error.strerror})") from None
+    if as_json:
+        _print_json({"format": form, **({"diagram": text} if output is None else {"output": str(output)})})
+    elif output is None:
         sys.stdout.write(text)
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror})") from None
-    console.print(str(output), markup=False)
+    else:
+        console.print(str(output), markup=False)
 
 
 @app.command()

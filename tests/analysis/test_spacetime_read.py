@@ -149,6 +149,13 @@ def test_a_violation_is_shown_from_the_request_on(run_dir: Path, position: int |
     assert 2 in choice.members
 
 
+def test_what_was_not_promised_is_no_violation(run_dir: Path) -> None:
+    summary = json.loads(json.dumps(violated()).replace('"promised": true', '"promised": false'))
+    found = choices(Reader(run_dir), summary)
+    assert [choice.title for choice in found if choice.title.startswith("Not promised")] == ["Not promised: agreement"]
+    assert not any(choice.is_violation for choice in found)
+
+
 def test_of_many_members_a_few_are_chosen(tmp_path: Path) -> None:
     reader = Reader(made(tmp_path / "thirty", THIRTY))
     for choice in choices(reader, {}):
@@ -201,6 +208,7 @@ def test_the_command_draws_a_window(run_dir: Path, tmp_path: Path) -> None:
     assert "nack 16" in few
     log = run_cli(run_dir, "--until", "14 ms", "--format", "shiviz")
     assert log.startswith("(?<time>")
+    assert json.loads(run_cli(run_dir, "--until", "14 ms", "--json"))["format"] == "text"
     output = tmp_path / "x.svg"
     assert str(output) in run_cli(run_dir, "--format", "svg", "-o", str(output)).replace("\n", "")
     ET.parse(output)
