@@ -52,7 +52,7 @@ notebook: ## execute the notebooks on the latest run
 
 bench: ## measure speed side by side with other tools (root; takes minutes)
 	@scripts/setup --tests
-	@for benchmark in benchmarks/bench_*.py; do $(BIN)/python "$$benchmark"; done
+	@for benchmark in benchmarks/bench_*.py; do $(BIN)/python -m "benchmarks.$$(basename "$$benchmark" .py)"; done
 
 doctor: ## say what this machine can do, and how to get what it cannot
 	@scripts/setup
