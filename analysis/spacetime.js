@@ -76,7 +76,7 @@
       const taken = new Map();
       for (const { mark, zone, half } of labels) {
         const x = place(mark.a), others = taken.get(zone) ?? taken.set(zone, []).get(zone);
-        const fits = x - half > left - 4 && others.every(([low, high]) => x + half <= low || x - half >= high);
+        const fits = x - half + 3 >= left && others.every(([low, high]) => x + half <= low || x - half >= high);
         if (fits) others.push([x - half, x + half]);
         mark.text.classList.toggle("crowded", !fits);
       }

@@ -288,7 +288,7 @@ class _Sheet:
             half = (len(label) * CHARACTER + 6) / 2
             x = self._x(mark.at_ns)
             others = taken.setdefault((mark.life.member, mark.what in _BELOW), [])
-            if all(x + half <= left or x - half >= right for left, right in others):
+            if x - half + 3 >= LEFT and all(x + half <= left or x - half >= right for left, right in others):
                 others.append((x - half, x + half))
                 shown.add(mark.number)
         return shown

@@ -26,7 +26,7 @@ MAX_MEMBERS: Final = 8
 
 BEFORE_ARROWS: Final = 20
 AFTER_ARROWS: Final = 55
-ENOUGH_ARROWS: Final = 12
+ENOUGH_ARROWS: Final = 8
 """With so many a window may end when a long silence follows."""
 
 LONGEST_BEFORE_NS: Final = 150_000_000
