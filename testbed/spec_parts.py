@@ -34,6 +34,10 @@ class ProtocolEntry(Protocol):
     def kind(self) -> type[Any]:
         """The dataclass of its parameters, with units in the names (`heartbeat_ns`); a field may be one again."""
 
+    @property
+    def takes_submissions(self) -> bool:
+        """Whether there is anything for a workload to do."""
+
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         """LocalError when it cannot run so in a group of this size."""
 
@@ -55,12 +59,17 @@ def protocol(
     return ProtocolChoice(name=name, parameters=parameters)
 
 
-def workloads(raw: RawExperiment, topology: Topology, document: Document) -> Mapping[NodeName, Workload]:
+def workloads(
+    raw: RawExperiment, topology: Topology, document: Document, protocols: Mapping[str, ProtocolEntry]
+) -> Mapping[NodeName, Workload]:
     """What each node sends, in member order."""
+    sends = protocols[raw.protocol.name].takes_submissions
     taken: dict[NodeName, Workload] = {}
     for position, block in enumerate(raw.workload):
         at = document.item(("workload",), position)
         workload = _workload(block, raw.duration, document, at)
+        if workload.kind is not WorkloadKind.SILENT and not sends:
+            raise document.error((*at, "kind"), f"{raw.protocol.name} sends nothing for an application; make it silent")
         for name in _selected(topology, block.senders, document, (*at, "senders")):
             if name in taken:
                 raise document.error((*at, "senders"), f"{name} stands in two workloads; a node can have one")

@@ -57,13 +57,14 @@ class Entry:
     """A protocol, as far as the loader looks."""
 
     kind: type[Any] = NoParameters
+    takes_submissions: bool = True
 
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         if parameters.get("window") == 0 or members < 2:
             raise LocalError("sample: the window must be larger")
 
 
-PROTOCOLS = {"sequencer": Entry(kind=UpperParameters), "reliable": Entry()}
+PROTOCOLS = {"sequencer": Entry(kind=UpperParameters), "reliable": Entry(), "clocks": Entry(takes_submissions=False)}
 
 BASE = """\
 name: sample
@@ -267,6 +268,8 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
          "21 s lies after the end of the workload at 20 s"),
         (with_line("{kind: periodic, rate: 50 /s, size: 512 B}", "[{kind: silent},{kind: silent, senders: p1/n2}]"),
          "x.yaml:5: workload[1].senders: p1/n2 stands in two workloads; a node can have one"),
+        (BASE.replace("sequencer", "clocks"),
+         "x.yaml:5: workload.kind: clocks sends nothing for an application; make it silent"),
         (with_line("512 B", "512 B, senders: p2/*"),
          "x.yaml:5: workload.senders: 'p2/*' names no node of one-partition; "
          "use *, p1/* or nodes such as p1/n1"),
