@@ -5,8 +5,8 @@ machines cost (docs/limits.md), a few tenths of a millisecond a hop, which is wh
 medians may differ by LATENCY_TOLERANCE.
 
 Each experiment runs once in each world, on real wires once more when the machine was too busy to measure. If it is too
-busy again, the product must say so (the run is invalid, its verdict unknown); what does not hang on the machine's speed
-is compared all the same, and medians within BUSY_TOLERANCE.
+busy again, the product must say so (the run is invalid, its verdict unknown). Then only what a busy machine cannot
+change is compared: it makes everything later, nothing earlier.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ from topologies.model import MULTICAST_GROUP, Topology
 pytestmark = [pytest.mark.root, pytest.mark.uml, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 LATENCY_TOLERANCE = 0.10
-BUSY_TOLERANCE = 0.30
 DROPS_TOLERANCE = 0.25
 """Of frames that a full queue drops: what repairs the loss adds to the load, and does so a little differently."""
-BUSY_DROPS_TOLERANCE = 0.50
 WIDER = 1.5
 """Nothing seeds the draws of a real kernel: its 99 % intervals are taken so much wider that a sound one misses its
 value in one of 10,000 runs and not in one of 100."""
@@ -108,6 +106,18 @@ def run(folder: Path, name: str, world: str, attempt: int) -> Performed:
     return Performed(directory=runs / f"parity-{name}" / leaf)
 
 
+def medians(one: Performed) -> dict[str, float]:
+    """Of all members together and of each."""
+    latency = one.summary["latency"]
+    return {"all": latency["p50_ms"]} | {entry["member"]: entry["p50_ms"] for entry in latency["by_member"]}
+
+
+def assert_said_so(one: Performed) -> None:
+    """The machine was too busy, and whoever reads the run learns it first."""
+    assert one.summary["verdict"] == "unknown"
+    assert set(one.manifest["invalid"]) <= set(one.summary["reasons"])
+
+
 @pytest.fixture(params=list(CASES))
 def pair(request: pytest.FixtureRequest, performed: dict[str, Pair]) -> Pair:
     return performed[request.param]
@@ -138,11 +148,13 @@ def test_the_verdict_of_the_run(pair: Pair) -> None:
 
 
 def test_median_latency(pair: Pair) -> None:
-    tolerance = LATENCY_TOLERANCE if pair[WIRE].is_valid else BUSY_TOLERANCE
-    sim, wire = pair[SIM].summary["latency"], pair[WIRE].summary["latency"]
-    assert wire["p50_ms"] == pytest.approx(sim["p50_ms"], rel=tolerance)
-    by_member = {entry["member"]: entry["p50_ms"] for entry in sim["by_member"]}
-    assert {entry["member"]: entry["p50_ms"] for entry in wire["by_member"]} == pytest.approx(by_member, rel=tolerance)
+    sim, wire = (medians(pair[world]) for world in (SIM, WIRE))
+    assert set(sim) == set(wire)
+    if pair[WIRE].is_valid:
+        assert wire == pytest.approx(sim, rel=LATENCY_TOLERANCE)
+    else:
+        assert_said_so(pair[WIRE])
+        assert {name: ms for name, ms in wire.items() if ms < (1 - LATENCY_TOLERANCE) * sim[name]} == {}
 
 
 def test_the_simulator_accounts_for_every_frame(pair: Pair) -> None:
@@ -189,9 +201,11 @@ def test_jitter_and_reordering_spread_delays_alike(node: str, performed: dict[st
 
 def test_a_full_queue_drops_as_many(performed: dict[str, Pair]) -> None:
     sim, wire = (performed["overrun"][world].sum_of("dropped_queue") for world in (SIM, WIRE))
-    is_valid = performed["overrun"][WIRE].is_valid
-    assert sim > 100
-    assert wire == pytest.approx(sim, rel=DROPS_TOLERANCE if is_valid else BUSY_DROPS_TOLERANCE)
+    assert min(sim, wire) > 100
+    if performed["overrun"][WIRE].is_valid:
+        assert wire == pytest.approx(sim, rel=DROPS_TOLERANCE)
+    else:
+        assert_said_so(performed["overrun"][WIRE])
 
 
 def test_a_cut_drops_in_both(performed: dict[str, Pair]) -> None:

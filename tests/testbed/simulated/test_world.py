@@ -251,3 +251,34 @@ def test_the_quickstart_in_the_simulated_world(tmp_path: Path) -> None:
     assert sum(entry["dropped_queue"] for entry in summary["conservation"]) > 0
     assert (summary["accuracy"]["fail"], summary["capture"]["trace_gaps"]) == (0, 0)
     assert (found / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.spark
+def test_a_sweep_shares_one_spark_session_and_claims_can_be_run(tmp_path: Path) -> None:
+    """In a process of its own: one Spark session at a time is all that a process can have."""
+    path = write_experiment(tmp_path, duration="1 s", faults="[]")
+    path.write_text(path.read_text() + "sweep: {seed: [1, 2]}\n")
+    program = f"""
+from pathlib import Path
+from analysis import session
+opened = []
+open_session = session.open_session
+def counted(**words):
+    opened.append(words)
+    return open_session(**words)
+session.open_session = counted
+from testbed.claims import Selection, run_claims
+from testbed.console import Console
+from testbed.run import Wishes
+from testbed.sweep import run_sweep
+wishes = Wishes(world="sim", runs=Path({str(tmp_path / "runs")!r}))
+points = run_sweep({str(path)!r}, Console(quiet=True), lambda point: None, wishes=wishes)
+assert [point.variant["seed"] for point in points] == [1, 2]
+assert [point.verdict for point in points] == ["pass", "pass"]
+assert len(opened) == 1, opened
+(row,) = run_claims(Selection(experiment="sequencer-steps"), Console(quiet=True), wishes=wishes)
+assert (row.world, row.verdict) == ("sim", "pass"), row
+"""
+    argv = [sys.executable, "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
