@@ -11,6 +11,7 @@ from node.clocks import LamportClock
 from node.core import Core, Membership, Submission, random_for
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError
+from node.protocols import PROTOCOLS
 from node.protocols.cbcast import CbcastCore, CbcastParameters, Life
 from node.protocols.ending import Ending
 from node.protocols.lamport import LamportCore, LamportParameters
@@ -57,6 +58,11 @@ def lamport(clock: type[LamportClock] = LamportClock, kind: type[LamportCore] = 
 
 def mutex(kind: type[MutexCore] = MutexCore) -> Build:
     return lambda us, seed: Stack(lower=reliable()(us, seed), upper=kind(membership=us, parameters=MutexParameters()))
+
+
+def registered(name: str) -> Build:
+    """A protocol as it comes."""
+    return lambda us, seed: PROTOCOLS[name].build(membership=us, parameters={}, seed=seed)
 
 
 class Plain(Core):

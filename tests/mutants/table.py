@@ -107,6 +107,15 @@ def question_and_answer(build: Build) -> Recorded:
     return cluster
 
 
+def question_and_answer_of_co(build: Build) -> Recorded:
+    """The same with the messages of CO, which asks for what it misses itself."""
+    cluster = Recorded(3, build)
+    _delay_first_copy(cluster, source=0, target=2, kind=Kind.CO_DATA, seq=1)
+    cluster.submit(0)
+    cluster.submit_later(1, 5 * MILLISECOND)
+    return cluster
+
+
 def crossing(build: Build) -> Recorded:
     """0 has the number 1 and 2 has the number 2; the message of 0 reaches 1 late, so that the other comes first."""
     cluster = Recorded(3, build)
@@ -581,6 +590,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "the delay rule looks at the sender's own entry alone",
         "cbcast",
         cluster_pair(question_and_answer, cores.cbcast(), cores.cbcast(cores.OnlyItsSender), CAUSAL_PROMISES),
+        "causal",
+    ),
+    _row(
+        "",
+        "each source is in order, and nobody compares sources: less than what was promised",
+        "co",
+        cluster_pair(question_and_answer_of_co, cores.registered("co"), cores.registered("lo"), CAUSAL_PROMISES),
         "causal",
     ),
     _row(
