@@ -216,7 +216,7 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (with_line("name: sequencer", "name: sequencr"), "x.yaml:4: protocol.name: no protocol is called 'sequencr'; "
          "did you mean sequencer?"),
         (with_line("name: sequencer", "name: x"), "x.yaml:4: protocol.name: no protocol is called 'x'; "
-         "there are reliable, sequencer"),
+         "there are clocks, reliable, sequencer"),
         (with_line("sequencer}", "sequencer, parameters: {windw: 3}}"), "x.yaml:4: protocol.parameters.windw: "
          "sequencer has no parameter 'windw'; did you mean window?"),
         (with_line("sequencer}", "sequencer, parameters: {heartbeat_ns: 3}}"),
