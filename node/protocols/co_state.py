@@ -92,17 +92,19 @@ class Matrix:
         """What E_j says it expects next, taken in where it is more than we knew. Returns the columns whose least has
         risen, ascending."""
         row = self.rows[j]
+        if vector == row:
+            return []
         merged = tuple(map(max, row, vector))
         if merged == row:
             return []
         self.rows[j] = merged
         at_least = self._at_least
         risen: list[int] = []
-        for k, (old, new, low) in enumerate(zip(row, merged, self.least, strict=True)):
-            if old == low and new != old:
-                at_least[k] -= 1
-                if not at_least[k]:
-                    risen.append(k)
+        triples = enumerate(zip(row, merged, self.least, strict=True))
+        for k in [k for k, (old, new, low) in triples if old == low != new]:
+            at_least[k] -= 1
+            if not at_least[k]:
+                risen.append(k)
         for k in risen:
             column = [one[k] for one in self.rows]
             low = min(column)
