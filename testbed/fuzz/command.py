@@ -12,7 +12,7 @@ from node.core import Core, Membership
 from node.protocols import PROTOCOLS
 from node.stack import Stack
 from testbed.console import Console
-from testbed.fuzz.draw import draw
+from testbed.fuzz.draw import FUZZED, draw
 from testbed.fuzz.explore import Exploration, Network, Scope, explore, over_ideal_channels
 from testbed.fuzz.failure import Shown, show
 from testbed.fuzz.hunt import Campaign, Tally, hunt
@@ -51,7 +51,7 @@ def run_fuzz(
     console: Console,
 ) -> Hunted:
     """Judge `count` seeds from `first` on. InputError for what cannot be."""
-    known_protocol(protocol)
+    _fuzzed_protocol(protocol)
     _check(1 <= count <= MAX_SEEDS, f"--seeds must lie between 1 and {MAX_SEEDS}, not {count}")
     _check(0 <= first <= MAX_SEED - count, f"seeds lie between 0 and {MAX_SEED}; from {first} there are not {count}")
     _check(jobs is None or 1 <= jobs <= MAX_JOBS, f"--jobs must lie between 1 and {MAX_JOBS}, not {jobs}")
@@ -68,7 +68,7 @@ def run_fuzz(
 
 def run_seed(protocol: str, seed: int, *, keep: Path, console: Console) -> Hunted:
     """One seed alone."""
-    known_protocol(protocol)
+    _fuzzed_protocol(protocol)
     _check(0 <= seed <= MAX_SEED, f"--seed must lie between 0 and {MAX_SEED}, not {seed}")
     started_s = time.monotonic()
     tally = Tally(protocol=protocol)
@@ -91,7 +91,7 @@ def scope_of(
     """What a command line asks for. `network` None: ideal channels for what stands on the reliable layer, a network
     without order for what does without it. InputError for what cannot be.
     """
-    known_protocol(protocol)
+    _fuzzed_protocol(protocol)
     has_layer = isinstance(_build(protocol, Membership(member=0, members=(0, 1))), Stack)
     wanted = _network(network) if network is not None else Network.IDEAL if has_layer else Network.CHAOS
     counts = _counts(submissions)
@@ -132,6 +132,11 @@ def known_protocol(protocol: str) -> None:
     if protocol not in PROTOCOLS:
         hint = did_you_mean(protocol, PROTOCOLS) or f"; there are {', '.join(sorted(PROTOCOLS))}"
         raise InputError(f"no protocol is called {quoted(protocol)}{hint}")
+
+
+def _fuzzed_protocol(protocol: str) -> None:
+    known_protocol(protocol)
+    _check(protocol in FUZZED, f"{protocol} sends nothing for an application, so there is nothing to aim faults at")
 
 
 def _build(protocol: str, membership: Membership) -> Core:

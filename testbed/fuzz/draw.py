@@ -33,6 +33,9 @@ from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment
 MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 
+FUZZED = tuple(sorted(name for name, entry in PROTOCOLS.items() if entry.takes_submissions))
+"""Protocols that send something for an application."""
+
 FAULTS_MAX = 4
 SHORT_NS = 200 * MILLISECOND
 """Of a fault that nobody may be given up for; with FAULTS_MAX of them in a row the least patience is not used up."""

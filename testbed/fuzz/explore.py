@@ -7,8 +7,9 @@ or one timer. From each state every step is taken. States that are the same (tes
 where what the applications have seen is part of a state: so each possible history is judged. Where no step is left the
 oracle judges what happened: the safety properties, and those of what happens eventually, for everything has.
 
-Time. A timer fires when nothing is under way, the earliest of any member; `early_timers` of them on a path may also
-fire while something is. Only a timer moves its member's clock. So what hangs on durations alone is not explored.
+Time. When nothing is under way the timer that is due first fires (of those due together, each). `early_timers` timers
+on a path may also fire before their turn: while something is under way, or ahead of another member's. Only a timer
+moves its member's clock. So what hangs on durations alone is not explored.
 
 A member's core is copied when it is given something new (testbed.fuzz.local). Running the path again from its beginning
 instead would cost as many calls as it is long: from four on that is dearer than the copy (60 us for the sequencer).
@@ -238,16 +239,17 @@ class _Explorer:
             yield self._step(state, place, (source, number), f"{what} arrives and will again", state.channels, budgets)
 
     def _timers(self, state: _State) -> Iterator[_State]:
+        armed = [place for place in state.places if place.timers]
+        first_ns = min((place.timers[0][0] for place in armed), default=0)
         losses, duplications, early = state.budgets
-        budgets = state.budgets
-        if any(state.channels):
-            if not early:
-                return
-            budgets = (losses, duplications, early - 1)
-        for place in state.places:
-            if place.timers:
-                what = f"{place.member}'s timer {place.timers[0][2].name} fires"
-                yield self._step(state, place, TIMER, what, state.channels, budgets)
+        is_quiet = not any(state.channels)
+        for place in armed:
+            at_ns, _, timer = place.timers[0]
+            is_early = not is_quiet or at_ns > first_ns
+            if is_early and not early:
+                continue
+            budgets = (losses, duplications, early - is_early)
+            yield self._step(state, place, TIMER, f"{place.member}'s timer {timer.name} fires", state.channels, budgets)
 
     def _step(
         self, state: _State, place: Place, given: Given, what: str, channels: Channels, budgets: tuple[int, int, int]

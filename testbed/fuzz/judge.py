@@ -170,10 +170,9 @@ def _expelled(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _exception(error: Exception) -> Failure:
-    """`where`: the innermost place in a file of ours; lines move, so it is named by its function."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "node" in Path(frame.filename).parts] or list(frames)
-    where = f"{Path(own[-1].filename).name}:{own[-1].name}"
+    """`where`: the innermost place; lines move, so it is named by its function."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(innermost.filename).name}:{innermost.name}"
     text = " ".join(str(error).split()) or "no text"
     return Failure(kind="exception", sentence=f"{type(error).__name__} in {where}: {text}", where=where)
 

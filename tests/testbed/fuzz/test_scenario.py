@@ -1,0 +1,109 @@
+"""Scenarios from seeds: the same as a value and as a file, aimed at active sending, and fair."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.protocols import PROTOCOLS
+from testbed.fuzz import ranges
+from testbed.fuzz.draw import FUZZED, draw, is_fair, victims_of
+from testbed.fuzz.judge import GROUP, judge
+from testbed.fuzz.render import experiment_of, yaml_of
+from testbed.fuzz.scenario import Crash, Cut, Freeze, LinkCut, Member, OneWayCut, Scenario, Segment, Worsening
+from testbed.simulated.simulation import simulate
+from testbed.spec import loads
+from testbed.spec_values import Experiment
+
+NAMES = FUZZED
+seeds = st.integers(0, 2**40)
+
+
+def loaded(scenario: Scenario) -> Experiment:
+    return loads(yaml_of(scenario), protocols=PROTOCOLS)
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+@settings(max_examples=25)
+@given(seed=seeds)
+def test_the_file_of_a_scenario_loads_to_its_experiment(protocol: str, seed: int) -> None:
+    scenario = draw(protocol, seed)
+    given_, read = experiment_of(scenario), loaded(scenario)
+    assert replace(read, text="", topology_text="", document=given_.document) == given_
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+def test_the_file_replays_the_very_same_run(protocol: str) -> None:
+    for seed in range(3):
+        scenario = draw(protocol, seed)
+        assert simulate(experiment_of(scenario), group=GROUP) == simulate(loaded(scenario), group=99)
+
+
+@settings(max_examples=50)
+@given(seed=seeds, protocol=st.sampled_from(NAMES))
+def test_every_scenario_is_fair(seed: int, protocol: str) -> None:
+    scenario = draw(protocol, seed)
+    members = len(scenario.members)
+    assert is_fair(scenario)
+    assert 2 <= members <= 6
+    assert 1 <= len(scenario.segments) <= 3
+    assert 1 <= len(scenario.submissions) <= 40
+    assert len(victims_of(scenario)) <= (members - 1) // 2
+    assert all(
+        fault.members <= set(range(members)) and fault.end_ns < scenario.duration_ns for fault in scenario.faults
+    )
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+def test_nobody_falls_who_is_spared_and_nobody_at_all_where_crashes_are_not_tolerated(protocol: str) -> None:
+    fallen = {member for seed in range(100) for member in victims_of(draw(protocol, seed))}
+    assert not fallen & ranges.spared(protocol)
+    assert bool(fallen) == bool(PROTOCOLS[protocol].tolerates)
+
+
+def test_all_kinds_of_faults_and_networks_occur() -> None:
+    scenarios = [draw("reliable", seed) for seed in range(300)]
+    kinds = {type(fault) for scenario in scenarios for fault in scenario.faults}
+    assert kinds == {Crash, Cut, Freeze, LinkCut, OneWayCut, Worsening}
+    assert {len(scenario.segments) for scenario in scenarios} == {1, 2, 3}
+    assert any(segment.bus for scenario in scenarios for segment in scenario.segments)
+    for ill in ("loss_ratio", "duplicate_ratio", "reorder_ratio", "corrupt_ratio", "jitter_ns", "rate_bps"):
+        assert any(getattr(member.to_node, ill) for scenario in scenarios for member in scenario.members), ill
+
+
+def test_an_unfair_scenario_is_told() -> None:
+    two = Scenario(protocol="reliable", seed=1, segments=(Segment(members=(Member(submissions_ns=(0,)), Member())),))
+    assert is_fair(two)
+    assert not is_fair(replace(two, faults=(Crash(at_ns=0, for_ns=1, member=1, is_final=True),)))
+    assert not is_fair(replace(two, segments=(Segment(members=(Member(submissions_ns=(0,)),)),)))
+    assert not is_fair(replace(two, segments=(Segment(members=(Member(), Member())),)))
+
+
+@pytest.mark.parametrize("protocol", ["reliable", "lo"])
+def test_faults_strike_while_something_is_sent(protocol: str) -> None:
+    """Of 100 scenarios hardly any has faults that met nothing, and most faults met something."""
+    judged = [judge(draw(protocol, seed)) for seed in range(100)]
+    faults = sum(len(one.scenario.faults) for one in judged)
+    assert sum(one.faults_met for one in judged) > 0.75 * faults
+    assert sum(bool(one.scenario.faults) and not one.faults_met for one in judged) <= 5
+
+
+def test_a_fault_before_all_sending_meets_nothing() -> None:
+    quiet = Scenario(
+        protocol="reliable",
+        seed=1,
+        segments=(Segment(members=(Member(submissions_ns=(500_000_000,)), Member())),),
+        faults=(Cut(at_ns=0, for_ns=1_000_000, sides=((0,), (1,))),),
+    )
+    assert judge(quiet).faults_met == 0
+    assert judge(replace(quiet, faults=(replace(quiet.faults[0], at_ns=499_900_000),))).faults_met == 1
+
+
+@given(seed=seeds)
+@settings(max_examples=10)
+def test_a_seed_is_the_same_scenario_always(seed: int) -> None:
+    assert draw("reliable", seed) == draw("reliable", seed)
+    assert draw("reliable", seed) != draw("reliable", seed + 1)

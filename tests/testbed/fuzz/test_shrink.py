@@ -1,0 +1,128 @@
+"""Shrinking: a bug on purpose becomes a handful of messages, the same ones each time, and can be replayed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.protocols import PROTOCOLS
+from testbed.fuzz.draw import draw, is_fair
+from testbed.fuzz.failure import Shown, show, show_scenario
+from testbed.fuzz.judge import Build, judge
+from testbed.fuzz.scenario import Cut, LinkCut, Member, OneWayCut, Scenario, Segment
+from testbed.fuzz.shrink import shrink, with_submissions, without_member
+from testbed.spec import load
+from tests.testbed.fuzz.broken import forgetful, hasty_sequencer
+
+SEEDS = range(60)
+
+
+def first_failure(protocol: str, build: Build, keep: Path | None = None) -> Shown:
+    """Of the seeds, the first that the broken core fails at, shrunk."""
+    for seed in SEEDS:
+        shown = show(protocol, seed, keep=keep, build=build)
+        if shown is not None:
+            return shown
+    raise AssertionError("no seed shows the bug")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "build", "kind"),
+    [("sequencer", hasty_sequencer, "causal"), ("reliable", forgetful, "integrity")],
+)
+def test_a_bug_on_purpose_shrinks_to_a_handful_of_messages(
+    protocol: str, build: Build, kind: str, tmp_path: Path
+) -> None:
+    shown = first_failure(protocol, build, tmp_path)
+    small = shown.scenario
+    assert shown.failure.kind == kind
+    assert shown.shrunk.is_complete
+    assert len(small.submissions) <= 3
+    assert len(small.faults) <= 1
+    assert len(small.members) <= 3
+    assert small.parameters == {}
+    assert is_fair(small)
+    assert "submit" in shown.picture
+    assert shown.path is not None
+    assert shown.failure.sentence in shown.path.read_text(encoding="utf-8")
+    assert load(shown.path, protocols=PROTOCOLS).protocol.name == protocol
+    assert shown.replay == (
+        f"orderbed run {shown.path} --world sim",
+        f"orderbed fuzz {protocol} --seed {shown.seed}",
+    )
+
+
+def test_the_same_failure_shrinks_to_the_same_scenario() -> None:
+    one, other = (first_failure("sequencer", hasty_sequencer) for _ in range(2))
+    assert one == other
+
+
+def test_a_good_seed_has_nothing_to_show() -> None:
+    assert show("reliable", 1, keep=None) is None
+
+
+def test_the_budget_ends_the_search() -> None:
+    scenario = draw("reliable", 1)
+    asked = 0
+
+    def fails(_: Scenario) -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    shrunk = shrink(scenario, fails, budget=7)
+    assert (asked, shrunk.simulations, shrunk.is_complete) == (7, 7, False)
+
+
+def test_what_always_fails_becomes_as_small_as_can_be() -> None:
+    shrunk = shrink(draw("reliable", 3), lambda _: True)
+    small = shrunk.scenario
+    assert (len(small.members), len(small.submissions), len(small.faults), len(small.segments)) == (2, 1, 0, 1)
+    assert small.submissions[0][0] == 0
+    assert all(member == Member(submissions_ns=member.submissions_ns) for member in small.members)
+
+
+def test_what_never_fails_stays() -> None:
+    scenario = draw("reliable", 3)
+    assert shrink(scenario, lambda _: False).scenario == scenario
+
+
+def test_a_member_that_goes_takes_its_faults_along_and_the_others_move_up() -> None:
+    members = tuple(Member(submissions_ns=(number,)) for number in range(4))
+    scenario = Scenario(
+        protocol="reliable",
+        seed=1,
+        segments=(Segment(members=members[:1]), Segment(members=members[1:])),
+        faults=(
+            Cut(at_ns=0, for_ns=1, sides=((0,), (1, 3))),
+            OneWayCut(at_ns=0, for_ns=1, source=1, target=2),
+            OneWayCut(at_ns=0, for_ns=1, source=3, target=2),
+            LinkCut(at_ns=0, for_ns=1, segment=1, behind=(1, 2, 3)),
+        ),
+    )
+    smaller = without_member(scenario, 1)
+    assert [member.submissions_ns for member in smaller.members] == [(0,), (2,), (3,)]
+    assert smaller.faults == (
+        Cut(at_ns=0, for_ns=1, sides=((0,), (2,))),
+        OneWayCut(at_ns=0, for_ns=1, source=2, target=1),
+        LinkCut(at_ns=0, for_ns=1, segment=1, behind=(1, 2)),
+    )
+    only_second = without_member(scenario, 0)
+    assert len(only_second.segments) == 1
+    assert [type(fault) for fault in only_second.faults] == [OneWayCut, OneWayCut]
+
+
+def test_submissions_are_dealt_to_their_members() -> None:
+    scenario = draw("reliable", 2)
+    assert with_submissions(scenario, scenario.submissions) == scenario
+    assert with_submissions(scenario, scenario.submissions[:1]).submissions == scenario.submissions[:1]
+
+
+def test_a_scenario_that_became_smaller_still_fails_by_itself() -> None:
+    shown = first_failure("sequencer", hasty_sequencer)
+    again = show_scenario(shown.scenario, keep=None, build=hasty_sequencer)
+    assert again is not None
+    assert again.failure.kind == shown.failure.kind
+    assert judge(replace(shown.scenario), build=None).is_good
