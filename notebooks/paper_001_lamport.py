@@ -1,0 +1,103 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Paper 001: time, clocks, and the ordering of events
+#
+# What the paper states, drawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`): `orderbed sweep mutex-messages`,
+# `clocks-bound`, `clocks-start` and `lamport-anomaly`; `--world sim` needs no rights and no kernel.
+
+# %%
+import os
+
+import matplotlib.pyplot as plt
+
+from analysis.load import Sweep
+
+runs = os.environ.get("ORDERBED_RUNS", "runs")
+
+# %% [markdown]
+# ## Mutual exclusion: messages for one entry
+#
+# A request to each, an acknowledgement from each, a release to each: 3(n-1). With the notes 5 and 6 an acknowledgement is
+# left out when a later message of the same sender is there, or will be.
+
+# %%
+messages = Sweep.newest("mutex-messages", runs).frame(
+    n="given.members",
+    acknowledge="given.parameters.acknowledge",
+    per_entry="traffic.inner_per_message",
+    overlaps="properties.mutual_exclusion.violations",
+    out_of_order="properties.grant_order.violations",
+    unserved="properties.service.violations",
+)
+figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+for acknowledge, table in messages.groupby("acknowledge"):
+    axes.plot(table["n"], table["per_entry"], "o", label=f"acknowledge: {acknowledge}")
+axes.plot(messages["n"].unique(), 3 * (messages["n"].unique() - 1), "--", label="3(n - 1)")
+axes.set(title="Messages for one entry", xlabel="n", ylabel="messages", ylim=(0, None))
+axes.legend()
+messages
+
+# %% [markdown]
+# ## Physical clocks: the bound
+#
+# Once settled, any two clocks differ by less than about d(2κτ + ξ). Each dot is one combination of diameter, period,
+# unpredictable delay and drift; above the line the theorem would be wrong.
+
+# %%
+bound = Sweep.newest("clocks-bound", runs).frame(
+    d="given.members - 1",
+    skew_ms="clocks.skew_max_after_ns / 1000000",
+    bound_ms="(given.members - 1) * (2 * given.drift_ppm * given.parameters.tau_ns / 1000000 + 2 * given.jitter_ns) / 1000000",
+)
+figure, axes = plt.subplots(figsize=(6, 5), layout="constrained")
+for d, table in bound.groupby("d"):
+    axes.loglog(table["bound_ms"], table["skew_ms"], "o", label=f"d = {d:g}")
+ends = [bound["bound_ms"].min() / 2, bound["bound_ms"].max() * 2]
+axes.plot(ends, ends, "k--", lw=1, label="the bound")
+axes.set(title="Greatest difference of two clocks", xlabel="d(2κτ + ξ) (ms)", ylabel="measured (ms)")
+axes.legend()
+bound
+
+# %% [markdown]
+# ## Fast start
+#
+# The clocks start up to 2 s apart. One relayed message synchronises them within 2d(μ + ξ).
+
+# %%
+start = Sweep.newest("clocks-start", runs)
+figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+for point, run in zip(start.points, start.runs, strict=True):
+    series = run.summary["clocks"]["series"]
+    label = ", ".join(f"{key.split('.')[-1]} = {value}" for key, value in point["variant"].items())
+    axes.semilogy([one["t_s"] for one in series], [max(one["skew_ns"], 1) / 1e6 for one in series], label=label)
+axes.set(title="Greatest difference of two clocks since the start", xlabel="s", ylabel="ms")
+axes.legend()
+
+# %% [markdown]
+# ## Anomalous behaviour
+#
+# Pairs of requests of different members, one made earlier in real time: how often the later one is ordered first. Logical
+# clocks know nothing of a telephone; clocks that agree do.
+
+# %%
+anomaly = Sweep.newest("lamport-anomaly", runs).frame(
+    clock="given.parameters.clock", gap_ms="anomalies.by_gap.gap_ms", share="anomalies.by_gap.share"
+)
+figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+for _, row in anomaly.iterrows():
+    axes.plot(row["gap_ms"], [100 * share for share in row["share"]], "o-", label=row["clock"])
+axes.set(
+    title="Requests ordered against real time", xlabel="at least so far apart (ms)", ylabel="% of pairs", xscale="symlog"
+)
+axes.legend()
