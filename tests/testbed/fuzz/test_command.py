@@ -1,0 +1,106 @@
+"""`orderbed fuzz` and `orderbed explore` as a user has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.fuzz import listing
+from testbed.fuzz.explore import Exploration, Scope, Violation
+from tests.testbed.orderbed_command import interrupt, orderbed, start, wait_for
+
+
+def test_a_few_seeds_and_what_their_faults_met(tmp_path: Path) -> None:
+    done = orderbed("fuzz", "lo", "--seeds", "30", "--jobs", "1", "--keep", str(tmp_path / "kept"))
+    assert done.code == 0, done.err
+    assert "30 seeds of lo" in done.out
+    assert "all promises kept" in done.out
+    assert "co_data" in done.out
+    assert not (tmp_path / "kept").exists()
+
+
+def test_the_same_as_json() -> None:
+    done = orderbed("fuzz", "lo", "--seeds", "20", "--from", "7", "--jobs", "2", "--json")
+    assert done.code == 0, done.err
+    found = done.json()
+    assert (found["seeds"], found["failing"], found["shown"]) == (20, [], [])
+    assert found["pairs_met"] <= found["pairs"]
+    assert any("co_data" in kinds for kinds in found["coverage"].values())
+    assert done.err == ""
+
+
+def test_one_seed_alone() -> None:
+    done = orderbed("fuzz", "reliable", "--seed", "12", "--json")
+    assert (done.code, done.json()["seeds"]) == (0, 1), done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("relable",), "did you mean reliable?"),
+        (("clocks",), "sends nothing for an application"),
+        (("lo", "--seeds", "0"), "--seeds must lie between 1 and"),
+        (("lo", "--from", "-1"), "seeds lie between 0 and"),
+        (("lo", "--seed", "-4"), "--seed must lie between 0 and"),
+        (("lo", "--jobs", "0"), "--jobs must lie between 1 and"),
+    ],
+)
+def test_a_wrong_wish_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:
+    done = orderbed("fuzz", *arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_ctrl_c_says_what_was_done(tmp_path: Path) -> None:
+    process = start("fuzz", "lo", "--seeds", "1000000", "--jobs", "2", "--keep", str(tmp_path))
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    # Two workers, and what the pool starts beside them.
+    wait_for(lambda: len(children.read_text().split()) >= 2, what="the workers")
+    seconds, done = interrupt(process)
+    assert done.code == 3, done.err
+    assert "Traceback" not in done.err
+    assert "interrupted" in done.out + done.err
+    assert seconds < 25
+
+
+def test_exploring_says_whether_that_was_everything() -> None:
+    done = orderbed("explore", "sequencer", "--submissions", "0,1,1")
+    assert done.code == 0, done.err
+    assert "complete" in done.out
+    assert "no violation" in done.out
+    cut_off = orderbed("explore", "sequencer", "--states", "50", "--json")
+    assert cut_off.code == 3
+    found = cut_off.json()
+    assert (found["complete"], found["cut_off"], found["violation"]) == (False, "more than 50 states", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("sequenzer",), "did you mean sequencer?"),
+        (("sequencer", "--submissions", "1"), "--submissions needs a number for each"),
+        (("sequencer", "--submissions", "0,0"), "--submissions needs a number for each"),
+        (("sequencer", "--submissions", "1,x"), "--submissions needs a number for each"),
+        (("sequencer", "--network", "moon"), "--network must be one of ideal, channels, chaos"),
+        (("sequencer", "--losses", "1"), "ideal channels neither lose nor repeat"),
+        (("co", "--network", "ideal"), "has no layer below that could be ideal"),
+        (("co", "--losses", "-1"), "a budget must not be negative"),
+        (("co", "--states", "0"), "must be at least 1"),
+    ],
+)
+def test_a_scope_that_cannot_be_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:
+    done = orderbed("explore", *arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_violation_is_told_with_its_path() -> None:
+    violation = Violation(kind="fifo", sentence="2 before 1", path=("0 submits", "it arrives"))
+    found = Exploration(states=3, steps=4, ends=1, places=2, depth=2, cut_off="", violation=violation)
+    scope = Scope(submissions=(1, 1))
+    lines = list(listing.exploration_lines("lo", scope, found))
+    assert lines[-3:] == ["fifo: 2 before 1", "    1. 0 submits", "    2. it arrives"]
+    assert listing.exploration_json("lo", scope, found)["violation"]["path"] == ["0 submits", "it arrives"]

@@ -1,0 +1,32 @@
+"""A slice of the campaign for each protocol: so many seeds as take about ten seconds on two cores.
+
+The seeds are always the same ones: a failure here is a regression, not bad luck. `docs/fuzzing.md` says what was
+searched beyond them.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from testbed.fuzz.draw import FUZZED
+from testbed.fuzz.hunt import Campaign, hunt
+
+SEEDS = {"reliable": 800, "sequencer": 500, "co": 800, "lo": 800, "cbcast": 500, "lamport": 400}
+OTHERS = 400
+"""For a protocol that nobody has measured."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", FUZZED)
+def test_no_seed_of_the_slice_breaks_a_promise(protocol: str) -> None:
+    campaign = Campaign(protocol=protocol, first=0, count=SEEDS.get(protocol, OTHERS))
+    tally = hunt(campaign, jobs=len(os.sched_getaffinity(0)))
+    replay = [f"orderbed fuzz {protocol} --seed {bad.seed}: {bad.kind}: {bad.sentence}" for bad in tally.bad]
+    assert not replay, "\n".join(replay)
+    assert tally.seeds == campaign.count
+    assert tally.faults_met > 0.75 * tally.faults
+    assert tally.unmet_seeds < 0.05 * tally.seeds
+    assert sum(tally.unjudged.values()) < 0.1 * tally.seeds
+    assert 2 * tally.coverage.pairs_met > len(tally.coverage.pairs)
