@@ -33,8 +33,10 @@ from topologies.model import MULTICAST_GROUP, Topology
 pytestmark = [pytest.mark.root, pytest.mark.uml, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 LATENCY_TOLERANCE = 0.10
-DROPS_TOLERANCE = 0.25
-"""Of frames that a full queue drops: what repairs the loss adds to the load, and does so a little differently."""
+DROPS_FACTOR = 2.0
+"""Frames that a full queue drops are asked for again, and what repairs them meets the full queue, too: the count grows
+on itself, and two runs of one world differ by half. What does not is the rate at which the queue lets frames through.
+"""
 WIDER = 1.5
 """Nothing seeds the draws of a real kernel: its 99 % intervals are taken so much wider that a sound one misses its
 value in one of 10,000 runs and not in one of 100."""
@@ -199,11 +201,17 @@ def test_jitter_and_reordering_spread_delays_alike(node: str, performed: dict[st
     assert wire == pytest.approx(sim, rel=0.25)
 
 
-def test_a_full_queue_drops_as_many(performed: dict[str, Pair]) -> None:
+def test_a_full_queue_drains_at_its_rate_in_both(performed: dict[str, Pair]) -> None:
+    for world, one in performed["overrun"].items():
+        (row,) = (row for row in one.summary["links"] if row["asked"].get("rate_bps") == 400_000)
+        assert row["rate_bps"] == pytest.approx(400_000, rel=0.05), world
+
+
+def test_a_full_queue_drops_frames_in_both(performed: dict[str, Pair]) -> None:
     sim, wire = (performed["overrun"][world].sum_of("dropped_queue") for world in (SIM, WIRE))
     assert min(sim, wire) > 100
     if performed["overrun"][WIRE].is_valid:
-        assert wire == pytest.approx(sim, rel=DROPS_TOLERANCE)
+        assert sim / DROPS_FACTOR < wire < sim * DROPS_FACTOR
     else:
         assert_said_so(performed["overrun"][WIRE])
 
