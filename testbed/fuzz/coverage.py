@@ -1,7 +1,8 @@
 """What the faults met: for each phase of a core and each input, how often it came, and how often under a fault.
 
 A fault meets an input when the member is touched by it while it is in force: cut off, worsened, frozen (what waited is
-taken in at the moment of thawing) or just started again. Inputs are messages by kind, and `-` for timers and requests.
+taken in at the moment of thawing) or just started again. A message that a cut keeps from a member counts as an input
+that was met, in the phase that the member is in then. Inputs are messages by kind, and `-` for timers and requests.
 """
 
 from __future__ import annotations
@@ -84,6 +85,15 @@ class Watcher:
                 met = True
         if met:
             self.coverage.met[pair] += 1
+
+    def cut(self, life: Life, kind: Kind, phase: str, at_ns: int) -> None:
+        """A cut keeps a message from the member."""
+        pair = (phase, self._kind_names[kind])
+        self._occurred[pair] += 1
+        self.coverage.met[pair] += 1
+        self.met.update(
+            fault for start_ns, end_ns, fault in self._by_member[life.member] if start_ns <= at_ns <= end_ns
+        )
 
     def fault(self, line: Mapping[str, object]) -> None:
         """The scenario says already what strikes when; in virtual time it strikes at that time."""

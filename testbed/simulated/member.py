@@ -80,6 +80,9 @@ class Observer(Protocol):
     def input(self, life: Life, kind: Kind | None, phase: str, at_ns: int) -> None:
         """Before each call of a core: the kind of the message that it is given (None: another call), and its phase."""
 
+    def cut(self, life: Life, kind: Kind, phase: str, at_ns: int) -> None:
+        """A cut between nodes keeps a message from a core in this phase."""
+
     def fault(self, line: Mapping[str, object]) -> None:
         """After a fault has struck: its line of faults.jsonl."""
 
@@ -131,6 +134,7 @@ class Member:
             before_call=None if observer is None else self._tell_observer,
         )
         port.receiver = self._receive
+        port.on_cut = None if observer is None else self._tell_cut
 
     def start(self, load_start_ns: int) -> None:
         self.host.start(load_start_ns)
@@ -259,11 +263,16 @@ class Member:
         assert self._observer is not None
         self._observer.input(self.life, kind, self._core.phase, self._engine.now_ns)
 
+    def _tell_cut(self, datagram: Datagram) -> None:
+        assert self._observer is not None
+        assert datagram.message is not None
+        self._observer.cut(self.life, datagram.message.kind, self._core.phase, self._engine.now_ns)
+
     def _end(self, ending: Ending) -> None:
         if self._tracer is not None:
             self._tracer.flush()
         self._is_gone = True
-        self._port.receiver = None
+        self._port.receiver = self._port.on_cut = None
         self.host.note_time()
         host, life = self.host, self.life
         life.submitted = host.application.submitted

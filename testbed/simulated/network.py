@@ -199,6 +199,8 @@ class Port:
         self.blocked: frozenset[int] = frozenset()
         """Members whose frames do not pass towards this node."""
         self.receiver: Callable[[Datagram], object] | None = None
+        self.on_cut: Callable[[Datagram], object] | None = None
+        """Told of each frame that a cut keeps from this node, for those who measure coverage."""
         self._segment = segment
         self._engine = engine
         self._tap = tap
@@ -225,6 +227,8 @@ class Port:
         """The bridge has a frame for this port."""
         if self.blocked and datagram.source.index in self.blocked:
             self._cut_dropped += 1
+            if self.on_cut is not None:
+                self.on_cut(datagram)
         else:
             self._to_node.enter(datagram)
 

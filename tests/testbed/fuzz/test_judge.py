@@ -117,6 +117,16 @@ def test_coverage_counts_inputs_under_a_fault() -> None:
     assert frozen.met["member", "reliable_data"] < frozen.occurred["member", "reliable_data"]
 
 
+def test_a_message_that_a_cut_keeps_away_counts_as_met() -> None:
+    scenario = small(members=2)
+    cut = judge(replace(scenario, faults=(Cut(at_ns=0, for_ns=MILLISECOND, sides=((0,), (1,))),)))
+    assert cut.faults_met == 1
+    assert cut.coverage.met["member", "reliable_data"] == 2
+    assert (
+        cut.coverage.occurred["member", "reliable_data"] > judge(scenario).coverage.occurred["member", "reliable_data"]
+    )
+
+
 def test_coverage_adds_up_and_survives_its_rows() -> None:
     total = Coverage()
     for seed in range(5):

@@ -328,6 +328,9 @@ class Watcher:
     def input(self, life: Life, kind: Kind | None, phase: str, at_ns: int) -> None:
         self.inputs.append((life.member, life.incarnation, kind, phase))
 
+    def cut(self, life: Life, kind: Kind, phase: str, at_ns: int) -> None:
+        self.inputs.append((life.member, life.incarnation, kind, f"cut {phase}"))
+
     def fault(self, line: Mapping[str, object]) -> None:
         self.faults.append(line)
 
