@@ -22,7 +22,7 @@ is known to have everything: no timer is armed, no message goes out.
 Losses. Both failure conditions lead to a RET to the source after a short wait (in a network that reorders, a gap may
 fill by itself), with the ranges that are missing; the source sends just those again, with their original ACK, to who
 asked, or to everybody when a second one asks at once. Who is silent gets again, after a time-out, the first messages
-that it has not acknowledged; of the others it learns by the CO_STATE that comes along.
+that it has not acknowledged; of the others it learns by the CO_STATE that goes before them.
 
 Deviations.
 - Acceptance. The paper's condition is p.SEQ = REQ[j]. Under loss the order test is then no causality test: E_k may take
@@ -600,8 +600,10 @@ class CoCore(Core):
         """Ask those whose word we lack and who have been silent; send them again what they have not acknowledged."""
         silent = [j for j in self._awaited() if self._heard_ns[j] + self._patience_ns <= now_ns]
         if silent:
-            self._resend(silent, now_ns, out)
+            # The question first: behind the messages it was the one that a short queue threw away, each time anew, and
+            # who had accepted everything was never asked for the word of it (`orderbed fuzz lo`, five members, a bus).
             self._tell(now_ns, out, tuple(silent))
+            self._resend(silent, now_ns, out)
         # Nobody answered: more patience. Somebody did: the others may have lost the question.
         is_vain = bool(silent) and self._unheard <= set(silent)
         self._patience_ns = min(2 * self._patience_ns, self._patience_most_ns) if is_vain else self._patience_first_ns

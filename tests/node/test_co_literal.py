@@ -18,8 +18,8 @@ from tests.node.co_history import History, run_dense
 Shape = tuple[int, int, int]
 """Seed, entities, messages of each."""
 
-SMALLEST: Shape = (918, 4, 1)
-OUT_OF_ORDER: tuple[Shape, ...] = (SMALLEST, (673, 3, 2), (1180, 3, 2), (1403, 3, 2))
+SMALLEST: Shape = (994, 4, 1)
+OUT_OF_ORDER: tuple[Shape, ...] = (SMALLEST, (673, 3, 2), (1180, 3, 2), (1582, 3, 2))
 seeds = st.integers(0, 2**32 - 1)
 
 
