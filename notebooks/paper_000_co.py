@@ -50,7 +50,9 @@ for axes, column, title, unit in ((left, "t_co_us", "$T_{co}$", "µs"), (right, 
     slope, start = np.polyfit(figure7["n"], figure7[column], 1)
     r_squared = np.corrcoef(figure7["n"], figure7[column])[0, 1] ** 2
     axes.plot(figure7["n"], figure7[column], "o", label="measured")
-    axes.plot(figure7["n"], start + slope * figure7["n"], "--", label=f"{slope:.2g} {unit} per entity, R² = {r_squared:.2f}")
+    axes.plot(
+        figure7["n"], start + slope * figure7["n"], "--", label=f"{slope:.2g} {unit} per entity, R² = {r_squared:.2f}"
+    )
     axes.set(title=title, xlabel="n", ylabel=unit, ylim=(0, None))
     axes.legend()
 figure.suptitle("Figure 7: processing time per message, and delay between applications")
@@ -86,7 +88,7 @@ scale
 # %% [markdown]
 # ## Buffers
 #
-# "At most 2nW messages between receipt and acknowledgement": everybody sends as fast as the window W allows.
+# "Acknowledged after 2nW messages have been received": everybody sends as fast as the window W allows.
 
 # %%
 buffers = Sweep.newest("co-buffers", runs).frame(
@@ -101,8 +103,8 @@ axes.legend()
 # %% [markdown]
 # ## Overrun
 #
-# The buffer in front of one receiver holds two frames and drains ever more slowly. CO and CBCAST (over reliable channels)
-# lose nothing to anybody; they differ in what it costs.
+# The buffer in front of one receiver holds two frames and drains ever more slowly. CO and CBCAST (over reliable
+# channels) lose nothing to anybody; they differ in what it costs.
 
 # %%
 columns = {

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # Paper 001: time, clocks, and the ordering of events
 #
-# What the paper states, drawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`): `orderbed sweep mutex-messages`,
-# `clocks-bound`, `clocks-start` and `lamport-anomaly`; `--world sim` needs no rights and no kernel.
+# What the paper states, drawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`): `orderbed sweep
+# mutex-messages`, `clocks-bound`, `clocks-start` and `lamport-anomaly`; `--world sim` needs no rights and no kernel.
 
 # %%
 import os
@@ -28,8 +28,8 @@ runs = os.environ.get("ORDERBED_RUNS", "runs")
 # %% [markdown]
 # ## Mutual exclusion: messages for one entry
 #
-# A request to each, an acknowledgement from each, a release to each: 3(n-1). With the notes 5 and 6 an acknowledgement is
-# left out when a later message of the same sender is there, or will be.
+# A request to each, an acknowledgement from each, a release to each: 3(n-1). With the notes 5 and 6 an acknowledgement
+# is left out when a later message of the same sender is there, or will be.
 
 # %%
 messages = Sweep.newest("mutex-messages", runs).frame(
@@ -58,8 +58,9 @@ messages
 bound = Sweep.newest("clocks-bound", runs).frame(
     d="given.members - 1",
     skew_ms="clocks.skew_max_after_ns / 1000000",
-    bound_ms="(given.members - 1) * (2 * given.drift_ppm * given.parameters.tau_ns / 1000000 + 2 * given.jitter_ns) / 1000000",
+    per_hop_ns="2 * given.drift_ppm * given.parameters.tau_ns / 1000000 + 2 * given.jitter_ns",
 )
+bound["bound_ms"] = bound["d"] * bound["per_hop_ns"] / 1e6
 figure, axes = plt.subplots(figsize=(6, 5), layout="constrained")
 for d, table in bound.groupby("d"):
     axes.loglog(table["bound_ms"], table["skew_ms"], "o", label=f"d = {d:g}")
@@ -87,8 +88,8 @@ axes.legend()
 # %% [markdown]
 # ## Anomalous behaviour
 #
-# Pairs of requests of different members, one made earlier in real time: how often the later one is ordered first. Logical
-# clocks know nothing of a telephone; clocks that agree do.
+# Pairs of requests of different members, one made earlier in real time: how often the later one is ordered first.
+# Logical clocks know nothing of a telephone; clocks that agree do.
 
 # %%
 anomaly = Sweep.newest("lamport-anomaly", runs).frame(
@@ -98,6 +99,9 @@ figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 for _, row in anomaly.iterrows():
     axes.plot(row["gap_ms"], [100 * share for share in row["share"]], "o-", label=row["clock"])
 axes.set(
-    title="Requests ordered against real time", xlabel="at least so far apart (ms)", ylabel="% of pairs", xscale="symlog"
+    title="Requests ordered against real time",
+    xlabel="at least so far apart (ms)",
+    ylabel="% of pairs",
+    xscale="symlog",
 )
 axes.legend()

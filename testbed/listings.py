@@ -31,7 +31,8 @@ def doctor_table(checks: Sequence[Check]) -> Table:
 def sweep_table(points: Sequence[Mapping[str, Any]]) -> Table:
     """One row per run of a sweep: what was set, how it was judged, its headline numbers."""
     keys = list(dict.fromkeys(key for point in points for key in point["variant"]))
-    numbers = [name for name in (points[0] if points else {}) if name not in ("variant", "verdict", "directory")]
+    told_elsewhere = ("variant", "given", "verdict", "directory")
+    numbers = [name for name in (points[0] if points else {}) if name not in told_elsewhere]
     table = Table(box=box.SIMPLE_HEAD)
     for key in keys:
         table.add_column(key)

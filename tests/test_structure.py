@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -237,6 +238,14 @@ def test_what_never_appears_in_a_file(pattern: re.Pattern[str]) -> None:
     assert not found, "\n".join(found)
 
 
+def test_every_package_is_installed() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+    found = {
+        ".".join(path.parent.relative_to(ROOT).parts) for room in ROOMS for path in (ROOT / room).rglob("__init__.py")
+    }
+    assert set(listed) == found
+
+
 def lock_entries() -> list[str]:
     """One string per requirement, its continued lines joined."""
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
@@ -250,8 +259,6 @@ def test_the_lock_has_no_address_and_hashes_everything() -> None:
 
 
 def test_the_lock_pins_what_the_project_asks_for() -> None:
-    import tomllib
-
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = project["dependencies"] + project["optional-dependencies"]["dev"]
     names = {re.split(r"[^A-Za-z0-9_.-]", wish)[0].lower().replace("_", "-") for wish in asked}

@@ -66,8 +66,9 @@ def test_a_run_without_summary_says_how_to_get_one(tmp_path: Path) -> None:
 def test_tables_show_every_row_and_never_interpret_markup() -> None:
     claim = {"id": "[red]x[/]", "statement": "s", "value": 1.23456, "ours": None, "accept": "1 to 2", "verdict": ""}
     assert "[red]x[/]" in shown(listings.claims_table([{**claim, "reason": ""}]))
-    point = {"variant": {"seed": 2}, "verdict": "pass", "p50_ms": 5.25, "directory": "d"}
+    point = {"variant": {"seed": 2}, "given": {"members": 7}, "verdict": "pass", "p50_ms": 5.25, "directory": "d"}
     text = shown(listings.sweep_table([point]))
+    assert "members" not in text
     assert "5.25" in text
     assert "pass" in text
     checks = [Check(name="java", ok=False, detail="none", remedy="apt install java")]

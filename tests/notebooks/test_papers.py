@@ -1,0 +1,91 @@
+"""The papers' notebooks are executed on small sweeps of the very experiments that they name, in virtual time."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbclient
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from testbed import spec
+from testbed.console import Console
+from testbed.run import Wishes
+from testbed.sweep import run_sweep
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+SMALL: dict[str, dict[str, dict[str, Any]]] = {
+    "paper_000_co": {
+        "co-figure7": {"duration": "1 s", "sweep": {"topology.partitions.p1.nodes": [2, 4]}},
+        "co-scale": {"duration": "200 ms", "sweep": {"topology.partitions.p1.nodes": [2, 8]}},
+        "co-buffers": {"duration": "100 ms", "sweep": {"topology.partitions.p1.nodes": [2, 3]}},
+        "co-overrun": {"duration": "500 ms", "sweep": {"impairments.p1/n4.to-node.rate": ["20 Mbit/s", "2 Mbit/s"]}},
+        "cbcast-overrun": {
+            "duration": "500 ms",
+            "sweep": {"impairments.p1/n4.to-node.rate": ["20 Mbit/s", "2 Mbit/s"]},
+        },
+    },
+    "paper_001_lamport": {
+        "mutex-messages": {"duration": "1 s", "sweep": {"topology.partitions.p1.nodes": [2, 3]}},
+        "clocks-bound": {"sweep": {"topology.partitions.p1.nodes": [2, 3]}},
+        "clocks-start": {"sweep": {"protocol.parameters.graph": ["complete", "ring"]}},
+        "lamport-anomaly": {"duration": "2 s", "sweep": {"protocol.parameters.clock": ["logical", "synchronised"]}},
+    },
+}
+"""What is smaller here than in the shipped files."""
+
+FIGURES = {"paper_000_co": 5, "paper_001_lamport": 4}
+
+
+def sweep_small(name: str, changes: dict[str, Any], folder: Path) -> None:
+    """Run a small version of a shipped experiment under its own name."""
+    text = spec.find(name).read_text(encoding="utf-8")
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(text), **changes, "claims": []}), encoding="utf-8")
+    wishes = Wishes(world="sim", runs=folder / "runs")
+    points = run_sweep(str(path), Console(quiet=True), lambda _point: None, wishes=wishes)
+    promised = [
+        entry
+        for point in points
+        for entry in point.summary["properties"].values()
+        if entry["promised"] and entry["verdict"] == "fail"
+    ]
+    assert not promised, promised
+
+
+def execute(notebook: str, folder: Path) -> Any:
+    read = jupytext.read(NOTEBOOKS / f"{notebook}.py")
+    nbclient.NotebookClient(read, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    return read
+
+
+def pictures(executed: Any) -> list[Any]:
+    outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
+    found = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB")) for picture in found]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", sorted(SMALL))
+def test_every_figure_of_the_paper_is_drawn(notebook: str, tmp_path: Path) -> None:
+    for name, changes in SMALL[notebook].items():
+        sweep_small(name, changes, tmp_path)
+    drawn = pictures(execute(notebook, tmp_path))
+    assert len(drawn) == FIGURES[notebook]
+    for picture in drawn:
+        assert picture.shape[1] > 400
+        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50, "an empty picture"
+
+
+@pytest.mark.parametrize("notebook", sorted(SMALL))
+def test_without_its_sweeps_it_says_which_command_makes_them(notebook: str, tmp_path: Path) -> None:
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="make one with: orderbed sweep"):
+        execute(notebook, tmp_path)
