@@ -64,3 +64,16 @@ def test_events_that_go_round_in_circles_without_time_passing_are_stopped(monkey
     engine.at(7, again)
     with pytest.raises(StandstillError, match="more than 1000 events at 7 ns"):
         engine.run(8)
+
+
+def test_many_events_that_were_asked_for_before_their_instant_are_no_standstill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engines, "STANDSTILL_EVENTS", 1000)
+    engine = Engine(start_ns=0)
+    done: list[int] = []
+    for at_ns in (0, 7):
+        for number in range(3000):
+            engine.at(at_ns, done.append, number)
+    engine.run(8)
+    assert len(done) == 6000
