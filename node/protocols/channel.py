@@ -178,6 +178,12 @@ class Channels:
         """(target, what it has acknowledged) of everybody who has not acknowledged all."""
         return ((target, self._outgoing[target].acked) for target in self._unsettled)
 
+    def holding(self) -> Iterator[tuple[int, int]]:
+        """(source, how much of its unicasts we have received and delivered) of everybody of whom we hold something that
+        waits for something earlier."""
+        incoming = sorted(self._incoming.items())
+        return ((source, channel.position + channel.delivered) for source, channel in incoming if channel.held)
+
     def fences(self) -> tuple[int, ...]:
         """One word for each target that may not have received all yet."""
         if not self._unsettled:

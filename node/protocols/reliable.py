@@ -456,6 +456,10 @@ class ReliableCore(Core):
         stream = self._streams.get(source)
         if stream is not None:
             self._pump(source, stream, out)
+        channel = self._channels.incoming(source)
+        if channel is not None and channel.held:
+            # What waits for an earlier one may wait for a sender that is dead: then somebody must find that out.
+            self._arm_tick(now_ns, out)
 
     def _on_acknowledgement(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         if len(message.words) != 1:
@@ -676,6 +680,8 @@ class ReliableCore(Core):
         awaited = dict.fromkeys((*self._strangers, *self._suspicion.doubts), 0)
         for member, acked in (*self._own.lacking(), *self._channels.lacking()):
             awaited[member] = awaited.get(member, 0) + acked
+        for source, received in self._channels.holding():
+            awaited[source] = awaited.get(source, 0) + received
         for origin, stream in self._streams.items():
             if not stream.is_settled:
                 awaited[origin] = awaited.get(origin, 0) + stream.position + stream.delivered + stream.floor
