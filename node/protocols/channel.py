@@ -40,10 +40,11 @@ def again(message: Message) -> Message:
 class Sent:
     """A unicast under way."""
 
-    __slots__ = ("message", "sent_ns", "tries")
+    __slots__ = ("first_ns", "message", "sent_ns", "tries")
 
     def __init__(self, message: Message, sent_ns: int) -> None:
         self.message = message
+        self.first_ns = sent_ns
         self.sent_ns = sent_ns
         self.tries = 1
 
@@ -79,8 +80,11 @@ class OutgoingChannel:
         """All up to `position` have come; True when that is news. Nobody can have received what we have not sent."""
         if not self.acked < position or position not in self.unacked:
             return False
-        if self.unacked[position].tries == 1:
-            self.round_trip.sample(now_ns - self.unacked[position].sent_ns)
+        sent = self.unacked[position]
+        if sent.tries == 1:
+            self.round_trip.sample(now_ns - sent.sent_ns)
+        else:
+            self.round_trip.ambiguous(now_ns - sent.first_ns)
         for number in range(self.acked + 1, position + 1):
             del self.unacked[number]
         self.acked = position

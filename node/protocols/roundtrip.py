@@ -1,7 +1,7 @@
 """How long to wait for an answer: RFC 6298 in integers.
 
 Jacobson's smoothed round trip and variation, and Karn's rule: who calls `sample` must not do so for what was asked
-twice, because nobody knows which of the two was answered.
+twice, because nobody knows which of the two was answered. Such an answer is `ambiguous`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ varies, the variation vanishes and the time-out would be the round trip itself: 
 what was sent twice gives no sample by which to learn better.
 """
 
+AMBIGUOUS_IN_A_ROW = 8
+"""So many answers without one clear sample mean that the round trip has outgrown the time-out: everything is asked
+twice, for ever. RFC 6298 (5.5) backs the time-out off until a sample comes; here losses are chance and waiting longer
+after a cut would cost those who wait. So the time since the first asking counts instead: never less than the truth."""
+
 
 class RoundTrip:
     """To one member. All times in ns."""
 
-    __slots__ = ("_least_ns", "_most_ns", "_smoothed_ns", "_timeout_ns", "_variation_ns")
+    __slots__ = ("_ambiguous", "_least_ns", "_most_ns", "_smoothed_ns", "_timeout_ns", "_variation_ns")
 
     def __init__(self, *, first_ns: int, least_ns: int, most_ns: int) -> None:
         self._least_ns = least_ns
@@ -27,9 +32,17 @@ class RoundTrip:
         self._timeout_ns = first_ns
         self._smoothed_ns: int | None = None
         self._variation_ns = 0
+        self._ambiguous = 0
+
+    def ambiguous(self, since_first_ns: int) -> None:
+        """An answer to what was asked more than once, first `since_first_ns` ago."""
+        self._ambiguous += 1
+        if self._ambiguous >= AMBIGUOUS_IN_A_ROW:
+            self.sample(since_first_ns)
 
     def sample(self, elapsed_ns: int) -> None:
         """One measured round trip."""
+        self._ambiguous = 0
         if self._smoothed_ns is None:
             self._smoothed_ns = elapsed_ns
             self._variation_ns = elapsed_ns // 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from node.errors import DropReason
 from node.protocols.channel import IncomingChannel, OutgoingChannel, Sent
 from node.protocols.ending import Ending
-from node.protocols.roundtrip import GRANULARITY_NS, RoundTrip, RoundTrips
+from node.protocols.roundtrip import AMBIGUOUS_IN_A_ROW, GRANULARITY_NS, RoundTrip, RoundTrips
 from node.protocols.stream import Answer, IncomingStream, OutgoingStream
 from node.protocols.words import NOT_PARTY
 from node.wire import Kind, Message
@@ -314,3 +314,19 @@ def test_a_round_trip_that_never_varies_is_not_its_own_time_out() -> None:
     for _ in range(1000):
         trip.sample(30 * MILLISECOND)
     assert trip.timeout_ns() == 30 * MILLISECOND + GRANULARITY_NS
+
+
+def test_a_round_trip_that_outgrows_the_time_out_is_learnt_all_the_same() -> None:
+    trip = round_trip()
+    trip.sample(2 * MILLISECOND)
+    timeout_ns = trip.timeout_ns()
+    for _ in range(AMBIGUOUS_IN_A_ROW - 1):
+        trip.ambiguous(150 * MILLISECOND)
+    assert trip.timeout_ns() == timeout_ns, "chance losses are no reason yet"
+    for _ in range(20):
+        trip.ambiguous(150 * MILLISECOND)
+    assert trip.timeout_ns() > 150 * MILLISECOND
+    trip.sample(2 * MILLISECOND)
+    after_ns = trip.timeout_ns()
+    trip.ambiguous(900 * MILLISECOND)
+    assert trip.timeout_ns() == after_ns, "one clear sample ends the doubt"
