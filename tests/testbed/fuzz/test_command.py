@@ -30,6 +30,15 @@ def test_the_same_as_json() -> None:
     assert done.err == ""
 
 
+def test_a_campaign_does_not_hang_on_the_hash_seed() -> None:
+    first, second = (
+        orderbed("fuzz", "reliable", "--seeds", "15", "--jobs", "1", "--json", environment={"PYTHONHASHSEED": value})
+        for value in ("1", "2")
+    )
+    assert first.code == 0, first.err
+    assert {**first.json(), "seconds": 0} == {**second.json(), "seconds": 0}
+
+
 def test_one_seed_alone() -> None:
     done = orderbed("fuzz", "reliable", "--seed", "12", "--json")
     assert (done.code, done.json()["seeds"]) == (0, 1), done.err
