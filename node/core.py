@@ -27,6 +27,9 @@ it with earlier readings of the same core only, unless clock synchronisation is 
 A core that has nothing left to do is silent: no timer armed, no message sent. `is_idle` says so in words: nothing
 undelivered, nothing unacknowledged that it waits for. A host that drains waits until its queue is empty and the core
 is idle. An idle core still answers, and an answer may make it busy again.
+
+Some cores can be ended by the others: `is_over`. Such a life is idle for ever and its host ends it: nothing is left to
+wait for, whatever the application still wants.
 """
 
 from __future__ import annotations
@@ -119,7 +122,9 @@ class Core(ABC):
 
     @property
     def held(self) -> int:
-        """Messages in all buffers, for those who watch memory; 0 at the latest when the core is idle."""
+        """Messages in all buffers that something may still become of, for those who watch memory; 0 at the latest when
+        the core is idle.
+        """
         return 0
 
     @property
@@ -136,6 +141,14 @@ class Core(ABC):
     @abstractmethod
     def is_idle(self) -> bool:
         """Nothing undelivered, nothing unacknowledged that we wait for."""
+
+    @property
+    def is_over(self) -> bool:
+        """The others have ended this life for good: nothing that it is asked to do will ever happen. It becomes true
+        only in a call that has effects (who is ended says so), stays true, and goes with `is_idle` and without
+        `can_submit`.
+        """
+        return False
 
     @abstractmethod
     def on_start(self, now_ns: int) -> list[Effect]:

@@ -229,6 +229,7 @@ class Driver:
             "lag_max_ns": application.lag_max_ns,
             "cpu_ns": time.process_time_ns(),
             "idle": host.is_quiet,
+            "over": host.is_over,
         }
 
     def _record(self, row: TraceRow) -> None:

@@ -3,6 +3,9 @@
 Pure: no socket, no loop, no clock. The asyncio driver (`node.driver`) and the simulator (`testbed.simulated`) both run
 this very code, each with its own clock, wires and place for records: a simulated and a real run leave the same trace.
 
+A life that the others end (`Core.is_over`) ends here, too: its application asks for nothing more, OVER is its last
+record, and it is quiet, whatever still waits. What comes for it is given to the core and counted, but not recorded.
+
 Whoever holds a Host calls it for each input (`start`, `take` or `receive`, `wake`, `drain`, `stop`), one at a time, and
 after each round of inputs `after_inputs`; then he arms his one alarm for `next_wake_ns` if `is_wake_stale` says that it
 may have changed. Times are in ns; `true_ns` is the true clock, records carry it and what the node's own clock shows.
@@ -96,6 +99,8 @@ class Host:
         """Whether timers or requests have changed since `next_wake_ns` was asked."""
         self.is_started = False
         self.is_draining = False
+        self.is_over = False
+        """The others have ended this life: it counts as crashed."""
         self._load_start_ns = 0
         self._is_behind = False
         self._transmission = 0
@@ -126,9 +131,9 @@ class Host:
         self.is_started = True
         self._trace(Event.START)
         self._tell_before(None)
-        self._feed(self._core.on_start(self._now_ns()))
         if not self.is_draining:
             self.application.begin()
+        self._feed(self._core.on_start(self._now_ns()))
         self.is_wake_stale = True
 
     def take(self, data: bytes, claimed: int | None) -> None:
@@ -170,6 +175,8 @@ class Host:
         carry_out = self._carry_out
         for effect in effects:
             carry_out[type(effect)](effect)
+        if effects and self._core.is_over:
+            self._note_over()
 
     def wake(self) -> None:
         """The alarm: what is due is done, so much of it as one turn takes."""
@@ -201,7 +208,7 @@ class Host:
             self._trace(Event.DRAIN)
 
     def stop(self) -> bool:
-        """The end, in order; whether nothing was under way any more."""
+        """The end, in order; whether nothing was under way any more. A life that is over has left its last record."""
         is_drained = not self.is_started or self.is_quiet
         self.application.end()
         self._trace(Event.STOP, detail=int(is_drained), value=self.application.submitted)
@@ -212,8 +219,8 @@ class Host:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing waits for the core, and it waits for nothing."""
-        return not self.application.queue and self._core.is_idle
+        """Nothing waits for the core, and it waits for nothing; or all waiting is in vain."""
+        return self.is_over or (not self.application.queue and self._core.is_idle)
 
     def next_wake_ns(self) -> int | None:
         """True time of the next alarm (it may have passed), None when there is nothing to wait for."""
@@ -274,6 +281,16 @@ class Host:
     def _feed(self, effects: list[Effect]) -> None:
         for effect in effects:
             self._carry_out[type(effect)](effect)
+        if effects and self._core.is_over:
+            self._note_over()
+
+    def _note_over(self) -> None:
+        """Once: the last record. It tells when this life has ended better than one made when everybody is stopped."""
+        if not self.is_over:
+            self.is_over = self.is_wake_stale = True
+            self.application.end()
+            self._trace(Event.OVER, value=self.application.submitted)
+            self._record = _unrecorded
 
     def _send(self, effect: Send) -> None:
         transmission = self._next_transmission(1)
@@ -367,6 +384,10 @@ class Host:
         if clock_ns < 0:
             clock_ns = 0
         self._record((event, detail, origin, incarnation, extra, number, self._read_at_ns, clock_ns, value))
+
+
+def _unrecorded(_row: TraceRow) -> None:
+    """A life that is over has left its last record."""
 
 
 _UNPACK_STAMP = table_struct(APPLICATION_STAMP).unpack_from

@@ -8,6 +8,8 @@
 - Timers of both cores live side by side: the upper core's have a higher `layer`.
 - While the lower core takes nothing (flow control), messages of the upper core wait here in order, and `can_submit` is
   false.
+- When either core is over, the stack is: it is idle and takes nothing. What waited for the lower core is dropped, and
+  the upper core is not woken again, so that none of its timers is armed for ever.
 
 Order. Effects are worked off first in, first out: all effects of one call to a core come before those that follow from
 its next call. So each core's effects keep the order in which it gave them, whatever its messages cause meanwhile.
@@ -19,7 +21,7 @@ from collections import deque
 
 from node.core import Core, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, LocalError, RemoteError
 from node.wire import LOCAL_KINDS, Kind, Message, decode_message, encode_message
 
 
@@ -45,6 +47,8 @@ class Stack(Core):
 
     @property
     def held(self) -> int:
+        if self.is_over:
+            return self._lower.held
         return self._lower.held + self._upper.held + len(self._waiting)
 
     @property
@@ -57,7 +61,11 @@ class Stack(Core):
 
     @property
     def is_idle(self) -> bool:
-        return not self._waiting and self._upper.is_idle and self._lower.is_idle
+        return self.is_over or (not self._waiting and self._upper.is_idle and self._lower.is_idle)
+
+    @property
+    def is_over(self) -> bool:
+        return self._lower.is_over or self._upper.is_over
 
     @property
     def waiting(self) -> int:
@@ -69,6 +77,8 @@ class Stack(Core):
         return self._run(work, now_ns)
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        if self.is_over:
+            raise LocalError("this life is over and takes no submission: ask can_submit before")
         return self._run(deque([(True, self._upper.on_submit(submission, now_ns))]), now_ns)
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
@@ -77,6 +87,8 @@ class Stack(Core):
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         if timer.layer < self._lower.depth:
             return self._run(deque([(False, self._lower.on_timer(timer, now_ns))]), now_ns)
+        if self.is_over:
+            return []
         mine = timer._replace(layer=timer.layer - self._lower.depth)
         return self._run(deque([(True, self._upper.on_timer(mine, now_ns))]), now_ns)
 
@@ -95,7 +107,11 @@ class Stack(Core):
                         work.append((True, self._raise_to_upper(effect, now_ns)))
                     else:
                         out.append(effect)
-            if not self._waiting or not self._lower.can_submit:
+            if not self._waiting:
+                return out
+            if not self._lower.can_submit:
+                if self.is_over:
+                    self._waiting.clear()
                 return out
             work.append((False, self._lower.on_submit(self._waiting.popleft(), now_ns)))
 

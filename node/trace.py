@@ -113,6 +113,9 @@ class Event(enum.IntEnum):
     """The core was given a datagram of another member; origin, incarnation: who transmitted it, `number`: its
     transmission number, `detail`: Kind. Only for protocols whose properties need it (`ProtocolEntry.traces_receipts`).
     """
+    OVER = 13
+    """Last record of a life that the others have ended, in place of STOP and as soon as it learns of it. It counts as
+    crashed, though its program runs on; `value`: messages submitted."""
 
 
 class Notice(enum.IntEnum):

@@ -63,6 +63,7 @@ class Member:
             "exit": self.exit_code,
             "drained": self.last.get("event") in ("drained", "stopped") and bool(self.last.get("drained", True)),
             "crashed": self.state is State.CRASHED,
+            "over": bool(self.last.get("over", False)),
             "dropped": self.last.get("dropped", {}),
             **counters,
         }

@@ -260,6 +260,10 @@ class CoCore(Core):
         return self._is_outside or (self._is_quiet and not self._owed)
 
     @property
+    def is_over(self) -> bool:
+        return self._is_outside
+
+    @property
     def phase(self) -> Phase:
         if self._is_outside:
             return Phase.OUTSIDE

@@ -251,12 +251,18 @@ class ReliableCore(Core):
         return self._phase is Phase.EXPELLED or (self._is_settled() and not self._owed)
 
     @property
+    def is_over(self) -> bool:
+        return self._phase is Phase.EXPELLED
+
+    @property
     def phase(self) -> Phase:
         return self._phase
 
     @property
     def held(self) -> int:
-        """Messages in all our buffers, for those who watch memory."""
+        """Messages in all our buffers, for those who watch memory. What an expelled life has left is waste."""
+        if self._phase is Phase.EXPELLED:
+            return 0
         streams = sum(len(stream.held) for stream in self._streams.values())
         endings = sum(len(ending.stream.held) for ending in self._endings.values() if ending.stream is not None)
         return len(self._own.held) + streams + endings + self._channels.held

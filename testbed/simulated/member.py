@@ -70,6 +70,8 @@ class Life:
     """Requests that the core had not taken at the end."""
     lag_max_ns: int = 0
     was_paused: bool = False
+    is_over: bool = False
+    """The others have ended it: it counts as crashed, however its process ended."""
     ending: Ending | None = None
     """None while it lives."""
 
@@ -284,6 +286,7 @@ class Member:
         life.overrun = self._own_socket.overrun + self._group_socket.overrun
         life.waiting = len(host.application.queue)
         life.lag_max_ns = host.application.lag_max_ns
+        life.is_over = host.is_over
         life.ending = ending
 
 

@@ -161,6 +161,7 @@ def node_entry(life: Life, topology: Topology) -> dict[str, Any]:
         "exit": EXIT_KILLED if is_crashed else 0,
         "drained": life.ending is Ending.DRAINED,
         "crashed": is_crashed,
+        "over": life.is_over,
         "dropped": dict(life.dropped),
         "overrun": life.overrun,
         "submitted": life.submitted,

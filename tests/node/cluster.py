@@ -65,7 +65,7 @@ class Host:
 
     @property
     def is_idle(self) -> bool:
-        return not self.queue and self.core.is_idle
+        return self.core.is_over or (not self.queue and self.core.is_idle)
 
     @property
     def is_expelled(self) -> bool:
@@ -406,9 +406,9 @@ def check_pairwise_order(cluster: Cluster) -> None:
 
 
 def check_silence(cluster: Cluster) -> None:
-    """Nothing is left to happen, and everybody who lived on says so."""
+    """Nothing is left to happen, and everybody who is up says so, the expelled too."""
     cluster.run(limit=300_000)
-    busy = [host.membership.member for host in cluster.survivors() if not host.is_idle or host.timers]
+    busy = [host.membership.member for host in cluster.up() if not host.is_idle or host.timers]
     assert not busy, f"members {busy} are not idle (seed {cluster.seed})"
 
 

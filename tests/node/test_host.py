@@ -28,6 +28,7 @@ class Scripted(Core):
     def __init__(self) -> None:
         self.is_open = True
         self.busy = False
+        self.ended = False
         self.on_news: Callable[[], list[Effect]] = list
         self.on_alarm: Callable[[Timer], list[Effect]] = lambda timer: []
         self.at_start: list[Effect] = []
@@ -40,6 +41,10 @@ class Scripted(Core):
     @property
     def is_idle(self) -> bool:
         return not self.busy
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended
 
     def on_start(self, now_ns: int) -> list[Effect]:
         self.calls.append(("start", now_ns))
@@ -370,6 +375,51 @@ def test_stop_says_whether_anything_was_under_way_and_sends_what_was_recorded(bu
     assert world.host.stop() is not busy
     assert world.last() == (Event.STOP, int(not busy), 0, 0, 0, 0, 1)
     assert world.out[-1] == ("flush", len(world.rows))
+
+
+def expelled(**fields: Any) -> World:
+    """A request waits, and the core learns that the others have ended its life."""
+    world = World(workload=scheduled(0, MILLISECOND, SECOND), **fields).start()
+    world.core.is_open = False
+    world.core.busy = True
+    world.host.wake()
+    assert not world.host.is_quiet
+    world.core.ended = True
+    world.now_ns += 5
+    world.give([Report(code=0x14, member=2)])
+    return world
+
+
+def test_a_life_that_the_others_have_ended_says_so_at_once_and_is_quiet() -> None:
+    world = expelled()
+    assert world.events()[-2:] == [Event.REPORT, Event.OVER]
+    assert world.last() == (Event.OVER, 0, 0, 0, 0, 0, 1)
+    assert world.rows[-1][6] == world.now_ns
+    assert (world.host.is_over, world.host.is_quiet, len(world.host.application.queue)) == (True, True, 1)
+
+
+def test_a_life_that_is_over_asks_for_nothing_and_is_recorded_no_more() -> None:
+    world = expelled(traces_receipts=True)
+    count = len(world.rows)
+    assert world.host.next_wake_ns() is None
+    world.now_ns += 2 * SECOND
+    world.host.wake()
+    world.host.take(b"noise", 2)
+    world.give([Report(code=0x14, member=2)])
+    world.host.drain()
+    assert world.host.stop(), "nothing was under way"
+    assert len(world.rows) == count
+    assert world.out[-1] == ("flush", count)
+    assert (world.host.application.submitted, world.host.received, sum(world.host.dropped.values())) == (1, 3, 1)
+
+
+def test_a_life_may_be_over_from_its_start_on() -> None:
+    world = World(workload=scheduled(0))
+    world.core.ended = True
+    world.core.at_start = [Report(code=0x31, member=1)]
+    world.start()
+    assert world.events() == [Event.START, Event.REPORT, Event.OVER]
+    assert world.host.next_wake_ns() is None
 
 
 # Timers.

@@ -8,9 +8,11 @@ import pytest
 
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, LocalError, RemoteError
+from node.protocols import PROTOCOLS
 from node.stack import Stack
 from node.wire import Flag, Kind, Message, decode_message, encode_message
+from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network
 
 US = Membership(member=0, members=(0, 1))
 TIMER = Timer("beat", 3)
@@ -21,6 +23,7 @@ class Lower(Core):
 
     def __init__(self) -> None:
         self.is_shut = False
+        self.is_ended = False
         self.taken: list[Submission] = []
         self.fired: list[Timer] = []
 
@@ -31,6 +34,10 @@ class Lower(Core):
     @property
     def is_idle(self) -> bool:
         return True
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_ended
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return [SetTimer(timer=TIMER, at_ns=now_ns + 1)]
@@ -76,6 +83,7 @@ class Upper(Core):
         self.seen: list[tuple[Message, int]] = []
         self.fired: list[Timer] = []
         self.sent = 0
+        self.is_busy = False
         self.react: Callable[[Message], list[Effect]] = self.deliver
 
     @property
@@ -84,7 +92,11 @@ class Upper(Core):
 
     @property
     def is_idle(self) -> bool:
-        return True
+        return not self.is_busy
+
+    @property
+    def held(self) -> int:
+        return int(self.is_busy)
 
     def deliver(self, message: Message) -> list[Effect]:
         return [Deliver(payload=message.payload, origin=message.origin, incarnation=message.incarnation)]
@@ -259,3 +271,77 @@ def test_messages_wait_in_order_while_the_lower_core_is_shut() -> None:
     stack.on_message(Message(kind=Kind.RELIABLE_NACK, origin=1, incarnation=1), 1, 0)
     assert [decode_message(submission.payload).payload for submission in lower.taken] == [b"a", b"b"]
     assert (stack.waiting, stack.can_submit, stack.is_idle) == (0, True, True)
+
+
+def ended(stack: Stack, lower: Lower) -> list[Effect]:
+    """The lower core learns, while a message of the upper one waits for it, that the others have ended its life."""
+
+    def end(timer: Timer, now_ns: int) -> list[Effect]:
+        lower.is_ended = True
+        return [Report(code=0x14)]
+
+    lower.is_shut = True
+    stack.on_submit(Submission(payload=b"waits"), 0)
+    assert (stack.waiting, stack.held, stack.is_idle, stack.is_over) == (1, 2, False, False)
+    lower.on_timer = end  # type: ignore[method-assign]
+    return stack.on_timer(TIMER, 1)
+
+
+def test_a_stack_whose_lower_core_is_over_is_idle_and_drops_what_waits() -> None:
+    stack, lower, upper = made()
+    upper.is_busy = True
+    assert ended(stack, lower) == [Report(code=0x14)]
+    assert (stack.is_over, stack.is_idle, stack.can_submit) == (True, True, False)
+    assert (stack.waiting, stack.held) == (0, 0)
+    with pytest.raises(LocalError, match="is over"):
+        stack.on_submit(Submission(payload=b"more"), 2)
+    assert upper.sent == 1, "the upper core is not asked any more"
+
+
+def test_timers_of_the_upper_core_end_with_the_stack() -> None:
+    stack, lower, upper = made()
+    upper.is_busy = True
+    ended(stack, lower)
+    assert stack.on_timer(TIMER._replace(layer=1), 3) == []
+    assert upper.fired == []
+
+
+def test_a_stack_on_a_stack_that_is_over_is_over() -> None:
+    inner, lower, _ = made()
+    stack = Stack(lower=inner, upper=Upper())
+    assert not stack.is_over
+    lower.is_ended = True
+    assert (stack.is_over, stack.is_idle) == (True, True)
+
+
+@pytest.mark.parametrize("silence", ["cut", "pause"])
+@pytest.mark.parametrize("name", ["reliable", "sequencer", "cbcast", "lamport", "mutex"])
+def test_who_is_expelled_comes_to_rest_whatever_stands_over_the_reliable_layer(name: str, silence: str) -> None:
+    """Also with requests that it will never take, and messages that its upper core waits for."""
+    entry = PROTOCOLS[name]
+    patience = {"suspect_after_ns": SECOND}
+    parameters = patience if name == "reliable" else {"reliable": patience}
+    cluster = Cluster(
+        4, lambda us, seed: entry.build(membership=us, parameters=parameters, seed=seed), seed=3, network=Network()
+    )
+    for number in range(60):
+        for member in cluster.members:
+            cluster.submit_later(member, number * 50 * MILLISECOND)
+    if silence == "cut":
+        cluster.at(200 * MILLISECOND, lambda: cluster.cut((3,), (0, 1, 2)))
+        cluster.at(6 * SECOND, cluster.heal)
+        cluster.at(7 * SECOND, lambda: cluster.submit(3, 5))
+    else:
+        cluster.at(200 * MILLISECOND, lambda: cluster.pause(3))
+        cluster.at(6 * SECOND, lambda: cluster.resume(3))
+        cluster.at(6 * SECOND, lambda: cluster.submit(3, 5))
+    lost = cluster.hosts[3]
+    cluster.run(limit=300_000)
+    assert lost.is_expelled
+    assert (lost.core.is_over, lost.core.is_idle, lost.core.can_submit, lost.core.held) == (True, True, False, 0)
+    assert lost.timers == {}
+    assert lost.queue, "what it was asked to send waits for ever, and nobody waits for that"
+    said = lost.transmissions
+    cluster.run(for_ns=100 * SECOND)
+    assert lost.transmissions == said
+    assert not any(host.core.is_over for host in cluster.hosts.values() if host is not lost)
