@@ -55,6 +55,7 @@ def run_fuzz(
     _check(1 <= count <= MAX_SEEDS, f"--seeds must lie between 1 and {MAX_SEEDS}, not {count}")
     _check(0 <= first <= MAX_SEED - count, f"seeds lie between 0 and {MAX_SEED}; from {first} there are not {count}")
     _check(jobs is None or 1 <= jobs <= MAX_JOBS, f"--jobs must lie between 1 and {MAX_JOBS}, not {jobs}")
+    _check_folder(keep)
     campaign = Campaign(protocol=protocol, first=first, count=count, goes_on=goes_on)
     started_s = time.monotonic()
     folder = keep / f"{protocol}-{first}-{first + count - 1}" if is_spark else None
@@ -70,6 +71,7 @@ def run_seed(protocol: str, seed: int, *, keep: Path, console: Console) -> Hunte
     """One seed alone."""
     _fuzzed_protocol(protocol)
     _check(0 <= seed <= MAX_SEED, f"--seed must lie between 0 and {MAX_SEED}, not {seed}")
+    _check_folder(keep)
     started_s = time.monotonic()
     tally = Tally(protocol=protocol)
     tally.count(judge(draw(protocol, seed)))
@@ -164,6 +166,13 @@ def _counts(text: str) -> tuple[int, ...]:
 def _check(condition: bool, sentence: str) -> None:
     if not condition:
         raise InputError(sentence)
+
+
+def _check_folder(keep: Path) -> None:
+    """Before hours of work: whether what is found can be written there. It is made when there is something to write."""
+    nearest = next(folder for folder in (keep, *keep.absolute().parents) if folder.exists())
+    is_good = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    _check(is_good, f"--keep {keep}: nothing can be written there, because {nearest} is no folder that we may write to")
 
 
 def _usable_cores() -> int:

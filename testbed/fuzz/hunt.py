@@ -9,11 +9,14 @@ The first failing seed ends it, unless all are wanted. Ctrl-C ends it with what 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from typing import Any, TypeAlias
 
 from testbed.fuzz.coverage import Coverage
@@ -154,7 +157,7 @@ def _here(campaign: Campaign) -> Parts:
 
 def _in_processes(campaign: Campaign, jobs: int) -> Parts:
     """Chunks in their order, some of them ahead; what is not wanted any more is given up."""
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_ignore_interrupt)
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_work)
     waiting: deque[Future[Tally]] = deque()
     try:
         for seeds in _chunks(campaign):
@@ -167,6 +170,16 @@ def _in_processes(campaign: Campaign, jobs: int) -> Parts:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ignore_interrupt() -> None:
-    """Ctrl-C reaches all processes of the terminal; the first one says what becomes of the others."""
+def _begin_work() -> None:
+    """Ctrl-C reaches all processes of the terminal; the first one says what becomes of the others. And no worker
+    outlives it, however it ends.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)

@@ -25,6 +25,7 @@ from testbed.fuzz.coverage import Coverage, Watcher
 from testbed.fuzz.draw import victims_of
 from testbed.fuzz.render import experiment_of, topology_of
 from testbed.fuzz.scenario import Crash, Scenario
+from testbed.fuzz.stages import breaches
 from testbed.simulated.simulation import START_NS, Ending, Life, Simulation, simulate
 
 GROUP = 1
@@ -32,14 +33,17 @@ GROUP = 1
 Build: TypeAlias = Callable[[Membership, int], Core]
 """A membership and a seed become a core: in place of the protocol's own."""
 
+LINGER_NS = 60 * 10**9
+"""How long a group that is idle is watched: its longest time-outs are some seconds."""
+
 PROMISED_TO_THE_LIVING = frozenset((Property.TOTAL_ORDER,))
 """The others speak of full members only, or hold for the dead, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What went wrong. `kind` is a property's name, `rest`, `expelled`, `held`, or `exception`; failures are alike when
-    kind and `where` are.
+    """What went wrong. `kind` is a property's name, `rest`, `silence`, `expelled`, `held`, `stages`, or `exception`;
+    failures are alike when kind and `where` are.
     """
 
     kind: str
@@ -77,15 +81,19 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     watcher = Watcher(scenario)
     cores = _Cores(builder_of(scenario, build))
     try:
-        simulation = simulate(experiment_of(scenario), group=GROUP, build=cores.make, observer=watcher)
+        simulation = simulate(
+            experiment_of(scenario), group=GROUP, build=cores.make, observer=watcher, linger_ns=LINGER_NS
+        )
     except Exception as error:  # whatever a core raises is its failure
         return _judged(scenario, watcher, None, (_exception(error),), ())
     findings = findings_of(scenario, simulation)
     failures = (
         *_restless(simulation),
+        *_loud(simulation),
         *_expelled(scenario, simulation),
         *cores.held(simulation),
         *_broken(findings, names_of(scenario)),
+        *_stages(scenario, simulation),
     )
     unjudged = tuple(kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN)
     return _judged(scenario, watcher, simulation, failures, unjudged)
@@ -157,6 +165,18 @@ def _restless(simulation: Simulation) -> Iterator[Failure]:
         who = ", ".join(f"member {life.member}" for life in busy)
         passed_s = (simulation.phases.end_ns - simulation.phases.load_end_ns) / 1e9
         yield Failure(kind="rest", sentence=f"{who} did not come to rest within {passed_s:.0f} s after the load")
+
+
+def _loud(simulation: Simulation) -> Iterator[Failure]:
+    """A group at rest is silent: no timer is armed and nothing goes out, for ever."""
+    if simulation.phases.drained_ns is not None and not simulation.is_silent:
+        yield Failure(kind="silence", sentence=f"everybody is idle, and {LINGER_NS / 1e9:.0f} s later a timer is armed")
+
+
+def _stages(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+    """Of CO, which promises more than its deliveries can show."""
+    for stage, sentence in breaches(simulation.lives, names_of(scenario)):
+        yield Failure(kind="stages", sentence=sentence, where=stage)
 
 
 def _expelled(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:

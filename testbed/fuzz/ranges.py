@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from node.protocols import PROTOCOLS
+from testbed.simulated.network import LEAST_TRAVEL_NS
 from testbed.spec_raw import Parameter
 
 MILLISECOND = 1_000_000
@@ -18,6 +19,8 @@ MILLISECOND = 1_000_000
 Parameters = dict[str, Parameter]
 
 DEFAULT_PATIENCE_NS = 10_000 * MILLISECOND
+MOST_MEMBERS = 6
+"""Of the groups that are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +71,64 @@ def _sequencer(rng: Random) -> Parameters:
     return {"outstanding": rng.choice((1, 2, 4, 64))}
 
 
+def _co(rng: Random) -> Parameters:
+    """Of CO and of LO alike. The smallest buffers hold one message of each member of the largest group."""
+    longest_bytes = rng.choice((100, 1400))
+    return {
+        "window": rng.choice((1, 2, 5, 64)),
+        "longest_bytes": longest_bytes,
+        "buffer_bytes": rng.choice((MOST_MEMBERS * longest_bytes, 4 * MOST_MEMBERS * longest_bytes, 16 << 20)),
+        "state_ns": rng.choice((2, 5, 20)) * MILLISECOND,
+        "state_per_member_ns": rng.choice((0, 1)) * MILLISECOND,
+        "spread_ns": rng.choice((0, 1)) * MILLISECOND,
+        "ret_delay_ns": rng.choice((1, 2, 10)) * MILLISECOND,
+        "ret_per_member_ns": rng.choice((0, 50_000)),
+        "retry_least_ns": rng.choice((12, 20, 40)) * MILLISECOND,
+        "retry_first_ns": rng.choice((50, 100)) * MILLISECOND,
+        "retry_most_ns": rng.choice((100, 500, 1000)) * MILLISECOND,
+        "burst": rng.choice((1, 2, 64)),
+    }
+
+
+def _co_strictly_or_not(rng: Random) -> Parameters:
+    """Only the strict condition promises the order of what was accepted, which the reported stages show."""
+    acceptance = rng.choice(("strict", "strict", "literal"))
+    return _co(rng) | {"acceptance": acceptance, "trace_stages": acceptance == "strict"}
+
+
+def _lamport(rng: Random) -> Parameters:
+    return _timestamps(rng) | {
+        "tie": rng.choice(("member", "fair")),
+        "null_after_ns": rng.choice((0, 2, 20)) * MILLISECOND,
+    }
+
+
+def _mutex(rng: Random) -> Parameters:
+    return _timestamps(rng) | {
+        "acknowledge": rng.choice(("always", "when_needed")),
+        "hold_ns": rng.choice((0, 1, 5, 30)) * MILLISECOND,
+        "outstanding": rng.choice((1, 2, 64)),
+        "initially_granted": rng.choice((False, True)),
+    }
+
+
+def _timestamps(rng: Random) -> Parameters:
+    """`mu_ns`: no frame of the simulator takes less."""
+    return {"clock": rng.choice(("logical", "physical", "synchronised")), "mu_ns": rng.choice((0, LEAST_TRAVEL_NS))}
+
+
 def _patience(parameters: Parameters) -> int:
     found = parameters["suspect_after_ns"]
     assert isinstance(found, int)
     return found
 
 
-_RANGES: dict[str, Callable[[Random], Parameters]] = {"sequencer": _sequencer}
+_RANGES: dict[str, Callable[[Random], Parameters]] = {
+    "sequencer": _sequencer,
+    "co": _co_strictly_or_not,
+    "lo": _co,
+    "lamport": _lamport,
+    "mutex": _mutex,
+}
 _SPARED: dict[str, frozenset[int]] = {"sequencer": frozenset({0})}
 """The sequencer's server is its member 0: its crash stops the order, as in the paper."""

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.fuzz import listing
 from testbed.fuzz.explore import Exploration, Scope, Violation
-from tests.testbed.orderbed_command import interrupt, orderbed, start, wait_for
+from tests.testbed.orderbed_command import alive, descendants, interrupt, orderbed, start, wait_for
 
 
 def test_a_few_seeds_and_what_their_faults_met(tmp_path: Path) -> None:
@@ -72,6 +72,23 @@ def test_ctrl_c_says_what_was_done(tmp_path: Path) -> None:
     assert "Traceback" not in done.err
     assert "interrupted" in done.out + done.err
     assert seconds < 25
+
+
+def test_no_worker_outlives_a_campaign_that_is_killed(tmp_path: Path) -> None:
+    process = start("fuzz", "lo", "--seeds", "1000000", "--jobs", "2", "--keep", str(tmp_path))
+    wait_for(lambda: len(descendants(process.pid)) >= 3, what="the workers")
+    family = descendants(process.pid)
+    process.kill()
+    process.communicate(timeout=30)
+    wait_for(lambda: not any(alive(pid) for pid in family), what="the end of all")
+
+
+def test_a_folder_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for keep in (tmp_path / "file", tmp_path / "file" / "below"):
+        done = orderbed("fuzz", "lo", "--seeds", "5", "--keep", str(keep))
+        assert done.code == 2
+        assert "nothing can be written there" in done.err
 
 
 def test_exploring_says_whether_that_was_everything() -> None:
