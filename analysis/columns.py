@@ -73,8 +73,9 @@ class _Life:
     records: Columns
     message: Numbers
     """Of each row; -1 where it speaks of no message."""
-    stop: int | None
-    is_full: bool = False
+    is_over: bool
+    is_cut_short: bool
+    is_full: bool
     own: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
     """Rows of the own submissions, first ones."""
     rows: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
@@ -150,6 +151,7 @@ class _Look:
             Property.AGREEMENT: full,
             Property.UNIFORM_AGREEMENT: everything,
             Property.INTEGRITY: self.deliveries,
+            Property.TOTAL_ORDER: sum(len(life.rows) for life in self.lives if not life.is_over),
         }
         violated = self.violated & set(wanted)
         return {kind: Tally(checked.get(kind, self.firsts), 0) for kind in wanted if kind not in violated}, violated
@@ -195,7 +197,7 @@ class _Look:
                 self.violated.add(Property.VALIDITY)
         if Property.FIFO in wanted and not self._is_fifo(life, sequence, here):
             self.violated.add(Property.FIFO)
-        if Property.TOTAL_ORDER in wanted and Property.TOTAL_ORDER not in self.violated:
+        if Property.TOTAL_ORDER in wanted and Property.TOTAL_ORDER not in self.violated and not life.is_over:
             self._compare_predecessors(life, sequence)
         self.place[sequence] = NEVER
 
@@ -274,10 +276,12 @@ def _lives(columns: Columns, parts: Collection[tuple[Incarnation, slice]]) -> tu
     lives = []
     for name, rows in parts:
         records = columns.select(rows)
-        stops = np.flatnonzero(records.event == Event.STOP)
-        stop = int(records.detail[stops[0]]) if len(stops) else None
-        is_full = stop is not None and not name.is_joiner and count[name.member] == 1
-        lives.append(_Life(name, records, message[rows], stop, is_full))
+        ends = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.OVER))[:1]
+        is_stopped = bool(np.any(records.event[ends] == Event.STOP))
+        is_cut_short = is_stopped and not records.detail[ends].any()
+        is_full = is_stopped and not name.is_joiner and count[name.member] == 1
+        is_over = len(ends) > 0 and not is_stopped
+        lives.append(_Life(name, records, message[rows], is_over, is_cut_short, is_full))
     return lives, begins
 
 
@@ -334,7 +338,7 @@ def _ranks(origin: Ints, number: Ints) -> Ints:
 
 def _evidence(lives: Collection[_Life], members: set[int], names: Mapping[int, str]) -> Evidence:
     gaps = [life.name for life in lives if not _is_gapless(life.records)]
-    cut_short = [life.name for life in lives if life.stop == 0]
+    cut_short = [life.name for life in lives if life.is_cut_short]
     full = sum(life.is_full for life in lives)
     silent = sorted(members - {life.name.member for life in lives})
     return Evidence(gap=gap_reason(gaps, silent, names), undrained=undrained_reason(cut_short, full, names))

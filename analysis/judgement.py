@@ -66,13 +66,15 @@ def undrained(inputs: RunInputs) -> str:
     return "the network was still cut when the run drained" if cuts else ""
 
 
-def unrecorded_ends(inputs: RunInputs, stopped: Collection[Incarnation]) -> str:
-    """Which nodes ended in order without a record of it: their last records are missing. Empty when none did."""
+def unrecorded_ends(inputs: RunInputs, ended: Collection[Incarnation]) -> str:
+    """Which nodes ended in order without a record of it (STOP or OVER): their last records are missing. Empty when none
+    did.
+    """
     index = {name: member for member, name in inputs.names.items()}
     missing = [
         entry.node
         for entry in inputs.manifest.nodes
-        if entry.exit == 0 and entry.node in index and (index[entry.node], entry.incarnation) not in stopped
+        if entry.exit == 0 and entry.node in index and (index[entry.node], entry.incarnation) not in ended
     ]
     return f"the last trace records of {', '.join(missing)} are missing" if missing else ""
 

@@ -52,7 +52,12 @@ Step = tuple[int, int, int, Id, int]
 Row = tuple[int, Id, int]
 """A delivery: record number, message, at_ns."""
 
+End = tuple[int, int]
+"""STOP or OVER, and its detail."""
+
 _SUBMIT, _DELIVER, _UNDO = int(Event.SUBMIT), int(Event.DELIVER), int(Event.UNDO)
+_STOP, _OVER = int(Event.STOP), int(Event.OVER)
+_ENDS = (_STOP, _OVER)
 _SPEAKING = frozenset((_SUBMIT, _DELIVER, _UNDO))
 _EVENTS = {int(event): event for event in Event}
 _OPTIMISTIC = int(Level.OPTIMISTIC)
@@ -137,11 +142,12 @@ def _findings(view: View, kinds: Iterable[Property] | None) -> dict[Property, Fi
 class Life:
     """One incarnation: its steps, and from when the judged level is known its sequence."""
 
-    def __init__(self, name: tuple[int, int], steps: list[Step], *, stop: int | None, is_gapless: bool) -> None:
+    def __init__(self, name: tuple[int, int], steps: list[Step], *, end: End | None, is_gapless: bool) -> None:
         self.name = Incarnation(*name)
         self.steps = steps
-        self.stop = stop
-        """Detail of the STOP record; None: crashed."""
+        self.end = end
+        """None: crashed."""
+        self.is_over = end is not None and end[0] == _OVER
         self.is_gapless = is_gapless
         self.is_full = False
         self.judged: list[Row] = []
@@ -191,14 +197,17 @@ class View:
                 if event == _SUBMIT and message[0] == life.name[0] and message[1] == life.name[1]:
                     self.submitted_ns.setdefault(message, at_ns)
         for life in lives:
-            life.is_full = life.stop is not None and not life.name.is_joiner and count[life.name.member] == 1
+            is_stopped = life.end is not None and not life.is_over
+            life.is_full = is_stopped and not life.name.is_joiner and count[life.name.member] == 1
         self.full = sorted((life for life in lives if life.is_full), key=lambda life: life.name)
+        self.in_order = [life for life in lives if not life.is_over]
+        """Those that total order looks at."""
         self.deliveries = sum(len(life.firsts) for life in lives)
         self.evidence = Evidence(
             gap=gap_reason(
                 [life.name for life in lives if not life.is_gapless], sorted(set(members) - count.keys()), names
             ),
-            undrained=undrained_reason([life.name for life in lives if life.stop == 0], len(self.full), names),
+            undrained=undrained_reason([life.name for life in lives if life.end == (_STOP, 0)], len(self.full), names),
         )
 
     def place(self, life: Incarnation, message: Id) -> Place:
@@ -315,13 +324,15 @@ def total_order(view: View) -> Tally:
     """One predecessor for each message, wherever it is delivered."""
     predecessor: dict[Id, Id | None] = {}
     disputed: dict[Id, None] = {}
-    for life in view.lives:
+    deliveries = 0
+    for life in view.in_order:
+        deliveries += len(life.firsts)
         for message, before in _predecessors(life):
             if predecessor.setdefault(message, before) != before:
                 disputed[message] = None
     if not disputed:
-        return Tally(view.deliveries, 0)
-    return Tally(view.deliveries, len(disputed), _order_witness(view, disputed))
+        return Tally(deliveries, 0)
+    return Tally(deliveries, len(disputed), _order_witness(view, disputed))
 
 
 _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
@@ -349,16 +360,16 @@ def _life_of_records(name: tuple[int, int], records: Sequence[Raw]) -> Life:
         for number, (event, detail, origin, incarnation, _, message, at_ns, _, _) in enumerate(records, start=1)
         if event in _SPEAKING
     ]
-    stop = next((record[1] for record in records if record[0] == Event.STOP), None)
-    return Life(name, steps, stop=stop, is_gapless=bool(records) and records[0][0] == Event.START)
+    end = next(((record[0], record[1]) for record in records if record[0] in _ENDS), None)
+    return Life(name, steps, end=end, is_gapless=bool(records) and records[0][0] == Event.START)
 
 
 def _life_of_history(name: tuple[int, int], records: Sequence[Record]) -> Life:
     steps: list[Step] = [record[:5] for record in records if record[1] in _SPEAKING]
-    stop = next((record[2] for record in records if record[1] == Event.STOP), None)
+    end = next(((int(record[1]), record[2]) for record in records if record[1] in _ENDS), None)
     numbers = [record[0] for record in records]
     is_gapless = numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0][1] == Event.START
-    return Life(name, steps, stop=stop, is_gapless=is_gapless)
+    return Life(name, steps, end=end, is_gapless=is_gapless)
 
 
 def _not_undone(rows: Sequence[Step]) -> Iterator[Step]:
@@ -390,7 +401,7 @@ def _deliveries_of(message: Id, lives: Iterable[Life]) -> Iterator[tuple[int, In
 
 def _last_numbers(view: View) -> dict[tuple[int, int], int]:
     """The highest number that each crashed life is known to have submitted."""
-    last = {(life.name[0], life.name[1]): 0 for life in view.lives if life.stop is None}
+    last = {(life.name[0], life.name[1]): 0 for life in view.lives if life.end is None}
     for message in view.submitted_ns:
         if message[:2] in last:
             last[message[:2]] = max(last[message[:2]], message[2])
@@ -448,7 +459,7 @@ def _predecessors(life: Life) -> Iterator[tuple[Id, Id | None]]:
 def _order_witness(view: View, disputed: Iterable[Id]) -> Witness:
     wanted = set(disputed)
     sides: dict[Id, list[tuple[int, Incarnation, Id | None]]] = {}
-    for life in view.lives:
+    for life in view.in_order:
         for message, before in _predecessors(life):
             if message in wanted:
                 at_ns = life.firsts[life.position[message] - 1][2]

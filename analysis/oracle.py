@@ -99,18 +99,27 @@ class View:
             for record in records:
                 if record.event is Event.SUBMIT and record.message[:2] == life:
                     self.submitted_ns.setdefault(record.message, record.at_ns)
-        self.stopped = {life: _stop(records) for life, records in history.items()}
+        self.ended = {life: _end(records) for life, records in history.items()}
         self.full = sorted(life for life in history if self._is_full(life))
         self.evidence = self._evidence(set(members), names)
 
     def _is_full(self, life: Incarnation) -> bool:
         others = [other for other in self.history if other.member == life.member and other != life]
-        return not others and not life.is_joiner and self.stopped[life] is not None
+        return not others and not life.is_joiner and self._ends_with(life, Event.STOP)
+
+    def _ends_with(self, life: Incarnation, event: Event, *, detail: int | None = None) -> bool:
+        end = self.ended[life]
+        return end is not None and end.event is event and detail in (None, end.detail)
+
+    @property
+    def in_order(self) -> dict[Incarnation, list[Delivery]]:
+        """The sequences that total order looks at."""
+        return {life: sequence for life, sequence in self.first.items() if not self._ends_with(life, Event.OVER)}
 
     def _evidence(self, members: set[int], names: Mapping[int, str]) -> Evidence:
         gaps = [life for life, records in self.history.items() if not _is_gapless(records)]
         silent = sorted(members - {life.member for life in self.history})
-        cut_short = [life for life, record in self.stopped.items() if record is not None and record.detail == 0]
+        cut_short = [life for life in self.history if self._ends_with(life, Event.STOP, detail=0)]
         return Evidence(
             gap=gap_reason(gaps, silent, names), undrained=undrained_reason(cut_short, len(self.full), names)
         )
@@ -162,7 +171,7 @@ def integrity(view: View) -> Tally:
             if delivery.message in seen:
                 wrong.append((delivery, "delivered twice"))
             elif submitted_ns is None:
-                if view.stopped.get(origin, _NEVER) is None and delivery.message.number > last_number[origin]:
+                if view.ended.get(origin, _NEVER) is None and delivery.message.number > last_number[origin]:
                     lost += 1
                 else:
                     wrong.append((delivery, "delivered but never submitted"))
@@ -214,14 +223,14 @@ def causal(view: View) -> Tally:
 def total_order(view: View) -> Tally:
     """The uniform total order by immediate predecessors (groupcomm, Défago et al.): one look-up per delivery."""
     predecessors: dict[MessageId, list[tuple[MessageId | None, Delivery]]] = {}
-    for life, sequence in view.first.items():
+    for life, sequence in view.in_order.items():
         if sequence and not life.is_joiner:
             predecessors.setdefault(sequence[0].message, []).append((None, sequence[0]))
         for before, delivery in pairwise(sequence):
             predecessors.setdefault(delivery.message, []).append((before.message, delivery))
     wrong = [found for found in predecessors.values() if len({message for message, _ in found}) > 1]
     earliest = min(wrong, key=lambda found: min(_when(d) for _, d in found), default=[])
-    return Tally(_count(view.first), len(wrong), _order_witness(view, earliest))
+    return Tally(_count(view.in_order), len(wrong), _order_witness(view, earliest))
 
 
 _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
@@ -273,8 +282,8 @@ _NEVER = Record(0, Event.STOP, 0, MessageId(0, 0, 0), 0)
 """Stands for the end of an incarnation that never was: what it is said to have submitted is not excused by a crash."""
 
 
-def _stop(records: Sequence[Record]) -> Record | None:
-    return next((record for record in records if record.event is Event.STOP), None)
+def _end(records: Sequence[Record]) -> Record | None:
+    return next((record for record in records if record.event in (Event.STOP, Event.OVER)), None)
 
 
 def _is_gapless(records: Sequence[Record]) -> bool:

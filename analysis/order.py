@@ -44,8 +44,10 @@ class RunFacts:
     """The judged level."""
     full: tuple[Incarnation, ...]
     """Members that ran from start to end."""
-    stopped: frozenset[Incarnation]
+    ended: frozenset[Incarnation]
     """Lives whose end is on record."""
+    over: frozenset[Incarnation]
+    """Those of them that the others have ended."""
     last_numbers: Mapping[Incarnation, int]
     """The highest number that each life submitted; 0: none."""
     missing_records: int
@@ -105,15 +107,17 @@ def check_with(walked: DataFrame, facts: Mapping[int, RunFacts]) -> dict[int, di
 
 def _facts(lives: Collection[Row], expected: Collection[int], names: Mapping[int, str]) -> RunFacts:
     seen = [life["member"] for life in lives]
-    ends = {_life(row): row["stop_detail"] for row in lives if row["stop_detail"] >= 0}
-    full = sorted(life for life in ends if not life.is_joiner and seen.count(life.member) == 1)
+    stops = {_life(row): row["stop_detail"] for row in lives if row["stop_detail"] >= 0}
+    over = frozenset(_life(row) for row in lives if row["is_over"])
+    full = sorted(life for life in stops if not life.is_joiner and seen.count(life.member) == 1)
     gaps = [_life(row) for row in lives if not row["is_gapless"]]
-    cut_short = [life for life, detail in ends.items() if detail == 0]
+    cut_short = [life for life, detail in stops.items() if detail == 0]
     silent = sorted(set(expected) - set(seen))
     return RunFacts(
         level=max((row["level"] for row in lives if row["level"] >= 0), default=int(Level.AGREED)),
         full=tuple(full),
-        stopped=frozenset(ends),
+        ended=over.union(stops),
+        over=over,
         last_numbers={_life(row): row["last_number"] for row in lives},
         missing_records=sum(row["missing_records"] for row in lives),
         evidence=Evidence(gap=gap_reason(gaps, silent, names), undrained=undrained_reason(cut_short, len(full), names)),
@@ -121,20 +125,29 @@ def _facts(lives: Collection[Row], expected: Collection[int], names: Mapping[int
 
 
 def _judged(walked: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
-    """Submissions, broken promises, and the deliveries at the judged level that were not undone."""
+    """Submissions, broken promises, and the deliveries at the judged level that were not undone; the predecessors of
+    those that total order looks at.
+    """
     spark = walked.sparkSession
     levels = spark.createDataFrame([(run, known.level) for run, known in facts.items()], "run int, judged_level int")
-    full = spark.createDataFrame(
-        [(run, *life, True) for run, known in facts.items() for life in known.full],
-        "run int, member int, member_incarnation int, is_full boolean",
+    lives = spark.createDataFrame(
+        [
+            (run, *life, life in known.full, life in known.over)
+            for run, known in facts.items()
+            for life in known.over.union(known.full)
+        ],
+        "run int, member int, member_incarnation int, is_full boolean, is_over boolean",
     )
     is_kept = (F.col("level") == F.col("judged_level")) & ~F.col("is_undone")
     return (
         walked.where(~is_step(Step.LIFE))
+        .drop("is_over")  # a life's own row has it; here every step gets it
         .join(F.broadcast(levels), on="run", how="inner")
         .where(~is_step(Step.DELIVERY) | is_kept)
-        .join(F.broadcast(full), on=list(LIFE), how="left")
+        .join(F.broadcast(lives), on=list(LIFE), how="left")
         .withColumn("is_full", F.coalesce("is_full", F.lit(False)))
+        .withColumn("is_over", F.coalesce("is_over", F.lit(False)))
+        .withColumn("predecessor", F.when(~F.col("is_over"), F.col("predecessor")))
     )
 
 
@@ -173,9 +186,10 @@ def _totals(judged: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
             F.sum(wrong).alias("integrity_violations"),
             F.min_by("message", wrong_ns).alias("integrity"),
             F.coalesce(F.sum(F.when(is_lost, F.col("firsts"))), F.lit(0)).alias("lost"),
-            F.sum("firsts").alias("sequences_checked"),
+            F.sum("firsts").alias("fifo_checked"),
             F.sum("fifo_violations").alias("fifo_violations"),
             F.min_by("message", "fifo_ns").alias("fifo"),
+            F.sum("firsts_in_order").alias("total_order_checked"),
             F.count_if(is_disputed).alias("total_order_violations"),
             _earliest(is_disputed, "first_ns").alias("total_order"),
         )
@@ -204,6 +218,7 @@ def _by_message(judged: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
         _first_ns(is_submission).alias("submit_ns"),
         F.count_if(is_step(Step.DELIVERY)).alias("deliveries"),
         F.count_if(is_first).alias("firsts"),
+        F.count_if(is_first & ~F.col("is_over")).alias("firsts_in_order"),
         _first_ns(is_first).alias("first_ns"),
         F.count_if(is_first & F.col("is_full")).alias("full_deliveries"),
         _first_ns(is_first & F.col("is_full")).alias("full_ns"),
@@ -228,7 +243,7 @@ def _with_origin(messages: DataFrame, facts: Mapping[int, RunFacts]) -> DataFram
             (run, life.member << 16 | life.incarnation & 0xFFFF, number)
             for run, known in facts.items()
             for life, number in known.last_numbers.items()
-            if life not in known.stopped
+            if life not in known.ended
         ],
         "run int, origin_life long, last_number long",
     )
@@ -304,22 +319,19 @@ def _tallies(run: int, total: Row | None, early: Row | None, lookup: Lookup) -> 
     """`total` is None for a run in which nobody submitted or delivered anything, `early` where no cause came late."""
     if total is None:
         return dict.fromkeys(DELIVERY_PROPERTIES, Tally(0, 0))
-    sequences = total["sequences_checked"]
     tallies: dict[Property, Tally] = {}
     for kind in _BY_MESSAGE:
         name = kind.value
-        checked = sequences if kind in (Property.FIFO, Property.TOTAL_ORDER) else total[f"{name}_checked"]
         witness = None if total[name] is None else lookup.witness(kind, run, total[name])
-        tallies[kind] = Tally(checked, total[f"{name}_violations"], witness)
+        tallies[kind] = Tally(total[f"{name}_checked"], total[f"{name}_violations"], witness)
     if total["lost"]:
         lost = LOST_SUBMISSION.format(count=total["lost"])
         tallies[Property.INTEGRITY] = tallies[Property.INTEGRITY]._replace(excuse=lost)
-    late = Tally(sequences, 0)
+    violations, witness = 0, None
     if early is not None:
-        late = Tally(
-            sequences, early["violations"], lookup.causal_witness(run, _life(early), early["cause"], early["message"])
-        )
-    tallies[Property.CAUSAL] = late
+        violations = early["violations"]
+        witness = lookup.causal_witness(run, _life(early), early["cause"], early["message"])
+    tallies[Property.CAUSAL] = Tally(total["fifo_checked"], violations, witness)
     return tallies
 
 

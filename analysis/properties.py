@@ -6,8 +6,12 @@ The history of a run is, per incarnation of each member, the ordered list of its
   delivery is left out when the next record of the same message and level in the same incarnation is an UNDO.
 - *Repeats.* The second delivery of a message in one judged sequence violates integrity; the other properties look at
   the first only.
-- *Full member.* One that ran from start to end: its one and only incarnation is the first, and ends with STOP. An
-  incarnation without STOP crashed.
+- *End.* The first STOP or OVER of an incarnation; one without either crashed.
+- *Full member.* One that ran from start to end: its one and only incarnation is the first, and ends with STOP.
+- *Over.* An incarnation that the others have ended while it was alive (cut off or frozen for too long) ends with OVER.
+  It counts as crashed: it owes nothing and nobody owes it anything. But its records are whole, so what it is said to
+  have submitted is on record or invented. Total order does not look at it: what it delivered while nobody heard it may
+  come elsewhere in the order of those that live on, or nowhere.
 - *Joiner.* An incarnation that is not the first. What it got from before its time, no record tells. So the
   predecessor of its first delivery is not compared; FIFO counts from the first number that it delivers of each
   origin; and a message with an earlier number, or of an origin that it delivers nothing of, is not held missing from
@@ -22,8 +26,9 @@ The properties (after Hadzilacos and Toueg; Défago et al. for the uniform total
 - FIFO: of one incarnation of an origin, everybody delivers 1, 2, 3 … without a gap;
 - causal: what a member submitted or delivered before it submits m, and what went before that in turn, is delivered
   before m everywhere;
-- total order: if anybody delivers m before m', then everybody delivers m' only after m. Equivalent, and what is
-  tested: a message has the same immediate predecessor in every sequence that contains it.
+- total order: if anybody delivers m before m', then everybody delivers m' only after m (incarnations that are over
+  apart). Equivalent, and what is tested: a message has the same immediate predecessor in every sequence that contains
+  it.
 
 Mutual exclusion (Lamport 1978). A submission is a request, the delivery of it at its own member the grant, and the next
 report LEFT of that life the end of the section; a crash ends it, too.

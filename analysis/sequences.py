@@ -49,8 +49,8 @@ class Step(enum.IntEnum):
     """What a row of `steps` is."""
 
     LIFE = 0
-    """One per incarnation: `is_gapless`, `missing_records`, `stop_detail` (-1: no STOP), `last_number` submitted,
-    `level`.
+    """One per incarnation: `is_gapless`, `missing_records`, `stop_detail` (-1: it does not end with STOP), `is_over`
+    (it ends with OVER), `last_number` submitted, `level`.
     """
     SUBMISSION = 1
     """The first record of an own submission; `value`: payload bytes."""
@@ -82,6 +82,7 @@ _SCHEMA = pa.schema(
         pa.field("is_gapless", pa.bool_()),
         pa.field("missing_records", pa.int64()),
         pa.field("stop_detail", pa.int32()),
+        pa.field("is_over", pa.bool_()),
         pa.field("last_number", pa.int64()),
     ]
 )
@@ -173,7 +174,8 @@ def _is_possible(records: _Records) -> Mask:
 def _life_row(records: _Records, submissions: _Records, *, is_whole: bool) -> pa.Table:
     span = int(records.record[-1] - records.record[0]) + 1
     numbers = len(np.unique(records.record))
-    stops = records.detail[records.event == Event.STOP]
+    end = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.OVER))[:1]
+    stops = records.detail[end[records.event[end] == Event.STOP]]
     levels = records.detail[records.event == Event.DELIVER]
     return pa.table(
         {
@@ -182,6 +184,7 @@ def _life_row(records: _Records, submissions: _Records, *, is_whole: bool) -> pa
             "is_gapless": [bool(is_whole and span == numbers == records.size and records.event[0] == Event.START)],
             "missing_records": [span - numbers],
             "stop_detail": pa.array([int(stops[0]) if len(stops) else -1], pa.int32()),
+            "is_over": [len(end) > len(stops)],
             "last_number": [int(submissions.number.max(initial=0))],
         }
     )

@@ -169,6 +169,8 @@ class What(enum.Enum):
     REFUSED = "refused"
     DRAIN = "drain"
     STOP = "stop"
+    OVER = "over"
+    """The others have ended this life: its member learns of it."""
     CRASH = "crash"
     RESTART = "restart"
     PAUSE = "pause"
@@ -234,7 +236,9 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """From when to when one incarnation ran; None: from before, or beyond what is known. `end`: `crash`, `stop`, ``."""
+    """From when to when one incarnation ran; None: from before, or beyond what is known. `end`: `crash`, `stop`, `over`
+    or nothing.
+    """
 
     incarnation: int
     from_ns: int | None

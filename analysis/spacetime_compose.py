@@ -58,6 +58,7 @@ RECORDED: Final = {
     Event.REFUSED: What.REFUSED,
     Event.DRAIN: What.DRAIN,
     Event.STOP: What.STOP,
+    Event.OVER: What.OVER,
     Event.REPORT: What.NOTICE,
 }
 """Records that are events of their own; SEND and RECEIVE are the ends of arrows."""
@@ -502,6 +503,7 @@ _PLAIN = {
     What.START: "starts",
     What.DRAIN: "is told to finish",
     What.STOP: "stops in order",
+    What.OVER: "learns that the others have ended it, and counts as crashed",
     What.REFUSED: "refuses a request (flow control)",
 }
 _STRUCK = {

@@ -146,18 +146,21 @@ def _told_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
 def _lives(scene: Scene) -> dict[int, tuple[Life, ...]]:
     """When each incarnation ran, from its records and from the crashes."""
     begun: dict[Incarnation, int] = {}
-    stopped: dict[Incarnation, int] = {}
+    ended: dict[Incarnation, tuple[int, str]] = {}
     known: set[Incarnation] = set()
     for step in scene.steps:
         known.add(step.life)
         if step.event == Event.START:
             begun[step.life] = step.at_ns
         elif step.event == Event.STOP:
-            stopped[step.life] = step.at_ns
+            ended[step.life] = (step.at_ns, "stop")
+        elif step.event == Event.OVER:
+            ended[step.life] = (step.at_ns, "over")
     crashes = _crashes(scene)
     lives: dict[int, list[Life]] = defaultdict(list)
     for life in sorted(known):
-        from_ns, until_ns, end = begun.get(life), stopped.get(life), "stop"
+        from_ns = begun.get(life)
+        until_ns, end = ended.get(life, (None, ""))
         if until_ns is None:
             later = [at for at in crashes.get(life.member, ()) if from_ns is None or at > from_ns]
             until_ns, end = (later[0], "crash") if later else (None, "")

@@ -48,7 +48,7 @@ _STEP_COLUMNS = (
     *("member", "member_incarnation", "record", "event", "detail", "origin", "incarnation"),
     *("extra", "number", "at_ns", "value"),
 )
-_LIFE_EVENTS = [int(Event.START), int(Event.STOP)]
+_LIFE_EVENTS = [int(Event.START), int(Event.STOP), int(Event.OVER)]
 
 
 class Reader:

@@ -45,6 +45,7 @@ SHAPES: Final[Mapping[What, str]] = {
     What.UNDO: "M-4.5-4.5h9v9h-9zM-6 6L6-6",
     What.DROP: "M-3-3l6 6M3-3l-6 6",
     What.CRASH: "M-7-7l14 14M7-7l-14 14",
+    What.OVER: "M-7-7l14 14M7-7l-14 14",
     What.RESTART: "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z",
     What.START: "M0-7v14",
     What.STOP: "M0-7v14",
@@ -54,6 +55,7 @@ SHAPES: Final[Mapping[What, str]] = {
 OTHER_SHAPE: Final = "M0-4l4 4-4 4-4-4z"
 _ABOVE = (What.SUBMIT, What.SEND)
 _BELOW = (What.DELIVER, What.ENTER)
+_STRIKES = (What.CRASH, What.RESTART, What.PAUSE, What.RESUME, What.OVER)
 _PLAIN_ENDS = (What.ARRIVE, What.RECEIVE)
 
 
@@ -306,13 +308,13 @@ def _label(mark: Mark) -> tuple[str, int]:
         return mark.label, -9
     if mark.what in _BELOW:
         return str(mark.position), 18
-    if mark.what in (What.CRASH, What.RESTART, What.PAUSE, What.RESUME, What.START, What.STOP, What.DRAIN):
+    if mark.what in (*_STRIKES, What.START, What.STOP, What.DRAIN):
         return mark.what.value, 20
     return "", 0
 
 
 def _weight(mark: Mark) -> int:
-    if mark.what in (What.CRASH, What.RESTART, What.PAUSE, What.RESUME):
+    if mark.what in _STRIKES:
         return 0
     if mark.what is What.SUBMIT:
         return 1

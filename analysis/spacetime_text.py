@@ -42,6 +42,7 @@ SYMBOLS: Final[Mapping[What, str]] = {
     What.REFUSED: "⊘",
     What.DRAIN: "▿",
     What.STOP: "┴",
+    What.OVER: "╳",
     What.CRASH: "╳",
     What.RESTART: "↻",
     What.PAUSE: "‖",

@@ -288,7 +288,7 @@ class _Analysis:
         manifest, facts = self.manifest, orders.facts
         findings = judgement.bounded(
             orders.findings,
-            gap=judgement.unrecorded_ends(self.inputs, facts.stopped),
+            gap=judgement.unrecorded_ends(self.inputs, facts.ended),
             undrained=judgement.undrained(self.inputs),
         )
         lag_ns = manifest.health.lag_max_ns

@@ -59,6 +59,66 @@ def total_order(
     return author.history
 
 
+def expelled(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory:
+    """One log, and a last member that the others end on the way. Meanwhile it has gone on by itself as far as causes
+    allow: messages of the log in an order of its own, and one that only it delivers.
+    """
+    rng, author = random.Random(seed), Author()
+    *living, lost = [Incarnation(member, 1) for member in range(members)]
+    log: list[MessageId] = []
+    past: dict[MessageId, set[MessageId]] = {}
+    done = {life: list[MessageId]() for life in (*living, lost)}
+    expel_at = rng.randrange(1, messages)
+    for life in done:
+        author.note(life, Event.START)
+    while len(log) < messages or any(len(done[life]) < messages for life in living):
+        if len(log) >= expel_at and lost in done:
+            _go_astray(author, lost, done.pop(lost), log, past)
+        life = rng.choice(list(done))
+        if len(log) < messages and rng.random() < 0.4:
+            log.append(_submit(author, life, log, done[life], past))
+        elif len(done[life]) < len(log):
+            _deliver(author, life, done[life], log[len(done[life])])
+    for life in living:
+        author.note(life, Event.STOP, detail=1)
+    return author.history
+
+
+def _go_astray(
+    author: Author,
+    life: Incarnation,
+    done: list[MessageId],
+    log: list[MessageId],
+    past: dict[MessageId, set[MessageId]],
+) -> None:
+    for message in log[len(done) + 1 :]:
+        if past[message] <= set(done):
+            _deliver(author, life, done, message)
+    alone = _submit(author, life, log, done, past)
+    if past[alone] <= set(done):
+        _deliver(author, life, done, alone)
+    author.note(life, Event.OVER)
+
+
+def _submit(
+    author: Author,
+    life: Incarnation,
+    log: list[MessageId],
+    done: list[MessageId],
+    past: dict[MessageId, set[MessageId]],
+) -> MessageId:
+    own = {message for message in log if message[:2] == life}
+    message = MessageId(*life, len(own) + 1)
+    past[message] = own.union(done)
+    author.note(life, Event.SUBMIT, message)
+    return message
+
+
+def _deliver(author: Author, life: Incarnation, done: list[MessageId], message: MessageId) -> None:
+    done.append(message)
+    author.note(life, Event.DELIVER, message, Level.AGREED)
+
+
 def causal_order(seed: int, *, members: int = 3, messages: int = 8) -> PlainHistory:
     """Members deliver causes first, and what is concurrent in any order."""
     rng, author = random.Random(seed), Author()
@@ -115,6 +175,7 @@ CORRECT: dict[str, Callable[[int], PlainHistory]] = {
     "total, one member": lambda seed: total_order(seed, members=1, messages=3),
     "total, nothing sent": lambda seed: total_order(seed, messages=0),
     "crash and return": lambda seed: total_order(seed, members=4, messages=12, crash=True),
+    "expelled": expelled,
     "causal": causal_order,
     "causal, five members": lambda seed: causal_order(seed, members=5, messages=12),
     "optimistic and final": optimistic,
@@ -195,6 +256,18 @@ def forget_stop(history: PlainHistory, rng: random.Random) -> PlainHistory:
     return _without(history, _pick(history, rng, Event.STOP))
 
 
+def expel(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """One member turns out to have been ended by the others."""
+    found = _pick(history, rng, Event.STOP)
+    return history if found is None else _replace(history, found, lambda r: r._replace(event=Event.OVER, detail=0))
+
+
+def go_on_after_over(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """A life is over before its records end; some even stop in order afterwards."""
+    life = rng.choice(sorted(history))
+    return _with(history, life, rng, Record(0, Event.OVER, 0, NOBODY, 0))
+
+
 def cut_short(history: PlainHistory, rng: random.Random) -> PlainHistory:
     found = _pick(history, rng, Event.STOP)
     return history if found is None else _replace(history, found, lambda r: r._replace(detail=0))
@@ -266,6 +339,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     deliver_before_submission,
     crash,
     forget_stop,
+    expel,
+    go_on_after_over,
     cut_short,
     lose_record,
     repeat_record,
@@ -276,7 +351,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     raise_level,
 )
 
-HARMLESS = (undo_optimistic, forget_stop, rejoin)
+HARMLESS = (undo_optimistic, forget_stop, expel, go_on_after_over, rejoin)
 """They make a member crash or join late, which excuses much, or undo what nobody promised."""
 
 Row = tuple[int, int, int, int, int, int, int, int, int, int, int]

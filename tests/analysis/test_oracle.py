@@ -55,6 +55,8 @@ def test_correct_histories_show_no_violation(name: str) -> None:
     for seed in range(30):
         findings = judge(histories.CORRECT[name](seed))
         exempt = {Property.TOTAL_ORDER} if "causal" in name else set()
+        if name == "expelled":
+            exempt = {Property.UNIFORM_AGREEMENT}
 
         violated = {kind for kind, f in findings.items() if f.violations}
         assert violated <= exempt, (name, seed)
@@ -82,6 +84,40 @@ def test_what_only_a_crashed_member_delivered_breaks_uniform_agreement_alone() -
 
     assert findings[Property.AGREEMENT].verdict is Verdict.PASS
     assert findings[Property.UNIFORM_AGREEMENT].verdict is Verdict.FAIL
+
+
+def over(*events: tuple[Incarnation, Event, str]) -> dict[Property, Finding]:
+    """b and c live on; the others have ended a."""
+    history = written(*events, stop=(B, C))
+    author = Author(history, now_ns=10_000)
+    author.note(A, Event.OVER)
+    return judge(history, (0, 1, 2))
+
+
+TOGETHER = ((B, S, "b1"), (C, S, "c1"), (B, D, "b1"), (C, D, "b1"), (B, D, "c1"), (C, D, "c1"))
+
+
+def test_who_was_ended_by_the_others_owes_nothing() -> None:
+    findings = over((A, S, "a1"), *TOGETHER)
+
+    assert {finding.verdict for finding in findings.values()} == {Verdict.PASS}
+    assert findings[Property.VALIDITY].checked == 2
+
+
+def test_who_was_ended_by_the_others_may_end_in_another_order_but_not_without_causes_or_gaps() -> None:
+    findings = over((A, S, "a1"), (A, D, "a1"), *TOGETHER, (A, D, "c1"))
+
+    failed = {kind for kind, finding in findings.items() if finding.verdict is Verdict.FAIL}
+    assert failed == {Property.UNIFORM_AGREEMENT}, "what only it delivers breaks what nobody promises"
+    assert (findings[Property.TOTAL_ORDER].checked, findings[Property.FIFO].checked) == (4, 6)
+    gap = over((B, S, "b1"), (B, S, "b2"), (A, D, "b2"))[Property.FIFO]
+    assert gap.verdict is Verdict.FAIL
+
+
+def test_all_that_was_ended_by_the_others_has_submitted_is_on_record() -> None:
+    finding = over((A, S, "a1"), (B, D, "a1"), (B, D, "a2"))[Property.INTEGRITY]
+
+    assert (finding.verdict, finding.violations) == (Verdict.FAIL, 1)
 
 
 def test_liveness_is_unknown_without_a_drain() -> None:

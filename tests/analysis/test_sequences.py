@@ -15,6 +15,7 @@ from analysis.sequences import NO_MESSAGE, Step, decode, encode, steps_of_life
 from collector.records import Event, Level
 
 START, SUBMIT, DELIVER, UNDO, STOP = Event.START, Event.SUBMIT, Event.DELIVER, Event.UNDO, Event.STOP
+OVER = Event.OVER
 Told = tuple[Event, int, int]
 """Event, message number (of origin 7), detail."""
 
@@ -163,6 +164,13 @@ def test_what_is_not_whole(told: tuple[Told, ...], records: list[int], missing: 
     assert (found["is_gapless"], found["missing_records"]) == (False, missing)
 
 
+def test_the_first_end_of_a_life_counts() -> None:
+    ends = [life((START, 0, 0), *told) for told in (((OVER, 0, 0),), ((OVER, 0, 0), (STOP, 0, 1)), ((STOP, 0, 1),))]
+    ends.append(life((START, 0, 0), (STOP, 0, 0), (OVER, 0, 0)))
+
+    assert [(one["is_over"], one["stop_detail"]) for one in ends] == [(True, -1), (True, -1), (False, 1), (False, 0)]
+
+
 def test_a_life_without_an_end_crashed() -> None:
-    assert life((START, 0, 0))["stop_detail"] == -1
+    assert (life((START, 0, 0))["stop_detail"], life((START, 0, 0))["is_over"]) == (-1, False)
     assert life((START, 0, 0))["level"] == -1

@@ -33,7 +33,8 @@ for line in sys.stdin:
     if word == "start": say(event="started")
     if word == "drain": say(event="drained", submitted=config["incarnation"], delivered=5, lag_max_ns=3)
     if word == "stop":
-        say(event="stopped", submitted=config["incarnation"], delivered=5, lag_max_ns=3)
+        over = config["member"] == 1
+        say(event="stopped", submitted=config["incarnation"], delivered=5, lag_max_ns=3, drained=True, over=over)
         sys.exit(0)
 """
 MUTE = "import sys; print('waiting for nothing', file=sys.stderr, flush=True); sys.stdin.read()"
@@ -131,7 +132,11 @@ def test_a_whole_life(runtime: ProcessRuntime, tmp_path: Path) -> None:
     crew.broadcast("stop")
     crew.wait_all((State.STOPPED,), timeout_s=10, doing="stopped", members=members)
     crew.wait_gone(timeout_s=10)
-    assert [entry["exit"] for entry in (m.manifest() for m in crew.history)] == [0, 0]
+    entries = [member.manifest() for member in crew.history]
+    assert [entry["exit"] for entry in entries] == [0, 0]
+    assert [(entry["drained"], entry["over"], entry["crashed"]) for entry in entries] == [
+        (True, False, False), (True, True, False),
+    ]  # fmt: skip
 
 
 def test_a_node_that_never_becomes_ready(runtime: ProcessRuntime, tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""A whole run whose last member was frozen for too long: simulated, recorded, analysed, shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from analysis.properties import Incarnation
+from analysis.report import write_report
+from analysis.spacetime import What, Window
+from analysis.spacetime_compose import compose
+from analysis.spacetime_read import Reader
+from analysis.spacetime_svg import spacetime_drawing
+from analysis.summary import analyze
+from collector.records import Event
+from node.protocols import PROTOCOLS
+from testbed import spec
+from testbed.console import Console
+from testbed.run import Wishes, apply_wishes, perform
+from tests.testbed.orderbed_command import manifest_of, write_experiment
+
+pytestmark = pytest.mark.spark
+
+FAULTS = "\n  - {at: 500 ms, for: 3 s, pause: {targets: [p1/n3]}}\n"
+IMPATIENT = "protocol: {name: sequencer, parameters: {reliable: {suspect_after: 1 s}}}"
+
+
+def test_the_manifest_the_verdicts_the_report_and_the_diagram_say_it(spark: SparkSession, tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, world="sim", duration="5 s", faults=FAULTS)
+    path.write_text(path.read_text().replace("protocol: {name: sequencer}", IMPATIENT))
+    wishes = Wishes(world="sim", runs=tmp_path / "runs", name="a", analyze=False)
+    run = perform(apply_wishes(spec.load(path, protocols=PROTOCOLS), wishes), wishes, Console(quiet=True)).directory
+    manifest = manifest_of(run)
+    summary = analyze(run, spark=spark, on_progress=lambda text: None)
+
+    ends = {node["node"]: (node["exit"], node["over"], node["drained"]) for node in manifest["nodes"]}
+    assert ends == {"p1/n1": (0, False, True), "p1/n2": (0, False, True), "p1/n3": (0, True, True)}
+    assert manifest["phases"]["drained_ns"] is not None
+    promised = {name: entry["verdict"] for name, entry in summary["properties"].items() if entry["promised"]}
+    assert promised == dict.fromkeys(PROTOCOLS["sequencer"].promises, "pass"), summary["reasons"]
+    assert "ended by the others: counts as crashed" in write_report(run).read_text()
+    reader = Reader(run)
+    over_ns = reader.first_event(Event.OVER)
+    assert over_ns is not None
+    diagram = compose(reader.scene(window := Window(over_ns - 5_000_000, over_ns + 5_000_000)), window)
+    (mark,) = [mark for mark in diagram.marks if mark.what is What.OVER]
+    assert (mark.life, mark.at_ns) == (Incarnation(2, 1), over_ns)
+    assert "counts as crashed" in mark.words
+    assert [(life.end, life.until_ns) for life in diagram.rows[2].lives] == [("over", over_ns)]
+    assert "p1/n3" in spacetime_drawing(diagram, "d")
