@@ -91,6 +91,8 @@ class Simulation:
     counters: tuple[PortCounters, ...]
     link_counters: tuple[LinkCounters, ...]
     bus_counters: tuple[BusCounters, ...]
+    is_silent: bool
+    """Whether nothing would ever have happened any more: no timer is armed and no frame under way."""
     events: int
     """Of the engine."""
     now_ns: int
@@ -106,17 +108,19 @@ def simulate(
     on_progress: Callable[[int], None] | None = None,
     on_fault: Callable[[Mapping[str, Any]], None] | None = None,
     keeps_records: bool = True,
+    linger_ns: int = 0,
 ) -> Simulation:
     """Run an experiment to its end.
 
     Read of it are only topology, protocol, dissemination, workloads, clocks, duration_ns, drain_ns, seed and faults.
     `build` replaces the protocol's own core. `on_progress` is told the virtual time now and then, `on_fault` each line
     of faults.jsonl when the fault has struck. Without `keeps_records` the lives have none: for those who count only.
+    `linger_ns`: nodes are stopped so long after all were quiet, for those who ask whether a quiet group is silent.
     Raises LocalError for an experiment that cannot be; what a core raises but RemoteError is its own mistake and comes
     through.
     """
     with _patient_collector():
-        return _World(experiment, group, tap, build, observer, on_fault, keeps_records).run(on_progress)
+        return _World(experiment, group, tap, build, observer, on_fault, keeps_records).run(on_progress, linger_ns)
 
 
 @contextmanager
@@ -172,7 +176,7 @@ class _World:
             Resume: self._resume,
         }
 
-    def run(self, on_progress: Callable[[int], None] | None) -> Simulation:
+    def run(self, on_progress: Callable[[int], None] | None, linger_ns: int) -> Simulation:
         for fault in self._experiment.faults:
             if fault.at_ns <= self._experiment.duration_ns:
                 self._engine.at(START_NS + fault.at_ns, self._strike, fault)
@@ -183,6 +187,9 @@ class _World:
         load_end_ns = START_NS + self._experiment.duration_ns
         self._load(load_end_ns, on_progress)
         drained_ns = self._drain(load_end_ns + self._experiment.drain_ns, on_progress)
+        if drained_ns is not None:
+            self._engine.run(drained_ns + linger_ns)
+        is_silent = self._engine.next_ns is None
         self._stop()
         return Simulation(
             lives=tuple(self._lives),
@@ -193,6 +200,7 @@ class _World:
             counters=self._network.port_counters(),
             link_counters=self._network.link_counters(),
             bus_counters=self._network.bus_counters(),
+            is_silent=is_silent,
             events=self._engine.worked_off,
             now_ns=self._engine.now_ns,
         )

@@ -23,18 +23,22 @@ def small(protocol: str = "reliable", members: int = 3) -> Scenario:
     return Scenario(protocol=protocol, seed=1, segments=(Segment(members=(sender,) * members),))
 
 
-class RestlessCore(PlainCore):
-    """Never idle, and for ever at it."""
-
-    @property
-    def is_idle(self) -> bool:
-        return False
+class TalkativeCore(PlainCore):
+    """Idle, and for ever about something."""
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return self.on_timer(Timer("again"), now_ns)
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         return [SetTimer(timer=timer, at_ns=now_ns + 1000 * MILLISECOND)]
+
+
+class RestlessCore(TalkativeCore):
+    """Never idle, and for ever at it."""
+
+    @property
+    def is_idle(self) -> bool:
+        return False
 
 
 class HoardingCore(PlainCore):
@@ -52,7 +56,10 @@ def test_a_right_core_in_a_quiet_network_is_good(protocol: str) -> None:
     assert judged.deliveries > 0
 
 
-@pytest.mark.parametrize(("core", "kind"), [(RestlessCore, "rest"), (HoardingCore, "held"), (RaisingCore, "exception")])
+@pytest.mark.parametrize(
+    ("core", "kind"),
+    [(RestlessCore, "rest"), (TalkativeCore, "silence"), (HoardingCore, "held"), (RaisingCore, "exception")],
+)
 def test_each_kind_of_failure(core: type[PlainCore], kind: str) -> None:
     def build(membership: Membership, seed: int) -> Core:
         return core(membership)

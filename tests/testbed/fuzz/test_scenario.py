@@ -64,6 +64,15 @@ def test_nobody_falls_who_is_spared_and_nobody_at_all_where_crashes_are_not_tole
     assert bool(fallen) == bool(PROTOCOLS[protocol].tolerates)
 
 
+@pytest.mark.parametrize("protocol", NAMES)
+def test_drawn_parameters_suit_every_group_that_is_drawn(protocol: str) -> None:
+    drawn = [draw(protocol, seed) for seed in range(100)]
+    for scenario in drawn:
+        PROTOCOLS[protocol].check(scenario.parameters, members=ranges.MOST_MEMBERS)
+    assert max(len(scenario.members) for scenario in drawn) == ranges.MOST_MEMBERS
+    assert len({repr(scenario.parameters) for scenario in drawn}) > 50
+
+
 def test_all_kinds_of_faults_and_networks_occur() -> None:
     scenarios = [draw("reliable", seed) for seed in range(300)]
     kinds = {type(fault) for scenario in scenarios for fault in scenario.faults}
