@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -117,10 +118,10 @@ def archive_path(java: Path) -> Path:
 
 def _configuration(scratch: Path, java: Path, *, long_run: bool, memory: str | None) -> SparkConf:
     master = os.environ.get("SPARK_MASTER") or "local[*]"
-    logging = scratch / "log4j2.properties"
-    logging.write_text(_LOGGING, encoding="utf-8")
+    log_settings = scratch / "log4j2.properties"
+    log_settings.write_text(_LOGGING, encoding="utf-8")
     flags = [*(_LONG_RUN if long_run else _QUICK_START), *_archive_flags(java)]
-    flags.append(f"-Dlog4j2.configurationFile={logging}")
+    flags.append(f"-Dlog4j2.configurationFile={log_settings}")
     settings = _SETTINGS | {
         "spark.master": master,
         "spark.driver.memory": memory or os.environ.get("SPARK_DRIVER_MEMORY") or DEFAULT_MEMORY,
@@ -168,6 +169,7 @@ def _shuffle_partitions(master: str) -> int:
 
 
 def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[SparkSession, JavaGateway]:
+    logging.getLogger().addFilter(_is_no_interrupt)
     # Workers run our interpreter, wherever `python3` may point to.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     gateway = None
@@ -195,6 +197,11 @@ def _is_interrupt(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """py4j logs a traceback for Ctrl-C, on the root logger."""
+    return not str(record.msg).startswith("KeyboardInterrupt while")
 
 
 def _packages(scratch: Path) -> Path:
@@ -241,10 +248,18 @@ def _stop(spark: SparkSession, gateway: JavaGateway) -> None:
 
 def _kill(gateway: JavaGateway) -> None:
     """End it now: for Ctrl-C, and when it cannot be talked to."""
+    context = SparkContext._active_spark_context
+    if context is not None and context._accumulatorServer is not None:
+        # It would print a traceback about the Java machine's last words.
+        context._accumulatorServer.handle_error = _say_nothing  # type: ignore[method-assign,assignment]
     gateway.proc.kill()
     gateway.proc.wait()
     gateway.proc.stdin.close()
     _forget()
+
+
+def _say_nothing(*_: object) -> None:
+    pass
 
 
 def _forget() -> None:

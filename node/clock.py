@@ -12,6 +12,8 @@ PARTS_PER_BILLION = 10**9
 MAX_DRIFT_PPB = PARTS_PER_BILLION // 10
 """A clock that is off by a tenth is broken, not drifting."""
 
+MAX_DRIFT_PPM = MAX_DRIFT_PPB // 1000
+
 
 class NodeClock:
     """Reads `origin + offset + (true - origin) * (1 + drift)`; `origin_ns` is the true time at which it was set."""
@@ -21,7 +23,7 @@ class NodeClock:
         self._offset_ns = offset_ns
         self._drift_ppb = round(drift_ppm * 1000)
         if abs(self._drift_ppb) > MAX_DRIFT_PPB:
-            raise LocalError(f"a drift of {drift_ppm:g} ppm is beyond {MAX_DRIFT_PPB // 1000} ppm")
+            raise LocalError(f"a drift of {drift_ppm:g} ppm is beyond {MAX_DRIFT_PPM} ppm")
 
     def read_ns(self, true_ns: int) -> int:
         """What this clock shows at the true instant `true_ns`."""

@@ -66,12 +66,18 @@ def run_claims(selection: Selection, console: Console, *, wishes: Wishes) -> Ite
 
 def _experiments(selection: Selection) -> Iterator[Experiment]:
     """Raises InputError when an experiment is named that is none, or that makes no such claim."""
+    papers: set[str] = set()
     for name in spec.names() if selection.experiment is None else (selection.experiment,):
         experiment = spec.load(spec.find(name), protocols=PROTOCOLS)
+        papers |= {claim.paper for claim in experiment.claims}
         if _claims(experiment, selection):
             yield experiment
         elif selection.experiment is not None:
             raise InputError(f"{name} makes no claim" + (f" of paper {selection.paper}" if selection.paper else ""))
+    if selection.paper is not None and selection.paper not in papers:
+        raise InputError(
+            f"no experiment makes a claim of paper {selection.paper}; there are {', '.join(sorted(papers))}"
+        )
 
 
 def _claims(experiment: Experiment, selection: Selection) -> list[Claim]:

@@ -30,10 +30,18 @@ What the papers say, and what comes out here. Each row is a claim of an experime
 """
 
 
-def update(page: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Put measured rows into the page at `page` (a .md file). Raises InputError when it cannot be written or read."""
+def check(page: Path) -> None:
+    """Before hours of runs. Raises InputError when `page` is no place for the page, or its rows cannot be read."""
     if page.suffix != ".md":
         raise InputError(f"{page}: the page of claims is a Markdown file, such as claims.md")
+    if not page.absolute().parent.is_dir():
+        raise InputError(f"{page}: the page of claims cannot be written (there is no directory {page.parent})")
+    _read(page.with_suffix(".json"))
+
+
+def update(page: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Put measured rows into the page at `page` (a .md file). Raises InputError when it cannot be written or read."""
+    check(page)
     data = page.with_suffix(".json")
     known = {(row["id"], row["world"]): row for row in _read(data)}
     known |= {(row["id"], row["world"]): dict(row) for row in rows}

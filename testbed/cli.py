@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -81,6 +82,10 @@ def main() -> None:
         if leaving.code != EXIT_OF_INTERRUPT:
             raise
         _stop("interrupted", ExitCode.UNKNOWN)
+    except Exception:
+        # Python would leave with 1, which says that a verdict failed.
+        traceback.print_exc()
+        _stop("this is a bug of orderbed; please report it with the lines above", ExitCode.UNKNOWN)
 
 
 @app.command()
@@ -241,9 +246,12 @@ def claims(
 ) -> None:
     """Run the papers' figures as checked claims: the paper's value, ours, and a verdict."""
     from testbed.claims import Selection, list_claims, run_claims
+    from testbed.claims_page import check as check_page
     from testbed.claims_page import update
     from testbed.run import Wishes
 
+    if page is not None:
+        check_page(page)
     selection = Selection(paper=paper, experiment=experiment)
     wishes = Wishes(world=world, kernel=kernel, runs=runs)
     rows: list[dict[str, Any]] = [row.as_dict() for row in list_claims(selection)] if listed else []
@@ -292,7 +300,8 @@ def fuzz(
         )
     else:
         out = RichConsole(highlight=False, soft_wrap=True)
-        out.print(listing.coverage_table(tally.coverage))
+        if tally.coverage.pairs:
+            out.print(listing.coverage_table(tally.coverage))
         for line in listing.campaign_lines(hunted):
             out.print(line, markup=False)
     if tally.bad:

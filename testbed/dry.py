@@ -8,7 +8,7 @@ from netem import plan
 from netem.steps import Kernel
 from testbed import spec
 from testbed.paths import TOPOLOGIES
-from testbed.run import Wishes, load_experiment
+from testbed.run import Wishes, load_experiment, untolerated
 from testbed.spec import Experiment, World
 from topologies import load as topology_files
 from topologies.dump import changed_fields, spelled
@@ -74,4 +74,7 @@ def _schedule(experiment: Experiment) -> dict[str, list[str]]:
     lines = [f"{format_duration(0)}  {len(experiment.workloads)} workloads start"]
     lines += [f"{format_duration(fault.at_ns)}  {fault}" for fault in experiment.faults]
     end = f"workloads end; at most {format_duration(experiment.drain_ns)} to drain"
-    return {f"schedule of {experiment.name}": [*lines, f"{format_duration(experiment.duration_ns)}  {end}"]}
+    lines.append(f"{format_duration(experiment.duration_ns)}  {end}")
+    if warning := untolerated(experiment):
+        lines.append(f"note: {warning}")
+    return {f"schedule of {experiment.name}": lines}

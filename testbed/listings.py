@@ -14,6 +14,8 @@ from analysis.verdict import Verdict, merge
 from testbed.doctor import Check
 
 NOT_RUN = "–"
+CLAIM_WIDTH = 30
+"""Enough for every name of a claim."""
 
 
 def doctor_table(checks: Sequence[Check]) -> Table:
@@ -46,21 +48,26 @@ def sweep_table(points: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per claim: the paper's statement and value, ours, what would bear it out, and whether it holds."""
+    """One row per claim: the paper's statement and value, ours, what would bear it out, and whether it holds.
+
+    The statement stands below the name, so that it has room on a narrow terminal. Without anything run the columns for
+    what came out are left out.
+    """
+    has_run = any(row["verdict"] for row in rows)
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("claim", "paper says", "paper", "ours", "accepted", "verdict"):
-        table.add_column(column, no_wrap=column != "paper says")
+    table.add_column("claim", min_width=CLAIM_WIDTH)
+    for column in ("paper's value", "accepted", *(("ours", "verdict") if has_run else ())):
+        table.add_column(column)
     for row in rows:
         verdict = mark(Verdict(row["verdict"])) if row["verdict"] else Text(NOT_RUN)
         if row["reason"]:
             verdict = Text.assemble(verdict, f"  {row['reason']}")
+        results = (Text(_number(row["ours"])), verdict) if has_run else ()
         table.add_row(
-            Text(row["id"], "bold"),
-            Text(row["statement"]),
+            Text.assemble((row["id"], "bold"), "\n", row["statement"]),
             Text(_number(row["value"])),
-            Text(_number(row["ours"])),
             Text(row["accept"]),
-            verdict,
+            *results,
         )
     return table
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from netem.errors import FabricError
-from node.protocols import PROTOCOLS
+from node.protocols import CRASHES, PROTOCOLS
 from testbed import spec, store
 from testbed.console import Console
 from testbed.manifest import first_manifest
 from testbed.spec import Experiment, KernelWish, World
+from testbed.spec_raw import MAX_SEED
 from testbed.store import RunDirectory, StoreError
 from testbed.worlds import WorldChoice, pick
 from topologies.errors import InputError
@@ -81,6 +82,8 @@ def load_experiment(name: str, wishes: Wishes) -> Experiment:
 def apply_wishes(experiment: Experiment, wishes: Wishes) -> Experiment:
     changes: dict[str, Any] = {}
     if wishes.seed is not None:
+        if not 0 <= wishes.seed <= MAX_SEED:
+            raise InputError(f"--seed must lie between 0 and {MAX_SEED}, not {wishes.seed}")
         changes["seed"] = wishes.seed
     for option, enumeration in (("world", World), ("kernel", KernelWish)):
         wish = getattr(wishes, option)
@@ -117,6 +120,8 @@ def perform(experiment: Experiment, wishes: Wishes, console: Console, *, spark: 
         name=wishes.name,
         is_repeatable=world.world is World.SIM,
     )
+    if warning := untolerated(experiment):
+        console.warn("protocol", warning)
     (directory.path / "experiment.yaml").write_text(experiment.text, encoding="utf-8")
     (directory.path / "topology.yaml").write_text(experiment.topology_text, encoding="utf-8")
     directory.manifest = first_manifest(experiment, world, directory)
@@ -145,13 +150,26 @@ def analyze_and_report(directory: Path, console: Console, *, spark: SparkSession
     from analysis.summary import analyze
 
     with console.stage("analysis", "beginning") as stage:
-        summary = analyze(directory, spark=spark, on_progress=stage.say)
+        try:
+            summary = analyze(directory, spark=spark, on_progress=stage.say)
+        except KeyboardInterrupt:
+            console.warn(
+                "stopped", f"interrupted; the capture is whole: `orderbed analyze {directory}` goes on from it"
+            )
+            raise
         frames = summary.get("capture", {}).get("frames", 0)
         stage.result = f"{frames:,} frames, {summary['messages']['deliveries']:,} deliveries judged"
     with console.stage("report", "drawing") as stage:
         path = write_report(directory)
         stage.result = f"{path} ({path.stat().st_size / 1000:.0f} kB)"
     return summary
+
+
+def untolerated(experiment: Experiment) -> str:
+    """What a reader should know before a node crashes under a protocol that does not live through it; else empty."""
+    name = experiment.protocol.name
+    missing = {fault.kind for fault in experiment.faults} & CRASHES - PROTOCOLS[name].tolerates
+    return f"{name} does not live through a crash: the group may stand still from then on" if missing else ""
 
 
 def needed_bytes(experiment: Experiment) -> int:

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol, get_type_hints
 
 from analysis.expression import Expression, ExpressionError, parse
+from node.clock import MAX_DRIFT_PPM
 from node.errors import LocalError
 from testbed.spec_raw import Parameter, RawClaim, RawExperiment, RawWorkload, WorkloadKind
 from testbed.spec_values import Claim, ProtocolChoice, RateChange, Workload, WrongClock
@@ -84,6 +85,12 @@ def clocks(raw: RawExperiment, topology: Topology, document: Document) -> Mappin
         block = raw.clocks[selector]
         given: dict[str, Any] = {"offset": ("offset_ns", block.offset), "drift": ("drift_ppm", block.drift)}
         changes = dict(given[key] for key in sorted(block.model_fields_set))
+        if abs(block.drift) > MAX_DRIFT_PPM:
+            most = units.format_drift(MAX_DRIFT_PPM)
+            raise document.error(
+                ("clocks", selector, "drift"),
+                f"expected at most {most} either way, got {units.format_drift(block.drift)}",
+            )
         for name in _selected(topology, [selector], document, ("clocks", selector)):
             found[name] = replace(found.get(name, WrongClock()), **changes)
     return {node.name: found[node.name] for node in topology.nodes() if node.name in found}

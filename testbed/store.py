@@ -106,8 +106,10 @@ def create(
 ) -> RunDirectory:
     """Make the directory of a new run. A repeatable run has the same group each time, whatever its name.
 
-    Raises InputError if it exists (a run is written once) or cannot be made.
+    Raises InputError if it exists (a run is written once), cannot be made, or `name` is no name.
     """
+    if name is not None and (name in ("", ".", "..") or "/" in name):
+        raise InputError(f"--name {name!r}: a run's name is that of one directory, such as first-try")
     leaf = name or f"{seed}-{stamp()}"
     path = runs / experiment / leaf
     try:

@@ -39,14 +39,14 @@ def campaign_lines(hunted: Hunted) -> Iterator[str]:
     if len(tally.bad) > len(hunted.failures):
         rest = [str(bad.seed) for bad in tally.bad[len(hunted.failures) :]]
         yield f"failing, too: {', '.join(rest[:20])}{' …' if len(rest) > 20 else ''}"
-    yield f"{tally.seeds:,} seeds of {tally.protocol} in {hunted.seconds:.1f} s ({rate:.0f}/s): {_verdict(tally)}"
+    yield f"{_seeds(tally.seeds)} of {tally.protocol} in {hunted.seconds:.1f} s ({rate:.0f}/s): {_verdict(tally)}"
     yield f"{tally.faults_met:,} of {tally.faults:,} faults struck while something was under way"
     if tally.unmet_seeds:
-        yield f"{tally.unmet_seeds:,} seeds whose faults met nothing"
+        yield f"{_seeds(tally.unmet_seeds)} whose faults met nothing"
     pairs = tally.coverage
     yield f"{pairs.pairs_met} of {len(pairs.pairs)} pairs of phase and input were met by a fault"
     for name, count in sorted(tally.unjudged.items()):
-        yield f"{name} could not be judged in {count:,} seeds"
+        yield f"{name} could not be judged in {_seeds(count)}"
     if hunted.folder is not None:
         yield f"tables: {hunted.folder}"
 
@@ -115,6 +115,10 @@ def exploration_json(protocol: str, scope: Scope, exploration: Exploration) -> d
         if violation is None
         else {"kind": violation.kind, "sentence": violation.sentence, "path": list(violation.path)},
     }
+
+
+def _seeds(count: int) -> str:
+    return f"{count:,} seed{'' if count == 1 else 's'}"
 
 
 def _cell(met: int, occurred: int) -> Text:

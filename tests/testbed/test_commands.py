@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console as RichConsole
 
-from testbed import listings
+from testbed import cli, listings
 from testbed.doctor import Check
 from tests.testbed.orderbed_command import assert_good, orderbed, write_experiment
 
@@ -27,9 +28,42 @@ def test_claims_can_be_listed_without_running() -> None:
     assert (claim["value"], claim["accept"], claim["ours"], claim["verdict"]) == (15, "15 to 18", None, "")
 
 
-def test_claims_of_an_unknown_paper_are_none() -> None:
-    done = orderbed("claims", "--list", "--paper", "999", "--json")
-    assert (done.code, done.json()) == (0, [])
+def test_claims_of_an_unknown_paper_are_refused() -> None:
+    done = orderbed("claims", "--list", "--paper", "999")
+    assert done.code == 2
+    assert "no experiment makes a claim of paper 999; there are 000" in done.err
+
+
+def test_a_plan_says_that_a_crash_stops_the_protocol(tmp_path: Path) -> None:
+    experiment = write_experiment(tmp_path, faults="[{at: 1 s, crash: {targets: p1/n2}}]")
+    assert "does not live through" not in orderbed("plan", str(experiment), "--world", "sim").out
+    experiment.write_text(re.sub("name: (reliable|sequencer)", "name: co", experiment.read_text()))
+    done = orderbed("plan", str(experiment), "--world", "sim")
+    assert "note: co does not live through a crash" in done.out, done.err
+
+
+def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    runs = ("--world", "sim", "--runs", str(tmp_path))
+    done = orderbed("claims", "--experiment", "co-stages", "--page", str(tmp_path / "claims.txt"), *runs)
+    assert (done.code, "Markdown file" in done.err) == (2, True)
+    done = orderbed("claims", "--experiment", "co-stages", "--page", str(tmp_path / "no" / "claims.md"), *runs)
+    assert (done.code, "there is no directory" in done.err) == (2, True)
+    done = orderbed("run", "quickstart", "--seed", "-3", *runs)
+    assert (done.code, "--seed must lie between 0 and" in done.err) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bug_of_ours_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(**_: object) -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr(cli, "app", fails)
+    with pytest.raises(SystemExit) as leaving:
+        cli.main()
+    assert leaving.value.code == cli.ExitCode.UNKNOWN
+    said = capsys.readouterr().err
+    assert "surprise" in said
+    assert "this is a bug of orderbed" in said
 
 
 def test_a_plan_touches_nothing_and_names_every_fault() -> None:
@@ -66,6 +100,10 @@ def test_a_run_without_summary_says_how_to_get_one(tmp_path: Path) -> None:
 def test_tables_show_every_row_and_never_interpret_markup() -> None:
     claim = {"id": "[red]x[/]", "statement": "s", "value": 1.23456, "ours": None, "accept": "1 to 2", "verdict": ""}
     assert "[red]x[/]" in shown(listings.claims_table([{**claim, "reason": ""}]))
+    listed = shown(listings.claims_table([{**claim, "statement": "so it is " * 8, "reason": ""}]))
+    assert "ours" not in listed
+    assert "…" not in listed
+    assert "ours" in shown(listings.claims_table([{**claim, "verdict": "pass", "reason": ""}]))
     point = {"variant": {"seed": 2}, "given": {"members": 7}, "verdict": "pass", "p50_ms": 5.25, "directory": "d"}
     text = shown(listings.sweep_table([point]))
     assert "members" not in text

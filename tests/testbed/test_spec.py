@@ -279,6 +279,8 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
          "did you mean p1/n4?"),
         (BASE + "clocks: {p1/n1: {drift: 5 ms}}", "x.yaml:7: clocks.p1/n1.drift: expected a drift such as '50 ppm' "
          "(units: ppm, ppb), got '5 ms'"),
+        (BASE + "clocks: {p1/n1: {drift: -1000000 ppm}}", "x.yaml:7: clocks.p1/n1.drift: expected at most 100000 ppm "
+         "either way, got -1000000 ppm"),
         (BASE + "seed: -1", "x.yaml:7: seed: expected a whole number from 0 to 9223372036854775807, got -1"),
         (BASE + "seed: true", "x.yaml:7: seed: expected a whole number from 0 to 9223372036854775807, got true"),
         (BASE + "world: mars", "x.yaml:7: world: expected one of auto, netns, docker, sim, got 'mars'"),

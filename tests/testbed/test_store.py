@@ -28,6 +28,12 @@ def test_a_directory_that_cannot_be_made_names_the_cause(tmp_path: Path) -> None
         store.create(tmp_path / "file", "quickstart", 1)
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "../elsewhere", "a/b", "/elsewhere"])
+def test_a_name_is_that_of_one_directory(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a run's name is that of one directory"):
+        store.create(tmp_path, "quickstart", 1, name=name)
+
+
 def test_the_default_name_is_seed_and_stamp(tmp_path: Path) -> None:
     made = store.create(tmp_path, "quickstart", 7)
     assert made.run_id.startswith("quickstart/7-20")
