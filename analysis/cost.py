@@ -236,7 +236,7 @@ def processing(nodes: Iterable[NodeEnd]) -> dict[str, Any]:
     """Processor time of the cores for each message that they were given, by what the nodes counted themselves."""
     totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for end in nodes:
-        if end.handled and end.core_ns is not None:
+        if end.handled and end.core_ns:
             totals[end.node][0] += end.handled
             totals[end.node][1] += end.core_ns
     by_member: Rows = [

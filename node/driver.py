@@ -63,7 +63,7 @@ class Driver:
             core,
             _Wires(config, self._endpoint),
             true_ns=time.monotonic_ns,
-            cpu_ns=time.perf_counter_ns,
+            cpu_ns=time.thread_time_ns,
             record=self._record,
             flush=self._recorder.flush,
             traces_receipts=traces_receipts,

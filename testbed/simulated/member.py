@@ -129,7 +129,7 @@ class Member:
             core,
             _Wires(config, port, nodes, engine, encodes=tells_tap),
             true_ns=engine.read_ns,
-            cpu_ns=time.perf_counter_ns,
+            cpu_ns=time.thread_time_ns,
             record=self._recorder(),
             flush=self._tracer.flush if self._tracer is not None else _nothing,
             traces_receipts=traces_receipts,

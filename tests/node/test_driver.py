@@ -28,6 +28,7 @@ COUNTERS = {
     "lag_max_ns",
     "cpu_ns",
     "idle",
+    "over",
 }
 SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
 
