@@ -106,6 +106,7 @@ def test_an_interrupt_ends_a_long_job_at_once() -> None:
         out, err = process.communicate(timeout=3)
 
     assert (process.returncode, out) == (0, "stopped\n"), err
+    assert "Traceback" not in err
 
 
 @pytest.mark.spark
