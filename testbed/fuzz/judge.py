@@ -23,6 +23,7 @@ from node.protocols.reliable import ReliableReport
 from node.trace import Event
 from testbed.fuzz.coverage import Coverage, Watcher
 from testbed.fuzz.draw import victims_of
+from testbed.fuzz.joiners import owed
 from testbed.fuzz.render import experiment_of, topology_of
 from testbed.fuzz.scenario import Crash, Scenario
 from testbed.fuzz.stages import breaches
@@ -94,6 +95,7 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         *cores.held(simulation),
         *_broken(findings, names_of(scenario)),
         *_stages(scenario, simulation),
+        *_owed(scenario, simulation),
     )
     unjudged = tuple(kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN)
     return _judged(scenario, watcher, simulation, failures, unjudged)
@@ -177,6 +179,16 @@ def _stages(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     """Of CO, which promises more than its deliveries can show."""
     for stage, sentence in breaches(simulation.lives, names_of(scenario)):
         yield Failure(kind="stages", sentence=sentence, where=stage)
+
+
+def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+    """What members that were started again lack, or others of them; the first of each promised property."""
+    calm = [life for life in simulation.lives if life.ending is Ending.DRAINED and not is_expelled(life)]
+    told: set[Property] = set()
+    for one in owed({Incarnation(life.member, life.incarnation): life.records for life in calm}):
+        if one.kind not in told and one.kind.value in PROTOCOLS[scenario.protocol].promises:
+            told.add(one.kind)
+            yield Failure(kind=one.kind.value, sentence=one.sentence(names_of(scenario)), where="joiner")
 
 
 def _expelled(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
