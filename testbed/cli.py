@@ -103,7 +103,14 @@ def doctor(as_json: Json = False) -> None:
 
 
 @app.command()
-def plan(experiment: ExperimentName, world: World = None, kernel: KernelOption = None, as_json: Json = False) -> None:
+def plan(
+    experiment: Annotated[
+        str, typer.Argument(help="A shipped experiment or topology such as quickstart or wan, or a YAML file.")
+    ],
+    world: World = None,
+    kernel: KernelOption = None,
+    as_json: Json = False,
+) -> None:
     """Dry run: print what would be built and when each fault would strike. Touches nothing."""
     from testbed.dry import describe
 

@@ -8,7 +8,7 @@ from netem import plan
 from netem.steps import Kernel
 from testbed import spec
 from testbed.paths import TOPOLOGIES
-from testbed.run import Wishes, load_experiment, untolerated
+from testbed.run import Wishes, check_world, load_experiment, untolerated
 from testbed.spec import Experiment, World
 from topologies import load as topology_files
 from topologies.dump import changed_fields, spelled
@@ -24,7 +24,9 @@ def describe(name: str, kernel: str | None, world: str | None = None) -> dict[st
     lines say what is simulated.
     """
     if _is_topology(name):
-        return _network(topology_files.load(topology_files.find(name)), _kernel(kernel or "host"))
+        topology = topology_files.load(topology_files.find(name))
+        check_world(world)
+        return _simulated(topology) if world == World.SIM.value else _network(topology, _kernel(kernel or "host"))
     experiment = load_experiment(name, Wishes(kernel=kernel, world=world))
     if experiment.world is World.SIM:
         return {**_simulated(experiment.topology), **_schedule(experiment)}

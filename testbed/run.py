@@ -79,6 +79,18 @@ def load_experiment(name: str, wishes: Wishes) -> Experiment:
     return apply_wishes(spec.load(spec.find(name), protocols=PROTOCOLS), wishes)
 
 
+def check_world(world: str | None) -> None:
+    """Raises InputError unless `--world` can be that."""
+    _member("world", World, world)
+
+
+def _member(option: str, enumeration: type[World | KernelWish], wish: str | None) -> World | KernelWish | None:
+    allowed = [member.value for member in enumeration]
+    if wish is not None and wish not in allowed:
+        raise InputError(f"--{option}: {wish!r} is none of {', '.join(allowed)}")
+    return enumeration(wish) if wish is not None else None
+
+
 def apply_wishes(experiment: Experiment, wishes: Wishes) -> Experiment:
     changes: dict[str, Any] = {}
     if wishes.seed is not None:
@@ -86,12 +98,9 @@ def apply_wishes(experiment: Experiment, wishes: Wishes) -> Experiment:
             raise InputError(f"--seed must lie between 0 and {MAX_SEED}, not {wishes.seed}")
         changes["seed"] = wishes.seed
     for option, enumeration in (("world", World), ("kernel", KernelWish)):
-        wish = getattr(wishes, option)
+        wish = _member(option, enumeration, getattr(wishes, option))
         if wish is not None:
-            allowed = [member.value for member in enumeration]
-            if wish not in allowed:
-                raise InputError(f"--{option}: {wish!r} is none of {', '.join(allowed)}")
-            changes[option] = enumeration(wish)
+            changes[option] = wish
     return dataclasses.replace(experiment, **changes)
 
 

@@ -74,6 +74,8 @@ def test_a_plan_touches_nothing_and_names_every_fault() -> None:
     assert any("cut p1/n1, p1/n2 | p1/n3, p1/n4 | p1/n5, p1/n6" in line for line in schedule)
     assert orderbed("plan", "three-partitions").code == 0
     assert orderbed("plan", "one-partition", "--kernel", "moon").code == 2
+    assert orderbed("plan", "one-partition", "--world", "moon").code == 2
+    assert "simulated" in orderbed("plan", "one-partition", "--world", "sim").out
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"verdict": "maybe"}', '{"verdict": "pass"', "\x00"])
