@@ -283,12 +283,6 @@ def netem_in(qdisc: QdiscState) -> NetemSettings:
     )
 
 
-def seed_in(qdisc: QdiscState) -> int | None:
-    """The seed of a netem, if this kernel has seeds (Linux 6.6 and later)."""
-    seed = qdisc.options.get_attr("TCA_NETEM_PRNG_SEED")
-    return None if seed is None else int(seed)
-
-
 def transmission_ns(rate_bytes_per_s: int, size_bytes: int) -> int:
     """Time that the kernel's scheduler reckons for `size_bytes`, with its rounding (psched_ratecfg_precompute)."""
     factor, shift = 1_000_000_000, 0

@@ -102,8 +102,12 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
 
 
 def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Finding]:
-    """The promised properties, with names of members in the witnesses' sentences by `names_of`."""
+    """The promised properties, and the clock condition where clocks are reported. Witnesses speak of members by their
+    names of `names_of`.
+    """
     promised = [Property(name) for name in PROTOCOLS[scenario.protocol].promises]
+    if scenario.parameters.get("report_clock"):
+        promised.append(Property.CLOCK_CONDITION)
     records = {Incarnation(life.member, life.incarnation): _records(life) for life in simulation.lives}
     living = {key: rows for key, rows in records.items() if rows[-1][0] == Event.STOP}
     findings: dict[Property, Finding] = {}

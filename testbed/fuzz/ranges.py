@@ -100,6 +100,7 @@ def _lamport(rng: Random) -> Parameters:
     return _timestamps(rng) | {
         "tie": rng.choice(("member", "fair")),
         "null_after_ns": rng.choice((0, 2, 20)) * MILLISECOND,
+        "report_clock": rng.choice((False, True)),
     }
 
 
