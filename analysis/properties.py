@@ -229,7 +229,7 @@ def undrained_reason(cut_short: Sequence[Incarnation], full_members: int, names:
     """Say why liveness cannot be judged; empty when it can."""
     if cut_short:
         who = ", ".join(_name(life, names) for life in sorted(cut_short))
-        return f"{who} stopped before the run had drained"
+        return f"the run ended before {who} had become quiet"
     return "" if full_members else "no member ran from start to end"
 
 

@@ -158,6 +158,7 @@ class Conductor:
                 self._phase("drained_ns", time.monotonic_ns())
                 stage.result = f"every node is quiet, {said(crew.totals())}"
             else:
+                stage.is_doubtful = True
                 stage.result = f"not every node became quiet within {drain_s:g} s, {said(crew.totals())}"
 
     def _stop(self, bed: Bed, crew: Crew, capture: Capture) -> None:

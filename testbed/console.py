@@ -46,10 +46,12 @@ class Console:
 
     @contextmanager
     def stage(self, name: str, text: str) -> Iterator[Stage]:
-        """A running stage: `stage.say(...)` while it lasts; the last `stage.result` is printed when it ends well."""
+        """A running stage: `stage.say(...)` while it lasts; the last `stage.result` is printed when it ends, marked as
+        a warning where `stage.is_doubtful` says so."""
         with Stage(self._out, name, text, total=None) as stage:
             yield stage
-        self.done(name, stage.result, seconds=stage.elapsed_s)
+        mark, style = ("!", "yellow") if stage.is_doubtful else ("✔", "green")
+        self._line(mark, style, name, stage.result, stage.elapsed_s)
 
     @contextmanager
     def bar(self, name: str, text: str, *, total_s: float, unit: str = "s") -> Iterator[Stage]:
@@ -71,6 +73,8 @@ class Stage:
 
     def __init__(self, out: RichConsole, name: str, text: str, *, total: float | None, unit: str = "s") -> None:
         self.result = text
+        self.is_doubtful = False
+        """It came to its end, but not to a good one."""
         self._unit = unit
         self._out = out
         self._name = name

@@ -159,7 +159,8 @@ def _counts(text: str) -> tuple[int, ...]:
     sentence = (
         f"--submissions needs a number for each of 2 to {MAX_EXPLORED} members, such as 1,1,1; got {quoted(text)}"
     )
-    _check(sum(counts) > 0, sentence)
+    _check(is_good, sentence)
+    _check(sum(counts) > 0, f"--submissions needs at least one message; got {quoted(text)}")
     return counts
 
 

@@ -112,7 +112,7 @@ class SimulatedWorld:
         self._manifest["phases"] = dataclasses.asdict(phases)
         if phases.drained_ns is None:
             drain_s = self._experiment.drain_ns / 1e9
-            self._console.done("drain", f"not every node became quiet within {drain_s:g} s")
+            self._console.warn("drain", f"not every node became quiet within {drain_s:g} s")
         else:
             later_s = (phases.drained_ns - phases.load_end_ns) / 1e9
             self._console.done("drain", f"every node is quiet {later_s:.2f} s of virtual time later")

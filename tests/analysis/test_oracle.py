@@ -126,7 +126,7 @@ def test_liveness_is_unknown_without_a_drain() -> None:
 
     for kind in DELIVERY_PROPERTIES:
         assert findings[kind].verdict is (Verdict.UNKNOWN if kind.is_liveness else Verdict.PASS)
-    assert "stopped before the run had drained" in findings[Property.VALIDITY].reason
+    assert "the run ended before" in findings[Property.VALIDITY].reason
 
 
 def test_integrity_fails_on_a_second_delivery_and_only_integrity() -> None:

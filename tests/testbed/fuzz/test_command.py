@@ -107,7 +107,7 @@ def test_exploring_says_whether_that_was_everything() -> None:
     [
         (("sequenzer",), "did you mean sequencer?"),
         (("sequencer", "--submissions", "1"), "--submissions needs a number for each"),
-        (("sequencer", "--submissions", "0,0"), "--submissions needs a number for each"),
+        (("sequencer", "--submissions", "0,0"), "--submissions needs at least one message"),
         (("sequencer", "--submissions", "1,x"), "--submissions needs a number for each"),
         (("sequencer", "--network", "moon"), "--network must be one of ideal, channels, chaos"),
         (("sequencer", "--losses", "1"), "ideal channels neither lose nor repeat"),
