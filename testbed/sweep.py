@@ -18,6 +18,9 @@ from testbed.spec import Experiment, World, expand_sweep
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+MANY_POINTS = 6
+"""From so many runs on it pays that the Java machine optimises."""
+
 HEADLINES = {
     "p50_ms": ("latency", "p50_ms"),
     "p99_ms": ("latency", "p99_ms"),
@@ -56,21 +59,31 @@ class Point:
         }
 
 
-def run_sweep(name: str, console: Console, on_point: Callable[[Point], None], *, wishes: Wishes) -> list[Point]:
-    """Run every combination of the sweep of the experiment called `name`, in file order.
+def run_sweep(
+    name: str,
+    console: Console,
+    on_point: Callable[[Point], None],
+    *,
+    wishes: Wishes,
+    spark: SparkSession | None = None,
+) -> list[Point]:
+    """Run every combination of the sweep of the experiment called `name`, in file order; `spark`: a session to analyse
+    with.
 
     Raises InputError, FabricError, AnalysisError.
     """
     experiment = load_experiment(name, wishes)
     console.title(f"orderbed sweep {experiment.name}", experiment.question)
     points: list[Point] = []
-    for point in run_points(experiment, wishes, console, store.stamp()):
+    for point in run_points(experiment, wishes, console, store.stamp(), spark=spark):
         points.append(point)
         on_point(point)
     return points
 
 
-def run_points(experiment: Experiment, wishes: Wishes, console: Console, stamp: str) -> Iterator[Point]:
+def run_points(
+    experiment: Experiment, wishes: Wishes, console: Console, stamp: str, *, spark: SparkSession | None = None
+) -> Iterator[Point]:
     """Run every combination, in file order; the experiment itself without a sweep.
 
     The wishes of the command line are put in again on top of what the sweep sets. After each run
@@ -79,10 +92,10 @@ def run_points(experiment: Experiment, wishes: Wishes, console: Console, stamp: 
     """
     points: list[dict[str, Any]] = []
     variants = [apply_wishes(expanded, wishes) for expanded in expand_sweep(experiment, protocols=PROTOCOLS)]
-    with _session_for(variants) as spark:
+    with nullcontext(spark) if spark is not None else _session_for(variants) as session:
         for position, variant in enumerate(variants):
             console.title(", ".join(f"{key} = {value}" for key, value in variant.variant.items()))
-            outcome = perform(variant, wishes.named(f"{variant.seed}-{stamp}-{position}"), console, spark=spark)
+            outcome = perform(variant, wishes.named(f"{variant.seed}-{stamp}-{position}"), console, spark=session)
             assert outcome.summary is not None, "a point of a sweep is always analysed"
             point = Point(
                 variant=dict(variant.variant),
@@ -103,4 +116,4 @@ def _session_for(variants: list[Experiment]) -> AbstractContextManager[SparkSess
         return nullcontext()
     from analysis.session import open_session
 
-    return open_session(long_run=True)
+    return open_session(long_run=len(variants) >= MANY_POINTS)

@@ -16,6 +16,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from testbed.doctor import Check
 
 settings.register_profile("orderbed", deadline=None, print_blob=True)
@@ -140,3 +142,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.section("NOT EVERYTHING WAS TESTED", sep="!", yellow=True, bold=True)
     for reason, count in unmet.items():
         terminalreporter.write_line(f"{count} tests did not run: {reason}", yellow=True)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark session for all tests of this process: starting it costs more than most tests, and there can be only
+    one at a time.
+    """
+    from analysis import session
+
+    with session.open_session() as opened:
+        yield opened

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from pyspark.sql import SparkSession
 
 from testbed import spec
 from testbed.console import Console
@@ -26,17 +27,17 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
         "co-figure7": {"duration": "1 s", "sweep": {"topology.partitions.p1.nodes": [2, 4]}},
         "co-scale": {"duration": "200 ms", "sweep": {"topology.partitions.p1.nodes": [2, 8]}},
         "co-buffers": {"duration": "100 ms", "sweep": {"topology.partitions.p1.nodes": [2, 3]}},
-        "co-overrun": {"duration": "500 ms", "sweep": {"impairments.p1/n4.to-node.rate": ["20 Mbit/s", "2 Mbit/s"]}},
+        "co-overrun": {"duration": "500 ms", "sweep": {"impairments.p1/n4.to-node.rate": ["2 Mbit/s"]}},
         "cbcast-overrun": {
             "duration": "500 ms",
-            "sweep": {"impairments.p1/n4.to-node.rate": ["20 Mbit/s", "2 Mbit/s"]},
+            "sweep": {"impairments.p1/n4.to-node.rate": ["2 Mbit/s"]},
         },
     },
     "paper_001_lamport": {
         "mutex-messages": {"duration": "1 s", "sweep": {"topology.partitions.p1.nodes": [2, 3]}},
-        "clocks-bound": {"sweep": {"topology.partitions.p1.nodes": [2, 3]}},
-        "clocks-start": {"sweep": {"protocol.parameters.graph": ["complete", "ring"]}},
-        "lamport-anomaly": {"duration": "2 s", "sweep": {"protocol.parameters.clock": ["logical", "synchronised"]}},
+        "clocks-bound": {"sweep": {"topology.partitions.p1.nodes": [3]}},
+        "clocks-start": {"sweep": {"protocol.parameters.graph": ["ring"]}},
+        "lamport-anomaly": {"duration": "2 s", "sweep": {"protocol.parameters.clock": ["synchronised"]}},
     },
 }
 """What is smaller here than in the shipped files."""
@@ -44,13 +45,13 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
 FIGURES = {"paper_000_co": 5, "paper_001_lamport": 4}
 
 
-def sweep_small(name: str, changes: dict[str, Any], folder: Path) -> None:
+def sweep_small(name: str, changes: dict[str, Any], folder: Path, spark: SparkSession) -> None:
     """Run a small version of a shipped experiment under its own name."""
     text = spec.find(name).read_text(encoding="utf-8")
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(text), **changes, "claims": []}), encoding="utf-8")
     wishes = Wishes(world="sim", runs=folder / "runs")
-    points = run_sweep(str(path), Console(quiet=True), lambda _point: None, wishes=wishes)
+    points = run_sweep(str(path), Console(quiet=True), lambda _point: None, wishes=wishes, spark=spark)
     promised = [
         entry
         for point in points
@@ -75,9 +76,9 @@ def pictures(executed: Any) -> list[Any]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", sorted(SMALL))
-def test_every_figure_of_the_paper_is_drawn(notebook: str, tmp_path: Path) -> None:
+def test_every_figure_of_the_paper_is_drawn(notebook: str, tmp_path: Path, spark: SparkSession) -> None:
     for name, changes in SMALL[notebook].items():
-        sweep_small(name, changes, tmp_path)
+        sweep_small(name, changes, tmp_path, spark)
     drawn = pictures(execute(notebook, tmp_path))
     assert len(drawn) == FIGURES[notebook]
     for picture in drawn:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis import session
 from testbed.fuzz import hunt as hunting
 from testbed.fuzz.draw import draw
 from testbed.fuzz.hunt import Bad, Campaign, Tally, hunt, tally_of
@@ -94,12 +92,6 @@ def test_what_could_not_be_judged_is_counted() -> None:
     )
     assert tally.unjudged == {"validity": 1}
     assert tally.unmet_seeds == bool(judged.scenario.faults)
-
-
-@pytest.fixture
-def spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
-    with session.open_session() as opened:
-        yield opened
 
 
 @pytest.mark.spark
