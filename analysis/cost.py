@@ -233,18 +233,30 @@ def _header_bytes(rows: Rows, application_bytes: float | None) -> float | None:
 
 
 def processing(nodes: Iterable[NodeEnd]) -> dict[str, Any]:
-    """Processor time of the cores for each message that they were given, by what the nodes counted themselves."""
-    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    """Processor time of the cores for each message that they were given, and, with that of all control messages, for
+    each that they delivered; by what the nodes counted themselves.
+    """
+    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for end in nodes:
         if end.handled and end.core_ns:
             totals[end.node][0] += end.handled
             totals[end.node][1] += end.core_ns
+            totals[end.node][2] += end.delivered or 0
     by_member: Rows = [
-        {"member": name, "handled": handled, "per_message_us": core_ns / handled / 1000}
-        for name, (handled, core_ns) in sorted(totals.items())
+        {
+            "member": name,
+            "handled": handled,
+            "per_message_us": core_ns / handled / 1000,
+            "per_delivery_us": core_ns / delivered / 1000 if delivered else None,
+        }
+        for name, (handled, core_ns, delivered) in sorted(totals.items())
     ]
-    mean_us = sum(entry["per_message_us"] for entry in by_member) / len(by_member) if by_member else None
-    return {"per_message_us": mean_us, "by_member": by_member}
+    return {**{name: _mean(by_member, name) for name in ("per_message_us", "per_delivery_us")}, "by_member": by_member}
+
+
+def _mean(rows: Rows, name: str) -> float | None:
+    values = [row[name] for row in rows if row[name] is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _kind_name(kind: int | None) -> str:

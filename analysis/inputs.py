@@ -94,6 +94,8 @@ class NodeEnd(_Part):
     """Messages that the core was given."""
     core_ns: Count | None = None
     """Processor time inside the core for them."""
+    delivered: Count | None = None
+    """Messages that went to the application."""
 
 
 class Health(_Part):

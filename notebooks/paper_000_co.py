@@ -30,14 +30,14 @@ runs = os.environ.get("ORDERBED_RUNS", "runs")
 # %% [markdown]
 # ## Figure 7: processing time and delay against the number of entities
 #
-# The paper's entities send 512 bytes every 100 ms. T_co is the processor time that one entity takes for one message it
-# receives; T_ap is the time from the request of one application to the delivery at another. The paper shows both on a
-# SPARC 2, and concludes that the load is O(n). The lines are least-squares fits.
+# The paper's entities send 512 bytes every 100 ms. T_co is the processor time that one entity takes for one message of
+# data, acknowledgements included; T_ap is the time from the request of one application to the delivery at another. The
+# paper shows both on a SPARC 2, and concludes that the load is O(n). The lines are least-squares fits.
 
 # %%
 figure7 = Sweep.newest("co-figure7", runs).frame(
     n="given.members",
-    t_co_us="processing.per_message_us",
+    t_co_us="processing.per_delivery_us",
     t_ap_ms="latency.mean_ms",
     header_bytes="traffic.header_bytes_mean",
     world="given.world",

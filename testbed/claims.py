@@ -30,6 +30,7 @@ class Row:
     verdict: str = ""
     reason: str = ""
     world: str = ""
+    note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -122,4 +123,5 @@ def _row(
         verdict=verdict,
         reason=reason,
         world=world,
+        note=claim.note,
     )

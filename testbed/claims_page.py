@@ -71,12 +71,18 @@ def _paper(row: Mapping[str, Any]) -> str:
 def _line(worlds: Sequence[Mapping[str, Any]]) -> str:
     first = worlds[0]
     ours = "<br>".join(_ours(row) for row in worlds)
+    if note := first.get("note"):
+        ours += f"<br>{_cell(note)}"
     cells = (f"`{first['id']}`<br>{first['experiment']}", first["statement"], _shown(first["value"]), first["accept"])
-    return "| " + " | ".join((*(str(cell).replace("|", "\\|") for cell in cells), ours)) + " |"
+    return "| " + " | ".join((*map(_cell, cells), ours)) + " |"
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", "\\|")
 
 
 def _ours(row: Mapping[str, Any]) -> str:
-    reason = f" ({row['reason']})".replace("|", "\\|") if row["reason"] else ""
+    reason = f" ({_cell(row['reason'])})" if row["reason"] else ""
     return f"{MARKS[row['verdict']]} {row['world']}: {_shown(row['ours'])}{reason}"
 
 

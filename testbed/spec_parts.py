@@ -117,6 +117,7 @@ def claims(raw: RawExperiment, document: Document) -> Iterator[Claim]:
             value=block.value,
             ours=_expression(block.ours, document, (*at, "ours")),
             accept=_accept(block, document, (*at, "accept")),
+            note=block.note,
         )
 
 

@@ -231,6 +231,7 @@ class RawClaim(RawBlock):
     value: Scalar = Field(description="the paper's value, as a number or in words")
     ours: Text = Field(description="an expression over our results, such as latency.p50_ms")
     accept: Accept = Field(description="[low, high] for ours, or a condition such as ours <= 2 * value")
+    note: Text = Field(default="", description="why ours differs, by a measurement; shown beside the result")
 
 
 class RawExperiment(RawBlock):

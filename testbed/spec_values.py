@@ -70,6 +70,8 @@ class Claim:
     value: bool | int | float | str
     ours: Expression
     accept: tuple[float, float] | Expression
+    note: str = ""
+    """Why ours differs from the paper's."""
 
     def judge(self, results: Mapping[str, Any]) -> tuple[Any, bool | Unknown]:
         """Our value over `results`, and whether the claim holds."""

@@ -44,7 +44,7 @@ def exclusive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     run = MadeRun()
     run.manifest["promises"] = ["integrity", "mutual_exclusion", "grant_order", "service", "indivisible"]
     run.manifest["nodes"] = [
-        {"node": "p1/n1", "incarnation": 1, "exit": 0, "handled": 100, "core_ns": 2_000_000},
+        {"node": "p1/n1", "incarnation": 1, "exit": 0, "handled": 100, "core_ns": 2_000_000, "delivered": 40},
         {"node": "p1/n2", "incarnation": 1, "exit": 0, "handled": 50, "core_ns": 2_000_000},
         {"node": "p1/n3", "incarnation": 1, "exit": 0},
     ]
@@ -99,6 +99,7 @@ def test_processing_is_what_the_nodes_counted(exclusive: tuple[Path, dict[str, A
     processing = exclusive[1]["processing"]
 
     assert processing["per_message_us"] == pytest.approx(30)
+    assert processing["per_delivery_us"] == pytest.approx(50)
     assert [entry["member"] for entry in processing["by_member"]] == ["p1/n1", "p1/n2"]
 
 

@@ -36,6 +36,11 @@ def test_one_line_for_a_claim_and_an_entry_for_each_world() -> None:
     assert "## Paper 000: CO" in text
 
 
+def test_a_note_says_why_ours_differs() -> None:
+    (line,) = [line for line in render([row(note="it was a | short day")]).splitlines() if "000-figure7" in line]
+    assert line.endswith("✔ sim: 0.9877<br>it was a \\| short day |")
+
+
 def test_papers_in_order_each_with_its_table() -> None:
     text = render([row(id="001-x", paper="001"), row(id="000-b"), row(id="000-a")])
     places = [text.index(word) for word in ("Paper 000", "000-a", "000-b", "Paper 001", "001-x")]
