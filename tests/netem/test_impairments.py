@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from netem.bed import Bed, KernelWish
+from testbed import health
 from tests.netem.network import (
     Arrival,
     Group,
@@ -64,20 +65,32 @@ def impair(group: Group, name: str, direction: Direction, impairment: Impairment
     group.bed.impair(group[name].node.name, direction, impairment)
 
 
+QUIET_STEAL_RATIO = 0.01
+QUIET_BUSY_RATIO = 0.6
+"""Above these, late frames are the machine's and not the delay line's."""
+
+
 @pytest.mark.parametrize(("name", "direction"), [(RECEIVER, TO), (SENDER, FROM)])
 def test_delay_is_what_was_asked(group: Group, name: str, direction: Direction) -> None:
-    """Best of up to three: the bound is on the wire, and others may keep the whole machine busy for a while."""
+    """The bound is on the wire. An attempt while the hypervisor or others took the machine proves nothing against it,
+    as a run would say `unknown` then; three quiet ones beyond the bound do.
+    """
     impair(group, name, direction, Impairment(delay_ns=5_000_000))
     high = []
-    for _attempt in range(3):
+    for _attempt in range(8):
+        before = health.CpuTimes.read()
         arrivals = unicast(group, 1000, 400)
+        machine = health.summarize(before, health.CpuTimes.read(), 0)
         assert len(arrivals) == 1000
         assert min(arrival.delay_ns for arrival in arrivals) >= 5_000_000
         assert 5.0 <= quantile_ms(arrivals, 0.5) <= 5.3
-        high.append(quantile_ms(arrivals, 0.99))
-        if high[-1] <= 6.0:
+        if (p99_ms := quantile_ms(arrivals, 0.99)) <= 6.0:
             return
-    pytest.fail(f"the 99th percentile was {high} ms in three attempts, at most 6.0 ms was promised")
+        if machine["steal_ratio"] < QUIET_STEAL_RATIO and machine["cpu_busy_ratio"] < QUIET_BUSY_RATIO:
+            high.append(p99_ms)
+        if len(high) == 3:
+            break
+    assert not high, f"the 99th percentile was {high} ms on a quiet machine, at most 6.0 ms was promised"
 
 
 def test_without_impairment_the_wire_is_fast_and_loses_nothing(group: Group) -> None:
