@@ -69,6 +69,17 @@ class Deliver:
     level: Level = Level.AGREED
     inner: Kind = Kind.APPLICATION
 
+    @classmethod
+    def of(cls, message: Message) -> Deliver:
+        """What `message` carries, under its own name and number."""
+        return cls(
+            payload=message.payload,
+            origin=message.origin,
+            incarnation=message.incarnation,
+            seq=message.seq,
+            inner=message.inner,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:

@@ -62,7 +62,6 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
 from node.protocols.reliable import ReliableParameters
 from node.protocols.words import MAX_NUMBER, Entry, pack, unpack
-from node.trace import Level
 from node.wire import Flag, Kind, Message
 
 CONTROL = Flag.CONTROL.value
@@ -197,7 +196,7 @@ class CbcastCore(Core):
             inner=submission.inner,
             payload=submission.payload,
         )
-        return [Multicast(message=message), _delivery(message)]
+        return [Multicast(message=message), Deliver.of(message)]
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         kind = message.kind
@@ -269,7 +268,7 @@ class CbcastCore(Core):
 
     def _deliver(self, message: Message, at: int, out: list[Effect]) -> None:
         self._claims[at] = self._passed[at] = self._passed[at] + 1
-        out.append(_delivery(message))
+        out.append(Deliver.of(message))
 
     # What waits.
 
@@ -429,14 +428,3 @@ class CbcastCore(Core):
         following = self._current(life.at)
         if following is not None:
             self._enter_life(following)
-
-
-def _delivery(message: Message) -> Deliver:
-    return Deliver(
-        payload=message.payload,
-        origin=message.origin,
-        incarnation=message.incarnation,
-        seq=message.seq,
-        level=Level.AGREED,
-        inner=message.inner,
-    )

@@ -76,7 +76,7 @@ from node.protocols.roundtrip import RoundTrips
 from node.protocols.stream import Answer
 from node.protocols.timers import Timers
 from node.protocols.words import numbers_of, ranges_of
-from node.trace import Level, Notice
+from node.trace import Notice
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000
@@ -396,7 +396,7 @@ class CoCore(Core):
             risen.update(self._state.accept(one))
             self._notice(Notice.ACCEPTED, one, out)
             if not self._is_co:
-                out.append(_delivery(one.message))
+                out.append(Deliver.of(one.message))
             ready.extend(self._holding.release(one))
         self._note_residents(out)
         self._advance(risen, out)
@@ -410,7 +410,7 @@ class CoCore(Core):
                 self._notice(Notice.PREACKNOWLEDGED, p, out)
         for p in self._state.acknowledge():
             self._notice(Notice.ACKNOWLEDGED, p, out)
-            out.append(_delivery(p.message))
+            out.append(Deliver.of(p.message))
 
     # Losses.
 
@@ -657,14 +657,3 @@ class CoCore(Core):
         if self._parameters.trace_stages and self._state.resident > self._most_resident:
             self._most_resident = self._state.resident
             out.append(Report(code=Notice.RESIDENT, member=self._us.member, value=self._most_resident))
-
-
-def _delivery(message: Message) -> Deliver:
-    return Deliver(
-        payload=message.payload,
-        origin=message.origin,
-        incarnation=message.incarnation,
-        seq=message.seq,
-        level=Level.AGREED,
-        inner=message.inner,
-    )

@@ -66,7 +66,7 @@ from node.parameters import require
 from node.protocols.reliable import ReliableParameters
 from node.protocols.timers import Timers
 from node.protocols.words import pack, unpack
-from node.trace import Level, Notice
+from node.trace import Notice
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000
@@ -299,7 +299,7 @@ class LamportCore(Core):
             return
         complete = min(self._latest.values(), default=MAX_TIMESTAMP)
         while self._queue and self._queue[0].timestamp <= complete:
-            out.append(_delivery(heapq.heappop(self._queue).message))
+            out.append(Deliver.of(heapq.heappop(self._queue).message))
 
     # What we say.
 
@@ -400,14 +400,3 @@ class LamportCore(Core):
         out.append(Report(code=LamportReport.WELCOMED, member=self._me, value=self._start))
         self._send_null(now_ns, out)
         self._deliver(out)
-
-
-def _delivery(message: Message) -> Deliver:
-    return Deliver(
-        payload=message.payload,
-        origin=message.origin,
-        incarnation=message.incarnation,
-        seq=message.seq,
-        level=Level.AGREED,
-        inner=message.inner,
-    )

@@ -283,7 +283,7 @@ class ReliableCore(Core):
             self._multicast(submission, now_ns, out)
         elif target == self._me:
             out.append(
-                _delivery(self._us.message(Kind.RELIABLE_UNICAST, inner=submission.inner, payload=submission.payload))
+                Deliver.of(self._us.message(Kind.RELIABLE_UNICAST, inner=submission.inner, payload=submission.payload))
             )
         elif target not in self._view.incarnations:
             raise LocalError(f"member {target} does not exist; the members are {self._us.members}")
@@ -342,7 +342,7 @@ class ReliableCore(Core):
         self._sent_ns = now_ns
         self._announcements = 0
         out.append(Multicast(message=message))
-        out.append(_delivery(message))
+        out.append(Deliver.of(message))
         if own.floor < own.last:
             self._timers.arm(ANNOUNCE, now_ns + self._parameters.announce_ns, out)
             self._arm_tick(now_ns, out)
@@ -490,12 +490,12 @@ class ReliableCore(Core):
             if not self._may_deliver(message, stream, channel):
                 return
             stream.delivered += 1
-            out.append(_delivery(message))
+            out.append(Deliver.of(message))
 
     def _pump_channel(self, channel: IncomingChannel, delivered: int, out: list[Effect]) -> None:
         """Unicasts that were sent before the next multicast."""
         while (unicast := channel.next_to_deliver()) is not None and unicast.words[1] <= delivered:
-            out.append(_delivery(channel.take()))
+            out.append(Deliver.of(channel.take()))
 
     def _may_deliver(self, message: Message, stream: IncomingStream, channel: IncomingChannel | None) -> bool:
         head = message.words[0]
@@ -863,7 +863,7 @@ class ReliableCore(Core):
         """
         while stream.delivered < stream.position:
             stream.delivered += 1
-            out.append(_delivery(stream.held[stream.delivered]))
+            out.append(Deliver.of(stream.held[stream.delivered]))
         out.append(_news(Kind.RELIABLE_ENDED, *key, seq=stream.position))
 
     def _enter_expelled(self, source: int, out: list[Effect]) -> None:
@@ -932,16 +932,6 @@ class ReliableCore(Core):
         out.append(_news(Kind.RELIABLE_JOINED, self._me, self._us.incarnation))
         for origin, stream in sorted(self._streams.items()):
             self._pump(origin, stream, out)
-
-
-def _delivery(message: Message) -> Deliver:
-    return Deliver(
-        payload=message.payload,
-        origin=message.origin,
-        incarnation=message.incarnation,
-        seq=message.seq,
-        inner=message.inner,
-    )
 
 
 def _news(kind: Kind, member: int, incarnation: int, seq: int = 0) -> Deliver:

@@ -44,7 +44,6 @@ from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
 from node.protocols.reliable import ReliableParameters
-from node.trace import Level
 from node.wire import Flag, Kind, Message
 
 CONTROL = Flag.CONTROL.value
@@ -253,7 +252,7 @@ class SequencerCore(Core):
             message = self._held.pop(self._next)
             self._next += 1
             if message is not None:
-                out.append(_delivery(message))
+                out.append(Deliver.of(message))
 
     def _enter_running(self, first: int, out: list[Effect]) -> None:
         self._phase = Phase.RUNNING
@@ -265,14 +264,3 @@ class SequencerCore(Core):
     def _enter_stopped(self, out: list[Effect]) -> None:
         self._phase = Phase.STOPPED
         out.append(Report(code=SequencerReport.STOPPED, member=self._server))
-
-
-def _delivery(message: Message) -> Deliver:
-    return Deliver(
-        payload=message.payload,
-        origin=message.origin,
-        incarnation=message.incarnation,
-        seq=message.seq,
-        level=Level.AGREED,
-        inner=message.inner,
-    )

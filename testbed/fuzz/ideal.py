@@ -39,23 +39,13 @@ class IdealCore(Core):
             kind, seq=self._number, flags=submission.flags, inner=submission.inner, payload=submission.payload
         )
         if submission.target is None:
-            return [Multicast(message=message), _delivery(message)]
+            return [Multicast(message=message), Deliver.of(message)]
         if submission.target == self._us.member:
-            return [_delivery(message)]
+            return [Deliver.of(message)]
         return [Send(target=submission.target, message=message)]
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        return [_delivery(message)]
+        return [Deliver.of(message)]
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         raise LocalError(f"{timer} is no timer of the ideal layer: it has none")
-
-
-def _delivery(message: Message) -> Deliver:
-    return Deliver(
-        payload=message.payload,
-        origin=message.origin,
-        incarnation=message.incarnation,
-        seq=message.seq,
-        inner=message.inner,
-    )

@@ -90,14 +90,14 @@ class Plain(Core):
         self._last += 1
         kind = Kind.RELIABLE_DATA
         message = self._us.message(kind, seq=self._last, inner=submission.inner, payload=submission.payload)
-        return [Multicast(message=message), delivery(message)]
+        return [Multicast(message=message), Deliver.of(message)]
 
 
 class Bare(Plain):
     """Hands up what comes as it comes."""
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        return [delivery(message)]
+        return [Deliver.of(message)]
 
 
 class Flood(Plain):
@@ -115,23 +115,13 @@ class Flood(Plain):
             return [Report(code=DropReason.DUPLICATE, member=source)]
         self._had.append(name)
         relay: list[Effect] = [Multicast(message=message)] if source == message.origin else []
-        return [delivery(message), *relay]
+        return [Deliver.of(message), *relay]
 
 
 class ForgetfulFlood(Flood):
     """Remembers the last four."""
 
     memory = 4
-
-
-def delivery(message: Message) -> Deliver:
-    return Deliver(
-        payload=message.payload,
-        origin=message.origin,
-        incarnation=message.incarnation,
-        seq=message.seq,
-        inner=message.inner,
-    )
 
 
 # The reliable layer.
@@ -168,7 +158,7 @@ class TakesTwice(ReliableCore):
         effects = super().on_message(message, source, now_ns)
         is_data = message.kind is Kind.RELIABLE_DATA
         is_refused = any(isinstance(e, Report) and e.code is DropReason.DUPLICATE for e in effects)
-        return [*effects, delivery(message)] if is_data and is_refused else effects
+        return [*effects, Deliver.of(message)] if is_data and is_refused else effects
 
 
 class TakesTheStale(ReliableCore):
@@ -178,7 +168,7 @@ class TakesTheStale(ReliableCore):
         effects = super().on_message(message, source, now_ns)
         is_data = message.kind is Kind.RELIABLE_DATA
         is_refused = any(isinstance(e, Report) and e.code is DropReason.STALE_INCARNATION for e in effects)
-        return [*effects, delivery(message)] if is_data and is_refused else effects
+        return [*effects, Deliver.of(message)] if is_data and is_refused else effects
 
 
 class TakesStrangers(ReliableCore):
@@ -186,7 +176,7 @@ class TakesStrangers(ReliableCore):
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         is_stranger = message.origin not in self._us.members and message.kind is Kind.RELIABLE_DATA
-        return [delivery(message)] if is_stranger else super().on_message(message, source, now_ns)
+        return [Deliver.of(message)] if is_stranger else super().on_message(message, source, now_ns)
 
 
 class HastyEnding(Ending):
@@ -289,7 +279,7 @@ class TwoServers(SequencerCore):
     def _on_data(self, message: Message, out: list[Effect]) -> None:
         if message.seq < self._next:
             self._unused.get((message.origin, message.incarnation), set()).discard(message.seq)
-            out.append(delivery(message))
+            out.append(Deliver.of(message))
         else:
             super()._on_data(message, out)
 
@@ -328,7 +318,7 @@ class Overtakes(SequencerCore):
 
     def _on_data(self, message: Message, out: list[Effect]) -> None:
         self._unused.get((message.origin, message.incarnation), set()).discard(message.seq)
-        out.append(delivery(message))
+        out.append(Deliver.of(message))
 
 
 # CBCAST.
@@ -378,7 +368,7 @@ class DeliversCopies(CbcastCore):
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         effects = super().on_message(message, source, now_ns)
         is_refused = any(isinstance(e, Report) and e.code is DropReason.DUPLICATE for e in effects)
-        return [*effects, delivery(message)] if is_refused else effects
+        return [*effects, Deliver.of(message)] if is_refused else effects
 
 
 class CountsReceipts(CbcastCore):
