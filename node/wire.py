@@ -83,6 +83,8 @@ class Kind(enum.IntEnum):
     SEQUENCER_NUMBER = 0x21
     SEQUENCER_DATA = 0x22
     SEQUENCER_ORDER = 0x23
+    SEQUENCER_CLOSED = 0x24
+    SEQUENCER_OPEN = 0x25
     CO_DATA = 0x30
     CO_RET = 0x31
     CO_STATE = 0x32
@@ -96,6 +98,20 @@ class Kind(enum.IntEnum):
     MUTEX_ACKNOWLEDGE = 0x61
     MUTEX_RELEASE = 0x62
     CLOCKS_TIME = 0x70
+    ALLACK_DATA = 0x80
+    ALLACK_NULL = 0x81
+    ALLACK_JOIN = 0x82
+    ALLACK_WELCOME = 0x83
+    ATOP_DATA = 0x90
+    ATOP_DUMMY = 0x91
+    ATOP_DISTRIBUTION = 0x92
+    ATOP_JOIN = 0x93
+    ATOP_WELCOME = 0x94
+    MBS_BROKERED = 0xA0
+    MBS_FILL = 0xA1
+    MBS_OFFER = 0xA2
+    MBS_WISH = 0xA3
+    MBS_GRANT = 0xA4
 
 
 class Flag(enum.IntFlag):
