@@ -15,6 +15,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ from typing import Any, TypeAlias
 from testbed.fuzz.coverage import Coverage
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import Judged, judge
+from testbed.interrupt import held_back
 
 CHUNK_SEEDS = 25
 CHUNKS_AHEAD = 3
@@ -161,20 +163,32 @@ def _in_processes(campaign: Campaign, jobs: int) -> Parts:
     waiting: deque[Future[Tally]] = deque()
     try:
         for seeds in _chunks(campaign):
-            waiting.append(pool.submit(tally_of, campaign.protocol, seeds, goes_on=campaign.goes_on))
+            # A pool that is half started, or half shut down, cannot be given up.
+            with held_back(), _deaf_children():
+                waiting.append(pool.submit(tally_of, campaign.protocol, seeds, goes_on=campaign.goes_on))
             if len(waiting) >= CHUNKS_AHEAD * jobs:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        with held_back():
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Ctrl-C reaches all processes of the terminal; the first one says what becomes of the others. A process that is
+    started in here never hears of it, not even before its first line: a blocked signal is inherited.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin_work() -> None:
-    """Ctrl-C reaches all processes of the terminal; the first one says what becomes of the others. And no worker
-    outlives it, however it ends.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """No worker outlives the first process, however that one ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

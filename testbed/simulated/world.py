@@ -9,19 +9,16 @@ an interrupted run keeps its capture and its faults.
 from __future__ import annotations
 
 import dataclasses
-import signal
-import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from types import FrameType
+from contextlib import ExitStack
 from typing import Any
 
 from collector.records import CaptureError
 from netem.errors import FabricError
 from node.errors import LocalError
 from testbed.console import Console, Stage
+from testbed.interrupt import Interrupt, held_back
 from testbed.manifest import counted, doubts, said
 from testbed.simulated.capture import EPOCH_NS, SimulatedCapture
 from testbed.simulated.simulation import START_NS, Datagram, Ending, Life, Simulation, simulate
@@ -76,7 +73,7 @@ class SimulatedWorld:
 
     def _load(self, capture: SimulatedCapture) -> Simulation:
         duration_s = self._experiment.duration_ns / 1e9
-        with self._console.bar("load", "", total_s=duration_s) as stage, _interrupts_between_frames() as interrupt:
+        with self._console.bar("load", "", total_s=duration_s) as stage, held_back() as interrupt:
             tap = _Tap(capture, interrupt)
             progress = _Progress(stage, capture, interrupt)
             simulation = self._simulate(tap, progress)
@@ -173,40 +170,10 @@ def node_entry(life: Life, topology: Topology) -> dict[str, Any]:
     }
 
 
-class _Interrupt:
-    """Whether somebody has pressed Ctrl-C; raised where nothing is half done."""
-
-    def __init__(self) -> None:
-        self.is_asked = False
-
-    def heed(self) -> None:
-        if self.is_asked:
-            raise KeyboardInterrupt
-
-    def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        self.is_asked = True
-
-
-@contextmanager
-def _interrupts_between_frames() -> Iterator[_Interrupt]:
-    """Keep SIGINT from breaking into the middle of a frame or a write, which would tear the capture. Python lets only
-    the main thread have it otherwise; elsewhere nothing has to be done.
-    """
-    interrupt = _Interrupt()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupt
-        return
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield interrupt
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 class _Tap:
     """Every frame to the capture, and a look at the keyboard."""
 
-    def __init__(self, capture: SimulatedCapture, interrupt: _Interrupt) -> None:
+    def __init__(self, capture: SimulatedCapture, interrupt: Interrupt) -> None:
         self._record = capture.frame
         self._interrupt = interrupt
 
@@ -219,7 +186,7 @@ class _Tap:
 class _Progress:
     """The bar of virtual time, and how it compares with ours."""
 
-    def __init__(self, stage: Stage, capture: SimulatedCapture, interrupt: _Interrupt) -> None:
+    def __init__(self, stage: Stage, capture: SimulatedCapture, interrupt: Interrupt) -> None:
         self._stage = stage
         self._capture = capture
         self._interrupt = interrupt

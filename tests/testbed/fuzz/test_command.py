@@ -62,11 +62,12 @@ def test_a_wrong_wish_is_one_sentence(arguments: tuple[str, ...], words: str) ->
     assert len(done.err.splitlines()) == 1
 
 
-def test_ctrl_c_says_what_was_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_ctrl_c_says_what_was_done(count: int, tmp_path: Path) -> None:
+    """Also while the pool is starting: its resource tracker, then two workers."""
     process = start("fuzz", "lo", "--seeds", "1000000", "--jobs", "2", "--keep", str(tmp_path))
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    # Two workers, and what the pool starts beside them.
-    wait_for(lambda: len(children.read_text().split()) >= 2, what="the workers")
+    wait_for(lambda: len(children.read_text().split()) >= count, what=f"{count} children")
     seconds, done = interrupt(process)
     assert done.code == 3, done.err
     assert "Traceback" not in done.err
