@@ -29,9 +29,14 @@ def listing(*lives: Life) -> tuple[int, ...]:
     return tuple(pack(*life, 0) for life in lives)
 
 
+def has_everything(one: Joining) -> bool:
+    """By a call, so that no type checker takes it for settled."""
+    return one.has_everything
+
+
 def test_the_first_lives_take_part_from_the_beginning() -> None:
     one = founder(1)
-    assert one.lives == ((0, 1), (2, 1), (3, 1))
+    assert list(one.lives) == [(0, 1), (2, 1), (3, 1)]
     assert (one.is_member, one.is_joining, one.start, one.has_everything) == (True, False, 0, False)
     assert (2, 1) in one
     assert (2, 2) not in one
@@ -40,9 +45,9 @@ def test_the_first_lives_take_part_from_the_beginning() -> None:
 def test_who_has_ended_takes_part_no_more() -> None:
     one = founder()
     one.ended((3, 1))
-    assert one.lives == ((1, 1), (2, 1))
+    assert list(one.lives) == [(1, 1), (2, 1)]
     one.joined((3, 2))
-    assert one.lives == ((1, 1), (2, 1), (3, 2))
+    assert list(one.lives) == [(1, 1), (2, 1), (3, 2)]
 
 
 def test_an_answer_lists_the_lives_whose_end_has_not_been_heard_of() -> None:
@@ -58,20 +63,20 @@ def test_joiners_are_answered_anew_until_they_speak_or_end() -> None:
         one.ended((life[0], 1))
         one.joined(life)
         one.asked(life)
-    assert one.waiting == ((3, 2), (2, 2), (1, 2))
+    assert list(one.waiting) == [(3, 2), (2, 2), (1, 2)]
     one.spoke((2, 2))
     one.ended((1, 2))
-    assert one.waiting == ((3, 2),)
+    assert list(one.waiting) == [(3, 2)]
 
 
 def test_a_joiner_has_everything_when_all_have_answered() -> None:
     one = joiner((0, 1), (1, 1))
     assert one.is_member
-    assert not one.has_everything
+    assert not has_everything(one)
     one.answered((0, 1), 7, listing((1, 1), (3, 2)))
-    assert not one.has_everything
+    assert not has_everything(one)
     one.answered((1, 1), 5, listing((0, 1)))
-    assert one.has_everything
+    assert has_everything(one)
     assert one.begin() == 7, "the greatest number"
     assert (one.is_joining, one.has_everything, one.start) == (False, False, 7)
 
@@ -80,9 +85,9 @@ def test_it_waits_while_a_life_is_listed_in_which_it_has_no_part() -> None:
     one = joiner((0, 1), (1, 1))
     one.answered((0, 1), 7, listing((1, 1), (2, 1)))
     one.answered((1, 1), 9, ())
-    assert not one.has_everything, "member 0 has not all of member 2 yet"
+    assert not has_everything(one), "member 0 has not all of member 2 yet"
     one.answered((0, 1), 30, listing((1, 1)))
-    assert one.has_everything
+    assert has_everything(one)
     assert one.begin() == 30
 
 
@@ -91,39 +96,39 @@ def test_a_life_that_ends_while_we_join_counts_as_one_in_which_we_have_no_part()
     one.answered((0, 1), 7, listing((1, 1), (2, 1)))
     one.answered((1, 1), 7, listing((0, 1)))
     one.ended((2, 1))
-    assert not one.has_everything
+    assert not has_everything(one)
     one.answered((0, 1), 8, listing((1, 1)))
-    assert one.has_everything
+    assert has_everything(one)
 
 
 def test_an_end_takes_one_answer_less_to_wait_for() -> None:
     one = joiner((0, 1), (1, 1))
     one.answered((0, 1), 7, ())
     one.ended((1, 1))
-    assert one.has_everything
+    assert has_everything(one)
 
 
 def test_who_joins_after_we_asked_need_not_answer() -> None:
     one = joiner((0, 1))
     one.joined((1, 2))
     one.answered((0, 1), 7, ())
-    assert one.has_everything
+    assert has_everything(one)
 
 
 def test_where_the_news_is_answered_who_joins_after_us_answers_too() -> None:
     one = joiner((0, 1), answers_news=True)
     one.joined((1, 2))
     one.answered((0, 1), 0, ())
-    assert not one.has_everything
+    assert not has_everything(one)
     one.answered((1, 2), 0, listing((0, 1)))
-    assert one.has_everything
+    assert has_everything(one)
 
 
 def test_nothing_is_complete_before_the_layer_below_says_that_we_are_a_member() -> None:
     one = Joining(Membership(member=3, members=MEMBERS, incarnation=2))
-    assert not one.has_everything
+    assert not has_everything(one)
     one.joined((3, 2))
-    assert one.has_everything, "all others have ended"
+    assert has_everything(one), "all others have ended"
     assert one.begin() == 0
 
 
@@ -143,7 +148,7 @@ def test_an_answer_that_lists_something_else_is_refused_before_anything_changes(
     with pytest.raises(RemoteError, match="lives of members"):
         one.answered((0, 1), 7, words)
     assert one.start == 0
-    assert not one.has_everything
+    assert not has_everything(one)
 
 
 def test_the_news_of_ourselves_asks_once() -> None:
