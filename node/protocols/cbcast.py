@@ -17,10 +17,10 @@ entry. Messages of a later life of a member wait until its earlier one has ended
 A joiner. The reliable layer says after which number its part of each stream begins (RELIABLE_JOINED). What was before
 counts as delivered in `passed`, but not in `claims`: others may still wait for it, or erase it. Of a stream that was
 over before it came it knows no end, so it must not meet a message whose fate depends on that end. Therefore every
-member tells a joiner which lives it has heard no end of (WELCOME), again at every end until the joiner speaks. The
-joiner neither sends nor delivers while a life is listed in which it has no part. Whoever does not list a life has
-taken it as far as all survivors, so what he sends depends on nothing beyond. A life that ends while we join counts as
-missed as a whole.
+member tells a joiner which lives it has heard no end of (WELCOME, at the news of it; node/protocols/joining.py, without
+numbers). The joiner neither sends nor delivers while a life is listed in which it has no part. Whoever does not list a
+life has taken it as far as all survivors, so what he sends depends on nothing beyond. A life that ends while we join
+counts as missed as a whole.
 
 A crash. The reliable layer says that a stream has ended, and all survivors have then received the same of it
 (RELIABLE_ENDED). A message of it may wait for a cause that died with *its* sender, received by nobody who lives. It is
@@ -60,8 +60,9 @@ from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
+from node.protocols.joining import Joining
 from node.protocols.reliable import ReliableParameters
-from node.protocols.words import MAX_NUMBER, Entry, pack, unpack
+from node.protocols.words import MAX_NUMBER, pack
 from node.wire import Flag, Kind, Message
 
 CONTROL = Flag.CONTROL.value
@@ -120,8 +121,8 @@ class Life:
         """The index of the entry that the first waiting message waits for."""
 
     @property
-    def name(self) -> Entry:
-        return Entry(self.member, self.incarnation, 0)
+    def name(self) -> tuple[int, int]:
+        return self.member, self.incarnation
 
 
 class CbcastCore(Core):
@@ -133,7 +134,8 @@ class CbcastCore(Core):
         self._members = membership.members
         self._me = self._members.index(membership.member)
         self._at = {member: at for at, member in enumerate(self._members)}
-        self._phase = Phase.MEMBER if membership.incarnation == 1 else Phase.JOINING
+        self._joining = Joining(membership, answers_news=True)
+        self._phase = Phase.JOINING if self._joining.is_joining else Phase.MEMBER
         self._claims = [pack(member, 0, 0) for member in self._members]
         """Per member: the last message of it that we delivered."""
         self._passed = list(self._claims)
@@ -146,14 +148,6 @@ class CbcastCore(Core):
         """Per ended life (member 16 bits, incarnation 16): the number of its last message that was delivered."""
         self._blocked: dict[int, list[Life]] = {}
         """Per index: lives whose first waiting message waits for that entry."""
-        self._joiners: dict[Entry, None] = {}
-        """Lives that we have welcomed and that have not spoken yet, in the order of their coming."""
-        self._is_member = self._phase is Phase.MEMBER
-        """Whether the reliable layer has said so."""
-        self._unwelcome: set[Entry] = set()
-        """While joining: lives whose first WELCOME we miss ..."""
-        self._lists: dict[Entry, frozenset[Entry]] = {}
-        """... and what the last one of the others lists."""
         ours = pack(membership.member, membership.incarnation, 0)
         self._claims[self._me] = self._passed[self._me] = self._bases[self._me] = ours
         if self._phase is Phase.MEMBER:
@@ -229,8 +223,7 @@ class CbcastCore(Core):
         if not is_plain:
             self._check_words(words)
         life.received += 1
-        if self._joiners:
-            self._joiners.pop(life.name, None)
+        self._joining.spoke(life.name)
         if not is_plain or life.queue or life is not self._lives[at][0] or self._phase is Phase.JOINING:
             life.queue.append(message)
             return self._work([life]) if len(life.queue) == 1 else []
@@ -334,25 +327,20 @@ class CbcastCore(Core):
     # Lives.
 
     def _on_joined(self, message: Message) -> list[Effect]:
+        name = (message.origin, message.incarnation)
+        self._joining.joined(name)
         if message.origin == self._us.member:
-            self._is_member = True
             return self._enter_member_if_welcome()
         at = self._at[message.origin]
-        life = Life(at=at, member=message.origin, incarnation=message.incarnation, start=message.seq)
-        out = self._begin(life)
-        if self._phase is Phase.JOINING:
-            self._unwelcome.add(life.name)
+        out = self._begin(Life(at=at, member=message.origin, incarnation=message.incarnation, start=message.seq))
         if message.incarnation > 1:
-            self._joiners[life.name] = None
-            out.append(self._welcome(life.name))
+            self._joining.asked(name)
+            out.append(self._welcome(name))
         return out
 
     def _on_ended(self, message: Message) -> list[Effect]:
         life = self._life(message)
-        name = Entry(message.origin, message.incarnation, 0)
-        self._joiners.pop(name, None)
-        self._unwelcome.discard(name)
-        self._lists.pop(name, None)
+        self._joining.ended((message.origin, message.incarnation))
         if life is None:
             life = Life(at=self._at[message.origin], member=message.origin, incarnation=message.incarnation, start=0)
             self._miss(life)
@@ -363,7 +351,7 @@ class CbcastCore(Core):
         else:
             life.final = message.seq
             out = self._work([life])
-        out.extend(self._welcome(joiner) for joiner in self._joiners)
+        out.extend(self._welcome(joiner) for joiner in self._joining.waiting)
         return out + self._enter_member_if_welcome()
 
     def _miss(self, life: Life) -> None:
@@ -377,33 +365,23 @@ class CbcastCore(Core):
     def _current(self, at: int) -> Life | None:
         return self._lives[at][0] if self._lives[at] else None
 
-    def _welcome(self, joiner: Entry) -> Effect:
+    def _welcome(self, joiner: tuple[int, int]) -> Effect:
         """What the joiner must have a part in, or wait for the end of."""
-        open_lives = (life.name for lives in self._lives for life in lives if life.final is None)
-        words = tuple(pack(*name) for name in open_lives if name != joiner)
-        return Send(target=joiner.member, message=self._us.message(Kind.CBCAST_WELCOME, flags=CONTROL, words=words))
+        message = self._us.message(Kind.CBCAST_WELCOME, flags=CONTROL, words=self._joining.words(joiner))
+        return Send(target=joiner[0], message=message)
 
     def _on_welcome(self, message: Message, source: int) -> list[Effect]:
         life = self._life(message)
         if life is None:
             return [Report(code=DropReason.UNEXPECTED, member=source)]
-        entries = tuple(map(unpack, message.words))
-        if any(entry.number or entry.member not in self._at for entry in entries):
-            raise RemoteError(DropReason.MALFORMED, "a welcome that lists something else than lives of members")
-        if self._phase is Phase.JOINING:
-            self._unwelcome.discard(life.name)
-            self._lists[life.name] = frozenset(entries)
+        self._joining.answered(life.name, 0, message.words)
         return self._enter_member_if_welcome()
 
     def _enter_member_if_welcome(self) -> list[Effect]:
-        if self._phase is not Phase.JOINING or not self._is_member or self._unwelcome:
-            return []
-        ours = {life.name for lives in self._lives for life in lives if not life.is_missed}
-        ours.add(Entry(self._us.member, self._us.incarnation, 0))
-        if not all(listed <= ours for listed in self._lists.values()):
+        if not self._joining.has_everything:
             return []
         self._phase = Phase.MEMBER
-        self._lists.clear()
+        self._joining.begin()
         return self._work([life for lives in self._lives for life in lives])
 
     def _begin(self, life: Life) -> list[Effect]:

@@ -32,15 +32,10 @@ A member that ends. The reliable layer's news of an end comes when all survivors
 and nobody takes more of it: so it is not awaited any more, and nobody misses a timestamp of it. All survivors order the
 same messages by the same keys.
 
-A member that joins (a later life). Two things must hold: what it sends is later than what others have delivered, and
-from some point on it misses nothing. Others await it as soon as the layer below says that it takes part in their
-streams. It then multicasts a JOIN; each answers with a dated WELCOME; it waits for those of all in its group. Let S be
-the latest of their timestamps. It sends later than S, and it delivers what is later than S: that was sent after its
-sender's WELCOME, so it has all of it. (Not the news but the JOIN must be answered: where the joiner's part of a stream
-begins is settled only when it is a member.) Only streams that were ending meanwhile could hide something. So a WELCOME
-lists the lives that its sender awaits; the joiner waits while one is listed in whose stream it has no part; and at
-every end the welcomes of joiners that have not spoken yet are sent anew. Who does not list a life has received all of
-it, and its timestamp is later than all of that. A joiner begins with a NULL, for those who await it.
+A member that joins (a later life): node/protocols/joining.py, with timestamps for numbers. Others await it as soon as
+the layer below says that it takes part in their streams. Every WELCOME has its own timestamp, later than all that its
+sender has received. The joiner sends and delivers what is later than all of them. It begins with a NULL, for those who
+await it.
 
 Invariants: the queue holds nothing at or before the last delivered key; timestamps of one life rise; what was delivered
 is a prefix (of a joiner: a middle part) of one sequence, the same for all who live on.
@@ -61,11 +56,11 @@ from typing import NamedTuple
 from node.clocks import MAX_TIMESTAMP, ClockKind, EventClock, clock_of
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
-from node.errors import DropReason, LocalError, RemoteError
+from node.errors import DropReason, LocalError
 from node.parameters import require
+from node.protocols.joining import Joining, Life
 from node.protocols.reliable import ReliableParameters
 from node.protocols.timers import Timers
-from node.protocols.words import pack, unpack
 from node.trace import Notice
 from node.wire import Flag, Kind, Message
 
@@ -73,9 +68,6 @@ MILLISECOND = 1_000_000
 CONTROL = Flag.CONTROL.value
 DUMMY = Flag.DUMMY.value
 NULL = Timer("null")
-
-Life = tuple[int, int]
-"""(member, incarnation)."""
 
 
 class Tie(enum.StrEnum):
@@ -147,11 +139,9 @@ class LamportCore(Core):
         self._reports_clock = parameters.report_clock
         self._rng = rng
         self._timers = Timers()
-        is_first = membership.incarnation == 1 or not membership.peers
-        self._phase = Phase.RUNNING if is_first else Phase.JOINING
-        self._is_member = is_first
-        """Whether the layer below has said so."""
-        self._latest: dict[Life, int] = dict.fromkeys(((peer, 1) for peer in membership.peers), 0) if is_first else {}
+        self._joining = Joining(membership)
+        self._phase = Phase.JOINING if self._joining.is_joining else Phase.RUNNING
+        self._latest: dict[Life, int] = dict.fromkeys(self._joining.lives, 0)
         """Whom we await: the timestamp up to which we have everything of it."""
         self._queue: list[_Held] = []
         """A heap of what is not delivered, ours included."""
@@ -159,14 +149,6 @@ class LamportCore(Core):
         """The timestamp of our last multicast."""
         self._wanted = 0
         """The last timestamp that others need something later of ours for."""
-        self._joiners: set[Life] = set()
-        """Those that we have welcomed, and that have not spoken yet."""
-        self._unwelcome: set[Life] = set()
-        """While joining: those whose first welcome we miss ..."""
-        self._lists: dict[Life, frozenset[Life]] = {}
-        """... and whom the others await, as their last one says."""
-        self._start = 0
-        """The latest timestamp of a welcome to us: we deliver what is later."""
         self._handlers: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
             Kind.LAMPORT_DATA: self._on_data,
             Kind.LAMPORT_NULL: self._on_null,
@@ -263,7 +245,7 @@ class LamportCore(Core):
     def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         latest = self._take(message, now_ns, out)
         # A joiner gets some that are before its beginning, some of them late.
-        if message.seq > self._start:
+        if message.seq > self._joining.start:
             self._hold(message)
         self._wanted = max(self._wanted, message.seq)
         self._see_to_null(now_ns, out)
@@ -283,7 +265,7 @@ class LamportCore(Core):
         life = (message.origin, message.incarnation)
         latest = self._latest[life]
         self._latest[life] = message.seq
-        self._joiners.discard(life)
+        self._joining.spoke(life)
         self._clock.receive(message.seq, now_ns)
         self._tell_clock(out)
         return latest
@@ -342,61 +324,47 @@ class LamportCore(Core):
     def _on_ended(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         life = (message.origin, message.incarnation)
         self._latest.pop(life, None)
-        self._joiners.discard(life)
-        self._unwelcome.discard(life)
-        self._lists.pop(life, None)
-        for joiner in sorted(self._joiners):
+        self._joining.ended(life)
+        for joiner in sorted(self._joining.waiting):
             self._welcome(joiner, now_ns, out)
         self._deliver(out)
         self._enter_running_if_welcome(now_ns, out)
 
     def _on_joined(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """News that another takes part in our stream and we in its; or, after all of those, that we are a member."""
         life = (message.origin, message.incarnation)
-        if life not in self._latest and message.origin != self._me:
-            # If we have been here before it: it will send later than our welcome, and that is later than now.
-            self._latest[life] = self._clock.value if self._is_member else 0
-        elif message.origin == self._me and self._phase is Phase.JOINING:
-            self._is_member = True
-            self._unwelcome = set(self._latest)
+        if self._joining.joined(life):
             join = self._us.message(Kind.LAMPORT_JOIN, seq=self._clock.tick(now_ns), flags=CONTROL)
             out.append(Multicast(message=join))
+        elif message.origin != self._me:
+            # If we have been here before it: it will send later than our welcome, and that is later than now.
+            self._latest.setdefault(life, self._clock.value if self._joining.is_member else 0)
         self._enter_running_if_welcome(now_ns, out)
 
     def _on_join(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         joiner = (message.origin, message.incarnation)
         self._clock.receive(message.seq, now_ns)
-        self._joiners.add(joiner)
+        self._joining.asked(joiner)
         self._welcome(joiner, now_ns, out)
 
     def _welcome(self, joiner: Life, now_ns: int, out: list[Effect]) -> None:
-        words = tuple(pack(*life, 0) for life in sorted(self._latest) if life != joiner)
+        words = self._joining.words(joiner)
         message = self._us.message(Kind.LAMPORT_WELCOME, seq=self._clock.tick(now_ns), flags=CONTROL, words=words)
         out.append(Send(target=joiner[0], message=message))
 
     def _on_welcome(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        entries = tuple(map(unpack, message.words))
-        if any(entry.number or entry.member not in self._places for entry in entries):
-            raise RemoteError(DropReason.MALFORMED, "a welcome that lists something else than lives of members")
         life = (message.origin, message.incarnation)
+        self._joining.answered(life, message.seq, message.words)
         self._latest[life] = max(self._latest[life], message.seq)
         self._clock.receive(message.seq, now_ns)
-        if self._phase is Phase.JOINING:
-            self._start = max(self._start, message.seq)
-            self._unwelcome.discard(life)
-            self._lists[life] = frozenset((entry.member, entry.incarnation) for entry in entries)
-            self._enter_running_if_welcome(now_ns, out)
+        self._enter_running_if_welcome(now_ns, out)
 
     def _enter_running_if_welcome(self, now_ns: int, out: list[Effect]) -> None:
-        if self._phase is not Phase.JOINING or not self._is_member or self._unwelcome:
-            return
-        ours = {*self._latest, (self._me, self._us.incarnation)}
-        if any(not awaited <= ours for awaited in self._lists.values()):
+        if not self._joining.has_everything:
             return
         self._phase = Phase.RUNNING
-        self._lists.clear()
-        self._queue = [held for held in self._queue if held.timestamp > self._start]
+        start = self._joining.begin()
+        self._queue = [held for held in self._queue if held.timestamp > start]
         heapq.heapify(self._queue)
-        out.append(Report(code=LamportReport.WELCOMED, member=self._me, value=self._start))
+        out.append(Report(code=LamportReport.WELCOMED, member=self._me, value=start))
         self._send_null(now_ns, out)
         self._deliver(out)
