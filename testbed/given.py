@@ -17,13 +17,16 @@ from topologies.model import Impairment
 GREATEST = ("delay_ns", "jitter_ns", "loss_ratio", "duplicate_ratio", "reorder_ratio", "corrupt_ratio")
 """Fields of Impairment of which the greatest at any port stands for the network."""
 
+UNREST = ("share_ratio", "length_ns", "rise_ratio")
+
 
 def given(experiment: Experiment) -> dict[str, Any]:
     """Numbers and words of one experiment.
 
     `delay_ns` … are the greatest on the way to any node; `rate_bps` and `queue_frames` the least of those that have one
     (None without). `rate_per_s` is the offered load of the whole group, `drift_ppm` the greatest of any clock in either
-    direction, `offset_ns` between the clock that is ahead of all and the one that is behind all.
+    direction, `offset_ns` between the clock that is ahead of all and the one that is behind all. `unrest_…` are the
+    greatest of any workload (0 without unrest).
     """
     entry = PROTOCOLS[experiment.protocol.name]
     parameters = from_mapping(entry.kind, experiment.protocol.parameters, entry.name)
@@ -39,6 +42,7 @@ def given(experiment: Experiment) -> dict[str, Any]:
         "duration_ns": experiment.duration_ns,
         "rate_per_s": sum(workload.rate_per_s for workload in experiment.workloads.values()),
         "size_bytes": max((workload.size_bytes for workload in experiment.workloads.values()), default=0),
+        **{f"unrest_{name}": max((getattr(one, name) for one in experiment.unrest), default=0) for name in UNREST},
         "drift_ppm": max((abs(clock.drift_ppm) for clock in clocks if clock), default=0.0),
         "offset_ns": max(offsets_ns) - min(offsets_ns),
         **{name: max(getattr(port, name) for port in ports) for name in GREATEST},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from testbed.spec import Experiment, Workload
+from testbed.spec_values import Experiment, Workload
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_PORT, Node, Topology
 
 MULTICAST_TTL = 32

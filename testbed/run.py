@@ -15,6 +15,7 @@ from testbed.manifest import first_manifest
 from testbed.spec import Experiment, KernelWish, World
 from testbed.spec_raw import MAX_SEED
 from testbed.store import RunDirectory, StoreError
+from testbed.unrest import reseeded
 from testbed.worlds import WorldChoice, pick
 from topologies.errors import InputError
 
@@ -96,7 +97,9 @@ def apply_wishes(experiment: Experiment, wishes: Wishes) -> Experiment:
     if wishes.seed is not None:
         if not 0 <= wishes.seed <= MAX_SEED:
             raise InputError(f"--seed must lie between 0 and {MAX_SEED}, not {wishes.seed}")
-        changes["seed"] = wishes.seed
+        # A seed that a sweep has set stays: the wish is where its seeds come from.
+        if "seed" not in experiment.variant:
+            experiment = reseeded(experiment, wishes.seed)
     for option, enumeration in (("world", World), ("kernel", KernelWish)):
         wish = _member(option, enumeration, getattr(wishes, option))
         if wish is not None:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
-from testbed import spec_parts
+from testbed import spec_parts, spec_sweep, unrest
 from testbed.paths import EXPERIMENTS
 from testbed.spec_parts import ProtocolEntry
 from testbed.spec_raw import Dissemination, KernelWish, RawExperiment, WorkloadKind, World
@@ -68,9 +67,6 @@ MAX_RUNS = 10_000
 CHECKED_AT_ONCE = 20
 """Values of each key of a sweep that are tried when the file is read; all are before the first run."""
 
-MAX_SWEEP_KEYS = 10
-"""Keys in the path of a sweep's key; the deepest key of a file has 6."""
-
 
 def load(path: Path, *, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
     """Read one experiment file. Raises InputError."""
@@ -113,21 +109,26 @@ def schema() -> str:
 
 
 def expand_sweep(experiment: Experiment, *, protocols: Mapping[str, ProtocolEntry]) -> list[Experiment]:
-    """Every combination of the sweep's values, the last key varying fastest; the experiment itself without a sweep.
+    """Every combination of the sweep's values, the last key varying fastest, then the seeds, which are derived from the
+    experiment's; the experiment itself without a sweep.
 
     Raises InputError for a combination that cannot be.
     """
+    if not experiment.sweep and not experiment.seeds:
+        return [experiment]
     keys = [axis.key for axis in experiment.sweep]
     combinations = itertools.product(*(range(len(axis.values)) for axis in experiment.sweep))
+    seeds = spec_sweep.derived_seeds(experiment.seed, experiment.seeds) or (None,)
     return [
-        _variant(experiment, dict(zip(keys, positions, strict=True)), protocols) if keys else experiment
+        _variant(experiment, dict(zip(keys, positions, strict=True)), protocols, seed=seed)
         for positions in combinations
+        for seed in seeds
     ]
 
 
 def _resolved(document: Document, folder: Path | None, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
     experiment = _experiment(document, folder, protocols)
-    runs = 1
+    runs = max(1, experiment.seeds)
     for axis in experiment.sweep:
         runs *= len(axis.values)
         if runs > MAX_RUNS:
@@ -141,13 +142,16 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
     raw = validated(RawExperiment, document)
     _check_durations(raw, document)
     topology, topology_text = _topology(raw, document, folder)
+    protocol = spec_parts.protocol(raw, topology, document, protocols)
+    workloads = spec_parts.workloads(raw, topology, document, protocols)
+    unrests = spec_parts.unrests(raw, topology, document)
     return Experiment(
         name=raw.name,
         question=raw.question,
         topology=topology,
-        protocol=spec_parts.protocol(raw, topology, document, protocols),
+        protocol=protocol,
         dissemination=raw.dissemination,
-        workloads=spec_parts.workloads(raw, topology, document, protocols),
+        workloads=unrest.unsettled(workloads, unrests, duration_ns=raw.duration, seed=raw.seed),
         clocks=spec_parts.clocks(raw, topology, document),
         duration_ns=raw.duration,
         drain_ns=raw.drain,
@@ -156,8 +160,10 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
         kernel=raw.kernel,
         faults=timeline(raw.faults, topology, raw.duration, document),
         expect=tuple(spec_parts.expectations(raw, document)),
-        sweep=tuple(_sweep(raw, document)),
+        sweep=spec_sweep.axes(raw, document),
         claims=tuple(spec_parts.claims(raw, document)),
+        unrest=unrests,
+        seeds=spec_sweep.seeds(raw, document),
         text=document.text,
         topology_text=topology_text,
         document=document,
@@ -195,59 +201,33 @@ def _with_source(error: InputError) -> str:
     return f"{error.source}: {error.sentence}" if error.source else error.sentence
 
 
-def _sweep(raw: RawExperiment, document: Document) -> Iterator[SweepAxis]:
-    for key, values in raw.sweep.items():
-        if not values:
-            raise document.error(("sweep", key), "expected at least one value")
-        if key.split(".")[0] in ("name", "sweep"):
-            raise document.error(("sweep", key), f"{key} cannot be swept")
-        yield SweepAxis(key=key, values=tuple(values))
-
-
 def _variant(
-    experiment: Experiment, positions: Mapping[str, int], protocols: Mapping[str, ProtocolEntry]
+    experiment: Experiment,
+    positions: Mapping[str, int],
+    protocols: Mapping[str, ProtocolEntry],
+    *,
+    seed: int | None = None,
 ) -> Experiment:
-    """The experiment with the chosen value of each named axis, as if its file had said so and had no sweep."""
+    """The experiment with the chosen value of each named axis, as if its file had said so and had no sweep; `seed`: one
+    of those that are derived.
+    """
     document = experiment.document
     assert isinstance(document.value, dict)
     value: dict[str, Value] = copy.deepcopy(document.value)
     del value["sweep"]
-    lines = dict(document.lines)
-    chosen: dict[str, Value] = {}
+    settings: dict[str, tuple[Value, KeyPath]] = {}
     for axis in experiment.sweep:
-        if axis.key not in positions:
-            continue
-        at: KeyPath = ("sweep", axis.key, positions[axis.key])
-        chosen[axis.key] = axis.values[positions[axis.key]]
-        path = _put(value, axis.key, chosen[axis.key], document, at)
-        lines = {one: line for one, line in lines.items() if one[: len(path)] != path}
+        if axis.key in positions:
+            at: KeyPath = ("sweep", axis.key, positions[axis.key])
+            settings |= {key: (one, at) for key, one in axis.settings(positions[axis.key]).items()}
+    if seed is not None:
+        settings["seed"] = (seed, ("sweep", spec_sweep.SEEDS))
+    lines = dict(document.lines)
+    for key, one, at in spec_sweep.outermost_first(settings):
+        path = spec_sweep.put(value, key, one, document, at)
+        lines = {known: line for known, line in lines.items() if known[: len(path)] != path}
         lines[path] = document.line(at)
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
     changed = replace(document, value=value, lines=lines, text=text)
+    chosen = {key: one for key, (one, _) in settings.items()}
     return replace(_experiment(changed, experiment.folder, protocols), variant=chosen)
-
-
-def _put(whole: dict[str, Value], key: str, value: Value, document: Document, at: KeyPath) -> KeyPath:
-    """Set one key (`workload.rate`, `faults.0.impair.loss`) and return its path; missing blocks are made."""
-    parts = [part for part in re.split(r"\.|\[(\d+)\]", key) if part]
-    if not 1 <= len(parts) <= MAX_SWEEP_KEYS:
-        raise document.error(at[:2], "expected the path of a key, such as workload.rate or faults.0.impair.loss")
-    holder: Value = whole
-    path: KeyPath = ()
-    for number, part in enumerate(parts, start=1):
-        last = number == len(parts)
-        if isinstance(holder, dict):
-            path = (*path, part)
-            if last:
-                holder[part] = copy.deepcopy(value)
-            holder = holder.setdefault(part, {})
-        elif isinstance(holder, list) and part.isdecimal() and int(part) < len(holder):
-            path = (*path, int(part))
-            if last:
-                holder[int(part)] = copy.deepcopy(value)
-            holder = holder[int(part)]
-        else:
-            what = f"a list of {len(holder)}" if isinstance(holder, list) else shown(holder)
-            above = ".".join(parts[: number - 1])
-            raise document.error(at[:2], f"there is no {part} in {above}, which is {what}")
-    return path

@@ -10,8 +10,9 @@ from typing import Any, Protocol, get_type_hints
 from analysis.expression import Expression, ExpressionError, parse
 from node.clock import MAX_DRIFT_PPM
 from node.errors import LocalError
-from testbed.spec_raw import Parameter, RawClaim, RawExperiment, RawWorkload, WorkloadKind
-from testbed.spec_values import Claim, ProtocolChoice, RateChange, Workload, WrongClock
+from testbed import unrest
+from testbed.spec_raw import Parameter, RawClaim, RawExperiment, RawUnrest, RawWorkload, WorkloadKind
+from testbed.spec_values import Claim, ProtocolChoice, RateChange, Unrest, Workload, WrongClock
 from topologies import units
 from topologies.errors import did_you_mean
 from topologies.model import NodeName, Topology
@@ -76,6 +77,17 @@ def workloads(
                 raise document.error((*at, "senders"), f"{name} stands in two workloads; a node can have one")
             taken[name] = workload
     return {node.name: taken[node.name] for node in topology.nodes() if node.name in taken}
+
+
+def unrests(raw: RawExperiment, topology: Topology, document: Document) -> tuple[Unrest, ...]:
+    """Whose rates change all the time, and how."""
+    found = []
+    for position, block in enumerate(raw.workload):
+        at = document.item(("workload",), position)
+        if block.unrest is not None:
+            names = _selected(topology, block.senders, document, (*at, "senders"))
+            found.append(_unrest(block.unrest, tuple(names), raw.duration, document, (*at, "unrest")))
+    return tuple(found)
 
 
 def clocks(raw: RawExperiment, topology: Topology, document: Document) -> Mapping[NodeName, WrongClock]:
@@ -176,6 +188,9 @@ def _workload(block: RawWorkload, duration_ns: int, document: Document, at: KeyP
         raise document.error(at, f"a {kind.value} workload needs a rate, such as 50 /s")
     if not has_rate and (block.rate is not None or block.events):
         raise document.error(at, f"a {kind.value} workload has no rate; leave out rate and events")
+    if block.unrest is not None and (not has_rate or block.events):
+        why = "has no rate" if not has_rate else "with events has its changes"
+        raise document.error((*at, "unrest"), f"a {kind.value} workload {why}; leave out unrest")
     if kind is WorkloadKind.SCHEDULED and not block.at:
         raise document.error(at, "a scheduled workload needs its instants, such as at: [1 ms, 2.5 ms]")
     if kind is not WorkloadKind.SCHEDULED and block.at:
@@ -183,6 +198,8 @@ def _workload(block: RawWorkload, duration_ns: int, document: Document, at: KeyP
     if kind is not WorkloadKind.SILENT and block.size is None:
         raise document.error(at, f"a {kind.value} workload needs a size, such as 512 B")
     fastest = max([block.rate or 0.0, *(event.rate for event in block.events)])
+    if block.unrest is not None:
+        fastest *= 1 + block.unrest.rise
     if fastest > MAX_EVENT_RATE_PER_S:
         raise document.error(at, f"expected at most {MAX_EVENT_RATE_PER_S:.0f} messages per second, got {fastest:.0f}")
     size_bytes = MIN_SIZE_BYTES if block.size is None else block.size
@@ -207,6 +224,25 @@ def _rate_changes(block: RawWorkload, duration_ns: int, document: Document, at: 
         late = f"{format_duration(events[-1].at_ns)} lies after the end of the workload"
         raise document.error((*at, "events"), f"{late} at {format_duration(duration_ns)}")
     return events
+
+
+def _unrest(
+    block: RawUnrest, senders: tuple[NodeName, ...], duration_ns: int, document: Document, at: KeyPath
+) -> Unrest:
+    found = Unrest(senders=senders, share_ratio=block.share, length_ns=block.length, rise_ratio=block.rise)
+    if not 1 <= unrest.senders_in_change(found) < len(senders):
+        asked = f"{units.format_ratio(block.share)} of {len(senders)} senders"
+        raise document.error(
+            (*at, "share"), f"expected at least one sender in a change and one that is in none, got {asked}"
+        )
+    if block.length == 0:
+        raise document.error((*at, "length"), "expected a duration above 0, got 0")
+    changes = unrest.expected_changes(found, duration_ns)
+    if changes > unrest.MAX_CHANGES:
+        raise document.error(
+            (*at, "length"), f"expected at most {unrest.MAX_CHANGES} changes in the whole run, got about {changes:.0f}"
+        )
+    return found
 
 
 def _instants(block: RawWorkload, duration_ns: int, document: Document, at: KeyPath) -> tuple[int, ...]:

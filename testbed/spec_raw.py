@@ -14,6 +14,7 @@ from topologies.border import (
     EventRate,
     Offset,
     OneOrMany,
+    Ratio,
     RawBlock,
     Size,
     Text,
@@ -25,6 +26,8 @@ from topologies.raw import RawImpairment, RawNetwork, RawPort
 from topologies.units import shown
 
 MAX_SEED = 2**63 - 1
+MAX_SEEDS = 1000
+"""Of each combination of a sweep."""
 
 
 class Dissemination(enum.Enum):
@@ -120,6 +123,16 @@ Accept: TypeAlias = Annotated[
         }
     ),
 ]
+RawSweep: TypeAlias = Annotated[
+    dict[Text, Any],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {"seeds": {"type": "integer", "minimum": 1, "maximum": MAX_SEEDS}},
+            "additionalProperties": {"type": "array", "minItems": 1},
+        }
+    ),
+]
 OwnTopology: TypeAlias = Annotated[
     Annotated[Text, Tag("by name")] | Annotated[RawNetwork, Tag("in place")],
     Discriminator(lambda given: "in place" if isinstance(given, dict) else "by name"),
@@ -140,6 +153,14 @@ class RawRateChange(RawBlock):
     rate: EventRate = Field(description="messages per second and sender from then on, such as 100 /s")
 
 
+class RawUnrest(RawBlock):
+    """Rates that change all the time, of one sender after the other."""
+
+    share: Ratio = Field(description="of the senders, how many are in a change at any time, such as 10 %")
+    length: Duration = Field(description="how long a change lasts at most, such as 10 s")
+    rise: Ratio = Field(description="by how much of the rate a change raises it at most, such as 40 %")
+
+
 class RawWorkload(RawBlock):
     """What some nodes' applications send."""
 
@@ -149,6 +170,9 @@ class RawWorkload(RawBlock):
     size: Size | None = Field(None, description="payload of a message, such as 512 B")
     senders: Selectors = Field(["*"], description="the nodes that send, by selector, such as p1/*")
     events: Annotated[list[RawRateChange], OneOrMany()] = Field([], description="changes of the rate")
+    unrest: RawUnrest | None = Field(
+        None, description="rates that change all the time, such as {share: 10 %, length: 10 s, rise: 40 %}"
+    )
 
 
 class RawClock(RawBlock):
@@ -258,5 +282,7 @@ class RawExperiment(RawBlock):
     kernel: choice(KernelWish) = Field(KernelWish.AUTO, description="auto, host or uml")  # type: ignore[valid-type]
     faults: Annotated[list[RawFault], OneOrMany()] = Field([], description="what goes wrong, and when")
     expect: Annotated[list[Text], OneOrMany()] = Field([], description="conditions that give the verdict")
-    sweep: dict[Text, list[Any]] = Field({}, description="values by key, such as workload.rate: [50 /s, 100 /s]")
+    sweep: RawSweep = Field(
+        {}, description="values by key, such as workload.rate: [50 /s, 100 /s]; seeds: 10 runs each with ten seeds"
+    )
     claims: Annotated[list[RawClaim], OneOrMany()] = Field([], description="what a paper says about this")

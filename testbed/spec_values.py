@@ -45,6 +45,19 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unrest:
+    """Rates that change all the time (testbed.unrest): at any time `share_ratio` of the senders are in a change, which
+    lasts at most `length_ns` and raises the rate by at most `rise_ratio` of its mean.
+    """
+
+    senders: tuple[NodeName, ...]
+    """In member order, all with the same mean rate."""
+    share_ratio: float
+    length_ns: int
+    rise_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WrongClock:
     """A node's clock is ahead by `offset_ns` at the start and gains `drift_ppm` parts per million."""
 
@@ -54,10 +67,23 @@ class WrongClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepAxis:
-    """One key of the file and the values that it is to have."""
+    """A key of the file and the values that it is to have; or keys that go together, and the rows of their values."""
 
     key: str
+    """As the file spells it: `workload.rate`, or several with commas between."""
     values: tuple[Value, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(key.strip() for key in self.key.split(","))
+
+    def settings(self, position: int) -> dict[str, Value]:
+        """What the value at this position sets."""
+        value = self.values[position]
+        if len(self.keys) == 1:
+            return {self.key: value}
+        assert isinstance(value, list)
+        return dict(zip(self.keys, value, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +133,10 @@ class Experiment:
     expect: tuple[Expression, ...]
     sweep: tuple[SweepAxis, ...]
     claims: tuple[Claim, ...]
+    unrest: tuple[Unrest, ...] = ()
+    """Whose rate changes are in `workloads` already, drawn from `seed`; testbed.unrest.reseeded draws them anew."""
+    seeds: int = 0
+    """How many seeds a sweep runs each combination with, derived from `seed`; 0: with this one."""
     text: str = field(repr=False)
     topology_text: str = field(repr=False)
     variant: Mapping[str, Value] = field(default_factory=dict)

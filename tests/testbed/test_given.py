@@ -35,6 +35,9 @@ def test_numbers_in_base_units_with_defaults() -> None:
         "duration_ns": 2_000_000_000,
         "rate_per_s": 100.0,
         "size_bytes": 512,
+        "unrest_share_ratio": 0,
+        "unrest_length_ns": 0,
+        "unrest_rise_ratio": 0,
         "drift_ppm": 40.0,
         "offset_ns": 4_000_000,
         "delay_ns": 30_000_000,
@@ -48,6 +51,13 @@ def test_numbers_in_base_units_with_defaults() -> None:
     }
     assert parameters["window"] == 64
     assert parameters["suspect_after_ns"] == 10_000_000_000
+
+
+def test_rates_that_change_all_the_time() -> None:
+    unrest = "unrest: {share: 50 %, length: 10 s, rise: 40 %}, senders"
+    found = given(spec.loads(TEXT.replace("senders", unrest), protocols=PROTOCOLS))
+    assert [found[f"unrest_{name}"] for name in ("share_ratio", "length_ns", "rise_ratio")] == [0.5, 10**10, 0.4]
+    assert found["rate_per_s"] == 100.0
 
 
 def test_every_shipped_experiment_says_what_it_was_given() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from analysis.expression import Unknown, parse
 from node.errors import LocalError
+from node.protocols import PROTOCOLS as REAL_PROTOCOLS
 from testbed import spec
 from testbed.paths import EXPERIMENTS
 from testbed.spec import Claim, Experiment, RateChange, SweepAxis, Workload, WrongClock
@@ -300,7 +301,7 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (BASE + "sweep: {seed: []}", "x.yaml:7: sweep.seed: expected at least one value"),
         (BASE + "sweep: {name: [a, b]}", "x.yaml:7: sweep.name: name cannot be swept"),
         (BASE + "sweep: {workload.rat: [50 /s]}", "x.yaml:7: workload.rat: unknown key; did you mean rate? "
-         "Allowed here: kind, rate, at, size, senders, events"),
+         "Allowed here: kind, rate, at, size, senders, events, unrest"),
         (BASE + "sweep:\n  workload.rate:\n    - 5 /s\n    - 50 ms", "x.yaml:10: workload.rate: "
          "expected an event rate such as '50 /s' (units: /s), got '50 ms'"),
         (BASE + "sweep: {duration.x: [1]}", "x.yaml:7: sweep.duration.x: there is no x in duration, which is '20 s'"),
@@ -401,11 +402,13 @@ def test_finds_shipped_names_and_paths(tmp_path: Path) -> None:
 
 def test_the_examples_of_the_readme_load() -> None:
     text = (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
-    sample, claims, sweep = (block.split("```")[0] for block in text.split("```yaml\n")[1:])
+    sample, claims, sweep, linked = (block.split("```")[0] for block in text.split("```yaml\n")[1:])
     experiment = loads(sample + claims)
     assert (experiment.name, len(experiment.faults), experiment.claims[0].id) == ("sample", 2, "000-fig7")
     inline = sample.replace("one-partition ", "{partitions: {p1: {nodes: 2}}} ").replace("p1/n1", "p1/n2")
     assert len(spec.expand_sweep(loads(inline + sweep), protocols=PROTOCOLS)) == 12
+    real = spec.loads(sample + linked, "x.yaml", protocols=REAL_PROTOCOLS)
+    assert len(spec.expand_sweep(real, protocols=REAL_PROTOCOLS)) == 40
 
 
 def test_the_faults_of_the_readme_load() -> None:

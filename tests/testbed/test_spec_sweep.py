@@ -1,0 +1,132 @@
+"""Sweeps beyond the plain product: keys that go together, whole blocks, and many seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.protocols import PROTOCOLS
+from testbed import spec
+from testbed.run import Wishes, apply_wishes
+from testbed.spec import Experiment
+from testbed.spec_sweep import derived_seeds
+from topologies.errors import InputError
+
+BASE = """\
+name: sample
+question: What does it cost?
+topology: one-partition
+protocol: {name: sequencer}
+workload: {kind: periodic, rate: 50 /s, size: 512 B}
+duration: 20 s
+"""
+
+
+def loads(text: str) -> Experiment:
+    return spec.loads(text, "x.yaml", protocols=PROTOCOLS)
+
+
+def expanded(text: str) -> list[Experiment]:
+    return spec.expand_sweep(loads(text), protocols=PROTOCOLS)
+
+
+def test_keys_that_go_together_move_together() -> None:
+    runs = expanded(
+        BASE + "sweep:\n"
+        "  drain: [1 s, 2 s]\n"
+        "  workload.rate, protocol.parameters.reliable.heartbeat:\n"
+        "    - [10 /s, 40 ms]\n"
+        "    - [80 /s, 5 ms]\n"
+    )
+    found = [(run.drain_ns, next(iter(run.workloads.values())).rate_per_s, run.protocol.parameters) for run in runs]
+    assert found == [
+        (drain_ns, rate, {"reliable": {"heartbeat_ns": heartbeat_ns}})
+        for drain_ns in (10**9, 2 * 10**9)
+        for rate, heartbeat_ns in ((10.0, 40_000_000), (80.0, 5_000_000))
+    ]
+    assert runs[1].variant == {
+        "drain": "1 s",
+        "workload.rate": "80 /s",
+        "protocol.parameters.reliable.heartbeat": "5 ms",
+    }
+    assert loads(runs[1].text).protocol == runs[1].protocol
+
+
+def test_a_whole_protocol_can_be_swept_and_a_parameter_of_it_beside_it() -> None:
+    """Whatever stands first in the file: a block is put before what changes a part of it."""
+    runs = expanded(
+        BASE + "sweep:\n"
+        "  protocol.parameters.reliable.window: [8, 16]\n"
+        "  protocol: [{name: sequencer, parameters: {reliable: {heartbeat: 9 ms}}}, {name: lamport}]\n"
+    )
+    assert [(run.protocol.name, run.protocol.parameters) for run in runs] == [
+        (name, {"reliable": {**more, "window": window}})
+        for window in (8, 16)
+        for name, more in (("sequencer", {"heartbeat_ns": 9_000_000}), ("lamport", {}))
+    ]
+
+
+def test_a_row_may_hold_a_whole_block() -> None:
+    runs = expanded(
+        BASE + "sweep:\n  protocol, workload.rate:\n    - [{name: lamport}, 1 /s]\n    - [{name: sequencer}, 2 /s]\n"
+    )
+    assert [(run.protocol.name, next(iter(run.workloads.values())).rate_per_s) for run in runs] == [
+        ("lamport", 1.0),
+        ("sequencer", 2.0),
+    ]
+
+
+def test_each_combination_is_run_with_each_seed() -> None:
+    runs = expanded(BASE + "sweep: {seeds: 3, drain: [1 s, 2 s]}")
+    seeds = derived_seeds(1, 3)
+    assert [(run.drain_ns, run.seed) for run in runs] == [(s * 10**9, seed) for s in (1, 2) for seed in seeds]
+    assert runs[0].variant == {"drain": "1 s", "seed": seeds[0]}
+    assert loads(runs[0].text).seed == seeds[0]
+
+
+def test_seeds_alone_are_a_sweep() -> None:
+    assert [run.seed for run in expanded(BASE + "sweep: {seeds: 4}")] == list(derived_seeds(1, 4))
+
+
+def test_seeds_are_different_and_more_of_them_begin_with_the_same() -> None:
+    assert len(set(derived_seeds(1, 1000))) == 1000
+    assert derived_seeds(1, 1000)[:10] == derived_seeds(1, 10)
+    assert not set(derived_seeds(1, 100)) & set(derived_seeds(2, 100))
+
+
+def test_the_seeds_follow_the_wish_of_the_command_line() -> None:
+    wishes = Wishes(seed=7, runs=Path("runs"))
+    runs = spec.expand_sweep(apply_wishes(loads(BASE + "sweep: {seeds: 2}"), wishes), protocols=PROTOCOLS)
+    assert [apply_wishes(run, wishes).seed for run in runs] == list(derived_seeds(7, 2))
+
+
+@pytest.mark.parametrize(
+    ("sweep", "sentence"),
+    [
+        ("{drain: 3 s}", "x.yaml:7: sweep.drain: expected a list of values, got '3 s'"),
+        ("{'drain, seed': [1 s]}",
+         "x.yaml:7: sweep.drain, seed[0]: expected a row of 2 values, for drain, seed, got '1 s'"),
+        ("{'drain, seed': [[1 s, 1], [2 s]]}",
+         "x.yaml:7: sweep.drain, seed[1]: expected a row of 2 values, for drain, seed, got 1 values"),
+        ("{'drain, drain': [[1 s, 1 s]]}", "x.yaml:7: sweep.drain, drain: drain is swept twice"),
+        ("{'drain, seed': [[1 s, 1]], drain: [1 s]}", "x.yaml:7: sweep.drain: drain is swept twice"),
+        ("{'drain,': [[1 s, 1]]}", "x.yaml:7: sweep.drain,: expected the path of a key, such as workload.rate or "
+         "faults.0.impair.loss"),
+        ("{'drain, name': [[1 s, b]]}", "x.yaml:7: sweep.drain, name: name cannot be swept"),
+        ("{seeds: 0}", "x.yaml:7: sweep.seeds: expected a whole number from 1 to 1000, got 0"),
+        ("{seeds: 1001}", "x.yaml:7: sweep.seeds: expected a whole number from 1 to 1000, got 1001"),
+        ("{seeds: [1, 2]}", "x.yaml:7: sweep.seeds: expected a whole number from 1 to 1000, got a list"),
+        ("{seeds: true}", "x.yaml:7: sweep.seeds: expected a whole number from 1 to 1000, got true"),
+        ("{seeds: 2, 'drain, seed': [[1 s, 1]]}",
+         "x.yaml:7: sweep.seeds: expected either seed, with a list of seeds, or seeds, with a number"),
+        ("{protocol: [{name: lamprt}]}",
+         "x.yaml:7: protocol.name: no protocol is called 'lamprt'; did you mean lamport?"),
+        ("{seeds: 1000, drain: [1 s, 2 s, 3 s, 4 s, 5 s, 6 s, 7 s, 8 s, 9 s, 10 s, 11 s]}",
+         "x.yaml:7: sweep: expected at most 10000 runs in all"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_swept_is_refused(sweep: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        loads(BASE + f"sweep: {sweep}\n")
+    assert str(caught.value) == sentence
