@@ -123,7 +123,7 @@ def _entry(
 def _offered(counted: Iterable[Flow], topology: Topology) -> dict[int, int]:
     """Frames that the others put on the wire towards each node."""
     nodes = list(topology.nodes())
-    by_ip = {_ip_number(node.ip): node for node in nodes}
+    by_ip = {ip_number(node.ip): node for node in nodes}
     by_mac = {_mac_number(node.mac): node for node in nodes}
     routers = {_mac_number(partition.router_mac) for partition in topology.partitions}
     offered: dict[int, int] = dict.fromkeys((node.index for node in nodes), 0)
@@ -167,7 +167,8 @@ def _is_connected(topology: Topology, sender: Node, receiver: Node) -> bool:
     return True
 
 
-def _ip_number(ip: str) -> int:
+def ip_number(ip: str) -> int:
+    """An IPv4 address as the frames table has it."""
     return int.from_bytes(bytes(int(part) for part in ip.split(".")), "big")
 
 
@@ -175,4 +176,4 @@ def _mac_number(mac: str) -> int:
     return int(mac.replace(":", ""), 16)
 
 
-_GROUP = _ip_number(MULTICAST_GROUP)
+_GROUP = ip_number(MULTICAST_GROUP)

@@ -1,9 +1,10 @@
 """What ordering costs: latency from the request to each delivery, and the traffic behind it. The parts of summary.json.
 
-Latency speaks of the judged deliveries (analysis.tables.judged); `normalised_mean` is the mean latency over the mean
-time between two requests of the whole group. Traffic counts what nodes put on the wire, once each, before the network
-does anything to it: `dummy_rate` is the part of dummies among the datagrams that are neither control nor copies,
-`control_ratio` the part of control among all. A ratio with nothing below the line is null.
+Latency speaks of the judged deliveries (analysis.tables.judged). As paper 002 measures it, to deliveries at others than
+the sender, it is `others`, and over the mean time between two requests of the whole group `normalised_mean`. Traffic
+counts what nodes put on the wire, once each, before the network does anything to it: `dummy_rate` is the part of
+dummies among the datagrams that are neither control nor copies, `control_ratio` the part of control among all. A ratio
+with nothing below the line is null.
 
 Each function runs one query, and what it returns is small: it is added up here.
 """
@@ -50,6 +51,7 @@ def latency(judged: DataFrame, *, between_ms: float | None) -> tuple[dict[str, A
     `between_ms`: as in Requests.
     """
     latency_ms = F.col("latency_ns") / 1e6
+    elsewhere_ms = F.when(F.col("member") != F.col("origin"), latency_ms)
     points = [place / (CDF_POINTS - 1) for place in range(CDF_POINTS)]
     rows = (
         judged.where(F.col("latency_ns").isNotNull())
@@ -60,16 +62,22 @@ def latency(judged: DataFrame, *, between_ms: float | None) -> tuple[dict[str, A
             F.var_pop(latency_ms).alias("variance_ms2"),
             F.percentile(latency_ms, [*QUANTILES.values(), *points]).alias("quantiles"),
             F.max(latency_ms).alias("max_ms"),
+            F.count(elsewhere_ms).alias("others_count"),
+            F.mean(elsewhere_ms).alias("others_mean_ms"),
+            F.var_pop(elsewhere_ms).alias("others_variance_ms2"),
             F.grouping("member_name").alias("is_total"),
         )
         .collect()
     )
-    total = next((_figures(row) for row in rows if row["is_total"] and row["count"]), _NO_FIGURES)
+    whole = next((row for row in rows if row["is_total"] and row["count"]), None)
+    others = _NOTHING if whole is None else {name: whole[f"others_{name}"] for name in _NOTHING}
     members = sorted((row for row in rows if not row["is_total"]), key=lambda row: str(row["member_name"]))
-    mean_ms = total["mean_ms"]
+    mean_ms, variance_ms2 = others["mean_ms"], others["variance_ms2"]
     figures = {
-        **total,
+        **(_NO_FIGURES if whole is None else _figures(whole)),
+        "others": others,
         "normalised_mean": None if mean_ms is None or not between_ms else mean_ms / between_ms,
+        "variance_over_mean": None if not mean_ms else variance_ms2 / mean_ms,
         "by_member": [{"member": row["member_name"], **_figures(row)} for row in members],
     }
     cdf = [
@@ -149,12 +157,12 @@ def traffic_figures(
         "datagrams": datagrams,
         **by_class,
         "wire_bytes": wire_bytes,
-        "dummy_rate": _ratio(by_class["dummy"], by_class["dummy"] + by_class["application"]),
-        "control_ratio": _ratio(by_class["control"], datagrams),
-        "retransmission_ratio": _ratio(by_class["retransmission"], datagrams),
-        "wire_bytes_per_delivery": _ratio(wire_bytes, deliveries),
-        "datagrams_per_message": _ratio(datagrams, submitted),
-        "inner_per_message": _ratio(_carried(ours), submitted),
+        "dummy_rate": ratio(by_class["dummy"], by_class["dummy"] + by_class["application"]),
+        "control_ratio": ratio(by_class["control"], datagrams),
+        "retransmission_ratio": ratio(by_class["retransmission"], datagrams),
+        "wire_bytes_per_delivery": ratio(wire_bytes, deliveries),
+        "datagrams_per_message": ratio(datagrams, submitted),
+        "inner_per_message": ratio(_carried(ours), submitted),
         "header_bytes_mean": _header_bytes(ours, application_bytes),
         "by_kind": _by_kind(ours),
         "by_inner": _by_inner(ours),
@@ -188,7 +196,14 @@ _NO_FIGURES: Mapping[str, Any] = {
     **dict.fromkeys(QUANTILES),
     "max_ms": None,
 }
-NO_LATENCY: dict[str, Any] = {**_NO_FIGURES, "normalised_mean": None, "by_member": []}
+_NOTHING: Mapping[str, Any] = {"count": 0, "mean_ms": None, "variance_ms2": None}
+NO_LATENCY: dict[str, Any] = {
+    **_NO_FIGURES,
+    "others": _NOTHING,
+    "normalised_mean": None,
+    "variance_over_mean": None,
+    "by_member": [],
+}
 """When nothing was delivered."""
 
 
@@ -267,5 +282,6 @@ def _kind_name(kind: int | None) -> str:
 _KIND_NAMES = {int(kind): kind.name for kind in Kind}
 
 
-def _ratio(part: int, whole: int) -> float | None:
+def ratio(part: int, whole: int) -> float | None:
+    """None with nothing below the line."""
     return part / whole if whole else None

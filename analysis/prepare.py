@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from analysis import accuracy, conservation, cost, order, schema, sequences, session, staging, tables
+from analysis import accuracy, conservation, cost, offered, order, schema, sequences, session, staging, tables
 from analysis.errors import AnalysisError
 from analysis.network import build
 from collector.records import Event
@@ -76,6 +76,7 @@ def _network(frames: DataFrame) -> None:
     cost.traffic(frames, start_ns=0)
     accuracy.links(frames, build(_topology(), {}, ()), first_ns=0, last_ns=10**9)
     conservation.flows(frames)
+    offered.measure(frames, _trace(frames.sparkSession), offered.Window(0, 10**9))
 
 
 def _trace(spark: SparkSession) -> DataFrame:

@@ -14,6 +14,8 @@ from analysis.report_rows import Fact
 def told(summary: Mapping[str, Any]) -> list[Fact]:
     """In the order of the report."""
     return [
+        *_delays(words.mapping(summary.get("latency"))),
+        *_load(words.mapping(summary.get("load"))),
         *_clocks(words.mapping(summary.get("clocks"))),
         *_stages(words.mapping(summary.get("stages"))),
         *_resident(words.mapping(summary.get("resident"))),
@@ -21,6 +23,42 @@ def told(summary: Mapping[str, Any]) -> list[Fact]:
         *_headers(words.mapping(summary.get("traffic"))),
         *_processing(words.mapping(summary.get("processing"))),
     ]
+
+
+def _delays(given: Mapping[str, Any]) -> Iterator[Fact]:
+    others = words.mapping(given.get("others"))
+    if words.number(others.get("mean_ms")) is not None:
+        note = f"mean over {words.count(others.get('count'))} deliveries, the senders' own left out"
+        yield Fact("From the request to delivery at others", words.milliseconds(others.get("mean_ms")), note)
+    if words.number(given.get("normalised_mean")) is not None:
+        note = "over the mean time between two requests of the group"
+        yield Fact("… normalised", words.significant(given.get("normalised_mean")), note)
+    if words.number(given.get("variance_over_mean")) is not None:
+        yield Fact("… variance over mean", words.milliseconds(given.get("variance_over_mean")), "of these deliveries")
+
+
+def _load(given: Mapping[str, Any]) -> Iterator[Fact]:
+    if words.number(given.get("rate_per_s")) is None:
+        return
+    note = f"{words.count(given.get('submitted'))} messages in {words.seconds(given.get('seconds'), 1)}"
+    yield Fact("Requests of the group", f"{words.significant(given.get('rate_per_s'))} /s", note)
+    kinds = words.mapping(given.get("messages_by_kind"))
+    sent = [f"{words.clean(name, 60)} {words.count(count)}" for name, count in kinds.items() if words.number(count)]
+    note = ", ".join(sent[:_KINDS_SHOWN]) + "; a multicast once, retransmissions left out"
+    yield Fact("Messages on the wire within the load", words.count(given.get("messages")), note)
+    if words.number(given.get("dummy_rate")) is not None:
+        yield Fact("Dummies for each message", words.significant(given.get("dummy_rate")), "within the load")
+    if words.number(given.get("lan_load")) is not None:
+        lans = words.objects(given.get("lan_loads"))[:_LANS_SHOWN]
+        each = (f"{words.clean(lan.get('partition'), 40)} {words.percent(lan.get('load'))}" for lan in lans)
+        yield Fact("Load of the busiest shared medium", words.percent(given.get("lan_load")), ", ".join(each))
+    if words.number(given.get("server_share")) is not None:
+        note = "datagrams received and sent, over the mean of all members"
+        yield Fact("Busiest member", f"{words.significant(given.get('server_share'))} ×", note)
+
+
+_KINDS_SHOWN = 20
+_LANS_SHOWN = 20
 
 
 def _clocks(given: Mapping[str, Any]) -> Iterator[Fact]:

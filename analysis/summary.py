@@ -28,6 +28,7 @@ from analysis import (
     conservation,
     cost,
     judgement,
+    offered,
     order,
     reported,
     schema,
@@ -46,7 +47,7 @@ from collector.records import Event, Level, Notice
 
 FORMAT = 1
 KEYS = (
-    *("properties", "expect", "messages", "latency", "traffic", "processing"),
+    *("properties", "expect", "messages", "latency", "load", "traffic", "processing"),
     *("clocks", "stages", "resident", "anomalies", "accuracy"),
     *("links", "conservation", "capture", "health"),
 )
@@ -139,7 +140,7 @@ class _Analysis:
         facts = order.no_facts(self.inputs.names, self.inputs.names)
         findings = order.no_findings(facts) | reported.nothing_found(self.manifest.promises, facts.evidence)
         orders = _Orders(facts=facts, findings=findings, requests=cost.Requests(0, None), latency=cost.NO_LATENCY)
-        return self._summary(orders=orders, staged=Staged(), results=self._results(orders, [], [], []))
+        return self._summary(orders=orders, staged=Staged(), results=self._results(orders, None, [], [], []))
 
     def run(self, spark: SparkSession) -> dict[str, Any]:
         """The whole way."""
@@ -152,9 +153,10 @@ class _Analysis:
             network = submit(self._network)
             ordered = submit(lambda: self._orders(staged))
             counted = cost.traffic(self._read("frames"), start_ns=self.start_ns)
+            load = self._load()
             orders, (links, balance) = ordered.result(), network.result()
         self.stage.write_rows("traffic_series", cost.traffic_series(counted), schema.TRAFFIC_SERIES)
-        return self._summary(orders=orders, staged=staged, results=self._results(orders, counted, links, balance))
+        return self._summary(orders=orders, staged=staged, results=self._results(orders, load, counted, links, balance))
 
     def _orders(self, staged: Staged) -> _Orders:
         """Messages, deliveries and all that follows from the trace."""
@@ -261,9 +263,18 @@ class _Analysis:
         )
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance
 
+    def _load(self) -> offered.Load | None:
+        """What was sent within the load; None: the load did not end."""
+        end_ns = self.manifest.phases.load_end_ns
+        if end_ns is None or end_ns <= self.start_ns:
+            return None
+        return offered.measure(self._read("frames"), self._read("trace"), offered.Window(self.start_ns, end_ns))
+
     # --- the summary
 
-    def _results(self, orders: _Orders, counted: cost.Rows, links: cost.Rows, balance: cost.Rows) -> dict[str, Any]:
+    def _results(
+        self, orders: _Orders, load: offered.Load | None, counted: cost.Rows, links: cost.Rows, balance: cost.Rows
+    ) -> dict[str, Any]:
         requests, deliveries = orders.requests, orders.findings[Property.FIFO].checked
         is_for_all = not _FOR_ALL.isdisjoint(self.manifest.promises)
         return {
@@ -275,6 +286,7 @@ class _Analysis:
                 "level": _level_name(orders.facts.level),
             },
             "latency": orders.latency,
+            "load": None if load is None else offered.section(load, self.inputs.topology, requests),
             "traffic": cost.traffic_figures(
                 counted, submitted=requests.submitted, deliveries=deliveries, application_bytes=requests.size_bytes
             ),

@@ -128,7 +128,10 @@ def test_the_latency_is_the_truth(lossy: Lossy) -> None:
     assert found["variance_ms2"] == pytest.approx(latency_ms.var())
     for name, quantile in (("p50_ms", 50), ("p90_ms", 90), ("p99_ms", 99), ("p999_ms", 99.9), ("max_ms", 100)):
         assert found[name] == pytest.approx(np.percentile(latency_ms, quantile)), name
-    assert found["normalised_mean"] == pytest.approx(latency_ms.mean() / (EVERY_NS / 1e6))
+    others_ms = np.array([value for key, value in truth.latency_ns.items() if key[0] != key[1]]) / 1e6
+    assert found["others"]["count"] == 3 * MESSAGES
+    assert found["normalised_mean"] == pytest.approx(others_ms.mean() / (EVERY_NS / 1e6))
+    assert found["variance_over_mean"] == pytest.approx(others_ms.var() / others_ms.mean())
     for member, entry in enumerate(found["by_member"]):
         own = np.array([value for key, value in truth.latency_ns.items() if key[0] == member]) / 1e6
         assert (entry["member"], entry["count"]) == (NAMES[member], MESSAGES)
