@@ -10,6 +10,7 @@ from typing import Any
 from node.core import Core, Membership, random_for
 from node.errors import LocalError
 from node.parameters import from_mapping
+from node.protocols.allack import AllAckCore, AllAckParameters
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.clocks import ClocksCore, ClocksParameters
 from node.protocols.co import CoCore, CoParameters, LoParameters
@@ -40,6 +41,7 @@ CBCAST_KINDS = _kinds_of(1, 4)
 LAMPORT_KINDS = _kinds_of(1, 5)
 MUTEX_KINDS = _kinds_of(1, 6)
 CLOCKS_KINDS = _kinds_of(7)
+ALLACK_KINDS = _kinds_of(1, 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,12 @@ def _lamport(membership: Membership, parameters: LamportParameters, rng: Random)
     lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
     nulls = Random(f"{rng.random()}/nulls")  # noqa: S311 (repeatable, not secret)
     return Stack(lower=lower, upper=LamportCore(membership=membership, parameters=parameters, rng=nulls))
+
+
+def _allack(membership: Membership, parameters: AllAckParameters, rng: Random) -> Core:
+    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+    nulls = Random(f"{rng.random()}/nulls")  # noqa: S311 (repeatable, not secret)
+    return Stack(lower=lower, upper=AllAckCore(membership=membership, parameters=parameters, rng=nulls))
 
 
 def _co(membership: Membership, parameters: CoParameters, rng: Random) -> Core:
@@ -166,6 +174,14 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             promises=TOTAL_ORDER_PROMISES,
             kinds=LAMPORT_KINDS,
             make=_lamport,
+            tolerates=CRASHES,
+        ),
+        ProtocolEntry(
+            name="allack",
+            kind=AllAckParameters,
+            promises=TOTAL_ORDER_PROMISES,
+            kinds=ALLACK_KINDS,
+            make=_allack,
             tolerates=CRASHES,
         ),
         ProtocolEntry(

@@ -104,6 +104,14 @@ def _lamport(rng: Random) -> Parameters:
     }
 
 
+def _allack(rng: Random) -> Parameters:
+    return {
+        "null_after_ns": rng.choice((0, 2, 20)) * MILLISECOND,
+        "ahead": rng.choice((True, True, False)),
+        "outstanding": rng.choice((1, 2, 8, 64)),
+    }
+
+
 def _mutex(rng: Random) -> Parameters:
     return _timestamps(rng) | {
         "acknowledge": rng.choice(("always", "when_needed")),
@@ -129,6 +137,7 @@ _RANGES: dict[str, Callable[[Random], Parameters]] = {
     "co": _co_strictly_or_not,
     "lo": _co,
     "lamport": _lamport,
+    "allack": _allack,
     "mutex": _mutex,
 }
 _SPARED: dict[str, frozenset[int]] = {"sequencer": frozenset({0})}
