@@ -34,9 +34,10 @@ without those of the dead. So nobody draws the dead any longer, and a distributi
 grave is passed by all.
 
 Windows. T begins with the first message after rest and is not sliding; each member has its own. Everybody counts, so a
-new bookkeeper has counted, too. Of the dummies of a member `least_dummies` count (see `atop_window.py`). The bookkeeper
-also publishes, whatever the threshold, when somebody sends whose weight is 0: he is never drawn, and his messages wait
-for the end of the distribution.
+new bookkeeper has counted, too. While fewer messages than members have been counted, they say nothing about shares: the
+window goes on for another T. Of the dummies of a member `least_dummies` count (see `atop_window.py`). Who sends but has
+weight 0 is never drawn, his messages wait for the end of the distribution. So at the end of each sub-window the
+bookkeeper gives those that it has heard a weight, whatever the threshold.
 
 Dummies. One dummy can fill several numbers of its sender. Three reasons to send one:
   gap     at the end of a sub-window of ours in which messages were sent, when Int(delta) (`atop_shares.py`) is 1 or
@@ -45,7 +46,7 @@ Dummies. One dummy can fill several numbers of its sender. Three reasons to send
           With `ahead`, who has said nothing for that long does not wait for its turn to come: it counts how many turns
           of its own stand before all that is undelivered now, and fills all of them with one dummy. So a lone message
           costs a round of dummies, not a wait for each turn. Without: the paper, a dummy per turn;
-  weight  at the end of a window of ours in which messages were sent, but less than `least_dummies` by us.
+  weight  at the end of a window of ours, when we have sent nothing in it but less than `least_dummies` dummies.
 Dummies ask for no dummies and begin no window: a group at rest is silent.
 
 Joiners (a later life). See `joining.py`; the number is that of the highest distribution heard of. A joiner begins with
@@ -78,7 +79,7 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
 from node.protocols.atop_order import Draws, Order, Own
 from node.protocols.atop_shares import Shares
-from node.protocols.atop_window import Window, without
+from node.protocols.atop_window import Window, has_changed, without
 from node.protocols.atop_words import (
     FIRST,
     MAX_NUMBER,
@@ -173,7 +174,7 @@ class AtopReport(enum.IntEnum):
     TURN_DUMMY = 0x93
     """The order waited for us: a dummy that fills `value` numbers."""
     WEIGHT_DUMMY = 0x94
-    """We sent next to nothing in this window: a dummy that fills `value` numbers."""
+    """We sent nothing in this window: a dummy that fills `value` numbers keeps our weight above 0."""
     WELCOMED = 0x95
     """This later life takes part; `value`: it delivers what is sent under distributions with a higher number."""
     EXHAUSTED = 0x96
@@ -461,39 +462,48 @@ class AtopCore(Core):
 
     def _on_sub_window_due(self, now_ns: int, out: list[Effect]) -> None:
         self._on_sub_window(self._shares.close(), now_ns, out)
+        if self.is_bookkeeper:
+            heard = self._window.lifted(self._weights)
+            if heard != self._weights:
+                self._publish(heard, now_ns, out)
 
     def _on_window_due(self, now_ns: int, out: list[Effect]) -> None:
+        if not self._window.is_complete:
+            return
         lacking = self._window.lacks(self._places[self._me])
         if lacking:
             self._say_dummy(lacking, AtopReport.WEIGHT_DUMMY, now_ns, out)
-        if self.is_bookkeeper and self._window.calls_for(self._weights, self._parameters.threshold):
-            self._publish(self._window.weights(), now_ns, out)
+        weights = self._window.weights()
+        if self.is_bookkeeper and has_changed(self._weights, weights, self._parameters.threshold):
+            self._publish(weights, now_ns, out)
         self._window.restart()
 
     # Turns.
 
     def _on_turn_due(self, now_ns: int, out: list[Effect]) -> None:
+        """Nothing more is armed here when there is nothing to say: the next that comes arms it."""
         if not self._order.held:
             return
-        if now_ns < self._moved_ns + self._parameters.dummy_after_ns:
-            self._timers.arm(TURN, self._moved_ns + self._parameters.dummy_after_ns, out)
+        after_ns = self._parameters.dummy_after_ns
+        if now_ns < self._moved_ns + after_ns:
+            self._timers.arm(TURN, self._moved_ns + after_ns, out)
             return
-        count = self._turns_to_fill(now_ns)
+        if not self._order.awaits(self._me):
+            if not self._parameters.ahead:
+                return
+            if now_ns < self._spoke_ns + after_ns:
+                self._timers.arm(TURN, self._spoke_ns + after_ns, out)
+                return
+        count = self._turns_to_fill()
         if count:
             self._say_dummy(count, AtopReport.TURN_DUMMY, now_ns, out)
-        if self._order.held:
-            self._timers.arm(TURN, now_ns + self._parameters.dummy_after_ns, out)
 
-    def _turns_to_fill(self, now_ns: int) -> int:
+    def _turns_to_fill(self) -> int:
         """How many numbers of ours a dummy should fill now."""
-        is_awaited = self._order.awaits(self._me)
-        is_silent = now_ns >= self._spoke_ns + self._parameters.dummy_after_ns
-        if not is_awaited and not (self._parameters.ahead and is_silent):
-            return 0
         if self._stamp > self._order.stamp:
             return 0 if self._has_spoken else 1
-        # Nothing that is ours to give helps the order when no turn of ours stands before what is undelivered: then a
-        # later distribution is on its way.
+        # When no turn of ours stands before what is undelivered, no number of ours helps: we wait for another
+        # distribution, which is on its way.
         turns = self._order.turns_ahead(self._me, most=MOST_DRAWS)
         return turns if self._parameters.ahead else min(turns, 1)
 

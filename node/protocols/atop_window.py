@@ -16,7 +16,7 @@ PERMILLE = 1000
 
 
 class Window:
-    """Counts of one window, by place among the members."""
+    """Counts of one window, by place among `count` members."""
 
     __slots__ = ("_dummies", "_least_dummies", "_messages", "_total")
 
@@ -27,9 +27,9 @@ class Window:
         self._total = 0
 
     @property
-    def messages(self) -> int:
-        """Of all members, without dummies."""
-        return self._total
+    def is_complete(self) -> bool:
+        """Whether there are enough messages to say something about the shares: as many as members."""
+        return self._total >= len(self._messages)
 
     def count_message(self, place: int) -> None:
         self._messages[place] += 1
@@ -39,25 +39,21 @@ class Window:
         self._dummies[place] += numbers
 
     def lacks(self, place: int) -> int:
-        """How many dummies a member must send so that its weight stays above 0; 0 when it need not."""
-        if self._messages[place] or not self._total:
-            return 0
-        return max(0, self._least_dummies - self._dummies[place])
+        """How many numbers a member must fill with a dummy so that its weight stays above 0; 0 when it need not."""
+        return 0 if self._messages[place] else max(0, self._least_dummies - self._dummies[place])
 
     def weights(self) -> tuple[int, ...]:
+        """What this window says."""
         return tuple(
             min(MAX_NUMBER, messages + min(dummies, self._least_dummies))
             for messages, dummies in zip(self._messages, self._dummies, strict=True)
         )
 
-    def calls_for(self, weights: tuple[int, ...], threshold: int) -> bool:
-        """Whether a new distribution is due: more than `threshold` per mille of the turns would go to others, or
-        somebody sends who is never drawn.
-        """
-        if not self._total:
-            return False
-        unheard = any(messages and not weight for messages, weight in zip(self._messages, weights, strict=True))
-        return unheard or has_changed(weights, self.weights(), threshold)
+    def lifted(self, weights: tuple[int, ...]) -> tuple[int, ...]:
+        """`weights`, but of those that sent messages none is 0."""
+        return tuple(
+            weight or min(MAX_NUMBER, messages) for weight, messages in zip(weights, self._messages, strict=True)
+        )
 
     def restart(self) -> None:
         self._messages = [0] * len(self._messages)
