@@ -7,10 +7,11 @@ values: no messages, no timers, no clock; an instant is what the caller says.
     Broker   a stock and the open wishes; gives grants
 
 Wishes are served in the order in which they came. A member has one wish at most: a later one replaces it and keeps its
-place. It says how many numbers its sender wants beyond those that it *has received*; what is granted and still on its
-way to it is known here and subtracted, so that nobody gets twice what he asked for once.
+place. A wish is a total: how many numbers its sender wants to have been granted in all since the last `reset`. So what
+is granted and still on its way counts, and nobody gets twice what he asked for once.
 
-Invariant, for every donor: offered = granted + in stock + left over + dropped. No number is in two of them.
+Invariant, for every donor: offered = granted + in stock + left over + forgotten at a reset. No number is in two of
+them.
 """
 
 from __future__ import annotations
@@ -97,10 +98,12 @@ class Stock:
 class Broker:
     """See the module's text. `offer` and `wish` return the grants that follow, at once."""
 
-    __slots__ = ("_granted", "_stock", "_wishes")
+    __slots__ = ("_granted", "_offered", "_stock", "_wishes")
 
     def __init__(self) -> None:
         self._stock = Stock()
+        self._offered: dict[int, int] = {}
+        """The last number of each that was offered."""
         self._wishes: dict[int, int] = {}
         """How many numbers each wants beyond what it was granted: above 0; in the order in which they are served."""
         self._granted: dict[int, int] = {}
@@ -123,27 +126,30 @@ class Broker:
 
     def reset(self) -> int:
         """A new distribution: all is forgotten. Returns how many numbers were in stock."""
+        self._offered.clear()
         self._wishes.clear()
         self._granted.clear()
         return self._stock.clear()
 
+    def has_been_offered(self, numbers: Numbers) -> bool:
+        """Whether some of these, or later ones of the same donor, were offered before: donors give away ascending."""
+        return numbers.first <= self._offered.get(numbers.donor, 0)
+
     def offer(self, numbers: Numbers, now_ns: int) -> tuple[Grant, ...]:
-        """A donor gives these away; never any of them again."""
+        """A donor gives these away: for the first time, ask `has_been_offered` before."""
+        assert not self.has_been_offered(numbers), "a number is given away once"
+        self._offered[numbers.donor] = numbers.first + numbers.size - 1
         self._stock.put(numbers, now_ns)
         return self._match()
 
-    def wish(self, member: int, count: int, *, received: int) -> tuple[Grant, ...]:
-        """`member`, which has received `received` numbers of ours so far, wants `count` more than those; 0: none."""
-        wanted = count - (self._granted.get(member, 0) - received)
+    def wish(self, member: int, total: int) -> tuple[Grant, ...]:
+        """`member` wants to have been granted `total` numbers in all; no more than it has been: nothing."""
+        wanted = total - self._granted.get(member, 0)
         if wanted > 0:
             self._wishes[member] = wanted
         else:
             self._wishes.pop(member, None)
         return self._match()
-
-    def is_possible(self, member: int, *, received: int) -> bool:
-        """Nobody can have received more than was granted."""
-        return 0 <= received <= self._granted.get(member, 0)
 
     def forget(self, member: int) -> None:
         """It has ended: it wants nothing any more. What it offered stays good."""

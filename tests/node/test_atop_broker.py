@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +53,7 @@ def test_an_empty_range_is_nothing() -> None:
 
 def test_wishes_are_served_in_the_order_in_which_they_came() -> None:
     broker = Broker()
-    assert broker.wish(4, 2, received=0) == broker.wish(3, 2, received=0) == ()
+    assert broker.wish(4, 2) == broker.wish(3, 2) == ()
     assert broker.wished == 4
     assert broker.offer(Numbers(1, 10, 3), 0) == (
         Grant(member=4, numbers=(Numbers(1, 10, 2),)),
@@ -65,50 +66,51 @@ def test_what_is_in_stock_is_granted_at_once() -> None:
     broker = Broker()
     assert broker.offer(Numbers(1, 10, 3), 7) == ()
     assert (broker.in_stock, broker.oldest_ns) == (3, 7)
-    (grant,) = broker.wish(2, 9, received=0)
+    (grant,) = broker.wish(2, 9)
     assert (grant.member, grant.count) == (2, 3)
     assert (broker.wished, broker.in_stock) == (6, 0)
 
 
 def test_a_later_wish_replaces_the_earlier_one_and_keeps_its_place() -> None:
     broker = Broker()
-    broker.wish(4, 2, received=0)
-    broker.wish(3, 5, received=0)
-    broker.wish(4, 1, received=0)
+    broker.wish(4, 2)
+    broker.wish(3, 5)
+    broker.wish(4, 1)
     assert [grant.member for grant in broker.offer(Numbers(1, 1, 2), 0)] == [4, 3]
 
 
 def test_a_wish_of_0_cancels() -> None:
     broker = Broker()
-    broker.wish(4, 2, received=0)
-    broker.wish(4, 0, received=0)
+    broker.wish(4, 2)
+    broker.wish(4, 0)
     assert broker.offer(Numbers(1, 1, 2), 0) == ()
     assert broker.in_stock == 2
 
 
-def test_what_is_granted_and_on_its_way_is_not_granted_again() -> None:
+def test_a_wish_is_a_total_so_what_is_on_its_way_is_not_granted_again() -> None:
     broker = Broker()
     broker.offer(Numbers(1, 1, 10), 0)
-    broker.wish(2, 4, received=0)
-    assert broker.wish(2, 4, received=0) == (), "it says the same again: the grant has not come yet"
-    (grant,) = broker.wish(2, 6, received=0)
-    assert grant.count == 2
-    (grant,) = broker.wish(2, 1, received=6)
-    assert grant.count == 1, "it has them and wants one more"
+    broker.wish(2, 4)
+    assert broker.wish(2, 4) == (), "it says the same again: the grant has not come yet"
+    (grant,) = broker.wish(2, 6)
+    assert grant.numbers == (Numbers(1, 5, 2),)
+    assert broker.wish(2, 3) == (), "what was granted is granted"
 
 
-def test_nobody_can_have_received_more_than_was_granted() -> None:
+def test_donors_give_away_ascending() -> None:
     broker = Broker()
-    broker.offer(Numbers(1, 1, 10), 0)
-    broker.wish(2, 4, received=0)
-    possible = [received for received in range(-1, 6) if broker.is_possible(2, received=received)]
-    assert possible == [0, 1, 2, 3, 4]
-    assert not broker.is_possible(3, received=1)
+    broker.offer(Numbers(1, 4, 3), 0)
+    assert [broker.has_been_offered(Numbers(1, first, 9)) for first in (1, 4, 6, 7)] == [True, True, True, False]
+    assert not broker.has_been_offered(Numbers(2, 1, 1))
+    with pytest.raises(AssertionError, match="given away once"):
+        broker.offer(Numbers(1, 6, 1), 0)
+    broker.reset()
+    assert not broker.has_been_offered(Numbers(1, 1, 1))
 
 
 def test_the_wish_of_a_member_that_has_ended_is_not_served() -> None:
     broker = Broker()
-    broker.wish(2, 4, received=0)
+    broker.wish(2, 4)
     broker.forget(2)
     assert broker.offer(Numbers(1, 1, 10), 0) == ()
 
@@ -117,7 +119,7 @@ def test_leftovers_are_what_nobody_wanted_for_long_enough() -> None:
     broker = Broker()
     broker.offer(Numbers(1, 1, 2), 100)
     broker.offer(Numbers(3, 1, 2), 200)
-    broker.wish(2, 1, received=0)
+    broker.wish(2, 1)
     assert broker.leftovers(150) == (Numbers(1, 2, 1),)
     assert (broker.in_stock, broker.oldest_ns) == (2, 200)
 
@@ -125,12 +127,12 @@ def test_leftovers_are_what_nobody_wanted_for_long_enough() -> None:
 def test_a_new_distribution_forgets_everything() -> None:
     broker = Broker()
     broker.offer(Numbers(1, 1, 2), 100)
-    broker.wish(2, 1, received=0)
-    broker.wish(4, 9, received=0)
+    broker.wish(2, 1)
+    broker.wish(4, 9)
     assert (broker.reset(), broker.in_stock, broker.wished) == (0, 0, 0)
     broker.offer(Numbers(1, 1, 2), 200)
     assert broker.reset() == 2
-    assert broker.wish(2, 1, received=0) == ()
+    assert broker.wish(2, 1) == ()
 
 
 offers = st.tuples(st.just("offer"), st.integers(0, 3), st.integers(1, 5))
@@ -159,7 +161,7 @@ def test_nothing_is_granted_twice_and_nothing_is_lost(steps: list[tuple[str, int
             grants = broker.offer(numbers, now_ns)
         elif what == "wish":
             open_wish[who] = max(0, amount - on_the_way[who])
-            grants = broker.wish(who, amount, received=received[who])
+            grants = broker.wish(who, received[who] + amount)
         elif what == "leftovers":
             left_over += each(broker.leftovers(now_ns - who))
         elif what == "arrive":
