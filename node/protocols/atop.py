@@ -60,7 +60,8 @@ may hold them there. At most `outstanding` of them are undelivered.
 For protocols that number otherwise (ATOP/MBS): a subclass overrides what stands under "The seam".
 
 Invariants: our numbers under a stamp ascend from 1; stamps of one life ascend; what was delivered is a prefix (of a
-joiner: a middle part) of one sequence, the same for all who live on.
+joiner: a middle part) of one sequence, the same for all who live on. It is causal, too: what we send stands after all
+that we have delivered, for our own order had passed those places when we sent it.
 
 Delivery is AGREED, not uniform (see the reliable layer). Not here: distributions have 32-bit numbers; when they are
 used up, nobody publishes any more and the order stops at the next end, safely.
@@ -77,7 +78,8 @@ from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
-from node.protocols.atop_order import Draws, Order, Own
+from node.protocols.atop_draw import Draws
+from node.protocols.atop_order import Order, Own
 from node.protocols.atop_shares import Shares
 from node.protocols.atop_window import Window, has_changed, without
 from node.protocols.atop_words import (
@@ -196,7 +198,12 @@ class AtopCore(Core):
         self._timers = Timers()
         self._joining = Joining(membership)
         self._phase = Phase.JOINING if self._joining.is_joining else Phase.RUNNING
-        self._order = Order(membership.members, brokered=self.is_brokered, draws=Draws(parameters.draws))
+        self._order = Order(
+            membership.members,
+            brokered=self.is_brokered,
+            draws=Draws(parameters.draws),
+            joining=self._joining.is_joining,
+        )
         self._asked: set[Life] = set()
         """Joiners that have asked us, and that our order awaits since then."""
         self._stamp = FIRST
@@ -382,7 +389,7 @@ class AtopCore(Core):
         closes = self._take_closes()
         words = (stamp, *pack_weights(weights), *pack_closes(closes))
         message = self._us.message(Kind.ATOP_DISTRIBUTION, flags=CONTROL, words=words)
-        self._say(message, Own(stamp=stamp, number=0, count=0, closes=closes), now_ns, out)
+        self._say(message, Own(stamp=stamp, closes=closes), now_ns, out)
         self._advance(now_ns, out)
 
     def _switch(self, stamp: int, weights: tuple[int, ...], now_ns: int, out: list[Effect]) -> None:
@@ -401,7 +408,9 @@ class AtopCore(Core):
 
     def _on_item(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         item = self._readers[message.kind](message)
-        self._take(message, item)
+        life = (message.origin, message.incarnation)
+        _refuse(self._order.refusal(life, item))
+        self._take(life, item)
         self._count(message.origin, item, now_ns, out)
         self._advance(now_ns, out)
 
@@ -410,20 +419,17 @@ class AtopCore(Core):
         members = len(self._us.members)
         stamp, words, closes = split(message, weight_words(members))
         weights = unpack_weights(words, members)
-        if message.seq or publisher_of(stamp) != life or not number_of(stamp):
-            raise RemoteError(DropReason.MALFORMED, f"distribution {stamp:#x} of {life}")
-        self._take(message, Own(stamp=stamp, number=0, count=0, closes=closes))
+        item = Own(stamp=stamp, closes=closes)
+        if message.seq:
+            raise RemoteError(DropReason.MALFORMED, f"a distribution with number {message.seq}")
+        _refuse(self._order.weights_refusal(life, stamp, weights) or self._order.refusal(life, item))
         self._order.announce(stamp, weights)
+        self._take(life, item)
         if stamp > self._stamp and self._phase is Phase.RUNNING:
             self._switch(stamp, weights, now_ns, out)
         self._advance(now_ns, out)
 
-    def _take(self, message: Message, item: Own) -> None:
-        """Into the order. RemoteError MALFORMED, and nothing has changed, when it cannot be."""
-        life = (message.origin, message.incarnation)
-        refusal = self._order.refusal(life, item)
-        if refusal is not None:
-            raise RemoteError(DropReason.MALFORMED, refusal)
+    def _take(self, life: Life, item: Own) -> None:
         self._order.take(life, item)
         self._joining.spoke(life)
 
@@ -462,10 +468,7 @@ class AtopCore(Core):
 
     def _on_sub_window_due(self, now_ns: int, out: list[Effect]) -> None:
         self._on_sub_window(self._shares.close(), now_ns, out)
-        if self.is_bookkeeper:
-            heard = self._window.lifted(self._weights)
-            if heard != self._weights:
-                self._publish(heard, now_ns, out)
+        self._lift(now_ns, out)
 
     def _on_window_due(self, now_ns: int, out: list[Effect]) -> None:
         if not self._window.is_complete:
@@ -476,7 +479,14 @@ class AtopCore(Core):
         weights = self._window.weights()
         if self.is_bookkeeper and has_changed(self._weights, weights, self._parameters.threshold):
             self._publish(weights, now_ns, out)
+        self._lift(now_ns, out)
         self._window.restart()
+
+    def _lift(self, now_ns: int, out: list[Effect]) -> None:
+        """Who was heard and is never drawn gets a weight."""
+        lifted = self._window.lifted(self._weights)
+        if self.is_bookkeeper and lifted != self._weights:
+            self._publish(lifted, now_ns, out)
 
     # Turns.
 
@@ -568,6 +578,11 @@ class AtopCore(Core):
         self._order.start(stamp)
         self._window.restart()
         out.append(Report(code=AtopReport.WELCOMED, member=self._me, value=number_of(stamp) - 1))
+
+
+def _refuse(reason: str | None) -> None:
+    if reason is not None:
+        raise RemoteError(DropReason.MALFORMED, reason)
 
 
 def _data(message: Message) -> Own:
