@@ -341,8 +341,8 @@ class AtopCore(Core):
     def _on_switch(self, now_ns: int, out: list[Effect]) -> None:
         """We send under another distribution now."""
 
-    def _on_lives(self, now_ns: int, out: list[Effect]) -> None:
-        """Another life takes part, or one has ended, or we have begun."""
+    def _on_end(self, member: int) -> None:
+        """A life of that member has ended."""
 
     # What we say.
 
@@ -526,7 +526,7 @@ class AtopCore(Core):
         self._asked.discard(life)
         for joiner in self._joining.waiting:
             self._welcome(joiner, out)
-        self._on_lives(now_ns, out)
+        self._on_end(message.origin)
         if self.is_bookkeeper:
             self._publish(without(self._weights, self._absent()), now_ns, out)
         self._begin_if_welcome(now_ns, out)
@@ -545,7 +545,6 @@ class AtopCore(Core):
             out.append(Multicast(message=self._us.message(Kind.ATOP_JOIN, flags=CONTROL)))
         if is_older:
             self._order.joined(life, after=FIRST)
-        self._on_lives(now_ns, out)
         self._begin_if_welcome(now_ns, out)
 
     def _on_join(self, message: Message, now_ns: int, out: list[Effect]) -> None:
