@@ -362,7 +362,7 @@ class AtopCore(Core):
         self._order.take(self._life, item)
         self._has_spoken = True
         self._spoke_ns = now_ns
-        if item.count:
+        if item.number:
             self._shown = item.number + item.count - 1
         out.append(Multicast(message=message))
         self._count(self._me, item, now_ns, out)
@@ -498,7 +498,7 @@ class AtopCore(Core):
         if now_ns < self._moved_ns + after_ns:
             self._timers.arm(TURN, self._moved_ns + after_ns, out)
             return
-        if not self._order.awaits(self._me):
+        if not self._is_awaited:
             if not self._parameters.ahead:
                 return
             if now_ns < self._spoke_ns + after_ns:
@@ -507,6 +507,14 @@ class AtopCore(Core):
         count = self._turns_to_fill()
         if count:
             self._say_dummy(count, AtopReport.TURN_DUMMY, now_ns, out)
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether the order stands still for want of something that we can say: a number of ours under its stamp, or a
+        word under a later one. (Where a number that was given away is missing, no number of ours helps.)"""
+        if self._stamp > self._order.stamp:
+            return self._order.awaits(self._me)
+        return self._order.awaits_turn(self._me)
 
     def _turns_to_fill(self) -> int:
         """How many numbers of ours a dummy should fill now."""
