@@ -112,6 +112,28 @@ def _allack(rng: Random) -> Parameters:
     }
 
 
+def _atop(rng: Random) -> Parameters:
+    """Windows that close while messages are under way, distributions that change with every noise."""
+    return _distributions(rng) | {"least_dummies": rng.choice((0, 1, 3))}
+
+
+def _atop_mbs(rng: Random) -> Parameters:
+    """Numbers that are left over at once, or hardly ever before the next distribution."""
+    return _distributions(rng) | {"dm_ns": rng.choice((0, 1, 10, 500)) * MILLISECOND}
+
+
+def _distributions(rng: Random) -> Parameters:
+    return {
+        "window_ns": rng.choice((20, 100, 1000)) * MILLISECOND,
+        "threshold": rng.choice((0, 50, 300)),
+        "sub_window_ns": rng.choice((5, 20, 200)) * MILLISECOND,
+        "dummy_after_ns": rng.choice((1, 5, 20)) * MILLISECOND,
+        "ahead": rng.choice((False, True)),
+        "draws": rng.choice(("random", "smooth")),
+        "outstanding": rng.choice((1, 2, 64)),
+    }
+
+
 def _mutex(rng: Random) -> Parameters:
     return _timestamps(rng) | {
         "acknowledge": rng.choice(("always", "when_needed")),
@@ -138,6 +160,8 @@ _RANGES: dict[str, Callable[[Random], Parameters]] = {
     "lo": _co,
     "lamport": _lamport,
     "allack": _allack,
+    "atop": _atop,
+    "atop_mbs": _atop_mbs,
     "mutex": _mutex,
 }
 _SPARED: dict[str, frozenset[int]] = {"sequencer": frozenset({0})}
