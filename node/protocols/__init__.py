@@ -11,6 +11,8 @@ from node.core import Core, Membership, random_for
 from node.errors import LocalError
 from node.parameters import from_mapping
 from node.protocols.allack import AllAckCore, AllAckParameters
+from node.protocols.atop import AdaptiveParameters, AtopCore, AtopParameters
+from node.protocols.atop_mbs import AtopMbsCore, AtopMbsParameters
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.clocks import ClocksCore, ClocksParameters
 from node.protocols.co import CoCore, CoParameters, LoParameters
@@ -42,6 +44,8 @@ LAMPORT_KINDS = _kinds_of(1, 5)
 MUTEX_KINDS = _kinds_of(1, 6)
 CLOCKS_KINDS = _kinds_of(7)
 ALLACK_KINDS = _kinds_of(1, 8)
+ATOP_KINDS = _kinds_of(1, 9)
+MBS_KINDS = _kinds_of(1, 9, 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,17 @@ def _allack(membership: Membership, parameters: AllAckParameters, rng: Random) -
     lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
     nulls = Random(f"{rng.random()}/nulls")  # noqa: S311 (repeatable, not secret)
     return Stack(lower=lower, upper=AllAckCore(membership=membership, parameters=parameters, rng=nulls))
+
+
+def _atop(membership: Membership, parameters: AtopParameters, rng: Random) -> Core:
+    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+    least = parameters.least_dummies
+    return Stack(lower=lower, upper=AtopCore(membership=membership, parameters=parameters, least_dummies=least))
+
+
+def _atop_mbs(membership: Membership, parameters: AtopMbsParameters, rng: Random) -> Core:
+    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+    return Stack(lower=lower, upper=AtopMbsCore(membership=membership, parameters=parameters))
 
 
 def _co(membership: Membership, parameters: CoParameters, rng: Random) -> Core:
@@ -183,6 +198,24 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kinds=ALLACK_KINDS,
             make=_allack,
             tolerates=CRASHES,
+        ),
+        ProtocolEntry(
+            name="atop",
+            kind=AtopParameters,
+            promises=TOTAL_ORDER_PROMISES,
+            kinds=ATOP_KINDS,
+            make=_atop,
+            tolerates=CRASHES,
+            require_members=AdaptiveParameters.require_members,
+        ),
+        ProtocolEntry(
+            name="atop_mbs",
+            kind=AtopMbsParameters,
+            promises=TOTAL_ORDER_PROMISES,
+            kinds=MBS_KINDS,
+            make=_atop_mbs,
+            tolerates=CRASHES,
+            require_members=AdaptiveParameters.require_members,
         ),
         ProtocolEntry(
             name="mutex",
