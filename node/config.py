@@ -65,6 +65,7 @@ def parse(line: str) -> NodeConfig:
     member = reader.integer("member", 0, 0xFFFE)
     require(member in members, f"member {member} is not among the members")
     multicast = reader.block("multicast")
+    has_multicast = reader.choice("dissemination", ("multicast", "unicast")) == "multicast"
     clock = reader.block("clock")
     protocol = reader.block("protocol")
     trace = reader.optional_block("trace")
@@ -72,16 +73,15 @@ def parse(line: str) -> NodeConfig:
         name=reader.text("name"),
         group=reader.integer("group", 0, 2**32 - 1),
         membership=Membership(
-            member=member, members=tuple(sorted(members)), incarnation=reader.integer("incarnation", 1, 0xFFFF)
+            member=member,
+            members=tuple(sorted(members)),
+            incarnation=reader.integer("incarnation", 1, 0xFFFF),
+            has_multicast=has_multicast,
         ),
         address=Address(ip=reader.ip("ip"), port=port),
         peers={index: address for index, address in members.items() if index != member},
         trace=Address(ip=trace.ip("ip"), port=trace.integer("port", 1, MAX_PORT)) if trace else None,
-        multicast=(
-            Address(ip=multicast.ip("group"), port=port)
-            if reader.choice("dissemination", ("multicast", "unicast")) == "multicast"
-            else None
-        ),
+        multicast=Address(ip=multicast.ip("group"), port=port) if has_multicast else None,
         ttl=multicast.integer("ttl", 1, 255),
         protocol=protocol.text("name"),
         parameters=protocol.mapping("parameters"),

@@ -51,12 +51,14 @@ class Membership:
     """Who we are and who may speak to us: fixed for the life of a core.
 
     `members` are all members of the group, ourselves included, ascending. `incarnation` counts the lives of this member
-    from 1; a member that is started again gets a higher one.
+    from 1; a member that is started again gets a higher one. `has_multicast`: one datagram reaches everybody; else
+    whoever multicasts sends one to each peer, which is worth knowing to a core that could say less.
     """
 
     member: int
     members: tuple[int, ...]
     incarnation: int = 1
+    has_multicast: bool = True
 
     def __post_init__(self) -> None:
         if list(self.members) != sorted(set(self.members)):

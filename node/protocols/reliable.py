@@ -24,6 +24,10 @@ in large groups), at the latest after a quarter of the window, for free on a mul
 is the *floor*; all up to there is *stable* and forgotten. The origin puts its floor onto every message, so receivers
 forget, too. Unstable messages of one sender: at most `window`.
 
+Without multicast a word to everybody is a datagram for each, so less is said that way: positions go to their origins
+alone, gaps are answered to who asks, and a sender announces its tail only to those who have not told that they have it,
+after the time that all have to do so. Intervals grow with what a multicast takes.
+
 Channels. A unicast has a number in the channel from its sender to its target, is acknowledged (if possible on a
 message in the other direction) and retransmitted on time-out. It waits at the target for the multicasts sent before
 it; a multicast carries a *fence* for each target with unacknowledged unicasts and waits there for them. So each pair
@@ -93,6 +97,8 @@ POSITIONS_PER_HEARTBEAT = 150
 """So that a heartbeat fits an Ethernet frame."""
 TOMBSTONES_PER_MEMBER = 8
 ANNOUNCEMENTS = 3
+PIGGYBACK_COPIES = 12
+"""A position on a multicast costs a word in every copy, by itself a frame of about a hundred bytes."""
 ROOM_BYTES = 1400
 """Of words and payload of a data message: more would not fit an Ethernet frame with all headers."""
 CONTROL = Flag.CONTROL.value
@@ -113,8 +119,8 @@ class ReliableParameters:
     heartbeat_ns: int = 50 * MILLISECOND
     """Least interval of positions and questions ..."""
     heartbeat_per_member_ns: int = 5 * MILLISECOND
-    """... and this for each member, if that is more: the control traffic of a group then does not grow with its
-    square."""
+    """... and this for each member (and each datagram of a multicast), if that is more: the control traffic of a group
+    then does not grow with its square."""
     announce_ns: int = 30 * MILLISECOND
     """Silence after a multicast until its sender announces its last number; then twice and four times that."""
     nack_delay_ns: int = 3 * MILLISECOND
@@ -182,10 +188,15 @@ class ReliableCore(Core):
         self._parameters = parameters
         self._rng = rng
         count = len(membership.members)
+        self._fan_out = 1 if membership.has_multicast else max(1, count - 1)
+        """Datagrams of one multicast."""
         suspect_after_ns = parameters.suspect_after_ns
-        interval_ns = max(parameters.heartbeat_ns, count * parameters.heartbeat_per_member_ns)
+        interval_ns = max(parameters.heartbeat_ns, count * self._fan_out * parameters.heartbeat_per_member_ns)
         # However large the group, there is time for several questions before silence becomes a suspicion.
         self._interval_ns = min(interval_ns, suspect_after_ns // 8)
+        # Without multicast, not before all have had the time to tell that they have it.
+        later_ns = 0 if self._fan_out == 1 else self._interval_ns * 3 // 2
+        self._announce_ns = max(parameters.announce_ns, later_ns)
         self._nack_delay_ns = parameters.nack_delay_ns + count * parameters.nack_per_member_ns
         self._ack_every = max(1, parameters.window // 4 - rng.randrange(parameters.window // 8 + 1))
         first_ns = min(3 * self._interval_ns, suspect_after_ns // 4)
@@ -344,13 +355,18 @@ class ReliableCore(Core):
         out.append(Multicast(message=message))
         out.append(Deliver.of(message))
         if own.floor < own.last:
-            self._timers.arm(ANNOUNCE, now_ns + self._parameters.announce_ns, out)
+            self._timers.arm(ANNOUNCE, now_ns + self._announce_ns, out)
             self._arm_tick(now_ns, out)
 
     def _piggyback(self, room_bytes: int, now_ns: int) -> tuple[int, ...]:
         """Our positions, if others do not know them and have not heard of any for a while: as many as fit the frame."""
         most = min(MAX_PIGGYBACK, room_bytes // WORD_SIZE)
-        if not self._untold or most <= 0 or now_ns - self._told_ns < self._interval_ns // 2:
+        if (
+            not self._untold
+            or most <= 0
+            or self._fan_out > PIGGYBACK_COPIES
+            or now_ns - self._told_ns < self._interval_ns // 2
+        ):
             return ()
         self._told_ns = now_ns
         return tuple(pack(*entry) for entry in self._tell_untold(most))
@@ -361,12 +377,17 @@ class ReliableCore(Core):
         own = self._own
         if own.floor == own.last or self._announcements == ANNOUNCEMENTS:
             return
-        due_ns = self._sent_ns + (self._parameters.announce_ns << self._announcements)
+        due_ns = self._sent_ns + (self._announce_ns << self._announcements)
         if now_ns >= due_ns:
             self._announcements += 1
-            due_ns = now_ns + (self._parameters.announce_ns << self._announcements)
-            own.announced = own.floor
-            out.append(Multicast(message=self._heartbeat(positions=(self._own_position(),))))
+            due_ns = now_ns + (self._announce_ns << self._announcements)
+            lacking = [member for member, _ in own.lacking()]
+            heartbeat = self._heartbeat(positions=(self._own_position(),))
+            if self._us.has_multicast:
+                own.announced = own.floor
+                out.append(Multicast(message=heartbeat))
+            else:
+                out.extend(Send(target=member, message=heartbeat) for member in sorted(lacking))
         self._timers.arm(ANNOUNCE, due_ns, out)
 
     # Messages of others.
@@ -558,7 +579,9 @@ class ReliableCore(Core):
         out.extend(Send(target=source, message=again(found)) for found in held if found is not None)
 
     def _answer(self, number: int, asker: int, now_ns: int, out: list[Effect]) -> None:
-        answer = self._own.answer(number, asker, now_ns, self._parameters.retry_least_ns // 2)
+        # Without multicast each asker is answered by itself, and when it asks again, again.
+        hold_ns = self._parameters.retry_least_ns // 2 if self._us.has_multicast else 0
+        answer = self._own.answer(number, asker, now_ns, hold_ns)
         if answer is Answer.ONE:
             out.append(Send(target=asker, message=again(self._own.held[number])))
         elif answer is Answer.ALL:
@@ -643,10 +666,15 @@ class ReliableCore(Core):
         if not owed:
             return
         heartbeats = self._full_heartbeats()
-        if len(owed) > max(1, len(self._view.live) // 4):
+        if self._is_worth_multicast(len(owed)):
             out.extend(Multicast(message=message) for message in heartbeats)
         else:
             out.extend(Send(target=member, message=message) for member in owed for message in heartbeats)
+
+    def _is_worth_multicast(self, count: int) -> bool:
+        """Whether so many are better told by a word to everybody: a datagram that all must read, or one for each."""
+        most = max(1, len(self._view.live) // 4) if self._us.has_multicast else self._fan_out - 1
+        return count > most
 
     def _full_heartbeats(self) -> list[Message]:
         """All we know; in several messages if it does not fit one."""
@@ -718,7 +746,7 @@ class ReliableCore(Core):
         # Who multicasts tells them on the way, after half an interval: leave it that chance.
         untold = self._untold if now_ns - self._told_ns >= self._interval_ns else frozenset[int]()
         recipients = sorted(untold.union(questions))
-        if is_floor_due or is_news_due or len(recipients) > max(1, len(self._view.live) // 4):
+        if is_floor_due or is_news_due or self._is_worth_multicast(len(recipients)):
             self._broadcast(tuple(questions), now_ns, out)
         else:
             for member in recipients:
@@ -730,12 +758,11 @@ class ReliableCore(Core):
         return {member for member in self._view.live for ending in open_endings if ending.progress(member) is not None}
 
     def _tell(self, member: int, is_question: bool, out: list[Effect]) -> None:
-        """A heartbeat for one: its position, and ours unless everybody knows it."""
+        """A heartbeat for one: its position, and ours."""
         self._untold.discard(member)
-        positions = [self._own_position()] if self._own.announced < self._own.last else []
-        positions += [self._position(member)] if member in self._streams else []
+        positions = (self._own_position(), *((self._position(member),) if member in self._streams else ()))
         heartbeat = self._heartbeat(
-            positions=tuple(positions), closed=self._unsettled(), awaited=(member,) if is_question else ()
+            positions=positions, closed=self._unsettled(), awaited=(member,) if is_question else ()
         )
         out.append(Send(target=member, message=heartbeat))
 
@@ -743,6 +770,11 @@ class ReliableCore(Core):
         """A heartbeat for all: our positions that are not known, and all news."""
         self._told_ns = now_ns
         self._own.announced = self._own.floor
+        if not self._us.has_multicast:
+            # Also to those who are over: they may not know it.
+            for member in self._us.peers:
+                self._tell(member, member in questions, out)
+            return
         positions = (self._own_position(), *self._tell_untold(POSITIONS_PER_HEARTBEAT))
         heartbeat = self._heartbeat(positions=positions, closed=self._unsettled(), awaited=questions)
         out.append(Multicast(message=heartbeat))

@@ -108,6 +108,7 @@ def simulate(
     on_progress: Callable[[int], None] | None = None,
     on_fault: Callable[[Mapping[str, Any]], None] | None = None,
     keeps_records: bool = True,
+    encodes: bool = True,
     linger_ns: int = 0,
 ) -> Simulation:
     """Run an experiment to its end.
@@ -115,12 +116,14 @@ def simulate(
     Read of it are only topology, protocol, dissemination, workloads, clocks, duration_ns, drain_ns, seed and faults.
     `build` replaces the protocol's own core. `on_progress` is told the virtual time now and then, `on_fault` each line
     of faults.jsonl when the fault has struck. Without `keeps_records` the lives have none: for those who count only.
+    Without `encodes` the tap sees datagrams without their bytes (`payload` is empty) and no trace: for taps that count.
     `linger_ns`: nodes are stopped so long after all were quiet, for those who ask whether a quiet group is silent.
     Raises LocalError for an experiment that cannot be; what a core raises but RemoteError is its own mistake and comes
     through.
     """
     with _patient_collector():
-        return _World(experiment, group, tap, build, observer, on_fault, keeps_records).run(on_progress, linger_ns)
+        world = _World(experiment, group, tap, build, observer, on_fault, keeps_records, encodes)
+        return world.run(on_progress, linger_ns)
 
 
 @contextmanager
@@ -148,10 +151,11 @@ class _World:
         observer: Observer | None,
         on_fault: Callable[[Mapping[str, Any]], None] | None,
         keeps_records: bool,
+        encodes: bool,
     ) -> None:
         self._experiment = experiment
         self._on_fault = on_fault
-        self._tap = tap
+        self._encodes = encodes and tap is not None
         self._observer = observer
         self._keeps_records = keeps_records
         self._engine = Engine(start_ns=START_NS)
@@ -258,7 +262,7 @@ class _World:
             self._network.port(node),
             self._nodes,
             self._engine,
-            tells_tap=self._tap is not None,
+            tells_tap=self._encodes,
             keeps_records=self._keeps_records,
             traces_receipts=self._entry is not None and self._entry.traces_receipts,
             observer=self._observer,
@@ -348,7 +352,6 @@ class _Configurations:
             return self._first
         own = [entry for entry in words["members"] if entry["index"] == node.index]
         config = parse(json.dumps(words | {"members": own}))
-        members = self._first.membership.members
-        return dataclasses.replace(
-            config, membership=Membership(member=node.index, members=members, incarnation=incarnation)
-        )
+        everybody = self._first.membership
+        membership = dataclasses.replace(everybody, member=node.index, incarnation=incarnation)
+        return dataclasses.replace(config, membership=membership)
