@@ -84,7 +84,6 @@ class Kind(enum.IntEnum):
     SEQUENCER_DATA = 0x22
     SEQUENCER_ORDER = 0x23
     SEQUENCER_CLOSED = 0x24
-    SEQUENCER_OPEN = 0x25
     CO_DATA = 0x30
     CO_RET = 0x31
     CO_STATE = 0x32

@@ -331,7 +331,7 @@ def _load() -> dict[str, Any]:
         "rate_per_s": 4012 / LOAD_S,
         "dummy_rate": 0.0162,
         "messages": 8791,
-        "messages_by_kind": {"RELIABLE_HEARTBEAT": 803, "SEQUENCER_DATA": 4012, "SEQUENCER_OPEN": 0},
+        "messages_by_kind": {"RELIABLE_HEARTBEAT": 803, "SEQUENCER_DATA": 4012, "SEQUENCER_CLOSED": 0},
         "lan_load": 0.413,
         "lan_loads": [{"partition": "p1", "load": 0.413}, {"partition": "p2", "load": 0.287}],
         "server_share": 3.25,

@@ -68,7 +68,8 @@ def draw(protocol: str, seed: int) -> Scenario:
 
 def is_fair(scenario: Scenario) -> bool:
     """Whether the protocol owes anything in this scenario: two members or more, at most a minority of them crashed or
-    silent for long, none of them spared, and no such thing at all for a protocol that does not tolerate crashes.
+    silent for long, those that the protocol cannot do without started again, and no such thing at all for a protocol
+    that does not tolerate crashes.
     """
     victims = victims_of(scenario)
     members = len(scenario.members)
@@ -76,12 +77,19 @@ def is_fair(scenario: Scenario) -> bool:
         return False
     if victims and not PROTOCOLS[scenario.protocol].tolerates:
         return False
-    return len(victims) <= (members - 1) // 2 and not victims & ranges.spared(scenario.protocol)
+    return len(victims) <= (members - 1) // 2 and not gone_of(scenario) & ranges.indispensable(scenario.protocol)
 
 
 def victims_of(scenario: Scenario) -> frozenset[int]:
     """Whom the group may give up: they crash, or are silent for long."""
     return frozenset(fault.member for fault in scenario.faults if isinstance(fault, Crash) or _is_long(fault))
+
+
+def gone_of(scenario: Scenario) -> frozenset[int]:
+    """Those of the victims that may not come back: killed for good, or silent until they are expelled."""
+    return frozenset(
+        fault.member for fault in scenario.faults if (isinstance(fault, Crash) and fault.is_final) or _is_long(fault)
+    )
 
 
 def _is_long(fault: Fault) -> TypeGuard[Freeze]:
@@ -222,7 +230,8 @@ class _Aim:
 
     def faults(self) -> tuple[Fault, ...]:
         for victim in self._victims():
-            self._add(self._fall(victim))
+            for fall in self._falls(victim):
+                self._add(fall)
         kinds: list[Callable[[], Iterator[Fault]]] = [
             self._cut, self._cut, self._one_way, self._flap, self._freeze, self._worsen,
         ]  # fmt: skip
@@ -238,9 +247,8 @@ class _Aim:
         if not PROTOCOLS[protocol].tolerates or self.rng.random() < 0.4:
             return []
         members = len(self.scenario.members)
-        candidates = [member for member in range(members) if member not in ranges.spared(protocol)]
-        most = min(len(candidates), (members - 1) // 2)
-        return self.rng.sample(candidates, self.rng.randint(min(1, most), most))
+        most = (members - 1) // 2
+        return self.rng.sample(range(members), self.rng.randint(min(1, most), most))
 
     def _add(self, fault: Fault) -> None:
         """Unless its member is down or frozen at the time already."""
@@ -250,21 +258,36 @@ class _Aim:
                     return
         self.found.append(fault)
 
-    def _fall(self, victim: int) -> Fault:
+    def _falls(self, victim: int) -> Iterator[Fault]:
         """Crash, restart, or a silence of which the group may lose its patience."""
-        tolerates = PROTOCOLS[self.scenario.protocol].tolerates
+        protocol = self.scenario.protocol
         own = self.scenario.members[victim].submissions_ns
         target_ns, _ = self._target(own if self.rng.random() < 0.6 else ())
         for_ns = self._short_ns()
         long_ns = round(self.patience_ns * self.rng.uniform(0.1, 2.0)) // MICROSECOND * MICROSECOND
+        if victim in ranges.indispensable(protocol):
+            yield from self._restarts(victim, target_ns, (for_ns, long_ns))
+            return
         what = self.rng.choice(("crash", "restart", "freeze"))
         if what == "freeze":
-            return Freeze(at_ns=self._start_ns(target_ns, long_ns), for_ns=long_ns, member=victim)
-        if what == "crash" or "restart" not in tolerates:
+            yield Freeze(at_ns=self._start_ns(target_ns, long_ns), for_ns=long_ns, member=victim)
+        elif what == "crash" or "restart" not in PROTOCOLS[protocol].tolerates:
             at_ns = self._start_ns(target_ns, MILLISECOND)
-            return Crash(at_ns=at_ns, for_ns=MILLISECOND, member=victim, is_final=True)
-        for_ns = self.rng.choice((for_ns, long_ns))
-        return Crash(at_ns=self._start_ns(target_ns, for_ns), for_ns=for_ns, member=victim)
+            yield Crash(at_ns=at_ns, for_ns=MILLISECOND, member=victim, is_final=True)
+        else:
+            for_ns = self.rng.choice((for_ns, long_ns))
+            yield Crash(at_ns=self._start_ns(target_ns, for_ns), for_ns=for_ns, member=victim)
+
+    def _restarts(self, victim: int, target_ns: int, durations_ns: tuple[int, int]) -> Iterator[Fault]:
+        """Crashes that end, each soon after the one before: while the next life begins, or a little later."""
+        for_ns = self.rng.choice(durations_ns)
+        at_ns = self._start_ns(target_ns, for_ns)
+        for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
+            yield Crash(at_ns=at_ns, for_ns=for_ns, member=victim)
+            at_ns += (
+                for_ns + MICROSECOND + self.rng.randrange(6 * self.scenario.transit_ns) // MICROSECOND * MICROSECOND
+            )
+            for_ns = self._short_ns()
 
     def _cut(self) -> Iterator[Fault]:
         sender, at_ns, for_ns = self._aimed()

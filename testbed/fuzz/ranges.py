@@ -1,4 +1,4 @@
-"""From what ranges a scenario draws: per protocol its parameters, how patient its group is, and who must not fall.
+"""From what ranges a scenario draws: per protocol its parameters, how patient its group is, and who must come back.
 
 Small windows and short time-outs make races likely. A protocol without an entry here runs with its defaults, except
 that a reliable layer below it (a parameter block `reliable`) gets that layer's range.
@@ -46,9 +46,9 @@ def draw_parameters(protocol: str, rng: Random) -> Drawn:
     return Drawn(parameters=parameters, patience_ns=patience_ns)
 
 
-def spared(protocol: str) -> frozenset[int]:
-    """Members whose crash or long pause stops the protocol on purpose."""
-    return _SPARED.get(protocol, frozenset())
+def indispensable(protocol: str) -> frozenset[int]:
+    """Members without whom the protocol stops, on purpose, until they are started again."""
+    return _INDISPENSABLE.get(protocol, frozenset())
 
 
 def reliable(rng: Random) -> Parameters:
@@ -164,5 +164,5 @@ _RANGES: dict[str, Callable[[Random], Parameters]] = {
     "atop_mbs": _atop_mbs,
     "mutex": _mutex,
 }
-_SPARED: dict[str, frozenset[int]] = {"sequencer": frozenset({0})}
-"""The sequencer's server is its member 0: its crash stops the order, as in the paper."""
+_INDISPENSABLE: dict[str, frozenset[int]] = {"sequencer": frozenset({0})}
+"""The sequencer's server is its member 0: the order stands still while it is away."""

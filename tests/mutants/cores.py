@@ -291,12 +291,13 @@ class Successor(SequencerCore):
         if message.origin != self._server:
             super()._on_ended(message, out)
             return
+        del self._closed[message.origin, message.incarnation]
         self._server = self._us.members[self._us.members.index(self._server) + 1]
         self._is_server = self._us.member == self._server
         self._last_given = self._last_of_the_old()
         for number, submission in sorted(self._asked.items()):
             if self._is_server:
-                out.append(Multicast(message=self._data(self._give(self._us.member, 1), submission)))
+                out.append(Multicast(message=self._data(self._give(self._life), submission)))
             else:
                 out.append(self._request(number))
         if self._is_server:

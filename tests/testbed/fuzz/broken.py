@@ -18,17 +18,11 @@ class HastySequencer(SequencerCore):
 
     def _on_data(self, message: Message, out: list[Effect]) -> None:
         super()._on_data(message, out)
-        early = [number for number, held in self._held.items() if held is not None]
-        for number in early:
-            held = self._held[number]
-            assert held is not None
-            self._held[number] = None
-            out.append(
-                Deliver(
-                    payload=held.payload, origin=held.origin, incarnation=held.incarnation, seq=held.seq,
-                    inner=held.inner,
-                )
-            )  # fmt: skip
+        held = self._held.get(self._epoch, {})
+        for number, early in list(held.items()):
+            if early is not None:
+                held[number] = None
+                out.append(Deliver.of(early))
         self._deliver_next(out)
 
 

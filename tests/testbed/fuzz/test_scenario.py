@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from node.protocols import PROTOCOLS
 from testbed.fuzz import ranges
-from testbed.fuzz.draw import FUZZED, draw, is_fair, victims_of
+from testbed.fuzz.draw import FUZZED, draw, gone_of, is_fair, victims_of
 from testbed.fuzz.judge import GROUP, judge
 from testbed.fuzz.render import experiment_of, yaml_of
 from testbed.fuzz.scenario import Crash, Cut, Freeze, LinkCut, Member, OneWayCut, Scenario, Segment, Worsening
@@ -58,10 +58,21 @@ def test_every_scenario_is_fair(seed: int, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", NAMES)
-def test_nobody_falls_who_is_spared_and_nobody_at_all_where_crashes_are_not_tolerated(protocol: str) -> None:
-    fallen = {member for seed in range(100) for member in victims_of(draw(protocol, seed))}
-    assert not fallen & ranges.spared(protocol)
+def test_who_is_indispensable_comes_back_and_nobody_falls_where_crashes_are_not_tolerated(protocol: str) -> None:
+    scenarios = [draw(protocol, seed) for seed in range(100)]
+    fallen = {member for scenario in scenarios for member in victims_of(scenario)}
+    gone = {member for scenario in scenarios for member in gone_of(scenario)}
+    assert not gone & ranges.indispensable(protocol)
+    assert fallen >= ranges.indispensable(protocol)
     assert bool(fallen) == bool(PROTOCOLS[protocol].tolerates)
+
+
+def test_the_server_crashes_again_while_its_next_life_begins() -> None:
+    crashes = [
+        [fault for fault in draw("sequencer", seed).faults if isinstance(fault, Crash) and fault.member == 0]
+        for seed in range(300)
+    ]
+    assert {len(one) for one in crashes} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("protocol", NAMES)
