@@ -162,31 +162,25 @@ class Order:
         stream = self._streams.get(life)
         if stream is not None:
             stream.is_ended = True
-            self._unpassed.discard(stream.place)
-            self._late.discard(stream.place)
+            self._look_again(stream.place)
 
     def joined(self, life: Life, *, after: int) -> None:
         """That life takes part in distributions whose number is above `after`; until it speaks, those wait for it.
 
-        Earlier lives of the member have ended. A life that is known already: nothing happens. LocalError for one
-        earlier than that, and for a part in a distribution that has begun.
+        The end of an earlier life of the member may still be to come: the two never speak under the same stamp. A life
+        that is known already: nothing happens. LocalError for one earlier than that, and for a part in a distribution
+        that has begun.
         """
         seat = self._seats[self._places[life[0]]]
         if life in self._streams:
             return
         require(seat.incarnation < life[1], f"life {life} joins after a later life of that member")
         require(after >= number_of(self._stamp), f"life {life} joins at {after}, before the distribution in force")
-        for earlier in seat.lives:
-            self.ended(earlier.life)
         self._seat_life(life, after=after)
 
     def start(self, stamp: int) -> None:
         """A joiner's order begins at this distribution, which has been announced: earlier items are forgotten."""
         require(stamp in self._announced, "a joiner begins at a distribution that has been announced")
-        for seat in self._seats:
-            for stream in seat.lives:
-                # Everybody that we know of was there before us: what its member says from here on is its.
-                stream.first = min(stream.first, stamp)
         self._begin(stamp, self._announced[stamp])
         self._held = sum(len(lane.messages) for book in self._books.values() for lane in book.lanes.values())
 
@@ -317,7 +311,10 @@ class Order:
     def _switch(self, stream: _Stream, item: Own) -> None:
         """Its first item under a later stamp."""
         if stream.stamp == _UNSPOKEN:
-            stream.first = min(stream.first, item.stamp)
+            # A later life begins with a distribution of its own. Of whom we hear in the midst of its stream, the
+            # beginning is before our own, and that is all that counts.
+            is_its_first = publisher_of(item.stamp) == stream.life and not item.closes
+            stream.first = item.stamp if stream.is_sure or is_its_first else FIRST
         elif stream.stamp >= self._stamp:
             stream.ends[stream.stamp] = stream.number
         stream.ends.update(item.closes)
@@ -326,8 +323,12 @@ class Order:
         stream.is_sure = True
         self._highest = max(self._highest, number_of(item.stamp))
         self._late.discard(stream.place)
-        if item.stamp > self._stamp:
-            self._unpassed.discard(stream.place)
+        self._look_again(stream.place)
+
+    def _look_again(self, place: int) -> None:
+        """Whether the member at that place has passed the distribution in force by now."""
+        if place in self._unpassed and self._seats[place].has_passed(self._stamp):
+            self._unpassed.discard(place)
 
     def _enter(self, book: _Book, stream: _Stream, item: Own) -> None:
         lane = book.lane(stream.place)
@@ -474,7 +475,7 @@ class _Stream:
 
 
 class _Seat:
-    """The lives of one member, ascending; only the last one can be alive."""
+    """The lives of one member, ascending; only the last one can be alive, of others the end may still be to come."""
 
     __slots__ = ("incarnation", "lives")
 
@@ -483,17 +484,14 @@ class _Seat:
         self.incarnation = 0
 
     def has_passed(self, stamp: int) -> bool:
-        return not self.lives or self.lives[-1].has_passed(stamp)
+        return all(stream.has_passed(stamp) for stream in self.lives)
 
     def may_speak_before(self, stamp: int) -> bool:
-        if not self.lives:
-            return False
-        last = self.lives[-1]
-        return last.stamp == _UNSPOKEN and not last.has_passed(stamp)
+        return any(stream.stamp == _UNSPOKEN and not stream.has_passed(stamp) for stream in self.lives)
 
     def forget_before(self, stamp: int, streams: dict[Life, _Stream]) -> None:
         for stream in self.lives[:-1]:
-            if stream.stamp <= stamp:
+            if stream.is_ended and stream.stamp <= stamp:
                 streams.pop(stream.life, None)
                 self.lives.remove(stream)
         for stream in self.lives:
