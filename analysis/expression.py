@@ -6,6 +6,12 @@ r_squared (of the straight line through two lists, least squares). A dot on a li
 arithmetic on lists works item by item. Whoever wrote the text may be an enemy: length and nesting are bounded, and it
 can neither call nor reach anything but the results.
 
+Over the runs of a sweep there are two more functions:
+
+    where(runs, given.protocol == 'atop')    those for which the condition holds, whose names are read in each of them
+    estimate(values)                         mean, half_width, low and high of the 95 % interval of the mean, runs
+    estimate(values, by)                     one for each distinct item of the list `by`, which it has as `at`
+
 What cannot be told is never an answer: a name that is missing, a value that was not measured (null) or a comparison of
 different kinds gives an Unknown with its reason. `and` and `or` pass it on only where it matters: false and unknown is
 false, true or unknown is true.
@@ -22,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from analysis.estimate import LEAST_RUNS, estimate
 from topologies.errors import did_you_mean
 from topologies.units import shown
 
@@ -31,7 +38,7 @@ MAX_TEXT = 500
 MAX_DEPTH = 64
 """Nested operations: what recursion over the tree can bear anywhere."""
 
-FUNCTIONS = "abs, min, max, len, sum, mean, slope, r_squared"
+FUNCTIONS = "abs, min, max, len, sum, mean, slope, r_squared, estimate, where"
 ALLOWED = f"names, numbers, texts, comparisons, and, or, not, + - * / **, {FUNCTIONS}"
 
 
@@ -188,6 +195,8 @@ def _value(node: ast.expr, results: Mapping[str, Any]) -> Any:
             return _unary(op, operand, results)
         case ast.BinOp(left=left, op=op, right=right):
             return _computed(op, _value(left, results), _value(right, results))
+        case ast.Call(func=ast.Name(id="where"), args=arguments):
+            return _selected(arguments, results)
         case ast.Call(func=ast.Name(id=name), args=arguments):
             return _called(name, [_value(argument, results) for argument in arguments])
     raise AssertionError(f"parse let {ast.dump(node)} through")
@@ -312,11 +321,23 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
+def _selected(arguments: list[ast.expr], results: Mapping[str, Any]) -> list[Any]:
+    """The items of a list for which a condition holds; it is read in each item, as if that were all there is."""
+    if len(arguments) != 2:
+        _unknown("where takes a list and a condition")
+    items = _value(arguments[0], results)
+    if not isinstance(items, list | tuple) or not all(isinstance(item, Mapping) for item in items):
+        _unknown(f"where takes a list of runs, not {shown(items)}")
+    return [item for item in items if _truth(_value(arguments[1], item))]
+
+
 def _called(name: str, arguments: list[Any]) -> Any:
     if name == "abs":
         return _absolute(arguments)
     if name in _OF_TWO_LISTS:
         return _line(name, arguments)
+    if name == "estimate":
+        return _estimated(arguments)
     given = arguments[0] if len(arguments) == 1 else arguments
     if not isinstance(given, Sequence | Mapping) or (name != "len" and isinstance(given, str | Mapping)):
         _unknown(f"{name} takes a list, not {shown(given)}")
@@ -346,6 +367,28 @@ def _line(name: str, arguments: list[Any]) -> float:
         _unknown(f"{name} has no value: {error}")
 
 
+def _estimated(arguments: list[Any]) -> Any:
+    """Of one list, or of its parts that have the same item in a second list, in the order in which they come."""
+    if not 1 <= len(arguments) <= 2 or not all(isinstance(one, list | tuple) for one in arguments):
+        _unknown("estimate takes a list of values, and perhaps a list that groups them")
+    values = [float(_number(value)) for value in arguments[0]]
+    if len(arguments) == 1:
+        return _interval(values)
+    by = arguments[1]
+    if len(by) != len(values) or not all(isinstance(one, bool | int | float | str) for one in by):
+        _unknown("estimate takes a second list with a number or a text for each value")
+    parts: dict[Any, list[float]] = {}
+    for value, at in zip(values, by, strict=True):
+        parts.setdefault(at, []).append(value)
+    return [_interval(part) | {"at": at} for at, part in parts.items()]
+
+
+def _interval(values: list[float]) -> dict[str, Any]:
+    if len(values) < LEAST_RUNS:
+        _unknown(f"an interval needs at least {LEAST_RUNS} runs, and there are {len(values)}")
+    return estimate(values).as_dict()
+
+
 def _slope(xs: list[float], ys: list[float]) -> float:
     return statistics.linear_regression(xs, ys).slope
 
@@ -362,5 +405,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "len": len,
     "sum": sum,
     "mean": statistics.fmean,
+    "estimate": _estimated,
+    "where": _selected,
     **_OF_TWO_LISTS,
 }

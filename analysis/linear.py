@@ -75,7 +75,7 @@ def check(
     `members` are all members that the run should have; `names` is for texts only.
     """
     lives = [_life_of_history(life, records) for life, records in history.items()]
-    return _findings(View(lives, members, names or {}, raw=lambda: raw(history)), kinds)
+    return check_view(View(lives, members, names or {}, raw=lambda: raw(history)), kinds)
 
 
 def check_lives(
@@ -86,8 +86,19 @@ def check_lives(
     kinds: Iterable[Property] | None = None,
 ) -> dict[Property, Finding]:
     """The same over the hosts' own records, all records of each life from the first on."""
+    return check_view(view_of(lives, members=members, names=names), kinds)
+
+
+def view_of(lives: Lives, *, members: Iterable[int], names: Mapping[int, str] | None = None) -> View:
+    """What follows from the hosts' own records, for who wants more of it than a judgement."""
     read = [_life_of_records(life, records) for life, records in lives.items()]
-    return _findings(View(read, members, names or {}, raw=lambda: lives), kinds)
+    return View(read, members, names or {}, raw=lambda: lives)
+
+
+def check_view(view: View, kinds: Iterable[Property] | None = None) -> dict[Property, Finding]:
+    """Judge `kinds` (None: all properties of deliveries)."""
+    wanted = DELIVERY_PROPERTIES if kinds is None else kinds
+    return {kind: judge(kind, _CHECKS[kind](view), view.evidence) for kind in wanted}
 
 
 def check_columns(
@@ -132,11 +143,6 @@ def _record(row: tuple[int, ...]) -> Record:
     record, event, detail, origin, incarnation, number, at_ns = row
     # An event that is none of ours says nothing; it only has its number.
     return Record(record, _EVENTS.get(event, Event.REPORT), detail, MessageId(origin, incarnation, number), at_ns)
-
-
-def _findings(view: View, kinds: Iterable[Property] | None) -> dict[Property, Finding]:
-    wanted = DELIVERY_PROPERTIES if kinds is None else kinds
-    return {kind: judge(kind, _CHECKS[kind](view), view.evidence) for kind in wanted}
 
 
 class Life:

@@ -11,8 +11,8 @@ from node.protocols import PROTOCOLS
 from testbed import spec, store
 from testbed.console import Console
 from testbed.run import Wishes, apply_wishes
-from testbed.spec import Claim, Experiment
-from testbed.sweep import Point, run_points
+from testbed.spec import Claim, Experiment, World
+from testbed.sweep import Point, run_points, simulate_points
 from topologies.errors import InputError
 
 
@@ -50,15 +50,20 @@ def list_claims(selection: Selection) -> list[Row]:
     return [_row(experiment, claim) for experiment in found for claim in _claims(experiment, selection)]
 
 
-def run_claims(selection: Selection, console: Console, *, wishes: Wishes) -> Iterator[Row]:
+def run_claims(selection: Selection, console: Console, *, wishes: Wishes, is_job: bool = False) -> Iterator[Row]:
     """Run every experiment that makes such a claim and judge its claims; each row comes as soon as it is known.
+    `is_job`: sweeps with many seeds in the simulated world are simulated in memory, as a Spark job.
 
     A claim's expressions see the summary of the run and what it was `given` (testbed.given); of a sweep they see
     `runs`, the list of all summaries, each with its `variant` and `given`.
     Raises InputError, FabricError, AnalysisError.
     """
     for experiment in _experiments(selection):
-        points = list(run_points(apply_wishes(experiment, wishes), wishes, console, store.stamp()))
+        wished = apply_wishes(experiment, wishes)
+        if is_job and wished.seeds and wished.world is World.SIM:
+            points = simulate_points(wished, wishes, console, store.stamp())
+        else:
+            points = list(run_points(wished, wishes, console, store.stamp()))
         for claim in _claims(experiment, selection):
             row = _judged(experiment, claim, points)
             console.done("claim", f"{claim.id}: {row.verdict}")
@@ -87,9 +92,8 @@ def _claims(experiment: Experiment, selection: Selection) -> list[Claim]:
 
 def _judged(experiment: Experiment, claim: Claim, points: list[Point]) -> Row:
     """A run whose numbers must not be trusted bears nothing out and refutes nothing: the claim is `unknown`."""
-    manifests = [store.read_manifest(point.directory) for point in points]
-    world = str(manifests[0]["world"])
-    doubts = list(dict.fromkeys(doubt for manifest in manifests for doubt in manifest["invalid"]))
+    world = points[0].world
+    doubts = list(dict.fromkeys(doubt for point in points for doubt in point.doubts))
     if doubts:
         return _row(experiment, claim, verdict="unknown", reason="; ".join(doubts), world=world)
     ours, holds = claim.judge(_results(experiment, points))
@@ -99,13 +103,9 @@ def _judged(experiment: Experiment, claim: Claim, points: list[Point]) -> Row:
 
 
 def _results(experiment: Experiment, points: list[Point]) -> dict[str, Any]:
-    if experiment.sweep:
-        return {"runs": [_result(point) for point in points]}
-    return _result(points[0])
-
-
-def _result(point: Point) -> dict[str, Any]:
-    return {"variant": point.variant, "given": point.given, **point.summary}
+    if experiment.sweep or experiment.seeds:
+        return {"runs": [point.results() for point in points]}
+    return points[0].results()
 
 
 def _row(

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from analysis.estimate import told
 from testbed.store import write_json
 from topologies.errors import InputError
 
@@ -27,6 +28,7 @@ HEAD = """# Claims
 
 What the papers say, and what comes out here. Each row is a claim of an experiment under `experiments/`.
 `orderbed claims --page docs/claims.md` runs them and writes this page. ✔ it holds, ✘ it does not, ? it cannot be told.
+`a ± b`: the mean over runs with different seeds, and the half-width of its 95 % interval.
 """
 
 
@@ -89,6 +91,8 @@ def _ours(row: Mapping[str, Any]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if (interval := told(value)) is not None:
+        return interval
     if isinstance(value, list):
         return ", ".join(_shown(one) for one in value)
     return f"{value:.4g}" if isinstance(value, float) else "–" if value is None else str(value)

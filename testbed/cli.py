@@ -220,6 +220,11 @@ def sweep(
     experiment: ExperimentName,
     world: World = None,
     kernel: KernelOption = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the experiment's; others are derived from it.")] = None,
+    spark: Annotated[
+        bool,
+        typer.Option("--spark", help="Simulate in memory as a Spark job (local, or on SPARK_MASTER): one row each."),
+    ] = False,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
@@ -231,12 +236,13 @@ def sweep(
         console.done("point", f"{point.label}: {point.verdict}")
 
     console = Console(quiet=as_json)
-    points = run_sweep(experiment, console, shown, wishes=Wishes(world=world, kernel=kernel, runs=runs))
+    wishes = Wishes(world=world, kernel=kernel, seed=seed, runs=runs)
+    points = run_sweep(experiment, console, shown, wishes=wishes, is_job=spark)
     worst = listings.worst(point.verdict for point in points)
     if as_json:
         _print_json({"verdict": worst, "points": [point.as_dict() for point in points]})
     else:
-        RichConsole().print(listings.sweep_table([point.as_dict() for point in points]))
+        RichConsole().print(listings.sweep_table(listings.over_seeds([point.as_dict() for point in points])))
     raise typer.Exit(EXIT_OF_VERDICT[worst])
 
 
@@ -248,6 +254,9 @@ def claims(
     page: Annotated[Path | None, typer.Option(help="Put what comes out into this Markdown page.")] = None,
     world: World = None,
     kernel: KernelOption = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Simulated sweeps with many seeds as a Spark job: one row for each run.")
+    ] = False,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
@@ -262,7 +271,7 @@ def claims(
     selection = Selection(paper=paper, experiment=experiment)
     wishes = Wishes(world=world, kernel=kernel, runs=runs)
     rows: list[dict[str, Any]] = [row.as_dict() for row in list_claims(selection)] if listed else []
-    for row in () if listed else run_claims(selection, Console(quiet=as_json), wishes=wishes):
+    for row in () if listed else run_claims(selection, Console(quiet=as_json), wishes=wishes, is_job=spark):
         rows.append(row.as_dict())
         if page is not None:
             # After each: a long row of experiments that ends early keeps what is known.

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import yaml
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from analysis.estimate import estimate, told
 from analysis.text import mark
 from analysis.verdict import Verdict, merge
 from testbed.doctor import Check
 
 NOT_RUN = "–"
+TOLD_ELSEWHERE = ("variant", "given", "verdict", "directory")
 CLAIM_WIDTH = 30
 """Enough for every name of a claim."""
 
@@ -33,8 +36,7 @@ def doctor_table(checks: Sequence[Check]) -> Table:
 def sweep_table(points: Sequence[Mapping[str, Any]]) -> Table:
     """One row per run of a sweep: what was set, how it was judged, its headline numbers."""
     keys = list(dict.fromkeys(key for point in points for key in point["variant"]))
-    told_elsewhere = ("variant", "given", "verdict", "directory")
-    numbers = [name for name in (points[0] if points else {}) if name not in told_elsewhere]
+    numbers = [name for name in (points[0] if points else {}) if name not in TOLD_ELSEWHERE]
     table = Table(box=box.SIMPLE_HEAD)
     for key in keys:
         table.add_column(key)
@@ -42,7 +44,7 @@ def sweep_table(points: Sequence[Mapping[str, Any]]) -> Table:
     for name in numbers:
         table.add_column(name, justify="right")
     for point in points:
-        settings = [Text(str(point["variant"].get(key, NOT_RUN))) for key in keys]
+        settings = [Text(setting(point["variant"].get(key, NOT_RUN))) for key in keys]
         table.add_row(*settings, mark(Verdict(point["verdict"])), *(Text(_number(point[name])) for name in numbers))
     return table
 
@@ -72,6 +74,36 @@ def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def setting(value: object) -> str:
+    """One value of a sweep, for people: a block as the file may write it, a protocol without parameters by its name."""
+    if isinstance(value, dict) and list(value) == ["name"]:
+        return str(value["name"])
+    if isinstance(value, dict | list):
+        return str(yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1000)).strip()
+    return str(value)
+
+
+def over_seeds(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Points that differ in their seed alone as one: the worst verdict, and of each number mean and interval."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for point in points:
+        groups.setdefault(repr({**point["variant"], "seed": None}), []).append(point)
+    return [dict(group[0]) if len(group) == 1 else _averaged(group) for group in groups.values()]
+
+
+def _averaged(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = group[0]
+    numbers = {name: _estimated([point[name] for point in group]) for name in first if name not in TOLD_ELSEWHERE}
+    variant = {**first["variant"], "seed": f"{len(group)} seeds"}
+    return {"variant": variant, "verdict": worst(point["verdict"] for point in group), **numbers}
+
+
+def _estimated(values: Sequence[Any]) -> str | None:
+    if any(value is None for value in values):
+        return None
+    return str(estimate([float(value) for value in values]))
+
+
 def worst(verdicts: Iterable[str]) -> str:
     """The worst of several verdicts; nothing to judge is `unknown`."""
     found = [Verdict(verdict) for verdict in verdicts]
@@ -81,6 +113,10 @@ def worst(verdicts: Iterable[str]) -> str:
 def _number(value: object) -> str:
     if value is None:
         return NOT_RUN
+    if (interval := told(value)) is not None:
+        return interval
+    if isinstance(value, list):
+        return ", ".join(map(_number, value))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -106,8 +106,17 @@ class Claim:
             return ours, ours
         accept = self.accept
         if isinstance(accept, tuple):
-            accept = parse(f"{accept[0]!r} <= ours <= {accept[1]!r}")
+            accept = parse(_within(ours, *accept))
         return ours, condition(accept, {**results, "ours": ours, "value": self.value})
+
+
+def _within(ours: Any, low: float, high: float) -> str:
+    """The condition that a range stands for. An estimate lies in it with its whole interval, several do with each."""
+    if isinstance(ours, Mapping):
+        return f"{low!r} <= ours.low and ours.high <= {high!r}"
+    if isinstance(ours, list):
+        return f"{low!r} <= min(ours.low) and max(ours.high) <= {high!r}"
+    return f"{low!r} <= ours <= {high!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,28 @@
-"""A sweep: one run per combination of values, each a whole run of its own."""
+"""A sweep: one run per combination of values.
+
+Either each is a whole run with a directory of its own (`run_points`), or all are simulated in memory as a Spark job,
+and one table keeps a row of each (`simulate_points`): for hundreds of runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from analysis.verdict import Verdict
 from node.protocols import PROTOCOLS
 from testbed import store
 from testbed.console import Console
 from testbed.given import given
+from testbed.listings import setting
 from testbed.run import Wishes, apply_wishes, load_experiment, perform
 from testbed.spec import Experiment, World, expand_sweep
+from topologies.errors import InputError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,23 +34,28 @@ HEADLINES = {
     "p50_ms": ("latency", "p50_ms"),
     "p99_ms": ("latency", "p99_ms"),
     "deliveries": ("messages", "deliveries"),
-    "dummy_rate": ("traffic", "dummy_rate"),
-    "control_ratio": ("traffic", "control_ratio"),
+    "normalised_mean": ("latency", "normalised_mean"),
+    "dummy_rate": ("load", "dummy_rate"),
+    "lan_load": ("load", "lan_load"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One run of a sweep: what was set, all that it was given, where it is, how it was judged."""
+    """One run of a sweep: what was set, all that it was given, how it was judged, and where it is."""
 
     variant: dict[str, Any]
     given: dict[str, Any]
-    directory: Path
     summary: dict[str, Any]
+    world: str
+    doubts: tuple[str, ...] = ()
+    """Why its numbers must not be trusted."""
+    directory: Path | None = None
+    """None: simulated in memory."""
 
     @property
     def label(self) -> str:
-        return ", ".join(f"{key} = {value}" for key, value in self.variant.items()) or "no variation"
+        return label(self.variant)
 
     @property
     def verdict(self) -> str:
@@ -49,14 +63,23 @@ class Point:
 
     def as_dict(self) -> dict[str, Any]:
         """What the table and `--json` show."""
-        headlines = {name: self.summary.get(section, {}).get(key) for name, (section, key) in HEADLINES.items()}
+        headlines = {name: (self.summary.get(section) or {}).get(key) for name, (section, key) in HEADLINES.items()}
         return {
             "variant": self.variant,
             "given": self.given,
             "verdict": self.verdict,
             **headlines,
-            "directory": str(self.directory),
+            "directory": None if self.directory is None else str(self.directory),
         }
+
+    def results(self) -> dict[str, Any]:
+        """What a claim's expressions see of it."""
+        return {**self.summary, "variant": self.variant, "given": self.given}
+
+
+def label(variant: Mapping[str, Any]) -> str:
+    """What was set, for people."""
+    return ", ".join(f"{key} = {setting(value)}" for key, value in variant.items()) or "no variation"
 
 
 def run_sweep(
@@ -66,14 +89,17 @@ def run_sweep(
     *,
     wishes: Wishes,
     spark: SparkSession | None = None,
+    is_job: bool = False,
 ) -> list[Point]:
-    """Run every combination of the sweep of the experiment called `name`, in file order; `spark`: a session to analyse
-    with.
+    """Run every combination of the sweep of the experiment called `name`, in file order; `spark`: a session to work
+    with; `is_job`: simulated in memory.
 
     Raises InputError, FabricError, AnalysisError.
     """
     experiment = load_experiment(name, wishes)
     console.title(f"orderbed sweep {experiment.name}", experiment.question)
+    if is_job:
+        return simulate_points(experiment, wishes, console, store.stamp(), spark=spark)
     points: list[Point] = []
     for point in run_points(experiment, wishes, console, store.stamp(), spark=spark):
         points.append(point)
@@ -91,21 +117,94 @@ def run_points(
     that ends early keeps them.
     """
     points: list[dict[str, Any]] = []
-    variants = [apply_wishes(expanded, wishes) for expanded in expand_sweep(experiment, protocols=PROTOCOLS)]
+    variants = _variants(experiment, wishes)
     with nullcontext(spark) if spark is not None else _session_for(variants) as session:
         for position, variant in enumerate(variants):
-            console.title(", ".join(f"{key} = {value}" for key, value in variant.variant.items()))
+            console.title(label(variant.variant))
             outcome = perform(variant, wishes.named(f"{variant.seed}-{stamp}-{position}"), console, spark=session)
             assert outcome.summary is not None, "a point of a sweep is always analysed"
+            manifest = store.read_manifest(outcome.directory)
             point = Point(
                 variant=dict(variant.variant),
                 given=given(variant),
-                directory=outcome.directory,
                 summary=outcome.summary,
+                world=str(manifest["world"]),
+                doubts=tuple(manifest["invalid"]),
+                directory=outcome.directory,
             )
             points.append(point.as_dict())
             store.write_json(wishes.runs / experiment.name / f"sweep-{stamp}.json", points)
             yield point
+
+
+def simulate_points(
+    experiment: Experiment, wishes: Wishes, console: Console, stamp: str, *, spark: SparkSession | None = None
+) -> list[Point]:
+    """Simulate every combination in memory, on the workers of a Spark session: `spark`, or one of our own.
+
+    `<runs>/<experiment>/sweep-<stamp>.parquet` (analysis.sweep_rows) has a row for each run; each that broke a promise
+    or an expectation is named, and its experiment kept beside the table as a file that can be run by itself.
+    Raises InputError, AnalysisError.
+    """
+    variants = _variants(experiment, wishes)
+    if any(variant.world is not World.SIM for variant in variants):
+        raise InputError("--spark simulates every run in memory; say --world sim, too")
+    from testbed.simulated.job import simulate_all
+
+    folder = wishes.runs / experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"sweep-{stamp}.parquet"
+    with ExitStack() as stack:
+        session = spark if spark is not None else stack.enter_context(_session())
+        bar = stack.enter_context(console.bar("runs", "", total_s=len(variants), unit="runs"))
+        done: list[dict[str, Any]] = []
+
+        def progress(fresh: list[dict[str, Any]]) -> None:
+            done.extend(fresh)
+            bar.advance_to(len(done), f"{_failures(done)} failing")
+
+        results = simulate_all(session, variants, path, on_progress=progress)
+        bar.result = f"{len(results)} runs, {_failures(results)} failing: {path}"
+    for variant, result in zip(variants, results, strict=True):
+        if result["verdict"] == Verdict.FAIL.value:
+            kept = _keep(variant, path.with_name(f"{path.stem}-{result['point']}.yaml"))
+            console.fail("point", f"{label(variant.variant)}: {'; '.join(result['reasons'])}")
+            console.warn("again", f"orderbed run {kept} --world sim --seed {variant.seed}")
+    return [_point(result) for result in results]
+
+
+def _variants(experiment: Experiment, wishes: Wishes) -> list[Experiment]:
+    return [apply_wishes(expanded, wishes) for expanded in expand_sweep(experiment, protocols=PROTOCOLS)]
+
+
+def _failures(results: list[dict[str, Any]]) -> int:
+    return sum(result["verdict"] == Verdict.FAIL.value for result in results)
+
+
+def _keep(variant: Experiment, path: Path) -> Path:
+    """The experiment as a file that hangs on no other: with its network, its impairments included, in place."""
+    value = {key: one for key, one in yaml.safe_load(variant.text).items() if key != "impairments"}
+    value["topology"] = yaml.safe_load(variant.topology_text)
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    path.write_text(str(text), encoding="utf-8")
+    return path
+
+
+def _point(result: dict[str, Any]) -> Point:
+    told = {key: value for key, value in result.items() if key not in ("variant", "given")}
+    return Point(
+        variant=result["variant"],
+        given=result["given"],
+        summary=told,
+        world=World.SIM.value,
+        doubts=tuple(result["invalid"]),
+    )
+
+
+def _session() -> AbstractContextManager[SparkSession]:
+    from analysis.session import open_session
+
+    return open_session()
 
 
 def _session_for(variants: list[Experiment]) -> AbstractContextManager[SparkSession | None]:

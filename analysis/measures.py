@@ -1,0 +1,84 @@
+"""What a simulated run is measured by, from its hosts' records: the sections `messages` and `latency` of summary.json,
+without a capture and without Spark. The names are the summary's and mean the same; `by_member` is left out.
+
+A test holds the two together: the same run through its capture gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.cost import QUANTILES, Requests, requests
+from analysis.linear import View
+from analysis.properties import Property
+from collector.records import Event, Level
+
+Floats = npt.NDArray[np.float64]
+
+_FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
+"""Who promises one of these delivers every message to everybody."""
+
+_NOTHING = {"count": 0, "mean_ms": None, "variance_ms2": None}
+
+
+def requests_of(view: View) -> Requests:
+    """How many messages were submitted, and the mean time between two of them."""
+    times = view.submitted_ns.values()
+    return requests(len(times), min(times, default=None), max(times, default=None))
+
+
+def messages(view: View, *, promises: Collection[str]) -> dict[str, Any]:
+    """For the section `messages`."""
+    submitted = len(view.submitted_ns)
+    level = max((s[2] for life in view.lives for s in life.steps if s[1] == Event.DELIVER), default=int(Level.AGREED))
+    return {
+        "submitted": submitted,
+        "deliveries": view.deliveries,
+        "deliveries_full": sum(len(life.firsts) for life in view.full),
+        "deliveries_expected": submitted * len(view.full) if _FOR_ALL & set(promises) else None,
+        "level": Level(level).name.lower(),
+    }
+
+
+def latency(view: View, *, between_ms: float | None) -> dict[str, Any]:
+    """For the section `latency`; `between_ms` as in cost.Requests."""
+    own: list[int] = []
+    others: list[int] = []
+    submitted_ns = view.submitted_ns
+    for life in view.lives:
+        for _, message, at_ns in life.firsts:
+            asked_ns = submitted_ns.get(message)
+            if asked_ns is not None:
+                (own if message[0] == life.name.member else others).append(at_ns - asked_ns)
+    elsewhere_ms = np.array(others, np.float64) / 1e6
+    everywhere_ms = np.concatenate((elsewhere_ms, np.array(own, np.float64) / 1e6))
+    told = _moments(elsewhere_ms)
+    mean_ms, variance_ms2 = told["mean_ms"], told["variance_ms2"]
+    return {
+        **_moments(everywhere_ms),
+        **_quantiles(everywhere_ms),
+        "others": told,
+        "normalised_mean": None if mean_ms is None or not between_ms else mean_ms / between_ms,
+        "variance_over_mean": None if not mean_ms else variance_ms2 / mean_ms,
+    }
+
+
+def _moments(values_ms: Floats) -> dict[str, Any]:
+    if not len(values_ms):
+        return dict(_NOTHING)
+    return {
+        "count": len(values_ms),
+        "mean_ms": float(values_ms.mean()),
+        "variance_ms2": float(values_ms.var()),
+    }
+
+
+def _quantiles(values_ms: Floats) -> dict[str, float | None]:
+    if not len(values_ms):
+        return dict.fromkeys((*QUANTILES, "max_ms"))
+    places = np.quantile(values_ms, list(QUANTILES.values()))
+    return {**dict(zip(QUANTILES, map(float, places), strict=True)), "max_ms": float(values_ms.max())}
