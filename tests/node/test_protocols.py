@@ -11,6 +11,7 @@ import node.protocols
 from node.core import Membership
 from node.errors import LocalError
 from node.protocols import PROTOCOLS
+from node.protocols.atop import AtopReport
 from node.protocols.cbcast import CbcastReport
 from node.protocols.clocks import ClocksReport
 from node.protocols.co import CoReport
@@ -23,7 +24,7 @@ from node.wire import LOCAL_KINDS, Kind
 from tests.node.cluster import Cluster, check_silence
 
 README = (Path(node.protocols.__file__).parent / "README.md").read_text()
-REPORTS = (*ReliableReport, *SequencerReport, *CbcastReport, *LamportReport, *MutexReport, *ClocksReport)
+REPORTS = (*ReliableReport, *SequencerReport, *CbcastReport, *LamportReport, *MutexReport, *ClocksReport, *AtopReport)
 KNOWN_PROPERTIES = {
     *("validity", "agreement", "integrity", "fifo", "causal", "total_order"),
     *("mutual_exclusion", "grant_order", "service", "clock_condition", "clock_monotone"),
@@ -90,3 +91,4 @@ def test_codes_clash_with_nothing() -> None:
     assert all(code >> 4 == 5 for code in LamportReport)
     assert all(code >> 4 == 6 for code in MutexReport)
     assert all(code >> 4 == 7 for code in ClocksReport)
+    assert all(code >> 4 == 9 for code in AtopReport)
