@@ -60,10 +60,14 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def told(value: object) -> str | None:
-    """An estimate as Estimate.as_dict gave it, for people; None when this is none."""
+    """An estimate as Estimate.as_dict gave it, for people, behind what it is of (`at`); None when this is none."""
     if not isinstance(value, dict) or not {"mean", "half_width", "runs"} <= value.keys():
         return None
-    return str(Estimate(mean=value["mean"], half_width=value["half_width"], runs=value["runs"]))
+    interval = str(Estimate(mean=value["mean"], half_width=value["half_width"], runs=value["runs"]))
+    at = value.get("at")
+    if at is None:
+        return interval
+    return f"{at:.4g}: {interval}" if isinstance(at, float) else f"{at}: {interval}"
 
 
 @cache

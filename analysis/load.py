@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from analysis import sweep_rows
 from analysis.errors import AnalysisError
 from analysis.expression import ExpressionError, Unknown, evaluate, parse
 from analysis.inputs import MAX_FILE_BYTES
@@ -82,20 +83,25 @@ class Run:
 
 
 class Sweep:
-    """The runs of one sweep, in the order in which they were run: `sweep-<stamp>.json` beside their directories."""
+    """The runs of one sweep, in its order: `sweep-<stamp>.json` beside their directories, or, of runs that were
+    simulated in memory, `sweep-<stamp>.parquet`.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        points = _read_json(self.path, "make it with: orderbed sweep")
-        if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
-            raise AnalysisError(f"{self.path}: is not the list of a sweep's points")
+        self.is_simulated = self.path.suffix == ".parquet"
+        """In memory: its runs have no directories, only rows."""
+        points = sweep_rows.read(self.path) if self.is_simulated else _read_points(self.path)
         self.points: list[dict[str, Any]] = points
-        """Each with its `variant` (what was set), what it was `given` as numbers, its verdict and its directory."""
+        """Each with its `variant` (what was set), what it was `given` as numbers and its verdict; and with its
+        directory, or with all that it was measured by.
+        """
 
     @classmethod
     def newest(cls, experiment: str, runs: Path | str = "runs") -> Sweep:
         """The latest sweep of an experiment. Raises AnalysisError when there is none."""
-        found = sorted((Path(runs) / experiment).glob("sweep-*.json"))
+        folder = Path(runs) / experiment
+        found = sorted([*folder.glob("sweep-*.json"), *folder.glob("sweep-*.parquet")])
         if not found:
             raise AnalysisError(
                 f"{runs}: there is no sweep of {experiment} yet; make one with: orderbed sweep {experiment}"
@@ -105,7 +111,17 @@ class Sweep:
     @cached_property
     def runs(self) -> list[Run]:
         """The run of each point; a run directory that was moved with its sweep file is found beside it."""
+        if self.is_simulated:
+            raise AnalysisError(f"{self.path}: was simulated in memory; its runs have no directories")
         return [Run(self._directory(str(point.get("directory", "")))) for point in self.points]
+
+    @cached_property
+    def results(self) -> list[dict[str, Any]]:
+        """What expressions see of each run: its summary, its `variant` and what it was `given`."""
+        if self.is_simulated:
+            return self.points
+        told = [{"variant": point.get("variant", {}), "given": point.get("given", {})} for point in self.points]
+        return [{**run.summary, **one} for run, one in zip(self.runs, told, strict=True)]
 
     def frame(self, **columns: str) -> pd.DataFrame:
         """One row for each run. Each column is an expression (`analysis.expression`) over the run's summary, its
@@ -117,14 +133,20 @@ class Sweep:
         except ExpressionError as error:
             raise AnalysisError(str(error)) from None
         rows = []
-        for point, run in zip(self.points, self.runs, strict=True):
-            results = {**run.summary, "variant": point.get("variant", {}), "given": point.get("given", {})}
+        for results in self.results:
             values = {name: evaluate(expression, results) for name, expression in parsed.items()}
             rows.append({name: None if isinstance(value, Unknown) else value for name, value in values.items()})
         return pd.DataFrame(rows, columns=list(columns))
 
     def _directory(self, recorded: str) -> Path:
         return found if (found := Path(recorded)).is_dir() else self.path.parent / Path(recorded).name
+
+
+def _read_points(path: Path) -> list[dict[str, Any]]:
+    points = _read_json(path, "make it with: orderbed sweep")
+    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
+        raise AnalysisError(f"{path}: is not the list of a sweep's points")
+    return points
 
 
 def _read_json(path: Path, remedy: str) -> Any:

@@ -288,7 +288,7 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (BASE + "expect: latency.p99_ms + 3", "x.yaml:7: expect: 'latency.p99_ms + 3' is no condition; compare it, "
          "such as latency.p99_ms <= 80"),
         (BASE + "expect:\n  - valid\n  - open('x')",
-         "x.yaml:9: expect[1]: only abs, min, max, len, sum, mean, slope, r_squared can be called, "
+         "x.yaml:9: expect[1]: only abs, min, max, len, sum, mean, slope, r_squared, estimate, where can be called, "
          "not \"open('x')\""),
         (BASE + "claims: {id: a, paper: 000, statement: s, value: 3, ours: b, accept: [3, 1]}",
          "x.yaml:7: claims.accept: expected [low, high] with low at most high, got [3, 1]"),

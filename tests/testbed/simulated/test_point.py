@@ -1,0 +1,160 @@
+"""One run in memory: how it is judged, what is counted, and that its table gives it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import sweep_rows
+from analysis.errors import AnalysisError
+from analysis.expression import parse
+from node.protocols import PROTOCOLS
+from node.protocols.sequencer import SequencerCore
+from testbed.simulated.point import measure
+from testbed.spec_raw import Dissemination
+from testbed.spec_values import Experiment
+from tests.testbed.simulated.made import CLEAR, MILLISECOND, SECOND, at_instants, experiment, periodic, topology
+from topologies.model import Bus, Impairment
+
+BUS = Bus(rate_bps=10_000_000, queue_frames=1000)
+
+
+def small(protocol: str = "sequencer", *, dissemination: Dissemination = Dissemination.UNICAST) -> Experiment:
+    network = topology(3, 2, bus=BUS, to_node=Impairment(delay_ns=MILLISECOND))
+    return experiment(network, protocol=protocol, workload=periodic(20.0, 392), dissemination=dissemination)
+
+
+def test_a_good_run_passes_with_all_that_it_promises() -> None:
+    result = measure(small())
+    assert (result["verdict"], result["reasons"], result["invalid"]) == ("pass", [], [])
+    assert {name for name, entry in result["properties"].items() if entry["promised"]} == set(
+        PROTOCOLS["sequencer"].promises
+    )
+    messages = result["messages"]
+    assert messages["deliveries"] == messages["deliveries_expected"] == 5 * messages["submitted"] == 500
+    assert result["given"]["members"] == 5
+    assert result["events"] > 0
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    first, second = measure(small()), measure(small())
+    assert {**first, "seconds": 0} == {**second, "seconds": 0}
+    assert measure(replace(small(), seed=2))["latency"] != first["latency"]
+
+
+def test_a_multicast_is_one_message_and_its_datagrams_are_copies() -> None:
+    """One lone message of the reliable layer, over clear wires to four others."""
+    lone = experiment(
+        topology(3, 2, bus=BUS),
+        protocol="reliable",
+        workload=at_instants(100 * MILLISECOND, size_bytes=392),
+        senders=[0],
+        dissemination=Dissemination.UNICAST,
+    )
+    load = measure(lone)["load"]
+    assert load["messages_by_kind"]["RELIABLE_DATA"] == 1
+    assert load["copies_by_kind"]["RELIABLE_DATA"] == 3
+    multicast = measure(replace(lone, dissemination=Dissemination.MULTICAST))["load"]
+    assert multicast["messages_by_kind"]["RELIABLE_DATA"] == 1
+    assert multicast["copies_by_kind"]["RELIABLE_DATA"] == 0
+
+
+def test_delays_are_those_at_the_others() -> None:
+    """Behind a delay of 1 ms nobody but the sender itself can have it sooner."""
+    network = topology(4, to_node=Impairment(delay_ns=MILLISECOND))
+    latency = measure(experiment(network, workload=periodic(20.0)))["latency"]
+    assert latency["others"]["count"] == 3 * latency["count"] // 4
+    assert latency["others"]["mean_ms"] >= 1
+    assert latency["mean_ms"] < latency["others"]["mean_ms"]
+    assert latency["normalised_mean"] == pytest.approx(latency["others"]["mean_ms"] / 12.5, rel=0.1)
+    assert latency["variance_over_mean"] == latency["others"]["variance_ms2"] / latency["others"]["mean_ms"]
+
+
+def test_expectations_are_judged_and_one_about_frames_is_unknown() -> None:
+    expecting = replace(small(), expect=(parse("latency.p99_ms < 0"), parse("traffic.dummy_rate <= 1")))
+    result = measure(expecting)
+    assert [entry["verdict"] for entry in result["expect"]] == ["fail", "unknown"]
+    assert result["verdict"] == "fail"
+
+
+def test_nothing_sent_is_nothing_measured() -> None:
+    result = measure(experiment(topology(3, to_node=CLEAR), duration_ns=SECOND // 10))
+    assert (result["messages"]["submitted"], result["latency"]["mean_ms"]) == (0, None)
+    assert result["load"]["lan_load"] is None
+    assert sweep_rows.from_table(table(result))[0]["load"]["lan_load"] is None
+
+
+def test_a_run_that_does_not_come_to_rest_is_unknown_where_it_matters() -> None:
+    hurried = replace(small(), drain_ns=0)
+    result = measure(hurried)
+    assert "had become quiet" in result["properties"]["agreement"]["reason"]
+    assert (result["properties"]["total_order"]["verdict"], result["verdict"]) == ("pass", "unknown")
+
+
+def test_what_a_core_raises_is_the_failure_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(SequencerCore, "on_submit", broken)
+    result = measure(small())
+    assert (result["verdict"], result["reasons"]) == ("fail", ["ZeroDivisionError in broken: division by zero"])
+    assert sweep_rows.from_table(table(result))[0]["latency"] is None
+
+
+def test_a_row_keeps_all_that_was_measured() -> None:
+    """Whatever a section has more than its columns would be lost without a word."""
+    for protocol in ("sequencer", "lamport"):
+        result = measure(small(protocol)) | {"point": 7}
+        (row,) = sweep_rows.from_table(table(result))
+        assert set(_leaves(row)) == set(_leaves(result))
+        assert _without_texts(row) == _without_texts(result)
+
+
+def test_rows_are_kept_in_the_order_of_their_points(tmp_path: Path) -> None:
+    path = tmp_path / "sweep-1.parquet"
+    result = measure(small())
+    sweep_rows.write(path, [table(result | {"point": point}) for point in (2, 0, 1)])
+    assert [row["point"] for row in sweep_rows.read(path)] == [0, 1, 2]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_no_table_of_a_sweep_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(AnalysisError, match="is missing; make it with"):
+        sweep_rows.read(tmp_path / "none.parquet")
+    (tmp_path / "text.parquet").write_text("no")
+    with pytest.raises(AnalysisError, match="cannot be read"):
+        sweep_rows.read(tmp_path / "text.parquet")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(AnalysisError, match="is no table of a simulated sweep"):
+        sweep_rows.read(tmp_path / "other.parquet")
+
+
+def table(result: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_batches([sweep_rows.to_batch([{"point": 0} | result])])
+
+
+_TOLD_SHORTER = ("witness", "value")
+"""Texts for people, which only a run directory keeps."""
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if key not in _TOLD_SHORTER:
+                yield from _leaves(one, f"{path}.{key}")
+    else:
+        yield path
+
+
+def _without_texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_texts(one) for key, one in value.items() if key not in _TOLD_SHORTER}
+    if isinstance(value, list):
+        return [_without_texts(one) for one in value]
+    return value
