@@ -6,6 +6,7 @@ A mutant overrides as little as the bug is. Its docstring says what is wrong; th
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from node.clocks import LamportClock
 from node.core import Core, Membership, Submission, random_for
@@ -320,6 +321,59 @@ class Overtakes(SequencerCore):
     def _on_data(self, message: Message, out: list[Effect]) -> None:
         self._unused.get((message.origin, message.incarnation), set()).discard(message.seq)
         out.append(Deliver.of(message))
+
+
+class Unready(SequencerCore):
+    """An epoch that is over is closed at once for some lives: their words are not waited for."""
+
+    def _advance(self, out: list[Effect]) -> None:
+        told = dict(self._closed)
+        self._closed.update((life, self._over) for life in told if self._passes_over(*life))
+        super()._advance(out)
+        self._closed = told
+
+    def _passes_over(self, member: int, incarnation: int) -> bool:
+        return True
+
+
+class PassesJoinersOver(Unready):
+    """Takes it that whoever joined later has no number of the epoch that is over."""
+
+    def _passes_over(self, member: int, incarnation: int) -> bool:
+        return incarnation > 1
+
+
+class TurnsTheEpoch(SequencerCore):
+    """Begins with the next epoch as soon as the server is back, and drops what is left of the last."""
+
+    def _turn_to_server(self, out: list[Effect]) -> None:
+        super()._turn_to_server(out)
+        if self._epoch < self._serving:
+            self._begin(self._serving, 1)
+            self._advance(out)
+
+
+class ForgetsTheAsked(SequencerCore):
+    """What was asked of the server that is gone is gone, too."""
+
+    def _learn_over(self, epoch: int, out: list[Effect]) -> None:
+        super()._learn_over(epoch, out)
+        self._asked.clear()
+
+
+class TakesLateRequests(SequencerCore):
+    """The server gives a number, whichever life of it was asked."""
+
+    def _on_request(self, message: Message, out: list[Effect]) -> None:
+        super()._on_request(replace(message, words=(self._us.incarnation, *message.words[1:])), out)
+
+
+class AnswersAtOnce(SequencerCore):
+    """The server does not ask in whose streams a joiner takes part."""
+
+    def _answer_questions(self, out: list[Effect]) -> None:
+        self._questions = {joiner: {} for joiner in self._questions}
+        super()._answer_questions(out)
 
 
 # CBCAST.

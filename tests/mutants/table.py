@@ -161,6 +161,69 @@ def server_crash_at_rest(build: Build) -> Recorded:
     return cluster
 
 
+def server_restart_in_mid_order(build: Build) -> Recorded:
+    """1 has the number 1 and 2 the number 2; the message of 1 reaches 3 late, which has asked, too, when the server is
+    started again.
+    """
+    cluster = Recorded(4, build)
+    cluster.lose = lambda s, t, message: (
+        (s, t, message.kind, message.seq, message.flags) == (1, 3, Kind.RELIABLE_DATA, 1, 0)
+        or ((s, t, message.inner) == (0, 3, Kind.SEQUENCER_NUMBER) and cluster.now_ns < 4 * MILLISECOND)
+    )
+    cluster.submit(1)
+    cluster.submit_later(2, 1 * MILLISECOND)
+    cluster.submit_later(3, 2 * MILLISECOND)
+    cluster.at(5 * MILLISECOND, partial(cluster.restart, 0))
+    cluster.submit_later(0, 100 * MILLISECOND)
+    return cluster
+
+
+def server_restart_after_a_joiner(build: Build) -> Recorded:
+    """A later life of 3 has the number 1 and 1 the number 2 when the server is started again; the message of 3 reaches
+    2 later than all other words.
+    """
+    cluster = Recorded(4, build)
+    cluster.restart(3)
+    cluster.run(for_ns=1 * SECOND)
+    cluster.lose = lambda source, target, message: (
+        (source, target, message.kind) == (3, 2, Kind.RELIABLE_DATA) and cluster.now_ns < 1200 * MILLISECOND
+    )
+    cluster.submit(3)
+    cluster.submit_later(1, cluster.now_ns + 1 * MILLISECOND)
+    cluster.at(cluster.now_ns + 5 * MILLISECOND, partial(cluster.restart, 0))
+    return cluster
+
+
+def two_server_restarts_with_requests_held_back(build: Build) -> Recorded:
+    """2 is silent, and 1 has as much under way as it may: what it asks the server's second life goes to the third."""
+    cluster = Recorded(4, build)
+    cluster.lose = lambda source, target, message: (
+        (source, target, message.inner) == (0, 1, Kind.SEQUENCER_NUMBER) and message.seq > 66
+    )
+    cluster.at(1 * MILLISECOND, partial(cluster.pause, 2))
+    cluster.submit_later(1, 2 * MILLISECOND, count=80)
+    for at_ns in (400 * MILLISECOND, 600 * MILLISECOND):
+        cluster.at(at_ns, partial(cluster.restart, 0))
+    cluster.at(1 * SECOND, partial(cluster.resume, 2))
+    return cluster
+
+
+def joiner_that_knows_more_than_the_server(build: Build) -> Recorded:
+    """1, 2 and 4 have ended 3, and the server does not hear of it. 4 joins anew, without a part in the stream of 3, and
+    asks where the order stands; then 3 gets a number.
+    """
+    cluster = Recorded(5, build)
+    cluster.lose = lambda source, target, message: (
+        (3 in (source, target) and 0 not in (source, target))
+        or (target == 0 and message.kind is Kind.RELIABLE_HEARTBEAT and 2400 < cluster.now_ns // MILLISECOND < 3800)
+    )
+    cluster.submit(1)
+    cluster.at(3 * SECOND, partial(cluster.restart, 4))
+    cluster.submit_later(3, 3300 * MILLISECOND)
+    cluster.submit_later(1, 6 * SECOND)
+    return cluster
+
+
 def half_multicast(build: Build) -> Recorded:
     """3 reaches only 2, and crashes."""
     cluster = Recorded(4, build)
@@ -408,6 +471,71 @@ MUTANTS: tuple[Mutant, ...] = (
             FIFO_PROMISES,
         ),
         "validity",
+    ),
+    _row(
+        "6",
+        "after a change of the server what is under way is not waited for",
+        "sequencer",
+        cluster_pair(
+            server_restart_in_mid_order, cores.sequencer(), cores.sequencer(cores.Unready), TOTAL_ORDER_PROMISES
+        ),
+        *("agreement", "total_order"),
+    ),
+    _row(
+        "6",
+        "after a change of the server what has not been delivered of the last one is dropped",
+        "sequencer",
+        cluster_pair(
+            server_restart_in_mid_order, cores.sequencer(), cores.sequencer(cores.TurnsTheEpoch), TOTAL_ORDER_PROMISES
+        ),
+        *("agreement", "total_order"),
+    ),
+    _row(
+        "6",
+        "who joined since the last change of the server is not waited for",
+        "sequencer",
+        cluster_pair(
+            server_restart_after_a_joiner,
+            cores.sequencer(),
+            cores.sequencer(cores.PassesJoinersOver),
+            TOTAL_ORDER_PROMISES,
+        ),
+        *("agreement", "total_order"),
+    ),
+    _row(
+        "",
+        "what was asked of a server that is gone is not asked for again",
+        "sequencer",
+        cluster_pair(
+            server_restart_in_mid_order, cores.sequencer(), cores.sequencer(cores.ForgetsTheAsked), TOTAL_ORDER_PROMISES
+        ),
+        "validity",
+    ),
+    _row(
+        "",
+        "a request for the last server takes a number of the next one",
+        "sequencer",
+        cluster_pair(
+            two_server_restarts_with_requests_held_back,
+            cores.sequencer(),
+            cores.sequencer(cores.TakesLateRequests),
+            TOTAL_ORDER_PROMISES,
+        ),
+        BUFFERS,
+        unknown=LIVE,
+    ),
+    _row(
+        "",
+        "a joiner begins before it takes part in the streams of all who get numbers",
+        "sequencer",
+        cluster_pair(
+            joiner_that_knows_more_than_the_server,
+            cores.sequencer(),
+            cores.sequencer(cores.AnswersAtOnce),
+            TOTAL_ORDER_PROMISES,
+        ),
+        BUFFERS,
+        unknown=LIVE,
     ),
     _row(
         "7",
