@@ -287,7 +287,7 @@ class Order:
         return None
 
     def _closes_refusal(self, stream: _Stream, item: Own) -> str | None:
-        earlier = stream.stamp - 1 if stream.stamp != _UNSPOKEN else max(stream.after + 1 << 32, 0) - 1
+        earlier = stream.stamp - 1 if stream.stamp != _UNSPOKEN else _UNSPOKEN
         for stamp, end in item.closes:
             if not earlier < stamp < item.stamp:
                 return f"closes of {stamp:#x} after {earlier:#x} under {item.stamp:#x}"
