@@ -28,6 +28,7 @@ from tests.node.cluster import (
 LOAD_NS = 4 * SECOND
 SUSPECT_AFTER_NS = 2 * SECOND
 END_NS = 25 * SECOND
+LONG_FAULTS = ("crash", "restart", "crash and restart", "long pause")
 
 
 @dataclass(kw_only=True)
@@ -44,9 +45,14 @@ class Scenario:
 
 
 def scenario(
-    seed: int, build: Build, *, spare: frozenset[int] = frozenset(), cluster_type: type[Cluster] = Cluster
+    seed: int,
+    build: Build,
+    *,
+    spare: frozenset[int] = frozenset(),
+    returning: frozenset[int] = frozenset(),
+    cluster_type: type[Cluster] = Cluster,
 ) -> Scenario:
-    """Everything follows from `seed`. `spare` are never victims."""
+    """Everything follows from `seed`. `spare` are never victims; `returning` are, but are always started again."""
     rng = Random(f"{seed}/scenario")
     count = rng.randint(2, 6)
     network = Network(
@@ -63,7 +69,7 @@ def scenario(
     victims = frozenset(rng.sample(candidates, min(len(candidates), (count - 1) // 2)))
     made = Scenario(cluster=cluster, victims=victims, story=[])
     for victim in sorted(victims):
-        _disturb(made, victim, rng)
+        _disturb(made, victim, rng, ("restart", "crash and restart") if victim in returning else LONG_FAULTS)
     for _ in range(rng.randint(0, 3)):
         _shake(made, rng)
     return made
@@ -115,12 +121,12 @@ def _load(cluster: Cluster, member: int, rng: Random) -> None:
         cluster.submit_later(member, at_ns)
 
 
-def _disturb(made: Scenario, victim: int, rng: Random) -> None:
+def _disturb(made: Scenario, victim: int, rng: Random, faults: tuple[str, ...]) -> None:
     """One fault of the kind that a group ends members for."""
     cluster = made.cluster
     at_ns = rng.randint(0, LOAD_NS)
     again_ns = at_ns + rng.randint(0, 2 * SUSPECT_AFTER_NS)
-    what = rng.choice(("crash", "restart", "crash and restart", "long pause"))
+    what = rng.choice(faults)
     made.story.append(f"{what} of {victim} at {at_ns} until {again_ns}")
     acts: dict[str, list[tuple[int, Callable[[], None]]]] = {
         "crash": [(at_ns, lambda: cluster.crash(victim))],
