@@ -18,7 +18,7 @@ from collector.records import Event, Level, Notice
 from node.protocols import CAUSAL_PROMISES, FIFO_PROMISES, PROTOCOLS, TOTAL_ORDER_PROMISES
 from node.wire import Kind, Message, encode_datagram
 from tests.analysis.histories import Author, PlainHistory
-from tests.mutants import cores, models
+from tests.mutants import cores, models, rounds
 from tests.mutants.recorded import Recorded, verdicts
 from tests.node.cluster import GROUP, MILLISECOND, SECOND, Build, Network
 
@@ -656,6 +656,35 @@ MUTANTS: tuple[Mutant, ...] = (
         "lamport",
         cluster_pair(lagging_clock, cores.lamport(), cores.lamport(cores.PostIncrement), LAMPORT_PROMISES),
         "clock_condition",
+    ),
+    _row(
+        "",
+        "a round is delivered by who can still send its own message of that round",
+        "All-Ack",
+        cluster_pair(rounds.late_comer, rounds.allack(), rounds.allack(rounds.OthersOnly), TOTAL_ORDER_PROMISES),
+        "causal",
+        "total_order",
+    ),
+    _row(
+        "",
+        "a life that has ended is passed over at once, not after its last round",
+        "All-Ack",
+        cluster_pair(
+            rounds.death_of_a_sender, rounds.allack(), rounds.allack(rounds.ForgetsTheDead), TOTAL_ORDER_PROMISES
+        ),
+        "agreement",
+        "causal",
+        "total_order",
+    ),
+    _row(
+        "",
+        "a joiner is not answered anew when the life that it has no part in has ended: the others wait for its word",
+        "the joining part",
+        cluster_pair(
+            rounds.next_life_at_once, rounds.allack(), rounds.allack(joining=rounds.AnswersOnce), TOTAL_ORDER_PROMISES
+        ),
+        BUFFERS,
+        unknown=LIVE,
     ),
     _row(
         "45",
