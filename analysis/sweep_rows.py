@@ -1,4 +1,4 @@
-"""The rows of a simulated sweep: `sweep-<stamp>.parquet`, one row for each run (docs/run-directory.md).
+"""The rows of a simulated sweep: `sweep-<stamp>.parquet`, one row for each run (docs/experiments.md).
 
 A row is what `testbed.simulated.point.measure` gives, with the names of summary.json: `latency.normalised_mean` is the
 same in both. Whatever has other keys in each row (`variant`, `given.parameters`) is a JSON text here.

@@ -118,6 +118,8 @@ def run_points(
     """
     points: list[dict[str, Any]] = []
     variants = _variants(experiment, wishes)
+    if experiment.seeds and all(variant.world is World.SIM for variant in variants):
+        console.warn("sweep", f"{len(variants)} whole runs, each with its capture; --spark simulates them in memory")
     with nullcontext(spark) if spark is not None else _session_for(variants) as session:
         for position, variant in enumerate(variants):
             console.title(label(variant.variant))
@@ -163,7 +165,13 @@ def simulate_points(
             done.extend(fresh)
             bar.advance_to(len(done), f"{_failures(done)} failing")
 
-        results = simulate_all(session, variants, path, on_progress=progress)
+        try:
+            results = simulate_all(session, variants, path, on_progress=progress)
+        except BaseException:
+            console.warn(
+                "stopped", f"{len(done)} of {len(variants)} runs are kept in {path}" if done else "no run is kept"
+            )
+            raise
         bar.result = f"{len(results)} runs, {_failures(results)} failing: {path}"
     for variant, result in zip(variants, results, strict=True):
         if result["verdict"] == Verdict.FAIL.value:
