@@ -39,7 +39,7 @@ window goes on for another T. Of the dummies of a member `least_dummies` count (
 weight 0 is never drawn, his messages wait for the end of the distribution. So at the end of each sub-window the
 bookkeeper gives those that it has heard a weight, whatever the threshold.
 
-Dummies. One dummy can fill several numbers of its sender. Three reasons to send one:
+Dummies. One dummy can fill several numbers of its sender. Four reasons to send one:
   gap     at the end of a sub-window of ours in which messages were sent, when Int(delta) (`atop_shares.py`) is 1 or
           more;
   turn    messages are undelivered, nothing was delivered for `dummy_after_ns`, and the order waits for a word of ours.
@@ -47,12 +47,18 @@ Dummies. One dummy can fill several numbers of its sender. Three reasons to send
           of its own stand before all that is undelivered now, and fills all of them with one dummy. So a lone message
           costs a round of dummies, not a wait for each turn. Without: the paper, a dummy per turn;
   weight  at the end of a window of ours, when we have sent nothing in it but less than `least_dummies` dummies.
+  prod    see below.
 Dummies ask for no dummies and begin no window: a group at rest is silent.
 
+Prods. The reliable layer sees that a member is gone when it does not acknowledge. Who crashes after it has acknowledged
+everything, and before it says what the order waits for, would never be missed. So while messages are undelivered and
+nobody says anything, somebody sends a dummy from time to time, more and more rarely, whose acknowledgement is missed.
+For the same reason a joiner asks again.
+
 Joiners (a later life). See `joining.py`; the number is that of the highest distribution heard of. A joiner begins with
-a distribution of its own, with equal weights and a number above all that it was told. All that is stamped later was
-sent to it, too. So no bookkeeper is needed for that, and if the joiner is the lowest member, it is the bookkeeper from
-then on. Others await its word in all distributions later than their welcome.
+a distribution of its own, with equal weights for those that take part, and with a number above all that it was told.
+All that is stamped later was sent to it, too. So no bookkeeper is needed for that, and if the joiner is the lowest
+member, it is the bookkeeper from then on. Others await its word in all distributions later than their welcome.
 
 Our own messages go into our order when they are submitted, not when they come back from the layer below: flow control
 may hold them there. At most `outstanding` of them are undelivered.
@@ -107,9 +113,15 @@ DUMMY = Flag.DUMMY.value
 WINDOW = Timer("window")
 SUB_WINDOW = Timer("sub_window")
 TURN = Timer("turn")
+PROD = Timer("prod")
 NEWS = (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
 MOST_DRAWS = 4096
 """How far `ahead` looks: what is beyond is filled by the next dummy."""
+PATIENCE = 8
+"""Times `dummy_after_ns`: so long the order may wait for somebody else in silence before he is prodded; doubled each
+time, but not for ever."""
+JOIN_AGAIN_NS = 1000 * MILLISECOND
+MOST_DOUBLINGS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +193,8 @@ class AtopReport(enum.IntEnum):
     """This later life takes part; `value`: it delivers what is sent under distributions with a higher number."""
     EXHAUSTED = 0x96
     """There is no number left for another distribution."""
+    PROD_DUMMY = 0x97
+    """The order waits for somebody else, and nobody says anything: a dummy that shows whether he lives."""
 
 
 class AtopCore(Core):
@@ -224,7 +238,11 @@ class AtopCore(Core):
         """Own messages."""
         self._spoke_ns = 0
         self._moved_ns = 0
-        """When something was delivered last."""
+        """When something was delivered last ..."""
+        self._heard_ns = 0
+        """... and when anybody, we too, said something that has a place in the order."""
+        self._prods = 0
+        """How often we have prodded since."""
         self._readers: dict[Kind, Callable[[Message], Own]] = {Kind.ATOP_DATA: _data, Kind.ATOP_DUMMY: _dummy}
         """What has a place in the order, and how it is read."""
         self._handlers: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
@@ -240,6 +258,7 @@ class AtopCore(Core):
             WINDOW: self._on_window_due,
             SUB_WINDOW: self._on_sub_window_due,
             TURN: self._on_turn_due,
+            PROD: self._on_prod_due,
         }
 
     @property
@@ -277,7 +296,7 @@ class AtopCore(Core):
         return self._phase is Phase.RUNNING and (not lives or self._me < lives[0][0])
 
     def on_start(self, now_ns: int) -> list[Effect]:
-        self._moved_ns = self._spoke_ns = now_ns
+        self._moved_ns = self._spoke_ns = self._heard_ns = now_ns
         return []
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
@@ -361,7 +380,7 @@ class AtopCore(Core):
         """Into our own order, and to everybody. What follows from it is the caller's: `_advance`."""
         self._order.take(self._life, item)
         self._has_spoken = True
-        self._spoke_ns = now_ns
+        self._spoke_ns = self._heard_ns = now_ns
         if item.number:
             self._shown = item.number + item.count - 1
         out.append(Multicast(message=message))
@@ -410,7 +429,7 @@ class AtopCore(Core):
         item = self._readers[message.kind](message)
         life = (message.origin, message.incarnation)
         _refuse(self._order.refusal(life, item))
-        self._take(life, item)
+        self._take(life, item, now_ns)
         self._count(message.origin, item, now_ns, out)
         self._advance(now_ns, out)
 
@@ -424,12 +443,13 @@ class AtopCore(Core):
             raise RemoteError(DropReason.MALFORMED, f"a distribution with number {message.seq}")
         _refuse(self._order.weights_refusal(life, stamp, weights) or self._order.refusal(life, item))
         self._order.announce(stamp, weights)
-        self._take(life, item)
+        self._take(life, item, now_ns)
         if stamp > self._stamp and self._phase is Phase.RUNNING:
             self._switch(stamp, weights, now_ns, out)
         self._advance(now_ns, out)
 
-    def _take(self, life: Life, item: Own) -> None:
+    def _take(self, life: Life, item: Own, now_ns: int) -> None:
+        self._heard_ns = now_ns
         self._order.take(life, item)
         self._joining.spoke(life)
 
@@ -439,10 +459,13 @@ class AtopCore(Core):
             return
         for message in self._order.advance():
             self._moved_ns = now_ns
+            self._prods = 0
             self._undelivered -= (message.origin, message.incarnation) == self._life
             out.append(Deliver.of(message))
         if self._order.held:
             self._timers.arm(TURN, now_ns + self._parameters.dummy_after_ns, out)
+        else:
+            self._timers.disarm(PROD, out)
 
     # Windows.
 
@@ -491,30 +514,41 @@ class AtopCore(Core):
     # Turns.
 
     def _on_turn_due(self, now_ns: int, out: list[Effect]) -> None:
-        """Nothing more is armed here when there is nothing to say: the next that comes arms it."""
+        """When there is nothing to say, the next that comes arms it again."""
         if not self._order.held:
             return
         after_ns = self._parameters.dummy_after_ns
+        is_awaited = self._order.awaits(self._me)
         if now_ns < self._moved_ns + after_ns:
             self._timers.arm(TURN, self._moved_ns + after_ns, out)
-            return
-        if not self._is_awaited:
-            if not self._parameters.ahead:
-                return
-            if now_ns < self._spoke_ns + after_ns:
-                self._timers.arm(TURN, self._spoke_ns + after_ns, out)
-                return
-        count = self._turns_to_fill()
-        if count:
+        elif self._parameters.ahead and not is_awaited and now_ns < self._spoke_ns + after_ns:
+            self._timers.arm(TURN, self._spoke_ns + after_ns, out)
+        elif (self._parameters.ahead or is_awaited) and (count := self._turns_to_fill()):
             self._say_dummy(count, AtopReport.TURN_DUMMY, now_ns, out)
+        else:
+            self._timers.arm(PROD, self._prod_ns, out)
 
     @property
-    def _is_awaited(self) -> bool:
-        """Whether the order stands still for want of something that we can say: a number of ours under its stamp, or a
-        word under a later one. (Where a number that was given away is missing, no number of ours helps.)"""
-        if self._stamp > self._order.stamp:
-            return self._order.awaits(self._me)
-        return self._order.awaits_turn(self._me)
+    def _prod_ns(self) -> int:
+        """When to prod: the lowest member first, then the others need not."""
+        rank = sum(member < self._me for member, _ in self._joining.lives)
+        wait_ns = self._parameters.dummy_after_ns * (PATIENCE + rank)
+        return max(self._heard_ns, self._moved_ns) + (wait_ns << min(self._prods, MOST_DOUBLINGS))
+
+    def _on_prod_due(self, now_ns: int, out: list[Effect]) -> None:
+        if self._joining.is_joining:
+            self._ask(now_ns, out)
+        elif self._order.held and now_ns >= self._prod_ns:
+            self._prods += 1
+            self._say_dummy(1, AtopReport.PROD_DUMMY, now_ns, out)
+        elif self._order.held:
+            self._timers.arm(PROD, self._prod_ns, out)
+
+    def _ask(self, now_ns: int, out: list[Effect]) -> None:
+        """To be welcomed; again, if somebody that answered to nothing else has gone meanwhile."""
+        out.append(Multicast(message=self._us.message(Kind.ATOP_JOIN, flags=CONTROL)))
+        self._timers.arm(PROD, now_ns + (JOIN_AGAIN_NS << min(self._prods, MOST_DOUBLINGS)), out)
+        self._prods += 1
 
     def _turns_to_fill(self) -> int:
         """How many numbers of ours a dummy should fill now."""
@@ -550,7 +584,7 @@ class AtopCore(Core):
         life = (message.origin, message.incarnation)
         is_older = not self._joining.is_member and life != self._life
         if self._joining.joined(life):
-            out.append(Multicast(message=self._us.message(Kind.ATOP_JOIN, flags=CONTROL)))
+            self._ask(now_ns, out)
         if is_older:
             self._order.joined(life, after=FIRST)
         self._begin_if_welcome(now_ns, out)
@@ -576,7 +610,7 @@ class AtopCore(Core):
 
     def _begin_if_welcome(self, now_ns: int, out: list[Effect]) -> None:
         if self._joining.has_everything:
-            self._publish((1,) * len(self._places), now_ns, out)
+            self._publish(without((1,) * len(self._places), self._absent()), now_ns, out)
 
     def _enter_running(self, stamp: int, out: list[Effect]) -> None:
         self._phase = Phase.RUNNING
@@ -584,6 +618,8 @@ class AtopCore(Core):
         self._order.joined(self._life, after=number_of(stamp) - 1)
         self._order.start(stamp)
         self._window.restart()
+        self._prods = 0
+        self._timers.disarm(PROD, out)
         out.append(Report(code=AtopReport.WELCOMED, member=self._me, value=number_of(stamp) - 1))
 
 
