@@ -30,8 +30,8 @@ Derivations, where the paper leaves something open.
 Bookkeeper. In each member's view it is the lowest member that takes part, so there always is one, also after its crash.
 Safety never depends on who publishes: a stamp (see `atop_words.py`) names the publisher, too, and two at once are two
 distributions, one after the other. At the news of an end the bookkeeper publishes anew at once: the weights in force,
-without those of the dead. So nobody draws the dead any longer, and a distribution that its publisher took into its
-grave is passed by all.
+without those of the dead; and again when somebody who has not heard of an end yet gives the dead a weight. So nobody
+draws the dead any longer, and a distribution that its publisher took into its grave is passed by all.
 
 Windows. T begins with the first message after rest and is not sliding; each member has its own. Everybody counts, so a
 new bookkeeper has counted, too. While fewer messages than members have been counted, they say nothing about shares: the
@@ -396,11 +396,13 @@ class AtopCore(Core):
         self._advance(now_ns, out)
 
     def _publish(self, weights: tuple[int, ...], now_ns: int, out: list[Effect]) -> None:
+        """A new distribution of ours, with these weights for those that take part."""
         number = max(self._order.highest, self._joining.start) + 1
         if number > MAX_NUMBER:
             out.append(Report(code=AtopReport.EXHAUSTED, member=self._me))
             return
         stamp = stamp_of(number, *self._life)
+        weights = without(weights, self._absent())
         self._order.announce(stamp, weights)
         if self._joining.is_joining:
             self._enter_running(stamp, out)
@@ -446,6 +448,9 @@ class AtopCore(Core):
         self._take(life, item, now_ns)
         if stamp > self._stamp and self._phase is Phase.RUNNING:
             self._switch(stamp, weights, now_ns, out)
+            if self.is_bookkeeper and without(weights, self._absent()) != weights:
+                # A joiner that had not heard of an end published it. We have heard of that end, for the last time.
+                self._publish(weights, now_ns, out)
         self._advance(now_ns, out)
 
     def _take(self, life: Life, item: Own, now_ns: int) -> None:
@@ -568,9 +573,10 @@ class AtopCore(Core):
         self._asked.discard(life)
         for joiner in self._joining.waiting:
             self._welcome(joiner, out)
+        self._window.forget(self._places[message.origin])
         self._on_end(message.origin)
         if self.is_bookkeeper:
-            self._publish(without(self._weights, self._absent()), now_ns, out)
+            self._publish(self._weights, now_ns, out)
         self._begin_if_welcome(now_ns, out)
         self._advance(now_ns, out)
 
@@ -610,7 +616,7 @@ class AtopCore(Core):
 
     def _begin_if_welcome(self, now_ns: int, out: list[Effect]) -> None:
         if self._joining.has_everything:
-            self._publish(without((1,) * len(self._places), self._absent()), now_ns, out)
+            self._publish((1,) * len(self._places), now_ns, out)
 
     def _enter_running(self, stamp: int, out: list[Effect]) -> None:
         self._phase = Phase.RUNNING

@@ -40,8 +40,10 @@ Nobody wants them. A number that stays at the broker blocks the order as one at 
 broker, too. Leftovers of both go out as FILL: one message (flag DUMMY) for all that are due, without a number of its
 own sender.
 
-Who is the broker: in each member's view the second lowest member that takes part (the lowest, if alone); the lowest is
-the bookkeeper. Whoever gets an offer or a wish acts as a broker, so it does no harm that views differ for a while.
+Who is the broker: in each member's view the second lowest member that takes part and has a weight in the sending
+distribution (the lowest, if alone). Whoever gets an offer or a wish acts as a broker, so it does no harm that views
+differ for a while. The weight is asked for because a distribution may come before the news of the end that made it: it
+tells already who must not be given anything any more.
 
 Distributions. A broker holds numbers of its own sending distribution only. Offers and wishes of a later one wait until
 it adopts that; those of an earlier one are dropped, and so are grants and stock at a new distribution: everybody moves
@@ -49,7 +51,7 @@ on, and the numbers are known to be void when all have (see `atop_order.py`). A 
 distribution were given away says so with its first word under the next (`closes`): nobody else can tell.
 
 Ends. Numbers that the dead held, as donor, broker or requester, would be waited for. At each end the bookkeeper
-publishes a new distribution (`atop.py`), so they become void.
+publishes a new distribution without them (`atop.py`), so they become void, and under that one nobody gives them any.
 
 The last resort. A message waits for a turn that its neighbour does not use, until sub-windows have moved numbers. So
 long a wait is the paper's; `dummy_after_ns` bounds it as in ATOP, and must exceed dmT plus the way to the broker and
@@ -151,9 +153,10 @@ class AtopMbsCore(AtopCore):
 
     @property
     def broker(self) -> int:
-        """The second lowest member that takes part; the lowest, if it is alone."""
-        present = sorted({self._me, *(member for member, _ in self._joining.lives)})
-        return present[min(1, len(present) - 1)]
+        """The second lowest member that takes part and has a weight; the lowest, if it is alone; else we."""
+        present = {self._me, *(member for member, _ in self._joining.lives)}
+        able = [member for member in sorted(present) if self._weights[self._places[member]]]
+        return able[:2][-1] if able else self._me
 
     @property
     def granted(self) -> int:

@@ -55,6 +55,11 @@ class Window:
             weight or min(MAX_NUMBER, messages) for weight, messages in zip(weights, self._messages, strict=True)
         )
 
+    def forget(self, place: int) -> None:
+        """That member has ended: it gets no weight."""
+        self._total -= self._messages[place]
+        self._messages[place] = self._dummies[place] = 0
+
     def restart(self) -> None:
         self._messages = [0] * len(self._messages)
         self._dummies = [0] * len(self._dummies)
