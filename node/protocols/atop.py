@@ -562,7 +562,7 @@ class AtopCore(Core):
         # When no turn of ours stands before what is undelivered, no number of ours helps: we wait for another
         # distribution, which is on its way.
         turns = self._order.turns_ahead(self._me, most=MOST_DRAWS)
-        return turns if self._parameters.ahead else min(turns, 1)
+        return turns if self._parameters.ahead else min(turns, int(self._order.awaits_turn(self._me)))
 
     # Who ends and who joins.
 
