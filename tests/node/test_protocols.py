@@ -12,6 +12,7 @@ from node.core import Membership
 from node.errors import LocalError
 from node.protocols import PROTOCOLS
 from node.protocols.atop import AtopReport
+from node.protocols.atop_mbs import MbsReport
 from node.protocols.cbcast import CbcastReport
 from node.protocols.clocks import ClocksReport
 from node.protocols.co import CoReport
@@ -24,7 +25,16 @@ from node.wire import LOCAL_KINDS, Kind
 from tests.node.cluster import Cluster, check_silence
 
 README = (Path(node.protocols.__file__).parent / "README.md").read_text()
-REPORTS = (*ReliableReport, *SequencerReport, *CbcastReport, *LamportReport, *MutexReport, *ClocksReport, *AtopReport)
+REPORTS = (
+    *ReliableReport,
+    *SequencerReport,
+    *CbcastReport,
+    *LamportReport,
+    *MutexReport,
+    *ClocksReport,
+    *AtopReport,
+    *MbsReport,
+)
 KNOWN_PROPERTIES = {
     *("validity", "agreement", "integrity", "fifo", "causal", "total_order"),
     *("mutual_exclusion", "grant_order", "service", "clock_condition", "clock_monotone"),
