@@ -31,6 +31,11 @@ others hold of it is bounded, and a fast one is slowed down to the pace of the n
 A member that ends. RELIABLE_ENDED stands at the same place of its stream everywhere: all survivors have the same rounds
 of it. It is not awaited any more: its life is passed over in all rounds after its last one.
 
+  Members that crash together may take causes with them: who delivers what only he has received, sends, and dies with
+its sender, has sent what nobody may deliver. So every message says up to which round its sender had delivered, and who
+took part for it; all survivors erase it if something of an ended life is lost there, and all after it in its stream:
+node/protocols/causes.py.
+
 A member that joins (a later life): node/protocols/joining.py, with rounds for numbers. A WELCOME has the highest round
 that its sender has heard of, in whatever stream. The joiner begins after the greatest of these, `start`: it delivers
 what is later than `start`, and its first round is later. Its first word is a NULL, for those who await it.
@@ -40,6 +45,7 @@ most what these members answer later, so at most `start`. In the rounds up to `s
 awaits it there learns that from its first word, whose number exceeds `start`; whoever does not has nothing to miss. In
 all rounds beyond `start` all await it: nobody can have passed over one of them. (A member that has joined after it
 awaits it from the beginning on.) So each round has the same messages everywhere, whatever when was waited for.
+  A WELCOME says its sender's own last round, too: if that is all that ever comes of it, the joiner knows its end.
   The joiner misses nothing beyond `start`, though a slow sender goes on in rounds that others have left behind: a
 sender's own last round is among those that it has heard of, so what is beyond `start` was sent after its answer.
 
@@ -65,8 +71,9 @@ from typing import NamedTuple
 
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
-from node.errors import DropReason, LocalError
+from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
+from node.protocols.causes import Causes
 from node.protocols.joining import Joining, Life
 from node.protocols.reliable import ReliableParameters
 from node.protocols.timers import Timers
@@ -113,6 +120,8 @@ class AllAckReport(enum.IntEnum):
     """The rounds have reached their end: this member sends nothing any more, and the order stops."""
     WELCOMED = 0x82
     """This later life takes part; `value`: it delivers what is later than this round."""
+    ERASED = 0x83
+    """The message of `member` in round `value`, and all after it in that life, may have died with a cause of theirs."""
 
 
 class _Held(NamedTuple):
@@ -136,6 +145,7 @@ class AllAckCore(Core):
         self._rng = rng
         self._timers = Timers()
         self._joining = Joining(membership)
+        self._causes = Causes(membership)
         self._phase = Phase.JOINING if self._joining.is_joining else Phase.RUNNING
         self._reached: dict[Life, int] = dict.fromkeys(self._joining.lives, 0)
         """Whom we await, and ourselves: the round up to which we have everything of it."""
@@ -144,6 +154,10 @@ class AllAckCore(Core):
         """A heap of what is not delivered, ours included."""
         self._outstanding = 0
         """Of these, ours."""
+        self._delivered = 0
+        """The last round of which we have delivered something."""
+        self._erased: set[Life] = set()
+        """Lives of which nothing more is delivered."""
         self._heard = 0
         """The highest round that we have heard of."""
         self._wanted = 0
@@ -192,6 +206,7 @@ class AllAckCore(Core):
             Kind.ALLACK_DATA,
             seq=self.round + 1,
             flags=submission.flags,
+            words=self._causes.words(self._delivered),
             inner=submission.inner,
             payload=submission.payload,
         )
@@ -235,6 +250,7 @@ class AllAckCore(Core):
     # What comes.
 
     def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._causes.check(message.seq, message.words)
         # A joiner gets some that are before its beginning, some of them late.
         if message.seq > self._joining.start:
             self._hold(message)
@@ -251,6 +267,7 @@ class AllAckCore(Core):
         self._reached[life] = message.seq
         self._heard = max(self._heard, message.seq)
         self._joining.spoke(life)
+        self._causes.spoke(life, message.seq)
         # If it did not block the head, then whoever does still does.
         if self._queue and before < self._queue[0].round:
             self._deliver(out)
@@ -265,8 +282,17 @@ class AllAckCore(Core):
         complete = min(self._reached.values())
         while self._queue and self._queue[0].round <= complete:
             held = heapq.heappop(self._queue)
-            self._outstanding -= held.member == self._us.member and held.incarnation == self._us.incarnation
-            out.append(Deliver.of(held.message))
+            life = (held.member, held.incarnation)
+            self._outstanding -= life == self._me
+            if not self._is_erased(life, held, out):
+                self._delivered = held.round
+                out.append(Deliver.of(held.message))
+
+    def _is_erased(self, life: Life, held: _Held, out: list[Effect]) -> bool:
+        if life not in self._erased and self._causes.is_lost(life, held.message.words):
+            self._erased.add(life)
+            out.append(Report(code=AllAckReport.ERASED, member=held.member, value=held.round))
+        return life in self._erased
 
     # What we say.
 
@@ -313,7 +339,8 @@ class AllAckCore(Core):
 
     def _on_ended(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         life = (message.origin, message.incarnation)
-        self._reached.pop(life, None)
+        last = self._reached.pop(life, 0)
+        self._causes.ended(life, None if self._joining.is_joining else last)
         self._joining.ended(life)
         for joiner in self._joining.waiting:
             self._welcome(joiner, out)
@@ -335,18 +362,26 @@ class AllAckCore(Core):
         self._welcome(joiner, out)
 
     def _welcome(self, joiner: Life, out: list[Effect]) -> None:
-        words = self._joining.words(joiner)
+        words = (self.round, *self._joining.words(joiner))
         message = self._us.message(Kind.ALLACK_WELCOME, seq=self._heard, flags=CONTROL, words=words)
         out.append(Send(target=joiner[0], message=message))
 
     def _on_welcome(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._joining.answered((message.origin, message.incarnation), message.seq, message.words)
+        life = (message.origin, message.incarnation)
+        if not message.words or message.words[0] > message.seq:
+            raise RemoteError(DropReason.MALFORMED, "a welcome whose sender has not heard of its own last round")
+        last, *lives = message.words
+        self._joining.answered(life, message.seq, tuple(lives))
+        if self._phase is Phase.JOINING and last:
+            self._reached[life] = max(self._reached[life], last)
+            self._causes.spoke(life, last)
         self._enter_running_if_welcome(now_ns, out)
 
     def _enter_running_if_welcome(self, now_ns: int, out: list[Effect]) -> None:
         if not self._joining.has_everything:
             return
         start = self._joining.begin()
+        self._causes.begin(self._joining.lives)
         self._queue = [held for held in self._queue if held.round > start]
         heapq.heapify(self._queue)
         self._reached[self._me] = start

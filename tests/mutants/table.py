@@ -687,6 +687,24 @@ MUTANTS: tuple[Mutant, ...] = (
         unknown=LIVE,
     ),
     _row(
+        "",
+        "a message is delivered whose cause died with both senders",
+        "All-Ack, its causes",
+        cluster_pair(
+            rounds.lost_cause, rounds.allack(), rounds.allack(causes=rounds.NothingIsLost), TOTAL_ORDER_PROMISES
+        ),
+        "causal",
+    ),
+    _row(
+        "",
+        "what was sent after a death that its sender knew of counts as lost with the dead",
+        "All-Ack, its causes",
+        cluster_pair(
+            rounds.life_after_death, rounds.allack(), rounds.allack(causes=rounds.WhateverEnded), TOTAL_ORDER_PROMISES
+        ),
+        "validity",
+    ),
+    _row(
         "45",
         "a log is judged though records are lost",
         "history",

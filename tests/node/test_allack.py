@@ -52,8 +52,9 @@ def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, incarnation: in
     return made
 
 
-def data(origin: int, round_: int, incarnation: int = 1) -> Message:
-    return Message(kind=Kind.ALLACK_DATA, origin=origin, incarnation=incarnation, seq=round_)
+def data(origin: int, round_: int, incarnation: int = 1, *, words: tuple[int, ...] = (0,)) -> Message:
+    """`words`: what its sender had delivered, and who took part for it."""
+    return Message(kind=Kind.ALLACK_DATA, origin=origin, incarnation=incarnation, seq=round_, words=words)
 
 
 def null(origin: int, round_: int, incarnation: int = 1) -> Message:
@@ -65,7 +66,7 @@ def join(origin: int, incarnation: int = 2) -> Message:
 
 
 def welcome(origin: int, round_: int, *awaited: tuple[int, int], incarnation: int = 1) -> Message:
-    words = tuple(pack(*life, 0) for life in awaited)
+    words = (0, *(pack(*life, 0) for life in awaited))
     return Message(
         kind=Kind.ALLACK_WELCOME,
         origin=origin,
@@ -113,7 +114,9 @@ def test_a_members_kth_message_belongs_to_its_round_k() -> None:
     one = core()
     first = one.on_submit(Submission(payload=b"x", flags=Flag.DUMMY.value), 0)
     assert first == [
-        Multicast(message=Message(kind=Kind.ALLACK_DATA, origin=0, incarnation=1, seq=1, flags=1, payload=b"x"))
+        Multicast(
+            message=Message(kind=Kind.ALLACK_DATA, origin=0, incarnation=1, seq=1, flags=1, words=(0,), payload=b"x")
+        )
     ]
     assert multicast(submit(one)) == [(Kind.ALLACK_DATA, 2)]
 
@@ -260,7 +263,7 @@ def test_a_join_has_no_round_and_a_welcome_one_that_can_be() -> None:
         assert give(core(0), message) == [Report(code=DropReason.MALFORMED, member=1)]
 
 
-@pytest.mark.parametrize("words", [(1,), (pack(9, 1, 0),), (pack(1, 1, 7),)])
+@pytest.mark.parametrize("words", [(), (6,), (0, 1), (0, pack(9, 1, 0)), (0, pack(1, 1, 7))])
 def test_a_welcome_that_lists_something_else_is_refused(words: tuple[int, ...]) -> None:
     message = Message(kind=Kind.ALLACK_WELCOME, origin=1, incarnation=1, seq=5, words=words)
     with pytest.raises(RemoteError, match="MALFORMED"):
@@ -270,7 +273,7 @@ def test_a_welcome_that_lists_something_else_is_refused(words: tuple[int, ...]) 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: str(kind.name))
 def test_every_phase_takes_or_refuses_every_message(phase: Phase, kind: Kind) -> None:
-    for words, seq, origin in product(((), (0,), (pack(1, 1, 0),)), (0, 1, MAX_ROUND, 2**64 - 1), MEMBERS):
+    for words, seq, origin in product(((), (0,), (0, pack(1, 1, 0))), (0, 1, MAX_ROUND, 2**64 - 1), MEMBERS):
         one = in_phase(phase)
         message = Message(kind=kind, origin=origin, incarnation=1, seq=seq, words=words)
         try:
@@ -332,6 +335,49 @@ def test_a_life_that_ended_is_passed_over_after_its_last_round() -> None:
     assert delivered([*give(one, ended(1)), *submit(one)]) == [(4, 0)], "alone"
 
 
+def test_a_message_says_up_to_where_its_sender_had_delivered_and_who_took_part_for_it() -> None:
+    one = core(0)
+    submit(one)
+    give(one, null(1, 1), null(2, 2))
+    assert words_of(submit(one)) == (1,)
+    give(one, ended(2), joined(2, 2))
+    assert words_of(submit(one)) == (1, pack(2, 1, 0))
+    give(one, null(2, 4, incarnation=2))
+    assert words_of(submit(one)) == (1, pack(2, 1, 0)), "it does not count in what has been delivered"
+    give(one, null(1, 4))
+    assert words_of(submit(one)) == (4, pack(2, 2, 1))
+
+
+def words_of(effects: list[Effect]) -> tuple[int, ...]:
+    (message,) = [effect.message for effect in effects if isinstance(effect, Multicast)]
+    return message.words
+
+
+def test_what_died_with_a_cause_is_erased_with_all_after_it() -> None:
+    """Member 1 had delivered round 1, and nobody who lives has what member 2 sent in it."""
+    one = core(0)
+    submit(one, 4)
+    give(one, data(1, 1), data(1, 2, words=(1,)), data(1, 3, words=(1,)))
+    effects = give(one, ended(2), ended(1))
+    assert delivered(effects) == [(1, 0), (1, 1), (2, 0), (3, 0), (4, 0)]
+    assert Report(code=AllAckReport.ERASED, member=1, value=2) in effects
+
+
+def test_a_message_of_who_has_heard_of_the_end_is_not_erased() -> None:
+    one = core(0)
+    submit(one, 2)
+    give(one, data(1, 1), ended(2))
+    assert delivered(give(one, data(1, 2, words=(1, pack(2, 1, 0))))) == [(2, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("words", [(), (3,), (9,), (0, 0), (0, pack(1, 1, 2)), (0, pack(1, 1, 0), pack(1, 2, 0))])
+def test_a_message_whose_words_cannot_be_is_refused_before_anything_changes(words: tuple[int, ...]) -> None:
+    one = core(0)
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        one.on_message(data(1, 3, words=words), 1, 0)
+    assert (one.held, one.is_idle) == (0, True)
+
+
 def test_a_member_awaits_a_joiner_and_welcomes_it_with_the_highest_round_that_it_has_heard_of() -> None:
     one = core(0, null_after_ns=0)
     give(one, data(1, 1), null(2, 5), ended(2))
@@ -339,7 +385,7 @@ def test_a_member_awaits_a_joiner_and_welcomes_it_with_the_highest_round_that_it
     assert delivered(give(one, data(1, 6))) == [], "round 6 may be one of the joiner's"
     (effect,) = give(one, join(2))
     assert isinstance(effect, Send)
-    assert (effect.target, effect.message) == (2, welcome(0, 6, (1, 1)))
+    assert (effect.target, effect.message.seq, effect.message.words) == (2, 6, (6, pack(1, 1, 0)))
     assert delivered(give(one, null(2, 7, incarnation=2))) == [(6, 1)]
 
 

@@ -1,0 +1,109 @@
+"""Messages that died with a cause of theirs: the part alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.core import Membership
+from node.errors import RemoteError
+from node.protocols.causes import Causes
+from node.protocols.words import pack
+
+MEMBERS = (0, 1, 2, 3)
+
+
+def causes(incarnation: int = 1) -> Causes:
+    return Causes(Membership(member=0, members=MEMBERS, incarnation=incarnation))
+
+
+def test_one_word_while_nobody_crashes() -> None:
+    assert causes().words(7) == (7,)
+
+
+def test_a_sender_says_which_lives_have_ended_for_it() -> None:
+    one = causes()
+    one.ended((3, 1), 5)
+    one.ended((1, 1), 5)
+    assert one.words(7) == (7, pack(1, 1, 0), pack(3, 1, 0))
+
+
+def test_a_later_life_counts_from_its_first_number_on() -> None:
+    one = causes()
+    one.ended((3, 1), 5)
+    one.spoke((3, 2), 9)
+    one.spoke((3, 2), 10)
+    assert one.words(8) == (8, pack(3, 1, 0))
+    assert one.words(9) == (9, pack(3, 2, 1))
+    one.ended((3, 2), 20)
+    assert one.words(30) == (30, pack(3, 2, 0))
+
+
+def test_the_end_of_an_earlier_life_may_be_heard_of_late() -> None:
+    one = causes()
+    one.spoke((3, 2), 9)
+    one.ended((3, 1), 5)
+    assert one.words(9) == (9, pack(3, 2, 1))
+
+
+def test_for_a_joiner_the_lives_before_those_that_it_meets_have_ended() -> None:
+    one = causes(incarnation=2)
+    one.ended((1, 1), None)
+    one.begin(((2, 1), (3, 3)))
+    assert one.words(7) == (7, pack(1, 1, 0), pack(3, 2, 0))
+
+
+def test_of_two_lives_of_one_member_the_earlier_one_has_not_ended_yet() -> None:
+    one = causes(incarnation=2)
+    one.begin(((3, 1), (3, 2)))
+    assert one.words(7) == (7,)
+
+
+def test_a_message_is_lost_when_its_sender_had_delivered_more_than_there_is_of_the_dead() -> None:
+    one = causes()
+    one.ended((3, 1), 5)
+    assert one.is_lost((1, 1), (6,))
+    assert not one.is_lost((1, 1), (5,))
+    assert not one.is_lost((1, 1), (6, pack(3, 1, 0))), "its sender knew of the end"
+    assert not one.is_lost((1, 1), (6, pack(3, 2, 1)))
+    assert one.is_lost((1, 1), (6, pack(2, 1, 0)))
+
+
+def test_a_later_life_that_nobody_has_heard_of_is_lost_to_those_for_whom_it_counts() -> None:
+    one = causes()
+    one.ended((3, 1), 5)
+    one.ended((3, 2), 9)
+    assert one.is_lost((1, 1), (12, pack(3, 2, 1)))
+    assert not one.is_lost((1, 1), (12, pack(3, 1, 0))), "its sender had not heard of it either"
+
+
+def test_nobody_depends_on_an_earlier_life_of_his_own() -> None:
+    one = causes()
+    one.ended((3, 1), 5)
+    assert not one.is_lost((3, 2), (12,))
+
+
+def test_what_a_joiner_does_not_know_the_end_of_is_before_its_beginning() -> None:
+    one = causes(incarnation=2)
+    one.ended((3, 1), None)
+    assert not one.is_lost((1, 1), (12,))
+
+
+def test_words_that_can_be_pass() -> None:
+    causes().check(8, (7, pack(1, 1, 0), pack(3, 2, 1)))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        (8,),
+        (7, pack(9, 1, 0)),
+        (7, pack(1, 0, 0)),
+        (7, pack(1, 1, 2)),
+        (7, pack(1, 1, 0), pack(1, 2, 0)),
+        (7, pack(3, 1, 0), pack(1, 1, 0)),
+    ],
+)
+def test_words_that_cannot_be_are_refused(words: tuple[int, ...]) -> None:
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        causes().check(8, words)
