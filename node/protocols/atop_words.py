@@ -75,6 +75,8 @@ def split(message: Message, own: int) -> tuple[int, tuple[int, ...], Closes]:
     RemoteError MALFORMED: words are missing, a close is cut in half, or closes do not ascend to below the stamp.
     """
     words = message.words
+    if len(words) == 1 + own:
+        return words[0], words[1:], ()
     if len(words) < 1 + own or (len(words) - 1 - own) % 2:
         raise RemoteError(DropReason.MALFORMED, f"{len(words)} words for {message.kind.name}")
     stamp, rest = words[0], words[1 + own :]
