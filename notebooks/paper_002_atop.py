@@ -1,0 +1,219 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Paper 002: ATOP and ATOP/MBS, a total order that follows who sends how much
+#
+# Figures 4 to 6, redrawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`), ours over the paper's statements;
+# then what the paper does not have. Each sweep comes from one experiment: `orderbed sweep atop-figures --spark`, and
+# so on. They are simulated, many seeds each; bars are 95 % intervals of the mean. `atop-wire` is the same on real
+# wires. What cannot be drawn yet says which command is missing.
+
+# %%
+import os
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.estimate import estimate
+from analysis.load import Sweep
+
+runs = os.environ.get("ORDERBED_RUNS", "runs")
+COLOURS = {"sequencer": "C2", "allack": "C3", "atop": "C0", "atop_mbs": "C1"}
+NAMES = {"sequencer": "Sequencer", "allack": "All-Ack", "atop": "ATOP", "atop_mbs": "ATOP/MBS"}
+MEASURES = {
+    "protocol": "given.protocol",
+    "dummies": "load.dummy_rate",
+    "delay": "latency.normalised_mean",
+    "variance": "latency.variance_over_mean",
+}
+
+
+def means(table: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
+    """Mean and half of its 95 % interval of `column` for each value of `by`; one run alone has no interval."""
+    rows = []
+    for at, values in table.groupby(by)[column]:
+        known = values.dropna().tolist()
+        told = estimate(known) if len(known) > 1 else None
+        rows.append((at, np.mean(known), told.half_width if told else np.nan))
+    return pd.DataFrame(rows, columns=[by, "mean", "half_width"])
+
+
+def lines(axes: Axes, table: pd.DataFrame, column: str, by: str, marker: str = "o-") -> None:
+    """One line for each protocol, with its intervals."""
+    for protocol in table["protocol"].unique():
+        part = table[table["protocol"] == protocol]
+        found = means(part, column, by)
+        axes.errorbar(
+            found[by], found["mean"], found["half_width"], fmt=marker, capsize=3,
+            color=COLOURS[protocol], label=NAMES[protocol],
+        )  # fmt: skip
+    axes.legend()
+
+
+# %% [markdown]
+# ## The runs
+#
+# Three buses of ten members each, frames of 512 bytes, every copy sent separately, 10 % of the members in a rate change
+# of up to 10 s and 40 %. Load is the share of a bus that frames with data take: 0.05 to 0.4. The paper's mean
+# inter-arrival time is that of one sender here. ATOP's sub-window is 25 of them (as in the paper), that of ATOP/MBS 8.
+
+# %%
+figures = Sweep.newest("atop-figures", runs).frame(**MEASURES, load="given.rate_per_s / 150", verdict="verdict")
+print("verdicts:", dict(figures["verdict"].value_counts()), "of", len(figures), "runs")
+figures.groupby(["protocol", "load"])[["dummies", "delay", "variance"]].mean()
+
+# %% [markdown]
+# ## Figure 4: dummies per message
+#
+# The paper: about 0.0165 with ATOP whatever the load, about 0 with ATOP/MBS.
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+lines(axes, figures, "dummies", "load")
+axes.axhline(0.0165, color="C0", linestyle=":", label="paper: ATOP 0.0165")
+axes.axhline(0, color="C1", linestyle=":", label="paper: ATOP/MBS 0")
+axes.set(title="Figure 4: dummy rate", xlabel="load of a bus", ylabel="dummies per message", ylim=(-0.001, None))
+axes.legend()
+
+# %% [markdown]
+# ## Figure 5: delay
+#
+# From the request to the delivery at the others, over the mean time between two messages of the whole group (thirty
+# times that is the time between two of one sender). The paper: lower with ATOP/MBS up to load 0.2 (shaded), about equal
+# or higher from 0.3 on, and rising with the load, because the buses fill. Here the order waits for hundreds of
+# messages, and the buses take a small part of one: see the delay of the sequencer below.
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+lines(axes, figures, "delay", "load")
+axes.axvspan(0, 0.2, color="C1", alpha=0.08, label="paper: ATOP/MBS lower")
+axes.set(title="Figure 5: normalised delay", xlabel="load of a bus", ylabel="inter-arrival times of the group")
+axes.set(xlim=(0, 0.45), ylim=(0, None))
+axes.legend()
+
+# %% [markdown]
+# ## Figure 6: variance of the delay over its mean
+#
+# The paper: large at low load and falling, lower with ATOP/MBS at low load, no difference at 0.3. In milliseconds it
+# falls with the time between messages; in units of that time it does not (right).
+
+# %%
+figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+lines(left, figures, "variance", "load")
+left.axvspan(0, 0.2, color="C1", alpha=0.08, label="paper: ATOP/MBS lower")
+left.set(title="Figure 6: variance over mean", xlabel="load of a bus", ylabel="ms", yscale="log", xlim=(0, 0.45))
+figures["scaled"] = figures["variance"] * figures["load"] * 0.15
+lines(right, figures, "scaled", "load")
+right.set(title="the same, in inter-arrival times of the group", xlabel="load of a bus", xlim=(0, 0.45), ylim=(0, None))
+
+# %% [markdown]
+# ## On real wires
+#
+# The same at load 0.4, once, thirty processes on emulated buses.
+
+# %%
+wire = Sweep.newest("atop-wire", runs).frame(
+    **MEASURES, world="given.world", server="load.server_share", busiest_bus="load.lan_load", verdict="verdict"
+)
+wire.set_index("protocol")
+
+# %% [markdown]
+# ## The sub-window
+#
+# What the paper says in words (2.2.5): a short sub-window keeps the broker busy, a long one adjusts less.
+
+# %%
+broker = " + ".join(f"load.messages_by_kind.MBS_{kind}" for kind in ("OFFER", "WISH", "GRANT"))
+windows = Sweep.newest("atop-subwindow", runs).frame(
+    **MEASURES,
+    intervals="given.parameters.sub_window_ns * given.rate_per_s / given.members / 1000000000",
+    broker=f"({broker}) / load.submitted",
+)
+figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+for place, column, title in (
+    (axes[0], "dummies", "dummies per message"),
+    (axes[1], "broker", "messages to and from the broker, per message"),
+    (axes[2], "delay", "delay (inter-arrival times of the group)"),
+):
+    lines(place, windows, column, "intervals")
+    place.set(title=title, xlabel="sub-window (inter-arrival times of a sender)", xscale="log", ylim=(0, None))
+
+# %% [markdown]
+# ## What a dummy buys
+#
+# Nobody has to wait: whoever is waited for can send a dummy after `dummy_after`. Each point is one patience; left and
+# low is good. The sequencer sends none and waits for nobody, but its server sees every message twice.
+
+# %%
+patience = Sweep.newest("atop-patience", runs).frame(
+    **MEASURES, after="given.parameters.dummy_after_ns", server="load.server_share"
+)
+figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+for protocol in patience["protocol"].unique():
+    part = patience[patience["protocol"] == protocol]
+    points = part.fillna({"after": 0}).groupby("after")[["dummies", "delay"]].mean()
+    axes.plot(points["dummies"], points["delay"], "o-", color=COLOURS[protocol], label=NAMES[protocol])
+axes.set(
+    title="Dummies against delay", xlabel="dummies per message", ylabel="inter-arrival times of the group", yscale="log"
+)
+axes.legend()
+print("busiest member over the mean member:", patience.groupby("protocol")["server"].mean().round(2).to_dict())
+
+# %% [markdown]
+# ## Random draws, or smooth ones
+#
+# Draws at random wander away from the shares by the square root of their number. A deterministic schedule does not.
+
+# %%
+draws = Sweep.newest("atop-draws", runs).frame(**MEASURES, draws="given.parameters.draws")
+figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+lines(axes, draws, "delay", "draws", "o")
+axes.set(title="Delay", ylabel="inter-arrival times of the group", ylim=(0, None))
+
+# %% [markdown]
+# ## Leftovers, size, skew, fan-out
+
+# %%
+leftovers = Sweep.newest("atop-leftovers", runs).frame(**MEASURES, dm_s="given.parameters.dm_ns / 1000000000")
+size = Sweep.newest("atop-size", runs).frame(**MEASURES, members="given.members")
+figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+lines(axes[0], leftovers, "dummies", "dm_s")
+axes[0].set(
+    title="Dummies for unused numbers", xlabel="dmT (sub-windows)", ylabel="dummies per message", ylim=(0, None)
+)
+lines(axes[1], size, "dummies", "members")
+axes[1].set(title="Dummies", xlabel="members", ylabel="dummies per message", xscale="log")
+lines(axes[2], size, "delay", "members")
+axes[2].set(title="Delay", xlabel="members", ylabel="inter-arrival times of the group", xscale="log", yscale="log")
+
+# %%
+skew = Sweep.newest("atop-skew", runs).frame(**MEASURES)
+fanout = Sweep.newest("atop-fanout", runs).frame(
+    **MEASURES, dissemination="given.dissemination", bus="load.lan_load", delay_ms="latency.mean_ms"
+)
+figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+for protocol in skew["protocol"].unique():
+    part = skew[skew["protocol"] == protocol]
+    left.plot(part["dummies"], part["delay"], "o", color=COLOURS[protocol], label=NAMES[protocol])
+left.set(
+    title="Three fast, many slow, three silent",
+    xlabel="dummies per message",
+    ylabel="inter-arrival times",
+    yscale="log",
+)
+left.legend()
+lines(right, fanout, "bus", "dissemination", "o")
+right.set(title="Load of a bus: copies or multicast", ylabel="share of 10 Mbit/s", ylim=(0, None))
+fanout.groupby(["dissemination", "protocol"])[["bus", "delay_ms", "dummies"]].mean()
