@@ -122,7 +122,8 @@ class ReliableParameters:
     """... and this for each member (and each datagram of a multicast), if that is more: the control traffic of a group
     then does not grow with its square."""
     announce_ns: int = 30 * MILLISECOND
-    """Silence after a multicast until its sender announces its last number; then twice and four times that."""
+    """Silence after a multicast until its sender announces its last number; then twice and four times that, but not
+    before all have had the time to tell that they have it."""
     nack_delay_ns: int = 3 * MILLISECOND
     """A gap may be a mere reordering: wait this long, at random between half and all, before asking ..."""
     nack_per_member_ns: int = 50_000
@@ -194,9 +195,8 @@ class ReliableCore(Core):
         interval_ns = max(parameters.heartbeat_ns, count * self._fan_out * parameters.heartbeat_per_member_ns)
         # However large the group, there is time for several questions before silence becomes a suspicion.
         self._interval_ns = min(interval_ns, suspect_after_ns // 8)
-        # Without multicast, not before all have had the time to tell that they have it.
-        later_ns = 0 if self._fan_out == 1 else self._interval_ns * 3 // 2
-        self._announce_ns = max(parameters.announce_ns, later_ns)
+        self._all_told_ns = self._interval_ns * 3 // 2
+        """So long after a message all who have it have had the time to tell."""
         self._nack_delay_ns = parameters.nack_delay_ns + count * parameters.nack_per_member_ns
         self._ack_every = max(1, parameters.window // 4 - rng.randrange(parameters.window // 8 + 1))
         first_ns = min(3 * self._interval_ns, suspect_after_ns // 4)
@@ -355,7 +355,7 @@ class ReliableCore(Core):
         out.append(Multicast(message=message))
         out.append(Deliver.of(message))
         if own.floor < own.last:
-            self._timers.arm(ANNOUNCE, now_ns + self._announce_ns, out)
+            self._timers.arm(ANNOUNCE, now_ns + self._announce_after_ns(), out)
             self._arm_tick(now_ns, out)
 
     def _piggyback(self, room_bytes: int, now_ns: int) -> tuple[int, ...]:
@@ -377,10 +377,10 @@ class ReliableCore(Core):
         own = self._own
         if own.floor == own.last or self._announcements == ANNOUNCEMENTS:
             return
-        due_ns = self._sent_ns + (self._announce_ns << self._announcements)
+        due_ns = self._sent_ns + self._announce_after_ns()
         if now_ns >= due_ns:
             self._announcements += 1
-            due_ns = now_ns + (self._announce_ns << self._announcements)
+            due_ns = now_ns + self._announce_after_ns()
             lacking = [member for member, _ in own.lacking()]
             heartbeat = self._heartbeat(positions=(self._own_position(),))
             if self._us.has_multicast:
@@ -389,6 +389,12 @@ class ReliableCore(Core):
             else:
                 out.extend(Send(target=member, message=heartbeat) for member in sorted(lacking))
         self._timers.arm(ANNOUNCE, due_ns, out)
+
+    def _announce_after_ns(self) -> int:
+        """The first announcement is early, where it is one datagram; later ones wait until silence says something."""
+        early_ns = self._parameters.announce_ns << self._announcements
+        is_early = self._us.has_multicast and not self._announcements
+        return early_ns if is_early else max(early_ns, self._all_told_ns)
 
     # Messages of others.
 

@@ -81,6 +81,15 @@ def test_one_multicast_reaches_all_and_the_group_falls_silent() -> None:
     assert cluster.now_ns < 300 * MILLISECOND
 
 
+def test_a_tail_that_nobody_lost_is_announced_once_however_large_the_group() -> None:
+    """Positions take longer in large groups; a second announcement would come before anybody was late."""
+    cluster = group(20)
+    cluster.submit(0)
+    check_all(cluster, range(20))
+    own = [message for member, message in cluster.sent if member == 0 and message.kind is Kind.RELIABLE_HEARTBEAT]
+    assert len(own) == 2, "the announcement, and the floor that lets all forget"
+
+
 def test_the_sender_delivers_its_own_message_at_once() -> None:
     cluster = group(3)
     cluster.submit(1)
