@@ -393,8 +393,8 @@ def check_total_order(cluster: Cluster) -> None:
 
 
 def check_pairwise_order(cluster: Cluster) -> None:
-    """What two members both delivered, they delivered in the same order."""
-    hosts = (*cluster.past, *cluster.hosts.values())
+    """What two members both delivered, they delivered in the same order; the expelled apart, who went on unheard."""
+    hosts = [host for host in (*cluster.past, *cluster.hosts.values()) if not host.is_expelled]
     for host in hosts:
         rank = {identity: position for position, identity in enumerate(host.delivered)}
         for other in hosts:

@@ -1,0 +1,865 @@
+"""ATOP/MBS: sections 2.2.2 to 2.2.4 of paper 002 rule by rule, and what they leave open."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.core import Core, Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
+from node.errors import DropReason, LocalError, RemoteError
+from node.protocols import PROTOCOLS
+from node.protocols.atop import SUB_WINDOW, AtopReport
+from node.protocols.atop_broker import Numbers
+from node.protocols.atop_mbs import LEFTOVER, AtopMbsCore, AtopMbsParameters, MbsReport
+from node.protocols.atop_mbs_words import MOST_RANGES, pack_ranges, portions, read_brokered, read_fill, unpack_ranges
+from node.protocols.atop_order import Own
+from node.protocols.atop_words import FIRST, MAX_NUMBER, pack_weights, stamp_of
+from node.stack import Stack
+from node.wire import Flag, Kind, Message, decode_message
+from tests.node.cluster import (
+    MILLISECOND,
+    SECOND,
+    Cluster,
+    Network,
+    check_agreement,
+    check_fifo,
+    check_integrity,
+    check_silence,
+    check_total_order,
+    check_validity,
+)
+from tests.node.scenarios import SUSPECT_AFTER_NS, check, scenario
+
+MEMBERS = (0, 1, 2)
+RELIABLE: dict[str, Any] = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
+SUB_WINDOW_NS = 100 * MILLISECOND
+DM_NS = 150 * MILLISECOND
+LATER = stamp_of(1, 0, 1)
+BROKER = 1
+seeds = st.integers(0, 2**32 - 1)
+
+
+# The core alone. Members 0 (bookkeeper), 1 (broker) and 2; turns go round, so a test can say whose is next.
+
+
+def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, **parameters: Any) -> AtopMbsCore:
+    made = AtopMbsCore(
+        membership=Membership(member=member, members=members),
+        parameters=AtopMbsParameters(**{"draws": "smooth", "sub_window_ns": SUB_WINDOW_NS, **parameters}),
+    )
+    made.on_start(0)
+    return made
+
+
+def data(origin: int, number: int, stamp: int = FIRST) -> Message:
+    return Message(kind=Kind.ATOP_DATA, origin=origin, incarnation=1, seq=number, words=(stamp,))
+
+
+def brokered(origin: int, number: int, slot: tuple[int, int], stamp: int = FIRST) -> Message:
+    words = (stamp, *pack_ranges([Numbers(*slot, 1)]))
+    return Message(kind=Kind.MBS_BROKERED, origin=origin, incarnation=1, seq=number, words=words)
+
+
+def fill(origin: int, number: int, *ranges: tuple[int, int, int], stamp: int = FIRST) -> Message:
+    words = (stamp, len(ranges), *pack_ranges(Numbers(*one) for one in ranges))
+    return Message(kind=Kind.MBS_FILL, origin=origin, incarnation=1, seq=number, flags=1, words=words)
+
+
+def offer(origin: int, first: int, size: int, stamp: int = FIRST) -> Message:
+    return Message(kind=Kind.MBS_OFFER, origin=origin, incarnation=1, seq=first, flags=4, words=(stamp, size))
+
+
+def wish(origin: int, total: int, stamp: int = FIRST) -> Message:
+    return Message(kind=Kind.MBS_WISH, origin=origin, incarnation=1, seq=total, flags=4, words=(stamp,))
+
+
+def grant(*ranges: tuple[int, int, int], origin: int = BROKER, stamp: int = FIRST) -> Message:
+    words = (stamp, *pack_ranges(Numbers(*one) for one in ranges))
+    return Message(kind=Kind.MBS_GRANT, origin=origin, incarnation=1, flags=4, words=words)
+
+
+def distribution(number: int, *weights: int, origin: int = 0) -> Message:
+    words = (stamp_of(number, origin, 1), *pack_weights(weights))
+    return Message(kind=Kind.ATOP_DISTRIBUTION, origin=origin, incarnation=1, flags=4, words=words)
+
+
+def ended(member: int) -> Message:
+    return Message(kind=Kind.RELIABLE_ENDED, origin=member, incarnation=1)
+
+
+def give(one: AtopMbsCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
+    return [effect for message in messages for effect in one.on_message(message, message.origin, now_ns)]
+
+
+def submit(one: AtopMbsCore, count: int = 1, now_ns: int = 0) -> list[Effect]:
+    return [effect for _ in range(count) for effect in one.on_submit(Submission(payload=b""), now_ns)]
+
+
+def multicast(effects: list[Effect]) -> list[Message]:
+    return [effect.message for effect in effects if isinstance(effect, Multicast)]
+
+
+def sent(effects: list[Effect]) -> list[tuple[int, Message]]:
+    return [(effect.target, effect.message) for effect in effects if isinstance(effect, Send)]
+
+
+def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
+    """(origin, number) of what was delivered."""
+    return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
+
+
+def reports(effects: list[Effect]) -> list[tuple[int, int, int]]:
+    return [(effect.code, effect.member, effect.value) for effect in effects if isinstance(effect, Report)]
+
+
+def sub_window(one: AtopMbsCore, now_ns: int = SUB_WINDOW_NS) -> list[Effect]:
+    return one.on_timer(SUB_WINDOW, now_ns)
+
+
+def stream(origin: int, count: int, first: int = 1) -> list[Message]:
+    return [data(origin, number) for number in range(first, first + count)]
+
+
+class Ideal:
+    """Three cores and channels that lose nothing and take no time. Sub-windows end when a test says so."""
+
+    def __init__(self, **parameters: Any) -> None:
+        self.cores = {member: core(member, **parameters) for member in MEMBERS}
+        self.now_ns = 0
+        self.delivered: dict[int, list[tuple[int, int]]] = {member: [] for member in MEMBERS}
+        self.said: list[str] = []
+
+    def submit(self, member: int, count: int = 1) -> None:
+        for _ in range(count):
+            self._work(member, self.cores[member].on_submit(Submission(payload=b""), self.now_ns))
+
+    def sub_windows_end(self) -> None:
+        self.now_ns += SUB_WINDOW_NS
+        for member in MEMBERS:
+            self._work(member, self.cores[member].on_timer(SUB_WINDOW, self.now_ns))
+
+    def leftovers_are_due(self) -> None:
+        self.now_ns += DM_NS
+        for member in MEMBERS:
+            self._work(member, self.cores[member].on_timer(LEFTOVER, self.now_ns))
+
+    def deltas(self) -> list[int]:
+        return [one._shares.delta for one in self.cores.values()]
+
+    def _work(self, member: int, effects: list[Effect]) -> None:
+        """Depth first would overtake: all that one call says comes before what follows from it."""
+        work = deque((member, effect) for effect in effects)
+        while work:
+            source, effect = work.popleft()
+            if isinstance(effect, Deliver):
+                self.delivered[source].append((effect.origin, effect.seq))
+            elif isinstance(effect, Multicast | Send):
+                self._tell(source, effect.message)
+                targets = (effect.target,) if isinstance(effect, Send) else self.cores[source]._us.peers
+                for target in targets:
+                    answer = self.cores[target].on_message(effect.message, source, self.now_ns)
+                    work.extend((target, one) for one in answer)
+
+    def _tell(self, source: int, message: Message) -> None:
+        if message.kind is Kind.MBS_BROKERED:
+            donor, number = read_brokered(message).slot or (0, 0)
+            self.said.append(f"{source} sends its {message.seq} as {number} of {donor}")
+        elif message.kind is Kind.MBS_FILL:
+            fills = ", ".join(f"{donor}: {first}+{count}" for donor, first, count in read_fill(message).fills)
+            self.said.append(f"{source} fills {fills}")
+        elif message.kind is Kind.MBS_OFFER:
+            self.said.append(f"{source} gives away {message.words[1]} from {message.seq}")
+        elif message.kind is Kind.MBS_WISH:
+            self.said.append(f"{source} wants {message.seq}")
+        elif message.kind is Kind.MBS_GRANT:
+            ranges = ", ".join(f"{one.donor}: {one.first}+{one.size}" for one in unpack_ranges(message.words[1:]))
+            self.said.append(f"{source} grants {ranges}")
+        else:
+            self.said.append(f"{source} sends its {message.seq}")
+
+
+def test_the_story_of_the_paper() -> None:
+    """Member 2 slows down and gives numbers, member 0 speeds up and gets them. Each line by hand, from the paper.
+
+    In the first sub-window 0 sends seven, 1 four, 2 one: of twelve messages each has a share of four. Turns go 0, 1, 2.
+    """
+    group = Ideal()
+    group.submit(0, 7)
+    group.submit(1, 4)
+    group.submit(2, 1)
+    assert group.delivered[1] == [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2)], "then 2 is drawn, and has sent nothing"
+    group.said.clear()
+    group.sub_windows_end()
+    assert group.said == ["0 wants 3", "2 gives away 3 from 2", "1 grants 2: 2+3"]
+    group.said.clear()
+    group.submit(0)
+    assert group.said == ["0 sends its 8 as 2 of 2"]
+    expected = [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2)]
+    expected += [(0, 3), (0, 4), (1, 3)]
+    assert group.delivered[1] == expected, "at 2's second turn the source is 0: its next message; then turns go on"
+    group.submit(0, 2)
+    assert group.said[1:] == ["0 sends its 9 as 3 of 2", "0 sends its 10 as 4 of 2"]
+    expected += [(0, 5), (0, 6), (1, 4), (0, 7), (0, 8)]
+    assert group.delivered[1] == expected
+    group.submit(1)
+    expected += [(1, 5)]
+    assert group.delivered[1] == expected, "now it is 2's turn, with its number 5"
+    group.said.clear()
+    group.submit(2)
+    assert group.said == ["2 sends its 5"]
+    expected += [(2, 5), (0, 9)]
+    assert group.delivered == dict.fromkeys(MEMBERS, expected)
+
+
+# 2.2.2: how many.
+
+
+def test_who_sends_at_its_share_neither_gives_nor_wants() -> None:
+    group = Ideal()
+    for member in MEMBERS:
+        group.submit(member, 5)
+    group.said.clear()
+    group.sub_windows_end()
+    assert (group.said, group.deltas()) == ([], [0, 0, 0])
+
+
+def test_a_message_under_a_given_number_counts_for_who_gave_it() -> None:
+    donor = core(2)
+    give(donor, *stream(0, 6))
+    assert donor._shares.close() == 2
+    donor._on_sub_window(2, 0, [])
+    give(donor, brokered(0, 7, (2, 1)), brokered(0, 8, (2, 2)))
+    assert donor._shares.close() == 0, "of eight messages two count as its own: less than one is missing"
+
+
+def test_what_is_offered_and_not_used_yet_is_not_offered_again() -> None:
+    donor = core(2)
+    give(donor, *stream(0, 6))
+    assert sent(sub_window(donor)) == [(BROKER, offer(2, 1, 2))]
+    give(donor, data(0, 7))
+    assert sent(sub_window(donor, 2 * SUB_WINDOW_NS)) == [], "Int(delta) is still 2"
+    give(donor, *stream(0, 2, first=8))
+    assert sent(sub_window(donor, 3 * SUB_WINDOW_NS)) == [(BROKER, offer(2, 3, 1))], "it is 3: one more"
+
+
+def test_what_was_offered_and_used_makes_room() -> None:
+    donor = core(2)
+    give(donor, *stream(0, 6))
+    sub_window(donor)
+    give(donor, fill(1, 1, (2, 1, 2)), *stream(1, 6))
+    effects = sub_window(donor, 2 * SUB_WINDOW_NS)
+    assert sent(effects) == [(BROKER, offer(2, 3, 2))], "14 in all, 2 of them its own by the fill: Int(delta) is 2"
+
+
+def test_a_new_distribution_resets_what_was_counted() -> None:
+    donor = core(2)
+    give(donor, *stream(0, 6), distribution(1, 4, 1, 1))
+    assert sent(sub_window(donor)) == []
+    give(donor, *(data(0, number, LATER) for number in range(1, 9)))
+    assert sent(sub_window(donor, 2 * SUB_WINDOW_NS)) == [(BROKER, offer(2, 1, 1, LATER))]
+
+
+def test_the_bookkeeper_counts_who_really_sent_and_no_dummies() -> None:
+    one = core(0, threshold=0)
+    give(one, offer(2, 1, 9), *stream(2, 2), brokered(1, 1, (2, 3)), data(1, 2), fill(1, 3, (2, 4, 6)))
+    assert one._window.weights() == (0, 2, 2)
+
+
+# 2.2.3: donor and requester.
+
+
+def test_a_donor_leaves_out_the_numbers_that_it_gave_away() -> None:
+    donor = core(2)
+    submit(donor)
+    give(donor, *stream(0, 8))
+    effects = sub_window(donor)
+    assert sent(effects) == [(BROKER, offer(2, 2, 2))]
+    assert (MbsReport.OFFERED, BROKER, 2) in reports(effects)
+    (message,) = multicast(submit(donor))
+    assert message == data(2, 4)
+
+
+def test_a_requester_sends_ordinary_messages_until_the_answer_comes() -> None:
+    one = core(0)
+    submit(one, 6)
+    effects = sub_window(one)
+    assert sent(effects) == [(BROKER, wish(0, 4))]
+    assert (MbsReport.WISHED, BROKER, 4) in reports(effects)
+    assert multicast(submit(one)) == [data(0, 7)]
+
+
+def test_a_requester_uses_one_number_with_each_message() -> None:
+    one = core(0)
+    give(one, grant((2, 5, 2), (1, 9, 1)))
+    assert one.granted == 3
+    assert multicast(submit(one, 4)) == [
+        brokered(0, 1, (2, 5)),
+        brokered(0, 2, (2, 6)),
+        brokered(0, 3, (1, 9)),
+        data(0, 4),
+    ]
+
+
+def test_what_is_held_is_not_wanted_again() -> None:
+    one = core(0)
+    submit(one, 6)
+    sub_window(one)
+    give(one, grant((2, 1, 3)))
+    assert sent(sub_window(one, 2 * SUB_WINDOW_NS)) == [], "three are held, the fourth was asked for"
+    submit(one, 3)
+    assert sent(sub_window(one, 3 * SUB_WINDOW_NS)) == [(BROKER, wish(0, 6))], "six of nine are its own: three more"
+    give(one, grant((2, 4, 3)))
+    assert sent(sub_window(one, 4 * SUB_WINDOW_NS)) == []
+
+
+def test_who_wants_none_any_more_says_so_once() -> None:
+    one = core(0)
+    submit(one, 3)
+    assert sent(sub_window(one)) == [(BROKER, wish(0, 2))]
+    give(one, *stream(1, 4), *stream(2, 4))
+    effects = sub_window(one, 2 * SUB_WINDOW_NS)
+    assert sent(effects) == [(BROKER, wish(0, 0))]
+    assert (MbsReport.WISHED, BROKER, 0) in reports(effects)
+    assert sent(sub_window(one, 3 * SUB_WINDOW_NS)) == []
+
+
+def test_flags_and_kind_of_a_submission_go_along() -> None:
+    one = core(0)
+    give(one, grant((2, 1, 1)))
+    (message,) = multicast(one.on_submit(Submission(payload=b"x", flags=1, inner=Kind.MUTEX_REQUEST), 0))
+    assert (message.kind, message.payload, message.flags, message.inner) == (
+        Kind.MBS_BROKERED,
+        b"x",
+        1,
+        Kind.MUTEX_REQUEST,
+    )
+
+
+# 2.2.3: the broker.
+
+
+def test_the_broker_hands_numbers_on_by_the_wishes() -> None:
+    broker = core(BROKER)
+    assert sent(give(broker, offer(2, 4, 3))) == []
+    assert broker.in_stock == 3
+    effects = give(broker, wish(0, 5))
+    assert sent(effects) == [(0, grant((2, 4, 3)))]
+    assert reports(effects) == [(MbsReport.GRANTED, 0, 3)]
+    assert sent(give(broker, offer(2, 9, 3))) == [(0, grant((2, 9, 2)))]
+    assert broker.in_stock == 1
+
+
+def test_the_broker_gives_to_itself_and_takes_from_itself() -> None:
+    broker = core(BROKER)
+    submit(broker, 6)
+    effects = sub_window(broker)
+    assert (sent(effects), (MbsReport.WISHED, BROKER, 4) in reports(effects)) == ([], True)
+    assert (MbsReport.GRANTED, BROKER, 2) in reports(give(broker, offer(2, 1, 2)))
+    assert multicast(submit(broker)) == [brokered(1, 7, (2, 1))]
+    giver = core(BROKER)
+    give(giver, *stream(0, 6))
+    sub_window(giver)
+    assert sent(give(giver, wish(0, 9))) == [(0, grant((1, 1, 2)))]
+
+
+def test_the_broker_is_the_second_lowest_that_takes_part() -> None:
+    members = (0, 1, 2, 3)
+    one = core(3, members=members)
+    assert one.broker == 1
+    give(one, ended(1))
+    assert one.broker == 2
+    give(one, ended(0))
+    assert one.broker == 3
+    give(one, ended(2))
+    assert one.broker == 3, "alone"
+
+
+def test_who_has_no_weight_is_not_the_broker() -> None:
+    """A distribution may come before the news of the end because of which it was published."""
+    one = core(3, members=(0, 1, 2, 3))
+    give(one, distribution(1, 5, 0, 5, 5))
+    assert one.broker == 2
+
+
+def test_the_wish_of_the_dead_is_not_served() -> None:
+    broker = core(BROKER, members=(0, 1, 2, 3))
+    give(broker, wish(2, 5), ended(2))
+    assert sent(give(broker, offer(3, 1, 2))) == []
+
+
+def test_offers_and_wishes_of_a_later_distribution_wait() -> None:
+    broker = core(BROKER)
+    assert give(broker, offer(2, 1, 2, LATER), wish(0, 1, LATER)) == []
+    effects = give(broker, distribution(1, 1, 1, 1))
+    assert sent(effects) == [(0, grant((2, 1, 1), stamp=LATER))]
+    assert broker.in_stock == 1
+    assert sent(give(broker, offer(2, 1, 2), wish(0, 9))) == [], "they are of an earlier one"
+    assert broker.in_stock == 1
+
+
+def test_many_ranges_go_out_in_several_grants() -> None:
+    broker = core(BROKER)
+    give(broker, *(offer(2, 2 * number, 1) for number in range(1, MOST_RANGES + 2)))
+    grants = [message for _, message in sent(give(broker, wish(0, MAX_NUMBER)))]
+    assert [len(message.words) - 1 for message in grants] == [MOST_RANGES, 1]
+    requester = core(0)
+    give(requester, *grants)
+    assert requester.granted == MOST_RANGES + 1
+
+
+# 2.2.4: the order.
+
+
+def test_a_brokered_message_is_split_into_a_marker_and_an_ordinary_message() -> None:
+    """The marker is at the donor's place; there, the next source is the sender."""
+    one = core(1, members=(0, 1, 2))
+    submit(one, 3)
+    assert delivered(give(one, *stream(0, 2))) == [(0, 1), (1, 1)]
+    effects = give(one, brokered(0, 3, (2, 1)))
+    assert delivered(effects) == [(0, 2), (0, 3), (1, 2)], "the forced turn brings 0's next, its own turn the one after"
+
+
+def test_a_marker_whose_message_has_gone_by_an_ordinary_turn_takes_no_other() -> None:
+    one = core(1)
+    submit(one, 4)
+    give(one, data(2, 1), brokered(0, 1, (2, 2)))
+    assert delivered(give(one, data(2, 3))) == [], "0 is drawn"
+    assert one.held > 0
+    effects = give(one, data(0, 2))
+    assert (0, 2) in delivered(effects)
+
+
+# Leftovers.
+
+
+def test_a_number_that_nobody_wants_goes_out_as_a_dummy_after_dm() -> None:
+    broker = core(BROKER)
+    effects = give(broker, offer(2, 4, 3), now_ns=1000)
+    assert [effect for effect in effects if isinstance(effect, SetTimer)] == [
+        SetTimer(timer=LEFTOVER, at_ns=1000 + DM_NS)
+    ]
+    effects = broker.on_timer(LEFTOVER, 1000 + DM_NS)
+    assert multicast(effects) == [fill(1, 1, (2, 4, 3))]
+    assert (MbsReport.LEFTOVER, BROKER, 3) in reports(effects)
+    assert (broker.in_stock, broker.is_idle) == (0, True)
+
+
+def test_a_requester_that_does_not_use_its_numbers_in_time_sends_a_dummy() -> None:
+    one = core(0)
+    give(one, grant((2, 4, 3)), now_ns=1000)
+    submit(one, 1)
+    give(one, grant((2, 8, 1)), now_ns=2000)
+    effects = one.on_timer(LEFTOVER, 1000 + DM_NS)
+    assert multicast(effects) == [fill(0, 2, (2, 5, 2))]
+    assert SetTimer(timer=LEFTOVER, at_ns=2000 + DM_NS) in effects
+    assert one.granted == 1
+
+
+def test_numbers_that_were_used_meanwhile_leave_nothing_to_say() -> None:
+    one = core(0)
+    give(one, grant((2, 4, 1)))
+    submit(one)
+    assert multicast(one.on_timer(LEFTOVER, DM_NS)) == []
+
+
+def test_the_order_passes_over_leftovers() -> None:
+    group = Ideal()
+    group.submit(0, 5)
+    group.submit(1, 5)
+    assert len(group.delivered[2]) == 2
+    group.sub_windows_end()
+    assert "2 gives away 3 from 1" in group.said
+    group.leftovers_are_due()
+    assert [line for line in group.said if "fills" in line], group.said
+    assert group.delivered[2][:8] == [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3), (1, 3), (0, 4), (1, 4)]
+
+
+def test_a_dm_of_its_own() -> None:
+    broker = core(BROKER, dm_ns=7)
+    assert SetTimer(timer=LEFTOVER, at_ns=7) in give(broker, offer(2, 4, 3))
+
+
+# A new distribution.
+
+
+def test_a_new_distribution_drops_grants_and_stock() -> None:
+    one = core(BROKER)
+    give(one, offer(2, 1, 2), grant((0, 5, 2), origin=2))
+    effects = give(one, distribution(1, 1, 1, 1))
+    assert (one.granted, one.in_stock) == (0, 0)
+    assert LEFTOVER in [getattr(effect, "timer", None) for effect in effects], "its timer is disarmed"
+    (message,) = multicast(submit(one))
+    assert (message.kind, message.seq, message.words[0]) == (Kind.ATOP_DATA, 1, LATER), "an ordinary message"
+    assert give(one, grant((0, 7, 2), origin=2)) == [], "late"
+    assert one.granted == 0
+
+
+def test_a_donor_tells_how_many_numbers_it_gave_out() -> None:
+    """Nobody else can know: the last of them were given away after its last word."""
+    donor = core(2)
+    submit(donor)
+    give(donor, *stream(0, 8))
+    sub_window(donor)
+    give(donor, distribution(1, 1, 1, 1))
+    first, second = multicast(submit(donor, 2))
+    assert first.words == (LATER, FIRST, 3)
+    assert second.words == (LATER,)
+
+
+@pytest.mark.parametrize("word", ["brokered", "fill", "dummy"])
+def test_any_first_word_under_a_distribution_closes_the_earlier_one(word: str) -> None:
+    donor = core(2)
+    give(donor, *stream(0, 6))
+    sub_window(donor)
+    give(donor, distribution(1, 1, 1, 1))
+    if word == "dummy":
+        (message,) = multicast([*give(donor, data(0, 1, LATER)), *donor.on_timer(Timer("turn"), SECOND)])
+    else:
+        give(donor, grant((0, 5, 1), stamp=LATER))
+        (message,) = multicast(submit(donor) if word == "brokered" else donor.on_timer(LEFTOVER, DM_NS))
+    assert message.kind.name.lower().endswith(word)
+    assert message.words[-2:] == (FIRST, 2)
+
+
+def test_a_donor_does_not_wait_for_numbers_that_it_gave_away_itself() -> None:
+    donor = core(2)
+    give(donor, *stream(0, 6))
+    sub_window(donor)
+    assert not donor._order.awaits_turn(2)
+    assert not multicast(donor.on_timer(Timer("turn"), SECOND)) or donor._given > 2
+
+
+# Refusals.
+
+MALFORMED = [
+    brokered(1, 0, (2, 1)),
+    brokered(1, 1, (2, 0)),
+    brokered(1, 1, (9, 1)),
+    Message(kind=Kind.MBS_BROKERED, origin=1, incarnation=1, seq=1),
+    Message(kind=Kind.MBS_BROKERED, origin=1, incarnation=1, seq=1, words=(FIRST,)),
+    Message(kind=Kind.MBS_BROKERED, origin=1, incarnation=1, seq=1, words=(FIRST, 2 << 48 | 2 << 32 | 1)),
+    Message(kind=Kind.MBS_BROKERED, origin=1, incarnation=1, seq=1, words=(FIRST, 2 << 48 | 1 << 32 | 1, FIRST)),
+    fill(1, 0, (2, 1, 1)),
+    fill(1, 1),
+    fill(1, 1, (2, 0, 1)),
+    fill(1, 1, (9, 1, 1)),
+    fill(1, 1, (2, MAX_NUMBER, 2)),
+    Message(kind=Kind.MBS_FILL, origin=1, incarnation=1, seq=1, words=(FIRST,)),
+    Message(kind=Kind.MBS_FILL, origin=1, incarnation=1, seq=1, words=(FIRST, 2, 2 << 48 | 1 << 32 | 1)),
+    Message(kind=Kind.MBS_FILL, origin=1, incarnation=1, seq=1, words=(FIRST, 2**64 - 1)),
+    offer(1, 0, 1),
+    offer(1, 1, 0),
+    offer(1, MAX_NUMBER, 2),
+    offer(1, 2**64 - 1, 2**64 - 1, LATER),
+    Message(kind=Kind.MBS_OFFER, origin=1, incarnation=1, seq=1, words=(FIRST,)),
+    Message(kind=Kind.MBS_WISH, origin=1, incarnation=1, seq=1),
+    Message(kind=Kind.MBS_WISH, origin=1, incarnation=1, seq=1, words=(FIRST, 1)),
+    grant(),
+    grant((9, 1, 1)),
+    grant((2, 0, 1)),
+    grant((2, 1, 1), stamp=LATER),
+    Message(kind=Kind.MBS_GRANT, origin=1, incarnation=1),
+    Message(kind=Kind.MBS_GRANT, origin=1, incarnation=1, seq=1, words=grant((2, 1, 1)).words),
+]
+
+
+@pytest.mark.parametrize("message", MALFORMED, ids=lambda message: f"{message.kind.name}-{message.seq}-{message.words}")
+def test_what_cannot_be_is_refused_before_anything_changes(message: Message) -> None:
+    one = core(0)
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        one.on_message(message, 1, 0)
+    assert (one.held, one.is_idle, one.stamp, one.granted, one.in_stock) == (0, True, FIRST, 0, 0)
+    assert not reports(give(one, data(1, 1)))
+
+
+def test_a_number_is_offered_once() -> None:
+    broker = core(BROKER)
+    give(broker, offer(2, 4, 3))
+    assert give(broker, offer(2, 6, 3)) == [Report(code=DropReason.MALFORMED, member=2)]
+    assert broker.in_stock == 3
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind >> 4 == 10], ids=lambda kind: str(kind.name))
+def test_every_message_is_taken_or_refused(kind: Kind) -> None:
+    words = ((), (0,), (0, 1), (LATER, 1), (FIRST, 1, 1 << 48 | 1 << 32 | 1), (FIRST, 1 << 48 | 1 << 32 | 1))
+    for some, seq, origin, incarnation in product(words, (0, 1, MAX_NUMBER, 2**64 - 1), MEMBERS, (1, 2)):
+        for one in (core(0), core(BROKER)):
+            message = Message(kind=kind, origin=origin, incarnation=incarnation, seq=seq, words=some)
+            try:
+                effects = one.on_message(message, origin, 0)
+            except RemoteError as error:
+                assert error.reason is DropReason.MALFORMED
+                continue
+            if incarnation == 2 and origin != one._me:
+                assert effects == [Report(code=DropReason.UNEXPECTED, member=origin)]
+
+
+def test_parameters_that_cannot_be_are_refused() -> None:
+    impossible: tuple[dict[str, Any], ...] = ({"dm_ns": -1}, {"dm_ns": 2**62 + 1}, {"sub_window_ns": 0})
+    for wrong in impossible:
+        with pytest.raises(LocalError, match=next(iter(wrong))):
+            AtopMbsParameters(**wrong)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 0xFFFF), st.integers(1, 2**31), st.integers(1, 200_000)), max_size=5))
+def test_ranges_survive_the_wire(ranges: list[tuple[int, int, int]]) -> None:
+    words = pack_ranges(Numbers(*one) for one in ranges)
+    unpacked = unpack_ranges(words)
+    assert all(0 <= word < 2**64 for word in words)
+    assert sum(numbers.size for numbers in unpacked) == sum(size for _, _, size in ranges)
+    ends = [(numbers.donor, numbers.first + numbers.size) for numbers in unpacked]
+    assert {(donor, first + size) for donor, first, size in ranges} <= set(ends)
+    assert [word for portion in portions(words) for word in portion] == list(words)
+
+
+# Conservation.
+
+steps = st.one_of(
+    st.tuples(st.sampled_from(("submit",)), st.integers(0, 2), st.integers(1, 12)),
+    st.tuples(st.sampled_from(("sub_window", "leftover")), st.just(0), st.just(0)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(steps, max_size=25))
+def test_deltas_sum_to_0_and_every_number_is_used_or_held_once(story: list[tuple[str, int, int]]) -> None:
+    group = Ideal(outstanding=65536)
+    for what, member, count in story:
+        if what == "submit":
+            group.submit(member, count)
+        elif what == "sub_window":
+            group.sub_windows_end()
+            assert sum(group.deltas()) == 0
+        else:
+            group.leftovers_are_due()
+        outstanding = sum(one._offered - one._filled for one in group.cores.values())
+        held = sum(one.granted + one.in_stock for one in group.cores.values())
+        assert outstanding == held, "offered = used + left over + held"
+    orders = list(group.delivered.values())
+    assert orders[0] == orders[1] == orders[2]
+    assert len(orders[0]) == len(set(orders[0]))
+
+
+# Over the reliable layer.
+
+
+def build(**parameters: Any) -> Callable[[Membership, int], Core]:
+    def made(membership: Membership, seed: int) -> Core:
+        chosen = {"sub_window_ns": 20 * MILLISECOND, "dummy_after_ns": 60 * MILLISECOND, "draws": "smooth"}
+        return PROTOCOLS["atop_mbs"].build(
+            membership=membership, parameters={"reliable": RELIABLE, **chosen, **parameters}, seed=seed
+        )
+
+    return made
+
+
+def mbs_of(cluster: Cluster, member: int) -> AtopMbsCore:
+    stack = cluster.core(member)
+    assert isinstance(stack, Stack)
+    assert isinstance(stack.upper, AtopMbsCore)
+    return stack.upper
+
+
+def uneven(cluster: Cluster, *, count: int = 120, from_ns: int = 0) -> None:
+    """The last member sends five times as often as the others: it wants numbers, and they give them."""
+    last = len(cluster.members) - 1
+    for number in range(count):
+        cluster.submit_later(last, from_ns + number * 4 * MILLISECOND)
+    for number, member in product(range(count // 5), range(last)):
+        cluster.submit_later(member, from_ns + number * 20 * MILLISECOND + member * MILLISECOND)
+
+
+def told(cluster: Cluster, code: int) -> int:
+    return sum(report.value for host in cluster.hosts.values() for report in host.reports if report.code == code)
+
+
+def kinds(cluster: Cluster) -> Counter[Kind]:
+    return Counter(message.inner for _, message in cluster.sent if not message.flags & Flag.RETRANSMISSION)
+
+
+def check_all(cluster: Cluster, members: list[int]) -> None:
+    check_silence(cluster)
+    check_integrity(cluster)
+    check_fifo(cluster)
+    check_agreement(cluster, members)
+    check_validity(cluster, members)
+    check_total_order(cluster)
+    for member in members:
+        assert (mbs_of(cluster, member).granted, mbs_of(cluster, member).in_stock) == (0, 0)
+
+
+def crash_when(cluster: Cluster, kind: Kind) -> list[int]:
+    """The first message of that kind is lost, and its source crashes. Returns who did."""
+    gone: list[int] = []
+
+    def lose(source: int, target: int, message: Message) -> bool:
+        if message.inner is not kind:
+            return False
+        if not gone:
+            gone.append(source)
+            cluster.at(cluster.now_ns, lambda: cluster.crash(source))
+        return source in gone
+
+    cluster.lose = lose
+    return gone
+
+
+def test_turns_follow_the_rates_without_a_new_distribution() -> None:
+    cluster = Cluster(4, build(window_ns=3600 * SECOND))
+    uneven(cluster, count=200)
+    cluster.run(for_ns=2 * SECOND)
+    assert told(cluster, AtopReport.ADOPTED) == 0
+    assert {len(host.delivered) for host in cluster.up()} == {320}
+    check_all(cluster, [0, 1, 2, 3])
+    assert kinds(cluster)[Kind.MBS_BROKERED] > 50
+    assert told(cluster, MbsReport.GRANTED) == kinds(cluster)[Kind.MBS_BROKERED] + told(cluster, MbsReport.LEFTOVER)
+
+
+def test_what_is_a_dummy_and_what_is_control_is_marked_on_the_wire() -> None:
+    cluster = Cluster(4, build(window_ns=200 * MILLISECOND))
+    uneven(cluster)
+    cluster.run()
+    seen = {message.inner for _, message in cluster.sent if message.inner >> 4 == 10}
+    assert seen == {kind for kind in Kind if kind >> 4 == 10}
+    for _, message in cluster.sent:
+        if message.inner in seen:
+            assert decode_message(message.payload).kind is message.inner
+            assert bool(message.flags & Flag.DUMMY) is (message.inner is Kind.MBS_FILL)
+            is_control = message.inner not in (Kind.MBS_FILL, Kind.MBS_BROKERED)
+            assert bool(message.flags & Flag.CONTROL) is is_control
+
+
+def test_a_group_at_rest_is_silent() -> None:
+    cluster = Cluster(4, build())
+    uneven(cluster)
+    cluster.run()
+    transmitted = len(cluster.sent)
+    cluster.run(for_ns=3600 * SECOND)
+    assert len(cluster.sent) == transmitted
+
+
+@pytest.mark.parametrize(("draws", "ahead"), list(product(("random", "smooth"), (True, False))))
+def test_all_deliver_the_same_order_under_loss_duplication_and_reordering(draws: str, ahead: bool) -> None:
+    network = Network(loss_ratio=0.1, jitter_ns=5 * MILLISECOND, duplicate_ratio=0.05)
+    cluster = Cluster(5, build(draws=draws, ahead=ahead, window_ns=150 * MILLISECOND), network=network)
+    uneven(cluster)
+    check_all(cluster, [0, 1, 2, 3, 4])
+    assert told(cluster, AtopReport.ADOPTED) >= 5
+    assert kinds(cluster)[Kind.MBS_BROKERED] > 0
+
+
+@pytest.mark.parametrize("window_ns", [30 * MILLISECOND, 70 * MILLISECOND])
+def test_a_new_distribution_in_the_midst_of_a_donation(window_ns: int) -> None:
+    """Windows shorter than it takes to give a number away and use it."""
+    cluster = Cluster(4, build(window_ns=window_ns, threshold=0, sub_window_ns=8 * MILLISECOND, dm_ns=SECOND))
+    uneven(cluster)
+    check_all(cluster, [0, 1, 2, 3])
+    assert told(cluster, MbsReport.OFFERED) > told(cluster, MbsReport.LEFTOVER) + kinds(cluster)[Kind.MBS_BROKERED], (
+        "some were dropped"
+    )
+
+
+def test_the_broker_crashes_with_stock() -> None:
+    cluster = Cluster(4, build(window_ns=3600 * SECOND, dm_ns=10 * SECOND))
+    uneven(cluster)
+    cluster.lose = lambda source, target, message: message.inner is Kind.MBS_WISH
+    cluster.at(100 * MILLISECOND, lambda: cluster.crash(1))
+    cluster.run(for_ns=99 * MILLISECOND)
+    assert mbs_of(cluster, 1).in_stock > 0
+    cluster.run(for_ns=2 * MILLISECOND)
+    cluster.lose = lambda source, target, message: False
+    check_all(cluster, [0, 2, 3])
+    assert mbs_of(cluster, 0).broker == 2
+
+
+def test_the_broker_crashes_with_grants_on_the_way() -> None:
+    cluster = Cluster(4, build(window_ns=3600 * SECOND))
+    uneven(cluster)
+    gone = crash_when(cluster, Kind.MBS_GRANT)
+    check_all(cluster, [0, 2, 3])
+    assert gone == [1]
+
+
+def test_a_donor_crashes_after_an_offer() -> None:
+    cluster = Cluster(5, build(window_ns=3600 * SECOND))
+    uneven(cluster)
+    gone = crash_when(cluster, Kind.MBS_OFFER)
+    cluster.run(for_ns=SECOND)
+    (donor,) = gone
+    check_all(cluster, [member for member in range(5) if member != donor])
+
+
+def test_a_donor_crashes_after_its_offer_has_been_granted() -> None:
+    cluster = Cluster(5, build(window_ns=3600 * SECOND))
+    uneven(cluster)
+    while not mbs_of(cluster, 4).granted:
+        cluster.run(for_ns=MILLISECOND)
+    donors = [member for member in (0, 2, 3) if mbs_of(cluster, member)._offered]
+    cluster.crash(donors[0])
+    check_all(cluster, [member for member in range(5) if member != donors[0]])
+
+
+def test_a_requester_crashes_with_grants() -> None:
+    cluster = Cluster(5, build(window_ns=3600 * SECOND))
+    uneven(cluster)
+    while not mbs_of(cluster, 4).granted:
+        cluster.run(for_ns=MILLISECOND)
+    cluster.crash(4)
+    check_all(cluster, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_bookkeeper_and_broker_crash_at_once(comes_back: bool) -> None:
+    cluster = Cluster(5, build(window_ns=300 * MILLISECOND))
+    uneven(cluster)
+    uneven(cluster, from_ns=8 * SECOND)
+    for member in (0, 1):
+        cluster.at(110 * MILLISECOND, lambda member=member: cluster.crash(member))  # type: ignore[misc]
+        if comes_back:
+            cluster.at(4 * SECOND, lambda member=member: cluster.restart(member))  # type: ignore[misc]
+    check_all(cluster, [2, 3, 4])
+    assert mbs_of(cluster, 2).broker == (1 if comes_back else 3)
+    last = (4, 1, cluster.hosts[4].submitted)
+    assert last in cluster.hosts[2].delivered
+    if comes_back:
+        assert last in cluster.hosts[0].delivered
+
+
+def run(seed: int, **parameters: Any) -> str:
+    made = scenario(seed, build(**parameters))
+    try:
+        check(made, is_total=True)
+    except AssertionError as error:
+        error.add_note(f"{made}; {parameters}: to replay, call run with this seed and these parameters")
+        raise
+    return made.cluster.transcript()
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=seeds,
+    ahead=st.booleans(),
+    draws=st.sampled_from(("random", "smooth")),
+    window_ns=st.sampled_from((20 * MILLISECOND, 300 * MILLISECOND)),
+    dm_ns=st.sampled_from((0, 2 * MILLISECOND, 500 * MILLISECOND)),
+)
+def test_random_histories_keep_all_promises(seed: int, ahead: bool, draws: str, window_ns: int, dm_ns: int) -> None:
+    run(seed, ahead=ahead, draws=draws, window_ns=window_ns, dm_ns=dm_ns, sub_window_ns=10 * MILLISECOND)
+
+
+def test_a_seed_repeats_its_history() -> None:
+    assert run(7) == run(7)
+
+
+def test_an_item_is_read_as_it_was_written() -> None:
+    assert read_fill(fill(1, 7, (2, 3, 4))) == Own(stamp=FIRST, number=7, fills=((2, 3, 4),))
+    message = brokered(0, 8, (2, 5))
+    assert read_brokered(message) == Own(stamp=FIRST, number=8, count=1, message=message, slot=(2, 5))
