@@ -415,7 +415,10 @@ class AtopCore(Core):
 
     def _switch(self, stamp: int, weights: tuple[int, ...], now_ns: int, out: list[Effect]) -> None:
         """We send under this distribution from now on."""
-        if self._given > self._shown:
+        # With a broker, also the stamp that we spoke under last: by that a joiner that hears our stream from its midst
+        # tells us from another joiner (see `atop_order.py`). A joiner's own first distribution closes nothing.
+        has_begun = self._us.incarnation == 1 or self._stamp != FIRST
+        if self._given > self._shown or (self.is_brokered and self._has_spoken and has_begun):
             self._closes = (*self._closes, (self._stamp, self._given))
         self._stamp = stamp
         self._weights = weights

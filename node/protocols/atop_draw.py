@@ -1,28 +1,40 @@
 """Whose turn it is: weighted draws that come out the same at every member.
 
-Paper 002, section 2.4: all members own the same generator of pseudo-random numbers; a draw in [0, 1) is mapped through
-the distribution to the next source. Here everything is an integer: weights are counts, a draw is r in [0, total) by
-multiply and shift, and r falls to the member where the running sum of the weights exceeds it. Who can have no further
-turn is removed; the others keep their shares among themselves, and the next draw is made from their total.
+Paper 002, 2.4: all members own the same generator of pseudo-random numbers; a draw maps it through the distribution to
+the next source. Drawn one after the other from one generator, the places of all later turns would depend on who has
+been left out so far, and a member that is expelled while it thinks that it lives would deliver what both have in
+another order than the others. So here each member draws for itself, in a race: its turns happen at times of its own,
+with gaps that are exponential with mean 1 / weight, and the next source is the one whose next turn is the earliest.
+That is the same lottery: whoever's turn comes first in such a race, it is member p with probability w[p] / W, whatever
+happened before. But the time of turn k of a member is a function of the distribution's stamp, the member, its weight
+and k alone. Who can have no further turn leaves the race, and nobody else's turns move.
 
-RANDOM: SplitMix64 (Steele, Lea, Flood 2014), seeded with the distribution's stamp; nobody needs to tell anybody a seed.
-The sums lie in a binary indexed tree (Fenwick 1994): a draw and a removal take O(log n) steps, a new table O(n). A
-share is wrong by less than total / 2^64 of itself, which nobody will see: totals stay below 2^48.
+RANDOM: one SplitMix64 (Steele, Lea, Flood 2014) for each place, seeded with the stamp and the place; nobody needs to
+tell anybody a seed. The gap is -ln(u) / weight in integers: the logarithm from a table of 256 steps, interpolated
+(right to 3 parts in a million, and what is wrong is the same for everybody). SMOOTH, which the paper does not have: no
+chance at all, gaps of exactly 1 / weight; the first turns are spread by the golden ratio. Everybody is within one turn
+of his share at any time of the race.
 
-SMOOTH, which the paper does not have: no chance at all. Slot number k of a member with weight w of W may be taken from
-time floor(k W / w) on and has its deadline at ceil((k + 1) W / w); of those that may be taken, the one with the
-earliest deadline is (Tijdeman 1980: everybody is within one turn of his exact share at any time). O(log n), spread
-over the draws.
+The next turns lie in a heap: a turn costs O(log n), so does leaving, a new table O(n).
 """
 
 from __future__ import annotations
 
 import enum
 import heapq
-from typing import Protocol, Self
+from abc import ABC, abstractmethod
+from typing import Self
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E37_79B9_7F4A_7C15
+_TURN_BITS = 30
+"""Of the fraction of a turn at weight 1 ..."""
+_TIME_BITS = 20
+"""... and what is added so that weights divide it well: a weight of 2^32 still leaves gaps of 18 bits."""
+_STEP_BITS = 8
+"""Of the steps of the logarithm."""
+_LN_2 = 744_261_118
+"""Times 2^30, rounded."""
 
 
 class Draws(enum.StrEnum):
@@ -32,128 +44,113 @@ class Draws(enum.StrEnum):
     SMOOTH = "smooth"
 
 
-class Turns(Protocol):
-    """The draws of one distribution. Members are places 0 to n - 1."""
+class Turns(ABC):
+    """The race of one distribution. Members are places 0 to n - 1; those of weight 0 take no part."""
+
+    __slots__ = ("_heap", "_states", "_weights")
+
+    def __init__(self, seed: int, weights: tuple[int, ...]) -> None:
+        self._weights = weights
+        self._states = [(seed + (place + 1) * _GOLDEN) & _MASK for place in range(len(weights))]
+        self._heap = [(self._next(0, place), place) for place, weight in enumerate(weights) if weight]
+        heapq.heapify(self._heap)
 
     @property
-    def total(self) -> int:
-        """The weight of all that have not been removed."""
+    def is_over(self) -> bool:
+        """Everybody has left."""
+        return not self._heap
 
-    def draw(self) -> int:
-        """The next place; only while `total` is above 0. Places of weight 0 never come."""
+    @property
+    def first(self) -> int:
+        """Whose turn it is, until somebody says that it was used or that he leaves."""
+        return self._heap[0][1]
 
-    def remove(self, place: int) -> None:
-        """It comes no more. One that cannot come: nothing happens."""
+    def use(self) -> None:
+        """The first has had his turn."""
+        time, place = self._heap[0]
+        heapq.heapreplace(self._heap, (self._next(time, place), place))
+
+    def leave(self) -> None:
+        """The first has no turn any more, nor this one."""
+        heapq.heappop(self._heap)
 
     def copy(self) -> Self:
-        """Draws what this one would draw, without moving it."""
+        """Comes out as this one would, without moving it."""
+        other = type(self).__new__(type(self))
+        other._weights = self._weights
+        other._states = self._states.copy()
+        other._heap = self._heap.copy()
+        return other
+
+    @abstractmethod
+    def _next(self, time: int, place: int) -> int:
+        """When the turn after the one at `time` is; 0: the first one."""
 
 
 def turns_of(draws: Draws, stamp: int, weights: tuple[int, ...]) -> Turns:
-    """The draws of the distribution `stamp` (64 bits) with these weights, none negative."""
-    return SmoothTurns(weights) if draws is Draws.SMOOTH else RandomTurns(stamp, weights)
+    """The race of the distribution `stamp` (64 bits) with these weights (at most 32 bits each)."""
+    return SmoothTurns(stamp, weights) if draws is Draws.SMOOTH else RandomTurns(stamp, weights)
 
 
-class RandomTurns:
-    """See the module's text."""
+class RandomTurns(Turns):
+    """Exponential gaps."""
 
-    __slots__ = ("_state", "_sums", "_top", "_weights", "total")
+    __slots__ = ()
 
     def __init__(self, seed: int, weights: tuple[int, ...]) -> None:
-        self.total = sum(weights)
-        self._state = seed
-        self._weights = list(weights)
-        self._sums = _tree(weights)
-        """One-based: place i + 1 holds the sum of the last (lowest set bit of i + 1) weights up to i."""
-        self._top = 1 << (len(weights).bit_length() - 1)
+        super().__init__(_mixed(seed), weights)
 
-    def draw(self) -> int:
-        self._state = state = (self._state + _GOLDEN) & _MASK
-        state = ((state ^ state >> 30) * 0xBF58_476D_1CE4_E5B9) & _MASK
-        state = ((state ^ state >> 27) * 0x94D0_49BB_1331_11EB) & _MASK
-        rest = ((state ^ state >> 31) * self.total) >> 64
-        sums = self._sums
-        size = len(sums)
-        place, step = 0, self._top
-        while step:
-            further = place + step
-            if further < size and sums[further] <= rest:
-                rest -= sums[further]
-                place = further
-            step >>= 1
-        return place
-
-    def remove(self, place: int) -> None:
-        weight = self._weights[place]
-        self._weights[place] = 0
-        self.total -= weight
-        at = place + 1
-        while at < len(self._sums):
-            self._sums[at] -= weight
-            at += at & -at
-
-    def copy(self) -> RandomTurns:
-        other = RandomTurns.__new__(RandomTurns)
-        other.total = self.total
-        other._state = self._state
-        other._weights = self._weights.copy()
-        other._sums = self._sums.copy()
-        other._top = self._top
-        return other
+    def _next(self, time: int, place: int) -> int:
+        self._states[place] = mixed = (self._states[place] + _GOLDEN) & _MASK
+        mixed = ((mixed ^ mixed >> 30) * 0xBF58_476D_1CE4_E5B9) & _MASK
+        mixed = ((mixed ^ mixed >> 27) * 0x94D0_49BB_1331_11EB) & _MASK
+        return time + (exponential(mixed ^ mixed >> 31) << _TIME_BITS) // self._weights[place]
 
 
-def _tree(weights: tuple[int, ...]) -> list[int]:
-    sums = [0, *weights]
-    for at in range(1, len(sums)):
-        parent = at + (at & -at)
-        if parent < len(sums):
-            sums[parent] += sums[at]
-    return sums
+class SmoothTurns(Turns):
+    """Equal gaps; a state is the number of turns so far, with the fraction at which they began."""
+
+    __slots__ = ()
+
+    def __init__(self, seed: int, weights: tuple[int, ...]) -> None:
+        super().__init__(0, weights)
+
+    def _next(self, time: int, place: int) -> int:
+        if time == 0:
+            self._states[place] >>= 64 - _TURN_BITS
+        else:
+            self._states[place] += 1 << _TURN_BITS
+        # From the count, not from the time before: what a division drops does not add up.
+        return 1 + (self._states[place] << _TIME_BITS) // self._weights[place]
 
 
-class SmoothTurns:
-    """See the module's text. The removal of one member leaves the others where they are and the time jumps to the next
-    that may be taken."""
+def exponential(uniform: int) -> int:
+    """-ln(uniform / 2^64), times 2^30; of 0 as of 1: the most, about 44.4."""
+    whole = (uniform | 1).bit_length() - 1
+    # The fraction behind the leading 1, 40 bits of it: 8 choose the step, 32 lie in between.
+    fraction = ((uniform | 1) << 40 >> whole) - (1 << 40)
+    step, between = fraction >> 32, fraction & 0xFFFF_FFFF
+    low = _LOGARITHMS[step]
+    logarithm = (whole << _TURN_BITS) + low + ((_LOGARITHMS[step + 1] - low) * between >> 32)
+    return ((64 << _TURN_BITS) - logarithm) * _LN_2 >> _TURN_BITS
 
-    __slots__ = ("_now", "_ready", "_waiting", "_weights", "_whole", "total")
 
-    def __init__(self, weights: tuple[int, ...]) -> None:
-        self.total = self._whole = sum(weights)
-        self._weights = list(weights)
-        self._now = 0
-        self._waiting = [(0, place, 0) for place, weight in enumerate(weights) if weight]
-        """A heap of (from when, place, which of its slots)."""
-        self._ready: list[tuple[int, int, int]] = []
-        """A heap of (deadline, place, which of its slots)."""
+def _mixed(state: int) -> int:
+    state = ((state ^ state >> 30) * 0xBF58_476D_1CE4_E5B9) & _MASK
+    state = ((state ^ state >> 27) * 0x94D0_49BB_1331_11EB) & _MASK
+    return state ^ state >> 31
 
-    def draw(self) -> int:
-        while True:
-            self._let_in()
-            _, place, slot = heapq.heappop(self._ready)
-            weight = self._weights[place]
-            # Who was removed goes when its slot comes up.
-            if weight:
-                heapq.heappush(self._waiting, ((slot + 1) * self._whole // weight, place, slot + 1))
-                self._now += 1
-                return place
 
-    def remove(self, place: int) -> None:
-        self.total -= self._weights[place]
-        self._weights[place] = 0
+def _logarithm(number: int) -> int:
+    """log2(number / 2^62) times 2^30 for numbers from 2^62 to 2^63, one bit after the other."""
+    result = 0
+    for _ in range(_TURN_BITS):
+        number = number * number >> 62
+        result <<= 1
+        if number >> 63:
+            number >>= 1
+            result += 1
+    return result
 
-    def copy(self) -> SmoothTurns:
-        other = SmoothTurns.__new__(SmoothTurns)
-        other.total, other._whole, other._now = self.total, self._whole, self._now
-        other._weights = self._weights.copy()
-        other._waiting = self._waiting.copy()
-        other._ready = self._ready.copy()
-        return other
 
-    def _let_in(self) -> None:
-        waiting, ready = self._waiting, self._ready
-        while waiting and (waiting[0][0] <= self._now or not ready):
-            since, place, slot = heapq.heappop(waiting)
-            weight = self._weights[place]
-            if weight:
-                self._now = max(self._now, since)
-                heapq.heappush(ready, (-(-(slot + 1) * self._whole // weight), place, slot))
+_LOGARITHMS = [_logarithm((1 << 62) + (step << 62 - _STEP_BITS)) for step in range(1 << _STEP_BITS)] + [1 << _TURN_BITS]

@@ -217,7 +217,7 @@ class Order:
             return place in self._late
         lane = self._now.turn
         if lane is None:
-            return not self._now.turns.total
+            return self._now.turns.is_over
         return lane.place == place or lane.place not in self._unpassed or lane.next <= lane.shown
 
     def turns_ahead(self, member: int, *, most: int) -> int:
@@ -358,15 +358,15 @@ class Order:
             return False
         end = self._end(lane)
         if end is not None and lane.next > end:
-            self._now.exhausted(lane)
+            self._now.exhausted()
             return True
         if self._unpassed:
             return False
-        following = lane.following()
-        if following:
-            lane.next = following
+        # Nobody has filled it, and nobody will.
+        if lane.next <= lane.following() <= lane.next + MAX_COUNT or (end is not None and lane.next <= end):
+            self._now.pass_over(lane)
         else:
-            self._now.exhausted(lane)
+            self._now.exhausted()
         return True
 
     def _end(self, lane: _Lane) -> int | None:
@@ -431,7 +431,7 @@ class Order:
         """As if its turn were settled."""
         end = self._end(lane)
         if lane.place not in self._unpassed and end is not None and lane.next > end:
-            walk.exhausted(lane)
+            walk.exhausted()
         else:
             walk.pass_over(lane)
 
@@ -567,9 +567,9 @@ class _Book:
         while True:
             lane = self.turn
             if lane is None:
-                if not turns.total:
+                if turns.is_over:
                     return None
-                lane = self.turn = self.lane(turns.draw())
+                lane = self.turn = self.lane(turns.first)
             number = lane.next
             if lane.messages and lane.messages[0][0] == number:
                 out.append(lane.messages.popleft()[1])
@@ -588,6 +588,7 @@ class _Book:
                 if fill.place != _NOBODY:
                     self._forced(fill, out)
             lane.next = number + 1
+            turns.use()
             self.turn = None
 
     def _forced(self, fill: _Fill, out: list[Message]) -> None:
@@ -598,14 +599,15 @@ class _Book:
             lane.gone.append(number)
             out.append(message)
 
-    def exhausted(self, lane: _Lane) -> None:
-        """It has no further turn; the one that was drawn for it is drawn anew."""
-        self.turns.remove(lane.place)
+    def exhausted(self) -> None:
+        """Who has this turn has none any more."""
+        self.turns.leave()
         self.turn = None
 
     def pass_over(self, lane: _Lane) -> None:
         """Its turn, with a number that is filled with nothing."""
         lane.next += 1
+        self.turns.use()
         self.turn = None
 
     def copy(self) -> _Book:
