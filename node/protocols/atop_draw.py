@@ -12,8 +12,8 @@ and k alone. Who can have no further turn leaves the race, and nobody else's tur
 RANDOM: one SplitMix64 (Steele, Lea, Flood 2014) for each place, seeded with the stamp and the place; nobody needs to
 tell anybody a seed. The gap is -ln(u) / weight in integers: the logarithm from a table of 256 steps, interpolated
 (right to 3 parts in a million, and what is wrong is the same for everybody). SMOOTH, which the paper does not have: no
-chance at all, gaps of exactly 1 / weight; the first turns are spread by the golden ratio. Everybody is within one turn
-of his share at any time of the race.
+chance at all, gaps of exactly 1 / weight, and of n members the one at place i begins with i / n of a gap. Everybody is
+within one turn of his share at any time of the race; equal weights make a round in the members' order.
 
 The next turns lie in a heap: a turn costs O(log n), so does leaving, a new table O(n).
 """
@@ -51,7 +51,7 @@ class Turns(ABC):
 
     def __init__(self, seed: int, weights: tuple[int, ...]) -> None:
         self._weights = weights
-        self._states = [(seed + (place + 1) * _GOLDEN) & _MASK for place in range(len(weights))]
+        self._states = self._seeds(seed)
         self._heap = [(self._next(0, place), place) for place, weight in enumerate(weights) if weight]
         heapq.heapify(self._heap)
 
@@ -83,6 +83,10 @@ class Turns(ABC):
         return other
 
     @abstractmethod
+    def _seeds(self, seed: int) -> list[int]:
+        """The state of each place before its first turn."""
+
+    @abstractmethod
     def _next(self, time: int, place: int) -> int:
         """When the turn after the one at `time` is; 0: the first one."""
 
@@ -93,12 +97,13 @@ def turns_of(draws: Draws, stamp: int, weights: tuple[int, ...]) -> Turns:
 
 
 class RandomTurns(Turns):
-    """Exponential gaps."""
+    """Exponential gaps; a state is that of the generator."""
 
     __slots__ = ()
 
-    def __init__(self, seed: int, weights: tuple[int, ...]) -> None:
-        super().__init__(_mixed(seed), weights)
+    def _seeds(self, seed: int) -> list[int]:
+        mixed = _mixed(seed)
+        return [_mixed(mixed + place * _GOLDEN & _MASK) for place in range(len(self._weights))]
 
     def _next(self, time: int, place: int) -> int:
         self._states[place] = mixed = (self._states[place] + _GOLDEN) & _MASK
@@ -112,16 +117,14 @@ class SmoothTurns(Turns):
 
     __slots__ = ()
 
-    def __init__(self, seed: int, weights: tuple[int, ...]) -> None:
-        super().__init__(0, weights)
+    def _seeds(self, seed: int) -> list[int]:
+        count = len(self._weights)
+        return [((place - count) << _TURN_BITS) // count for place in range(count)]
 
     def _next(self, time: int, place: int) -> int:
-        if time == 0:
-            self._states[place] >>= 64 - _TURN_BITS
-        else:
-            self._states[place] += 1 << _TURN_BITS
         # From the count, not from the time before: what a division drops does not add up.
-        return 1 + (self._states[place] << _TIME_BITS) // self._weights[place]
+        self._states[place] = turns = self._states[place] + (1 << _TURN_BITS)
+        return (turns << _TIME_BITS) // self._weights[place]
 
 
 def exponential(uniform: int) -> int:

@@ -269,10 +269,9 @@ class Order:
             return f"number {item.number} after {last}"
         if item.message is not None and item.count != 1:
             return f"a message with {item.count} numbers"
-        is_gap = item.number != last + 1 and not self._is_brokered
-        return (
-            f"number {item.number} after {last}, and nobody gives numbers away" if is_gap and stream.is_sure else None
-        )
+        most = MAX_COUNT if self._is_brokered else 0
+        is_gap = stream.is_sure and item.number > last + 1 + most
+        return f"number {item.number} after {last}: {most} may be given away" if is_gap else None
 
     def _broker_refusal(self, item: Own) -> str | None:
         if not self._is_brokered:
@@ -362,8 +361,8 @@ class Order:
             return True
         if self._unpassed:
             return False
-        # Nobody has filled it, and nobody will.
-        if lane.next <= lane.following() <= lane.next + MAX_COUNT or (end is not None and lane.next <= end):
+        # Nobody has filled it, and nobody will. It takes its turn all the same, as if it had been filled with nothing.
+        if lane.goes_on:
             self._now.pass_over(lane)
         else:
             self._now.exhausted()
@@ -528,10 +527,12 @@ class _Lane:
             return None
         return heapq.heappop(fills) if fills[0].last == number else fills[0]
 
-    def following(self) -> int:
-        """The least number from the next on that is known to be filled; 0: none."""
-        heads = [entries[0][0] for entries in (self.messages, self.dummies, self.fills) if entries]
-        return min([*heads, self.gone[0]] if self.gone else heads, default=0)
+    @property
+    def goes_on(self) -> bool:
+        """Whether a later number is known to be filled. What others say of numbers far beyond any other is not true."""
+        if self.messages or self.dummies or self.gone:
+            return True
+        return bool(self.fills) and self.fills[0].first <= self.next + MAX_COUNT
 
     def copy(self) -> _Lane:
         other = _Lane(self.place)
