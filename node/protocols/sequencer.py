@@ -319,6 +319,10 @@ class SequencerCore(Core):
         life = (message.origin, message.incarnation)
         number = message.seq
         epoch = self._epoch_of(message)
+        if epoch > max(self._serving, self._over):
+            # The server is welcomed by all who live on before it gives a number: we are not one of them.
+            out.append(_refusal(message, DropReason.UNEXPECTED))
+            return
         if self._is_server and epoch == self._us.incarnation:
             self._unused.get(life, set()).discard(number)
         if self._hold(epoch, number, message):
@@ -331,11 +335,10 @@ class SequencerCore(Core):
         if len(message.words) != 1 or message.seq == 0:
             raise RemoteError(DropReason.MALFORMED, f"data with number {message.seq} and the words {message.words}")
         epoch = message.words[0]
-        closed = self._closed[message.origin, message.incarnation]
         is_of_server = message.origin == self._server
-        # The server was welcomed by all before it gave a number: nobody hears of its epoch before it hears of its life.
-        if not closed < epoch <= max(self._serving, self._over) or (is_of_server and epoch != message.incarnation):
-            raise RemoteError(DropReason.MALFORMED, f"a number of epoch {epoch} that its sender cannot have")
+        is_closed = epoch <= self._closed[message.origin, message.incarnation]
+        if is_closed or epoch > MAX_INCARNATION or (is_of_server and epoch != message.incarnation):
+            raise RemoteError(DropReason.MALFORMED, f"a number of epoch {epoch}, which its sender cannot have")
         return epoch
 
     def _on_order(self, message: Message, out: list[Effect]) -> None:

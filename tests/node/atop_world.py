@@ -297,10 +297,24 @@ class World:
 
     def end(self, beings: list[Being]) -> None:
         for being in beings:
+            if self.rng.random() < 0.5:
+                self.go_on_alone(being)
             being.is_alive = False
         for being in beings:
             heard = max(other.heard.get(being.life, 0) for other in self.living)
             del being.stream[self.rng.randint(heard, len(being.stream)) :]
+
+    def go_on_alone(self, being: Being) -> None:
+        """It does not know that the others give it up: it hears them, and they do not hear it."""
+        if being.joining.is_joining:
+            return
+        for _ in range(self.rng.randint(1, 6)):
+            if self.rng.random() < 0.5:
+                self.say(being, count=1, message=self.message_of(being))
+            else:
+                self.say(being, count=self.rng.randint(1, 12))
+            self.hear(being)
+        being.advance()
 
     def end_with_a_secret(self) -> None:
         """A distribution that goes down with its publisher and with the only one that has adopted it, and spoken."""

@@ -499,7 +499,7 @@ def test_stopped_owes_what_it_has_taken_and_nothing_else() -> None:
     "wrong",
     [
         data(2, 1, epoch=0),
-        data(2, 1, epoch=2),
+        data(2, 1, epoch=2**16),
         data(2, 0),
         data(0, 1, epoch=2, incarnation=1),
         replace(data(2, 1), words=()),
@@ -520,6 +520,13 @@ def test_what_cannot_be_is_refused_before_anything_has_changed(wrong: Message) -
         hear(member, wrong)
     assert delivered(hear(member, data(2, 1), data(2, 2))) == [1, 2]
     assert len(said(hear(member, answer(3, 1)))) == 1
+
+
+def test_a_number_of_a_life_of_the_server_that_we_have_not_met_is_not_for_us() -> None:
+    """It was welcomed by all who live on before it gave a number."""
+    member = core(1)
+    assert hear(member, data(2, 1, epoch=2)) == [Report(code=DropReason.UNEXPECTED, member=2)]
+    assert member.is_idle
 
 
 def test_who_has_closed_an_epoch_can_send_no_message_of_it() -> None:
