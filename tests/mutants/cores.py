@@ -368,6 +368,13 @@ class TakesLateRequests(SequencerCore):
         super()._on_request(replace(message, words=(self._us.incarnation, *message.words[1:])), out)
 
 
+class TakesOldAnswers(SequencerCore):
+    """Takes a number, whichever life of it has asked."""
+
+    def _on_number(self, message: Message, out: list[Effect]) -> None:
+        super()._on_number(replace(message, words=(message.words[0], self._us.incarnation)), out)
+
+
 class AnswersAtOnce(SequencerCore):
     """The server does not ask in whose streams a joiner takes part."""
 
