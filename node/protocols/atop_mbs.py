@@ -54,8 +54,8 @@ Ends. Numbers that the dead held, as donor, broker or requester, would be waited
 publishes a new distribution without them (`atop.py`), so they become void, and under that one nobody gives them any.
 
 The last resort. A message waits for a turn that its neighbour does not use, until sub-windows have moved numbers. So
-long a wait is the paper's; `dummy_after_ns` bounds it as in ATOP, and must exceed dmT plus the way to the broker and
-back if the broker is to do it alone. No turn dummy fills numbers that were given away: they are somebody else's.
+long a wait is the paper's; `dummy_after_ns` bounds it as in ATOP, and must exceed dmT and the usual wait if the broker
+is to do it alone. No turn dummy fills numbers that were given away: they are somebody else's.
 
 Invariants: our own numbers are used or given away, each once; what we hold is of our sending distribution; nothing is
 in stock and nothing is granted while no timer is armed. Not here: members are trusted to use only what was granted.
