@@ -1,25 +1,65 @@
 """The deterministic merge of ATOP and ATOP/MBS: which message comes next, as a function of the members' streams.
 
-See below for the rules (being written).
+Paper 002, 2.1 and 2.2.4. Each life (member, incarnation) has a FIFO stream of items (`Own`), which all who survive
+receive equally, its end included. Nothing else goes in here: no clock, no order in which streams come. So all reach the
+same decisions; who knows less waits, and a decision is never revised.
+
+Under one distribution, named by a stamp, each member gives out numbers 1, 2, 3 ... and has turns (`atop_draw.py`). At
+the turn of p, let s be its next number; numbers of messages that went in another's turn are passed over.
+
+    its stream fills s with a message          it is delivered
+    its stream fills s with a dummy            the turn is used up
+    somebody else fills s (a leftover)         the turn is used up
+    s is the slot of a brokered message        a forced turn: the sender's next message up to that one is delivered; if
+      of a sender                                all of those have gone already, the turn is used up
+    p has passed and gave out less than s      p has no turn any more; the next turn is somebody's
+    p gave s away, and nobody filled it        when all have passed: used up; until then the order waits
+    none of these                              the order waits for p
+
+*Passed*: its stream shows a later stamp, or has ended, or it takes no part. How many numbers p gave out is told when it
+passes (`closes`), else it is the last one seen. A life that ended under a stamp cannot tell: numbers that it gave away
+may still be filled by others. So, with a broker, its first number that is not known to be filled waits until all have
+passed. (Therefore who publishes gives no weight to who has ended.) When nobody has a turn any more, members of weight 0
+follow, ascending: what they sent waits until they have passed. When all have passed, the next distribution is the least
+later stamp in any stream. It begins when its weights are known: its publisher announces them, and if the publisher's
+stream has ended without them, nobody will ever have them, and weights are equal.
+
+Later lives. `joined` says from which number on a life is awaited. Members hear of a joiner at different moments, so
+each waits for it in other distributions than the next one; that must not change the order. Three rules see to it.
+1. The least stamp in any stream may not be the least for long: a life that has not spoken yet, and may speak before it,
+   is waited for.
+2. A number belongs to the earlier life of its member, not to the joiner that has been awaited since before its first
+   stamp: a life's numbers begin with that. The joiner's silence closes nothing that its earlier life gave away.
+3. A joiner hears other streams from their midst and has to tell a life that spoke long before from another joiner. A
+   joiner's first word is its own distribution and closes nothing. Everybody else, with a broker, closes the stamp it
+   spoke under last. (Without this the order is still safe, but may wait for words that nobody else waits for.)
+
+Who is expelled and does not know it, or crashes, may have said what no survivor ever hears. Turns are a race in which
+one member's turns do not depend on another's, and an empty number uses up a turn as a filled one does. So, without a
+broker, what it delivered is in the same order as with the survivors, its own last words apart; unless its weights were
+those of a distribution that nobody else alive has. With a broker there is one more case: a brokered message that only
+its sender has pulls an earlier one of the same sender forward at its sender, and with nobody else. That is the price of
+a turn that takes the sender's oldest message; only waiting for acknowledgements would avoid it.
+
+Invariants: a message is delivered once; messages of one life in the order of its stream; `advance` leaves nothing that
+could be delivered; what is kept of a distribution goes when the next one begins. An item costs O(log n), and so does a
+turn. Members are trusted to fill only numbers that were given to them, and to speak only under stamps that were
+published: who lies can stop the order or split it. What no honest member can say, `refusal` refuses.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Container
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from node.core import MAX_INCARNATION
 from node.parameters import require
-from node.protocols.atop_draw import Draws, Turns, turns_of
+from node.protocols.atop_draw import Draws, turns_of
+from node.protocols.atop_lanes import MAX_COUNT, NOBODY, Book, Fill, Lane
 from node.protocols.atop_words import FIRST, MAX_NUMBER, Closes, number_of, publisher_of
 from node.protocols.joining import Life
 from node.wire import Message
 
-MAX_COUNT = 0xFFFF
-"""Of numbers that one item fills: each costs a draw, and an enemy may write what he likes."""
 NOT_STARTED = -1
 """The stamp in force at a joiner that has not begun."""
 _UNSPOKEN = -1
@@ -68,13 +108,13 @@ class Order:
         self._seats = [_Seat() for _ in members]
         self._streams: dict[Life, _Stream] = {}
         """Of all lives that live, and the last of those that do not."""
-        self._books: dict[int, _Book] = {}
+        self._books: dict[int, Book] = {}
         self._announced: dict[int, tuple[int, ...]] = {}
         self._unpassed: set[int] = set()
         """Places whose life takes part in the distribution in force and has not passed it."""
         self._late: set[int] = set()
         """Places whose life may name a stamp before the one that would be next."""
-        self._now = _Book()
+        self._now = Book()
         self._rest: deque[int] = deque()
         """Places of weight 0 whose messages are left for the end."""
         self._stamp = NOT_STARTED
@@ -329,7 +369,7 @@ class Order:
         if place in self._unpassed and self._seats[place].has_passed(self._stamp):
             self._unpassed.discard(place)
 
-    def _enter(self, book: _Book, stream: _Stream, item: Own) -> None:
+    def _enter(self, book: Book, stream: _Stream, item: Own) -> None:
         lane = book.lane(stream.place)
         lane.shown = stream.number
         if item.message is not None:
@@ -337,21 +377,21 @@ class Order:
             self._held += 1
             if item.slot is not None:
                 donor, number = item.slot
-                book.lane(self._places[donor]).fill(_Fill(number, number, stream.place, item.number))
+                book.lane(self._places[donor]).fill(Fill(number, number, stream.place, item.number))
         elif item.count:
             lane.dummies.append((item.number, stream.number))
         for donor, first, count in item.fills:
-            book.lane(self._places[donor]).fill(_Fill(first, first + count - 1, _NOBODY, 0))
+            book.lane(self._places[donor]).fill(Fill(first, first + count - 1, NOBODY, 0))
 
-    def _book(self, stamp: int) -> _Book:
+    def _book(self, stamp: int) -> Book:
         book = self._books.get(stamp)
         if book is None:
-            book = self._books[stamp] = _Book()
+            book = self._books[stamp] = Book()
         return book
 
     # Where the order stands.
 
-    def _settle(self, lane: _Lane) -> bool:
+    def _settle(self, lane: Lane) -> bool:
         """A turn that nothing is known to fill. Whether it is settled; else the order waits."""
         if lane.place in self._unpassed:
             return False
@@ -368,7 +408,7 @@ class Order:
             self._now.exhausted()
         return True
 
-    def _end(self, lane: _Lane) -> int | None:
+    def _end(self, lane: Lane) -> int | None:
         """How many numbers the member gave out under the stamp in force, once it has passed; None: nobody can know,
         for it ended with numbers in the hands of others."""
         for stream in self._seats[lane.place].lives:
@@ -422,31 +462,17 @@ class Order:
 
     # The walk.
 
-    def _is_silent(self, lane: _Lane) -> bool:
+    def _is_silent(self, lane: Lane) -> bool:
         """Whether the number at its turn is one that the member itself has to fill."""
         return lane.place in self._unpassed and lane.next > lane.shown
 
-    def _pretend(self, walk: _Book, lane: _Lane) -> None:
+    def _pretend(self, walk: Book, lane: Lane) -> None:
         """As if its turn were settled."""
         end = self._end(lane)
         if lane.place not in self._unpassed and end is not None and lane.next > end:
             walk.exhausted()
         else:
             walk.pass_over(lane)
-
-
-_NOBODY = -1
-
-
-class _Fill(NamedTuple):
-    """Numbers of a donor that somebody else has filled: in a heap, the lowest first."""
-
-    first: int
-    last: int
-    place: int
-    """Of whom a message is to be delivered, or _NOBODY."""
-    number: int
-    """The number of that message."""
 
 
 class _Stream:
@@ -496,130 +522,3 @@ class _Seat:
         for stream in self.lives:
             if stream.ends:
                 stream.ends = {later: end for later, end in stream.ends.items() if later >= stamp}
-
-
-class _Lane:
-    """The numbers of one member under one stamp."""
-
-    __slots__ = ("dummies", "fills", "gone", "messages", "next", "place", "shown")
-
-    def __init__(self, place: int) -> None:
-        self.place = place
-        self.next = 1
-        self.shown = 0
-        """The last number that its stream has shown."""
-        self.messages: deque[tuple[int, Message]] = deque()
-        self.dummies: deque[tuple[int, int]] = deque()
-        """(first, last)."""
-        self.gone: deque[int] = deque()
-        """Numbers of messages that have been delivered in somebody else's turn."""
-        self.fills: list[_Fill] = []
-
-    def fill(self, fill: _Fill) -> None:
-        heapq.heappush(self.fills, fill)
-
-    def filled(self) -> _Fill | None:
-        """What another has filled the next number with; it counts as used."""
-        fills, number = self.fills, self.next
-        while fills and fills[0].last < number:
-            heapq.heappop(fills)
-        if not fills or fills[0].first > number:
-            return None
-        return heapq.heappop(fills) if fills[0].last == number else fills[0]
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether a later number is known to be filled. What others say of numbers far beyond any other is not true."""
-        if self.messages or self.dummies or self.gone:
-            return True
-        return bool(self.fills) and self.fills[0].first <= self.next + MAX_COUNT
-
-    def copy(self) -> _Lane:
-        other = _Lane(self.place)
-        other.next, other.shown = self.next, self.shown
-        other.messages = self.messages.copy()
-        other.dummies = self.dummies.copy()
-        other.gone = self.gone.copy()
-        other.fills = self.fills.copy()
-        return other
-
-
-class _Book:
-    """All that was sent under one stamp and has not been ordered yet."""
-
-    __slots__ = ("lanes", "turn", "turns")
-
-    turns: Turns
-
-    def __init__(self) -> None:
-        self.lanes: dict[int, _Lane] = {}
-        self.turn: _Lane | None = None
-        """Whose turn it is, drawn already."""
-
-    def lane(self, place: int) -> _Lane:
-        lane = self.lanes.get(place)
-        if lane is None:
-            lane = self.lanes[place] = _Lane(place)
-        return lane
-
-    def run(self, out: list[Message]) -> _Lane | None:
-        """Turn by turn, up to one whose number nobody is known to have filled; None: no turn is left."""
-        turns = self.turns
-        while True:
-            lane = self.turn
-            if lane is None:
-                if turns.is_over:
-                    return None
-                lane = self.turn = self.lane(turns.first)
-            number = lane.next
-            if lane.messages and lane.messages[0][0] == number:
-                out.append(lane.messages.popleft()[1])
-            elif lane.dummies and lane.dummies[0][0] <= number:
-                if lane.dummies[0][1] == number:
-                    lane.dummies.popleft()
-            elif lane.gone and lane.gone[0] == number:
-                # Same turn, next number.
-                lane.gone.popleft()
-                lane.next = number + 1
-                continue
-            else:
-                fill = lane.filled()
-                if fill is None:
-                    return lane
-                if fill.place != _NOBODY:
-                    self._forced(fill, out)
-            lane.next = number + 1
-            turns.use()
-            self.turn = None
-
-    def _forced(self, fill: _Fill, out: list[Message]) -> None:
-        """The sender's next message up to the one with the slot; that one may have gone in a turn of its own."""
-        lane = self.lane(fill.place)
-        if lane.messages and lane.messages[0][0] <= fill.number:
-            number, message = lane.messages.popleft()
-            lane.gone.append(number)
-            out.append(message)
-
-    def exhausted(self) -> None:
-        """Who has this turn has none any more."""
-        self.turns.leave()
-        self.turn = None
-
-    def pass_over(self, lane: _Lane) -> None:
-        """Its turn, with a number that is filled with nothing."""
-        lane.next += 1
-        self.turns.use()
-        self.turn = None
-
-    def copy(self) -> _Book:
-        other = _Book()
-        other.lanes = {place: lane.copy() for place, lane in self.lanes.items()}
-        other.turn = None if self.turn is None else other.lanes[self.turn.place]
-        other.turns = self.turns.copy()
-        return other
-
-    def reachable(self, weightless: Container[int]) -> int:
-        """How many of the messages here turns can bring. `weightless`: who has none."""
-        drawn = [lane for place, lane in self.lanes.items() if place not in weightless]
-        brokered = sum(fill.place in weightless for lane in drawn for fill in lane.fills)
-        return sum(len(lane.messages) for lane in drawn) + brokered
