@@ -30,7 +30,7 @@ def first_failure(protocol: str, build: Build, keep: Path | None = None) -> Show
 
 @pytest.mark.parametrize(
     ("protocol", "build", "kind"),
-    [("sequencer", hasty_sequencer, "causal"), ("reliable", forgetful, "integrity")],
+    [("sequencer", hasty_sequencer, "total_order"), ("reliable", forgetful, "integrity")],
 )
 def test_a_bug_on_purpose_shrinks_to_a_handful_of_messages(
     protocol: str, build: Build, kind: str, tmp_path: Path
