@@ -45,7 +45,8 @@ most what these members answer later, so at most `start`. In the rounds up to `s
 awaits it there learns that from its first word, whose number exceeds `start`; whoever does not has nothing to miss. In
 all rounds beyond `start` all await it: nobody can have passed over one of them. (A member that has joined after it
 awaits it from the beginning on.) So each round has the same messages everywhere, whatever when was waited for.
-  A WELCOME says its sender's own last round, too: if that is all that ever comes of it, the joiner knows its end.
+  A WELCOME says its sender's own last round, too: if that is all that ever comes of it, the joiner knows its end; and
+how those ended that were before the joiner.
   The joiner misses nothing beyond `start`, though a slow sender goes on in rounds that others have left behind: a
 sender's own last round is among those that it has heard of, so what is beyond `start` was sent after its answer.
 
@@ -340,7 +341,7 @@ class AllAckCore(Core):
     def _on_ended(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         life = (message.origin, message.incarnation)
         last = self._reached.pop(life, 0)
-        self._causes.ended(life, None if self._joining.is_joining else last)
+        self._causes.ended(life, last)
         self._joining.ended(life)
         for joiner in self._joining.waiting:
             self._welcome(joiner, out)
@@ -362,16 +363,19 @@ class AllAckCore(Core):
         self._welcome(joiner, out)
 
     def _welcome(self, joiner: Life, out: list[Effect]) -> None:
-        words = (self.round, *self._joining.words(joiner))
+        # Who joins himself does not know yet how those ended that were before him.
+        view = () if self._joining.is_joining else self._causes.view(self._delivered)
+        words = (self.round, len(view), *view, *self._joining.words(joiner))
         message = self._us.message(Kind.ALLACK_WELCOME, seq=self._heard, flags=CONTROL, words=words)
         out.append(Send(target=joiner[0], message=message))
 
     def _on_welcome(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         life = (message.origin, message.incarnation)
-        if not message.words or message.words[0] > message.seq:
-            raise RemoteError(DropReason.MALFORMED, "a welcome whose sender has not heard of its own last round")
-        last, *lives = message.words
-        self._joining.answered(life, message.seq, tuple(lives))
+        last, view, lives = _welcome_words(message)
+        self._causes.check_view(view)
+        self._joining.answered(life, message.seq, lives)
+        if self._phase is Phase.JOINING:
+            self._causes.learned(life, view)
         if self._phase is Phase.JOINING and last:
             self._reached[life] = max(self._reached[life], last)
             self._causes.spoke(life, last)
@@ -391,3 +395,14 @@ class AllAckCore(Core):
             return
         self._phase = Phase.RUNNING
         self._send_null(now_ns, out)
+
+
+def _welcome_words(message: Message) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Of a WELCOME: its sender's own last round, its view of the members, the lives that it awaits."""
+    words = message.words
+    if len(words) < 2 or words[0] > message.seq or words[1] > len(words) - 2:
+        raise RemoteError(
+            DropReason.MALFORMED, "a welcome without its sender's last round, or with less than it counts"
+        )
+    end = 2 + words[1]
+    return words[0], words[2:end], words[end:]

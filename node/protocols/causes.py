@@ -5,57 +5,92 @@ all. Then 1 and 4 crash. The survivors have all that anybody who lives has of bo
 would break the causal order, so m must die too, and all after it in the stream of 1: at all survivors, or at none.
 
 What a sender says. Each message carries `delivered`, the number of the last message that its sender had delivered; and
-how the sender sees the members, where that differs from "its first life takes part": an entry (member, incarnation,
-0) says that its lives up to this one have ended for the sender; (member, incarnation, 1) that this life counts in what
-it has delivered, and those before have ended. One word while nobody crashes.
+its view of each member for which that is not "its first life takes part", in two words: an entry (member, incarnation,
+0) says that the lives up to this one have ended for it; (member, incarnation, 1) that this one counts in what it has
+delivered, and those before have ended. Then the last number that came of these ended lives. One word in all while
+nobody crashes.
 
 The test. An order by numbers delivers what has the number d when something at d or later has come from all who take
-part. So a sender that had delivered `delivered`, in whose eyes p took part, had all of p up to there. If p has ended
-here with a last number below that, something of it may be lost that was a cause: the message is erased.
+part. So a sender that had delivered `delivered`, for whom p took part, had all of p up to there; one for whom p had
+ended, up to the last number that it names (who is about to die with p may have known a later one than the survivors
+agree on). If p has ended here, and we have less than that, something is lost that may have been a cause: the message
+is erased.
 
-The same everywhere. Whether p had ended for the sender, and the last number of an ended stream, are the same at all
-survivors. Who delivers m before it hears the end of p has something of p at the number of m or later; that number
-exceeds `delivered`, so whoever hears the end first finds the same. A later life that nobody heard of before its end
-has the last number 0; it counts for a sender only from its first number on, and that is later than what anybody was
-allowed to pass over for want of it.
+The same everywhere. The words are the message's, and survivors have the same last number of each ended stream. Who
+delivers m before it hears the end of p has something of p at the number of m or later; that number exceeds
+`delivered`, so who hears the end first finds the same. A later life of which nobody heard before its end has the last
+number 0; it counts for a sender only from its first number on, and nobody was allowed to pass over that for want of
+it. A joiner learns the views of all who answer it: of what ended before its beginning it takes the least last number
+named, for the dying name no less than those who live on.
 
 Nobody who lives is hit: the reliable layer takes every ended stream as far as anybody has it who lives. So what is
-erased is of a life that has ended or is about to, nobody who lives has delivered it, and what depends on it is erased
-by the same test.
+erased is of a life that has ended or is about to; nobody who lives has delivered it; what depends on it is erased by
+the same test, for its sender had as much of p.
 
-It may erase too much (nulls may be all that was lost), never differently. Not here: a joiner does not know the last
-number of lives that ended before it began; what depends on them is not after its beginning, unless a third life joined
-and ended meanwhile, too.
+It may erase too much (nulls may be all that was lost), never differently. Not here: of the lives of one member only the
+last number of the last one that had spoken is told; if one spoke, ended, and its member's next life spoke too before
+the survivors have agreed on the first end, an effect may outlive its cause.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 from node.core import Membership
 from node.errors import DropReason, RemoteError
 from node.protocols.joining import Life
 from node.protocols.words import pack, unpack
 
+REMEMBERED = 8
+"""Ended lives of one member; of what is older, nobody speaks any more."""
+
+
+class _View(NamedTuple):
+    """Of one member: its lives before `incarnation` have ended, and this one too unless it `counts`; `last` is the last
+    number of those that have ended."""
+
+    incarnation: int
+    counts: int
+    last: int
+
+
+UNTOUCHED = _View(1, 1, 0)
+
 
 class Causes:
     """The part of one core. Numbers are of 64 bits."""
 
-    __slots__ = ("_began", "_finals", "_members", "_over")
+    __slots__ = ("_base", "_began", "_lasts", "_learned", "_members", "_over")
 
     def __init__(self, membership: Membership) -> None:
         self._members = frozenset(membership.members)
         self._over: dict[int, int] = {}
         """Per member: its lives up to this one have ended for us."""
+        self._base: dict[int, int] = {}
+        """Per member: its lives up to this one had ended when we began."""
+        self._lasts: dict[int, list[tuple[int, int]]] = {}
+        """Per member: ended lives that had spoken, ascending, and their last numbers."""
         self._began: dict[int, tuple[int, int]] = {}
-        """Per member: its last later life, and the first number that we know of it."""
-        self._finals: dict[Life, int] = {}
-        """Per ended life: its last number."""
+        """Per member: its last later life that has spoken, and the first number that we know of it."""
+        self._learned: dict[Life, dict[int, _View]] = {}
+        """While we join: the views of those who have answered."""
+
+    def learned(self, life: Life, words: tuple[int, ...]) -> None:
+        """The `view` of a member that answers us while we join; nothing, if it joins itself."""
+        self._learned[life] = _views(words)
 
     def begin(self, lives: tuple[Life, ...]) -> None:
         """A joiner begins, and `lives` (ascending) take part: those before them do not."""
         for member, incarnation in reversed(lives):
             self._over[member] = incarnation - 1
+        self._base = dict(self._over)
+        self._lasts.clear()
+        for views in self._learned.values():
+            for member, view in views.items():
+                ((_, least),) = self._lasts.get(member, [(1, view.last)])
+                self._lasts[member] = [(1, min(least, view.last))]
+        self._learned.clear()
 
     def spoke(self, life: Life, number: int) -> None:
         """Something of it has come, with this number."""
@@ -63,42 +98,69 @@ class Causes:
         if incarnation > 1 and self._began.get(member, (0, 0))[0] < incarnation:
             self._began[member] = (incarnation, number)
 
-    def ended(self, life: Life, last: int | None) -> None:
-        """`last`: its last number; None: we do not know. Of a later life that has not spoken it does not count."""
+    def ended(self, life: Life, last: int) -> None:
+        """`last`: its last number. Of a later life that has not spoken it does not count."""
         member, incarnation = life
+        self._learned.pop(life, None)
         self._over[member] = max(self._over.get(member, 0), incarnation)
-        has_spoken = incarnation == 1 or self._began.get(member, (0, 0))[0] == incarnation
-        if last is not None:
-            self._finals[life] = last if has_spoken else 0
+        if incarnation == 1 or self._began.get(member, (0, 0))[0] == incarnation:
+            lasts = self._lasts.setdefault(member, [])
+            lasts.append((incarnation, last))
+            del lasts[:-REMEMBERED]
 
     def words(self, delivered: int) -> tuple[int, ...]:
         """Of a message, when the last that we have delivered has the number `delivered`."""
-        if not self._over and not self._began:
-            return (delivered,)
-        members = sorted({*self._over, *self._began})
-        return (delivered, *(word for word in (self._word(member, delivered) for member in members) if word))
+        return (delivered, *self.view(delivered))
 
-    def _word(self, member: int, delivered: int) -> int:
-        """0: its first life takes part."""
-        over = self._over.get(member, 0)
-        incarnation, first = self._began.get(member, (0, 0))
-        if incarnation > over and first <= delivered:
-            return pack(member, incarnation, 1)
-        return pack(member, over, 0) if over else 0
+    def view(self, delivered: int) -> tuple[int, ...]:
+        """Two words for each member that is not as at the beginning."""
+        words: list[int] = []
+        for member in sorted({*self._over, *self._began}):
+            over = self._over.get(member, 0)
+            incarnation, first = self._began.get(member, (0, 0))
+            if incarnation > over and first <= delivered:
+                words += (pack(member, incarnation, 1), self._last(member, incarnation - 1) or 0)
+            elif over:
+                words += (pack(member, over, 0), self._last(member, over) or 0)
+        return tuple(words)
 
     def check(self, number: int, words: tuple[int, ...]) -> None:
         """RemoteError MALFORMED when these are no words of a message with this number."""
         if not words or words[0] >= number:
             raise RemoteError(DropReason.MALFORMED, "a message that does not say that what was delivered is earlier")
-        entries = tuple(map(unpack, words[1:]))
+        self.check_view(words[1:])
+
+    def check_view(self, words: tuple[int, ...]) -> None:
+        """RemoteError MALFORMED when this is no `view`."""
+        entries = tuple(map(unpack, words[::2]))
         is_known = all(entry.member in self._members and entry.incarnation and entry.number <= 1 for entry in entries)
-        if not is_known or any(one.member >= other.member for one, other in pairwise(entries)):
-            raise RemoteError(DropReason.MALFORMED, "a message whose view is not of members, ascending")
+        if len(words) % 2 or not is_known or any(one.member >= other.member for one, other in pairwise(entries)):
+            raise RemoteError(DropReason.MALFORMED, "a view that is not of members, ascending")
 
     def is_lost(self, life: Life, words: tuple[int, ...]) -> bool:
         """Whether a message of `life` with these words may have a cause that nobody has any more."""
-        lost = [gone for gone, last in self._finals.items() if last < words[0] and gone[0] != life[0]]
-        if not lost:
+        if not self._over:
             return False
-        views = {entry.member: (entry.incarnation, entry.number) for entry in map(unpack, words[1:])}
-        return any(views.get(member, (1, 1)) == (incarnation, 1) for member, incarnation in lost)
+        views = _views(words[1:])
+        gone = (member for member in self._over if member != life[0])
+        return any(self._lacks(member, views.get(member, UNTOUCHED), words[0]) for member in gone)
+
+    def _lacks(self, member: int, view: _View, delivered: int) -> bool:
+        """Whether something that came of `member`, up to the number `delivered`, did not come here."""
+        last = self._last(member, view.incarnation - view.counts)
+        if last is not None and last < min(view.last, delivered):
+            return True
+        has_ended = self._base.get(member, 0) < view.incarnation <= self._over[member]
+        lasts = dict(self._lasts.get(member, ()))
+        return bool(view.counts) and has_ended and lasts.get(view.incarnation, 0) < delivered
+
+    def _last(self, member: int, incarnation: int) -> int | None:
+        """The last number of the last life up to this one that has ended and had spoken; 0: of none; None: we were not
+        there, and nobody has told us."""
+        unknown = None if self._base.get(member, 0) else 0
+        return next((last for life, last in reversed(self._lasts.get(member, ())) if life <= incarnation), unknown)
+
+
+def _views(words: tuple[int, ...]) -> dict[int, _View]:
+    entries = map(unpack, words[::2])
+    return {e.member: _View(e.incarnation, e.number, last) for e, last in zip(entries, words[1::2], strict=True)}

@@ -21,6 +21,7 @@ from node.wire import Kind, Message
 Key = tuple[int, int, int]
 """(member, incarnation, which message of that life)."""
 Weights = tuple[int, ...]
+NEVER = 2**62
 
 
 @dataclass(kw_only=True)
@@ -46,6 +47,8 @@ class Being:
     unasked: set[Life] = field(default_factory=set)
     """Who has not answered our JOIN yet."""
     is_alive: bool = True
+    audible: int = NEVER
+    """How much of its stream others can hear: it does not know that they will give it up."""
     stamp: int = FIRST
     given: int = 0
     shown: int = 0
@@ -103,6 +106,7 @@ class World:
             self.publish_some: 2,
             self.rest_and_look: 1,
             self.end_some: 1,
+            self.mute: 1,
             self.end_with_a_secret: 1,
             self.join: 2,
         }
@@ -116,6 +120,7 @@ class World:
 
     def settle(self) -> None:
         """Everybody hears everything, moves to one last distribution and speaks under it."""
+        self.end([being for being in self.living if being.audible != NEVER])
         for _ in self.living:
             self.hear_all()
         assert not any(being.joining.is_joining for being in self.living), "somebody joins for ever"
@@ -148,15 +153,13 @@ class World:
 
     def hear(self, being: Being) -> bool:
         """The next of any stream. Whether there was something."""
-        for life in self.rng.sample(sorted(being.heard), len(being.heard)):
-            if self.hear_of(being, life):
-                return True
-        return False
+        lives = self.rng.sample(sorted(being.heard), len(being.heard))
+        return any(self.hear_of(being, life) for life in lives)
 
     def hear_of(self, being: Being, life: Life) -> bool:
         other = self.beings[life]
         at = being.heard[life]
-        if at < len(other.stream):
+        if at < min(len(other.stream), other.audible):
             being.heard[life] = at + 1
             self.take(being, life, other.stream[at])
             return True
@@ -262,7 +265,8 @@ class World:
         for being in self.rng.sample(self.running, min(1, len(self.running))):
             for _ in range(self.rng.randint(1, 4)):
                 being.given += 1
-                self.pool.append((being.stamp, being.life[0], being.given))
+                if being.audible == NEVER:
+                    self.pool.append((being.stamp, being.life[0], being.given))
 
     def grant(self) -> tuple[Being, int, int] | None:
         """Somebody who sends under the stamp of a number in the pool, and that number."""
@@ -292,33 +296,26 @@ class World:
     # Ends.
 
     def end_some(self) -> None:
-        if self.rng.random() < 0.3:
-            self.end(self.rng.sample(self.living, min(len(self.living) - 2, self.rng.choice((1, 1, 2)))))
+        beings = self.rng.sample(self.living, min(len(self.living) - 2, self.rng.choice((1, 1, 2))))
+        if self.rng.random() < 0.3 and sum(other.audible == NEVER for other in self.living if other not in beings) >= 2:
+            self.end(beings)
+
+    def mute(self) -> None:
+        being = self.rng.choice(self.living)
+        if self.rng.random() < 0.5 and sum(other.audible == NEVER for other in self.living) > 2:
+            being.audible = min(len(being.stream), being.audible)
 
     def end(self, beings: list[Being]) -> None:
         for being in beings:
-            if self.rng.random() < 0.5:
-                self.go_on_alone(being)
             being.is_alive = False
         for being in beings:
             heard = max(other.heard.get(being.life, 0) for other in self.living)
-            del being.stream[self.rng.randint(heard, len(being.stream)) :]
-
-    def go_on_alone(self, being: Being) -> None:
-        """It does not know that the others give it up: it hears them, and they do not hear it."""
-        if being.joining.is_joining:
-            return
-        for _ in range(self.rng.randint(1, 6)):
-            if self.rng.random() < 0.5:
-                self.say(being, count=1, message=self.message_of(being))
-            else:
-                self.say(being, count=self.rng.randint(1, 12))
-            self.hear(being)
-        being.advance()
+            most = min(len(being.stream), being.audible)
+            del being.stream[self.rng.randint(heard, most) :]
 
     def end_with_a_secret(self) -> None:
         """A distribution that goes down with its publisher and with the only one that has adopted it, and spoken."""
-        if self.rng.random() < 0.6 or len(self.running) < 4:
+        if self.rng.random() < 0.6 or sum(being.audible == NEVER for being in self.running) < 4:
             return
         publisher, confidant = self.rng.sample(self.running, 2)
         if publisher.life not in confidant.heard:
@@ -343,7 +340,7 @@ class World:
             return
         member = self.rng.choice(absent)
         life = (member, 1 + max(life[1] for life in self.beings if life[0] == member))
-        being = self.new_being(life, {other.life: len(other.stream) for other in self.living})
+        being = self.new_being(life, {other.life: min(len(other.stream), other.audible) for other in self.living})
         for other in self.living:
             being.joining.joined(other.life)
             being.order.joined(other.life, after=FIRST)
@@ -352,11 +349,12 @@ class World:
         self.beings[life] = being
 
     def answer_some(self, being: Being) -> None:
-        """It hears the JOIN of each that joins; the layer below has told it of the ends of earlier lives before."""
+        """It hears the JOIN of each that joins, sometimes before the end of an earlier life of that member."""
         for life, joiner in sorted(self.beings.items()):
-            if being.life not in joiner.unasked or not joiner.is_alive:
+            if being.life not in joiner.unasked or not joiner.is_alive or being.audible != NEVER:
                 continue
-            if any(earlier[0] == life[0] and earlier not in being.ends for earlier in being.heard):
+            is_early = any(earlier[0] == life[0] and earlier not in being.ends for earlier in being.heard)
+            if is_early and self.rng.random() < 0.5:
                 continue
             joiner.unasked.discard(being.life)
             being.joining.joined(life)
@@ -368,7 +366,7 @@ class World:
 
     def answer(self, being: Being, life: Life) -> None:
         joiner = self.beings[life]
-        if joiner.is_alive:
+        if joiner.is_alive and being.audible == NEVER:
             joiner.joining.answered(being.life, being.order.highest, being.joining.words(life))
             self.begin_if_welcome(joiner)
 
@@ -419,9 +417,8 @@ class Replay:
                 self.welcome_before(number_of(self.world.beings[self.unheard[0]].began))
                 continue
             life = self.rng.choices(left, weights=[favour[life] + 1e-6 for life in left])[0]
-            if not self.hear(life):
-                if all(not self.hear(other) for other in left):
-                    break
+            if not self.hear(life) and all(not self.hear(other) for other in left):
+                break
             if self.rng.random() < 0.3:
                 self.advance()
         self.advance()
@@ -461,7 +458,7 @@ class Replay:
                 return
             self.unheard.pop(0)
             for earlier in sorted(self.heard):
-                while earlier[0] == life[0] and self.hear(earlier):
+                while earlier[0] == life[0] and self.rng.random() < 0.9 and self.hear(earlier):
                     pass
             if life not in self.heard:
                 self.heard[life] = 0

@@ -66,7 +66,7 @@ def join(origin: int, incarnation: int = 2) -> Message:
 
 
 def welcome(origin: int, round_: int, *awaited: tuple[int, int], incarnation: int = 1) -> Message:
-    words = (0, *(pack(*life, 0) for life in awaited))
+    words = (0, 0, *(pack(*life, 0) for life in awaited))
     return Message(
         kind=Kind.ALLACK_WELCOME,
         origin=origin,
@@ -263,7 +263,9 @@ def test_a_join_has_no_round_and_a_welcome_one_that_can_be() -> None:
         assert give(core(0), message) == [Report(code=DropReason.MALFORMED, member=1)]
 
 
-@pytest.mark.parametrize("words", [(), (6,), (0, 1), (0, pack(9, 1, 0)), (0, pack(1, 1, 7))])
+@pytest.mark.parametrize(
+    "words", [(), (0,), (6, 0), (0, 1), (0, 1, 0), (0, 2, 0, 0), (0, 0, pack(9, 1, 0)), (0, 0, pack(1, 1, 7))]
+)
 def test_a_welcome_that_lists_something_else_is_refused(words: tuple[int, ...]) -> None:
     message = Message(kind=Kind.ALLACK_WELCOME, origin=1, incarnation=1, seq=5, words=words)
     with pytest.raises(RemoteError, match="MALFORMED"):
@@ -273,7 +275,7 @@ def test_a_welcome_that_lists_something_else_is_refused(words: tuple[int, ...]) 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: str(kind.name))
 def test_every_phase_takes_or_refuses_every_message(phase: Phase, kind: Kind) -> None:
-    for words, seq, origin in product(((), (0,), (0, pack(1, 1, 0))), (0, 1, MAX_ROUND, 2**64 - 1), MEMBERS):
+    for words, seq, origin in product(((), (0,), (0, 0, pack(1, 1, 0))), (0, 1, MAX_ROUND, 2**64 - 1), MEMBERS):
         one = in_phase(phase)
         message = Message(kind=kind, origin=origin, incarnation=1, seq=seq, words=words)
         try:
@@ -341,11 +343,11 @@ def test_a_message_says_up_to_where_its_sender_had_delivered_and_who_took_part_f
     give(one, null(1, 1), null(2, 2))
     assert words_of(submit(one)) == (1,)
     give(one, ended(2), joined(2, 2))
-    assert words_of(submit(one)) == (1, pack(2, 1, 0))
+    assert words_of(submit(one)) == (1, pack(2, 1, 0), 2)
     give(one, null(2, 4, incarnation=2))
-    assert words_of(submit(one)) == (1, pack(2, 1, 0)), "it does not count in what has been delivered"
+    assert words_of(submit(one)) == (1, pack(2, 1, 0), 2), "it does not count in what has been delivered"
     give(one, null(1, 4))
-    assert words_of(submit(one)) == (4, pack(2, 2, 1))
+    assert words_of(submit(one)) == (4, pack(2, 2, 1), 2)
 
 
 def words_of(effects: list[Effect]) -> tuple[int, ...]:
@@ -367,10 +369,10 @@ def test_a_message_of_who_has_heard_of_the_end_is_not_erased() -> None:
     one = core(0)
     submit(one, 2)
     give(one, data(1, 1), ended(2))
-    assert delivered(give(one, data(1, 2, words=(1, pack(2, 1, 0))))) == [(2, 0), (2, 1)]
+    assert delivered(give(one, data(1, 2, words=(1, pack(2, 1, 0), 0)))) == [(2, 0), (2, 1)]
 
 
-@pytest.mark.parametrize("words", [(), (3,), (9,), (0, 0), (0, pack(1, 1, 2)), (0, pack(1, 1, 0), pack(1, 2, 0))])
+@pytest.mark.parametrize("words", [(), (3,), (9,), (0, pack(1, 1, 0)), (0, 0, 0), (0, pack(1, 1, 2), 0)])
 def test_a_message_whose_words_cannot_be_is_refused_before_anything_changes(words: tuple[int, ...]) -> None:
     one = core(0)
     with pytest.raises(RemoteError, match="MALFORMED"):
@@ -385,7 +387,7 @@ def test_a_member_awaits_a_joiner_and_welcomes_it_with_the_highest_round_that_it
     assert delivered(give(one, data(1, 6))) == [], "round 6 may be one of the joiner's"
     (effect,) = give(one, join(2))
     assert isinstance(effect, Send)
-    assert (effect.target, effect.message.seq, effect.message.words) == (2, 6, (6, pack(1, 1, 0)))
+    assert (effect.target, effect.message.seq, effect.message.words) == (2, 6, (6, 2, pack(2, 1, 0), 5, pack(1, 1, 0)))
     assert delivered(give(one, null(2, 7, incarnation=2))) == [(6, 1)]
 
 
