@@ -129,9 +129,10 @@ class SmoothTurns(Turns):
 
 def exponential(uniform: int) -> int:
     """-ln(uniform / 2^64), times 2^30; of 0 as of 1: the most, about 44.4."""
-    whole = (uniform | 1).bit_length() - 1
+    uniform = uniform or 1
+    whole = uniform.bit_length() - 1
     # The fraction behind the leading 1, 40 bits of it: 8 choose the step, 32 lie in between.
-    fraction = ((uniform | 1) << 40 >> whole) - (1 << 40)
+    fraction = (uniform << 40 >> whole) - (1 << 40)
     step, between = fraction >> 32, fraction & 0xFFFF_FFFF
     low = _LOGARITHMS[step]
     logarithm = (whole << _TURN_BITS) + low + ((_LOGARITHMS[step + 1] - low) * between >> 32)
