@@ -96,6 +96,16 @@ class World:
     def running(self) -> list[Being]:
         return [being for being in self.living if not being.joining.is_joining]
 
+    def stamps(self) -> dict[Key, int]:
+        """Of all messages that all who survive receive, in the end: the stamp."""
+        items = [said.item for _, being in sorted(self.beings.items()) for said in being.stream]
+        return {key_of(item.message): item.stamp for item in items if item.message is not None}
+
+    def lost_stamps(self) -> set[int]:
+        """Under which somebody spoke, and whose weights nobody has."""
+        said = [said for being in self.beings.values() for said in being.stream]
+        return {one.item.stamp for one in said} - {one.item.stamp for one in said if one.weights} - {FIRST}
+
     # A whole history.
 
     def run(self, steps: int) -> None:
@@ -386,11 +396,6 @@ class World:
             assert awaited, f"life {being.life} stands still and awaits nobody"
             lives = {(life[0], self.beings[life].is_alive) for life in self.beings if life not in being.ends}
             assert all((member, True) in lives or (member, False) in lives for member in awaited)
-
-
-def replay(world: World, rng: Random, *, observer: Life | None = None) -> list[Key]:
-    """What somebody delivers who is there from the beginning and hears the streams in yet another order."""
-    return Replay(world, rng).run()
 
 
 class Replay:
