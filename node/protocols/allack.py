@@ -355,6 +355,7 @@ class AllAckCore(Core):
         elif message.origin != self._us.member:
             # If we have been here before it: it will begin later than our answer, and that is not earlier than now.
             self._reached.setdefault(life, self._heard if self._joining.is_member else 0)
+            self._causes.joined(life)
         self._enter_running_if_welcome(now_ns, out)
 
     def _on_join(self, message: Message, now_ns: int, out: list[Effect]) -> None:

@@ -61,12 +61,14 @@ UNTOUCHED = _View(1, 1, 0)
 class Causes:
     """The part of one core. Numbers are of 64 bits."""
 
-    __slots__ = ("_base", "_began", "_lasts", "_learned", "_members", "_over")
+    __slots__ = ("_base", "_began", "_lasts", "_learned", "_members", "_open", "_over")
 
     def __init__(self, membership: Membership) -> None:
         self._members = frozenset(membership.members)
         self._over: dict[int, int] = {}
-        """Per member: its lives up to this one have ended for us."""
+        """Per member: the last of its lives that has ended for us; earlier ones may still be among `_open`."""
+        self._open: dict[int, list[int]] = {member: [1] for member in membership.members}
+        """Per member: its lives that have not ended for us, ascending."""
         self._base: dict[int, int] = {}
         """Per member: its lives up to this one had ended when we began."""
         self._lasts: dict[int, list[tuple[int, int]]] = {}
@@ -81,16 +83,24 @@ class Causes:
         self._learned[life] = _views(words)
 
     def begin(self, lives: tuple[Life, ...]) -> None:
-        """A joiner begins, and `lives` (ascending) take part: those before them do not."""
-        for member, incarnation in reversed(lives):
-            self._over[member] = incarnation - 1
-        self._base = dict(self._over)
+        """A joiner begins, and `lives` take part: others of these members up to now have ended."""
+        self._open = {member: [] for member in self._members}
+        for member, incarnation in lives:
+            self._open[member].append(incarnation)
+            self._over[member] = max(self._over.get(member, 0), self._open[member][0] - 1)
+        self._base = {member: self._closed(member) for member in self._over}
         self._lasts.clear()
         for views in self._learned.values():
             for member, view in views.items():
                 ((_, least),) = self._lasts.get(member, [(1, view.last)])
                 self._lasts[member] = [(1, min(least, view.last))]
         self._learned.clear()
+
+    def joined(self, life: Life) -> None:
+        """It takes part."""
+        lives = self._open[life[0]]
+        if life[1] not in lives:
+            lives.append(life[1])
 
     def spoke(self, life: Life, number: int) -> None:
         """Something of it has come, with this number."""
@@ -103,10 +113,11 @@ class Causes:
         member, incarnation = life
         self._learned.pop(life, None)
         self._over[member] = max(self._over.get(member, 0), incarnation)
+        self._open[member] = [other for other in self._open[member] if other != incarnation]
         if incarnation == 1 or self._began.get(member, (0, 0))[0] == incarnation:
-            lasts = self._lasts.setdefault(member, [])
-            lasts.append((incarnation, last))
-            del lasts[:-REMEMBERED]
+            # The end of a life may be settled after that of a later one that never took part.
+            lasts = sorted([*self._lasts.get(member, ()), (incarnation, last)])
+            self._lasts[member] = lasts[-REMEMBERED:]
 
     def words(self, delivered: int) -> tuple[int, ...]:
         """Of a message, when the last that we have delivered has the number `delivered`."""
@@ -116,9 +127,9 @@ class Causes:
         """Two words for each member that is not as at the beginning."""
         words: list[int] = []
         for member in sorted({*self._over, *self._began}):
-            over = self._over.get(member, 0)
+            over = self._closed(member)
             incarnation, first = self._began.get(member, (0, 0))
-            if incarnation > over and first <= delivered:
+            if incarnation in self._open[member][:1] and first <= delivered:
                 words += (pack(member, incarnation, 1), self._last(member, incarnation - 1) or 0)
             elif over:
                 words += (pack(member, over, 0), self._last(member, over) or 0)
@@ -150,9 +161,15 @@ class Causes:
         last = self._last(member, view.incarnation - view.counts)
         if last is not None and last < min(view.last, delivered):
             return True
-        has_ended = self._base.get(member, 0) < view.incarnation <= self._over[member]
+        is_over = self._base.get(member, 0) < view.incarnation <= self._over[member]
+        has_ended = is_over and view.incarnation not in self._open[member]
         lasts = dict(self._lasts.get(member, ()))
         return bool(view.counts) and has_ended and lasts.get(view.incarnation, 0) < delivered
+
+    def _closed(self, member: int) -> int:
+        """Its lives up to this one have all ended for us."""
+        lives = self._open[member]
+        return min(lives) - 1 if lives else self._over.get(member, 0)
 
     def _last(self, member: int, incarnation: int) -> int | None:
         """The last number of the last life up to this one that has ended and had spoken; 0: of none; None: we were not

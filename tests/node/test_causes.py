@@ -30,6 +30,7 @@ def test_a_sender_says_which_lives_have_ended_for_it_and_with_what() -> None:
 def test_a_later_life_counts_from_its_first_number_on() -> None:
     one = causes()
     one.ended((3, 1), 5)
+    one.joined((3, 2))
     one.spoke((3, 2), 9)
     one.spoke((3, 2), 10)
     assert one.words(8) == (8, pack(3, 1, 0), 5)
@@ -46,10 +47,15 @@ def test_a_later_life_that_never_spoke_leaves_the_last_number_as_it_was() -> Non
 
 
 def test_the_end_of_an_earlier_life_may_be_heard_of_late() -> None:
+    """Random histories found this: until then it takes part, and nothing of it is lost."""
     one = causes()
-    one.spoke((3, 2), 9)
+    one.ended((3, 2), 0)
+    one.joined((3, 3))
+    assert one.words(9) == (9,)
+    assert not one.is_lost((1, 1), (9,))
     one.ended((3, 1), 5)
-    assert one.words(9) == (9, pack(3, 2, 1), 5)
+    assert one.words(9) == (9, pack(3, 2, 0), 5)
+    assert one.is_lost((1, 1), (9,))
 
 
 def test_a_message_is_lost_when_its_sender_had_delivered_more_than_there_is_of_the_dead() -> None:
