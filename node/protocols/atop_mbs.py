@@ -45,10 +45,11 @@ distribution (the lowest, if alone). Whoever gets an offer or a wish acts as a b
 differ for a while. The weight is asked for because a distribution may come before the news of the end that made it: it
 tells already who must not be given anything any more.
 
-Distributions. A broker holds numbers of its own sending distribution only. Offers and wishes of a later one wait until
-it adopts that; those of an earlier one are dropped, and so are grants and stock at a new distribution: everybody moves
-on, and the numbers are known to be void when all have (see `atop_order.py`). A donor whose last numbers under a
-distribution were given away says so with its first word under the next (`closes`): nobody else can tell.
+Distributions. A broker holds numbers of its own sending distribution only, a joiner none before it has one. Offers and
+wishes of a later one wait until it adopts that; those of an earlier one are dropped, and so are grants and stock at a
+new distribution: everybody moves on, and the numbers are known to be void when all have (see `atop_order.py`). A donor
+whose last numbers under a distribution were given away says so with its first word under the next (`closes`): nobody
+else can tell.
 
 Ends. Numbers that the dead held, as donor, broker or requester, would be waited for. At each end the bookkeeper
 publishes a new distribution without them (`atop.py`), so they become void, and under that one nobody gives them any.
@@ -71,7 +72,7 @@ from node.core import Membership, Submission
 from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason, RemoteError
 from node.parameters import require
-from node.protocols.atop import AdaptiveParameters, AtopCore
+from node.protocols.atop import AdaptiveParameters, AtopCore, Phase
 from node.protocols.atop_broker import Broker, Grant, Numbers, Stock
 from node.protocols.atop_mbs_words import (
     is_possible,
@@ -252,8 +253,12 @@ class AtopMbsCore(AtopCore):
         ranges = unpack_ranges(words)
         if message.seq or not ranges or stamp > self._stamp or any(donor not in self._places for donor, _, _ in ranges):
             raise RemoteError(DropReason.MALFORMED, f"a grant of {ranges} under {stamp:#x}, ours is {self._stamp:#x}")
-        if stamp == self._stamp:
+        if self._holds(stamp):
             self._hold(message.origin, ranges, now_ns, out)
+
+    def _holds(self, stamp: int) -> bool:
+        """Whether numbers under that distribution are for us. A joiner sends under none until it has its own."""
+        return stamp == self._stamp and self._phase is Phase.RUNNING
 
     def _hold(self, broker: int, ranges: tuple[Numbers, ...], now_ns: int, out: list[Effect]) -> None:
         for numbers in ranges:
@@ -270,7 +275,7 @@ class AtopMbsCore(AtopCore):
             raise RemoteError(DropReason.MALFORMED, f"{message.kind.name} {message.seq} with words {words}")
         if words[0] > self._stamp:
             self._early.append(message)
-        elif words[0] == self._stamp:
+        elif self._holds(words[0]):
             self._requests[message.kind](message, now_ns, out)
 
     def _on_offer(self, message: Message, now_ns: int, out: list[Effect]) -> None:

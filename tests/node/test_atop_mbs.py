@@ -404,6 +404,17 @@ def test_offers_and_wishes_of_a_later_distribution_wait() -> None:
     assert broker.in_stock == 1
 
 
+def test_a_joiner_holds_nothing_before_it_has_a_distribution_of_its_own() -> None:
+    """A campaign found this: the next life of the broker was offered numbers of the first distribution."""
+    one = AtopMbsCore(
+        membership=Membership(member=BROKER, members=MEMBERS, incarnation=2), parameters=AtopMbsParameters()
+    )
+    one.on_start(0)
+    give(one, *(Message(kind=Kind.RELIABLE_JOINED, origin=member, incarnation=1) for member in (0, 2)))
+    assert give(one, offer(2, 1, 3), wish(0, 3), grant((2, 1, 1), origin=0)) == []
+    assert (one.in_stock, one.granted) == (0, 0)
+
+
 def test_many_ranges_go_out_in_several_grants() -> None:
     broker = core(BROKER)
     give(broker, *(offer(2, 2 * number, 1) for number in range(1, MOST_RANGES + 2)))
