@@ -307,12 +307,16 @@ class World:
 
     def end_some(self) -> None:
         beings = self.rng.sample(self.living, min(len(self.living) - 2, self.rng.choice((1, 1, 2))))
-        if self.rng.random() < 0.3 and sum(other.audible == NEVER for other in self.living if other not in beings) >= 2:
+        if self.rng.random() < 0.3 and self.can_spare(beings):
             self.end(beings)
+
+    def can_spare(self, beings: list[Being]) -> bool:
+        """Somebody is left who knows what has been. If all of them die, those who join begin anew, at number 1."""
+        return any(other.audible == NEVER for other in self.running if other not in beings)
 
     def mute(self) -> None:
         being = self.rng.choice(self.living)
-        if self.rng.random() < 0.5 and sum(other.audible == NEVER for other in self.living) > 2:
+        if self.rng.random() < 0.5 and self.can_spare([being]):
             being.audible = min(len(being.stream), being.audible)
 
     def end(self, beings: list[Being]) -> None:
