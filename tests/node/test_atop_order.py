@@ -132,17 +132,18 @@ def test_weights_that_are_not_known_yet_are_waited_for() -> None:
     assert order.stamp == ONE
 
 
-def test_weights_are_equal_when_the_publisher_ended_without_telling() -> None:
-    order = Order((0, 1, 2), draws=SMOOTH)
-    stream = [own(1, number, ONE) for number in range(1, 4)]
-    assert tell(order, 1, *stream) == []
-    assert tell(order, 2, *(own(2, number, ONE) for number in range(1, 4))) == []
-    assert end(order, (0, 1)) == [(1, 1), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3)]
-    equal = Order((0, 1, 2), draws=SMOOTH)
-    publish(equal, ONE, (1, 1, 1))
-    tell(equal, 1, *stream)
-    assert tell(equal, 2, *(own(2, number, ONE) for number in range(1, 4))) == []
-    assert end(equal, (0, 1)) == [(1, 1), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3)]
+@pytest.mark.parametrize("publisher", [0, 1, 2])
+def test_weights_are_equal_when_the_publisher_ended_without_telling(publisher: int) -> None:
+    stamp = stamp_of(1, publisher, 1)
+    one, two = (member for member in (0, 1, 2) if member != publisher)
+    lost, equal = (Order((0, 1, 2), draws=SMOOTH) for _ in range(2))
+    publish(equal, stamp, (1, 1, 1), member=publisher)
+    for order in (lost, equal):
+        delivered = []
+        for member in (one, two):
+            delivered += tell(order, member, *(own(member, number, stamp) for number in range(1, 4)))
+        delivered += end(order, (publisher, 1))
+        assert delivered == [(one, 1), (two, 1), (one, 2), (two, 2), (one, 3), (two, 3)]
 
 
 def test_members_of_weight_0_follow_at_the_end_ascending() -> None:
