@@ -89,6 +89,7 @@ class Kind(enum.IntEnum):
     CO_STATE = 0x32
     CBCAST_DATA = 0x40
     CBCAST_WELCOME = 0x41
+    CBCAST_JOIN = 0x42
     LAMPORT_DATA = 0x50
     LAMPORT_NULL = 0x51
     LAMPORT_JOIN = 0x52

@@ -85,6 +85,7 @@ MAX_ROUND = 2**63 - 1
 CONTROL = Flag.CONTROL.value
 DUMMY = Flag.DUMMY.value
 NULL = Timer("null")
+ASK = Timer("ask")
 NEWS = (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
 
 
@@ -228,11 +229,13 @@ class AllAckCore(Core):
         return out
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        if timer != NULL:
+        if timer not in (NULL, ASK):
             raise LocalError(f"{timer} is no timer of this core")
         out: list[Effect] = []
         self._timers.fired(timer)
-        if self._is_awaited:
+        if timer == ASK and self._joining.is_joining:
+            self._ask(now_ns, out)
+        elif timer == NULL and self._is_awaited:
             self._send_null(now_ns, out)
         return out
 
@@ -351,12 +354,16 @@ class AllAckCore(Core):
     def _on_joined(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         life = (message.origin, message.incarnation)
         if self._joining.joined(life):
-            out.append(Multicast(message=self._us.message(Kind.ALLACK_JOIN, flags=CONTROL)))
+            self._ask(now_ns, out)
         elif message.origin != self._us.member:
             # If we have been here before it: it will begin later than our answer, and that is not earlier than now.
             self._reached.setdefault(life, self._heard if self._joining.is_member else 0)
             self._causes.joined(life)
         self._enter_running_if_welcome(now_ns, out)
+
+    def _ask(self, now_ns: int, out: list[Effect]) -> None:
+        out.append(Multicast(message=self._us.message(Kind.ALLACK_JOIN, flags=CONTROL)))
+        self._timers.arm(ASK, self._joining.asks(now_ns), out)
 
     def _on_join(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         joiner = (message.origin, message.incarnation)
@@ -386,6 +393,7 @@ class AllAckCore(Core):
         if not self._joining.has_everything:
             return
         start = self._joining.begin()
+        self._timers.disarm(ASK, out)
         self._causes.begin(self._joining.lives)
         self._queue = [held for held in self._queue if held.round > start]
         heapq.heapify(self._queue)

@@ -120,7 +120,6 @@ MOST_DRAWS = 4096
 PATIENCE = 8
 """Times `dummy_after_ns`: so long the order may wait for somebody else in silence before he is prodded; doubled each
 time, but not for ever."""
-JOIN_AGAIN_NS = 1000 * MILLISECOND
 MOST_DOUBLINGS = 20
 
 
@@ -555,8 +554,7 @@ class AtopCore(Core):
     def _ask(self, now_ns: int, out: list[Effect]) -> None:
         """To be welcomed; again, if somebody that answered to nothing else has gone meanwhile."""
         out.append(Multicast(message=self._us.message(Kind.ATOP_JOIN, flags=CONTROL)))
-        self._timers.arm(PROD, now_ns + (JOIN_AGAIN_NS << min(self._prods, MOST_DOUBLINGS)), out)
-        self._prods += 1
+        self._timers.arm(PROD, self._joining.asks(now_ns), out)
 
     def _turns_to_fill(self) -> int:
         """How many numbers of ours a dummy should fill now."""
@@ -627,7 +625,6 @@ class AtopCore(Core):
         self._order.joined(self._life, after=number_of(stamp) - 1)
         self._order.start(stamp)
         self._window.restart()
-        self._prods = 0
         self._timers.disarm(PROD, out)
         out.append(Report(code=AtopReport.WELCOMED, member=self._me, value=number_of(stamp) - 1))
 

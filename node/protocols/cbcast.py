@@ -18,9 +18,10 @@ A joiner. The reliable layer says after which number its part of each stream beg
 counts as delivered in `passed`, but not in `claims`: others may still wait for it, or erase it. Of a stream that was
 over before it came it knows no end, so it must not meet a message whose fate depends on that end. Therefore every
 member tells a joiner which lives it has heard no end of (WELCOME, at the news of it; node/protocols/joining.py, without
-numbers). The joiner neither sends nor delivers while a life is listed in which it has no part. Whoever does not list a
-life has taken it as far as all survivors, so what he sends depends on nothing beyond. A life that ends while we join
-counts as missed as a whole.
+numbers). Who has waited long asks again (JOIN), each alone: multicasts have to be data, for the reliable layer and this
+one number them alike. The joiner neither sends nor delivers while a life is listed in which it has no part. Whoever
+does not list a life has taken it as far as all survivors, so what he sends depends on nothing beyond. A life that ends
+while we join counts as missed as a whole.
 
 A crash. The reliable layer says that a stream has ended, and all survivors have then received the same of it
 (RELIABLE_ENDED). A message of it may wait for a cause that died with *its* sender, received by nobody who lives. It is
@@ -62,10 +63,12 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
 from node.protocols.joining import Joining
 from node.protocols.reliable import ReliableParameters
+from node.protocols.timers import Timers
 from node.protocols.words import MAX_NUMBER, pack
 from node.wire import Flag, Kind, Message
 
 CONTROL = Flag.CONTROL.value
+ASK = Timer("ask")
 DOOMED = -1
 """Instead of an entry that a message waits for: no entry will ever satisfy it."""
 
@@ -135,6 +138,7 @@ class CbcastCore(Core):
         self._me = self._members.index(membership.member)
         self._at = {member: at for at, member in enumerate(self._members)}
         self._joining = Joining(membership, answers_news=True)
+        self._timers = Timers()
         self._phase = Phase.JOINING if self._joining.is_joining else Phase.MEMBER
         self._claims = [pack(member, 0, 0) for member in self._members]
         """Per member: the last message of it that we delivered."""
@@ -198,14 +202,24 @@ class CbcastCore(Core):
             return self._on_data(message, source)
         if kind is Kind.CBCAST_WELCOME:
             return self._on_welcome(message, source)
+        if kind is Kind.CBCAST_JOIN:
+            return self._on_join(message, source)
         if kind is Kind.RELIABLE_ENDED:
             return self._on_ended(message)
         if kind is Kind.RELIABLE_JOINED:
-            return self._on_joined(message)
+            return self._on_joined(message, now_ns)
         return [Report(code=DropReason.UNEXPECTED, member=source, value=len(message.payload))]
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        raise LocalError(f"{timer} is no timer of cbcast: it has none")
+        if timer != ASK:
+            raise LocalError(f"{timer} is no timer of cbcast")
+        self._timers.fired(timer)
+        if not self._joining.is_joining:
+            return []
+        join = self._us.message(Kind.CBCAST_JOIN, flags=CONTROL)
+        out: list[Effect] = [Send(target=member, message=join) for member, _ in self._joining.lives]
+        self._timers.arm(ASK, self._joining.asks(now_ns), out)
+        return out
 
     # Messages.
 
@@ -326,13 +340,15 @@ class CbcastCore(Core):
 
     # Lives.
 
-    def _on_joined(self, message: Message) -> list[Effect]:
+    def _on_joined(self, message: Message, now_ns: int) -> list[Effect]:
         name = (message.origin, message.incarnation)
-        self._joining.joined(name)
+        out: list[Effect] = []
+        if self._joining.joined(name):
+            self._timers.arm(ASK, self._joining.asks(now_ns), out)
         if message.origin == self._us.member:
-            return self._enter_member_if_welcome()
+            return out + self._enter_member_if_welcome()
         at = self._at[message.origin]
-        out = self._begin(Life(at=at, member=message.origin, incarnation=message.incarnation, start=message.seq))
+        out += self._begin(Life(at=at, member=message.origin, incarnation=message.incarnation, start=message.seq))
         if message.incarnation > 1:
             self._joining.asked(name)
             out.append(self._welcome(name))
@@ -365,6 +381,14 @@ class CbcastCore(Core):
     def _current(self, at: int) -> Life | None:
         return self._lives[at][0] if self._lives[at] else None
 
+    def _on_join(self, message: Message, source: int) -> list[Effect]:
+        """It lacks answers to the news: perhaps ours, perhaps that of somebody who is gone."""
+        life = self._life(message)
+        if life is None or life.incarnation == 1:
+            return [Report(code=DropReason.UNEXPECTED, member=source)]
+        self._joining.asked(life.name)
+        return [self._welcome(life.name)]
+
     def _welcome(self, joiner: tuple[int, int]) -> Effect:
         """What the joiner must have a part in, or wait for the end of."""
         message = self._us.message(Kind.CBCAST_WELCOME, flags=CONTROL, words=self._joining.words(joiner))
@@ -380,9 +404,11 @@ class CbcastCore(Core):
     def _enter_member_if_welcome(self) -> list[Effect]:
         if not self._joining.has_everything:
             return []
+        out: list[Effect] = []
         self._phase = Phase.MEMBER
         self._joining.begin()
-        return self._work([life for lives in self._lives for life in lives])
+        self._timers.disarm(ASK, out)
+        return out + self._work([life for lives in self._lives for life in lives])
 
     def _begin(self, life: Life) -> list[Effect]:
         """A life that we knew nothing of. While an earlier one goes on, it waits."""

@@ -8,7 +8,7 @@ say what stands before something that others have delivered, and from some numbe
     joiner             everybody who takes part
            <---------- (layer below) takes part in the other's stream
     JOIN   ----------> from now on awaits the joiner at every number later than its own, at the latest
-           <---------- WELCOME: its number, and the lives whose end it has not heard of
+           <---------- WELCOME: the life that it is for, its number, and the lives whose end it has not heard of
 
 Let `start` be the greatest number of all answers. What the joiner sends is later than `start`; so nobody has delivered
 beyond it without the joiner. What is later than `start` was sent after its sender's answer; so the joiner has all of
@@ -20,13 +20,24 @@ that its sender has not heard the end of. The joiner waits while one is listed i
 every end, the answers to joiners that have not spoken yet are sent anew. Who does not list a life has received all of
 it, and his number is not before any of that.
 
+Which life. A unicast is for whoever is the member when the layer below takes it. Flow control may hold an answer back
+until the life that asked has ended and the next one of its member has joined. To that one it would say a number from
+before it was awaited, and it would begin too early. So an answer names the life that it is for, and counts for no
+other.
+
+Asking again. Who receives the JOIN, loses his answer on the way and crashes is missed by nobody in a group at rest: his
+end is never agreed, and the joiner would wait for ever. So the joiner repeats its JOIN after `ASK_AGAIN_NS`, then more
+and more rarely (`asks`): whoever does not acknowledge that is missed. Everybody answers it anew, which does no harm: a
+later answer says no less than an earlier one. Where the news is answered, the joiner asks each of `lives` in the same
+way, the first time when it has waited that long.
+
 Who joins after us has us among those that it awaits from its beginning on, so it need not answer. Two that join at the
 same time answer each other, also while joining.
 
-What the core does. It calls `joined` and `ended` with the news; multicasts a JOIN when `joined` says so; at a JOIN
-calls `asked` and sends a WELCOME with `words`; at a WELCOME calls `answered`; at every end sends a WELCOME to each of
-`waiting`; at anything else that a life says calls `spoke`. After each of these it asks `has_everything`, and if so
-calls `begin`, forgets what is not later than `start`, and speaks.
+What the core does. It calls `joined` and `ended` with the news; when `joined` says so multicasts a JOIN, and again when
+`asks` says; at a JOIN calls `asked` and sends a WELCOME with `words`; at a WELCOME calls `answered`; at every end sends
+a WELCOME to each of `waiting`; at anything else that a life says calls `spoke`. After each of these it asks
+`has_everything`, and if so calls `begin`, forgets what is not later than `start`, stops its timer, and speaks.
 
 Invariants: a life in `waiting` is in `lives`; `start` never falls; after `begin` nothing is missing, for ever.
 """
@@ -40,12 +51,17 @@ from node.protocols.words import pack, unpack
 Life = tuple[int, int]
 """(member, incarnation)."""
 
+ASK_AGAIN_NS = 1_000_000_000
+"""How long a joiner waits before it asks for the second time; then twice as long each time, but not for ever."""
+MOST_DOUBLINGS = 20
+
 
 class Joining:
     """The part of one core. `answers_news`: everybody answers the news that we take part, instead of a JOIN."""
 
     __slots__ = (
         "_answers_news",
+        "_asks",
         "_is_joining",
         "_is_member",
         "_lists",
@@ -62,6 +78,8 @@ class Joining:
         self._members = membership.members
         self._us: Life = (membership.member, membership.incarnation)
         self._answers_news = answers_news
+        self._asks = 0
+        """How often we have asked."""
         self._is_member = is_founder
         self._is_joining = not is_founder
         self._lives: set[Life] = {(peer, 1) for peer in membership.peers} if is_founder else set()
@@ -129,6 +147,12 @@ class Joining:
         self._missing.discard(life)
         self._lists.pop(life, None)
 
+    def asks(self, now_ns: int) -> int:
+        """We ask now (or begin to wait for answers to the news). When to ask again, if we are still joining then."""
+        wait_ns = ASK_AGAIN_NS << min(self._asks, MOST_DOUBLINGS)
+        self._asks += 1
+        return now_ns + wait_ns
+
     def asked(self, joiner: Life) -> None:
         """It wants to be answered (a JOIN; with `answers_news`, the news of it)."""
         self._waiting[joiner] = None
@@ -139,20 +163,27 @@ class Joining:
             self._waiting.pop(life, None)
 
     def words(self, joiner: Life) -> tuple[int, ...]:
-        """Of a WELCOME to it: the lives whose end we have not heard of, entries with number 0."""
-        return tuple(pack(*life, 0) for life in self.lives if life != joiner)
+        """Of a WELCOME to it: itself, then the lives whose end we have not heard of; entries with number 0."""
+        return (pack(*joiner, 0), *(pack(*life, 0) for life in self.lives if life != joiner))
 
     def answered(self, life: Life, number: int, words: tuple[int, ...]) -> None:
-        """A WELCOME of `life`. RemoteError MALFORMED, and nothing has changed, when its words are not lives of
-        members. One that comes late, or of a life that has ended, changes nothing.
+        """A WELCOME of `life`. One that comes late, or of a life that has ended, changes nothing.
+
+        RemoteError, and nothing has changed: MALFORMED when its words are not a life of ours and then lives of members,
+        UNEXPECTED when it is for another life of ours.
         """
         entries = tuple(map(unpack, words))
-        if any(entry.number or entry.member not in self._members for entry in entries):
+        if not entries or any(entry.number or entry.member not in self._members for entry in entries):
             raise RemoteError(DropReason.MALFORMED, "a welcome that lists something else than lives of members")
+        member, incarnation, _ = entries[0]
+        if member != self._us[0]:
+            raise RemoteError(DropReason.MALFORMED, f"a welcome to us that is for member {member}")
+        if incarnation != self._us[1]:
+            raise RemoteError(DropReason.UNEXPECTED, f"a welcome for our life {incarnation}")
         if self._is_joining and life in self._lives:
             self._start = max(self._start, number)
             self._missing.discard(life)
-            self._lists[life] = frozenset((entry.member, entry.incarnation) for entry in entries)
+            self._lists[life] = frozenset((entry.member, entry.incarnation) for entry in entries[1:])
 
     def begin(self) -> int:
         """We have everything later than the number returned: joining is over."""

@@ -35,7 +35,7 @@ same messages by the same keys.
 A member that joins (a later life): node/protocols/joining.py, with timestamps for numbers. Others await it as soon as
 the layer below says that it takes part in their streams. Every WELCOME has its own timestamp, later than all that its
 sender has received. The joiner sends and delivers what is later than all of them. It begins with a NULL, for those who
-await it.
+await it. While it joins it has a timer, to ask again; nobody else has one for it.
 
 Invariants: the queue holds nothing at or before the last delivered key; timestamps of one life rise; what was delivered
 is a prefix (of a joiner: a middle part) of one sequence, the same for all who live on.
@@ -68,6 +68,7 @@ MILLISECOND = 1_000_000
 CONTROL = Flag.CONTROL.value
 DUMMY = Flag.DUMMY.value
 NULL = Timer("null")
+ASK = Timer("ask")
 
 
 class Tie(enum.StrEnum):
@@ -220,11 +221,13 @@ class LamportCore(Core):
         return out
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        if timer != NULL:
+        if timer not in (NULL, ASK):
             raise LocalError(f"{timer} is no timer of this core")
         out: list[Effect] = []
         self._timers.fired(timer)
-        if self._is_awaited:
+        if timer == ASK and self._joining.is_joining:
+            self._ask(now_ns, out)
+        elif timer == NULL and self._is_awaited:
             self._send_null(now_ns, out)
         return out
 
@@ -333,12 +336,16 @@ class LamportCore(Core):
     def _on_joined(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         life = (message.origin, message.incarnation)
         if self._joining.joined(life):
-            join = self._us.message(Kind.LAMPORT_JOIN, seq=self._clock.tick(now_ns), flags=CONTROL)
-            out.append(Multicast(message=join))
+            self._ask(now_ns, out)
         elif message.origin != self._me:
             # If we have been here before it: it will send later than our welcome, and that is later than now.
             self._latest.setdefault(life, self._clock.value if self._joining.is_member else 0)
         self._enter_running_if_welcome(now_ns, out)
+
+    def _ask(self, now_ns: int, out: list[Effect]) -> None:
+        join = self._us.message(Kind.LAMPORT_JOIN, seq=self._clock.tick(now_ns), flags=CONTROL)
+        out.append(Multicast(message=join))
+        self._timers.arm(ASK, self._joining.asks(now_ns), out)
 
     def _on_join(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         joiner = (message.origin, message.incarnation)
@@ -363,6 +370,7 @@ class LamportCore(Core):
             return
         self._phase = Phase.RUNNING
         start = self._joining.begin()
+        self._timers.disarm(ASK, out)
         self._queue = [held for held in self._queue if held.timestamp > start]
         heapq.heapify(self._queue)
         out.append(Report(code=LamportReport.WELCOMED, member=self._me, value=start))

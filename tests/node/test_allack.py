@@ -65,8 +65,10 @@ def join(origin: int, incarnation: int = 2) -> Message:
     return Message(kind=Kind.ALLACK_JOIN, origin=origin, incarnation=incarnation, flags=Flag.CONTROL.value)
 
 
-def welcome(origin: int, round_: int, *awaited: tuple[int, int], incarnation: int = 1) -> Message:
-    words = (0, 0, *(pack(*life, 0) for life in awaited))
+def welcome(
+    origin: int, round_: int, *awaited: tuple[int, int], incarnation: int = 1, to: tuple[int, int] = (2, 2)
+) -> Message:
+    words = (0, 0, *(pack(*life, 0) for life in (to, *awaited)))
     return Message(
         kind=Kind.ALLACK_WELCOME,
         origin=origin,
@@ -343,11 +345,11 @@ def test_a_message_says_up_to_where_its_sender_had_delivered_and_who_took_part_f
     give(one, null(1, 1), null(2, 2))
     assert words_of(submit(one)) == (1,)
     give(one, ended(2), joined(2, 2))
-    assert words_of(submit(one)) == (1, pack(2, 1, 0), 2)
+    assert words_of(submit(one)) == (1, pack(2, 1, 2), 2)
     give(one, null(2, 4, incarnation=2))
-    assert words_of(submit(one)) == (1, pack(2, 1, 0), 2), "it does not count in what has been delivered"
+    assert words_of(submit(one)) == (1, pack(2, 1, 2), 2), "it does not count in what has been delivered"
     give(one, null(1, 4))
-    assert words_of(submit(one)) == (4, pack(2, 2, 1), 2)
+    assert words_of(submit(one)) == (4, pack(2, 2, 3), 2)
 
 
 def words_of(effects: list[Effect]) -> tuple[int, ...]:
@@ -369,10 +371,10 @@ def test_a_message_of_who_has_heard_of_the_end_is_not_erased() -> None:
     one = core(0)
     submit(one, 2)
     give(one, data(1, 1), ended(2))
-    assert delivered(give(one, data(1, 2, words=(1, pack(2, 1, 0), 0)))) == [(2, 0), (2, 1)]
+    assert delivered(give(one, data(1, 2, words=(1, pack(2, 1, 2), 0)))) == [(2, 0), (2, 1)]
 
 
-@pytest.mark.parametrize("words", [(), (3,), (9,), (0, pack(1, 1, 0)), (0, 0, 0), (0, pack(1, 1, 2), 0)])
+@pytest.mark.parametrize("words", [(), (3,), (9,), (0, pack(1, 1, 0)), (0, 0, 0), (0, pack(1, 1, 4), 0)])
 def test_a_message_whose_words_cannot_be_is_refused_before_anything_changes(words: tuple[int, ...]) -> None:
     one = core(0)
     with pytest.raises(RemoteError, match="MALFORMED"):
@@ -387,7 +389,7 @@ def test_a_member_awaits_a_joiner_and_welcomes_it_with_the_highest_round_that_it
     assert delivered(give(one, data(1, 6))) == [], "round 6 may be one of the joiner's"
     (effect,) = give(one, join(2))
     assert isinstance(effect, Send)
-    assert (effect.target, effect.message.seq, effect.message.words) == (2, 6, (6, 2, pack(2, 1, 0), 5, pack(1, 1, 0)))
+    assert (effect.target, effect.message.seq, effect.message.words) == (2, 6, (6, 2, pack(2, 1, 2), 5, pack(1, 1, 0)))
     assert delivered(give(one, null(2, 7, incarnation=2))) == [(6, 1)]
 
 
@@ -455,7 +457,7 @@ def test_joiners_welcome_each_other() -> None:
     one = core(1, incarnation=2)
     give(one, joined(0), joined(2, 2), joined(1, 2))
     assert [target for target, _, _ in sent(give(one, join(2)))] == [2]
-    give(one, welcome(0, 9), welcome(2, 3, (0, 1), incarnation=2))
+    give(one, welcome(0, 9, to=(1, 2)), welcome(2, 3, (0, 1), incarnation=2, to=(1, 2)))
     assert one.phase is Phase.RUNNING
     assert delivered(give(one, data(2, 10, incarnation=2), null(0, 10))) == [(10, 2)]
 

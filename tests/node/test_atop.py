@@ -17,7 +17,6 @@ from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Tim
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
 from node.protocols.atop import (
-    JOIN_AGAIN_NS,
     PATIENCE,
     PROD,
     SUB_WINDOW,
@@ -36,6 +35,7 @@ from node.protocols.atop_words import (
     pack_weights,
     stamp_of,
 )
+from node.protocols.joining import ASK_AGAIN_NS
 from node.protocols.words import pack
 from node.stack import Stack
 from node.wire import Flag, Kind, Message, decode_message
@@ -99,8 +99,10 @@ def join(origin: int, incarnation: int = 2) -> Message:
     return Message(kind=Kind.ATOP_JOIN, origin=origin, incarnation=incarnation, flags=4)
 
 
-def welcome(origin: int, highest: int, *awaited: tuple[int, int], incarnation: int = 1) -> Message:
-    words = tuple(pack(*life, 0) for life in awaited)
+def welcome(
+    origin: int, highest: int, *awaited: tuple[int, int], incarnation: int = 1, to: tuple[int, int] = (2, 2)
+) -> Message:
+    words = tuple(pack(*life, 0) for life in (to, *awaited))
     return Message(kind=Kind.ATOP_WELCOME, origin=origin, incarnation=incarnation, seq=highest, flags=4, words=words)
 
 
@@ -560,7 +562,7 @@ def test_a_joiner_asks_everybody_when_it_is_a_member() -> None:
     one = core(2, incarnation=2)
     assert (one.phase, one.can_submit, one.is_idle) == (Phase.JOINING, False, False)
     assert multicast(give(one, joined(0), joined(1), joined(2, 2))) == [join(2)]
-    assert multicast(fire(one, PROD, JOIN_AGAIN_NS)) == [join(2)], "who welcomed nobody may be gone"
+    assert multicast(fire(one, PROD, ASK_AGAIN_NS)) == [join(2)], "who welcomed nobody may be gone"
 
 
 def test_a_joiner_begins_with_a_distribution_of_its_own() -> None:
@@ -614,7 +616,7 @@ def test_joiners_welcome_each_other() -> None:
     (effect,) = give(one, join(2))
     assert isinstance(effect, Send)
     assert effect.target == 2
-    give(one, welcome(0, 9), welcome(2, 3, (0, 1), incarnation=2))
+    give(one, welcome(0, 9, to=(1, 2)), welcome(2, 3, (0, 1), incarnation=2, to=(1, 2)))
     assert one.phase is Phase.RUNNING
 
 

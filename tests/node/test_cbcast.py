@@ -69,8 +69,8 @@ def ended(member: int, last: int, incarnation: int = 1) -> Message:
 
 
 def welcome(origin: int, *listed: tuple[int, int]) -> Message:
-    """`listed`: member and incarnation of lives whose end it has not heard of."""
-    words = tuple(pack(*life, 0) for life in listed)
+    """To member 2 in its second life. `listed`: member and incarnation of lives whose end it has not heard of."""
+    words = tuple(pack(*life, 0) for life in ((2, 2), *listed))
     return Message(kind=Kind.CBCAST_WELCOME, origin=origin, incarnation=1, flags=Flag.CONTROL.value, words=words)
 
 
@@ -180,7 +180,7 @@ def joiner() -> CbcastCore:
     assert (one.phase, one.can_submit, one.is_idle) == (Phase.JOINING, False, False)
     for message in (joined(0, 5, 1), joined(1, 3, 1), joined(2, 2, 2), welcome(0, (1, 1)), welcome(1, (0, 1))):
         assert one.phase is Phase.JOINING
-        assert one.on_message(message, message.origin, 0) == []
+        assert delivered(one.on_message(message, message.origin, 0)) == []
     assert (one.phase, one.can_submit, one.is_idle) == (Phase.MEMBER, True, True)
     return one
 
@@ -199,7 +199,7 @@ def test_what_ends_while_we_join_counts_as_missed() -> None:
     give(one, joined(0, 5, 1), joined(1, 3, 1), joined(2, 2, 2), welcome(1, (0, 1)), data(0, 6, 5, 3, 9))
     assert give(one, joined(0, 0, 2), ended(0, 6), data(0, 1, 0, 3, 9, incarnation=2)) == []
     assert one.phase is Phase.JOINING
-    later = Message(kind=Kind.CBCAST_WELCOME, origin=0, incarnation=2, words=(pack(1, 1, 0),))
+    later = Message(kind=Kind.CBCAST_WELCOME, origin=0, incarnation=2, words=(pack(2, 2, 0), pack(1, 1, 0)))
     assert give(one, welcome(1), later) == [(0, 1)]
     assert one.is_idle
 

@@ -6,7 +6,7 @@ import pytest
 
 from node.core import Membership
 from node.errors import RemoteError
-from node.protocols.joining import Joining, Life
+from node.protocols.joining import ASK_AGAIN_NS, Joining, Life
 from node.protocols.words import pack
 
 MEMBERS = (0, 1, 2, 3)
@@ -25,8 +25,9 @@ def joiner(*others: Life, answers_news: bool = False) -> Joining:
     return made
 
 
-def listing(*lives: Life) -> tuple[int, ...]:
-    return tuple(pack(*life, 0) for life in lives)
+def listing(*lives: Life, to: Life = (3, 2)) -> tuple[int, ...]:
+    """The words of an answer to `to`."""
+    return tuple(pack(*life, 0) for life in (to, *lives))
 
 
 def has_everything(one: Joining) -> bool:
@@ -54,7 +55,7 @@ def test_an_answer_lists_the_lives_whose_end_has_not_been_heard_of() -> None:
     one = founder()
     one.ended((3, 1))
     one.joined((3, 2))
-    assert one.words((3, 2)) == listing((1, 1), (2, 1))
+    assert one.words((3, 2)) == listing((1, 1), (2, 1)), "the first one is the life that it is for"
 
 
 def test_joiners_are_answered_anew_until_they_speak_or_end() -> None:
@@ -84,7 +85,7 @@ def test_a_joiner_has_everything_when_all_have_answered() -> None:
 def test_it_waits_while_a_life_is_listed_in_which_it_has_no_part() -> None:
     one = joiner((0, 1), (1, 1))
     one.answered((0, 1), 7, listing((1, 1), (2, 1)))
-    one.answered((1, 1), 9, ())
+    one.answered((1, 1), 9, listing())
     assert not has_everything(one), "member 0 has not all of member 2 yet"
     one.answered((0, 1), 30, listing((1, 1)))
     assert has_everything(one)
@@ -103,7 +104,7 @@ def test_a_life_that_ends_while_we_join_counts_as_one_in_which_we_have_no_part()
 
 def test_an_end_takes_one_answer_less_to_wait_for() -> None:
     one = joiner((0, 1), (1, 1))
-    one.answered((0, 1), 7, ())
+    one.answered((0, 1), 7, listing())
     one.ended((1, 1))
     assert has_everything(one)
 
@@ -111,14 +112,14 @@ def test_an_end_takes_one_answer_less_to_wait_for() -> None:
 def test_who_joins_after_we_asked_need_not_answer() -> None:
     one = joiner((0, 1))
     one.joined((1, 2))
-    one.answered((0, 1), 7, ())
+    one.answered((0, 1), 7, listing())
     assert has_everything(one)
 
 
 def test_where_the_news_is_answered_who_joins_after_us_answers_too() -> None:
     one = joiner((0, 1), answers_news=True)
     one.joined((1, 2))
-    one.answered((0, 1), 0, ())
+    one.answered((0, 1), 0, listing())
     assert not has_everything(one)
     one.answered((1, 2), 0, listing((0, 1)))
     assert has_everything(one)
@@ -136,16 +137,39 @@ def test_answers_that_come_late_or_of_the_dead_change_nothing() -> None:
     one = joiner((0, 1), (1, 1))
     one.ended((1, 1))
     one.answered((1, 1), 99, listing((2, 1)))
-    one.answered((0, 1), 7, ())
+    one.answered((0, 1), 7, listing())
     assert one.begin() == 7
-    one.answered((0, 1), 50, ())
+    one.answered((0, 1), 50, listing())
     assert one.start == 7
 
 
-@pytest.mark.parametrize("words", [(1,), listing((9, 1)), (pack(1, 1, 7),)])
+@pytest.mark.parametrize("number", [0, 1, 21])
+def test_a_joiner_asks_again_more_and_more_rarely(number: int) -> None:
+    one = joiner((0, 1))
+    for _ in range(number):
+        one.asks(0)
+    assert one.asks(5) == 5 + (ASK_AGAIN_NS << min(number, 20))
+
+
+@pytest.mark.parametrize("incarnation", [1, 3])
+def test_an_answer_to_another_life_of_ours_changes_nothing(incarnation: int) -> None:
+    """It was held back below until that life had ended, and says a number from before we were awaited."""
+    one = joiner((0, 1))
+    with pytest.raises(RemoteError, match="UNEXPECTED"):
+        one.answered((0, 1), 7, listing((1, 1), to=(3, incarnation)))
+    assert one.start == 0
+    assert not has_everything(one)
+    one.answered((0, 1), 9, listing())
+    assert one.begin() == 9
+
+
+WRONG = [(), (1,), listing((9, 1)), (*listing(), pack(1, 1, 7)), listing(to=(1, 2)), (pack(3, 2, 1),)]
+
+
+@pytest.mark.parametrize("words", WRONG)
 def test_an_answer_that_lists_something_else_is_refused_before_anything_changes(words: tuple[int, ...]) -> None:
     one = joiner((0, 1))
-    with pytest.raises(RemoteError, match="lives of members"):
+    with pytest.raises(RemoteError, match="MALFORMED"):
         one.answered((0, 1), 7, words)
     assert one.start == 0
     assert not has_everything(one)

@@ -73,8 +73,10 @@ def join(origin: int, timestamp: int, incarnation: int = 2) -> Message:
     return Message(kind=Kind.LAMPORT_JOIN, origin=origin, incarnation=incarnation, seq=timestamp, flags=4)
 
 
-def welcome(origin: int, timestamp: int, *awaited: tuple[int, int], incarnation: int = 1) -> Message:
-    words = tuple(pack(*life, 0) for life in awaited)
+def welcome(
+    origin: int, timestamp: int, *awaited: tuple[int, int], incarnation: int = 1, to: tuple[int, int] = (2, 2)
+) -> Message:
+    words = tuple(pack(*life, 0) for life in (to, *awaited))
     return Message(
         kind=Kind.LAMPORT_WELCOME, origin=origin, incarnation=incarnation, seq=timestamp, flags=4, words=words
     )
@@ -396,7 +398,7 @@ def test_joiners_welcome_each_other() -> None:
     one = core(1, incarnation=2)
     give(one, joined(0), joined(2, 2), joined(1, 2))
     assert [target for target, _, _ in sent(give(one, join(2, 1)))] == [2]
-    give(one, welcome(0, 9), welcome(2, 3, (0, 1), incarnation=2))
+    give(one, welcome(0, 9, to=(1, 2)), welcome(2, 3, (0, 1), incarnation=2, to=(1, 2)))
     assert one.phase is Phase.RUNNING
     assert delivered(give(one, data(2, 10, incarnation=2), null(0, 10))) == [(10, 2)]
 
