@@ -1,10 +1,10 @@
 """What ordering costs: latency from the request to each delivery, and the traffic behind it. The parts of summary.json.
 
 Latency speaks of the judged deliveries (analysis.tables.judged). As paper 002 measures it, to deliveries at others than
-the sender, it is `others`, and over the mean time between two requests of the whole group `normalised_mean`. Traffic
-counts what nodes put on the wire, once each, before the network does anything to it: `dummy_rate` is the part of
-dummies among the datagrams that are neither control nor copies, `control_ratio` the part of control among all. A ratio
-with nothing below the line is null.
+the sender while the load lasts, it is `others`, and over the mean time between two requests of the whole group
+`normalised_mean`. Traffic counts what nodes put on the wire, once each, before the network does anything to it:
+`dummy_rate` is the part of dummies among the datagrams that are neither control nor copies, `control_ratio` the part of
+control among all. A ratio with nothing below the line is null.
 
 Each function runs one query, and what it returns is small: it is added up here.
 """
@@ -45,13 +45,18 @@ def requests(submitted: int, first_ns: int | None, last_ns: int | None, size_byt
     return Requests(submitted, (last_ns - first_ns) / (submitted - 1) / 1e6, size_bytes)
 
 
-def latency(judged: DataFrame, *, between_ms: float | None) -> tuple[dict[str, Any], Rows]:
+def latency(
+    judged: DataFrame, *, between_ms: float | None, load_end_ns: int | None = None
+) -> tuple[dict[str, Any], Rows]:
     """Of all deliveries whose request is on record, together and by member; and the rows of schema.LATENCY_CDF.
 
-    `between_ms`: as in Requests.
+    `between_ms`: as in Requests. `load_end_ns`: what is delivered later is not among the `others`.
     """
     latency_ms = F.col("latency_ns") / 1e6
-    elsewhere_ms = F.when(F.col("member") != F.col("origin"), latency_ms)
+    is_elsewhere = F.col("member") != F.col("origin")
+    if load_end_ns is not None:
+        is_elsewhere &= F.col("deliver_ns") < load_end_ns
+    elsewhere_ms = F.when(is_elsewhere, latency_ms)
     points = [place / (CDF_POINTS - 1) for place in range(CDF_POINTS)]
     rows = (
         judged.where(F.col("latency_ns").isNotNull())

@@ -44,18 +44,20 @@ def messages(view: View, *, promises: Collection[str]) -> dict[str, Any]:
     }
 
 
-def latency(view: View, *, between_ms: float | None) -> dict[str, Any]:
-    """For the section `latency`; `between_ms` as in cost.Requests."""
-    own: list[int] = []
+def latency(view: View, *, between_ms: float | None, load_end_ns: int) -> dict[str, Any]:
+    """For the section `latency`; `between_ms` as in cost.Requests. `others` are only those before `load_end_ns`."""
+    everywhere: list[int] = []
     others: list[int] = []
     submitted_ns = view.submitted_ns
     for life in view.lives:
         for _, message, at_ns in life.firsts:
             asked_ns = submitted_ns.get(message)
             if asked_ns is not None:
-                (own if message[0] == life.name.member else others).append(at_ns - asked_ns)
+                everywhere.append(at_ns - asked_ns)
+                if message[0] != life.name.member and at_ns < load_end_ns:
+                    others.append(at_ns - asked_ns)
     elsewhere_ms = np.array(others, np.float64) / 1e6
-    everywhere_ms = np.concatenate((elsewhere_ms, np.array(own, np.float64) / 1e6))
+    everywhere_ms = np.array(everywhere, np.float64) / 1e6
     told = _moments(elsewhere_ms)
     mean_ms, variance_ms2 = told["mean_ms"], told["variance_ms2"]
     return {

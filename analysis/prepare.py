@@ -68,7 +68,7 @@ def _orders(trace: DataFrame, stage: staging.Staging) -> None:
     stage.write("deliveries", tables.deliveries(steps, names=names))
     deliveries = trace.sparkSession.read.schema(schema.DELIVERIES).parquet(str(stage.path("deliveries")))
     judged = tables.judged(deliveries, level=1)
-    cost.latency(judged, between_ms=1.0)
+    cost.latency(judged, between_ms=1.0, load_end_ns=1)
     cost.latency_series(judged, start_ns=0)
 
 

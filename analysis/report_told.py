@@ -28,7 +28,9 @@ def told(summary: Mapping[str, Any]) -> list[Fact]:
 def _delays(given: Mapping[str, Any]) -> Iterator[Fact]:
     others = words.mapping(given.get("others"))
     if words.number(others.get("mean_ms")) is not None:
-        note = f"mean over {words.count(others.get('count'))} deliveries, the senders' own left out"
+        note = (
+            f"mean over {words.count(others.get('count'))} deliveries while the load lasted, the senders' own left out"
+        )
         yield Fact("From the request to delivery at others", words.milliseconds(others.get("mean_ms")), note)
     if words.number(given.get("normalised_mean")) is not None:
         note = "over the mean time between two requests of the group"

@@ -180,7 +180,9 @@ class _Analysis:
         )
         requests = cost.requests(**asked.get)
         judged = tables.judged(self._read("deliveries"), level=facts[0].level)
-        latency, cdf = cost.latency(judged, between_ms=requests.between_ms)
+        latency, cdf = cost.latency(
+            judged, between_ms=requests.between_ms, load_end_ns=self.manifest.phases.load_end_ns
+        )
         self.stage.write_rows("latency_cdf", cdf, schema.LATENCY_CDF)
         series = cost.latency_series(judged, start_ns=self.start_ns)
         self.stage.write_rows("latency_series", series, schema.LATENCY_SERIES)

@@ -56,7 +56,9 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
     requests = measures.requests_of(view)
     results: dict[str, Any] = {
         "messages": measures.messages(view, promises=promises),
-        "latency": measures.latency(view, between_ms=requests.between_ms),
+        "latency": measures.latency(
+            view, between_ms=requests.between_ms, load_end_ns=START_NS + experiment.duration_ns
+        ),
         "load": offered.section(meter.load(simulation.lives), experiment.topology, requests),
         "properties": _properties(experiment, simulation, view, promises, names),
     }

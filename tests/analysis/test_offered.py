@@ -122,7 +122,7 @@ def test_the_report_says_it_in_words(load: dict[str, Any]) -> None:
     assert said["Load of the busiest shared medium"] == ("1.40 %", "p1 1.40 %, p2 0.500 %")
     assert said["Busiest member"][0] == "1.40 ×"
     assert said["From the request to delivery at others"] == (
-        "11.0 ms", "mean over 4 deliveries, the senders' own left out"
+        "11.0 ms", "mean over 4 deliveries while the load lasted, the senders' own left out"
     )  # fmt: skip
     assert said["… normalised"][0] == "11.0"
 
