@@ -50,13 +50,16 @@ class ForgetsTheDead(AllAckCore):
 
 
 class AnswersOnce(Joining):
-    """Does not answer joiners anew when another life has ended."""
+    """Does not answer joiners anew when another life has ended; and who joins does not ask again."""
 
     __slots__ = ()
 
     @property
     def waiting(self) -> tuple[Life, ...]:
         return ()
+
+    def asks(self, now_ns: int) -> int:
+        return now_ns + 3600 * SECOND
 
 
 class NothingIsLost(Causes):

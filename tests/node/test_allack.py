@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
-from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters, AllAckReport, Phase
+from node.protocols.allack import ASK, MAX_ROUND, AllAckCore, AllAckParameters, AllAckReport, Phase
+from node.protocols.joining import ASK_AGAIN_NS
 from node.protocols.words import pack
 from node.wire import Flag, Kind, Message, decode_message
 from tests.node.cluster import (
@@ -389,14 +390,19 @@ def test_a_member_awaits_a_joiner_and_welcomes_it_with_the_highest_round_that_it
     assert delivered(give(one, data(1, 6))) == [], "round 6 may be one of the joiner's"
     (effect,) = give(one, join(2))
     assert isinstance(effect, Send)
-    assert (effect.target, effect.message.seq, effect.message.words) == (2, 6, (6, 2, pack(2, 1, 2), 5, pack(1, 1, 0)))
+    assert (effect.target, effect.message.seq) == (2, 6)
+    assert effect.message.words == (6, 2, pack(2, 1, 2), 5, pack(2, 2, 0), pack(1, 1, 0))
     assert delivered(give(one, null(2, 7, incarnation=2))) == [(6, 1)]
 
 
 def test_a_joiner_asks_everybody_when_it_is_a_member() -> None:
     one = core(2, incarnation=2)
     assert (one.phase, one.can_submit, one.is_idle) == (Phase.JOINING, False, False)
-    assert give(one, joined(0), joined(1), joined(2, 2)) == [Multicast(message=join(2))]
+    effects = give(one, joined(0), joined(1), joined(2, 2))
+    assert effects == [Multicast(message=join(2)), SetTimer(timer=ASK, at_ns=ASK_AGAIN_NS)]
+    again = SetTimer(timer=ASK, at_ns=3 * ASK_AGAIN_NS)
+    assert one.on_timer(ASK, ASK_AGAIN_NS) == [Multicast(message=join(2)), again], "who welcomed nobody may be gone"
+    assert CancelTimer(timer=ASK) in give(one, welcome(0, 4), welcome(1, 10))
 
 
 def test_a_joiner_delivers_what_is_later_than_the_greatest_answer() -> None:
