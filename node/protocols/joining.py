@@ -176,10 +176,12 @@ class Joining:
         if not entries or any(entry.number or entry.member not in self._members for entry in entries):
             raise RemoteError(DropReason.MALFORMED, "a welcome that lists something else than lives of members")
         member, incarnation, _ = entries[0]
-        if member != self._us[0]:
-            raise RemoteError(DropReason.MALFORMED, f"a welcome to us that is for member {member}")
+        if member != self._us[0] or incarnation == 0:
+            raise RemoteError(
+                DropReason.MALFORMED, f"a welcome to us that is for life {incarnation} of member {member}"
+            )
         if incarnation != self._us[1]:
-            raise RemoteError(DropReason.UNEXPECTED, f"a welcome for our life {incarnation}")
+            raise RemoteError(DropReason.UNEXPECTED, f"a welcome for our life {incarnation}, which is not this one")
         if self._is_joining and life in self._lives:
             self._start = max(self._start, number)
             self._missing.discard(life)

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from analysis.verdict import Verdict
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
-from node.protocols.cbcast import CbcastCore, CbcastParameters, CbcastReport, Phase
+from node.protocols.cbcast import ASK, CbcastCore, CbcastParameters, CbcastReport, Phase
+from node.protocols.joining import ASK_AGAIN_NS
 from node.protocols.words import MAX_NUMBER, pack, unpack
 from node.wire import Flag, Kind, Message, encode_message
 from tests.mutants.recorded import Recorded, verdicts
@@ -212,15 +213,32 @@ def test_a_member_welcomes_a_joiner_and_again_at_every_end_until_it_speaks() -> 
     assert one.on_message(ended(1, 0), 1, 0) == []
 
 
+def test_a_joiner_that_waits_for_long_asks_each_that_takes_part() -> None:
+    """Each alone: a multicast that is no data would have a number in the layer below, and none here."""
+    one = core(2, incarnation=2)
+    give(one, joined(0, 5, 1), joined(1, 3, 1))
+    assert one.on_message(joined(2, 2, 2), 2, 0) == [SetTimer(timer=ASK, at_ns=ASK_AGAIN_NS)]
+    give(one, welcome(0, (1, 1)))
+    join = Message(kind=Kind.CBCAST_JOIN, origin=2, incarnation=2, flags=Flag.CONTROL.value)
+    again = SetTimer(timer=ASK, at_ns=3 * ASK_AGAIN_NS)
+    assert one.on_timer(ASK, ASK_AGAIN_NS) == [Send(target=0, message=join), Send(target=1, message=join), again]
+    assert one.on_message(welcome(1, (0, 1)), 1, 0) == [CancelTimer(timer=ASK)]
+    other = core(0)
+    assert other.on_message(join, 2, 0) == [Report(code=DropReason.UNEXPECTED, member=2)], "it has not joined here"
+    other.on_message(joined(2, 0, 2), 2, 0)
+    assert other.on_message(join, 2, 0) == [Send(target=2, message=welcome(0, (1, 1), (2, 1)))]
+
+
 def test_a_welcome_that_cannot_be_is_refused() -> None:
     one = core(2, incarnation=2)
     give(one, joined(0, 5, 1), joined(1, 3, 1), joined(2, 2, 2))
-    for words in ((pack(7, 1, 0),), (pack(1, 1, 3),)):
-        with pytest.raises(RemoteError, match="something else than lives"):
+    for words in ((), (pack(2, 2, 0), pack(7, 1, 0)), (pack(2, 2, 0), pack(1, 1, 3)), (pack(1, 2, 0),)):
+        with pytest.raises(RemoteError, match="MALFORMED"):
             one.on_message(Message(kind=Kind.CBCAST_WELCOME, origin=0, incarnation=1, words=words), 0, 0)
     stranger = Message(kind=Kind.CBCAST_WELCOME, origin=0, incarnation=3)
     assert one.on_message(stranger, 0, 0) == [Report(code=DropReason.UNEXPECTED, member=0)]
-    assert core(1).on_message(welcome(0), 0, 0) == [], "who has joined needs no welcome"
+    late = Message(kind=Kind.CBCAST_WELCOME, origin=0, incarnation=1, words=(pack(1, 1, 0),))
+    assert core(1).on_message(late, 0, 0) == [], "who has joined needs no welcome"
 
 
 def test_what_a_joiner_missed_counts_as_delivered() -> None:

@@ -56,11 +56,11 @@ def check_all(cluster: Cluster, members: list[int], name: str) -> None:
         check_pairwise_order(cluster)
 
 
-def lose_multicasts(cluster: Cluster, source: int, target: int, *, after: int = 0) -> None:
-    """From now on what `source` multicasts after its number `after` does not reach `target`; nothing else is lost."""
+def lose_multicasts(cluster: Cluster, source: int, targets: tuple[int, ...], *, after: int = 0) -> None:
+    """From now on what `source` multicasts after its number `after` does not reach `targets`; nothing else is lost."""
 
     def lose(by: int, to: int, message: Message) -> bool:
-        return (by, to, message.kind) == (source, target, Kind.RELIABLE_DATA) and message.seq > after
+        return by == source and to in targets and message.kind is Kind.RELIABLE_DATA and message.seq > after
 
     cluster.lose = lose
 
@@ -76,15 +76,15 @@ def hold_answer_back(cluster: Cluster, *, answers_news: bool) -> int:
     A JOIN is lost until the window is full. The news comes when the layer below hears of the second life.
     """
     if answers_news:
-        lose_multicasts(cluster, 0, 1)
+        lose_multicasts(cluster, 0, (1,))
         cluster.submit(0, 2 * WINDOW)
         cluster.run(for_ns=200 * MILLISECOND)
         cluster.restart(2)
     else:
         cluster.restart(2)
-        lose_multicasts(cluster, 2, 0)
+        lose_multicasts(cluster, 2, (0,))
         cluster.run(for_ns=200 * MILLISECOND)
-        lose_multicasts(cluster, 0, 1)
+        lose_multicasts(cluster, 0, (1,))
         cluster.submit(0, 2 * WINDOW)
         assert stack_of(cluster, 2).phase == "member/joining"
     cluster.run(for_ns=200 * MILLISECOND)
@@ -94,22 +94,25 @@ def hold_answer_back(cluster: Cluster, *, answers_news: bool) -> int:
 
 @pytest.mark.parametrize("name", SHARING)
 def test_an_answer_held_back_until_the_next_life_has_joined_is_not_for_that_one(name: str) -> None:
-    """The third life took it for its own. In ATOP it then began with a distribution in which others do not await it."""
+    """The third life took it for its own. In ATOP it came there before what 0 multicast next, so the life began with a
+    distribution that was too early; 0 refused its messages, and those of the others waited for ever.
+    """
     cluster = Cluster(3, build(name))
     last = hold_answer_back(cluster, answers_news=name == "cbcast")
     cluster.restart(2)
     cluster.run(for_ns=200 * MILLISECOND)
-    lose_multicasts(cluster, 0, 1, after=last)
+    cluster.submit(2, 3)
+    lose_multicasts(cluster, 0, (1, 2), after=last)
     cluster.run(for_ns=1 * SECOND)
-    assert cluster.hosts[2].dropped(DropReason.UNEXPECTED), "the answer to its second life"
     lose_nothing(cluster)
     cluster.run(for_ns=10 * SECOND)
     assert not is_joining(cluster, 2)
+    assert not any(host.dropped(DropReason.MALFORMED) for host in cluster.up())
+    assert cluster.hosts[2].dropped(DropReason.UNEXPECTED), "the answer to its second life"
     for member in cluster.members:
         cluster.submit(member, 3)
     check_all(cluster, [0, 1, 2], name)
-    assert all({(0, 1, 2 * WINDOW + 3), (1, 1, 3), (2, 3, 3)} <= set(host.delivered) for host in cluster.up())
-    assert not any(host.dropped(DropReason.MALFORMED) for host in cluster.up())
+    assert all({(0, 1, 2 * WINDOW + 3), (1, 1, 3), (2, 3, 6)} <= set(host.delivered) for host in cluster.up())
 
 
 @pytest.mark.parametrize("name", SHARING)

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from node.clock import NodeClock
 from node.clocks import MAX_TIMESTAMP, PhysicalClock
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
-from node.protocols.lamport import LamportCore, LamportParameters, LamportReport, Phase
+from node.protocols.joining import ASK_AGAIN_NS
+from node.protocols.lamport import ASK, LamportCore, LamportParameters, LamportReport, Phase
 from node.protocols.words import pack
 from node.stack import Stack
 from node.trace import Notice
@@ -348,7 +349,10 @@ def test_a_joiner_asks_everybody_when_it_is_a_member() -> None:
     one = core(2, incarnation=2)
     assert (one.phase, one.can_submit, one.is_idle) == (Phase.JOINING, False, False)
     effects = give(one, joined(0), joined(1), joined(2, 2))
-    assert effects == [Multicast(message=join(2, 1))]
+    assert effects == [Multicast(message=join(2, 1)), SetTimer(timer=ASK, at_ns=ASK_AGAIN_NS)]
+    again = SetTimer(timer=ASK, at_ns=3 * ASK_AGAIN_NS)
+    assert one.on_timer(ASK, ASK_AGAIN_NS) == [Multicast(message=join(2, 2)), again], "who welcomed nobody may be gone"
+    assert CancelTimer(timer=ASK) in give(one, welcome(0, 4), welcome(1, 10))
 
 
 def test_a_joiner_delivers_what_is_later_than_the_last_welcome() -> None:
