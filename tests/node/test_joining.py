@@ -163,7 +163,15 @@ def test_an_answer_to_another_life_of_ours_changes_nothing(incarnation: int) -> 
     assert one.begin() == 9
 
 
-WRONG = [(), (1,), listing((9, 1)), (*listing(), pack(1, 1, 7)), listing(to=(1, 2)), listing(to=(3, 0)), (pack(3, 2, 1),)]
+WRONG = [
+    (),
+    (1,),
+    listing((9, 1)),
+    (*listing(), pack(1, 1, 7)),
+    listing(to=(1, 2)),
+    listing(to=(3, 0)),
+    (pack(3, 2, 1),),
+]
 
 
 @pytest.mark.parametrize("words", WRONG)
