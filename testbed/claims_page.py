@@ -20,6 +20,7 @@ TITLES = {
     "000": "Paper 000: CO, causally ordered broadcast",
     "001": "Paper 001: time, clocks, and the ordering of events",
     "002": "Paper 002: ATOP and ATOP/MBS",
+    "beyond 002": "Beyond paper 002",
     "003": "Paper 003: adaptive selection of total-order protocols",
     "004": "Paper 004: object groups",
 }
