@@ -24,6 +24,10 @@ random between half and all of it; 0: at once) it multicasts a NULL (flag DUMMY)
 of that last round: all its rounds up to there are empty, and a lone message costs n - 1 nulls. Without, it is the
 classical form: one null a round, and each waits anew. Nulls ask for no nulls: a group at rest is silent.
 
+Prods. Who has acknowledged all data and crashes, owing a null, is missed by nobody: the layer below awaits nothing of
+him. So whoever holds undelivered messages and has seen the order stand still for `PROD_AFTER_NS` multicasts a NULL that
+nobody asked for, then more and more rarely: whoever does not acknowledge that is missed.
+
 The paper's weakness stays: "when a member sends more often, the delivery of its messages is delayed"; its k-th message
 waits for the k-th of the slowest, or for nulls. A sender has at most `outstanding` of its own undelivered, so what the
 others hold of it is bounded, and a fast one is slowed down to the pace of the nulls.
@@ -86,6 +90,10 @@ CONTROL = Flag.CONTROL.value
 DUMMY = Flag.DUMMY.value
 NULL = Timer("null")
 ASK = Timer("ask")
+PROD = Timer("prod")
+PROD_AFTER_NS = 1000 * MILLISECOND
+"""How long the order may stand still before a null makes those noticed who are silent; twice as long each time."""
+MOST_DOUBLINGS = 20
 NEWS = (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
 
 
@@ -160,6 +168,10 @@ class AllAckCore(Core):
         """The last round of which we have delivered something."""
         self._erased: set[Life] = set()
         """Lives of which nothing more is delivered."""
+        self._stands_at: tuple[int, ...] = ()
+        """The place of the first message of the queue when PROD was armed."""
+        self._prods = 0
+        """How often it has still been there."""
         self._heard = 0
         """The highest round that we have heard of."""
         self._wanted = 0
@@ -216,6 +228,7 @@ class AllAckCore(Core):
         self._hold(message)
         self._outstanding += 1
         self._multicast(message, out)
+        self._see_to_prod(now_ns, out)
         return out
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
@@ -226,17 +239,21 @@ class AllAckCore(Core):
         is_ours = message.origin == self._us.member and message.kind not in NEWS
         if not is_ours:
             self._handlers[message.kind](message, now_ns, out)
+            self._see_to_prod(now_ns, out)
         return out
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        if timer not in (NULL, ASK):
+        if timer not in (NULL, ASK, PROD):
             raise LocalError(f"{timer} is no timer of this core")
         out: list[Effect] = []
         self._timers.fired(timer)
         if timer == ASK and self._joining.is_joining:
             self._ask(now_ns, out)
+        elif timer == PROD:
+            self._prod(now_ns, out)
         elif timer == NULL and self._is_awaited:
             self._send_null(now_ns, out)
+        self._see_to_prod(now_ns, out)
         return out
 
     def _ignore(self, message: Message) -> DropReason | None:
@@ -324,6 +341,21 @@ class AllAckCore(Core):
         # One null in one call, also in the classical form: what comes decides how many rounds we lack.
         if self._is_awaited:
             self._arm(now_ns, out)
+
+    def _see_to_prod(self, now_ns: int, out: list[Effect]) -> None:
+        if not self._queue or self._phase is not Phase.RUNNING:
+            self._prods = 0
+            self._timers.disarm(PROD, out)
+        elif PROD not in self._timers:
+            self._stands_at = self._queue[0][:3]
+            self._timers.arm(PROD, now_ns + (PROD_AFTER_NS << min(self._prods, MOST_DOUBLINGS)), out)
+
+    def _prod(self, now_ns: int, out: list[Effect]) -> None:
+        if not self._queue or self._queue[0][:3] != self._stands_at:
+            self._prods = 0
+        elif self._phase is Phase.RUNNING:
+            self._prods += 1
+            self._send_null(now_ns, out)
 
     def _multicast(self, message: Message, out: list[Effect]) -> None:
         self._reached[self._me] = message.seq
