@@ -16,7 +16,7 @@ from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
-from node.protocols.allack import ASK, MAX_ROUND, AllAckCore, AllAckParameters, AllAckReport, Phase
+from node.protocols.allack import ASK, MAX_ROUND, PROD, PROD_AFTER_NS, AllAckCore, AllAckParameters, AllAckReport, Phase
 from node.protocols.joining import ASK_AGAIN_NS
 from node.protocols.words import pack
 from node.wire import Flag, Kind, Message, decode_message
@@ -110,17 +110,16 @@ def sent(effects: list[Effect]) -> list[tuple[int, Kind, int]]:
 
 
 def timers(effects: list[Effect]) -> list[SetTimer]:
-    return [effect for effect in effects if isinstance(effect, SetTimer)]
+    """Of nulls."""
+    return [effect for effect in effects if isinstance(effect, SetTimer) and effect.timer == Timer("null")]
 
 
 def test_a_members_kth_message_belongs_to_its_round_k() -> None:
     one = core()
-    first = one.on_submit(Submission(payload=b"x", flags=Flag.DUMMY.value), 0)
-    assert first == [
-        Multicast(
-            message=Message(kind=Kind.ALLACK_DATA, origin=0, incarnation=1, seq=1, flags=1, words=(0,), payload=b"x")
-        )
-    ]
+    first, _ = one.on_submit(Submission(payload=b"x", flags=Flag.DUMMY.value), 0)
+    assert first == Multicast(
+        message=Message(kind=Kind.ALLACK_DATA, origin=0, incarnation=1, seq=1, flags=1, words=(0,), payload=b"x")
+    )
     assert multicast(submit(one)) == [(Kind.ALLACK_DATA, 2)]
 
 
@@ -240,6 +239,45 @@ def test_nulls_ask_for_no_nulls() -> None:
     one = core(0, null_after_ns=0)
     assert give(one, null(1, 5), null(2, 9)) == []
     assert one.is_idle
+
+
+# Prods.
+
+
+def test_who_sees_the_order_stand_still_sends_a_null_that_nobody_asked_for() -> None:
+    one = core(0)
+    (prod,) = [effect for effect in submit(one) if isinstance(effect, SetTimer)]
+    assert (prod.timer, prod.at_ns) == (PROD, PROD_AFTER_NS)
+    effects = one.on_timer(prod.timer, prod.at_ns)
+    assert multicast(effects) == [(Kind.ALLACK_NULL, 2)]
+    (prod,) = [effect for effect in effects if isinstance(effect, SetTimer)]
+    assert prod.at_ns == 3 * PROD_AFTER_NS, "twice as long"
+
+
+def test_while_the_order_advances_nobody_is_prodded() -> None:
+    one = core(0)
+    submit(one, 2)
+    give(one, null(1, 1), null(2, 1))
+    effects = one.on_timer(PROD, PROD_AFTER_NS)
+    assert multicast(effects) == []
+    assert [effect.at_ns for effect in effects if isinstance(effect, SetTimer)] == [2 * PROD_AFTER_NS]
+
+
+def test_when_all_is_delivered_no_timer_is_armed() -> None:
+    one = core(0)
+    submit(one)
+    assert CancelTimer(timer=PROD) in give(one, null(1, 1), null(2, 1))
+
+
+def test_who_crashes_owing_nothing_but_a_null_is_missed() -> None:
+    """Seed 7713: he had acknowledged all data at once, and the others needed no nulls of each other."""
+    cluster = Cluster(3, build(reliable={**RELIABLE, "window": 4}))
+    cluster.submit(0)
+    cluster.submit(2)
+    cluster.run(for_ns=1_100_000)
+    cluster.crash(1)
+    check_all(cluster, [0, 2])
+    assert len(cluster.hosts[0].delivered) == 2
 
 
 # Refusals.
