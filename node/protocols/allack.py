@@ -24,9 +24,7 @@ random between half and all of it; 0: at once) it multicasts a NULL (flag DUMMY)
 of that last round: all its rounds up to there are empty, and a lone message costs n - 1 nulls. Without, it is the
 classical form: one null a round, and each waits anew. Nulls ask for no nulls: a group at rest is silent.
 
-Prods. Who has acknowledged all data and crashes, owing a null, is missed by nobody: the layer below awaits nothing of
-him. So whoever holds undelivered messages and has seen the order stand still for `PROD_AFTER_NS` multicasts a NULL that
-nobody asked for, then more and more rarely: whoever does not acknowledge that is missed.
+Prods. Who crashes owing nothing but a null is missed by nobody: see `standstill.py`. The prod is a NULL.
 
 The paper's weakness stays: "when a member sends more often, the delivery of its messages is delayed"; its k-th message
 waits for the k-th of the slowest, or for nulls. A sender has at most `outstanding` of its own undelivered, so what the
@@ -81,6 +79,7 @@ from node.parameters import require
 from node.protocols.causes import Causes
 from node.protocols.joining import Joining, Life
 from node.protocols.reliable import ReliableParameters
+from node.protocols.standstill import PROD, StandStill
 from node.protocols.timers import Timers
 from node.wire import Flag, Kind, Message
 
@@ -90,10 +89,6 @@ CONTROL = Flag.CONTROL.value
 DUMMY = Flag.DUMMY.value
 NULL = Timer("null")
 ASK = Timer("ask")
-PROD = Timer("prod")
-PROD_AFTER_NS = 1000 * MILLISECOND
-"""How long the order may stand still before a null makes those noticed who are silent; twice as long each time."""
-MOST_DOUBLINGS = 20
 NEWS = (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
 
 
@@ -168,10 +163,7 @@ class AllAckCore(Core):
         """The last round of which we have delivered something."""
         self._erased: set[Life] = set()
         """Lives of which nothing more is delivered."""
-        self._stands_at: tuple[int, ...] = ()
-        """The place of the first message of the queue when PROD was armed."""
-        self._prods = 0
-        """How often it has still been there."""
+        self._standstill = StandStill(self._timers)
         self._heard = 0
         """The highest round that we have heard of."""
         self._wanted = 0
@@ -343,19 +335,16 @@ class AllAckCore(Core):
             self._arm(now_ns, out)
 
     def _see_to_prod(self, now_ns: int, out: list[Effect]) -> None:
-        if not self._queue or self._phase is not Phase.RUNNING:
-            self._prods = 0
-            self._timers.disarm(PROD, out)
-        elif PROD not in self._timers:
-            self._stands_at = self._queue[0][:3]
-            self._timers.arm(PROD, now_ns + (PROD_AFTER_NS << min(self._prods, MOST_DOUBLINGS)), out)
+        self._standstill.watch(self._first, now_ns, out)
 
     def _prod(self, now_ns: int, out: list[Effect]) -> None:
-        if not self._queue or self._queue[0][:3] != self._stands_at:
-            self._prods = 0
-        elif self._phase is Phase.RUNNING:
-            self._prods += 1
+        if self._standstill.is_due(self._first):
             self._send_null(now_ns, out)
+
+    @property
+    def _first(self) -> tuple[int, ...] | None:
+        """The place of the first message that waits."""
+        return self._queue[0][:3] if self._queue and self._phase is Phase.RUNNING else None
 
     def _multicast(self, message: Message, out: list[Effect]) -> None:
         self._reached[self._me] = message.seq

@@ -26,7 +26,8 @@ the second.
 
 Nulls. A silent member blocks everybody. Who receives data later than all it has sent, and sends nothing for
 `null_after_ns` (at random between half and all of it; 0: at once), sends a NULL (flag DUMMY). Nulls ask for no nulls,
-so a group at rest is silent; a lone message costs n - 1 of them.
+so a group at rest is silent; a lone message costs n - 1 of them. Who crashes owing nothing but a null is missed by
+nobody: whoever stands still for a second prods with a null (`standstill.py`).
 
 A member that ends. The reliable layer's news of an end comes when all survivors have received the same of its stream,
 and nobody takes more of it: so it is not awaited any more, and nobody misses a timestamp of it. All survivors order the
@@ -60,6 +61,7 @@ from node.errors import DropReason, LocalError
 from node.parameters import require
 from node.protocols.joining import Joining, Life
 from node.protocols.reliable import ReliableParameters
+from node.protocols.standstill import PROD, StandStill
 from node.protocols.timers import Timers
 from node.trace import Notice
 from node.wire import Flag, Kind, Message
@@ -140,6 +142,7 @@ class LamportCore(Core):
         self._reports_clock = parameters.report_clock
         self._rng = rng
         self._timers = Timers()
+        self._standstill = StandStill(self._timers)
         self._joining = Joining(membership)
         self._phase = Phase.JOINING if self._joining.is_joining else Phase.RUNNING
         self._latest: dict[Life, int] = dict.fromkeys(self._joining.lives, 0)
@@ -208,6 +211,7 @@ class LamportCore(Core):
         self._multicast(message, out)
         self._tell_clock(out)
         self._deliver(out)
+        self._see_to_prod(now_ns, out)
         return out
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
@@ -218,17 +222,19 @@ class LamportCore(Core):
         is_ours = message.origin == self._me and message.kind not in (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
         if not is_ours:
             self._handlers[message.kind](message, now_ns, out)
+            self._see_to_prod(now_ns, out)
         return out
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        if timer not in (NULL, ASK):
+        if timer not in (NULL, ASK, PROD):
             raise LocalError(f"{timer} is no timer of this core")
         out: list[Effect] = []
         self._timers.fired(timer)
         if timer == ASK and self._joining.is_joining:
             self._ask(now_ns, out)
-        elif timer == NULL and self._is_awaited:
+        elif (timer == NULL and self._is_awaited) or (timer == PROD and self._standstill.is_due(self._first)):
             self._send_null(now_ns, out)
+        self._see_to_prod(now_ns, out)
         return out
 
     def _ignore(self, message: Message) -> DropReason | None:
@@ -308,6 +314,14 @@ class LamportCore(Core):
         null = self._us.message(Kind.LAMPORT_NULL, seq=self._clock.tick(now_ns), flags=DUMMY)
         self._multicast(null, out)
         self._tell_clock(out)
+
+    def _see_to_prod(self, now_ns: int, out: list[Effect]) -> None:
+        self._standstill.watch(self._first, now_ns, out)
+
+    @property
+    def _first(self) -> tuple[int, ...] | None:
+        """The place of the first message that waits."""
+        return self._queue[0][:3] if self._queue and self._phase is Phase.RUNNING else None
 
     def _multicast(self, message: Message, out: list[Effect]) -> None:
         self._sent = message.seq

@@ -16,8 +16,9 @@ from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
-from node.protocols.allack import ASK, MAX_ROUND, PROD, PROD_AFTER_NS, AllAckCore, AllAckParameters, AllAckReport, Phase
+from node.protocols.allack import ASK, MAX_ROUND, AllAckCore, AllAckParameters, AllAckReport, Phase
 from node.protocols.joining import ASK_AGAIN_NS
+from node.protocols.standstill import PROD, PROD_AFTER_NS
 from node.protocols.words import pack
 from node.wire import Flag, Kind, Message, decode_message
 from tests.node.cluster import (

@@ -20,6 +20,7 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
 from node.protocols.joining import ASK_AGAIN_NS
 from node.protocols.lamport import ASK, LamportCore, LamportParameters, LamportReport, Phase
+from node.protocols.standstill import PROD, PROD_AFTER_NS
 from node.protocols.words import pack
 from node.stack import Stack
 from node.trace import Notice
@@ -116,7 +117,8 @@ def test_a_message_carries_the_time_at_which_it_is_sent() -> None:
     one = core()
     first = one.on_submit(Submission(payload=b"x", flags=Flag.DUMMY.value), 0)
     assert first == [
-        Multicast(message=Message(kind=Kind.LAMPORT_DATA, origin=0, incarnation=1, seq=1, flags=1, payload=b"x"))
+        Multicast(message=Message(kind=Kind.LAMPORT_DATA, origin=0, incarnation=1, seq=1, flags=1, payload=b"x")),
+        SetTimer(timer=PROD, at_ns=PROD_AFTER_NS),
     ]
     assert multicast(one.on_submit(Submission(payload=b"y"), 0)) == [(Kind.LAMPORT_DATA, 2)]
 
@@ -134,7 +136,8 @@ def test_a_command_is_executed_when_all_up_to_its_timestamp_has_been_learned_fro
     assert delivered(give(one, null(2, 4))) == [], "member 2 may still send something at 5 that precedes"
     effects = give(one, null(2, 5))
     assert delivered(effects) == [(5, 1)]
-    assert effects[-1] == Deliver(payload=b"five", origin=1, incarnation=1, seq=5)
+    assert Deliver(payload=b"five", origin=1, incarnation=1, seq=5) in effects
+    assert effects[-1] == CancelTimer(timer=PROD), "nothing waits any more"
 
 
 def test_commands_are_ordered_by_their_timestamps() -> None:
@@ -195,7 +198,8 @@ def test_an_application_that_was_told_a_timestamp_hands_it_along() -> None:
 
 def test_who_blocks_others_sends_a_null_after_a_while() -> None:
     one = core(0, null_after_ns=1000)
-    (timer,) = [effect for effect in give(one, data(1, 5), now_ns=100) if isinstance(effect, SetTimer)]
+    timers = [effect for effect in give(one, data(1, 5), now_ns=100) if isinstance(effect, SetTimer)]
+    (timer,) = [effect for effect in timers if effect.timer != PROD]
     assert 600 <= timer.at_ns <= 1100
     (effect,) = one.on_timer(timer.timer, timer.at_ns)
     assert effect == Multicast(
@@ -219,7 +223,7 @@ def test_a_message_of_ours_makes_the_null_needless() -> None:
     give(one, data(1, 5), null(2, 6))
     assert not one.is_idle, "the others wait for us, though we wait for nobody"
     effects = one.on_submit(Submission(payload=b""), 0)
-    assert [type(effect).__name__ for effect in effects] == ["CancelTimer", "Multicast"]
+    assert [type(effect).__name__ for effect in effects] == ["CancelTimer", "Multicast", "SetTimer"]
 
 
 def test_a_timer_that_comes_too_late_says_nothing() -> None:
@@ -618,3 +622,14 @@ def reading_ns(cluster: Cluster, member: int) -> int:
     clock = lamport_of(cluster, member).clock
     assert isinstance(clock, PhysicalClock)
     return clock.read(drifting.clock.read_ns(cluster.now_ns))
+
+
+def test_who_crashes_owing_nothing_but_a_null_is_missed() -> None:
+    """All data is acknowledged at once (a small window), so only the order misses member 1."""
+    cluster = Cluster(3, build(reliable={**RELIABLE, "window": 8}))
+    cluster.submit(0)
+    cluster.submit(2)
+    cluster.run(for_ns=1_100_000)
+    cluster.crash(1)
+    check_silence(cluster)
+    assert [len(cluster.hosts[member].delivered) for member in (0, 2)] == [2, 2]
