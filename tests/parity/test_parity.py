@@ -109,11 +109,12 @@ def run(folder: Path, name: str, world: str, attempt: int) -> Performed:
 
 
 def medians(one: Performed) -> dict[str, float]:
-    """Of all members together, and of each where no fault makes two populations of its few messages: a median between
-    those lies anywhere.
+    """Of all members together, and of each where neither a fault nor a shared medium makes several populations of its
+    few messages (before or behind another's frame): a median between those lies anywhere.
     """
     latency = one.summary["latency"]
-    members = () if (one.directory / "faults.jsonl").read_text() else latency["by_member"]
+    is_mixed = (one.directory / "faults.jsonl").read_text() or one.summary["load"]["lan_load"] is not None
+    members = () if is_mixed else latency["by_member"]
     return {"all": latency["p50_ms"]} | {entry["member"]: entry["p50_ms"] for entry in members}
 
 
