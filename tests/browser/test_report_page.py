@@ -100,10 +100,11 @@ def show(chrome: webdriver.Chrome, report: Path, *, width: int = DESKTOP, scheme
 
 
 def requests(chrome: webdriver.Chrome) -> list[str]:
-    """What the page asked for since `show`."""
+    """What the page asked for since `show`; a window of the browser's own that is still opening asks, too."""
     entries = chrome.get_log("performance")  # type: ignore[no-untyped-call]
     messages = [json.loads(entry["message"])["message"] for entry in entries]
-    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    asked = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [one["request"]["url"] for one in asked if not one["documentURL"].startswith("chrome://")]
 
 
 def errors(chrome: webdriver.Chrome) -> list[str]:
