@@ -139,6 +139,24 @@ class Notice(enum.IntEnum):
     """This member knows that every member has pre-acknowledged it: it is delivered now. Fields as before."""
     RESIDENT = 0xF7
     """A new maximum of messages in this member's buffers; `value`: how many."""
+    COST = 0xF8
+    """What the order of one message has cost here, told when it is final: `member`: its origin, `value`: ns from its
+    receipt until it could be handed over for good, roll-backs included (paper 003, 3.2)."""
+    REDONE = 0xF9
+    """Told with COST where roll-backs held the message up: `value`: ns from its first to its last handing over."""
+    ROLLED_BACK = 0xFA
+    """A straggler or an anti-message came; `member`: how many executions it undid, `value`: ns of work lost by it."""
+    GVT = 0xFB
+    """The global virtual time as this member knows it has risen; `value`: the new one. All up to it is final."""
+    IN_FORCE = 0xFC
+    """From now on this member sends in a new epoch; `value`: its number, `member`: the protocol, as the high half-byte
+    of its kinds. Told at the start, too."""
+    STATE = 0xFD
+    """The committed state, told after a final delivery; `value`: 64 bits of a digest of all commands so far and of the
+    state after them, `member`: 0."""
+    ESTIMATE = 0xFE
+    """What one protocol would cost, or costs, as this member estimates: `member`: the protocol as in IN_FORCE, `value`:
+    ns of cost per second of time."""
 
 
 class Level(enum.IntEnum):
