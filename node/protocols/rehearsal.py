@@ -1,0 +1,142 @@
+"""A Time Warp that is only rehearsed: what would the optimistic order have cost with the messages that have come?
+
+Paper 003, 4.1, estimates that from a histogram (node/protocols/costs.py) and remarks that the history of receipts can
+be used instead. This is the history used to the end, and ours: the commands that came are put through a virtual
+processor, in the order of the stamps that Time Warp would have given them, whatever protocol is in force.
+
+The rules are those of node/protocols/execution.py, without application, deliveries and states.
+1. One command at a time. The least stamp that waits is begun when the processor is free, and takes its service time.
+2. A command whose stamp is less than that of one that has begun is a straggler: all later ones that have begun are
+   undone, ended or under way, and wait again. Begun again, they take the same time.
+3. With `save_every` above 1, a state is there only after every so many commands: those between the last one before the
+   straggler and the straggler are executed again first (they coast forward), with their time.
+4. The cost of a command is 0 while no roll-back has touched it; of one that was undone, or whose coming caused a
+   roll-back, it is the beginning of its last execution less its receipt.
+
+Cost is counted when it arises: at each beginning, what it adds to what the command has cost so far. So the sum is that
+of the final costs, and nothing has to be final: no GVT is rehearsed.
+
+Invariant: all that has begun comes before all that waits. So what has begun is a stack, what waits a heap, and a
+roll-back moves commands from one to the other: each beginning costs O(log n). Memory is bounded: of what has begun the
+last `most_history` are kept (a straggler from before them undoes only these), and while `most_waiting` wait nothing
+more is taken that is not a straggler (`missed` counts them): an overloaded processor has long sorted what it will do
+next.
+
+Not here: follow-ups and anti-messages (they are messages like others for whoever receives them), and the feedback
+of roll-backs on when others send.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+
+Stamp = tuple[int, ...]
+"""The place of a command in Time Warp's order; compared as a tuple."""
+
+
+@dataclass(slots=True, order=True)
+class _Rehearsed:
+    """One command; only its stamp is compared, and no two are equal."""
+
+    stamp: Stamp
+    received_ns: int = field(compare=False)
+    service_ns: int = field(compare=False)
+    is_touched: bool = field(compare=False, default=False)
+    """Whether a roll-back has undone it, or was caused by it."""
+    cost_ns: int = field(compare=False, default=0)
+    saves: bool = field(compare=False, default=False)
+    """Whether a state was saved before its last execution."""
+
+
+class Rehearsal:
+    """The virtual processor of one member. Times in ns of one clock that does not go back."""
+
+    def __init__(self, *, save_every: int = 1, most_history: int = 1024, most_waiting: int = 1024) -> None:
+        self._save_every = save_every
+        self._most_history = most_history
+        self._most_waiting = most_waiting
+        self._begun: deque[_Rehearsed] = deque()
+        """Ascending; the last one is under way while `_due_ns` is not None."""
+        self._waiting: list[_Rehearsed] = []
+        self._due_ns: int | None = None
+        self._since_saved = 0
+        self.cost_ns = 0
+        """Of all commands since the beginning."""
+        self.roll_backs = 0
+        self.undone = 0
+        """Executions taken back, ended ones and those under way."""
+        self.missed = 0
+        self.last_begun: Stamp | None = None
+        """The greatest stamp whose execution has begun, undone or not."""
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def receive(self, stamp: Stamp, service_ns: int, now_ns: int) -> None:
+        """A command has come that takes `service_ns`. Its stamp must be new."""
+        self.advance(now_ns)
+        command = _Rehearsed(stamp, now_ns, service_ns)
+        if self._begun and stamp < self._begun[-1].stamp:
+            command.is_touched = True
+            self._roll_back(command, now_ns)
+        elif len(self._waiting) >= self._most_waiting:
+            self.missed += 1
+            return
+        else:
+            heapq.heappush(self._waiting, command)
+        self.advance(now_ns)
+
+    def advance(self, now_ns: int) -> None:
+        """Ends what is due and begins what is next, each at its time, up to `now_ns`."""
+        while self._due_ns is None or self._due_ns <= now_ns:
+            if not self._waiting:
+                self._due_ns = None
+                return
+            # What has come at rest begins as it comes, and that is now: nobody receives without advancing.
+            self._begin(now_ns if self._due_ns is None else self._due_ns)
+
+    def _begin(self, now_ns: int, coast_ns: int = 0) -> None:
+        """The next command is executed from `now_ns` + `coast_ns` on."""
+        command = heapq.heappop(self._waiting)
+        start_ns = now_ns + coast_ns
+        if command.is_touched:
+            cost_ns = start_ns - command.received_ns
+            self.cost_ns += cost_ns - command.cost_ns
+            command.cost_ns = cost_ns
+        command.saves = self._since_saved == 0
+        self._since_saved = (self._since_saved + 1) % self._save_every
+        self._begun.append(command)
+        if len(self._begun) > self._most_history:
+            self._begun.popleft()
+        if self.last_begun is None or command.stamp > self.last_begun:
+            self.last_begun = command.stamp
+        self._due_ns = start_ns + command.service_ns
+
+    def _roll_back(self, straggler: _Rehearsed, now_ns: int) -> None:
+        """Undoes what has begun after the straggler, restores the last state before it, and begins it."""
+        self.roll_backs += 1
+        while self._begun and straggler.stamp < self._begun[-1].stamp:
+            command = self._begun.pop()
+            command.is_touched = True
+            self.undone += 1
+            heapq.heappush(self._waiting, command)
+            saved = command.saves
+        self._since_saved, coast_ns = self._coast(saved)
+        heapq.heappush(self._waiting, straggler)
+        self._begin(now_ns, coast_ns)
+
+    def _coast(self, saved: bool) -> tuple[int, int]:
+        """How many commands lie between the last state and the straggler, and what they take. `saved`: whether there is
+        a state directly before the first command that was undone."""
+        if saved:
+            return 0, 0
+        count = service_ns = 0
+        for command in reversed(self._begun):
+            count += 1
+            service_ns += command.service_ns
+            if command.saves:
+                break
+        return count % self._save_every, service_ns

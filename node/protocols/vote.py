@@ -1,0 +1,98 @@
+"""Which protocol a group wants: ballots as words, and the tally.
+
+Paper 003, 3.4: every member votes, and more than half decides; "the algorithm of agreement must be settled beforehand,
+for a simple majority may not select the best": with one optimistic and two pessimistic candidates the votes for the
+pessimistic ones split, and the optimistic one wins though most would rather have either of the others.
+
+So a ballot is a ranking of candidates, best first, and the tally an instant run-off: while nobody is the first choice
+of more than half, the candidate that is the first choice of the fewest is struck out, and ballots pass on to their next
+choice. Whoever wins must still be preferred to what is in force by more than half of all ballots: a switch costs
+something, so a tie, and any doubt, keeps what is in force.
+
+A ranking need not be complete: who is not on it comes after all who are, equal among themselves. Ties in striking out:
+what is in force stays; then, the candidate that is liked less in pairs, against all others left, goes; then the
+greatest code. So the result does not depend on the order of ballots, and every member would come to the same.
+
+As in any run-off, a compromise that is few ballots' first choice can be struck out though it would win against each
+other one alone. Then the group may keep what is in force where a change had a majority; it never changes without one.
+
+A code is the high half-byte of the protocol's kinds, 1 to 15, so that all candidates fit into one word: the best in the
+lowest half-byte, 0 above the last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from node.errors import DropReason, LocalError, RemoteError
+from node.parameters import require
+
+MOST_CODE = 0xF
+Ranking = tuple[int, ...]
+
+
+def encode_ranking(codes: Sequence[int]) -> int:
+    """One word. LocalError unless there is at least one code, each 1 to 15 and none twice."""
+    require(len(codes) > 0, "a ranking needs at least one candidate")
+    require(len(set(codes)) == len(codes), f"a ranking names each candidate once, not {tuple(codes)}")
+    word = 0
+    for place, code in enumerate(codes):
+        require(1 <= code <= MOST_CODE, f"the code of a candidate is 1 to {MOST_CODE}, not {code}")
+        word |= code << 4 * place
+    return word
+
+
+def decode_ranking(word: int) -> Ranking:
+    """Codes, best first. RemoteError MALFORMED for a word that `encode_ranking` does not make."""
+    codes = []
+    rest = word
+    while rest > 0:
+        codes.append(rest & MOST_CODE)
+        rest >>= 4
+    try:
+        encode_ranking(codes)
+    except LocalError as error:
+        raise RemoteError(DropReason.MALFORMED, f"{word:#x} is no ranking: {error}") from error
+    return tuple(codes)
+
+
+def tally(rankings: Sequence[Ranking], *, present: int) -> int:
+    """The winner of the run-off; `present`, the code in force, unless more than half of the ballots prefer the winner
+    to it."""
+    winner = run_off(rankings, present=present)
+    return winner if 2 * prefer(rankings, winner, present) > len(rankings) else present
+
+
+def run_off(rankings: Sequence[Ranking], *, present: int) -> int:
+    """Who is left when more than half of the ballots that still name somebody agree; `present` without ballots."""
+    left = sorted({present}.union(*rankings))
+    while len(left) > 1:
+        firsts = _first_choices(rankings, left)
+        best = max(left, key=lambda code: firsts[code])
+        if 2 * firsts[best] > firsts.total():
+            return best
+        left.remove(_struck(rankings, left, firsts, present))
+    return left[0]
+
+
+def prefer(rankings: Sequence[Ranking], code: int, other: int) -> int:
+    """How many ballots have `code` before `other`; one that does not name `other` has it last."""
+    return sum(
+        code in ranking and (other not in ranking or ranking.index(code) < ranking.index(other)) for ranking in rankings
+    )
+
+
+def _first_choices(rankings: Sequence[Ranking], left: Sequence[int]) -> Counter[int]:
+    choices = (next((code for code in ranking if code in left), None) for ranking in rankings)
+    return Counter(code for code in choices if code is not None)
+
+
+def _struck(rankings: Sequence[Ranking], left: Sequence[int], firsts: Counter[int], present: int) -> int:
+    """Who goes: see the module's text about ties."""
+
+    def strength(code: int) -> tuple[int, bool, int, int]:
+        liked = sum(prefer(rankings, code, other) for other in left if other != code)
+        return firsts[code], code == present, liked, -code
+
+    return min(left, key=strength)
