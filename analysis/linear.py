@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from analysis import clocks, sections
+from analysis import clocks, sections, states
 from analysis.columns import Columns, grouped, look
 from analysis.oracle import History, Record, raw
 from analysis.properties import (
@@ -354,6 +354,7 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.SERVICE: lambda view: sections.service(view.raw(), [life.name for life in view.full]),
     Property.CLOCK_CONDITION: lambda view: clocks.clock_condition(view.raw()),
     Property.CLOCK_MONOTONE: lambda view: clocks.clock_monotone(view.raw()),
+    Property.STATE: lambda view: states.state(view.raw(), [life.name for life in view.full]),
 }
 
 _When = tuple[int, Incarnation, int]

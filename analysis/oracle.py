@@ -246,6 +246,7 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.SERVICE: lambda view: oracle_reports.service(raw(view.history), view.full),
     Property.CLOCK_CONDITION: lambda view: oracle_reports.clock_condition(raw(view.history)),
     Property.CLOCK_MONOTONE: lambda view: oracle_reports.clock_monotone(raw(view.history)),
+    Property.STATE: lambda view: oracle_reports.state(raw(view.history), view.full),
 }
 
 

@@ -1,12 +1,14 @@
-"""The properties that reports tell of, by definition: sections, grants, clocks. The other half of `analysis.oracle`.
+"""The properties that reports tell of, by definition: sections, grants, clocks, states. The other half of
+`analysis.oracle`.
 
-Everything is a set of what somebody knows, and every pair is looked at. `analysis.sections` and `analysis.clocks` must
-agree with it.
+Everything is a set of what somebody knows, and every pair is looked at. `analysis.sections`, `analysis.clocks` and
+`analysis.states` must agree with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import combinations
 from typing import NamedTuple
 
 from analysis.properties import Incarnation, Lives, MessageId, Place, Raw, Tally, Witness
@@ -135,6 +137,21 @@ def clock_monotone(lives: Lives) -> Tally:
         wrong += [(other, reading) for other in before if reading.record[8] < other.record[8]]
     places = [_shows(h) for h in wrong[0]] if wrong else []
     return Tally(len(readings), len(wrong), _witness("set backwards", places))
+
+
+def state(lives: Lives, full: Collection[Incarnation]) -> Tally:
+    """Every pair of members, command by command."""
+    shown = {life: [h for h in _of_life(lives, life) if h.is_report(Notice.STATE)] for life in sorted(full)}
+    compared: set[tuple[Incarnation, int]] = set()
+    wrong: list[tuple[int, Incarnation, Incarnation]] = []
+    for one, other in combinations(shown, 2):
+        for k, (here, there) in enumerate(zip(shown[one], shown[other], strict=False), start=1):
+            compared |= {(one, k), (other, k)}
+            wrong += [(k, one, other)] if here.record[8] != there.record[8] else []
+    k, *pair = min(wrong, default=(0,))
+    places = [_shows(shown[life][k - 1])._replace(position=k) for life in pair]
+    violations = len({command for command, *_ in wrong})
+    return Tally(len(compared), violations, _witness("committed states differ", places))
 
 
 _NEVER: Key = (1 << 70, Incarnation(0, 0), 0)

@@ -20,9 +20,12 @@ The history of a run is, per incarnation of each member, the ordered list of its
 The properties (after Hadzilacos and Toueg; Défago et al. for the uniform total order):
 
 - validity: a full member delivers what it submits;
-- agreement: what one full member delivers, every full member delivers; uniform agreement: what anybody delivers;
+- agreement: what one full member delivers, every full member delivers; uniform agreement: what anybody delivers. An
+  optimistic delivery at a full member that is never undone counts here, too: it became final nowhere else than in the
+  judged sequence, or it ought to have been taken back. (An own message that does not become final breaks validity.)
 - integrity: nobody delivers a message twice, or one that its origin did not submit before; a promised (agreed or final)
-  delivery is not undone;
+  delivery is not undone, and neither is an optimistic delivery of what the same life has promised already. A promise
+  without an optimistic delivery before it is fine: so deliver all that take no risks;
 - FIFO: of one incarnation of an origin, everybody delivers 1, 2, 3 … without a gap;
 - causal: what a member submitted or delivered before it submits m, and what went before that in turn, is delivered
   before m everywhere;
@@ -47,6 +50,13 @@ Clocks.
   order and, from a submission (and the first report after it, which is that of sending it or of something earlier) to
   each delivery of it;
 - clock monotone: what a synchronised clock shows (reports CLOCK) never decreases in one life.
+
+Committed state (paper 003). Each report STATE of a life counts the commands that it has committed, host's messages and
+the machines' own follow-ups alike, and shows a digest of the state after them.
+
+- state: the k-th report of one full member shows what the k-th of every other shows, as far as both came. Nobody else
+  is compared: a joiner does not begin with the first command, and what a crashed member committed last nobody else may
+  have got, nor do reports tell which it was.
 
 Validity, agreement and service speak of what happens eventually: they are judged only when every incarnation that
 stopped had drained; grant order likewise, for only then it is known what everybody received.
@@ -79,6 +89,7 @@ class Property(enum.Enum):
     SERVICE = "service"
     CLOCK_CONDITION = "clock_condition"
     CLOCK_MONOTONE = "clock_monotone"
+    STATE = "state"
 
     @property
     def is_liveness(self) -> bool:
@@ -101,6 +112,7 @@ _OF_REPORTS = frozenset(
         Property.SERVICE,
         Property.CLOCK_CONDITION,
         Property.CLOCK_MONOTONE,
+        Property.STATE,
     )
 )
 DELIVERY_PROPERTIES = tuple(kind for kind in Property if kind.is_of_deliveries)
@@ -135,7 +147,8 @@ Lives = Mapping[Incarnation, Sequence[Raw]]
 
 class Place(NamedTuple):
     """One message at one member: its 1-based position in the judged sequence, and when; None where it is not
-    delivered. With `shows`, what a clock showed instead: then there is no message.
+    delivered. With `shows`, what a clock or a digest showed instead: then there is no message, and the position is that
+    among the reports, where it matters.
     """
 
     incarnation: Incarnation
@@ -215,6 +228,7 @@ _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
     Property.SERVICE: "nothing was requested",
     Property.CLOCK_CONDITION: "no logical clock was reported",
     Property.CLOCK_MONOTONE: "no synchronised clock was reported",
+    Property.STATE: "no two members reported a committed state",
 }
 
 
@@ -275,7 +289,8 @@ def _name(life: Incarnation, names: Mapping[int, str]) -> str:
 
 def _say(place: Place, names: Mapping[int, str]) -> str:
     if place.message is None:
-        return f"{_name(place.incarnation, names)} shows {place.shows}"
+        which = "" if place.position is None else f" at position {place.position}"
+        return f"{_name(place.incarnation, names)} shows {place.shows}{which}"
     message = f"{_name(Incarnation(place.message.origin, place.message.incarnation), names)} #{place.message.number}"
     where = "does not deliver it" if place.position is None else f"delivers it at position {place.position}"
     return f"{message}: {_name(place.incarnation, names)} {where}"

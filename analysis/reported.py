@@ -1,4 +1,5 @@
-"""What the cores reported, from the trace table of one run: sections, clocks, stages, buffers. Parts of summary.json.
+"""What the cores reported, from the trace table of one run: sections, clocks, states, stages, buffers. Parts of
+summary.json.
 
 Read with Arrow and looked at here, one run at a time, as causal order is: most runs report nothing of the kind, and
 then nothing is read at all.
@@ -7,7 +8,7 @@ then nothing is read at all.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis import clocks, sections
+from analysis import clocks, sections, states
 from analysis.anomalies import Served
 from analysis.properties import REPORT_PROPERTIES, Evidence, Finding, Incarnation, Lives, Property, Raw, Tally, judge
 from analysis.skew import Reading
 from collector.records import Event, Notice
 
 COUNTED = (
-    *(Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP),
+    *(Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP, Notice.STATE),
     *(Notice.ACCEPTED, Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED, Notice.RESIDENT),
 )
 """The reports that this module reads."""
@@ -37,6 +38,7 @@ _TOLD_BY = {
     Property.SERVICE: Notice.LEFT,
     Property.CLOCK_CONDITION: Notice.TIMESTAMP,
     Property.CLOCK_MONOTONE: Notice.CLOCK,
+    Property.STATE: Notice.STATE,
 }
 
 
@@ -45,7 +47,7 @@ def findings(
     counts: Mapping[Notice, int],
     promises: Collection[str],
     *,
-    full: Iterable[Incarnation],
+    full: Collection[Incarnation],
     evidence: Evidence,
 ) -> dict[Property, Finding]:
     """The properties that reports tell of, as far as they were promised or anything was reported.
@@ -62,6 +64,7 @@ def findings(
         Property.SERVICE: lambda: sections.service(lives, full),
         Property.CLOCK_CONDITION: lambda: clocks.clock_condition(lives),
         Property.CLOCK_MONOTONE: lambda: clocks.clock_monotone(lives),
+        Property.STATE: lambda: states.state(lives, full),
     }
     return {kind: judge(kind, checks[kind](), evidence) for kind in wanted}
 

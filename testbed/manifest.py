@@ -26,7 +26,7 @@ def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDir
         "seed": experiment.seed,
         "group": directory.group,
         "protocol": {"name": experiment.protocol.name, "parameters": dict(experiment.protocol.parameters)},
-        "promises": list(PROTOCOLS[experiment.protocol.name].promises),
+        "promises": list(PROTOCOLS[experiment.protocol.name].promised(experiment.protocol.parameters)),
         "dissemination": experiment.dissemination.value,
         "workload": _workload(experiment),
         "duration_ns": experiment.duration_ns,

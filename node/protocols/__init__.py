@@ -57,6 +57,9 @@ class ProtocolEntry:
     promises: tuple[str, ...]
     kinds: tuple[Kind, ...]
     make: Callable[[Membership, Any, Random], Core]
+    reported: tuple[tuple[str, str], ...] = ()
+    """Promises that only reports can show, each with the parameter (dotted, default false) that asks for the reports:
+    where it is set they are promised, too."""
     tolerates: frozenset[str] = frozenset()
     """Faults of nodes through which the promises hold, of "crash" and "restart". Loss, duplication, reordering,
     corruption, overrun, and pauses and cuts that heal, every protocol must tolerate."""
@@ -72,6 +75,10 @@ class ProtocolEntry:
         """Names of the parameters, with their units."""
         return tuple(field.name for field in fields(self.kind))
 
+    def promised(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """What a run with these parameters can be held to."""
+        return self.promises + tuple(promise for promise, name in self.reported if _is_set(parameters, name))
+
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         """LocalError when this protocol cannot run with these parameters in a group of this size."""
         if members < 2:
@@ -84,6 +91,14 @@ class ProtocolEntry:
         """The full stack. LocalError for parameters that cannot be."""
         checked = from_mapping(self.kind, parameters, self.name)
         return self.make(membership, checked, random_for(seed, membership, self.name))
+
+
+def _is_set(parameters: Mapping[str, Any], name: str) -> bool:
+    """Whether a parameter is given as true; `a.b` is b in the block a."""
+    found: Any = parameters
+    for part in name.split("."):
+        found = found.get(part, False) if isinstance(found, Mapping) else False
+    return found is True
 
 
 def _reliable(membership: Membership, parameters: ReliableParameters, rng: Random) -> Core:
@@ -187,6 +202,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             name="lamport",
             kind=LamportParameters,
             promises=TOTAL_ORDER_PROMISES,
+            reported=(("clock_condition", "report_clock"),),
             kinds=LAMPORT_KINDS,
             make=_lamport,
             tolerates=CRASHES,

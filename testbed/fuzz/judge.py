@@ -102,12 +102,8 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
 
 
 def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Finding]:
-    """The promised properties, and the clock condition where clocks are reported. Witnesses speak of members by their
-    names of `names_of`.
-    """
-    promised = [Property(name) for name in PROTOCOLS[scenario.protocol].promises]
-    if scenario.parameters.get("report_clock"):
-        promised.append(Property.CLOCK_CONDITION)
+    """The promised properties. Witnesses speak of members by their names of `names_of`."""
+    promised = [Property(name) for name in PROTOCOLS[scenario.protocol].promised(scenario.parameters)]
     records = {Incarnation(life.member, life.incarnation): _records(life) for life in simulation.lives}
     living = {key: rows for key, rows in records.items() if rows[-1][0] == Event.STOP}
     findings: dict[Property, Finding] = {}

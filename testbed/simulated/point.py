@@ -49,7 +49,7 @@ def measure(experiment: Experiment) -> dict[str, Any]:
 
 
 def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -> dict[str, Any]:
-    promises = PROTOCOLS[experiment.protocol.name].promises
+    promises = PROTOCOLS[experiment.protocol.name].promised(experiment.protocol.parameters)
     names = {node.index: str(node.name) for node in experiment.topology.nodes()}
     records = {Incarnation(life.member, life.incarnation): life.records for life in simulation.lives}
     view = view_of(records, members=names, names=names)

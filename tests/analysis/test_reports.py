@@ -1,4 +1,6 @@
-"""What reports tell: critical sections, grants, clocks. Small histories by hand, and random ones against the oracle."""
+"""What reports tell: critical sections, grants, clocks, states. Small histories by hand, and random ones against the
+oracle.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import linear, oracle
-from analysis.oracle import Record
+from analysis import linear, oracle, states
+from analysis.oracle import Record, raw
 from analysis.properties import REPORT_PROPERTIES, Finding, Incarnation, MessageId, Property
 from analysis.verdict import Verdict
 from collector.records import Event, Flag, Kind, Level, Notice
@@ -283,6 +285,60 @@ def test_a_synchronised_clock_never_goes_back() -> None:
     assert sentence(finding) == "set backwards: p1/a shows 5; p1/a shows 4"
 
 
+def committed(*digests: tuple[int, ...], stop: tuple[Incarnation, ...] = (A, B, C)) -> PlainHistory:
+    """What A, B and C report, command by command."""
+    author = Author(lives=(A, B, C))
+    for life, shown in zip(author.lives, digests, strict=True):
+        for digest in shown:
+            author.report(life, Notice.STATE, digest)
+    return author.stop(*stop)
+
+
+def test_members_that_commit_the_same_show_the_same_states() -> None:
+    finding = judge(committed((7, 8, 9), (7, 8, 9), (7, 8)), Property.STATE)
+
+    assert (finding.verdict, finding.checked) == (Verdict.PASS, 8)
+
+
+def test_the_first_command_after_which_states_differ_is_told_with_both_members() -> None:
+    finding = judge(committed((7, 8, 9), (7, 8, 9), (7, 5, 6)), Property.STATE)
+
+    assert (finding.verdict, finding.violations) == (Verdict.FAIL, 2)
+    assert sentence(finding) == "committed states differ: p1/a shows 8 at position 2; p1/c shows 5 at position 2"
+
+
+def test_what_one_member_alone_has_committed_is_compared_with_nothing() -> None:
+    finding = judge(committed((7, 8), (), ()), Property.STATE)
+
+    assert (finding.verdict, finding.checked) == (Verdict.UNKNOWN, 0)
+    assert finding.reason == "no two members reported a committed state"
+
+
+def test_a_crashed_member_may_have_committed_what_nobody_else_got() -> None:
+    finding = judge(committed((7, 8), (7, 8), (7, 3), stop=(A, B)), Property.STATE)
+
+    assert (finding.verdict, finding.checked) == (Verdict.PASS, 4)
+
+
+def test_the_states_of_a_joiner_count_from_another_command() -> None:
+    author = Author(lives=(A, B, C, Incarnation(2, 2)))
+    for life in author.lives:
+        author.report(life, Notice.STATE, 3 if life.is_joiner else 7)
+    finding = judge(author.stop(A, B, Incarnation(2, 2)), Property.STATE)
+
+    assert (finding.verdict, finding.checked) == (Verdict.PASS, 2)
+
+
+def test_digests_are_shown_without_a_sign() -> None:
+    """Tables keep 64 bits as a signed number."""
+    history = committed((1 << 63,), (5,), (5,))
+    signed = {
+        life: [(*r[:8], r[8] - (1 << 64) if r[8] >> 63 else r[8]) for r in rs] for life, rs in raw(history).items()
+    }
+
+    assert states.state(signed, (A, B, C)) == states.state(raw(history), (A, B, C))
+
+
 @pytest.mark.parametrize("kind", REPORT_PROPERTIES)
 def test_nothing_reported_is_not_a_pass(kind: Property) -> None:
     finding = judge(Author().stop(), kind)
@@ -298,9 +354,10 @@ def wild(seed: int, *, events: int) -> PlainHistory:
     asked = dict.fromkeys(author.lives, 0)
     sent = {(life, kind): 0 for life in author.lives for kind in (Kind.RELIABLE_DATA, Kind.RELIABLE_UNICAST)}
     clock = dict.fromkeys(author.lives, 0)
+    committed = dict.fromkeys(author.lives, 0)
     for _ in range(events):
         life, other = rng.sample(author.lives, 2)
-        what = rng.randrange(9)
+        what = rng.randrange(10)
         if what == 0:
             asked[life] += 1
             author.submit(life, asked[life])
@@ -321,6 +378,9 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             author.report(life, rng.choice([Notice.TIMESTAMP, Notice.CLOCK]), clock[life] - rng.randrange(2))
             if asked[other]:
                 author.note(life, Event.DELIVER, MessageId(*other, rng.randint(1, asked[other])))
+        elif what == 9:
+            committed[life] += 1
+            author.report(life, Notice.STATE, committed[life] + (rng.random() < 0.1))
     return author.stop(*rng.sample(author.lives, rng.randint(2, 3)))
 
 

@@ -37,8 +37,22 @@ REPORTS = (
 )
 KNOWN_PROPERTIES = {
     *("validity", "agreement", "integrity", "fifo", "causal", "total_order"),
-    *("mutual_exclusion", "grant_order", "service", "clock_condition", "clock_monotone"),
+    *("mutual_exclusion", "grant_order", "service", "clock_condition", "clock_monotone", "state"),
 }
+
+
+@pytest.mark.parametrize("name", sorted(PROTOCOLS))
+def test_what_only_reports_show_is_promised_when_they_are_made(name: str) -> None:
+    entry = PROTOCOLS[name]
+    assert entry.promised({}) == entry.promises
+    for promise, parameter in entry.reported:
+        asked: object = True
+        for part in reversed(parameter.split(".")):
+            asked = {part: asked}
+        assert isinstance(asked, dict)
+        assert entry.promised(asked) == (*entry.promises, promise)
+        assert promise in KNOWN_PROPERTIES
+        entry.check(asked, members=3)
 
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
