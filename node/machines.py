@@ -1,0 +1,114 @@
+"""Applications that a group runs in copies: machines (node/replicated.py) that take any payload for a command.
+
+The workloads of a run send a stamp and filler; so a command is drawn from the payload by a hash, and no bytes are
+refused. Besides its state each has an answer: what executing a command in a state tells its sender. Answers depend on
+what was executed before, so an execution in the wrong order shows in them.
+
+COUNTER: one number; a command adds a small amount, the answer is the new number. Its state does not depend on the
+order, all of its answers do. TRANSACTIONS: CELLS numbers; a command reads two of them and writes a third one that
+depends on both; the answer is what it wrote. State and answers depend on the order, but only of commands that touch the
+same cells: most pairs do not. NONE has no state and nothing to say.
+
+States are values of bounded size: a state that is kept costs at most a tuple of CELLS numbers below 2^64.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeAlias
+
+from node.replicated import CommandT, Machine, StateT
+
+CELLS = 64
+"""Of the transactions' store. A power of two that divides 256, so that a byte of a hash draws a cell evenly."""
+
+_MASK = 2**64 - 1
+_WORD = struct.Struct(">Q")
+_COMMAND = struct.Struct(">BBBxQ")
+_STORE = struct.Struct(f">{CELLS}Q")
+_FIRST = 0x9E37_79B9_7F4A_7C15
+_SECOND = 0xBF58_476D_1CE4_E5B9
+"""Odd constants of SplitMix64 (Steele, Lea, Flood 2014): multiplying by them loses nothing."""
+
+
+class ApplicationName(enum.StrEnum):
+    """What a configuration may ask for."""
+
+    NONE = "none"
+    COUNTER = "counter"
+    TRANSACTIONS = "transactions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application(Generic[CommandT, StateT]):
+    """A machine and its answers: `answer` is given the command and the state after it. Pure, like the machine."""
+
+    machine: Machine[CommandT, StateT]
+    answer: Callable[[CommandT, StateT], bytes]
+
+
+class Transaction(NamedTuple):
+    """`store[target]` becomes a number made of `store[one]`, `store[other]` and `salt`."""
+
+    one: int
+    other: int
+    target: int
+    salt: int
+
+
+Store: TypeAlias = tuple[int, ...]
+"""CELLS numbers below 2^64."""
+
+
+def _decode_addition(data: bytes) -> int:
+    return 1 + hashlib.blake2b(data, digest_size=1).digest()[0]
+
+
+def _add(amount: int, count: int) -> int:
+    return (count + amount) & _MASK
+
+
+def _decode_transaction(data: bytes) -> Transaction:
+    one, other, target, salt = _COMMAND.unpack(hashlib.blake2b(data, digest_size=_COMMAND.size).digest())
+    return Transaction(one % CELLS, other % CELLS, target % CELLS, salt)
+
+
+def _transact(command: Transaction, store: Store) -> Store:
+    one, other, target, salt = command
+    mixed = (store[one] * _FIRST + store[other] * _SECOND + salt) & _MASK
+    return (*store[:target], mixed ^ (mixed >> 31), *store[target + 1 :])
+
+
+def _encode_store(store: Store) -> bytes:
+    return _STORE.pack(*store)
+
+
+def _written(command: Transaction, store: Store) -> bytes:
+    return _WORD.pack(store[command.target])
+
+
+def _decode_nothing(_data: bytes) -> None:
+    return None
+
+
+def _keep(_command: None, state: None) -> None:
+    return state
+
+
+COUNTER: Machine[int, int] = Machine(initial=0, decode=_decode_addition, execute=_add, encode=_WORD.pack)
+
+TRANSACTIONS: Machine[Transaction, Store] = Machine(
+    initial=(0,) * CELLS, decode=_decode_transaction, execute=_transact, encode=_encode_store
+)
+
+NONE: Machine[None, None] = Machine(initial=None, decode=_decode_nothing, execute=_keep, encode=lambda _state: b"")
+
+APPLICATIONS: dict[ApplicationName, Application[Any, Any]] = {
+    ApplicationName.NONE: Application(machine=NONE, answer=lambda _command, _state: b""),
+    ApplicationName.COUNTER: Application(machine=COUNTER, answer=lambda _amount, count: _WORD.pack(count)),
+    ApplicationName.TRANSACTIONS: Application(machine=TRANSACTIONS, answer=_written),
+}

@@ -1,0 +1,418 @@
+"""The processor of one member: it executes commands in the order of their keys, before that order is certain.
+
+Paper 003, 3.1 (Time Warp, after Jefferson 1985): "the receivers process at once"; a command that comes with a key below
+one that has been executed (a straggler) rolls the processor back, and what was undone is done again. Here lies what one
+member does alone: the queue, the states, the roll-backs and what becomes final. Who sends commands and anti-messages,
+and who knows the global virtual time, is node/protocols/timewarp.py or adaptive.py.
+
+One command at a time. It takes an exponential time (`ServiceParameters.processing_ns`), the same whenever this member
+executes it. The owner of an Execution calls `advance` after each change and when `due_ns` has come. A straggler stops
+what is under way, if that has to be undone.
+
+States are immutable values, so that saving one is keeping a reference. A roll-back restores the last saved state before
+the straggler; commands between that state and the straggler are executed again ("coast forward"): with their time, but
+without deliveries and without outputs, since nothing about them has changed.
+
+Optimistic commands (`insert`) may lie anywhere in the order that is not final yet. They are handed over (Deliver
+OPTIMISTIC) when their execution begins, taken back (Undo) by a roll-back, and delivered FINAL in order once a `commit`
+has passed them and they have been executed. Pessimistic commands (`append`) are final from the start and later than
+everything before: here they are executed only, their protocol delivers them. Follow-ups are commands that executions
+have sent: part of state, cost and roll-backs, but never handed to the host.
+
+Costs (Notice.COST), of every optimistic command when it becomes final: 0 if no roll-back has touched it; it could be
+handed over when it was received, and waiting for a busy processor is no fault of the order. If it was undone, or if
+its coming undid others: from its receipt to the beginning of its last execution. ROLLED_BACK tells the processor's time
+that is lost: what was spent since the restored state. So all time of the processor is either somebody's only valid
+execution or reported as lost, once.
+
+Invariants: keys ascend; what is final stays, is a prefix, and no command can come before its end; the state before the
+next command is that of a sequential run of all commands before it; what is handed over and not taken back is a prefix
+of the queue. Memory: the commands that are not final, and at most about `save_every` older ones, for the states that
+roll-backs start from.
+
+Not here: flow control (look at `held`), messages, timers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from node.core import Membership
+from node.effects import Deliver, Effect, Report, Undo
+from node.machines import APPLICATIONS, ApplicationName
+from node.protocols.execution_states import Chance, CommittedState, Draw, ServiceParameters, output_of
+from node.trace import Level, Notice
+from node.wire import Message
+
+__all__ = ["Command", "Execution", "Key", "Outcome", "ServiceParameters", "Undone"]
+
+Key: TypeAlias = tuple[int, ...]
+"""The place of a command in the order; keys are compared as tuples."""
+
+LATE_NS = 10_000_000
+"""A host's timer comes late, and a processor with a queue would not have waited for it: the next command begins when
+the last one ended, but not longer ago than this (a host that was stopped has not worked meanwhile)."""
+
+MOST_REPORTED = 0xFFFF
+"""Of the 16 bits that a Report has for `member`."""
+
+
+class Command(NamedTuple):
+    """`received_ns`: when the ordering core got it (its own: when it was submitted)."""
+
+    key: Key
+    message: Message
+    received_ns: int
+    is_follow_up: bool
+
+
+class Outcome(NamedTuple):
+    """An execution has ended (not one of coasting forward): these are the payloads that it sends."""
+
+    key: Key
+    outputs: tuple[bytes, ...]
+
+
+class Undone(NamedTuple):
+    """An execution, ended or under way, was taken back, and its outputs with it."""
+
+    key: Key
+
+
+class _Unsaved:
+    """In place of a state that was not saved: any value may be a state, None too."""
+
+
+_UNSAVED: Final = _Unsaved()
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A command in the queue and what has become of it."""
+
+    command: Command
+    timestamp: int
+    is_optimistic: bool
+    since_ns: int
+    draw: Draw
+    decoded: Any
+    state: Any = _UNSAVED
+    """After its execution, if that was saved and is valid."""
+    first_ns: int | None = None
+    """When it was first begun ..."""
+    began_ns: int = 0
+    """... and last."""
+    is_touched: bool = False
+    """It was undone, or has undone others."""
+
+    @property
+    def is_for_host(self) -> bool:
+        return self.is_optimistic and not self.command.is_follow_up
+
+
+class Execution:
+    """See the module's text. `out` receives Deliver, Undo and Report effects in order."""
+
+    def __init__(self, *, membership: Membership, parameters: ServiceParameters, seed: int) -> None:
+        application = APPLICATIONS[ApplicationName(parameters.application)]
+        self._us = membership
+        self._parameters = parameters
+        self._machine = application.machine
+        self._answer = application.answer
+        self._chance = Chance(seed=seed, member=membership.member, processing_ns=parameters.processing_ns)
+        self._committed = CommittedState(parameters.application)
+        self._keys: list[Key] = []
+        self._entries: list[_Entry] = []
+        """Sorted by key, which `_keys` repeats. All counts that follow are of entries from the head."""
+        self._finals = 0
+        """Final and told so; kept only for a state to start from."""
+        self._fixed = 0
+        """Final, perhaps before their execution: nothing can come before the end of these."""
+        self._appended = 0
+        """Up to the last pessimistic one."""
+        self._reached = 0
+        """Executed to their end and not undone since ..."""
+        self._next = 0
+        """... and the place of the processor: less than that while it coasts forward."""
+        self._base: Any = self._machine.initial
+        """The state before the first entry ..."""
+        self._state = self._base
+        """... and before the one at `_next`."""
+        self._unsaved = 0
+        """Executions since a state was saved."""
+        self._bound: Key = ()
+        """No key below it can come any more."""
+        self._begun_ns = 0
+        """The start of what is under way, or the end of the last."""
+        self._due_ns: int | None = None
+        self._clock = 0
+        self._last_committed: Key | None = None
+
+    @property
+    def clock(self) -> int:
+        """The local virtual time: the greatest timestamp whose execution has begun. It never falls."""
+        return self._clock
+
+    @property
+    def first_open(self) -> Key | None:
+        """The least key of an optimistic command that has not been executed to its end; None: there is none."""
+        place = max(self._reached, self._appended)
+        return self._keys[place] if place < len(self._keys) else None
+
+    @property
+    def due_ns(self) -> int | None:
+        """When the execution that is under way ends: `advance` is to be called then. None: none is under way."""
+        return self._due_ns
+
+    @property
+    def held(self) -> int:
+        """Commands that are not final or not executed yet."""
+        return len(self._entries) - self._finals
+
+    @property
+    def last_committed(self) -> Key | None:
+        """The key of the last command that is final and executed."""
+        return self._last_committed
+
+    @property
+    def committed_state(self) -> Any:
+        """The application's state after it."""
+        return self._committed.state
+
+    def may_insert(self, key: Key) -> bool:
+        """Whether `insert` would take it: new, and not in the part of the order that is final."""
+        place = bisect_left(self._keys, key)
+        return key >= self._bound and not (place < len(self._keys) and self._keys[place] == key)
+
+    def may_remove(self, key: Key) -> bool:
+        """Whether `remove` would do something: held, and not in the part of the order that is final."""
+        place = bisect_left(self._keys, key)
+        return self._fixed <= place < len(self._keys) and self._keys[place] == key
+
+    def insert(self, command: Command, now_ns: int, out: list[Effect]) -> list[Undone]:
+        """An optimistic command; `key[1]` is its timestamp. Returns what it has undone, the last first.
+
+        It must not lie in the final part of the order: ask `may_insert` first where others choose the key.
+        """
+        assert self.may_insert(command.key), f"{command.key} is held already, or lies in what is final"
+        place = self._place_of(command.key)
+        undone = self._roll_back(place, now_ns, out)
+        entry = self._entry(command, command.key[1], now_ns, is_optimistic=True)
+        entry.is_touched = bool(undone)
+        self._keys.insert(place, command.key)
+        self._entries.insert(place, entry)
+        return undone
+
+    def remove(self, key: Key, now_ns: int, out: list[Effect]) -> list[Undone]:
+        """An anti-message's work: the command vanishes. Returns what was undone, the last first; its own execution is
+        among them if it has begun. A key that is not held: nothing happens. It must not be final: ask `may_remove`.
+        """
+        place = bisect_left(self._keys, key)
+        if place == len(self._keys) or self._keys[place] != key:
+            return []
+        assert place >= self._fixed, f"{key} is final"
+        undone = self._roll_back(place, now_ns, out)
+        del self._keys[place], self._entries[place]
+        return undone
+
+    def append(self, command: Command, timestamp: int, now_ns: int, out: list[Effect]) -> None:
+        """A pessimistic command: final from the start, later than everything before it, all of which is final."""
+        assert self._fixed == len(self._keys), "what is not final cannot come before what is"
+        assert command.key >= self._bound, f"{command.key} is not later than what is final"
+        self._keys.append(command.key)
+        self._entries.append(self._entry(command, timestamp, now_ns, is_optimistic=False))
+        self._fixed = self._appended = len(self._keys)
+        self._bound = _just_after(command.key)
+
+    def advance(self, now_ns: int, out: list[Effect]) -> list[Outcome]:
+        """End what is due, and begin what is next. Returns what has ended, in order. Without processing time everything
+        is executed at once.
+        """
+        outcomes: list[Outcome] = []
+        while self._due_ns is not None or self._begin(now_ns, out):
+            assert self._due_ns is not None
+            if self._due_ns > now_ns:
+                break
+            self._end(outcomes)
+            self._settle(out)
+        return outcomes
+
+    def commit(self, below: Key, out: list[Effect]) -> int:
+        """Everything with a key below `below` is final. Those that are executed are delivered so and counted in the
+        answer, the others follow when they are.
+        """
+        if below > self._bound:
+            self._bound = below
+            self._fixed = bisect_left(self._keys, below)
+        return self._settle(out)
+
+    def _place_of(self, key: Key) -> int:
+        """Where `key` belongs; nearly always at the tail."""
+        return len(self._keys) if not self._keys or key > self._keys[-1] else bisect_left(self._keys, key)
+
+    def _entry(self, command: Command, timestamp: int, now_ns: int, *, is_optimistic: bool) -> _Entry:
+        return _Entry(
+            command=command,
+            timestamp=timestamp,
+            is_optimistic=is_optimistic,
+            since_ns=now_ns,
+            draw=self._chance.draw(command.key),
+            decoded=self._machine.decode(command.message.payload),
+        )
+
+    def _begin(self, now_ns: int, out: list[Effect]) -> bool:
+        """Begin the next one; False: there is none."""
+        if self._next == len(self._entries):
+            return False
+        entry = self._entries[self._next]
+        self._begun_ns = max(self._begun_ns, entry.since_ns, now_ns - LATE_NS)
+        self._due_ns = self._begun_ns + entry.draw.service_ns
+        if self._next == self._reached:
+            self._hand_over(entry, now_ns, out)
+        return True
+
+    def _hand_over(self, entry: _Entry, now_ns: int, out: list[Effect]) -> None:
+        entry.began_ns = now_ns
+        if entry.first_ns is None:
+            entry.first_ns = now_ns
+        self._clock = max(self._clock, entry.timestamp)
+        if entry.is_for_host:
+            out.append(_delivery(entry.command.message, Level.OPTIMISTIC))
+
+    def _end(self, outcomes: list[Outcome]) -> None:
+        assert self._due_ns is not None
+        self._begun_ns, self._due_ns = self._due_ns, None
+        entry = self._entries[self._next]
+        self._state = self._machine.execute(entry.decoded, self._state)
+        self._unsaved += 1
+        if self._unsaved >= self._parameters.save_every:
+            entry.state = self._state
+            self._unsaved = 0
+        self._next += 1
+        if self._next > self._reached:
+            self._reached = self._next
+            outcomes.append(Outcome(entry.command.key, self._outputs(entry)))
+
+    def _outputs(self, entry: _Entry) -> tuple[bytes, ...]:
+        message = entry.command.message
+        is_ours = message.origin == self._us.member and message.incarnation == self._us.incarnation
+        if not is_ours or entry.draw.permille >= self._parameters.follow_up_permille:
+            return ()
+        return (output_of(message.payload, self._answer(entry.decoded, self._state)),)
+
+    def _roll_back(self, place: int, now_ns: int, out: list[Effect]) -> list[Undone]:
+        """Undo all executions from `place` on, and bring the processor to where it can execute that place anew."""
+        is_under_way = self._due_ns is not None and self._next >= place
+        undone = self._entries[place : self._reached + (is_under_way and self._next == self._reached)]
+        if not undone:
+            return []
+        lost_ns = self._stop(now_ns) if is_under_way else 0
+        if self._next > place:
+            lost_ns += self._restore(place, now_ns)
+        self._reached = place
+        for entry in reversed(undone):
+            entry.state = _UNSAVED
+            entry.is_touched = True
+            if entry.is_for_host:
+                out.append(_undo(entry.command.message))
+        if self._parameters.report_costs:
+            out.append(Report(code=Notice.ROLLED_BACK, member=min(len(undone), MOST_REPORTED), value=lost_ns))
+        return [Undone(entry.command.key) for entry in reversed(undone)]
+
+    def _stop(self, now_ns: int) -> int:
+        """Abandon what is under way; returns the time that was spent on it."""
+        assert self._due_ns is not None
+        spent_ns = min(now_ns, self._due_ns) - self._begun_ns
+        self._begun_ns, self._due_ns = now_ns, None
+        return spent_ns
+
+    def _restore(self, place: int, now_ns: int) -> int:
+        """Go back to the last state that was saved at or before `place`; returns the time of the executions from there
+        to where the processor was.
+        """
+        saved = self._saved_at(place)
+        lost_ns = sum(entry.draw.service_ns for entry in self._entries[saved : self._next])
+        self._state = self._entries[saved - 1].state if saved else self._base
+        self._next, self._unsaved, self._begun_ns = saved, 0, now_ns
+        return lost_ns
+
+    def _saved_at(self, place: int) -> int:
+        """The last place up to `place` before which the state is known; 0: only that before all entries."""
+        while place and self._entries[place - 1].state is _UNSAVED:
+            place -= 1
+        return place
+
+    def _settle(self, out: list[Effect]) -> int:
+        """Tell of what is final and executed; returns how many that were."""
+        first, end = self._finals, min(self._fixed, self._reached)
+        if first >= end:
+            return 0
+        for entry in self._entries[first:end]:
+            self._make_final(entry, out)
+        self._finals = end
+        self._last_committed = self._keys[end - 1]
+        if end >= self._parameters.save_every:
+            self._forget()
+        return end - first
+
+    def _make_final(self, entry: _Entry, out: list[Effect]) -> None:
+        message = entry.command.message
+        if entry.is_for_host:
+            out.append(_delivery(message, Level.FINAL))
+        if entry.is_optimistic and self._parameters.report_costs:
+            _report_costs(entry, out)
+        is_saved = entry.state is not _UNSAVED
+        state = entry.state if is_saved else self._machine.execute(entry.decoded, self._committed.state)
+        self._committed.take(message.payload, state)
+        if self._parameters.report_state:
+            out.append(Report(code=Notice.STATE, value=self._committed.digest))
+
+    def _forget(self) -> None:
+        """Drop what no roll-back can need: all before the last saved state at which both the final part and the
+        processor have arrived.
+        """
+        count = self._saved_at(min(self._finals, self._next))
+        if count:
+            self._base = self._entries[count - 1].state
+            del self._entries[:count], self._keys[:count]
+            self._finals -= count
+            self._fixed -= count
+            self._appended = max(0, self._appended - count)
+            self._reached -= count
+            self._next -= count
+
+
+def _just_after(key: Key) -> Key:
+    """The least tuple that is greater than `key`: every other key of the same length lies on its side of both."""
+    return (*key, 0)
+
+
+def _delivery(message: Message, level: Level) -> Deliver:
+    return Deliver(
+        payload=message.payload,
+        origin=message.origin,
+        incarnation=message.incarnation,
+        seq=message.seq,
+        level=level,
+        inner=message.inner,
+    )
+
+
+def _undo(message: Message) -> Undo:
+    return Undo(
+        payload=message.payload,
+        origin=message.origin,
+        incarnation=message.incarnation,
+        seq=message.seq,
+        inner=message.inner,
+    )
+
+
+def _report_costs(entry: _Entry, out: list[Effect]) -> None:
+    origin = entry.command.message.origin
+    cost_ns = entry.began_ns - entry.command.received_ns if entry.is_touched else 0
+    out.append(Report(code=Notice.COST, member=origin, value=cost_ns))
+    if entry.first_ns is not None and entry.began_ns > entry.first_ns:
+        out.append(Report(code=Notice.REDONE, member=origin, value=entry.began_ns - entry.first_ns))
