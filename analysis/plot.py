@@ -67,16 +67,16 @@ def latency_over_time(series: Series, windows: Sequence[FaultWindow], phases: Ph
         f"the largest p99 is {words.milliseconds(series.range('p99_ms')[1])}, "
         f"the slowest delivery {words.milliseconds(series.range('max_ms')[1])}. {_windows_in_words(windows)}"
     )
-    return _over_time(
+    return over_time(
         surface,
         "latency",
         "Latency over time",
         description,
-        _shades(surface, windows, phases),
-        _grid(surface, y, "ms"),
+        shades(surface, windows, phases),
+        y_axis(surface, y, "ms"),
         svg.path("".join(marks), "line-max"),
-        _line(series, "p99_ms", surface, y, "line-p99"),
-        _line(series, "p50_ms", surface, y, "line-p50"),
+        line_of(series, "p99_ms", surface, y, "line-p99"),
+        line_of(series, "p50_ms", surface, y, "line-p50"),
     )
 
 
@@ -91,13 +91,13 @@ def traffic_over_time(series: Series, windows: Sequence[FaultWindow], phases: Ph
         layers.append(svg.path(data, f"area area-{name}"))
         floor = top
     means = [f"{name} {words.significant(float(series.lines[name].mean()))}" for name in CLASSES]
-    return _over_time(
+    return over_time(
         surface,
         "traffic",
         "Traffic by class over time",
         f"Datagrams per second, stacked. Means: {', '.join(means)}. {_windows_in_words(windows)}",
-        _shades(surface, windows, phases),
-        _grid(surface, y, "datagrams/s"),
+        shades(surface, windows, phases),
+        y_axis(surface, y, "datagrams/s"),
         *layers,
     )
 
@@ -117,12 +117,12 @@ def fault_lanes(windows: Sequence[FaultWindow], phases: Phases, end_s: float, *,
     bars = [
         _lane(window, label, row * pitch + 6, surface) for window, label, row in zip(placed, labels, rows, strict=True)
     ]
-    return _over_time(
+    return over_time(
         surface,
         "faults",
         "Faults over time",
         _windows_in_words(windows),
-        *_phase_lines(surface, phases, labelled=False),
+        *phase_lines(surface, phases, labelled=False),
         *bars,
         ticks=ticks,
     )
@@ -143,7 +143,7 @@ def x_tick(x: float, floor: float, label: str, top: float | None) -> Markup:
     return svg.group(line, svg.text(x, floor + 17, label, "tick", "middle"))
 
 
-def _over_time(surface: Frame, name: str, title: str, description: str, *children: str, ticks: bool = True) -> Markup:
+def over_time(surface: Frame, name: str, title: str, description: str, *children: str, ticks: bool = True) -> Markup:
     """Wrap what was drawn; the group's data attributes let the script turn a pointer position into a time."""
     return svg.drawing(
         surface.width,
@@ -176,7 +176,8 @@ def _time_axis(surface: Frame) -> list[Markup]:
     ]
 
 
-def _grid(surface: Frame, y: Scale, unit: str) -> Markup:
+def y_axis(surface: Frame, y: Scale, unit: str) -> Markup:
+    """Lines of the grid with their values, and the unit above them."""
     right = surface.x.end
     ticks = [
         svg.group(
@@ -188,7 +189,7 @@ def _grid(surface: Frame, y: Scale, unit: str) -> Markup:
     return svg.group(*ticks, svg.text(0, 11, f"{unit} (log)" if y.logarithmic else unit, "unit"))
 
 
-def _shades(surface: Frame, windows: Sequence[FaultWindow], phases: Phases) -> Markup:
+def shades(surface: Frame, windows: Sequence[FaultWindow], phases: Phases) -> Markup:
     """Fault windows behind a plot, and the moments when the workload ended and everything was delivered."""
     parts = []
     for window in windows:
@@ -198,10 +199,11 @@ def _shades(surface: Frame, windows: Sequence[FaultWindow], phases: Phases) -> M
         parts.append(svg.rect(left, 0, max(right - left, 1.5), surface.floor, f"shade {kind_class(window)}"))
         parts.append(svg.line(left, 0, left, surface.floor, f"edge {kind_class(window)}"))
         parts.append(svg.text(left + 4, 11, f"#{window.number}", "window-number"))
-    return svg.group(*parts, *_phase_lines(surface, phases, labelled=True))
+    return svg.group(*parts, *phase_lines(surface, phases, labelled=True))
 
 
-def _phase_lines(surface: Frame, phases: Phases, *, labelled: bool) -> Iterable[Markup]:
+def phase_lines(surface: Frame, phases: Phases, *, labelled: bool) -> Iterable[Markup]:
+    """Where the load ended and everything was delivered."""
     for at_s, label in ((phases.load_end_s, "load ends"), (phases.drained_s, "drained")):
         if at_s is None or not 0 < at_s <= surface.x.high:
             continue
@@ -290,7 +292,8 @@ def _points(series: Series, name: str) -> Iterable[tuple[float, float]]:
             yield float(t) + series.step_s / 2, float(value)
 
 
-def _line(series: Series, name: str, surface: Frame, y: Scale, class_: str) -> Markup:
+def line_of(series: Series, name: str, surface: Frame, y: Scale, class_: str) -> Markup:
+    """One line of a series, through the middles of its bins."""
     points = (
         (surface.x(float(t) + series.step_s / 2), y(float(value))) if math.isfinite(value) else None
         for t, value in zip(series.t_s, series.lines[name], strict=True)

@@ -29,6 +29,15 @@
       const { p50_ms, p99_ms, max_ms } = data.latency.lines;
       parts.push(`p50 ${shown(p50_ms[late], "ms")}, p99 ${shown(p99_ms[late], "ms")}, slowest ${shown(max_ms[late], "ms")}`);
     }
+    const epoch = data.order.epochs.find((one) => one.from <= t && t < one.until);
+    if (epoch) parts.push(epoch.label);
+    const costly = binAt(data.cost, t);
+    if (costly !== null) parts.push(`cost ${shown(data.cost.lines[data.order.measured][costly], "ms/s")}`);
+    const undoing = data.order.rollbacks && binAt(data.order.rollbacks, t);
+    if (undoing !== null) {
+      const { rollbacks, undone } = data.order.rollbacks.lines;
+      if (rollbacks[undoing]) parts.push(`${rollbacks[undoing]} roll-backs undo ${undone[undoing]}`);
+    }
     const busy = binAt(data.traffic, t);
     if (busy !== null) {
       parts.push(data.classes.map((name) => `${name} ${shown(data.traffic.lines[name][busy], "/s")}`).join(", "));

@@ -23,7 +23,18 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis import draw, headline, plot, plot_spread, report_rows, report_told, spacetime_report, words
+from analysis import (
+    draw,
+    headline,
+    plot,
+    plot_order,
+    plot_spread,
+    report_ordering,
+    report_rows,
+    report_told,
+    spacetime_report,
+    words,
+)
 from analysis.report_files import RunFiles, read_run
 from analysis.report_time import (
     CLASSES,
@@ -57,6 +68,9 @@ SECTIONS: Final = (
     ("health", "Health"),
     ("provenance", "Provenance"),
 )
+
+ORDERING: Final = ("ordering", "Ordering cost")
+"""Only of a run that says anything about it."""
 
 Pair = tuple[Markup, Markup]
 """A picture, wide and narrow."""
@@ -108,6 +122,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
     phases = phases_of(run.manifest)
     windows = windows_of(run, phases)
     conservation = report_rows.conservation(run.summary)
+    ordering = report_ordering.told(run.summary)
     return {
         "title": words.clean(run.manifest.get("experiment"), 80) or run.path.name,
         "question": words.clean(run.manifest.get("question"), 600),
@@ -115,7 +130,8 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "in_short": headline.promised_in_short(run.summary),
         "problems": run.problems,
         "facts": report_rows.facts(run, phases),
-        "sections": SECTIONS,
+        "sections": _sections(ordering),
+        "ordering": ordering,
         "key_numbers": headline.key_numbers(run.summary),
         "properties": report_rows.properties(run.summary),
         "expectations": report_rows.expectations(run.summary),
@@ -140,6 +156,12 @@ def _context(run: RunFiles) -> dict[str, Any]:
     }
 
 
+def _sections(ordering: report_ordering.Told | None) -> list[tuple[str, str]]:
+    """Those of the page, in order."""
+    place = [id_ for id_, _ in SECTIONS].index("properties") + 1
+    return [*SECTIONS[:place], *([ORDERING] if ordering else []), *SECTIONS[place:]]
+
+
 def _causes(rows: Sequence[report_rows.ConservationRow]) -> list[tuple[str, str]]:
     """The columns of the conservation table that say anything: name and head."""
     silent = ("0", words.MISSING)
@@ -155,7 +177,9 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
     """The plots over time, and their data for the script."""
     windows, unshown = windows[:MAX_WINDOWS], max(len(windows) - MAX_WINDOWS, 0)
     latency, traffic = latency_series(run.latency), traffic_series(run.traffic)
-    end_s = axis_end_s(phases, (latency, traffic), windows)
+    epochs, costs = report_ordering.epochs_of(run.summary), report_ordering.costs_of(run.summary)
+    rollbacks = report_ordering.rollbacks_of(run.rollbacks, phases)
+    end_s = axis_end_s(phases, (latency, traffic, costs.series), windows)
     bare = not len(latency) and not len(traffic)
 
     def lanes(narrow: bool) -> Markup:
@@ -169,20 +193,49 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
         surface = plot.frame(end_s, 200 if narrow else 210, narrow=narrow)
         return plot.traffic_over_time(traffic, windows, phases, surface)
 
+    def order_band(narrow: bool) -> Markup:
+        is_last = bare and not len(costs.series)
+        return plot_order.order_over_time(epochs, rollbacks, phases, end_s, narrow=narrow, ticks=is_last)
+
+    def cost_plot(narrow: bool) -> Markup:
+        surface = plot.frame(end_s, 200 if narrow else 210, narrow=narrow)
+        return plot_order.cost_over_time(costs, epochs, windows, phases, surface)
+
     placed = any(window.effective_s is not None for window in windows)
     return {
         "bin": words.milliseconds(latency.step_s * 1000),
         "merged": latency.merged,
         "unshown": unshown,
         "lanes": _pair(lanes) if placed else None,
+        "order": _pair(order_band) if epochs or len(rollbacks) else None,
+        "order_key": report_ordering.key(epochs, costs),
+        "rollbacks": len(rollbacks),
+        "settling": len(epochs) > 1,
+        "cost": _pair(cost_plot) if len(costs.series) else None,
         "latency": _pair(latency_plot) if len(latency) else None,
         "traffic": _pair(traffic_plot) if len(traffic) else None,
         "data": {
             "latency": _plain(latency),
             "traffic": _plain(traffic),
+            "order": _order_data(epochs, rollbacks, end_s),
+            "cost": _plain(costs.series),
             "classes": CLASSES,
             "faults": [_fault_data(window, end_s) for window in windows],
         },
+    }
+
+
+def _order_data(
+    epochs: Sequence[report_ordering.Epoch], rollbacks: report_ordering.Rollbacks, end_s: float
+) -> dict[str, Any]:
+    bins = plot_order.rollback_bins(plot.frame(end_s, 0, narrow=False))
+    return {
+        "epochs": [
+            {"from": one.from_s, "until": end_s if one.until_s is None else one.until_s, "label": one.title}
+            for one in epochs
+        ],
+        "rollbacks": _plain(rollbacks.binned(end_s, bins)) if len(rollbacks) else None,
+        "measured": report_ordering.MEASURED,
     }
 
 

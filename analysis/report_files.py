@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pandas as pd
+import pyarrow as pa
 
 from analysis import words
+from collector.records import Event, Notice
 from topologies import load
 from topologies.errors import InputError
 from topologies.model import Topology
@@ -34,6 +36,8 @@ SERIES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Tables under `tables/` that the plots are drawn from, and the columns that they must have."""
 
+ROLLBACKS: Final = "tables/trace.parquet"
+
 T = TypeVar("T")
 
 
@@ -49,6 +53,8 @@ class RunFiles:
     latency: pd.DataFrame
     traffic: pd.DataFrame
     cdf: pd.DataFrame
+    rollbacks: pd.DataFrame
+    """`at_ns` and `extra` of each report of a roll-back; empty when the summary has no section `ordering`."""
     problems: Sequence[str]
     """One sentence per file that is missing or cannot be used, in the order of the run's stages."""
 
@@ -82,6 +88,12 @@ def read_run(path: Path) -> RunFiles:
         name: attempt(f"tables/{name}.parquet", _table_reader(name), _empty(name), "its plot is left out")
         for name in SERIES
     }
+    # Only a run that says what ordering cost has reported roll-backs, and only for it is the trace looked through.
+    rollbacks = (
+        attempt(ROLLBACKS, _read_rollbacks, _no_rollbacks(), "roll-backs are not marked")
+        if words.mapping(summary.get("ordering"))
+        else _no_rollbacks()
+    )
     return RunFiles(
         path=path,
         manifest=manifest,
@@ -91,6 +103,7 @@ def read_run(path: Path) -> RunFiles:
         latency=tables["latency_series"],
         traffic=tables["traffic_series"],
         cdf=tables["latency_cdf"],
+        rollbacks=rollbacks,
         problems=tuple(problems),
     )
 
@@ -157,6 +170,26 @@ def _table_reader(name: str) -> Callable[[Path], pd.DataFrame]:
         return usable(name, table)
 
     return read
+
+
+def _read_rollbacks(path: Path) -> pd.DataFrame:
+    told = [("event", "==", int(Event.REPORT)), ("detail", "==", int(Notice.ROLLED_BACK))]
+    try:
+        table = pd.read_parquet(path, columns=list(_ROLLBACK_COLUMNS), filters=told)
+    except pa.ArrowException as error:  # some of them are none of the errors that a broken file may raise
+        raise ValueError(str(error)) from error
+    if len(table) > MAX_SERIES_ROWS:
+        raise ValueError(f"it has more than {MAX_SERIES_ROWS:,} roll-backs")
+    numbers = table.apply(pd.to_numeric, errors="coerce").astype("float64")
+    known: pd.DataFrame = numbers[numbers.notna().all(axis=1)]
+    return known.reset_index(drop=True)
+
+
+def _no_rollbacks() -> pd.DataFrame:
+    return pd.DataFrame({name: pd.Series(dtype="float64") for name in _ROLLBACK_COLUMNS})
+
+
+_ROLLBACK_COLUMNS: Final = ("at_ns", "extra")
 
 
 def _empty(name: str) -> pd.DataFrame:

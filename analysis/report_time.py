@@ -161,6 +161,16 @@ def traffic_series(table: pd.DataFrame) -> Series:
     return _thinned(start, step, lines, dict.fromkeys(lines, np.nanmean))
 
 
+def series_of(rows: pd.DataFrame, names: Sequence[str], merge: Any) -> Series:
+    """Columns over the even grid on which their times `t_s` lie; `merge` makes one value of those that are merged."""
+    placed = rows[np.isfinite(rows["t_s"])]
+    start, step, length = _grid(placed["t_s"])
+    if length == 0:
+        return Series(t_s=np.empty(0), step_s=step, lines={})
+    lines = {name: _laid_out(placed, name, start, step, length) for name in names}
+    return _thinned(start, step, lines, dict.fromkeys(names, merge))
+
+
 def _grid(t_s: pd.Series[float]) -> tuple[float, float, int]:
     """Start, step and length of the even grid on which the times lie (the step is the median of what is there)."""
     times = np.unique(t_s.to_numpy(dtype=np.float64))

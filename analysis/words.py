@@ -91,6 +91,12 @@ def nanoseconds(value: object) -> str:
     return MISSING if given is None else milliseconds(given / 1e6)
 
 
+def cost_rate(value: object) -> str:
+    """What ordering costs: ms (of messages that wait) per second of time, as `3.81 ms/s`."""
+    given = number(value)
+    return MISSING if given is None else f"{significant(given)} ms/s"
+
+
 def seconds(value: object, places: int = 3) -> str:
     given = number(value)
     return MISSING if given is None else f"{given:,.{places}f} s"
@@ -116,6 +122,24 @@ def plain(value: object) -> str:
     """A number as somebody typed it: `5`, `2.5`, `0.1`."""
     given = number(value)
     return MISSING if given is None else f"{given:.6g}"
+
+
+def protocol(name: object) -> str:
+    """A protocol as the papers write it: `Time Warp`, `All-Ack`; one without such a name as it stands."""
+    shown = clean(name, 40)
+    return _PROTOCOLS.get(shown.lower(), shown) or MISSING
+
+
+_PROTOCOLS: Final[Mapping[str, str]] = {
+    "abcast": "ABCAST",
+    "adaptive": "Adaptive",
+    "allack": "All-Ack",
+    "atop": "ATOP",
+    "atop_mbs": "ATOP with MBS",
+    "lamport": "Lamport",
+    "sequencer": "Sequencer",
+    "timewarp": "Time Warp",
+}
 
 
 def plural(value: int, one: str, many: str | None = None) -> str:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from collector.records import Event, Notice
 from topologies import load
 
 START_NS = 3_600_000_000_000
@@ -85,6 +86,17 @@ def quickstart(path: Path) -> Path:
 def three_partitions(path: Path) -> Path:
     """Thirty nodes, a cut and a crash, a violated total order: verdict `fail`."""
     _write(path, THREE_PARTITIONS, THREE_FAULTS, failing=True)
+    return path
+
+
+def adaptive(path: Path, *, every_s: float = 4.0) -> Path:
+    """Four nodes whose protocol changes with the load, every `every_s` seconds: epochs, costs, roll-backs."""
+    quickstart(path)
+    random = np.random.default_rng(3)
+    edit_json(path / "summary.json", {"ordering": _ordering(every_s, random)})
+    manifest = json.loads((path / "manifest.json").read_text())
+    edit_json(path / "manifest.json", {"protocol": manifest["protocol"] | {"name": "adaptive"}})
+    _rollbacks(path / "tables", every_s, random)
     return path
 
 
@@ -433,6 +445,55 @@ def _tables(path: Path, names: Sequence[str], faults: Sequence[Mapping[str, Any]
     _latency_series(path, t_s, strain, silent, random)
     _traffic_series(path, t_s, strain, random)
     _latency_cdf(path, names, random)
+
+
+def _in_force(at_s: float, every_s: float) -> str:
+    return ("abcast", "timewarp")[int(at_s / every_s) % 2]
+
+
+def _ordering(every_s: float, random: np.random.Generator) -> dict[str, Any]:
+    """Each protocol is the cheaper one while it is in force."""
+    begins = np.arange(0, LOAD_S, every_s)
+    epochs = [
+        {
+            "number": number,
+            "protocol": _in_force(begin_s, every_s),
+            "from_ms": begin_s * 1000 if number else -3.2,
+            "to_ms": (begin_s + every_s) * 1000,
+            "switch_ms": round(float(random.uniform(8, 30)), 3) if number else 0.4,
+        }
+        for number, begin_s in enumerate(begins.tolist())
+    ]
+    series = []
+    for at_s in range(int(LOAD_S)):
+        is_abcast = _in_force(at_s + 0.5, every_s) == "abcast"
+        estimates = {"abcast": 520.0 if is_abcast else 610.0, "timewarp": 940.0 if is_abcast else 130.0}
+        estimates = {name: round(cost * float(random.normal(1, 0.06)), 3) for name, cost in estimates.items()}
+        cost = (505.0 if is_abcast else 141.0) * float(random.normal(1, 0.08))
+        rollbacks = 0 if is_abcast else int(random.poisson(40))
+        series.append(
+            {
+                "at_s": at_s,
+                "cost_per_s": round(cost, 3),
+                "messages": 600,
+                "rollbacks": rollbacks,
+                "estimates": estimates,
+            }
+        )
+    return {"epochs": epochs, "series": series}
+
+
+def _rollbacks(path: Path, every_s: float, random: np.random.Generator) -> None:
+    """A trace that holds nothing else: 40 a second while Time Warp is in force."""
+    at_s = np.sort(random.uniform(0, LOAD_S, int(40 * LOAD_S)))
+    at_s = at_s[[_in_force(at, every_s) == "timewarp" for at in at_s]]
+    columns = {"member": 0, "event": int(Event.REPORT), "detail": int(Notice.ROLLED_BACK)}
+    frame = pd.DataFrame({"at_ns": START_NS + (at_s * 1e9).astype(np.int64)}).assign(**columns)
+    frame["extra"] = random.geometric(0.3, len(at_s))
+    frame["value"] = frame["extra"] * 5_000_000
+    # Another report, which must not be taken for a roll-back.
+    other = frame.head(1).assign(detail=int(Notice.COST), extra=60_000)
+    pd.concat([frame, other]).to_parquet(path / "trace.parquet", index=False)
 
 
 def _fault_table(path: Path, faults: Sequence[Mapping[str, Any]]) -> None:
