@@ -10,6 +10,7 @@ from typing import Any
 from node.core import Core, Membership, random_for
 from node.errors import LocalError
 from node.parameters import from_mapping
+from node.protocols.abcast import AbcastCore, AbcastParameters
 from node.protocols.allack import AllAckCore, AllAckParameters
 from node.protocols.atop import AdaptiveParameters, AtopCore, AtopParameters
 from node.protocols.atop_mbs import AtopMbsCore, AtopMbsParameters
@@ -46,6 +47,7 @@ CLOCKS_KINDS = _kinds_of(7)
 ALLACK_KINDS = _kinds_of(1, 8)
 ATOP_KINDS = _kinds_of(1, 9)
 MBS_KINDS = _kinds_of(1, 9, 10)
+ABCAST_KINDS = _kinds_of(1, 11)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,11 @@ def _atop(membership: Membership, parameters: AtopParameters, rng: Random) -> Co
 def _atop_mbs(membership: Membership, parameters: AtopMbsParameters, rng: Random) -> Core:
     lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
     return Stack(lower=lower, upper=AtopMbsCore(membership=membership, parameters=parameters))
+
+
+def _abcast(membership: Membership, parameters: AbcastParameters, rng: Random) -> Core:
+    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+    return Stack(lower=lower, upper=AbcastCore(membership=membership, parameters=parameters))
 
 
 def _co(membership: Membership, parameters: CoParameters, rng: Random) -> Core:
@@ -232,6 +239,14 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             make=_atop_mbs,
             tolerates=CRASHES,
             require_members=AdaptiveParameters.require_members,
+        ),
+        ProtocolEntry(
+            name="abcast",
+            kind=AbcastParameters,
+            promises=TOTAL_ORDER_PROMISES,
+            kinds=ABCAST_KINDS,
+            make=_abcast,
+            tolerates=CRASHES,
         ),
         ProtocolEntry(
             name="mutex",
