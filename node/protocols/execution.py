@@ -27,8 +27,9 @@ execution or reported as lost, once.
 
 Invariants: keys ascend; what is final stays, is a prefix, and no command can come before its end; the state before the
 next command is that of a sequential run of all commands before it; what is handed over and not taken back is a prefix
-of the queue. Memory: the commands that are not final, and at most about `save_every` older ones, for the states that
-roll-backs start from.
+of the queue. Memory: the commands that are not final, and fewer than `save_every` older ones, which a roll-back may have
+to execute again. (Between two saved states lie fewer than `save_every` commands, also after roll-backs: counting begins
+anew at the state that was restored.)
 
 Not here: flow control (look at `held`), messages, timers.
 """
@@ -36,20 +37,16 @@ Not here: flow control (look at `held`), messages, timers.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from node.core import Membership
-from node.effects import Deliver, Effect, Report, Undo
+from node.effects import Effect, Report
 from node.machines import APPLICATIONS, ApplicationName
-from node.protocols.execution_states import Chance, CommittedState, Draw, ServiceParameters, output_of
-from node.trace import Level, Notice
-from node.wire import Message
+from node.protocols.execution_entry import UNSAVED, Command, Entry, Key
+from node.protocols.execution_states import Chance, CommittedState, ServiceParameters, output_of
+from node.trace import Notice
 
 __all__ = ["Command", "Execution", "Key", "Outcome", "ServiceParameters", "Undone"]
-
-Key: TypeAlias = tuple[int, ...]
-"""The place of a command in the order; keys are compared as tuples."""
 
 LATE_NS = 10_000_000
 """A host's timer comes late, and a processor with a queue would not have waited for it: the next command begins when
@@ -57,15 +54,6 @@ the last one ended, but not longer ago than this (a host that was stopped has no
 
 MOST_REPORTED = 0xFFFF
 """Of the 16 bits that a Report has for `member`."""
-
-
-class Command(NamedTuple):
-    """`received_ns`: when the ordering core got it (its own: when it was submitted)."""
-
-    key: Key
-    message: Message
-    received_ns: int
-    is_follow_up: bool
 
 
 class Outcome(NamedTuple):
@@ -81,37 +69,6 @@ class Undone(NamedTuple):
     key: Key
 
 
-class _Unsaved:
-    """In place of a state that was not saved: any value may be a state, None too."""
-
-
-_UNSAVED: Final = _Unsaved()
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A command in the queue and what has become of it."""
-
-    command: Command
-    timestamp: int
-    is_optimistic: bool
-    since_ns: int
-    draw: Draw
-    decoded: Any
-    state: Any = _UNSAVED
-    """After its execution, if that was saved and is valid."""
-    first_ns: int | None = None
-    """When it was first begun ..."""
-    began_ns: int = 0
-    """... and last."""
-    is_touched: bool = False
-    """It was undone, or has undone others."""
-
-    @property
-    def is_for_host(self) -> bool:
-        return self.is_optimistic and not self.command.is_follow_up
-
-
 class Execution:
     """See the module's text. `out` receives Deliver, Undo and Report effects in order."""
 
@@ -124,7 +81,7 @@ class Execution:
         self._chance = Chance(seed=seed, member=membership.member, processing_ns=parameters.processing_ns)
         self._committed = CommittedState(parameters.application)
         self._keys: list[Key] = []
-        self._entries: list[_Entry] = []
+        self._entries: list[Entry] = []
         """Sorted by key, which `_keys` repeats. All counts that follow are of entries from the head."""
         self._finals = 0
         """Final and told so; kept only for a state to start from."""
@@ -147,6 +104,8 @@ class Execution:
         self._begun_ns = 0
         """The start of what is under way, or the end of the last."""
         self._due_ns: int | None = None
+        self._ended = 0
+        self._ended_ns = 0
         self._clock = 0
         self._last_committed: Key | None = None
 
@@ -170,6 +129,21 @@ class Execution:
     def held(self) -> int:
         """Commands that are not final or not executed yet."""
         return len(self._entries) - self._finals
+
+    @property
+    def kept(self) -> int:
+        """`held`, and the fewer than `save_every` final ones that are kept for a state to start from."""
+        return len(self._entries)
+
+    @property
+    def ended(self) -> int:
+        """Executions that have come to their end here, redone ones and coasting forward included ..."""
+        return self._ended
+
+    @property
+    def ended_ns(self) -> int:
+        """... and the time that they took: for those who estimate the rate of service."""
+        return self._ended_ns
 
     @property
     def last_committed(self) -> Key | None:
@@ -252,8 +226,8 @@ class Execution:
         """Where `key` belongs; nearly always at the tail."""
         return len(self._keys) if not self._keys or key > self._keys[-1] else bisect_left(self._keys, key)
 
-    def _entry(self, command: Command, timestamp: int, now_ns: int, *, is_optimistic: bool) -> _Entry:
-        return _Entry(
+    def _entry(self, command: Command, timestamp: int, now_ns: int, *, is_optimistic: bool) -> Entry:
+        return Entry(
             command=command,
             timestamp=timestamp,
             is_optimistic=is_optimistic,
@@ -270,21 +244,16 @@ class Execution:
         self._begun_ns = max(self._begun_ns, entry.since_ns, now_ns - LATE_NS)
         self._due_ns = self._begun_ns + entry.draw.service_ns
         if self._next == self._reached:
-            self._hand_over(entry, now_ns, out)
+            self._clock = max(self._clock, entry.timestamp)
+            entry.hand_over(now_ns, out)
         return True
-
-    def _hand_over(self, entry: _Entry, now_ns: int, out: list[Effect]) -> None:
-        entry.began_ns = now_ns
-        if entry.first_ns is None:
-            entry.first_ns = now_ns
-        self._clock = max(self._clock, entry.timestamp)
-        if entry.is_for_host:
-            out.append(_delivery(entry.command.message, Level.OPTIMISTIC))
 
     def _end(self, outcomes: list[Outcome]) -> None:
         assert self._due_ns is not None
         self._begun_ns, self._due_ns = self._due_ns, None
         entry = self._entries[self._next]
+        self._ended += 1
+        self._ended_ns += entry.draw.service_ns
         self._state = self._machine.execute(entry.decoded, self._state)
         self._unsaved += 1
         if self._unsaved >= self._parameters.save_every:
@@ -295,7 +264,7 @@ class Execution:
             self._reached = self._next
             outcomes.append(Outcome(entry.command.key, self._outputs(entry)))
 
-    def _outputs(self, entry: _Entry) -> tuple[bytes, ...]:
+    def _outputs(self, entry: Entry) -> tuple[bytes, ...]:
         message = entry.command.message
         is_ours = message.origin == self._us.member and message.incarnation == self._us.incarnation
         if not is_ours or entry.draw.permille >= self._parameters.follow_up_permille:
@@ -313,10 +282,7 @@ class Execution:
             lost_ns += self._restore(place, now_ns)
         self._reached = place
         for entry in reversed(undone):
-            entry.state = _UNSAVED
-            entry.is_touched = True
-            if entry.is_for_host:
-                out.append(_undo(entry.command.message))
+            entry.take_back(out)
         if self._parameters.report_costs:
             out.append(Report(code=Notice.ROLLED_BACK, member=min(len(undone), MOST_REPORTED), value=lost_ns))
         return [Undone(entry.command.key) for entry in reversed(undone)]
@@ -340,7 +306,7 @@ class Execution:
 
     def _saved_at(self, place: int) -> int:
         """The last place up to `place` before which the state is known; 0: only that before all entries."""
-        while place and self._entries[place - 1].state is _UNSAVED:
+        while place and self._entries[place - 1].state is UNSAVED:
             place -= 1
         return place
 
@@ -357,15 +323,11 @@ class Execution:
             self._forget()
         return end - first
 
-    def _make_final(self, entry: _Entry, out: list[Effect]) -> None:
-        message = entry.command.message
-        if entry.is_for_host:
-            out.append(_delivery(message, Level.FINAL))
-        if entry.is_optimistic and self._parameters.report_costs:
-            _report_costs(entry, out)
-        is_saved = entry.state is not _UNSAVED
+    def _make_final(self, entry: Entry, out: list[Effect]) -> None:
+        entry.deliver(out, reports_costs=self._parameters.report_costs)
+        is_saved = entry.state is not UNSAVED
         state = entry.state if is_saved else self._machine.execute(entry.decoded, self._committed.state)
-        self._committed.take(message.payload, state)
+        self._committed.take(entry.command.message.payload, state)
         if self._parameters.report_state:
             out.append(Report(code=Notice.STATE, value=self._committed.digest))
 
@@ -387,32 +349,3 @@ class Execution:
 def _just_after(key: Key) -> Key:
     """The least tuple that is greater than `key`: every other key of the same length lies on its side of both."""
     return (*key, 0)
-
-
-def _delivery(message: Message, level: Level) -> Deliver:
-    return Deliver(
-        payload=message.payload,
-        origin=message.origin,
-        incarnation=message.incarnation,
-        seq=message.seq,
-        level=level,
-        inner=message.inner,
-    )
-
-
-def _undo(message: Message) -> Undo:
-    return Undo(
-        payload=message.payload,
-        origin=message.origin,
-        incarnation=message.incarnation,
-        seq=message.seq,
-        inner=message.inner,
-    )
-
-
-def _report_costs(entry: _Entry, out: list[Effect]) -> None:
-    origin = entry.command.message.origin
-    cost_ns = entry.began_ns - entry.command.received_ns if entry.is_touched else 0
-    out.append(Report(code=Notice.COST, member=origin, value=cost_ns))
-    if entry.first_ns is not None and entry.began_ns > entry.first_ns:
-        out.append(Report(code=Notice.REDONE, member=origin, value=entry.began_ns - entry.first_ns))
