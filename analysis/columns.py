@@ -104,8 +104,11 @@ def look(columns: Columns, *, members: Iterable[int], names: Mapping[int, str], 
     evidence = _evidence(lives, set(members), names)
     delivered = columns.event == Event.DELIVER
     level = int(columns.detail[delivered].max(initial=-1)) if delivered.any() else int(Level.AGREED)
-    is_undone = (columns.event == Event.UNDO) & ((columns.detail == level) | (columns.detail != Level.OPTIMISTIC))
-    if is_undone.any() or columns.number.min(initial=0) < 0:  # numbers beyond 63 bits: only an enemy writes them
+    is_undone = columns.event == Event.UNDO
+    is_optimistic = delivered & (columns.detail == Level.OPTIMISTIC) & (level > Level.OPTIMISTIC)
+    if (
+        is_undone.any() or is_optimistic.any() or columns.number.min(initial=0) < 0
+    ):  # numbers beyond 63 bits: only an enemy writes them
         return Answer({}, wanted, evidence)
     tallies, violated = _Look(lives, first_message, level).tallies(wanted)
     return Answer(tallies, violated, evidence)

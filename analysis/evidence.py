@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
-from analysis.properties import Incarnation, Place, Property, Witness, order_witness
+from analysis.properties import STANDING, Incarnation, Place, Property, Witness, order_witness
 from analysis.sequences import LIFE, NO_MESSAGE, Step, decode
 
 Key = tuple[int, int]
@@ -77,6 +77,9 @@ class Lookup:
 
     def _agreement(self, run: int, message: int, *, uniform: bool) -> Witness:
         delivered = [row for row in self._deliveries(run, message) if uniform or row["is_full"]]
+        if not delivered:
+            rows = [row for row in self._found[run, message] if row["step"] == Step.STANDING]
+            return Witness(what=STANDING, places=(self._place(run, _life(min(rows, key=_when)), message),))
         missing = next(place for life in self._full[run] if (place := self._place(run, life, message)).position is None)
         return Witness(what="not everybody delivers it", places=(_place(delivered[0]), missing))
 

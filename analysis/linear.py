@@ -25,6 +25,7 @@ from analysis.oracle import History, Record, raw
 from analysis.properties import (
     DELIVERY_PROPERTIES,
     LOST_SUBMISSION,
+    STANDING,
     Evidence,
     Finding,
     Incarnation,
@@ -194,6 +195,8 @@ class View:
         self.by_name = {life.name: life for life in lives}
         at = [step[2] for life in lives for step in life.steps if step[1] == _DELIVER]
         level = max(at, default=int(Level.AGREED))
+        self.is_optimistic = level > _OPTIMISTIC and _OPTIMISTIC in at
+        """Whether there are optimistic deliveries beside those that are judged."""
         self.submitted_ns: dict[Id, int] = {}
         count = dict[int, int]()
         for life in lives:
@@ -238,15 +241,31 @@ def uniform_agreement(view: View) -> Tally:
 
 def _agreement(view: View, obliging: Sequence[Life]) -> Tally:
     delivered = set[Id]().union(*(life.position for life in obliging))
-    common = set.intersection(*(set(life.position) for life in view.full)) if view.full else delivered
-    wrong = delivered - common
+    standing = _standing(view)
+    owed = delivered | standing.keys()
+    common = set.intersection(*(set(life.position) for life in view.full)) if view.full else owed
+    wrong = owed - common
     if not wrong:
-        return Tally(len(delivered), 0)
-    first = {message: min(_deliveries_of(message, obliging)) for message in wrong}
+        return Tally(len(owed), 0)
+    first = {message: min(_deliveries_of(message, obliging), default=None) or standing[message] for message in wrong}
     message = min(wrong, key=lambda m: (first[m][0], m))
     missing = next(life for life in view.full if message not in life.position)
+    if message not in delivered:
+        return Tally(len(owed), len(wrong), _witness(STANDING, [view.place(first[message][1], message)]))
     places = [view.place(first[message][1], message), missing.place(message)]
-    return Tally(len(delivered), len(wrong), _witness("not everybody delivers it", places))
+    return Tally(len(owed), len(wrong), _witness("not everybody delivers it", places))
+
+
+def _standing(view: View) -> dict[Id, tuple[int, Incarnation]]:
+    """When and where full members have first delivered, optimistically, what they never undid."""
+    if not view.is_optimistic:
+        return {}
+    found: dict[Id, tuple[int, Incarnation]] = {}
+    for life in view.full:
+        rows = [step for step in life.steps if step[2] == _OPTIMISTIC and step[1] != _SUBMIT]
+        for _, _, _, message, at_ns in _not_undone(rows):
+            found[message] = min(found.get(message, (at_ns, life.name)), (at_ns, life.name))
+    return found
 
 
 def integrity(view: View) -> Tally:
@@ -422,8 +441,11 @@ def _may_be_lost(message: Id, last_numbers: Mapping[tuple[int, int], int]) -> bo
 
 
 def _broken_promises(life: Life) -> Iterator[tuple[_When, str, Place]]:
+    promised: set[Id] = set()
     for record, event, detail, message, at_ns in life.steps:
-        if event == _UNDO and detail != _OPTIMISTIC:
+        if event == _DELIVER and detail != _OPTIMISTIC:
+            promised.add(message)
+        elif event == _UNDO and (detail != _OPTIMISTIC or message in promised):
             place = Place(life.name, MessageId(*message), 0, at_ns)
             yield (at_ns, life.name, record), "undone although its delivery was promised", place
 

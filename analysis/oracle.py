@@ -14,6 +14,7 @@ from analysis import oracle_reports
 from analysis.properties import (
     DELIVERY_PROPERTIES,
     LOST_SUBMISSION,
+    STANDING,
     Evidence,
     Finding,
     Incarnation,
@@ -101,7 +102,12 @@ class View:
                     self.submitted_ns.setdefault(record.message, record.at_ns)
         self.ended = {life: _end(records) for life, records in history.items()}
         self.full = sorted(life for life in history if self._is_full(life))
+        self.standing = [delivery for life in self.full for delivery in self._standing(life)]
         self.evidence = self._evidence(set(members), names)
+
+    def _standing(self, life: Incarnation) -> list[Delivery]:
+        """Optimistic deliveries that were not undone, where more than that is judged."""
+        return list(_judged(life, self.history[life], Level.OPTIMISTIC)) if self.level > Level.OPTIMISTIC else []
 
     def _is_full(self, life: Incarnation) -> bool:
         others = [other for other in self.history if other.member == life.member and other != life]
@@ -141,18 +147,22 @@ def validity(view: View) -> Tally:
 
 def agreement(view: View, *, uniform: bool) -> Tally:
     """Also judges the uniform form, in which the deliveries of crashed members and joiners oblige the others, too."""
-    delivered_by: dict[MessageId, list[Delivery]] = {}
+    standing = {delivery.message: delivery for delivery in sorted(view.standing, key=_when, reverse=True)}
+    delivered_by: dict[MessageId, list[Delivery]] = {message: [] for message in standing}
     for life, sequence in view.first.items():
         if uniform or life in view.full:
             for delivery in sequence:
                 delivered_by.setdefault(delivery.message, []).append(delivery)
     wrong: list[tuple[Delivery, Incarnation]] = []
-    for deliveries in delivered_by.values():
-        message = deliveries[0].message
+    for message, deliveries in delivered_by.items():
         missing = [life for life in view.full if view.position(life, message).position is None]
         if missing:
-            wrong.append((min(deliveries, key=_when), missing[0]))
+            wrong.append((min(deliveries or [standing[message]], key=_when), missing[0]))
     wrong.sort(key=lambda pair: (pair[0].at_ns, pair[0].message))
+    for first, _ in wrong[:1]:
+        if not delivered_by[first.message]:
+            places = [view.position(first.life, first.message)]
+            return Tally(len(delivered_by), len(wrong), _witness(STANDING, places))
     places = [place for first, life in wrong[:1] for place in (first.place, view.position(life, first.message))]
     return Tally(len(delivered_by), len(wrong), _witness("not everybody delivers it", places))
 
@@ -301,8 +311,10 @@ def _last_numbers(view: View) -> dict[Incarnation, int]:
 
 
 def _broken_promises(life: Incarnation, records: Sequence[Record]) -> Iterator[tuple[Delivery, str]]:
-    for record in records:
-        if record.event is Event.UNDO and record.detail != Level.OPTIMISTIC:
+    for index, record in enumerate(records):
+        before = [r.detail for r in records[:index] if r.event is Event.DELIVER and r.message == record.message]
+        is_promised = record.detail != Level.OPTIMISTIC or any(level != Level.OPTIMISTIC for level in before)
+        if record.event is Event.UNDO and is_promised:
             delivery = Delivery(life, 0, record.message, record.record, record.at_ns)
             yield delivery, "undone although its delivery was promised"
 

@@ -126,7 +126,7 @@ def _facts(lives: Collection[Row], expected: Collection[int], names: Mapping[int
 
 def _judged(walked: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
     """Submissions, broken promises, and the deliveries at the judged level that were not undone; the predecessors of
-    those that total order looks at.
+    those that total order looks at; what stands at full members though it is only optimistic.
     """
     spark = walked.sparkSession
     levels = spark.createDataFrame([(run, known.level) for run, known in facts.items()], "run int, judged_level int")
@@ -138,16 +138,21 @@ def _judged(walked: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
         ],
         "run int, member int, member_incarnation int, is_full boolean, is_over boolean",
     )
-    is_kept = (F.col("level") == F.col("judged_level")) & ~F.col("is_undone")
+    is_kept = is_step(Step.DELIVERY) & (F.col("level") == F.col("judged_level")) & ~F.col("is_undone")
+    is_optimistic = (F.col("level") == int(Level.OPTIMISTIC)) & (F.col("judged_level") > int(Level.OPTIMISTIC))
+    is_standing = is_step(Step.DELIVERY) & is_optimistic & ~F.col("is_undone")
     return (
         walked.where(~is_step(Step.LIFE))
         .drop("is_over")  # a life's own row has it; here every step gets it
         .join(F.broadcast(levels), on="run", how="inner")
-        .where(~is_step(Step.DELIVERY) | is_kept)
+        .where(~is_step(Step.DELIVERY) | is_kept | is_standing)
         .join(F.broadcast(lives), on=list(LIFE), how="left")
         .withColumn("is_full", F.coalesce("is_full", F.lit(False)))
         .withColumn("is_over", F.coalesce("is_over", F.lit(False)))
-        .withColumn("predecessor", F.when(~F.col("is_over"), F.col("predecessor")))
+        .where(~is_standing | F.col("is_full"))
+        .withColumn("predecessor", F.when(~F.col("is_over") & ~is_standing, F.col("predecessor")))
+        .withColumn("is_out_of_order", F.col("is_out_of_order") & ~is_standing)
+        .withColumn("step", F.when(is_standing, F.lit(int(Step.STANDING))).otherwise(F.col("step")))
     )
 
 
@@ -159,8 +164,9 @@ def _totals(judged: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
     """One row per run: what each check counted, and by each property's name the message of its first violation."""
     is_delivered = F.col("first_ns").isNotNull()
     is_unmet = F.col("is_owed") & ~F.col("is_at_home")
-    is_missed = is_delivered & (F.col("full_deliveries") < F.col("full_members"))
-    is_missed_by_peers = is_missed & F.col("full_ns").isNotNull()
+    obliged_ns, obliged_by_peers_ns = F.coalesce("first_ns", "standing_ns"), F.coalesce("full_ns", "standing_ns")
+    is_missed = obliged_ns.isNotNull() & (F.col("full_deliveries") < F.col("full_members"))
+    is_missed_by_peers = is_missed & obliged_by_peers_ns.isNotNull()
     is_unsubmitted = is_delivered & F.col("submit_ns").isNull()
     is_lost = is_unsubmitted & F.col("may_be_lost")
     is_invented = is_unsubmitted & ~F.col("may_be_lost")
@@ -176,12 +182,12 @@ def _totals(judged: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
             F.count_if("is_owed").alias("validity_checked"),
             F.count_if(is_unmet).alias("validity_violations"),
             _earliest(is_unmet, "submit_ns").alias("validity"),
-            F.count("full_ns").alias("agreement_checked"),
+            F.count(obliged_by_peers_ns).alias("agreement_checked"),
             F.count_if(is_missed_by_peers).alias("agreement_violations"),
-            _earliest(is_missed_by_peers, "full_ns").alias("agreement"),
-            F.count("first_ns").alias("uniform_agreement_checked"),
+            _earliest(is_missed_by_peers, obliged_by_peers_ns).alias("agreement"),
+            F.count(obliged_ns).alias("uniform_agreement_checked"),
             F.count_if(is_missed).alias("uniform_agreement_violations"),
-            _earliest(is_missed, "first_ns").alias("uniform_agreement"),
+            _earliest(is_missed, obliged_ns).alias("uniform_agreement"),
             F.sum("deliveries").alias("integrity_checked"),
             F.sum(wrong).alias("integrity_violations"),
             F.min_by("message", wrong_ns).alias("integrity"),
@@ -196,9 +202,9 @@ def _totals(judged: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
     )
 
 
-def _earliest(condition: Column, time: str) -> Column:
+def _earliest(condition: Column, time: str | Column) -> Column:
     """The message for which this holds first; null: none."""
-    return F.min_by("message", F.when(condition, F.col(time)))
+    return F.min_by("message", F.when(condition, F.col(time) if isinstance(time, str) else time))
 
 
 def _by_message(judged: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
@@ -222,6 +228,7 @@ def _by_message(judged: DataFrame, facts: Mapping[int, RunFacts]) -> DataFrame:
         _first_ns(is_first).alias("first_ns"),
         F.count_if(is_first & F.col("is_full")).alias("full_deliveries"),
         _first_ns(is_first & F.col("is_full")).alias("full_ns"),
+        _first_ns(is_step(Step.STANDING)).alias("standing_ns"),
         F.min("predecessor").alias("least"),
         F.max("predecessor").alias("greatest"),
         F.count_if(is_repeat).alias("repeats"),

@@ -278,6 +278,9 @@ def _is_ordered(before: Place, after: Place) -> bool:
     return before.position is not None and after.position is not None and before.position < after.position
 
 
+STANDING = "delivered optimistically, and neither undone nor final"
+"""Of what a full member shows as if it were in the order, though nobody has it there."""
+
 LOST_SUBMISSION = "{count} deliveries are of messages that a crashed member may have submitted without leaving a record"
 """A crash loses the records that were not sent yet, so such a message is neither certain nor invented."""
 

@@ -56,7 +56,10 @@ class Step(enum.IntEnum):
     """The first record of an own submission; `value`: payload bytes."""
     DELIVERY = 2
     BROKEN_PROMISE = 3
-    """An UNDO of an agreed or final delivery."""
+    """An UNDO of an agreed or final delivery, or of what the same life delivered so before."""
+    STANDING = 4
+    """An optimistic delivery at a full member that is never undone, where a higher level is judged. Made of deliveries
+    by `analysis.order`: `steps` does not know yet what is judged."""
 
 
 NO_MESSAGE = 0
@@ -149,10 +152,7 @@ def steps_of_life(table: pa.Table) -> pa.Table:
         _life_row(all_records, submissions, is_whole=records.size == all_records.size),
         _part(Step.SUBMISSION, submissions.select(_first_of_each(submissions.message))),
         _deliveries(records, is_joiner=life[2] != FIRST_INCARNATION),
-        _part(
-            Step.BROKEN_PROMISE,
-            records.select((records.event == Event.UNDO) & (records.detail != Level.OPTIMISTIC)),
-        ),
+        _part(Step.BROKEN_PROMISE, records.select(_is_broken_promise(records))),
     ]
     return pa.concat_tables([_completed(part, life) for part in parts])
 
@@ -242,6 +242,20 @@ def _is_undone(rows: _Records) -> Mask:
     undone = np.zeros(rows.size, np.bool_)
     undone[order[:-1]] = same & (rows.event[order][1:] == Event.UNDO)
     return np.asarray(undone & (rows.event == Event.DELIVER))
+
+
+def _is_broken_promise(records: _Records) -> Mask:
+    """True for an UNDO at a level that promises, or after a delivery of the same message at one."""
+    is_undoing = records.event == Event.UNDO
+    if not is_undoing.any():
+        return np.asarray(is_undoing)
+    promises = np.flatnonzero((records.event == Event.DELIVER) & (records.detail != Level.OPTIMISTIC))
+    promises = promises[_first_of_each(records.message[promises])]
+    message, row = np.unique(records.message, return_inverse=True)
+    by_message = np.full(len(message), records.size, np.int64)
+    by_message[row[promises]] = promises
+    is_after = by_message[row] < np.arange(records.size)
+    return np.asarray(is_undoing & ((records.detail != Level.OPTIMISTIC) | is_after))
 
 
 def _before(*columns: Ints) -> Ints:

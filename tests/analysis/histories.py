@@ -163,6 +163,41 @@ def optimistic(seed: int, *, members: int = 3, messages: int = 6) -> PlainHistor
     return author.history
 
 
+def rolled_back(seed: int, *, members: int = 3, messages: int = 8) -> PlainHistory:
+    """What comes is delivered at once and undone when something earlier comes; it is final when all before it is."""
+    rng, author = random.Random(seed), Author()
+    lives = [Incarnation(member, 1) for member in range(members)]
+    log: list[MessageId] = []
+    taken = {life: list[int]() for life in lives}
+    final = dict.fromkeys(lives, 0)
+    for life in lives:
+        author.note(life, Event.START)
+    while len(log) < messages or any(count < messages for count in final.values()):
+        life = rng.choice(lives)
+        missing = [place for place in range(len(log)) if place not in taken[life]]
+        if len(log) < messages and rng.random() < 0.3:
+            log.append(MessageId(*life, sum(message[:2] == life for message in log) + 1))
+            author.note(life, Event.SUBMIT, log[-1])
+        elif missing and rng.random() < 0.6:
+            _take(author, life, log, taken[life], rng.choice(missing))
+        elif final[life] in taken[life]:
+            author.note(life, Event.DELIVER, log[final[life]], Level.FINAL)
+            final[life] += 1
+    for life in lives:
+        author.note(life, Event.STOP, detail=1)
+    return author.history
+
+
+def _take(author: Author, life: Incarnation, log: list[MessageId], taken: list[int], place: int) -> None:
+    """A straggler undoes what is later, the last first."""
+    later = sorted(other for other in taken if other > place)
+    taken.append(place)
+    for other in reversed(later):
+        author.note(life, Event.UNDO, log[other], Level.OPTIMISTIC)
+    for other in (place, *later):
+        author.note(life, Event.DELIVER, log[other], Level.OPTIMISTIC)
+
+
 def only_optimistic(seed: int) -> PlainHistory:
     """Nothing but optimistic deliveries; what remains when the undone ones are left out is one log."""
     history = optimistic(seed)
@@ -179,6 +214,7 @@ CORRECT: dict[str, Callable[[int], PlainHistory]] = {
     "causal": causal_order,
     "causal, five members": lambda seed: causal_order(seed, members=5, messages=12),
     "optimistic and final": optimistic,
+    "rolled back": rolled_back,
     "optimistic only": only_optimistic,
 }
 
@@ -307,6 +343,28 @@ def undo_optimistic(history: PlainHistory, rng: random.Random) -> PlainHistory:
     return _with(history, found[0], rng, record)
 
 
+def deliver_optimistically(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """One member shows a message, and does not take it back: no harm as long as it delivers it, too."""
+    found = _pick(history, rng, Event.SUBMIT)
+    if found is None:
+        return history
+    record = _record(history, found)._replace(event=Event.DELIVER, detail=Level.OPTIMISTIC)
+    return _with(history, rng.choice(sorted(history)), rng, record)
+
+
+def show_only(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """One message is never delivered at the judged level, but shown optimistically by one member."""
+    found = _pick(history, rng, Event.DELIVER)
+    if found is None:
+        return history
+    shown = _record(history, found)
+    without = _rewrite(
+        history,
+        lambda _, r: not (r.event is Event.DELIVER and (r.detail, r.message) == (shown.detail, shown.message)),
+    )
+    return _with(without, found[0], rng, shown._replace(detail=Level.OPTIMISTIC))
+
+
 def rejoin(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """One member turns out to be a second incarnation, so much of what it lacks is excused."""
     life = rng.choice(sorted(history))
@@ -347,12 +405,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     silence,
     undo,
     undo_optimistic,
+    deliver_optimistically,
+    show_only,
     rejoin,
     raise_level,
 )
 
-HARMLESS = (undo_optimistic, forget_stop, expel, go_on_after_over, rejoin)
-"""They make a member crash or join late, which excuses much, or undo what nobody promised."""
+HARMLESS = (deliver_optimistically, forget_stop, expel, go_on_after_over, rejoin)
+"""They make a member crash or join late, which excuses much, or show early what is delivered anyway."""
 
 Row = tuple[int, int, int, int, int, int, int, int, int, int, int]
 
