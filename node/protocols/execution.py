@@ -27,9 +27,9 @@ execution or reported as lost, once.
 
 Invariants: keys ascend; what is final stays, is a prefix, and no command can come before its end; the state before the
 next command is that of a sequential run of all commands before it; what is handed over and not taken back is a prefix
-of the queue. Memory: the commands that are not final, and fewer than `save_every` older ones, which a roll-back may have
-to execute again. (Between two saved states lie fewer than `save_every` commands, also after roll-backs: counting begins
-anew at the state that was restored.)
+of the queue. Memory: the commands that are not final, and fewer than `save_every` older ones, which a roll-back may
+have to execute again. (Between two saved states lie fewer than `save_every` commands, also after roll-backs: counting
+begins anew at the state that was restored.)
 
 Not here: flow control (look at `held`), messages, timers.
 """
