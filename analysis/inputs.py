@@ -104,8 +104,9 @@ class Health(_Part):
 
 
 class Protocol(_Part):
-    """What was run; only the paper's mu is looked at, which some protocols are told."""
+    """What was run; of its parameters only the paper's mu is looked at, which some protocols are told."""
 
+    name: Text = "unknown"
     parameters: Mapping[str, Any] = Field(default_factory=dict)
 
     @property

@@ -30,6 +30,8 @@ from analysis import (
     judgement,
     offered,
     order,
+    ordering_cost,
+    ordering_records,
     reported,
     schema,
     sequences,
@@ -47,13 +49,16 @@ from collector.records import Event, Level, Notice
 
 FORMAT = 1
 KEYS = (
-    *("properties", "expect", "messages", "latency", "load", "traffic", "processing"),
+    *("properties", "expect", "messages", "latency", "ordering", "load", "traffic", "processing"),
     *("clocks", "stages", "resident", "anomalies", "accuracy"),
     *("links", "conservation", "capture", "health"),
 )
 """Of the summary, behind its head."""
 _FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
 """Who promises one of these delivers every message to everybody."""
+
+COUNTED = (*reported.COUNTED, *ordering_records.REPORTS)
+"""The reports that any section reads."""
 
 LONG_RUN_BYTES = 256 << 20
 """From this size of capture on it pays that the Java machine optimises."""
@@ -208,6 +213,14 @@ class _Analysis:
             told["stages"] = reported.stages(trace)
         if notices.get(Notice.RESIDENT):
             told["resident"] = reported.residents(trace, self.inputs.names)
+        if any(notices.get(code) for code in ordering_records.REPORTS):
+            told["ordering"] = ordering_cost.section(
+                ordering_records.from_trace(trace),
+                start_ns=self.start_ns,
+                end_ns=self.manifest.phases.load_end_ns,
+                names=self.inputs.names,
+                protocol=self.manifest.protocol.name,
+            )
         is_granted = Property.MUTUAL_EXCLUSION in findings
         if is_granted or Property.TOTAL_ORDER.value in self.manifest.promises:
             served = reported.served(self.stage.path("deliveries"), facts.level, None if is_granted else facts.full)
@@ -236,13 +249,13 @@ class _Analysis:
         told = Observation("trace")
         is_foreign = ~F.coalesce(tables.is_own_record(ports), F.lit(False))
         is_report = F.col("event") == int(Event.REPORT)
-        notices = [F.count_if(is_report & (F.col("detail") == int(code))).alias(code.name) for code in reported.COUNTED]
+        notices = [F.count_if(is_report & (F.col("detail") == int(code))).alias(code.name) for code in COUNTED]
         observed = raw.observe(told, F.count_if(is_foreign).alias("foreign"), *notices)
         self.stage.write("trace", tables.trace(observed, ports=ports))
         return Staged(
             undecodable=seen.get["undecodable"],
             foreign_records=told.get["foreign"],
-            notices={code: told.get[code.name] for code in reported.COUNTED},
+            notices={code: told.get[code.name] for code in COUNTED},
         )
 
     def _read(self, name: str) -> DataFrame:
@@ -293,7 +306,7 @@ class _Analysis:
                 counted, submitted=requests.submitted, deliveries=deliveries, application_bytes=requests.size_bytes
             ),
             "processing": cost.processing(self.manifest.nodes),
-            **{name: orders.told.get(name) for name in ("clocks", "stages", "resident", "anomalies")},
+            **{name: orders.told.get(name) for name in ("ordering", "clocks", "stages", "resident", "anomalies")},
             "links": links,
             "conservation": balance,
         }

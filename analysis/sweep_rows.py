@@ -39,6 +39,29 @@ _LATENCY = _block(
     (_REAL, "p50_ms p90_ms p99_ms p999_ms max_ms normalised_mean variance_over_mean"),
     (_block(*_MOMENTS), "others"),
 )
+_COSTS = ((_WHOLE, "messages roll_backs"), (_REAL, "cost_mean_ms cost_per_s"))
+_ORDERING_FIGURES = (
+    *_COSTS,
+    (_REAL, "cost_p50_ms cost_p99_ms cost_max_ms redone_mean_ms roll_backs_per_message undone_per_roll_back lost_ms"),
+    (_REAL, "finality_p50_ms finality_p99_ms finality_max_ms gvt_still_max_ms"),
+    (_WHOLE, "redone"),
+)
+_IN_FORCE = _block(
+    *_COSTS,
+    (_REAL, "seconds estimate_per_s estimate_ratio estimate_otherwise_per_s"),
+    (_WHOLE, "estimates estimates_otherwise"),
+)
+_EPOCH = _block(*_COSTS, (_WHOLE, "number"), (_TEXT, "protocol"), (_REAL, "from_ms to_ms switch_ms hand_over_ms"))
+_ORDERING_BIN = _block((_REAL, "t_s cost_per_s"), (_WHOLE, "messages roll_backs"), (pa.map_(_TEXT, _REAL), "estimates"))
+_ORDERING = _block(
+    *_ORDERING_FIGURES,
+    (_REAL, "seconds switch_max_ms hand_over_max_ms"),
+    (_WHOLE, "switches implausible"),
+    (pa.list_(_block((_TEXT, "member"), *_ORDERING_FIGURES)), "by_member"),
+    (pa.list_(_EPOCH), "epochs"),
+    (pa.map_(_TEXT, _IN_FORCE), "by_protocol"),
+    (pa.list_(_ORDERING_BIN), "series"),
+)
 _LOAD = _block(
     (_REAL, "seconds rate_per_s dummy_rate lan_load server_share"),
     (_WHOLE, "submitted messages datagrams"),
@@ -58,6 +81,7 @@ SCHEMA = pa.schema(
             (pa.list_(_block((_TEXT, "condition verdict reason"))), "expect"),
             (_MESSAGES, "messages"),
             (_LATENCY, "latency"),
+            (_ORDERING, "ordering"),
             (_LOAD, "load"),
             (_WHOLE, "events"),
             (_REAL, "seconds"),
@@ -103,10 +127,17 @@ def _flat(result: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(result["given"])
     given["parameters"] = _dumped(given["parameters"])
     maps: dict[str, Any] = {"properties": list(result["properties"].items())}
+    if result["ordering"] is not None:
+        maps["ordering"] = _flat_ordering(result["ordering"])
     if result["load"] is not None:
         by_kind = {name: list(result["load"][name].items()) for name in ("messages_by_kind", "copies_by_kind")}
         maps["load"] = {**result["load"], **by_kind}
     return {**result, "variant": _dumped(result["variant"]), "given": given, **maps}
+
+
+def _flat_ordering(section: Mapping[str, Any]) -> dict[str, Any]:
+    series = [{**told, "estimates": list(told["estimates"].items())} for told in section["series"]]
+    return {**section, "by_protocol": list(section["by_protocol"].items()), "series": series}
 
 
 def _unflat(row: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from analysis import judgement, measures, offered
+from analysis import judgement, measures, offered, ordering_cost, ordering_records
 from analysis.linear import View, check_view, view_of
 from analysis.properties import Incarnation, Property
 from analysis.verdict import Verdict
@@ -58,6 +58,13 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
         "messages": measures.messages(view, promises=promises),
         "latency": measures.latency(
             view, between_ms=requests.between_ms, load_end_ns=START_NS + experiment.duration_ns
+        ),
+        "ordering": ordering_cost.section(
+            ordering_records.from_lives(records),
+            start_ns=START_NS,
+            end_ns=START_NS + experiment.duration_ns,
+            names=names,
+            protocol=experiment.protocol.name,
         ),
         "load": offered.section(meter.load(simulation.lives), experiment.topology, requests),
         "properties": _properties(experiment, simulation, view, promises, names),
@@ -108,6 +115,6 @@ def _broken(error: Exception) -> dict[str, Any]:
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     text = " ".join(str(error).split()) or "no text"
     sentence = f"{type(error).__name__} in {innermost.name}: {text}"
-    nothing = dict.fromkeys(("messages", "latency", "load"))
+    nothing = dict.fromkeys(("messages", "latency", "ordering", "load"))
     judged = {"properties": {}, "expect": [], "invalid": [], "verdict": Verdict.FAIL.value, "reasons": [sentence]}
     return nothing | judged
