@@ -134,6 +134,10 @@ def _distributions(rng: Random) -> Parameters:
     }
 
 
+def _abcast(rng: Random) -> Parameters:
+    return {"outstanding": rng.choice((1, 2, 8, 64)), "report_costs": rng.choice((False, True))}
+
+
 def _mutex(rng: Random) -> Parameters:
     return _timestamps(rng) | {
         "acknowledge": rng.choice(("always", "when_needed")),
@@ -162,6 +166,7 @@ _RANGES: dict[str, Callable[[Random], Parameters]] = {
     "allack": _allack,
     "atop": _atop,
     "atop_mbs": _atop_mbs,
+    "abcast": _abcast,
     "mutex": _mutex,
 }
 _INDISPENSABLE: dict[str, frozenset[int]] = {"sequencer": frozenset({0})}
