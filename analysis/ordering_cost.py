@@ -25,6 +25,7 @@ import numpy as np
 
 from analysis.ordering_epochs import by_protocol, costs, epochs, mean, milliseconds, protocol_names, tenures, total
 from analysis.ordering_finality import Finals, finals_of, gvt_still, waited
+from analysis.ordering_inversions import optimistic_order
 from analysis.ordering_records import LIFE_BITS, Ints, Records, Span, Truths
 from collector.records import Event, Notice
 
@@ -60,6 +61,7 @@ def section(
         "switches": sum(epoch["switch_ms"] is not None for epoch in listed),
         "switch_max_ms": _greatest(epoch["switch_ms"] for epoch in listed),
         "hand_over_max_ms": _greatest(epoch["hand_over_ms"] for epoch in listed),
+        "optimistic": optimistic_order(records),
         "implausible": int(is_implausible.sum()),
         "by_member": [
             {"member": names.get(member, f"member {member}"), **_of_member(member, loaded, finals, still_ns, load)}
