@@ -22,6 +22,7 @@ from node.protocols.lamport import LamportCore, LamportParameters
 from node.protocols.mutex import MutexCore, MutexParameters
 from node.protocols.reliable import ReliableCore, ReliableParameters
 from node.protocols.sequencer import SequencerCore, SequencerParameters
+from node.protocols.timewarp import TimeWarpCore, TimeWarpParameters
 from node.stack import Stack
 from node.wire import LOCAL_KINDS, Kind
 
@@ -29,6 +30,7 @@ FIFO_PROMISES = ("validity", "agreement", "integrity", "fifo")
 CRASHES = frozenset({"crash", "restart"})
 CAUSAL_PROMISES = (*FIFO_PROMISES, "causal")
 TOTAL_ORDER_PROMISES = (*CAUSAL_PROMISES, "total_order")
+STATE_PROMISES = (*TOTAL_ORDER_PROMISES, "state")
 MUTEX_PROMISES = ("integrity", "mutual_exclusion", "grant_order", "service")
 
 
@@ -47,6 +49,7 @@ CLOCKS_KINDS = _kinds_of(7)
 ALLACK_KINDS = _kinds_of(1, 8)
 ATOP_KINDS = _kinds_of(1, 9)
 MBS_KINDS = _kinds_of(1, 9, 10)
+TIMEWARP_KINDS = _kinds_of(1, 12)
 ABCAST_KINDS = _kinds_of(1, 11)
 
 
@@ -143,6 +146,12 @@ def _atop_mbs(membership: Membership, parameters: AtopMbsParameters, rng: Random
 def _abcast(membership: Membership, parameters: AbcastParameters, rng: Random) -> Core:
     lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
     return Stack(lower=lower, upper=AbcastCore(membership=membership, parameters=parameters))
+
+
+def _timewarp(membership: Membership, parameters: TimeWarpParameters, rng: Random) -> Core:
+    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+    seed = rng.getrandbits(64)
+    return Stack(lower=lower, upper=TimeWarpCore(membership=membership, parameters=parameters, seed=seed))
 
 
 def _co(membership: Membership, parameters: CoParameters, rng: Random) -> Core:
@@ -246,6 +255,14 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             promises=TOTAL_ORDER_PROMISES,
             kinds=ABCAST_KINDS,
             make=_abcast,
+            tolerates=CRASHES,
+        ),
+        ProtocolEntry(
+            name="timewarp",
+            kind=TimeWarpParameters,
+            promises=STATE_PROMISES,
+            kinds=TIMEWARP_KINDS,
+            make=_timewarp,
             tolerates=CRASHES,
         ),
         ProtocolEntry(

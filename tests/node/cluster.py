@@ -18,7 +18,7 @@ from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import DropReason, RemoteError
 from node.protocols.reliable import ReliableReport
-from node.trace import Stamp, decode_stamp, encode_stamp
+from node.trace import Level, Stamp, decode_stamp, encode_stamp
 from node.wire import Flag, Kind, Message, decode_datagram, encode_datagram
 
 MILLISECOND = 1_000_000
@@ -55,6 +55,10 @@ class Host:
     submitted: int = 0
     queue: deque[Submission] = field(default_factory=deque)
     delivered: list[Identity] = field(default_factory=list)
+    """For good: whatever is not OPTIMISTIC."""
+    handed_over: deque[Identity] = field(default_factory=deque)
+    """Optimistically, and neither taken back nor final yet."""
+    undone: int = 0
     payloads: list[bytes] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     news: list[tuple[Kind, int, int]] = field(default_factory=list)
@@ -257,15 +261,29 @@ class Cluster:
             case Report():
                 host.reports.append(effect)
             case Undo():
-                raise AssertionError("nobody undoes anything here")
+                self._undo(host, effect)
 
     def _deliver(self, host: Host, delivery: Deliver) -> None:
         if delivery.inner is not Kind.APPLICATION:
             host.news.append((delivery.inner, delivery.origin, delivery.incarnation))
             return
-        stamp = decode_stamp(delivery.payload)
-        host.delivered.append((stamp.origin, stamp.incarnation, stamp.number))
+        identity = _identity(delivery.payload)
+        if delivery.level is Level.OPTIMISTIC:
+            host.handed_over.append(identity)
+            return
+        if host.handed_over:
+            first = host.handed_over.popleft()
+            assert first == identity, f"{identity} is final where {first} was handed over (seed {self.seed})"
+        host.delivered.append(identity)
         host.payloads.append(delivery.payload)
+
+    def _undo(self, host: Host, undo: Undo) -> None:
+        """The last that was handed over, and nothing that is final."""
+        identity = _identity(undo.payload)
+        assert host.handed_over, f"{identity} is taken back and was not handed over (seed {self.seed})"
+        last = host.handed_over.pop()
+        assert last == identity, f"{identity} is taken back before {last} (seed {self.seed})"
+        host.undone += 1
 
     def _set_timer(self, host: Host, timer: Timer, at_ns: int) -> None:
         host.timers[timer] = at_ns
@@ -326,6 +344,11 @@ class Cluster:
             return
         call = lambda: host.core.on_message(message, envelope.sender, self.now_ns)  # noqa: E731
         self._call(host, f"message {message} of {envelope.sender}", call)
+
+
+def _identity(payload: bytes) -> Identity:
+    stamp = decode_stamp(payload)
+    return stamp.origin, stamp.incarnation, stamp.number
 
 
 # Invariants. Each fails with the seed.
@@ -410,6 +433,8 @@ def check_silence(cluster: Cluster) -> None:
     cluster.run(limit=300_000)
     busy = [host.membership.member for host in cluster.up() if not host.is_idle or host.timers]
     assert not busy, f"members {busy} are not idle (seed {cluster.seed})"
+    open_ones = [host.membership.member for host in cluster.survivors() if host.handed_over]
+    assert not open_ones, f"at members {open_ones} something was handed over and never final (seed {cluster.seed})"
 
 
 def retransmissions(cluster: Cluster) -> int:
