@@ -117,7 +117,9 @@ class Execution:
     @property
     def first_open(self) -> Key | None:
         """The least key of an optimistic command that has not been executed to its end; None: there is none."""
-        place = max(self._reached, self._appended)
+        place = self._reached
+        while place < self._appended and not self._entries[place].is_optimistic:
+            place += 1
         return self._keys[place] if place < len(self._keys) else None
 
     @property
