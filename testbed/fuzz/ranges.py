@@ -138,6 +138,28 @@ def _abcast(rng: Random) -> Parameters:
     return {"outstanding": rng.choice((1, 2, 8, 64)), "report_costs": rng.choice((False, True))}
 
 
+def _timewarp(rng: Random) -> Parameters:
+    """Processors that lag behind the network and ones that do not, and little room for what is open."""
+    return {
+        "cancellation": rng.choice(("aggressive", "lazy")),
+        "gvt_every_ns": rng.choice((1, 5, 20, 100)) * MILLISECOND,
+        "most_open": rng.choice((1, 4, 16, 256)),
+        "service": _service(rng),
+    }
+
+
+def _service(rng: Random) -> Parameters:
+    """Follow-ups have follow-ups: more than half would let one message keep a group busy for long."""
+    return {
+        "application": rng.choice(("none", "counter", "transactions")),
+        "processing_ns": rng.choice((0, 0, MILLISECOND // 5, MILLISECOND, 5 * MILLISECOND)),
+        "follow_up_permille": rng.choice((0, 0, 100, 500)),
+        "save_every": rng.choice((1, 2, 7)),
+        "report_costs": rng.random() < 0.3,
+        "report_state": rng.random() < 0.7,
+    }
+
+
 def _mutex(rng: Random) -> Parameters:
     return _timestamps(rng) | {
         "acknowledge": rng.choice(("always", "when_needed")),
@@ -167,6 +189,7 @@ _RANGES: dict[str, Callable[[Random], Parameters]] = {
     "atop": _atop,
     "atop_mbs": _atop_mbs,
     "abcast": _abcast,
+    "timewarp": _timewarp,
     "mutex": _mutex,
 }
 _INDISPENSABLE: dict[str, frozenset[int]] = {"sequencer": frozenset({0})}

@@ -20,6 +20,7 @@ from node.protocols.lamport import LamportReport
 from node.protocols.mutex import MutexReport
 from node.protocols.reliable import ReliableReport
 from node.protocols.sequencer import SequencerReport
+from node.protocols.timewarp import TimeWarpReport
 from node.trace import DropReason
 from node.wire import LOCAL_KINDS, Kind
 from tests.node.cluster import Cluster, check_silence
@@ -34,6 +35,7 @@ REPORTS = (
     *ClocksReport,
     *AtopReport,
     *MbsReport,
+    *TimeWarpReport,
 )
 KNOWN_PROPERTIES = {
     *("validity", "agreement", "integrity", "fifo", "causal", "total_order"),
@@ -116,3 +118,4 @@ def test_codes_clash_with_nothing() -> None:
     assert all(code >> 4 == 6 for code in MutexReport)
     assert all(code >> 4 == 7 for code in ClocksReport)
     assert all(code >> 4 == 9 for code in AtopReport)
+    assert all(code >> 4 == 12 for code in TimeWarpReport)
