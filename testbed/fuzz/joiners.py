@@ -6,6 +6,8 @@ begins, no record tells. But once it is certain that its part has begun, the sam
 - it delivers what it submits, and so does everybody who ran from start to end (validity, agreement);
 - of an origin of which it has delivered one message it delivers all later ones that others deliver (agreement);
 - who has delivered a message of it has it in the group: it delivers what that member submits afterwards (agreement).
+
+Deliveries are those at the judged level (analysis.properties): what is only shown optimistically obliges nobody.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ class Owed(NamedTuple):
 
 def owed(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
     """`living`: the records of the lives that ended in order, with nothing left to do."""
+    living = _judged(living)
     delivered = {life: set(_messages(life, records, Event.DELIVER)) for life, records in living.items()}
     for joiner in living:
         if joiner.incarnation == FIRST_INCARNATION:
@@ -43,6 +46,12 @@ def owed(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
         expected = _later_ones(delivered, joiner) | set(_sent_to(living, joiner))
         for message in sorted(expected - delivered[joiner]):
             yield Owed(Property.AGREEMENT, joiner, message)
+
+
+def _judged(living: Mapping[Incarnation, Sequence[Raw]]) -> dict[Incarnation, list[Raw]]:
+    """The records without deliveries below the highest level at which anybody delivers."""
+    level = max((r[1] for records in living.values() for r in records if r[0] == Event.DELIVER), default=0)
+    return {life: [r for r in records if r[0] != Event.DELIVER or r[1] == level] for life, records in living.items()}
 
 
 def _messages(life: Incarnation, records: Iterable[Raw], wanted: Event) -> Iterator[MessageId]:

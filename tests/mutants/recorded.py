@@ -13,7 +13,7 @@ from analysis.oracle import Record
 from analysis.properties import Finding, Incarnation, MessageId, Property
 from analysis.verdict import Verdict
 from collector.records import Event
-from node.effects import Deliver, Effect, Report
+from node.effects import Deliver, Effect, Report, Undo
 from node.errors import RemoteError
 from node.trace import decode_stamp
 from node.wire import Kind, Message, decode_datagram
@@ -76,10 +76,18 @@ class Recorded(Cluster):
 
     def _deliver(self, host: Host, delivery: Deliver) -> None:
         if delivery.inner is Kind.APPLICATION:
-            stamp = decode_stamp(delivery.payload)
-            message = MessageId(stamp.origin, stamp.incarnation, stamp.number)
-            self.note(_life(host), Event.DELIVER, int(delivery.level), message)
-        super()._deliver(host, delivery)
+            self._note_handing(host, Event.DELIVER, delivery)
+        else:
+            super()._deliver(host, delivery)
+
+    def _undo(self, host: Host, undo: Undo) -> None:
+        self._note_handing(host, Event.UNDO, undo)
+
+    def _note_handing(self, host: Host, event: Event, effect: Deliver | Undo) -> None:
+        """Whatever a mutant hands over or takes back: the oracle judges it, and not the cluster."""
+        stamp = decode_stamp(effect.payload)
+        message = MessageId(stamp.origin, stamp.incarnation, stamp.number)
+        self.note(_life(host), event, int(effect.level), message)
 
     def _transmit(self, host: Host, targets: Sequence[int], message: Message) -> None:
         identity = MessageId(message.origin, message.incarnation, message.seq)

@@ -6,7 +6,7 @@ from analysis.properties import Incarnation, MessageId, Property, Raw
 from node.core import Core, Membership, random_for
 from node.effects import Deliver, Effect
 from node.protocols.reliable import ReliableCore, ReliableParameters
-from node.trace import Event
+from node.trace import Event, Level
 from node.wire import Message
 from testbed.fuzz.joiners import Owed, owed
 from testbed.fuzz.judge import judge
@@ -76,3 +76,10 @@ def test_a_joiner_that_hears_nothing_is_found() -> None:
     (failure,) = judge(scenario, build=build).failures
     assert (failure.kind, failure.where) == ("agreement", "joiner")
     assert judge(scenario, build=lambda us, seed: build(us, seed, ReliableCore)).failures == ()
+
+
+def test_what_is_only_shown_obliges_nobody() -> None:
+    """OLD shows its second message optimistically, and makes the first final alone."""
+    shown = [(int(Event.DELIVER), int(Level.OPTIMISTIC), *OLD, 0, number, number, 0, 0) for number in (1, 2)]
+    final = [(int(Event.DELIVER), int(Level.FINAL), *OLD, 0, 1, 9, 0, 0)]
+    assert found([*records(submit(OLD, 1), submit(OLD, 2)), *shown, *final], list(final)) == []
