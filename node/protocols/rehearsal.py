@@ -46,8 +46,8 @@ class _Rehearsed:
     is_touched: bool = field(compare=False, default=False)
     """Whether a roll-back has undone it, or was caused by it."""
     cost_ns: int = field(compare=False, default=0)
-    saves: bool = field(compare=False, default=False)
-    """Whether a state was saved before its last execution."""
+    finds_state: bool = field(compare=False, default=False)
+    """Whether the state before its last execution was saved."""
 
 
 class Rehearsal:
@@ -61,7 +61,10 @@ class Rehearsal:
         """Ascending; the last one is under way while `_due_ns` is not None."""
         self._waiting: list[_Rehearsed] = []
         self._due_ns: int | None = None
-        self._since_saved = 0
+        """When what is under way ends: a command, or the coasting forward."""
+        self._is_coasting = False
+        self._unsaved = 0
+        """Executions since a state was saved, when the next one begins."""
         self.cost_ns = 0
         """Of all commands since the beginning."""
         self.roll_backs = 0
@@ -79,35 +82,32 @@ class Rehearsal:
         """A command has come that takes `service_ns`. Its stamp must be new."""
         self.advance(now_ns)
         command = _Rehearsed(stamp, now_ns, service_ns)
-        if self._begun and stamp < self._begun[-1].stamp:
-            command.is_touched = True
+        if self._begun and command < self._begun[-1]:
             self._roll_back(command, now_ns)
         elif len(self._waiting) >= self._most_waiting:
             self.missed += 1
             return
-        else:
-            heapq.heappush(self._waiting, command)
+        heapq.heappush(self._waiting, command)
         self.advance(now_ns)
 
     def advance(self, now_ns: int) -> None:
         """Ends what is due and begins what is next, each at its time, up to `now_ns`."""
         while self._due_ns is None or self._due_ns <= now_ns:
+            self._is_coasting = False
             if not self._waiting:
                 self._due_ns = None
                 return
-            # What has come at rest begins as it comes, and that is now: nobody receives without advancing.
+            # What comes at rest begins as it comes, and that is now: `receive` advances.
             self._begin(now_ns if self._due_ns is None else self._due_ns)
 
-    def _begin(self, now_ns: int, coast_ns: int = 0) -> None:
-        """The next command is executed from `now_ns` + `coast_ns` on."""
+    def _begin(self, start_ns: int) -> None:
         command = heapq.heappop(self._waiting)
-        start_ns = now_ns + coast_ns
         if command.is_touched:
             cost_ns = start_ns - command.received_ns
             self.cost_ns += cost_ns - command.cost_ns
             command.cost_ns = cost_ns
-        command.saves = self._since_saved == 0
-        self._since_saved = (self._since_saved + 1) % self._save_every
+        command.finds_state = self._unsaved == 0
+        self._unsaved = (self._unsaved + 1) % self._save_every
         self._begun.append(command)
         if len(self._begun) > self._most_history:
             self._begun.popleft()
@@ -116,27 +116,36 @@ class Rehearsal:
         self._due_ns = start_ns + command.service_ns
 
     def _roll_back(self, straggler: _Rehearsed, now_ns: int) -> None:
-        """Undoes what has begun after the straggler, restores the last state before it, and begins it."""
+        """Undoes what has begun after the straggler, and brings the processor to where it can begin it."""
+        straggler.is_touched = True
         self.roll_backs += 1
-        while self._begun and straggler.stamp < self._begun[-1].stamp:
-            command = self._begun.pop()
-            command.is_touched = True
+        first, undone_ns, was_last = straggler, 0, self._begun[-1]
+        while self._begun and straggler < self._begun[-1]:
+            first = self._begun.pop()
+            first.is_touched = True
+            undone_ns += first.service_ns
             self.undone += 1
-            heapq.heappush(self._waiting, command)
-            saved = command.saves
-        self._since_saved, coast_ns = self._coast(saved)
-        heapq.heappush(self._waiting, straggler)
-        self._begin(now_ns, coast_ns)
+            heapq.heappush(self._waiting, first)
+        since_ns, self._unsaved = (0, 0) if first.finds_state else self._since_state()
+        begun_ns = self._due_ns - undone_ns if self._due_ns is not None else now_ns
+        if self._is_coasting and begun_ns > now_ns:
+            self._due_ns = begun_ns  # it has not come so far again: it coasts on, less far
+        elif (
+            self._due_ns is not None
+            and begun_ns + first.service_ns > now_ns
+            and (self._is_coasting or first is was_last)
+        ):
+            self._due_ns, self._is_coasting = None, False  # that one was under way: the state before it is at hand
+        else:
+            self._is_coasting = since_ns > 0
+            self._due_ns = now_ns + since_ns if since_ns else None
 
-    def _coast(self, saved: bool) -> tuple[int, int]:
-        """How many commands lie between the last state and the straggler, and what they take. `saved`: whether there is
-        a state directly before the first command that was undone."""
-        if saved:
-            return 0, 0
+    def _since_state(self) -> tuple[int, int]:
+        """From the last saved state to the last command that has begun: how long that takes, and how many they are."""
         count = service_ns = 0
         for command in reversed(self._begun):
             count += 1
             service_ns += command.service_ns
-            if command.saves:
+            if command.finds_state:
                 break
-        return count % self._save_every, service_ns
+        return service_ns, count % self._save_every
