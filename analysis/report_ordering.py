@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,6 +19,8 @@ from analysis.report_time import Phases, Series, series_of
 
 MAX_EPOCHS: Final = 400
 """That the band shows: more is no band any more."""
+
+MAX_PROTOCOLS: Final = 20
 
 MAX_ESTIMATES: Final = 8
 """Protocols whose estimated costs are drawn."""
@@ -82,7 +83,7 @@ class Rollbacks:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Costs:
-    """Cost over time: line MEASURED, and one per protocol with its estimate."""
+    """Cost over time: line MEASURED, and one per protocol with its estimate, in ms per second."""
 
     series: Series
     estimated: Sequence[str]
@@ -115,6 +116,9 @@ def epochs_of(summary: Mapping[str, Any]) -> list[Epoch]:
 _LONGEST_MS: Final = 1e12
 """30 years: beyond it nothing can be drawn."""
 
+_MOST: Final = 1e18
+"""ns of cost per second, of a thousand million messages that wait at once."""
+
 
 def _settling_s(given: Mapping[str, Any]) -> float:
     switch_ms = words.number(given.get("switch_ms")) or 0.0
@@ -129,11 +133,12 @@ def costs_of(summary: Mapping[str, Any]) -> Costs:
         estimates = {words.clean(name, 40): words.number(cost) for name, cost in _estimates(given).items()}
         names |= dict.fromkeys(estimates)
         rows.append(
-            estimates | {"t_s": words.number(given.get("at_s")), MEASURED: words.number(given.get("cost_per_s"))}
+            estimates | {"t_s": words.number(given.get("t_s")), MEASURED: words.number(given.get("cost_per_s"))}
         )
     estimated = [name for name in names if name not in ("", "t_s", MEASURED)][:MAX_ESTIMATES]
     table = pd.DataFrame(rows, columns=["t_s", MEASURED, *estimated], dtype="float64")
-    table = table.where(table.abs() <= _LONGEST_MS)
+    table = table.where(table.abs() <= _MOST)
+    table[[MEASURED, *estimated]] /= 1e6
     return Costs(series=series_of(table, [MEASURED, *estimated], np.nanmean), estimated=estimated)
 
 
@@ -154,16 +159,16 @@ def rollbacks_of(table: pd.DataFrame, phases: Phases) -> Rollbacks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolRow:
-    """What one protocol did while it was in force, in words."""
+    """What one protocol cost while it was in force, in words."""
 
     name: str
     colour: str
-    share: str
-    epochs: str
-    cost: str
-    estimated: str
+    in_force: str
     messages: str
-    rollbacks: str
+    cost: str
+    per_second: str
+    estimated: str
+    roll_backs: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +180,10 @@ class EpochRow:
     colour: str
     from_: str
     until: str
-    differ: str
+    switch: str
+    hand_over: str
+    per_second: str
+    roll_backs: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,14 +193,16 @@ class Told:
     facts: Sequence[Fact]
     protocols: Sequence[ProtocolRow]
     epochs: Sequence[EpochRow]
+    epochs_left_out: int
 
 
 class KeyEntry(NamedTuple):
-    """A protocol in the plots' key; `is_in_force`: it has a segment of the band, else only an estimate."""
+    """A protocol in the plots' key."""
 
     name: str
     colour: str
     is_in_force: bool
+    is_estimated: bool
 
 
 def told(summary: Mapping[str, Any]) -> Told | None:
@@ -200,12 +210,13 @@ def told(summary: Mapping[str, Any]) -> Told | None:
     given = words.mapping(summary.get("ordering"))
     if not given:
         return None
-    epochs = epochs_of(summary)
-    bins = _bins(given, epochs)
+    protocols = words.mapping(given.get("by_protocol"))
+    epochs = words.objects(given.get("epochs"))
     return Told(
-        facts=list(_facts(bins, epochs)),
-        protocols=[_protocol_row(name, bins, epochs) for name in dict.fromkeys(epoch.protocol for epoch in epochs)],
-        epochs=[_epoch_row(epoch) for epoch in epochs],
+        facts=[*_costs(given), *_roll_backs(given), *_finality(given), *_switches(given)],
+        protocols=[_protocol_row(name, words.mapping(one)) for name, one in list(protocols.items())[:MAX_PROTOCOLS]],
+        epochs=[_epoch_row(one) for one in epochs[:MAX_EPOCHS]],
+        epochs_left_out=max(len(epochs) - MAX_EPOCHS, 0),
     )
 
 
@@ -213,91 +224,79 @@ def key(epochs: Sequence[Epoch], costs: Costs) -> list[KeyEntry]:
     """The protocols of the plots, those first that were in force."""
     in_force = dict.fromkeys(epoch.protocol for epoch in epochs)
     names = dict.fromkeys([*in_force, *costs.estimated])
-    return [KeyEntry(words.protocol(name), colour_of(name), name in in_force) for name in names]
+    return [
+        KeyEntry(words.protocol(name), colour_of(name), name in in_force, name in costs.estimated) for name in names
+    ]
 
 
-class _Bin(NamedTuple):
-    """One bin of the summary's series, with the protocol that was in force at its middle."""
-
-    protocol: str
-    cost: float | None
-    estimated: float | None
-    messages: float
-    rollbacks: float
-
-
-def _bins(given: Mapping[str, Any], epochs: Sequence[Epoch]) -> list[_Bin]:
-    series = words.objects(given.get("series"))
-    times = [words.number(one.get("at_s")) for one in series]
-    step_s = _step([at_s for at_s in times if at_s is not None])
-    found = []
-    for at_s, one in zip(times, series, strict=True):
-        name = "" if at_s is None else _in_force(at_s + step_s / 2, epochs)
-        estimated = words.number(_estimates(one).get(name))
-        messages, rollbacks = (words.number(one.get(field)) or 0.0 for field in ("messages", "rollbacks"))
-        found.append(_Bin(name, words.number(one.get("cost_per_s")), estimated, messages, rollbacks))
-    return found
+def _costs(given: Mapping[str, Any]) -> Iterator[Fact]:
+    if words.number(given.get("cost_mean_ms")) is None:
+        return
+    slow = (words.milliseconds(given.get(f"cost_{quantile}_ms")) for quantile in ("p50", "p99", "max"))
+    note = "mean over {} messages; p50 {}, p99 {}, largest {}".format(words.count(given.get("messages")), *slow)
+    yield Fact("Cost of a message at a member", words.milliseconds(given.get("cost_mean_ms")), note)
+    note = "what a second of load costs at a member"
+    yield Fact("Cost per second", words.cost_rate(given.get("cost_per_s")), note)
 
 
-def _step(times: Sequence[float]) -> float:
-    return min((later - at for at, later in pairwise(sorted(set(times)))), default=0.0)
+def _roll_backs(given: Mapping[str, Any]) -> Iterator[Fact]:
+    if not words.number(given.get("roll_backs")):
+        return
+    each = words.significant(given.get("undone_per_roll_back"))
+    note = f"{words.significant(given.get('roll_backs_per_message'))} for each message; each undid {each} executions"
+    yield Fact("Roll-backs", words.count(given.get("roll_backs")), note)
+    yield Fact("Work lost by them", words.milliseconds(given.get("lost_ms")), "of all members together")
+    if words.number(given.get("redone")):
+        note = f"held up by {words.milliseconds(given.get('redone_mean_ms'))} on average"
+        yield Fact("Messages handed over again", words.count(given.get("redone")), note)
 
 
-def _in_force(at_s: float, epochs: Sequence[Epoch]) -> str:
-    return next((epoch.protocol for epoch in reversed(epochs) if epoch.from_s <= at_s), "")
+def _finality(given: Mapping[str, Any]) -> Iterator[Fact]:
+    if words.number(given.get("finality_p50_ms")) is not None:
+        slow = (words.milliseconds(given.get(f"finality_{quantile}_ms")) for quantile in ("p99", "max"))
+        note = "median; p99 {}, slowest {}".format(*slow)
+        yield Fact("From the first delivery to the final one", words.milliseconds(given.get("finality_p50_ms")), note)
+    if words.number(given.get("gvt_still_max_ms")) is not None:
+        note = "the longest that the global virtual time of a member did not rise while something waited for it"
+        yield Fact("Global virtual time stood still", words.milliseconds(given.get("gvt_still_max_ms")), note)
 
 
-def _facts(bins: Sequence[_Bin], epochs: Sequence[Epoch]) -> Iterator[Fact]:
-    costs = [one.cost for one in bins if one.cost is not None]
-    if costs:
-        note = f"mean over {words.plural(len(costs), 'bin')}; in the worst {words.cost_rate(max(costs))}"
-        yield Fact("Cost of the order per second", words.cost_rate(_mean(costs)), note)
-    rollbacks, messages = sum(one.rollbacks for one in bins), sum(one.messages for one in bins)
-    if messages:
-        yield Fact("Messages that it was measured for", words.count(messages), "")
-        note = f"{words.significant(rollbacks / messages)} for each message"
-        yield Fact("Roll-backs", words.count(rollbacks), note)
-    both = [(one.cost, one.estimated) for one in bins if one.cost and one.estimated is not None]
-    if both:
-        error = _mean([abs(estimated - cost) / cost for cost, estimated in both])
-        yield Fact(
-            "Estimates off by", words.percent(error), "of the protocol in force, mean of the bins that cost anything"
-        )
-    if len(epochs) > 1:
-        differ = [(epoch.settled_s - epoch.from_s) * 1000 for epoch in epochs[1:]]
-        mean, most = words.milliseconds(_mean(differ)), words.milliseconds(max(differ))
-        note = f"members differed for {mean} on average, {most} at most"
-        yield Fact("Changes of the protocol", words.count(len(epochs) - 1), note)
+def _switches(given: Mapping[str, Any]) -> Iterator[Fact]:
+    if not words.number(given.get("switches")):
+        return
+    note = f"members differed for {words.milliseconds(given.get('switch_max_ms'))} at most"
+    if words.number(given.get("hand_over_max_ms")) is not None:
+        note += f"; the old epoch's messages came for {words.milliseconds(given.get('hand_over_max_ms'))} at most"
+    yield Fact("Changes of the protocol", words.count(given.get("switches")), note)
 
 
-def _protocol_row(name: str, bins: Sequence[_Bin], epochs: Sequence[Epoch]) -> ProtocolRow:
-    own = [one for one in bins if one.protocol == name]
-    costs = [one.cost for one in own if one.cost is not None]
-    estimates = [one.estimated for one in own if one.estimated is not None]
+def _protocol_row(name: object, given: Mapping[str, Any]) -> ProtocolRow:
+    shown = words.clean(name, 40)
+    ratio = words.number(given.get("estimate_ratio"))
+    estimated = words.cost_rate(given.get("estimate_per_s"))
     return ProtocolRow(
+        name=words.protocol(shown),
+        colour=colour_of(shown),
+        in_force=words.seconds(given.get("seconds"), 2),
+        messages=words.count(given.get("messages")),
+        cost=words.milliseconds(given.get("cost_mean_ms")),
+        per_second=words.cost_rate(given.get("cost_per_s")),
+        estimated=estimated if ratio is None else f"{estimated} ({words.significant(ratio)} ×)",
+        roll_backs=words.count(given.get("roll_backs")),
+    )
+
+
+def _epoch_row(given: Mapping[str, Any]) -> EpochRow:
+    name = words.clean(given.get("protocol"), 40)
+    from_ms, to_ms = words.number(given.get("from_ms")), words.number(given.get("to_ms"))
+    return EpochRow(
+        number=words.count(given.get("number")),
         name=words.protocol(name),
         colour=colour_of(name),
-        share=words.percent(len(own) / len(bins)) if bins else words.MISSING,
-        epochs=words.count(sum(epoch.protocol == name for epoch in epochs)),
-        cost=words.cost_rate(_mean(costs) if costs else None),
-        estimated=words.cost_rate(_mean(estimates) if estimates else None),
-        messages=words.count(sum(one.messages for one in own)),
-        rollbacks=words.count(sum(one.rollbacks for one in own)),
+        from_=words.seconds(None if from_ms is None else from_ms / 1000),
+        until=words.seconds(None if to_ms is None else to_ms / 1000),
+        switch=words.milliseconds(given.get("switch_ms")),
+        hand_over=words.milliseconds(given.get("hand_over_ms")),
+        per_second=words.cost_rate(given.get("cost_per_s")),
+        roll_backs=words.count(given.get("roll_backs")),
     )
-
-
-def _epoch_row(epoch: Epoch) -> EpochRow:
-    return EpochRow(
-        number=epoch.number,
-        name=epoch.title,
-        colour=epoch.colour,
-        from_=words.seconds(epoch.from_s),
-        until="the end" if epoch.until_s is None else words.seconds(epoch.until_s),
-        differ=words.milliseconds((epoch.settled_s - epoch.from_s) * 1000)
-        if epoch.settled_s > epoch.from_s
-        else words.MISSING,
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from analysis import words
 from analysis.network import Network
 from analysis.properties import FIRST_INCARNATION, Incarnation, MessageId
 from collector.records import (
@@ -90,6 +91,8 @@ class Header(NamedTuple):
     incarnation: int
     seq: int
     message: MessageId | None = None
+    epoch: int | None = None
+    """Of the adaptive selection, whose instance of a protocol the message belongs to."""
 
     @property
     def class_(self) -> str:
@@ -160,6 +163,11 @@ class What(enum.Enum):
     """The core was given it (only where the protocol's hosts record that)."""
     DELIVER = "deliver"
     UNDO = "undo"
+    """An optimistic delivery is taken back."""
+    ROLL_BACK = "rollback"
+    """Executions are undone, since something came that belongs before them."""
+    EPOCH = "epoch"
+    """The member sends in a new epoch from now on."""
     DROP = "drop"
     ENTER = "enter"
     """A delivery that grants a critical section."""
@@ -203,6 +211,22 @@ class Mark:
     origin: int | None = None
     position: int | None = None
     level: int | None = None
+    is_undone: bool = False
+    """Of a delivery: taken back later, as far as that is known."""
+    is_again: bool = False
+    """Of a delivery: the message was delivered here before, and taken back."""
+    undone: int | None = None
+    """Of a roll-back: how many executions it undid."""
+
+
+class Role(enum.Enum):
+    """What a message of Time Warp did besides arriving."""
+
+    NONE = ""
+    STRAGGLER = "straggler"
+    """It belongs before what was executed already, and brought a roll-back."""
+    ANTI = "anti-message"
+    """It cancels an earlier message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +251,7 @@ class Arrow:
     is_copy: bool = False
     """A copy that the network made: another one arrived before."""
     is_corrupt: bool = False
+    role: Role = Role.NONE
 
     @property
     def is_causal(self) -> bool:
@@ -259,7 +284,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A stretch of one member's line: a fault in force (`kind` as in faults.jsonl), or `hold`: a critical section."""
+    """A stretch of one member's line: a fault in force (`kind` as in faults.jsonl), `hold`: a critical section, or
+    `epoch`: a protocol in force, whose high half-byte of kinds is `protocol`.
+    """
 
     member: int
     from_ns: int
@@ -267,6 +294,7 @@ class Band:
     kind: str
     number: str
     words: str
+    protocol: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,9 +346,12 @@ def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:
     sender = Transmission(int(envelope["sender"]), int(envelope["sender_incarnation"]), int(envelope["transmission"]))
     offset = ENVELOPE_DTYPE.itemsize
     kinds: list[int] = []
+    epoch = None
     outermost = message = np.frombuffer(payload, MESSAGE_DTYPE, 1, offset)[0]
     while len(kinds) < MAX_DEPTH:
         kinds.append(int(message["kind"]))
+        if kinds[-1] == Kind.ADAPTIVE_CARRIED:
+            epoch = int(message["seq"])
         offset += MESSAGE_DTYPE.itemsize + WORD_SIZE * int(message["words"])
         if not message["inner"] or len(payload) < offset + MESSAGE_DTYPE.itemsize:
             break
@@ -331,6 +362,7 @@ def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:
         origin=int(outermost["origin"]),
         incarnation=int(outermost["incarnation"]),
         seq=int(outermost["seq"]),
+        epoch=epoch,
     )
     is_application = not header.flags & (Flag.DUMMY | Flag.CONTROL) and not message["inner"]
     return sender, header._replace(message=_stamp(payload, offset) if is_application else None)
@@ -348,6 +380,16 @@ def kind_name(code: int) -> str:
     return Kind(code).name if code in _KINDS else f"kind {code:#04x}"
 
 
+def protocol_name(code: int) -> str:
+    """`Time Warp` of the high half-byte of a protocol's kinds."""
+    return words.protocol(_PROTOCOLS[code]) if code in _PROTOCOLS else f"protocol {code:#x}"
+
+
+def protocol_key(code: int) -> str:
+    """`timewarp` of the high half-byte of a protocol's kinds; empty when nobody knows it."""
+    return _PROTOCOLS.get(code, "")
+
+
 def event_name(code: int) -> str:
     return Event(code).name.lower() if code in _EVENTS else f"event {code}"
 
@@ -358,5 +400,6 @@ def message_name(message: MessageId, names: Mapping[int, str]) -> str:
     return f"{names.get(message.origin, message.origin)}{life}#{message.number}"
 
 
+_PROTOCOLS = {kind >> 4: kind.name.partition("_")[0].lower() for kind in Kind if kind >> 4}
 _KINDS = frozenset(kind.value for kind in Kind)
 _EVENTS = frozenset(event.value for event in Event)

@@ -1,4 +1,4 @@
-"""Stretches of members' lines: faults in force, and critical sections."""
+"""Stretches of members' lines: protocols in force, faults in force, and critical sections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from analysis import words
 from analysis.properties import Incarnation
-from analysis.spacetime import Band, Scene, Step, Window
+from analysis.spacetime import Band, Scene, Step, Window, protocol_name
 from collector.records import Event, Notice
 
 LASTING: Final = ("impair", "cut", "crash", "pause")
@@ -64,6 +64,29 @@ def holds(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band
                 number="",
                 words=f"in the critical section from {(from_ns - scene.start_ns) / 1e9:.6f} s",
             )
+
+
+def epochs(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band]:
+    """Which protocol each member sends by, from its notices."""
+    begun: dict[Incarnation, list[Step]] = {}
+    for step in sorted(scene.steps, key=lambda step: (step.at_ns, step.record)):
+        if is_notice(step, Notice.IN_FORCE) and step.life.member in members:
+            begun.setdefault(step.life, []).append(step)
+    ends = {step.life: step.at_ns for step in scene.steps if step.event in (Event.STOP, Event.OVER)}
+    for life, steps in begun.items():
+        until = [*(step.at_ns for step in steps[1:]), min(ends.get(life, window.until_ns), window.until_ns)]
+        for step, until_ns in zip(steps, until, strict=True):
+            if step.at_ns <= window.until_ns and until_ns >= window.from_ns:
+                name = protocol_name(step.extra)
+                yield Band(
+                    member=life.member,
+                    from_ns=max(step.at_ns, window.from_ns),
+                    until_ns=min(until_ns, window.until_ns),
+                    kind="epoch",
+                    number=str(step.value),
+                    words=f"epoch {step.value}: {name}",
+                    protocol=step.extra,
+                )
 
 
 def grants(scene: Scene) -> bool:

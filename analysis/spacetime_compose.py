@@ -34,9 +34,11 @@ from analysis.spacetime import (
     Window,
     kind_name,
     message_name,
+    protocol_name,
 )
-from analysis.spacetime_bands import fault_bands, grants, holds
+from analysis.spacetime_bands import epochs, fault_bands, grants, holds
 from analysis.spacetime_pairs import Locator, Pairs
+from analysis.spacetime_rollbacks import taken_back, with_roles
 from collector.records import DropReason, Event, Level, Notice
 
 MAX_ARROWS: Final = 2000
@@ -63,8 +65,18 @@ RECORDED: Final = {
 }
 """Records that are events of their own; SEND and RECEIVE are the ends of arrows."""
 
-SILENT_NOTICES: Final = frozenset((Notice.TIMESTAMP, Notice.RESIDENT))
-"""They come with every event and would hide it."""
+SILENT_NOTICES: Final = frozenset(
+    (Notice.TIMESTAMP, Notice.RESIDENT, Notice.COST, Notice.REDONE, Notice.STATE, Notice.ESTIMATE)
+)
+"""They come with every event or delivery and would hide it."""
+
+NOTED: Final = {
+    Notice.LEFT: What.LEAVE,
+    Notice.CLOCK: What.CLOCK,
+    Notice.ROLLED_BACK: What.ROLL_BACK,
+    Notice.IN_FORCE: What.EPOCH,
+}
+"""Reports that are events of a kind of their own."""
 
 
 def compose(
@@ -119,6 +131,9 @@ class _Draft(NamedTuple):
     origin: int | None = None
     position: int | None = None
     level: int | None = None
+    is_undone: bool = False
+    is_again: bool = False
+    undone: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -149,6 +164,7 @@ class _Composer:
         self._pairs = Pairs(scene)
         self._locator = Locator(scene.network, scene.names) if scene.network is not None else None
         self._grants = grants(scene)
+        self._undone, self._again = taken_back(scene.steps)
 
     def diagram(self, window: Window) -> Diagram:
         sheet = _Sheet(window)
@@ -168,6 +184,7 @@ class _Composer:
             replace(arrow, tail=None if tail is None else numbers[tail], head=None if head is None else numbers[head])
             for arrow, tail, head in sheet.arrows
         ]
+        arrows = with_roles(arrows, marks)
         arrows.sort(key=lambda arrow: (_begin(arrow, window), arrow.sender, arrow.receiver))
         return Diagram(
             window=window,
@@ -339,7 +356,7 @@ class _Composer:
         if what is None or (what is What.NOTICE and step.detail in SILENT_NOTICES):
             return None
         if what is What.NOTICE:
-            what = {Notice.LEFT: What.LEAVE, Notice.CLOCK: What.CLOCK}.get(step.detail, What.NOTICE)  # type: ignore[call-overload]
+            what = NOTED.get(step.detail, What.NOTICE)  # type: ignore[call-overload]
         if what is What.DELIVER and self._grants:
             what = What.ENTER
         label, said = self._said(step, what)
@@ -356,6 +373,9 @@ class _Composer:
             origin=step.origin if what in _ABOUT_MESSAGES else None,
             position=step.value if is_delivery else None,
             level=step.detail if is_delivery else None,
+            is_undone=(step.life, step.record) in self._undone,
+            is_again=(step.life, step.record) in self._again,
+            undone=step.extra if what is What.ROLL_BACK else None,
         )
 
     def _said(self, step: Step, what: What) -> tuple[str, str]:
@@ -364,7 +384,9 @@ class _Composer:
         if what is What.SUBMIT:
             return message, f"is asked to send {message}, {words.size(step.value)}"
         if what is What.DELIVER:
-            return message, f"delivers {message} as its number {step.value} ({_level(step.detail)})"
+            again = " again" if (step.life, step.record) in self._again else ""
+            undone = ", and takes it back later" if (step.life, step.record) in self._undone else ""
+            return message, f"delivers {message}{again} as its number {step.value} ({_level(step.detail)}){undone}"
         if what is What.ENTER:
             return message, f"enters the critical section with {message}"
         if what is What.UNDO:
@@ -376,6 +398,14 @@ class _Composer:
             return "", f"leaves the critical section, for the {step.value}. time"
         if what is What.CLOCK:
             return "clock", f"shows {step.value} ns on its synchronised clock"
+        if what is What.ROLL_BACK:
+            work = words.plural(step.extra, "execution")
+            return f"{step.extra} undone", f"rolls back {work}, {words.nanoseconds(step.value)} of work"
+        if what is What.EPOCH:
+            name = protocol_name(step.extra)
+            return name, f"sends in epoch {step.value} from now on, ordered by {name},"
+        if what is What.NOTICE and step.detail == Notice.GVT:
+            return f"GVT {step.value}", f"knows that all up to virtual time {step.value} is final"
         if what is What.NOTICE:
             return f"report {step.detail:#04x}", f"reports {_notice(step)}"
         return what.value, _PLAIN.get(what, what.value)
@@ -400,7 +430,8 @@ class _Composer:
 
     def _bands(self, window: Window) -> tuple[Band, ...]:
         faults = fault_bands(self._scene, window, self._members)
-        return (*faults, *holds(self._scene, window, self._members))[:MAX_BANDS]
+        in_force = epochs(self._scene, window, self._members)
+        return (*in_force, *faults, *holds(self._scene, window, self._members))[:MAX_BANDS]
 
     def _notes(self) -> Iterator[str]:
         if len(self._members) < len(self._scene.names):
@@ -413,6 +444,8 @@ class _Composer:
 
     def _way(self, header: Header | None, sender: int, receiver: int) -> str:
         kinds = _kinds_of(header)
+        if header is not None and header.epoch is not None:
+            kinds += f", epoch {header.epoch}"
         name = self._names.get(sender, str(sender))
         return f"{self._label(header)} ({kinds}) {name} → {self._names.get(receiver, receiver)}"
 
@@ -444,6 +477,9 @@ def _numbered(drafts: Iterable[_Draft]) -> tuple[tuple[Mark, ...], dict[tuple[An
             origin=draft.origin,
             position=draft.position,
             level=draft.level,
+            is_undone=draft.is_undone,
+            is_again=draft.is_again,
+            undone=draft.undone,
         )
         for number, draft in enumerate(ordered)
     )

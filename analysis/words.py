@@ -92,9 +92,9 @@ def nanoseconds(value: object) -> str:
 
 
 def cost_rate(value: object) -> str:
-    """What ordering costs: ms (of messages that wait) per second of time, as `3.81 ms/s`."""
+    """What ordering costs, in ns (of messages that wait) per second of time, as `3.81 ms/s`."""
     given = number(value)
-    return MISSING if given is None else f"{significant(given)} ms/s"
+    return MISSING if given is None else f"{significant(given / 1e6)} ms/s"
 
 
 def seconds(value: object, places: int = 3) -> str:

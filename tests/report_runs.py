@@ -453,34 +453,94 @@ def _in_force(at_s: float, every_s: float) -> str:
 
 def _ordering(every_s: float, random: np.random.Generator) -> dict[str, Any]:
     """Each protocol is the cheaper one while it is in force."""
-    begins = np.arange(0, LOAD_S, every_s)
-    epochs = [
-        {
-            "number": number,
-            "protocol": _in_force(begin_s, every_s),
-            "from_ms": begin_s * 1000 if number else -3.2,
-            "to_ms": (begin_s + every_s) * 1000,
-            "switch_ms": round(float(random.uniform(8, 30)), 3) if number else 0.4,
-        }
-        for number, begin_s in enumerate(begins.tolist())
-    ]
-    series = []
-    for at_s in range(int(LOAD_S)):
-        is_abcast = _in_force(at_s + 0.5, every_s) == "abcast"
-        estimates = {"abcast": 520.0 if is_abcast else 610.0, "timewarp": 940.0 if is_abcast else 130.0}
-        estimates = {name: round(cost * float(random.normal(1, 0.06)), 3) for name, cost in estimates.items()}
-        cost = (505.0 if is_abcast else 141.0) * float(random.normal(1, 0.08))
-        rollbacks = 0 if is_abcast else int(random.poisson(40))
-        series.append(
-            {
-                "at_s": at_s,
-                "cost_per_s": round(cost, 3),
-                "messages": 600,
-                "rollbacks": rollbacks,
-                "estimates": estimates,
-            }
-        )
-    return {"epochs": epochs, "series": series}
+    begins = np.arange(0, LOAD_S, every_s).tolist()
+    return {
+        "seconds": LOAD_S,
+        **_ordering_figures(),
+        "switches": len(begins) - 1,
+        "switch_max_ms": 29.417,
+        "hand_over_max_ms": 41.2,
+        "implausible": 0,
+        "by_member": [],
+        "epochs": [_epoch(number, begin_s, every_s, random) for number, begin_s in enumerate(begins)],
+        "by_protocol": {"abcast": _protocol(505e6, 0), "timewarp": _protocol(141e6, 320), "sequencer": NOT_IN_FORCE},
+        "series": [_costs(at_s, every_s, random) for at_s in range(int(LOAD_S))],
+    }
+
+
+def _ordering_figures() -> dict[str, Any]:
+    return {
+        "messages": 12_000,
+        "cost_mean_ms": 2.41,
+        "cost_p50_ms": 1.93,
+        "cost_p99_ms": 9.71,
+        "cost_max_ms": 31.6,
+        "cost_per_s": 364e6,
+        "redone": 211,
+        "redone_mean_ms": 7.13,
+        "roll_backs": 320,
+        "roll_backs_per_message": 0.0267,
+        "undone_per_roll_back": 3.31,
+        "lost_ms": 4310.0,
+        "finality_p50_ms": 21.3,
+        "finality_p99_ms": 44.1,
+        "finality_max_ms": 81.0,
+        "gvt_still_max_ms": 61.7,
+    }
+
+
+def _epoch(number: int, begin_s: float, every_s: float, random: np.random.Generator) -> dict[str, Any]:
+    return {
+        "number": number,
+        "protocol": _in_force(begin_s, every_s),
+        "from_ms": begin_s * 1000,
+        "to_ms": min(begin_s + every_s, LOAD_S) * 1000,
+        "switch_ms": round(float(random.uniform(8, 30)), 3) if number else None,
+        "hand_over_ms": round(float(random.uniform(12, 42)), 3) if number else None,
+        "messages": 2400,
+        "cost_mean_ms": 2.4,
+        "cost_per_s": (505e6, 141e6)[number % 2],
+        "roll_backs": (0, 160)[number % 2],
+    }
+
+
+def _protocol(cost_per_s: float, roll_backs: int) -> dict[str, Any]:
+    return NOT_IN_FORCE | {
+        "seconds": LOAD_S / 2,
+        "messages": 6000,
+        "cost_mean_ms": cost_per_s / 6000 / 1e4,
+        "cost_per_s": cost_per_s,
+        "roll_backs": roll_backs,
+        "estimates": 80,
+        "estimate_per_s": cost_per_s * 1.04,
+        "estimate_ratio": 1.04,
+    }
+
+
+NOT_IN_FORCE: dict[str, Any] = {
+    "seconds": 0.0,
+    "messages": 0,
+    "cost_mean_ms": None,
+    "cost_per_s": None,
+    "roll_backs": 0,
+    "estimates": 0,
+    "estimate_per_s": None,
+    "estimate_ratio": None,
+    "estimates_otherwise": 80,
+    "estimate_otherwise_per_s": 640e6,
+}
+
+
+def _costs(at_s: float, every_s: float, random: np.random.Generator) -> dict[str, Any]:
+    is_abcast = _in_force(at_s + 0.5, every_s) == "abcast"
+    means = {"abcast": 520e6 if is_abcast else 610e6, "timewarp": 940e6 if is_abcast else 130e6}
+    return {
+        "t_s": float(at_s),
+        "cost_per_s": (505e6 if is_abcast else 141e6) * float(random.normal(1, 0.08)),
+        "messages": 600,
+        "roll_backs": 0 if is_abcast else int(random.poisson(40)),
+        "estimates": {name: mean * float(random.normal(1, 0.06)) for name, mean in means.items()},
+    }
 
 
 def _rollbacks(path: Path, every_s: float, random: np.random.Generator) -> None:
