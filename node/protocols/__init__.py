@@ -30,7 +30,7 @@ FIFO_PROMISES = ("validity", "agreement", "integrity", "fifo")
 CRASHES = frozenset({"crash", "restart"})
 CAUSAL_PROMISES = (*FIFO_PROMISES, "causal")
 TOTAL_ORDER_PROMISES = (*CAUSAL_PROMISES, "total_order")
-STATE_PROMISES = (*TOTAL_ORDER_PROMISES, "state")
+STATE_REPORTED = (("state", "service.report_state"),)
 MUTEX_PROMISES = ("integrity", "mutual_exclusion", "grant_order", "service")
 
 
@@ -260,7 +260,8 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
         ProtocolEntry(
             name="timewarp",
             kind=TimeWarpParameters,
-            promises=STATE_PROMISES,
+            promises=TOTAL_ORDER_PROMISES,
+            reported=STATE_REPORTED,
             kinds=TIMEWARP_KINDS,
             make=_timewarp,
             tolerates=CRASHES,
