@@ -132,6 +132,7 @@ class Kind(enum.IntEnum):
     ADAPTIVE_STATE = 0xD6
     ADAPTIVE_PROBE = 0xD7
     ADAPTIVE_ECHO = 0xD8
+    ADAPTIVE_JOIN = 0xD9
 
 
 class Flag(enum.IntFlag):

@@ -11,6 +11,7 @@ from node.core import Core, Membership, random_for
 from node.errors import LocalError
 from node.parameters import from_mapping
 from node.protocols.abcast import AbcastCore, AbcastParameters
+from node.protocols.adaptive import AdaptiveCore, SelectionParameters
 from node.protocols.allack import AllAckCore, AllAckParameters
 from node.protocols.atop import AdaptiveParameters, AtopCore, AtopParameters
 from node.protocols.atop_mbs import AtopMbsCore, AtopMbsParameters
@@ -49,6 +50,7 @@ CLOCKS_KINDS = _kinds_of(7)
 ALLACK_KINDS = _kinds_of(1, 8)
 ATOP_KINDS = _kinds_of(1, 9)
 MBS_KINDS = _kinds_of(1, 9, 10)
+ADAPTIVE_KINDS = _kinds_of(1, 2, 8, 9, 11, 12, 13)
 TIMEWARP_KINDS = _kinds_of(1, 12)
 ABCAST_KINDS = _kinds_of(1, 11)
 
@@ -152,6 +154,12 @@ def _timewarp(membership: Membership, parameters: TimeWarpParameters, rng: Rando
     lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
     seed = rng.getrandbits(64)
     return Stack(lower=lower, upper=TimeWarpCore(membership=membership, parameters=parameters, seed=seed))
+
+
+def _adaptive(membership: Membership, parameters: SelectionParameters, rng: Random) -> Core:
+    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+    own = Random(f"{rng.random()}/epochs")  # noqa: S311 (repeatable, not secret)
+    return Stack(lower=lower, upper=AdaptiveCore(membership=membership, parameters=parameters, rng=own))
 
 
 def _co(membership: Membership, parameters: CoParameters, rng: Random) -> Core:
@@ -265,6 +273,15 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kinds=TIMEWARP_KINDS,
             make=_timewarp,
             tolerates=CRASHES,
+        ),
+        ProtocolEntry(
+            name="adaptive",
+            kind=SelectionParameters,
+            promises=TOTAL_ORDER_PROMISES,
+            kinds=ADAPTIVE_KINDS,
+            make=_adaptive,
+            tolerates=CRASHES,
+            require_members=lambda parameters, members: parameters.atop.require_members(members),
         ),
         ProtocolEntry(
             name="mutex",

@@ -160,6 +160,18 @@ def _service(rng: Random) -> Parameters:
     }
 
 
+def _adaptive(rng: Random) -> Parameters:
+    """Votes that follow each other as fast as they can, and such that hardly ever come."""
+    names = rng.sample(("abcast", "allack", "atop"), rng.choice((2, 2, 3)))
+    return {
+        "candidates": ", ".join(names),
+        "force_every_ns": rng.choice((2, 10, 50, 300)) * MILLISECOND,
+        "dwell_ns": rng.choice((0, 0, 20)) * MILLISECOND,
+        "allack": _allack(rng),
+        "atop": _atop(rng),
+    }
+
+
 def _mutex(rng: Random) -> Parameters:
     return _timestamps(rng) | {
         "acknowledge": rng.choice(("always", "when_needed")),
@@ -191,6 +203,7 @@ _RANGES: dict[str, Callable[[Random], Parameters]] = {
     "abcast": _abcast,
     "timewarp": _timewarp,
     "mutex": _mutex,
+    "adaptive": _adaptive,
 }
 _INDISPENSABLE: dict[str, frozenset[int]] = {"sequencer": frozenset({0})}
 """The sequencer's server is its member 0: the order stands still while it is away."""

@@ -1,0 +1,531 @@
+"""HEADER"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from node.core import Core, Membership, Submission
+from node.effects import Effect, Multicast, Report, Send, Timer
+from node.errors import DropReason, LocalError, RemoteError
+from node.parameters import require
+from node.protocols.abcast import AbcastParameters
+from node.protocols.adaptive_candidates import Candidate, candidates_in
+from node.protocols.adaptive_epoch import NEWS, Epoch, inner_membership
+from node.protocols.adaptive_switch import Outcome, Votes
+from node.protocols.adaptive_words import (
+    Head,
+    Ruling,
+    ballot_words,
+    bases_of,
+    epoch_of,
+    read_ballot,
+    read_decision,
+    read_state,
+)
+from node.protocols.allack import AllAckParameters
+from node.protocols.atop import AtopParameters
+from node.protocols.joining import Joining, Life
+from node.protocols.reliable import ReliableParameters
+from node.protocols.sequencer import SequencerParameters
+from node.protocols.standstill import PROD, StandStill
+from node.protocols.timers import Timers
+from node.protocols.vote import Ranking, tally
+from node.trace import Notice
+from node.wire import Flag, Kind, Message
+
+MILLISECOND = 1_000_000
+SECOND = 1_000 * MILLISECOND
+CONTROL = Flag.CONTROL.value
+ASK = Timer("ask")
+FORCE = Timer("force")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionParameters:
+    """Of the selection, of the candidates, and of the reliable layer under all of them. Times in ns."""
+
+    candidates: str = "abcast, allack"
+    first: str = ""
+    force_every_ns: int = 0
+    dwell_ns: int = 0
+    abcast: AbcastParameters = field(default_factory=AbcastParameters)
+    allack: AllAckParameters = field(default_factory=AllAckParameters)
+    atop: AtopParameters = field(default_factory=AtopParameters)
+    sequencer: SequencerParameters = field(default_factory=SequencerParameters)
+    reliable: ReliableParameters = field(default_factory=ReliableParameters)
+
+    def __post_init__(self) -> None:
+        names = [candidate.name for candidate in self.of]
+        require(self.first in ("", *names), f"first must be one of {', '.join(names)}, not {self.first!r}")
+
+    @property
+    def of(self) -> tuple[Candidate, ...]:
+        return candidates_in(self.candidates)
+
+
+class Phase(enum.StrEnum):
+    """JOINING until a later life knows which epoch it joins; SWITCHING while an old epoch is incomplete here."""
+
+    JOINING = "joining"
+    RUNNING = "running"
+    SWITCHING = "switching"
+
+
+class AdaptiveReport(enum.IntEnum):
+    """Codes of our reports."""
+
+    WELCOMED = 0xD1
+    """This later life takes part; `value`: the first epoch that it delivers of."""
+    CALLED = 0xD2
+    """As the coordinator, opened a vote; `value`: the epoch that it is about."""
+    CALLED_OFF = 0xD3
+    """As the coordinator, ended one without a change; `value`: the epoch that it was about."""
+    COMPLETE = 0xD4
+    """All of an old epoch is delivered here; `value`: its number."""
+
+
+class AdaptiveCore(Core):
+    """See the module's text."""
+
+    def __init__(self, *, membership: Membership, parameters: SelectionParameters, rng: Random) -> None:
+        self._us = membership
+        self._me: Life = (membership.member, membership.incarnation)
+        self._parameters = parameters
+        self._candidates = {candidate.code: candidate for candidate in parameters.of}
+        self._rng = rng
+        self._timers = Timers()
+        self._standstill = StandStill(self._timers)
+        self._joining = Joining(membership)
+        self._votes = Votes()
+        self._epochs: deque[Epoch] = deque()
+        """At most two, ascending: what we submit goes into the last."""
+        self._told: Ruling | None = None
+        """The last epoch that we have heard of."""
+        self._log: list[Message] = []
+        """News and early messages of the epoch to come, in their order ..."""
+        self._before: tuple[Life, ...] = self._joining.lives
+        """... and the others that took part before all of these."""
+        self._over: dict[int, int] = {}
+        """Per member: the last of its lives that has ended."""
+        self._last: dict[Life, int] = {}
+        """Per life: nothing more comes of it in the epochs up to this one. Ours, too."""
+        self._switched_ns = 0
+        self._is_active = False
+        self._handlers: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
+            Kind.ADAPTIVE_CARRIED: self._on_carried,
+            Kind.ADAPTIVE_LAST: self._on_last,
+            Kind.ADAPTIVE_REQUEST: self._on_request,
+            Kind.ADAPTIVE_CALL: self._on_call,
+            Kind.ADAPTIVE_BALLOT: self._on_ballot,
+            Kind.ADAPTIVE_DECISION: self._on_decision,
+            Kind.ADAPTIVE_STATE: self._on_state,
+            Kind.ADAPTIVE_JOIN: self._on_join,
+            Kind.RELIABLE_ENDED: self._on_ended,
+            Kind.RELIABLE_JOINED: self._on_joined,
+        }
+
+    @property
+    def depth(self) -> int:
+        """Our own timers, and those of two epochs."""
+        return 3
+
+    @property
+    def can_submit(self) -> bool:
+        return bool(self._epochs) and self._epochs[-1].can_submit
+
+    @property
+    def is_idle(self) -> bool:
+        return len(self._epochs) == 1 and self._epochs[0].is_idle and not self._votes.is_open
+
+    @property
+    def phase(self) -> str:
+        """Where the switch stands, and the protocol that we send in."""
+        if not self._epochs:
+            return Phase.JOINING
+        phase = Phase.RUNNING if len(self._epochs) == 1 else Phase.SWITCHING
+        return f"{phase}-{self._candidates[self._epochs[-1].code].name}"
+
+    @property
+    def held(self) -> int:
+        """Undelivered messages of all epochs, also of one that we have not heard the decision about."""
+        early = sum(message.kind is Kind.ADAPTIVE_CARRIED for message in self._log)
+        return early + sum(epoch.held for epoch in self._epochs)
+
+    @property
+    def epoch(self) -> int:
+        """The one that we send in; 0 while joining."""
+        return self._epochs[-1].number if self._epochs else 0
+
+    @property
+    def in_force(self) -> str:
+        """The protocol of that epoch; empty while joining."""
+        return self._candidates[self._epochs[-1].code].name if self._epochs else ""
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """Those that are not complete here, ascending."""
+        return tuple(self._epochs)
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        out: list[Effect] = []
+        if not self._joining.is_joining:
+            self._begin(self._initial(), now_ns, out)
+        return out
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        if not self.can_submit:
+            raise LocalError(f"member {self._us.member} takes no submission now: ask can_submit before")
+        if submission.target is not None:
+            raise LocalError("epochs order multicasts; send to one member through the layer below")
+        out: list[Effect] = []
+        out += self._epochs[-1].submit(submission, Head(0, False), now_ns)
+        self._after(now_ns, out)
+        return out
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        reason = self._ignore(message)
+        if reason is not None:
+            return [Report(code=reason, member=source, value=len(message.payload))]
+        out: list[Effect] = []
+        is_ours = message.origin == self._us.member and message.kind not in NEWS
+        if not is_ours or message.kind is Kind.ADAPTIVE_CARRIED:
+            self._handlers[message.kind](message, now_ns, out)
+            self._after(now_ns, out)
+        return out
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        out: list[Effect] = []
+        if timer.layer:
+            for epoch in tuple(self._epochs):
+                if timer.layer == epoch.layer_of(epoch.number):
+                    out += epoch.fired(timer, now_ns)
+        elif timer not in (ASK, PROD, FORCE):
+            raise LocalError(f"{timer} is no timer of this core")
+        else:
+            self._timers.fired(timer)
+            self._on_due(timer, now_ns, out)
+        self._after(now_ns, out)
+        return out
+
+    def _ignore(self, message: Message) -> DropReason | None:
+        if message.kind not in self._handlers:
+            return DropReason.UNEXPECTED
+        if message.kind in NEWS or message.origin == self._us.member:
+            return None
+        return None if (message.origin, message.incarnation) in self._joining else DropReason.UNEXPECTED
+
+    def _on_due(self, timer: Timer, now_ns: int, out: list[Effect]) -> None:
+        if timer == ASK and self._joining.is_joining:
+            self._ask(now_ns, out)
+        elif timer == PROD and self._standstill.is_due(self._stands_at):
+            self._prod(out)
+        elif timer == FORCE and self._epochs:
+            self._force(now_ns, out)
+
+    # Epochs.
+
+    def _on_carried(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        number = epoch_of(message, words=0)
+        found = next((epoch for epoch in self._epochs if epoch.number == number), None)
+        if found is not None:
+            out += found.receive(message, now_ns)
+            self._joining.spoke((message.origin, message.incarnation))
+        elif not self._epochs or number == self._epochs[-1].number + 1:
+            self._log.append(message)
+        elif number > self._epochs[-1].number:
+            raise RemoteError(DropReason.UNEXPECTED, f"epoch {number} cannot have begun")
+        # Else it is of an epoch that is complete here, and others may still have something to say in it.
+
+    def _after(self, now_ns: int, out: list[Effect]) -> None:
+        """What can be handed over now, and whether an old epoch is complete."""
+        while self._epochs:
+            for epoch in self._epochs:
+                for handed in epoch.take():
+                    self._is_active = True
+                    out.append(handed.delivery)
+            if len(self._epochs) == 1 or not self._is_complete(out):
+                break
+            out += self._epochs.popleft().end()
+            out.append(Report(code=AdaptiveReport.COMPLETE, member=self._us.member, value=self._epochs[0].number - 1))
+            self._epochs[0].open()
+        self._see_to_vote(now_ns, out)
+        self._standstill.watch(self._stands_at, now_ns, out)
+        self._see_to_force(now_ns, out)
+
+    def _is_complete(self, out: list[Effect]) -> bool:
+        """Whether all of the older of two epochs has come and is delivered. Says LAST when it is time to."""
+        old, new = self._epochs
+        self._see_to_last(old, out)
+        founders = (life for life in self._joining.lives if new.local(life) <= 1)
+        return old.is_spent and all(self._last.get(life, 0) >= old.number for life in (self._me, *founders))
+
+    def _see_to_last(self, old: Epoch, out: list[Effect]) -> None:
+        is_said = self._last.get(self._me, 0) >= old.number
+        if not is_said and (old.ours == 0 or self._candidates[old.code].multicasts_at_once):
+            self._last[self._me] = old.number
+            out.append(self._word_of_last())
+
+    def _word_of_last(self) -> Effect:
+        seq = self._last.get(self._me, 0)
+        return Multicast(message=self._us.message(Kind.ADAPTIVE_LAST, seq=seq, flags=CONTROL))
+
+    def _on_last(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        number = epoch_of(message, words=0)
+        if self._epochs and number > self._epochs[-1].number:
+            raise RemoteError(DropReason.UNEXPECTED, f"epoch {number} cannot have begun")
+        life = (message.origin, message.incarnation)
+        self._last[life] = max(self._last.get(life, 0), number)
+
+    def _initial(self) -> Ruling:
+        """The first epoch: all first lives are its founders."""
+        names = {candidate.name: candidate.code for candidate in self._candidates.values()}
+        first = self._parameters.first or next(iter(names))
+        return Ruling(epoch=1, code=names[first], bases=dict.fromkeys(self._us.members, 1))
+
+    def _adopt(self, ruling: Ruling, now_ns: int, out: list[Effect]) -> None:
+        """The group has decided: from now on we submit in the next epoch."""
+        old = self._epochs[-1]
+        old.close()
+        self._votes.adopted(ruling.epoch)
+        for life in self._joining.lives:
+            if ruling.bases[life[0]] < life[1]:
+                # It joins the next epoch and has said nothing in this one.
+                out += old.news(Kind.RELIABLE_ENDED, life, now_ns)
+        self._begin(ruling, now_ns, out)
+
+    def _begin(self, ruling: Ruling, now_ns: int, out: list[Effect]) -> None:
+        """We send in this epoch now. Replay what has come of it, and the news that concern it."""
+        candidate = self._candidates[ruling.code]
+        rng = Random(f"{self._rng.random()}/{ruling.epoch}")  # noqa: S311 (repeatable, not secret)
+        inside = inner_membership(self._us, ruling)
+        core = candidate.make(inside, getattr(self._parameters, candidate.name), rng)
+        epoch = Epoch(us=self._us, ruling=ruling, core=core, is_open=not self._epochs)
+        self._epochs.append(epoch)
+        self._told = ruling
+        self._switched_ns = now_ns
+        out.append(Report(code=Notice.IN_FORCE, member=ruling.code, value=ruling.epoch))
+        out += epoch.start(self._present(epoch), self._over, now_ns)
+        log, self._log, self._before = self._log, [], self._joining.lives
+        for message in log:
+            self._replay(epoch, message, now_ns, out)
+
+    def _present(self, epoch: Epoch) -> tuple[Life, ...]:
+        """Who takes part when the log begins. A founder's log has the rest; a later life needs those of now."""
+        if not epoch.is_founder:
+            return self._joining.lives
+        joined = {(one.origin, one.incarnation) for one in self._log if one.kind is Kind.RELIABLE_JOINED}
+        return tuple(sorted({*self._before, *(life for life in joined if epoch.local(life) == 1)}))
+
+    def _replay(self, epoch: Epoch, message: Message, now_ns: int, out: list[Effect]) -> None:
+        life = (message.origin, message.incarnation)
+        if message.kind in NEWS:
+            if epoch.is_founder:
+                out += epoch.news(message.kind, life, now_ns)
+        elif message.seq == epoch.number and (epoch.is_founder or life in self._joining):
+            try:
+                out += epoch.receive(message, now_ns)
+            except RemoteError as error:
+                out.append(Report(code=error.reason, member=message.origin, value=len(message.payload)))
+
+    # Votes.
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether we can found another epoch: we deliver in this one, and no older one is incomplete."""
+        return len(self._epochs) == 1 and self._epochs[0].has_begun
+
+    @property
+    def _coordinator(self) -> Life:
+        """The lowest member that takes part."""
+        return min((*self._joining.lives, self._me))
+
+    def _request(self, now_ns: int, out: list[Effect]) -> None:
+        """We want a change."""
+        coordinator = self._coordinator
+        if coordinator == self._me:
+            self._open_vote(now_ns, out)
+        elif self._is_ready and self._votes.is_free:
+            request = self._us.message(Kind.ADAPTIVE_REQUEST, seq=self.epoch + 1, flags=CONTROL)
+            out.append(Send(target=coordinator[0], message=request))
+
+    def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        if epoch_of(message, words=0) == self.epoch + 1 and self._coordinator == self._me:
+            self._open_vote(now_ns, out)
+
+    def _open_vote(self, now_ns: int, out: list[Effect]) -> None:
+        is_early = now_ns < self._switched_ns + self._parameters.dwell_ns
+        if is_early or not self._is_ready or not self._votes.is_free:
+            return
+        self._votes.open(epoch=self.epoch + 1, us=self._me, ranking=self._ranking(now_ns), others=self._joining.lives)
+        out.append(Report(code=AdaptiveReport.CALLED, member=self._us.member, value=self._votes.epoch))
+        out.append(self._call())
+
+    def _call(self) -> Effect:
+        words = (self._votes.number,)
+        return Multicast(
+            message=self._us.message(Kind.ADAPTIVE_CALL, seq=self._votes.epoch, flags=CONTROL, words=words)
+        )
+
+    def _on_call(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        epoch = epoch_of(message, words=1)
+        (number,) = message.words
+        if self._epochs and epoch > self.epoch + 1:
+            raise RemoteError(DropReason.UNEXPECTED, f"a vote about epoch {epoch}, when ours is {self.epoch}")
+        coordinator = (message.origin, message.incarnation)
+        can_promise = self._is_ready and epoch == self.epoch + 1
+        ranking = None
+        if can_promise and self._votes.called(coordinator, number=number, epoch=epoch):
+            ranking = self._ranking(now_ns)
+        words = ballot_words(number, ranking)
+        ballot = self._us.message(Kind.ADAPTIVE_BALLOT, seq=epoch, flags=CONTROL, words=words)
+        out.append(Send(target=coordinator[0], message=ballot))
+
+    def _ranking(self, now_ns: int) -> Ranking:
+        """Our ballot: the next candidate after the one in force, in turn."""
+        codes = tuple(self._candidates)
+        place = codes.index(self._epochs[-1].code) + 1
+        return (*codes[place:], *codes[:place])
+
+    def _on_ballot(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        number, ranking = read_ballot(message, tuple(self._candidates))
+        life = (message.origin, message.incarnation)
+        self._votes.balloted(life, number=number, epoch=message.seq, ranking=ranking)
+
+    def _see_to_vote(self, now_ns: int, out: list[Effect]) -> None:
+        """Whether our open vote can be decided, or must be called off."""
+        if not self._votes.is_open or self._votes.outcome is Outcome.OPEN:
+            return
+        present = self._epochs[-1].code
+        winner = present
+        if self._votes.outcome is Outcome.COMPLETE:
+            winner = tally(self._votes.rankings, present=present)
+        number, epoch = self._votes.number, self._votes.epoch
+        self._votes.close()
+        if winner == present:
+            out.append(Report(code=AdaptiveReport.CALLED_OFF, member=self._us.member, value=epoch))
+            self._decide(epoch, (number, 0), out)
+            return
+        bases = bases_of(self._us.members, (*self._joining.lives, self._me), self._over)
+        ruling = Ruling(epoch=epoch, code=winner, bases=bases)
+        self._decide(epoch, (number, *ruling.words), out)
+        self._adopt(ruling, now_ns, out)
+        self._after(now_ns, out)
+
+    def _decide(self, epoch: int, words: tuple[int, ...], out: list[Effect]) -> None:
+        message = self._us.message(Kind.ADAPTIVE_DECISION, seq=epoch, flags=CONTROL, words=words)
+        out.append(Multicast(message=message))
+
+    def _on_decision(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        number, ruling = read_decision(message, self._us.members, tuple(self._candidates))
+        if ruling is not None and self._epochs:
+            self._check(ruling)
+        self._votes.settled((message.origin, message.incarnation), number=number)
+        if ruling is None:
+            return
+        if self._epochs:
+            self._adopt(ruling, now_ns, out)
+        else:
+            self._hear(ruling)
+
+    def _check(self, ruling: Ruling) -> None:
+        """RemoteError when the group cannot have decided that: it needs our ballot."""
+        is_next = self._is_ready and ruling.epoch == self.epoch + 1 and ruling.code != self._epochs[-1].code
+        if not is_next or ruling.bases[self._us.member] != self._us.incarnation:
+            raise RemoteError(DropReason.UNEXPECTED, f"a decision about epoch {ruling.epoch} that we had no part in")
+
+    # Standing still, and wanting a change.
+
+    @property
+    def _stands_at(self) -> tuple[int, ...] | None:
+        if len(self._epochs) == 2:
+            return (self._epochs[0].number, 0)
+        return (self._votes.epoch, self._votes.number) if self._votes.is_open else None
+
+    def _prod(self, out: list[Effect]) -> None:
+        """Say something whose acknowledgement is missed when somebody is gone."""
+        out.append(self._call() if self._votes.is_open else self._word_of_last())
+
+    def _see_to_force(self, now_ns: int, out: list[Effect]) -> None:
+        if self._parameters.force_every_ns and self._is_active:
+            self._timers.arm(FORCE, now_ns + self._parameters.force_every_ns, out)
+
+    def _force(self, now_ns: int, out: list[Effect]) -> None:
+        self._is_active = False
+        if now_ns >= self._switched_ns + self._parameters.force_every_ns:
+            self._request(now_ns, out)
+
+    # Who ends and who joins.
+
+    def _on_ended(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        life = (message.origin, message.incarnation)
+        self._over[life[0]] = max(self._over.get(life[0], 0), life[1])
+        self._last.pop(life, None)
+        self._joining.ended(life)
+        self._votes.ended(life)
+        self._log.append(message)
+        for epoch in self._epochs:
+            if self._epochs[-1].local(life) <= 1 or epoch is self._epochs[-1]:
+                # An older epoch has heard of the end of who is later than its founders when the new one began.
+                out += epoch.news(message.kind, life, now_ns)
+        for joiner in self._joining.waiting:
+            self._welcome(joiner, out)
+        self._begin_if_welcome(now_ns, out)
+
+    def _on_joined(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        life = (message.origin, message.incarnation)
+        if self._joining.joined(life):
+            self._ask(now_ns, out)
+        elif life != self._me:
+            self._votes.joined()
+            self._log.append(message)
+            self._tell_joined(life, now_ns, out)
+        self._begin_if_welcome(now_ns, out)
+
+    def _tell_joined(self, life: Life, now_ns: int, out: list[Effect]) -> None:
+        """To the epoch that we send in: in an older one it takes no part."""
+        if self._epochs:
+            out += self._epochs[-1].news(Kind.RELIABLE_JOINED, life, now_ns)
+
+    def _ask(self, now_ns: int, out: list[Effect]) -> None:
+        out.append(Multicast(message=self._us.message(Kind.ADAPTIVE_JOIN, flags=CONTROL)))
+        self._timers.arm(ASK, self._joining.asks(now_ns), out)
+
+    def _on_join(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        joiner = (message.origin, message.incarnation)
+        self._joining.asked(joiner)
+        self._welcome(joiner, out)
+
+    def _welcome(self, joiner: Life, out: list[Effect]) -> None:
+        told = self._told
+        words = (told.words if told is not None else ()) + self._joining.words(joiner)
+        seq = told.epoch if told is not None else 0
+        state = self._us.message(Kind.ADAPTIVE_STATE, seq=seq, flags=CONTROL, words=words)
+        out.append(Send(target=joiner[0], message=state))
+
+    def _on_state(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        ruling, words = read_state(message, self._us.members, tuple(self._candidates))
+        if ruling is not None and self._joining.is_joining and ruling.bases[self._us.member] >= self._us.incarnation:
+            raise RemoteError(DropReason.MALFORMED, "an epoch that this life is said to have founded before it joined")
+        self._joining.answered((message.origin, message.incarnation), message.seq, words)
+        if ruling is not None and not self._epochs:
+            self._hear(ruling)
+        self._begin_if_welcome(now_ns, out)
+
+    def _hear(self, ruling: Ruling) -> None:
+        """While we join: what others know."""
+        if self._told is None or ruling.epoch > self._told.epoch:
+            self._told = ruling
+
+    def _begin_if_welcome(self, now_ns: int, out: list[Effect]) -> None:
+        if not self._joining.has_everything:
+            return
+        self._joining.begin()
+        self._timers.disarm(ASK, out)
+        # Nobody who lives knows of an epoch: all are later lives, which begin anew.
+        ruling = self._told or self._initial()
+        out.append(Report(code=AdaptiveReport.WELCOMED, member=self._us.member, value=ruling.epoch))
+        self._begin(ruling, now_ns, out)

@@ -1,0 +1,291 @@
+"""One epoch of the adaptive core at one member: an instance of a protocol's core, and what surrounds it.
+
+The instance believes that it sits alone over `reliable` in a group that has just begun. For that:
+
+Messages. What it says travels as CARRIED with the epoch's number; what it hears is what others' instances of the same
+epoch say. Its timers have a layer of their own.
+
+Lives. Its founders are the epoch's *bases*, one life of each member. Inside, a base is the first life of its member,
+the next life the second; what came before the base does not exist. A base that has ended, or has never lived in this
+epoch, is told as ended. So `joining.py` works inside as it does in a fresh group.
+
+Payloads. In front of each stands a head (adaptive_words.py), which is taken off again.
+
+Deliveries wait here until the epoch is *open*: all earlier epochs are complete at this member. `close` says that
+nothing more is submitted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from node.core import Core, Membership, Submission
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
+from node.errors import DropReason, RemoteError
+from node.protocols.adaptive_words import Head, Ruling, split_head, with_head
+from node.protocols.joining import Life
+from node.trace import Level
+from node.wire import Kind, Message, decode_message, encode_message
+
+LAYERS = 2
+"""Of timers: no member has more than two epochs at a time, and they follow each other."""
+NEWS = (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
+
+
+class Handed(NamedTuple):
+    """A message that the epoch's protocol has put in its place: for good."""
+
+    delivery: Deliver
+    head: Head
+
+
+def inner_membership(us: Membership, ruling: Ruling) -> Membership:
+    """Ours, as the instance of that epoch sees it. A life of ours before the base is none: assert."""
+    return replace(us, incarnation=us.incarnation - ruling.bases[us.member] + 1)
+
+
+class Epoch:
+    """See the module's text. `core`: made with `inner_membership`."""
+
+    __slots__ = (
+        "_core",
+        "_gone",
+        "_has_begun",
+        "_is_closed",
+        "_is_open",
+        "_ours",
+        "_ruling",
+        "_timers",
+        "_us",
+        "_waiting",
+    )
+
+    def __init__(self, *, us: Membership, ruling: Ruling, core: Core, is_open: bool) -> None:
+        self._us = us
+        self._ruling = ruling
+        self._core = core
+        self._is_open = is_open
+        self._is_closed = False
+        self._has_begun = False
+        self._gone: set[int] = set()
+        """Members whose base has been told as ended."""
+        self._ours = 0
+        """Submissions of ours that have not come back delivered."""
+        self._timers: set[Timer] = set()
+        self._waiting: list[Handed] = []
+
+    @property
+    def ruling(self) -> Ruling:
+        return self._ruling
+
+    @property
+    def number(self) -> int:
+        return self._ruling.epoch
+
+    @property
+    def code(self) -> int:
+        return self._ruling.code
+
+    @property
+    def core(self) -> Core:
+        return self._core
+
+    @property
+    def phase(self) -> str:
+        return self._core.phase
+
+    @property
+    def is_founder(self) -> bool:
+        """Whether this life of ours is a base."""
+        return self._us.incarnation == self._ruling.bases[self._us.member]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this member has ever been running in this epoch: it then delivers all that is to come."""
+        return self._has_begun
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def can_submit(self) -> bool:
+        return not self._is_closed and self._core.can_submit
+
+    @property
+    def is_idle(self) -> bool:
+        return self._core.is_idle and not self._waiting
+
+    @property
+    def held(self) -> int:
+        """Undelivered messages inside, and delivered ones that wait for earlier epochs."""
+        return self._core.held + len(self._waiting)
+
+    @property
+    def ours(self) -> int:
+        """Submissions of ours that are not delivered here."""
+        return self._ours
+
+    @property
+    def is_spent(self) -> bool:
+        """Closed, and nothing is left in here of all that has come."""
+        return self._is_closed and self._core.held == 0
+
+    def local(self, life: Life) -> int:
+        """Its number inside, from 1; less: it is before the base."""
+        member, incarnation = life
+        return incarnation - self._ruling.bases[member] + 1
+
+    # Inputs. Each returns what the instance wants done, for the core that owns us to carry out, and puts what has been
+    # delivered into the list of `take`.
+
+    def start(self, present: Iterable[Life], over: Mapping[int, int], now_ns: int) -> list[Effect]:
+        """Begin. `present`: the others that take part; `over`: per member the last life that has ended, if one has.
+
+        A founder's instance knows the first lives of all, and hears who of them is missing and which later ones there
+        are. A later life's instance hears of everybody, of itself last, as the reliable layer tells it.
+        """
+        out = self._translated(self._core.on_start(now_ns))
+        lives = sorted(life for life in present if self.local(life) >= 1)
+        for member in self._us.peers:
+            inside = max((self.local(life) for life in lives if life[0] == member), default=0)
+            if self.is_founder and (member, self._ruling.bases[member]) not in lives:
+                self._tell(Kind.RELIABLE_ENDED, member, 1, now_ns, out)
+            elif inside == 0:
+                last = self.local((member, over.get(member, 0)))
+                self._tell(Kind.RELIABLE_ENDED, member, max(1, last), now_ns, out)
+            if inside > self.is_founder:
+                self._tell(Kind.RELIABLE_JOINED, member, inside, now_ns, out)
+        if not self.is_founder:
+            inside = self.local((self._us.member, self._us.incarnation))
+            self._tell(Kind.RELIABLE_JOINED, self._us.member, inside, now_ns, out)
+        self._see_begun()
+        return out
+
+    def submit(self, submission: Submission, head: Head, now_ns: int) -> list[Effect]:
+        """LocalError when `can_submit` is false."""
+        inside = replace(submission, payload=with_head(head, submission.payload))
+        effects = self._core.on_submit(inside, now_ns)
+        self._ours += 1
+        return self._translated(effects)
+
+    def receive(self, carried: Message, now_ns: int) -> list[Effect]:
+        """A message of this epoch. RemoteError before anything has changed."""
+        message = self._inside(carried)
+        effects = self._core.on_message(message, carried.origin, now_ns)
+        return self._translated(effects)
+
+    def news(self, kind: Kind, life: Life, now_ns: int) -> list[Effect]:
+        """Of the layer below, if it concerns anybody in here: of a base only its end counts, once."""
+        inside = self.local(life)
+        out: list[Effect] = []
+        if inside > 1 or (inside == 1 and kind is Kind.RELIABLE_ENDED and life[0] not in self._gone):
+            self._tell(kind, life[0], inside, now_ns, out)
+        return out
+
+    def fired(self, timer: Timer, now_ns: int) -> list[Effect]:
+        """A timer of our layer."""
+        inside = timer._replace(layer=0)
+        if inside not in self._timers:
+            return []
+        self._timers.discard(inside)
+        return self._translated(self._core.on_timer(inside, now_ns))
+
+    def open(self) -> None:
+        """All earlier epochs are complete here."""
+        self._is_open = True
+
+    def close(self) -> None:
+        """We submit nothing more here."""
+        self._is_closed = True
+
+    def end(self) -> list[Effect]:
+        """Complete: nothing of it is needed any more."""
+        assert self.is_spent and self._is_open and not self._waiting
+        timers = sorted(self._timers)
+        self._timers.clear()
+        return [CancelTimer(timer=self._raised(timer)) for timer in timers]
+
+    def take(self) -> Iterator[Handed]:
+        """What has been delivered, if this epoch's turn has come."""
+        while self._is_open and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            yield from waiting
+
+    @staticmethod
+    def layer_of(number: int) -> int:
+        """Of the timers of that epoch, above those of the owner."""
+        return 1 + number % LAYERS
+
+    def _tell(self, kind: Kind, member: int, inside: int, now_ns: int, out: list[Effect]) -> None:
+        if inside == 1 and kind is Kind.RELIABLE_ENDED:
+            self._gone.add(member)
+        message = Message(kind=kind, origin=member, incarnation=inside)
+        out += self._translated(self._core.on_message(message, member, now_ns))
+
+    def _inside(self, carried: Message) -> Message:
+        message = decode_message(carried.payload)
+        inside = self.local((carried.origin, carried.incarnation))
+        if inside < 1:
+            raise RemoteError(DropReason.UNEXPECTED, "a life from before this epoch speaks in it")
+        if (message.kind, message.origin, message.incarnation) != (carried.inner, carried.origin, inside):
+            raise RemoteError(DropReason.MALFORMED, "the inner message does not agree with the outer one")
+        return message
+
+    def _translated(self, effects: list[Effect]) -> list[Effect]:
+        out: list[Effect] = []
+        for effect in effects:
+            self._translate(effect, out)
+        self._see_begun()
+        return out
+
+    def _translate(self, effect: Effect, out: list[Effect]) -> None:
+        match effect:
+            case Multicast(message=message):
+                out.append(Multicast(message=self._carried(message)))
+            case Send(target=target, message=message):
+                out.append(Send(target=target, message=self._carried(message)))
+            case SetTimer(timer=timer, at_ns=at_ns):
+                self._timers.add(timer)
+                out.append(SetTimer(timer=self._raised(timer), at_ns=at_ns))
+            case CancelTimer(timer=timer):
+                self._timers.discard(timer)
+                out.append(CancelTimer(timer=self._raised(timer)))
+            case Deliver():
+                self._deliver(effect, out)
+            case Undo():
+                raise AssertionError("a pessimistic protocol takes nothing back")
+            case Report():
+                out.append(effect)
+
+    def _carried(self, message: Message) -> Message:
+        return self._us.message(
+            Kind.ADAPTIVE_CARRIED,
+            seq=self.number,
+            flags=message.flags,
+            inner=message.kind,
+            payload=encode_message(message),
+        )
+
+    def _raised(self, timer: Timer) -> Timer:
+        return timer._replace(layer=self.layer_of(self.number))
+
+    def _deliver(self, delivery: Deliver, out: list[Effect]) -> None:
+        life = (delivery.origin, delivery.incarnation + self._ruling.bases[delivery.origin] - 1)
+        self._ours -= life == (self._us.member, self._us.incarnation)
+        try:
+            head, payload = split_head(delivery.payload)
+        except RemoteError as error:
+            out.append(Report(code=error.reason, member=delivery.origin, value=len(delivery.payload)))
+            return
+        found = replace(delivery, payload=payload, incarnation=life[1], level=Level.FINAL)
+        self._waiting.append(Handed(found, head))
+
+    def _see_begun(self) -> None:
+        self._has_begun = self._has_begun or self._core.phase == "running"

@@ -1,0 +1,143 @@
+"""What the words of the adaptive core's own messages mean.
+
+*Bases* are one entry per member, ascending: the life of that member that is a founder of an epoch, or the last one that
+ended before it (number 0). A *code* is a protocol, as the high half-byte of its kinds.
+
+    CARRIED   seq: epoch; no words; inside: one message of the core that runs in that epoch
+    LAST      seq: epoch; no words
+    REQUEST   seq: the epoch to come; no words
+    CALL      seq: the epoch to come; number of the vote
+    BALLOT    seq: the epoch to come; number of the vote, ranking (0: not now)
+    DECISION  seq: the epoch to come; number of the vote, code, bases. Called off: code 0, no bases
+    STATE     seq: epoch, 0 for none; code, bases, then the words of a welcome (joining.py). Of none: only these
+    JOIN      nothing
+    PROBE     seq: number of the round; no words
+    ECHO      seq: number of the round; the incarnation that it is for
+
+Payloads of an epoch whose protocol is pessimistic begin with a head of 8 bytes: the timestamp that Time Warp would have
+given (63 bits), and whether an execution sent it (1 bit).
+
+Every failure of a reader is a RemoteError MALFORMED.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from node.errors import DropReason, RemoteError
+from node.protocols.joining import Life
+from node.protocols.vote import Ranking, decode_ranking, encode_ranking
+from node.protocols.words import pack, unpack
+from node.wire import Message
+
+MAX_EPOCH = 2**32 - 1
+MAX_TIMESTAMP = 2**62
+HEAD_SIZE = 8
+_HEAD = struct.Struct(">Q")
+
+Bases = dict[int, int]
+"""Member to incarnation, for all members."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """What the group has agreed: in this epoch, this protocol, with these founders."""
+
+    epoch: int
+    code: int
+    bases: Bases
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """The code, then the bases."""
+        return (self.code, *(pack(member, base, 0) for member, base in sorted(self.bases.items())))
+
+
+class Head(NamedTuple):
+    """Of a payload: see the module's text."""
+
+    timestamp: int
+    is_follow_up: bool
+
+
+def with_head(head: Head, payload: bytes) -> bytes:
+    return _HEAD.pack(head.timestamp << 1 | head.is_follow_up) + payload
+
+
+def split_head(payload: bytes) -> tuple[Head, bytes]:
+    if len(payload) < HEAD_SIZE:
+        raise RemoteError(DropReason.MALFORMED, f"{len(payload)} bytes of payload hold no head")
+    (word,) = _HEAD.unpack_from(payload)
+    if word >> 1 > MAX_TIMESTAMP:
+        raise RemoteError(DropReason.MALFORMED, f"there is no timestamp {word >> 1}")
+    return Head(word >> 1, bool(word & 1)), payload[HEAD_SIZE:]
+
+
+def epoch_of(message: Message, *, words: int) -> int:
+    """The seq of a message with that many words."""
+    if len(message.words) != words:
+        raise RemoteError(DropReason.MALFORMED, f"{message.kind.name} with {len(message.words)} words, not {words}")
+    if message.seq > MAX_EPOCH:
+        raise RemoteError(DropReason.MALFORMED, f"there is no epoch {message.seq}")
+    return message.seq
+
+
+def read_ballot(message: Message, candidates: Sequence[int]) -> tuple[int, Ranking | None]:
+    """Number of the vote, and the ranking; None: not now."""
+    epoch_of(message, words=2)
+    number, word = message.words
+    if word == 0:
+        return number, None
+    ranking = decode_ranking(word)
+    if not set(ranking) <= set(candidates):
+        raise RemoteError(DropReason.MALFORMED, f"a ballot for {ranking}, which are not all candidates")
+    return number, ranking
+
+
+def ballot_words(number: int, ranking: Ranking | None) -> tuple[int, int]:
+    return number, encode_ranking(ranking) if ranking is not None else 0
+
+
+def read_decision(message: Message, members: Sequence[int], candidates: Sequence[int]) -> tuple[int, Ruling | None]:
+    """Number of the vote, and what is decided; None: nothing changes."""
+    if len(message.words) == 2:
+        epoch_of(message, words=2)
+        number, code = message.words
+        if code:
+            raise RemoteError(DropReason.MALFORMED, "a decision without the founders of its epoch")
+        return number, None
+    epoch = epoch_of(message, words=2 + len(members))
+    return message.words[0], read_ruling(epoch, message.words[1:], members, candidates)
+
+
+def read_ruling(epoch: int, words: Sequence[int], members: Sequence[int], candidates: Sequence[int]) -> Ruling:
+    """From the words of `Ruling.words`."""
+    if epoch == 0 or len(words) != 1 + len(members) or words[0] not in candidates:
+        raise RemoteError(DropReason.MALFORMED, f"epoch {epoch} under {tuple(words[:1])}, of {len(words) - 1} members")
+    entries = tuple(map(unpack, words[1:]))
+    if [(entry.member, entry.number) for entry in entries] != [(member, 0) for member in members]:
+        raise RemoteError(DropReason.MALFORMED, "bases that are not one entry per member, ascending")
+    if not all(entry.incarnation for entry in entries):
+        raise RemoteError(DropReason.MALFORMED, "a base that is no life")
+    return Ruling(epoch=epoch, code=words[0], bases={entry.member: entry.incarnation for entry in entries})
+
+
+def read_state(
+    message: Message, members: Sequence[int], candidates: Sequence[int]
+) -> tuple[Ruling | None, tuple[int, ...]]:
+    """What is in force for its sender (None: it does not know), and the words of the welcome."""
+    if message.seq > MAX_EPOCH:
+        raise RemoteError(DropReason.MALFORMED, f"there is no epoch {message.seq}")
+    if message.seq == 0:
+        return None, message.words
+    end = 1 + len(members)
+    return read_ruling(message.seq, message.words[:end], members, candidates), message.words[end:]
+
+
+def bases_of(members: Sequence[int], lives: Sequence[Life], over: dict[int, int]) -> Bases:
+    """Of each member the life among `lives`, which has at most one of each; else the last that is over."""
+    present = dict(lives)
+    return {member: present.get(member, over.get(member, 1)) for member in members}
