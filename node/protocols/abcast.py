@@ -1,8 +1,9 @@
 """Total order by agreed timestamps: Skeen's ABCAST, over reliable FIFO channels.
 
-Paper 003, section 2: "each receiver assigns a timestamp to the message and returns it to the sender; the sender takes
-the largest and announces it; messages are delivered in the order of their final timestamps". The algorithm is Skeen's,
-the name that of Isis.
+Paper 003, section 4, in our translation: "the receiver returns a message to its sender with a timestamp of its logical
+clock; when the sender has the timestamps of all receivers it sends the latest of them to all; by it the receivers
+decide the order of delivery". It is Skeen's algorithm, which the early Isis used. The paper calls the two answers
+acknowledge and commit.
 
     initiator             everybody else
     DATA k -------------> clock + 1, and holds it there, tentatively
@@ -168,7 +169,7 @@ class _Stream:
         """RemoteError MALFORMED when messages from `number` on cannot have these final timestamps. `may_be_less`: than
         our proposals.
         """
-        if number < 1 or (self.final is not None and number > self.final + 1):
+        if self.final is not None and number > self.final + 1:
             raise RemoteError(DropReason.MALFORMED, f"final is {number} after {self.final}")
         least = self.timestamp
         for at, timestamp in enumerate(timestamps, number):
