@@ -23,7 +23,7 @@ from node.core import Core, random_for
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Undo
 from node.errors import DropReason, RemoteError
 from node.schedule import Schedule
-from node.trace import APPLICATION_STAMP, STAMP_SIZE, Event, Stamp
+from node.trace import APPLICATION_STAMP, STAMP_SIZE, Event, Level, Stamp
 from node.wire import Kind, Message, decode_datagram, table_struct
 from node.workload import WorkloadKind
 
@@ -108,6 +108,9 @@ class Host:
         self._is_behind = False
         self._transmission = 0
         self.delivered = 0
+        """Messages that went to the application for good; optimistic deliveries do not count."""
+        self._handed_over = 0
+        """Messages that went to it optimistically and are neither taken back nor final."""
         self.received = 0
         """Datagrams that came, whatever became of them."""
         self.handled = 0
@@ -332,20 +335,25 @@ class Host:
         if len(payload) < STAMP_SIZE:
             self._drop(DropReason.TRUNCATED, effect.origin, len(payload))
             return
-        self.delivered += 1
+        if effect.level is _OPTIMISTIC:
+            self._handed_over += 1
+            position = self.delivered + self._handed_over
+        else:
+            position = self.delivered = self.delivered + 1
+            # It is the first of those that were handed over, if there are any.
+            self._handed_over -= bool(self._handed_over)
         origin, incarnation, number = _UNPACK_STAMP(payload)
         clock_ns = self._now_ns()
         if clock_ns < 0:
             clock_ns = 0
-        self._record(
-            (_DELIVER, effect.level, origin, incarnation, 0, number, self._read_at_ns, clock_ns, self.delivered)
-        )
+        self._record((_DELIVER, effect.level, origin, incarnation, 0, number, self._read_at_ns, clock_ns, position))
 
     def _undo(self, effect: Undo) -> None:
         payload = effect.payload
         if len(payload) < STAMP_SIZE:
             self._drop(DropReason.TRUNCATED, effect.origin, len(payload))
             return
+        self._handed_over -= bool(self._handed_over)
         origin, incarnation, number = _UNPACK_STAMP(payload)
         self._trace(Event.UNDO, effect.level, origin, incarnation, 0, number)
 
@@ -402,4 +410,5 @@ def _unrecorded(_row: TraceRow) -> None:
 
 _UNPACK_STAMP = table_struct(APPLICATION_STAMP).unpack_from
 _DELIVER = Event.DELIVER
+_OPTIMISTIC = Level.OPTIMISTIC
 _DROP_REASONS = {reason.value for reason in DropReason}

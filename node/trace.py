@@ -94,7 +94,8 @@ class Event(enum.IntEnum):
     """The core handed a message to the network; `detail`: Kind, `extra`: Flag bits, `number`: seq, `value`: the
     transmission number of its first datagram."""
     DELIVER = 4
-    """A message went to the application; `detail`: Level, `value`: 1-based position in this member's sequence."""
+    """A message went to the application; `detail`: Level, `value`: 1-based position in this member's sequence. That of
+    an optimistic delivery is the position that the message has for good if nothing is taken back before it."""
     UNDO = 5
     """An optimistic delivery was taken back; `detail`: Level; the identity says which."""
     DROP = 6

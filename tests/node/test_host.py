@@ -198,6 +198,26 @@ def test_a_delivery_is_recorded_by_the_stamp_inside_it_and_by_its_place() -> Non
     assert world.host.delivered == 2
 
 
+def test_an_optimistic_delivery_has_the_place_that_it_keeps_if_nothing_is_taken_back() -> None:
+    world = World().start()
+    payloads = [encode_stamp(Stamp(origin=0, incarnation=1, number=number)) for number in (1, 2, 3)]
+
+    def place(payload: bytes, level: Level) -> int:
+        world.give([Deliver(payload=payload, origin=0, incarnation=1, level=level)])
+        return world.last()[-1]
+
+    assert [place(payload, Level.OPTIMISTIC) for payload in payloads[:2]] == [1, 2]
+    world.give([Undo(payload=payloads[1], origin=0, incarnation=1)])
+    assert [place(payload, Level.OPTIMISTIC) for payload in (payloads[2], payloads[1])] == [2, 3]
+    assert world.host.delivered == 0, "nothing is there for good"
+    assert [place(payloads[index], Level.FINAL) for index in (0, 2)] == [1, 2]
+    assert place(payloads[0], Level.OPTIMISTIC) == 4, "two are final, one waits"
+    assert world.host.delivered == 2
+    for payload in (payloads[1], payloads[0]):
+        place(payload, Level.FINAL)
+    assert place(payloads[2], Level.FINAL) == 5, "final at once: it was never handed over before"
+
+
 @pytest.mark.parametrize("effect", [Deliver, Undo])
 def test_a_delivery_without_room_for_a_stamp_is_a_drop(effect: type[Deliver | Undo]) -> None:
     world = World().start()
