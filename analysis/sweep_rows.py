@@ -53,8 +53,10 @@ _IN_FORCE = _block(
 )
 _EPOCH = _block(*_COSTS, (_WHOLE, "number"), (_TEXT, "protocol"), (_REAL, "from_ms to_ms switch_ms hand_over_ms"))
 _ORDERING_BIN = _block((_REAL, "t_s cost_per_s"), (_WHOLE, "messages roll_backs"), (pa.map_(_TEXT, _REAL), "estimates"))
+_OPTIMISTIC = _block((_WHOLE, "deliveries"), (_REAL, "in_order inversions"))
 _ORDERING = _block(
     *_ORDERING_FIGURES,
+    (_OPTIMISTIC, "optimistic"),
     (_REAL, "seconds switch_max_ms hand_over_max_ms"),
     (_WHOLE, "switches implausible"),
     (pa.list_(_block((_TEXT, "member"), *_ORDERING_FIGURES)), "by_member"),

@@ -113,7 +113,7 @@ def test_members_without_a_message_share_the_load() -> None:
     assert (found["by_member"][1]["cost_mean_ms"], found["by_member"][1]["cost_per_s"]) == (None, None)
 
 
-def test_roll_backs_and_what_they_undid() -> None:
+def test_rollbacks_and_what_they_undid() -> None:
     run = Made()
     for member, cost_ms in ((0, 0), (0, 0), (1, 4), (1, 8)):
         run.cost(member, 500, cost_ms)

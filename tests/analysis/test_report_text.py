@@ -189,3 +189,22 @@ def test_a_command_line_does_not_wait_for_the_plots() -> None:
     code = "import sys, analysis.text; print([m for m in ('pandas', 'numpy', 'pyspark', 'jinja2') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_the_order_cost_is_one_line() -> None:
+    ordering = {"cost_mean_ms": 3.54, "roll_backs": 241, "roll_backs_per_message": 0.1026, "switches": 1}
+    line = "order: 3.54 ms for a message at a member, 241 roll-backs (0.103 for each message)"
+    assert text.ordering_line({"ordering": ordering | {"switches": 0}}).plain == line
+    assert (
+        text.ordering_line({"ordering": ordering | {"switch_max_ms": 12}}).plain
+        == f"{line}, 1 switch (12.0 ms at most)"
+    )
+    assert "order: 3.54 ms" in printed(text.results({"ordering": ordering}, COMPLETE))
+    assert "order:" not in printed(text.results({"ordering": None}, COMPLETE))
+
+
+@pytest.mark.parametrize(
+    "given", [{"cost_mean_ms": "x"}, {"roll_backs": "\x1b[2J"}, {"switches": [], "roll_backs": None}]
+)
+def test_an_odd_section_of_costs_is_still_a_line(given: dict[str, Any]) -> None:
+    assert text.ordering_line({"ordering": given}).plain == "order: – for a message at a member"

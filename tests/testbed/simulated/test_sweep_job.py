@@ -66,7 +66,14 @@ def job(name: str, folder: Path, spark: SparkSession, *, quiet: bool = True) -> 
     return run_sweep(name, Console(quiet=quiet), never, wishes=wishes, spark=spark, is_job=True)
 
 
-@pytest.mark.parametrize(("protocol", "dissemination"), [("sequencer", "unicast"), ("lamport", "multicast")])
+TIMEWARP = """timewarp, parameters: {gvt_every: 10 ms, service: {
+  application: counter, processing: 3 ms, report_costs: true, report_state: true}}"""
+
+
+@pytest.mark.parametrize(
+    ("protocol", "dissemination"),
+    [("sequencer", "unicast"), ("lamport", "multicast"), pytest.param(TIMEWARP, "multicast", id="timewarp")],
+)
 def test_a_run_in_memory_and_through_its_capture_are_measured_alike(
     protocol: str, dissemination: str, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -77,6 +84,8 @@ def test_a_run_in_memory_and_through_its_capture_are_measured_alike(
     result = measure(experiment)
     for section in ("messages", "latency", "load"):
         assert _rounded(result[section]) == {name: summary[section][name] for name in result[section]}, section
+    assert (result["ordering"] is None) == (protocol is not TIMEWARP)
+    assert _rounded(result["ordering"]) == summary["ordering"]
     promised = {name: entry for name, entry in summary["properties"].items() if entry["promised"]}
     assert result["properties"] == promised
     assert (result["verdict"], result["invalid"]) == (summary["verdict"], [])
