@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from analysis import svg, words
 from analysis.plot import Frame, frame, line_of, over_time, phase_lines, shades, y_axis
-from analysis.report_ordering import MEASURED, Costs, Epoch, Rollbacks, colour_of
+from analysis.report_colours import colour_of
+from analysis.report_ordering import MEASURED, Costs, Epoch, Rollbacks
 from analysis.report_time import FaultWindow, Phases, Series
 
 BAND: Final = 26.0

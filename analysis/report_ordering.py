@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import words
+from analysis.report_colours import colour_of
 from analysis.report_rows import Fact
 from analysis.report_time import Phases, Series, series_of
 
@@ -24,18 +25,6 @@ MAX_PROTOCOLS: Final = 20
 
 MAX_ESTIMATES: Final = 8
 """Protocols whose estimated costs are drawn."""
-
-COLOURS: Final[Mapping[str, int]] = {
-    "abcast": 0,
-    "timewarp": 1,
-    "sequencer": 2,
-    "atop": 4,
-    "allack": 5,
-    "lamport": 7,
-}
-"""Of the protocols that can be candidates, by number of the report's palette; 3 is that of roll-backs."""
-
-OTHER_COLOUR: Final = 6
 
 MEASURED: Final = "measured cost"
 """Name of the line of what it really cost; no protocol has it."""
@@ -87,11 +76,6 @@ class Costs:
 
     series: Series
     estimated: Sequence[str]
-
-
-def colour_of(protocol: str) -> str:
-    """The same protocol has the same colour in every report."""
-    return f"c{COLOURS.get(protocol.lower(), OTHER_COLOUR)}"
 
 
 def epochs_of(summary: Mapping[str, Any]) -> list[Epoch]:

@@ -365,7 +365,18 @@ def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:
         epoch=epoch,
     )
     is_application = not header.flags & (Flag.DUMMY | Flag.CONTROL) and not message["inner"]
-    return sender, header._replace(message=_stamp(payload, offset) if is_application else None)
+    return sender, header._replace(message=_application_message(payload, offset, header) if is_application else None)
+
+
+def _application_message(payload: bytes, offset: int, header: Header) -> MessageId | None:
+    """Whose bytes stand at `offset`; None for a command that the group's machines sent themselves."""
+    if header.kinds[-1] == Kind.TIMEWARP_FOLLOW_UP:
+        return None
+    if header.epoch is not None and header.kinds[-1] != Kind.TIMEWARP_DATA:
+        # In front of it stands a head of the adaptive selection, whose lowest bit says what it is.
+        is_follow_up = len(payload) >= offset + WORD_SIZE and payload[offset + WORD_SIZE - 1] & 1
+        return None if is_follow_up else _stamp(payload, offset + WORD_SIZE)
+    return _stamp(payload, offset)
 
 
 def _stamp(payload: bytes, offset: int) -> MessageId | None:

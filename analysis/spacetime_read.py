@@ -29,7 +29,7 @@ from analysis.properties import Incarnation, MessageId
 from analysis.spacetime import Header, Scene, Sighting, Step, Transmission, Window, read_datagram
 from collector.decode import decode_frames, udp_checksum_is_good
 from collector.parse import map_capture
-from collector.records import CaptureError, Event, Frames
+from collector.records import CaptureError, Event, Frames, Notice
 
 MAX_FRAMES: Final = 400_000
 MAX_STEPS: Final = 1_000_000
@@ -96,6 +96,11 @@ class Reader:
         found: int | None = pc.min(times).as_py()
         return found
 
+    def reports(self, notice: Notice) -> list[Step]:
+        """All reports of this code, in order of time."""
+        chosen = (pc.field("event") == int(Event.REPORT)) & (pc.field("detail") == int(notice))
+        return sorted(self._read_steps(chosen), key=lambda step: (step.at_ns, step.life))
+
     def submitted_ns(self, messages: Iterable[MessageId]) -> list[int]:
         """When these messages were asked for, as far as that was recorded."""
         wanted = set(messages)
@@ -117,7 +122,12 @@ class Reader:
 
     def _steps(self, wide: Window) -> Iterator[Step]:
         inside = (pc.field("at_ns") >= wide.from_ns) & (pc.field("at_ns") <= wide.until_ns)
-        chosen = inside | pc.field("event").isin(_LIFE_EVENTS)
+        # What is in force, and who is alive, may have been told long before.
+        in_force = (pc.field("event") == int(Event.REPORT)) & (pc.field("detail") == int(Notice.IN_FORCE))
+        chosen = inside | pc.field("event").isin(_LIFE_EVENTS) | in_force
+        return self._read_steps(chosen)
+
+    def _read_steps(self, chosen: pc.Expression) -> Iterator[Step]:
         for row in _read(self._trace, _STEP_COLUMNS, chosen, MAX_STEPS):
             life = Incarnation(row.pop("member"), row.pop("member_incarnation"))
             if 0 <= life.member < len(self.names):

@@ -20,6 +20,7 @@ from analysis.spacetime import Diagram
 from analysis.spacetime_read import Reader
 from analysis.spacetime_svg import LEFT, PLOT, spacetime_drawing
 from analysis.spacetime_windows import Choice, choices, diagram_of
+from collector.records import Level
 
 MAX_ARROWS: Final = 240
 MAX_MARKS: Final = 320
@@ -47,6 +48,8 @@ class Views:
 
     views: Sequence[View]
     absent: str
+    is_optimistic: bool = False
+    """Whether any picture has deliveries that may be taken back."""
     left: float = LEFT
     plot: float = PLOT
 
@@ -61,7 +64,10 @@ def views_of(path: Path, summary: Mapping[str, Any], run: str) -> Views:
     except (AnalysisError, pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         said = words.clean(str(error).replace(f"{path}/", ""), 200) or type(error).__name__
         return Views(views=(), absent=f"No space-time diagram: {said}")
-    return Views(views=views, absent="" if views else "No space-time diagram: no message was sent.")
+    is_optimistic = any(mark.level == Level.OPTIMISTIC for diagram in diagrams for mark in diagram.marks)
+    return Views(
+        views=views, is_optimistic=is_optimistic, absent="" if views else "No space-time diagram: no message was sent."
+    )
 
 
 def _view(index: int, choice: Choice, diagram: Diagram, run: str) -> View:

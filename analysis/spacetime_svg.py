@@ -11,7 +11,8 @@ past and future. Classes carry the colours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -20,7 +21,9 @@ from markupsafe import Markup
 
 from analysis import svg, words
 from analysis.properties import Incarnation
-from analysis.spacetime import Arrow, Band, Diagram, Fate, Life, Mark, Row, What
+from analysis.report_colours import colour_of
+from analysis.spacetime import Arrow, Band, Diagram, Fate, Life, Mark, Role, Row, What, protocol_key
+from collector.records import Level
 
 LEFT: Final = 70.0
 PLOT: Final = 1000.0
@@ -42,7 +45,9 @@ SHAPES: Final[Mapping[What, str]] = {
     What.DELIVER: "M-4.5-4.5h9v9h-9z",
     What.ENTER: "M-4.5-4.5h9v9h-9z",
     What.LEAVE: "M-3-5h3v10h-3",
-    What.UNDO: "M-4.5-4.5h9v9h-9zM-6 6L6-6",
+    What.UNDO: "M-4.6-.6A4.6 4.6 0 1 1-1.2 4.4M-6.6-4.4l1.800 4.300 4.300-1.900",
+    What.ROLL_BACK: "M0-5l-5 5 5 5M6-5l-5 5 5 5",
+    What.EPOCH: "M0 8V-9h9l-2.500 3.500L9-2H0",
     What.DROP: "M-3-3l6 6M3-3l-6 6",
     What.CRASH: "M-7-7l14 14M7-7l-14 14",
     What.OVER: "M-7-7l14 14M7-7l-14 14",
@@ -52,6 +57,15 @@ SHAPES: Final[Mapping[What, str]] = {
     What.PAUSE: "M-2-6v12M2-6v12",
     What.RESUME: "M-3-5l7 5-7 5z",
 }
+AGAIN_SHAPE: Final = "M-4.5-4.5h9v9h-9zM-1.200-1.200h2.400v2.400h-2.400z"
+"""Of a delivery that was taken back before: a square with a dot."""
+STANDS: Final = -13.0
+"""How far above its line a roll-back stands and what it takes back, so that they hide nothing of the same moment."""
+BESIDE: Final = -14.0
+"""How far left of its moment the first taking back stands, and each further one of that moment left of it."""
+MAX_BESIDE: Final = 6
+NAMED_AT: Final = 0.7
+"""At this part of its way an arrow has its name, where it has one."""
 OTHER_SHAPE: Final = "M0-4l4 4-4 4-4-4z"
 _ABOVE = (What.SUBMIT, What.SEND)
 _BELOW = (What.DELIVER, What.ENTER)
@@ -100,17 +114,20 @@ class _Sheet:
         self._lives: dict[Incarnation, int] = {life: index for index, life in enumerate(lives)}
         flights = [a.arrive_ns - a.sent_ns for a in diagram.arrows if a.arrive_ns is not None and a.sent_ns is not None]
         from_ns, until_ns = diagram.window
+        self._taken_back = _taken_back(diagram.marks)
         self._flight_ns = median(flights) if flights else (until_ns - from_ns) / 20
 
     def drawing(self, style: str) -> Markup:
         diagram = self._diagram
         shown = self._uncrowded()
         moving = (
-            *(self._fault(band) for band in diagram.bands if band.kind != "hold"),
+            *(self._fault(band) for band in diagram.bands if band.kind not in ("hold", "epoch")),
             self._ticks(),
             *(line for row in diagram.rows for line in self._lifelines(row)),
             *(self._hold(band) for band in diagram.bands if band.kind == "hold"),
+            *(self._epoch(band) for band in diagram.bands if band.kind == "epoch"),
             *(part for arrow in diagram.arrows for part in self._arrow(arrow)),
+            *self._named_arrows(),
             *(self._mark(mark, is_labelled=mark.number in shown) for mark in diagram.marks),
         )
         clip = svg.element("clipPath", svg.rect(LEFT, 0, PLOT + 10, self._height, "clip"), id=f"{self._id}-clip")
@@ -119,7 +136,7 @@ class _Sheet:
             svg.element("title", "Space-time diagram", id=f"{self._id}-title"),
             svg.element("desc", describe(diagram), id=f"{self._id}-desc"),
             *([svg.element("style", Markup(style))] if style else []),  # noqa: S704  (our own style sheet)
-            svg.element("defs", clip, *(self._tip(name) for name in (*_CLASSES, *_REACHED))),
+            svg.element("defs", clip, *(self._tip(name) for name in (*_CLASSES, _UNDOING, *_REACHED))),
             svg.element("g", *(self._name(row) for row in diagram.rows), class_="st-names"),
             svg.element("g", *moving, class_="st-moving", clip_path=f"url(#{self._id}-clip)"),
             id=self._id,
@@ -139,7 +156,9 @@ class _Sheet:
         return svg.element(
             "marker",
             svg.element(
-                "path", d="M0 0L8 4L0 8z", class_=f"tip {class_}" if class_ in _CLASSES else f"tip tip-{class_}"
+                "path",
+                d="M0 0L8 4L0 8z",
+                class_=f"tip {class_}" if class_ in (*_CLASSES, _UNDOING) else f"tip tip-{class_}",
             ),
             id=f"{self._id}-{class_}",
             viewBox="0 0 8 8",
@@ -212,9 +231,42 @@ class _Sheet:
             class_="hold",
         )
 
+    def _epoch(self, band: Band) -> Markup:
+        """Beside the line, as wide as the protocol is in force there."""
+        left, right = self._x(band.from_ns), self._x(band.until_ns)
+        return svg.element(
+            "rect",
+            svg.element("title", band.words),
+            x=_place(left),
+            y=_place(self._y[band.member] + 1.5),
+            width=_place(max(right - left, 1.0)),
+            height="4.5",
+            class_=f"epoch {colour_of(protocol_key(band.protocol))}",
+        )
+
+    def _named_arrows(self) -> Iterator[Markup]:
+        """Names on the arrows that undid something: of a multicast one of them, the straggler if there is one."""
+        named: dict[tuple[int | None, int | None], Arrow] = {}
+        for arrow in self._diagram.arrows:
+            if arrow.role is not Role.NONE and arrow.fate is Fate.ARRIVED:
+                key = (arrow.tail, None) if arrow.role is Role.ANTI and arrow.tail is not None else (None, arrow.head)
+                named.setdefault(key, arrow)
+        for arrow in named.values():
+            x1, y1, x2, y2 = self._ends(arrow)
+            name = arrow.label if arrow.role is Role.ANTI else f"{arrow.role.value} {arrow.label}"
+            yield svg.element(
+                "g",
+                svg.element("text", name, y=4, text_anchor="middle"),
+                class_="m name",
+                transform=f"translate({_place(x1 + (x2 - x1) * NAMED_AT)} {_place(y1 + (y2 - y1) * NAMED_AT)})",
+                data_t=arrow.tail,
+            )
+
     def _arrow(self, arrow: Arrow) -> Iterator[Markup]:
         name = arrow.class_ if arrow.class_ in _CLASSES else "other"
+        is_undoing = arrow.role is not Role.NONE
         classes = f"a {name}{' corrupt' if arrow.is_corrupt else ''}{' copy' if arrow.is_copy else ''}"
+        classes += f" {_UNDOING}" if is_undoing else ""
         x1, y1, x2, y2 = self._ends(arrow)
         is_lost = arrow.fate is not Fate.ARRIVED
         yield svg.element(
@@ -225,7 +277,7 @@ class _Sheet:
             x2=_place(x2),
             y2=_place(y2),
             class_=f"{classes} lost" if is_lost else classes,
-            marker_end=None if is_lost else f"url(#{self._id}-{name})",
+            marker_end=None if is_lost else f"url(#{self._id}-{_UNDOING if is_undoing else name})",
             data_t=arrow.tail,
             data_h=arrow.head,
         )
@@ -261,9 +313,12 @@ class _Sheet:
         if what in (*_BELOW, What.UNDO):
             # One colour per origin, so that equal orders look alike.
             classes.append(f"c{(mark.origin or 0) % COLOURS}")
-        if mark.level == 0:
-            classes.append("optimistic")
-        parts = [svg.element("path", d=SHAPES.get(what, OTHER_SHAPE))]
+        if mark.level == Level.OPTIMISTIC:
+            classes.append("optimistic undone" if mark.is_undone else "optimistic")
+        place = min(self._taken_back.get(mark.number, 0), MAX_BESIDE)
+        aside = f"translate({_place(BESIDE * place)} 0)" if place else None
+        shape = AGAIN_SHAPE if mark.is_again else SHAPES.get(what, OTHER_SHAPE)
+        parts = [svg.element("path", d=shape, transform=aside)]
         label, y = _label(mark)
         if label:
             hidden = None if is_labelled else "crowded"
@@ -274,10 +329,15 @@ class _Sheet:
             "g",
             *parts,
             class_=" ".join(classes),
-            transform=f"translate({_place(self._x(mark.at_ns))} {_place(self._y.get(mark.life.member, self._floor))})",
+            transform=f"translate({_place(self._x(mark.at_ns))} {_place(self._y_of(mark))})",
             data_n=mark.number,
             data_l=self._lives[mark.life],
         )
+
+    def _y_of(self, mark: Mark) -> float:
+        """On its member's line; a roll-back and what it takes back above it."""
+        y = self._y.get(mark.life.member, self._floor)
+        return y + STANDS if mark.what in (What.ROLL_BACK, What.UNDO) else y
 
     def _uncrowded(self) -> set[int]:
         """The events whose labels have room, the weightier first: requests, then application messages."""
@@ -297,7 +357,19 @@ class _Sheet:
 
 
 _CLASSES = ("application", "control", "dummy", "retransmission", "other")
+_UNDOING = "undoing"
 _REACHED = ("past", "future")
+
+
+def _taken_back(marks: Sequence[Mark]) -> dict[int, int]:
+    """For each taking back its place among those of the same life and moment, from 1."""
+    counted: Counter[tuple[Incarnation, int]] = Counter()
+    places = {}
+    for mark in marks:
+        if mark.what is What.UNDO:
+            counted[mark.life, mark.at_ns] += 1
+            places[mark.number] = counted[mark.life, mark.at_ns]
+    return places
 
 
 def _label(mark: Mark) -> tuple[str, int]:
@@ -307,14 +379,18 @@ def _label(mark: Mark) -> tuple[str, int]:
     if mark.what is What.SEND:
         return mark.label, -9
     if mark.what in _BELOW:
-        return str(mark.position), 18
+        return (mark.label if mark.level == Level.OPTIMISTIC else str(mark.position)), 18
+    if mark.what is What.ROLL_BACK:
+        return mark.label, -8
+    if mark.what is What.EPOCH:
+        return mark.label, -13
     if mark.what in (*_STRIKES, What.START, What.STOP, What.DRAIN):
         return mark.what.value, 20
     return "", 0
 
 
 def _weight(mark: Mark) -> int:
-    if mark.what in _STRIKES:
+    if mark.what in (*_STRIKES, What.ROLL_BACK, What.EPOCH):
         return 0
     if mark.what is What.SUBMIT:
         return 1

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from analysis.spacetime import Arrow, Diagram, Fate, Mark, Row, What
+from analysis.spacetime import Arrow, Diagram, Fate, Mark, Role, Row, What
+from collector.records import Level
 
 MIN_WIDTH: Final = 40
 MIN_COLUMN: Final = 10
@@ -34,6 +35,8 @@ SYMBOLS: Final[Mapping[What, str]] = {
     What.RECEIVE: "○",
     What.DELIVER: "■",
     What.UNDO: "↶",
+    What.ROLL_BACK: "«",
+    What.EPOCH: "◆",
     What.DROP: "×",
     What.ENTER: "▛",
     What.LEAVE: "▙",
@@ -56,6 +59,9 @@ LEGEND: Final = {
     "○": "arrival",
     "■": "deliver, with its order",
     OPTIMISTIC: "optimistic delivery",
+    "↶": "taken back",
+    "«": "roll-back",
+    "◆": "sends in a new epoch",
     "✗": "lost",
     "⋯": "outside the window",
     "═": "retransmission",
@@ -141,7 +147,7 @@ class _Page:
         """What the signs mean, as far as they occur, and what is not shown."""
         used = set("".join(lines))
         legend = "  ".join(f"{sign} {meaning}".replace(" ", _TIED) for sign, meaning in LEGEND.items() if sign in used)
-        yield from (line.replace(_TIED, " ") for line in textwrap.wrap(legend, self._width))
+        yield from (line.replace(_TIED, " ") for line in textwrap.wrap(legend, self._width, break_on_hyphens=False))
         for note in (*self._diagram.notes, *self._left_out):
             yield from textwrap.wrap(note, self._width)
 
@@ -212,7 +218,8 @@ class _Page:
 
     def _say(self, line: _Line, mark: Mark, said: str) -> None:
         column = self._columns[mark.life.member]
-        symbol = OPTIMISTIC if mark.what is What.DELIVER and mark.level == 0 else SYMBOLS[mark.what]
+        is_optimistic = mark.what is What.DELIVER and mark.level == Level.OPTIMISTIC
+        symbol = OPTIMISTIC if is_optimistic else SYMBOLS[mark.what]
         line.write(column.x, symbol)
         line.write(column.x + 2, _plain(said)[: max(column.end - column.x - 3, 0)])
 
@@ -220,8 +227,8 @@ class _Page:
         if mark.what is What.SEND:
             return f"{self._letters.get(mark.number, '')} {mark.label}".strip()
         if mark.what in (What.DELIVER, What.ENTER):
-            return f"{mark.position} {mark.label}"
-        if mark.what in (What.SUBMIT, What.CLOCK, What.NOTICE):
+            return f"{mark.position} {mark.label}{' again' if mark.is_again else ''}"
+        if mark.what in (What.SUBMIT, What.CLOCK, What.NOTICE, What.UNDO, What.ROLL_BACK, What.EPOCH):
             return mark.label
         if mark.what is What.ARRIVE:
             return f"? {mark.label}"
@@ -238,6 +245,7 @@ class _Page:
         letter = self._letters.get(arrow.tail, "") if arrow.tail is not None else ""
         label = f"{letter} {arrow.label}".strip() if not is_known or arrow.is_copy else letter
         label += " again" if arrow.is_copy else ""
+        label += f" {arrow.role.value}" if arrow.role is not Role.NONE else ""
         self._stroke(line, start, target.x, arrow.class_, label, "▶◀", is_cut=not is_known)
 
     def _loss(self, arrow: Arrow, mark: Mark) -> _Line:
@@ -289,7 +297,7 @@ class _Page:
         window = self._diagram.window
         rows: dict[tuple[int, str], None] = {}
         for band in self._diagram.bands:
-            if band.kind in ("hold", "crash", "pause"):
+            if band.kind in ("hold", "crash", "pause", "epoch"):
                 continue
             held = " (since before)" if band.from_ns == window.from_ns else ""
             rows[band.from_ns, f"{band.words}{held}"] = None

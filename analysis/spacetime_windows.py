@@ -1,5 +1,6 @@
-"""Which windows of a run are worth a look without being asked for: its first messages, what broke a property, and
-the moments when faults struck. Each is as long as its picture stays readable.
+"""Which windows of a run are worth a look without being asked for: its first messages, what broke a property, the
+first change of the protocol, the first roll-back, and the moments when faults struck. Each is as long as its picture
+stays readable.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from itertools import pairwise
 from typing import Any, Final
 
 from analysis import words
-from analysis.properties import MessageId
-from analysis.spacetime import Diagram, Scene, Window
+from analysis.properties import Incarnation, MessageId
+from analysis.spacetime import Diagram, Scene, Window, protocol_name
 from analysis.spacetime_bands import LASTING, puts_back
 from analysis.spacetime_compose import compose
 from analysis.spacetime_read import Reader
-from collector.records import Event
+from collector.records import Event, Notice
 
 MAX_CHOICES: Final = 4
 MAX_WITNESSES: Final = 2
@@ -51,7 +52,8 @@ def choices(reader: Reader, summary: Mapping[str, Any]) -> list[Choice]:
     """At most MAX_CHOICES windows, none mostly inside another; raises AnalysisError when the tables cannot be used."""
     chosen: list[Choice] = []
     unpromised = _witnesses(reader, summary, promised=False)
-    for choice in (*_witnesses(reader, summary, promised=True), *_first(reader), *_faults(reader), *unpromised):
+    broken = _witnesses(reader, summary, promised=True)
+    for choice in (*broken, *_first(reader), *_switch(reader), *_roll_back(reader), *_faults(reader), *unpromised):
         if len(chosen) < MAX_CHOICES and not any(_is_mostly_in(choice.window, other.window) for other in chosen):
             chosen.append(choice)
     return sorted(chosen, key=lambda choice: choice.window)
@@ -69,6 +71,28 @@ def _first(reader: Reader) -> Iterator[Choice]:
         members = _first_to_act(reader, at_ns)
         window = _fitted(reader, at_ns, members, before=0)
         yield Choice(title="First messages", why="The first messages of the run.", window=window, members=members)
+
+
+def _switch(reader: Reader) -> Iterator[Choice]:
+    """The first epoch that somebody begins after another one."""
+    epochs: dict[Incarnation, int] = {}
+    for step in reader.reports(Notice.IN_FORCE):
+        if step.value > epochs.setdefault(step.life, step.value):
+            members = _filled_up([step.life.member], range(len(reader.names)))
+            window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
+            name = protocol_name(step.extra)
+            why = f"The protocol changes for the first time, to {name}: members differ for a moment, and nobody stops."
+            yield Choice(title=f"Change to {name}", why=why, window=window, members=members)
+            return
+
+
+def _roll_back(reader: Reader) -> Iterator[Choice]:
+    """The first one."""
+    for step in reader.reports(Notice.ROLLED_BACK)[:1]:
+        members = _filled_up([step.life.member], range(len(reader.names)))
+        window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
+        why = "The first roll-back: something comes that belongs before what was executed already."
+        yield Choice(title="First roll-back", why=why, window=window, members=members)
 
 
 def _witnesses(reader: Reader, summary: Mapping[str, Any], *, promised: bool) -> Iterator[Choice]:

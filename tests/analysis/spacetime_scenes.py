@@ -107,6 +107,54 @@ def lost_and_found() -> Scene:
     return Scene(names=NAMES, steps=steps, sightings=sightings, faults=faults, network=network)
 
 
+WARP = (Kind.RELIABLE_DATA, Kind.ADAPTIVE_CARRIED, Kind.TIMEWARP_DATA)
+CANCELLING = Header((Kind.RELIABLE_DATA, Kind.ADAPTIVE_CARRIED, Kind.TIMEWARP_ANTI), Flag.CONTROL, 1, 1, 5, epoch=2)
+NUMBERING = Header((Kind.RELIABLE_DATA, Kind.ADAPTIVE_CARRIED, Kind.ABCAST_FINAL), Flag.CONTROL, 0, 1, 1, epoch=1)
+
+
+def optimism() -> Scene:
+    """From ABCAST to Time Warp: n1's two messages are executed at n2 when n3's comes, which belongs before them."""
+    first, second, late = (
+        Header(WARP, 0, member, 1, seq, MessageId(member, 1, number), epoch=2)
+        for member, seq, number in ((0, 2, 1), (0, 3, 2), (2, 1, 1))
+    )
+    steps = [
+        *(step(member, 1, Event.START, 0) for member in range(3)),
+        *(notice(member, 2, 0.1, Notice.IN_FORCE, extra=0xB, value=1) for member in range(3)),
+        *(notice(member, 3, at_ms, Notice.IN_FORCE, extra=0xC, value=2) for member, at_ms in enumerate((3, 4.5, 6))),
+        *(send(0, 4, 2, NUMBERING, 1), send(2, 4, 6.5, late, 1)),
+        *(step(0, 5, Event.SUBMIT, 5, number=1, value=64), send(0, 6, 5, first, 2)),
+        *(step(0, 7, Event.SUBMIT, 6, number=2, value=64), send(0, 8, 6, second, 3)),
+        step(2, 5, Event.SUBMIT, 6.4, number=1, value=64),
+        *(optimistic(1, 4, 8, 0, 1, 1), optimistic(1, 5, 11, 0, 2, 2)),
+        *(step(1, 6, Event.UNDO, 14, origin=0, number=2), step(1, 7, Event.UNDO, 14, origin=0, number=1)),
+        notice(1, 8, 14, Notice.ROLLED_BACK, extra=2, value=6 * MS),
+        *(optimistic(1, 9, 14, 2, 1, 3), send(1, 10, 14.2, CANCELLING, 1)),
+        *(optimistic(1, 11, 17, 0, 1, 4), optimistic(1, 12, 20, 0, 2, 5)),
+        notice(1, 13, 25, Notice.GVT, value=17),
+        notice(1, 14, 25, Notice.COST, extra=2, value=0),
+        delivery(1, 15, 25, 2, 1, 6)._replace(detail=Level.FINAL),
+        delivery(1, 16, 26, 0, 1, 7)._replace(detail=Level.FINAL),
+        delivery(1, 17, 27, 0, 2, 8)._replace(detail=Level.FINAL),
+    ]
+    sightings = [
+        *(frame(2, 0, 0, 1, NUMBERING), frame(4, 1, 0, 1, NUMBERING), frame(5, 2, 0, 1, NUMBERING)),
+        *(frame(5, 0, 0, 2, first), frame(8, 1, 0, 2, first), frame(9, 2, 0, 2, first)),
+        *(frame(6, 0, 0, 3, second), frame(9.5, 1, 0, 3, second), frame(10, 2, 0, 3, second)),
+        *(frame(6.5, 2, 2, 1, late), frame(14, 1, 2, 1, late), frame(12, 0, 2, 1, late)),
+        *(frame(14.2, 1, 1, 1, CANCELLING), frame(17, 0, 1, 1, CANCELLING), frame(18, 2, 1, 1, CANCELLING)),
+    ]
+    return Scene(names=NAMES, steps=steps, sightings=sightings)
+
+
+def notice(member: int, record: int, at_ms: float, code: Notice, *, extra: int = 0, value: int = 0) -> Step:
+    return step(member, record, Event.REPORT, at_ms, detail=code, extra=extra, value=value)
+
+
+def optimistic(member: int, record: int, at_ms: float, origin: int, number: int, position: int) -> Step:
+    return delivery(member, record, at_ms, origin, number, position)._replace(detail=Level.OPTIMISTIC)
+
+
 TIMES = st.integers(-5 * MS, 40 * MS)
 HOSTILE = st.text(max_size=12) | st.sampled_from(["</svg><script>", "p1/n1", '" onload="x', "\x1b[31m", "日本", "a\nb"])
 
