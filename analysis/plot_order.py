@@ -88,7 +88,7 @@ def _band(epochs: Sequence[Epoch], surface: Frame) -> Iterator[Markup]:
     """One segment per epoch; where its begin has not reached all members it is hatched over the one before."""
     hatched: dict[str, Markup] = {}
     segments = []
-    for before, epoch in zip([None, *epochs[:-1]], epochs, strict=True):
+    for before, epoch in zip([None, *epochs][: len(epochs)], epochs, strict=True):
         left, right = _span(epoch, surface)
         segments.append(svg.rect(left, 0, max(right - left, 0.6), BAND, f"epoch {epoch.colour}"))
         if before is not None:
