@@ -334,10 +334,11 @@ class Execution:
             out.append(Report(code=Notice.STATE, value=self._committed.digest))
 
     def _forget(self) -> None:
-        """Drop what no roll-back can need: all before the last saved state at which both the final part and the
-        processor have arrived.
+        """Drop what no roll-back can need: all before the last saved state in the final part. A processor that coasts
+        forward in that part has come from there, since no state is saved where it has not been again.
         """
-        count = self._saved_at(min(self._finals, self._next))
+        count = self._saved_at(self._finals)
+        assert count <= self._next
         if count:
             self._base = self._entries[count - 1].state
             del self._entries[:count], self._keys[:count]

@@ -164,14 +164,24 @@ def test_what_was_undone_is_done_again_in_the_same_time() -> None:
     assert processor.now_ns - start_ns == sum(processor.service_ns(at(timestamp)) for timestamp in (3, 4, 6))
 
 
-def test_a_straggler_stops_what_is_under_way() -> None:
-    processor = executed(2)
+@pytest.mark.parametrize("save_every", [1, 4])
+def test_a_straggler_stops_what_is_under_way_and_nothing_else_is_done_again(save_every: int) -> None:
+    processor = executed(2, parameters=replace(SERVICE, save_every=save_every))
     processor.insert(at(8))
     processor.run(processor.now_ns + 10 * MICROSECOND)
     assert processor.insert(at(5)) == [at(8)]
     assert processor.shown == [payload_of(at(2)), payload_of(at(5))]
     assert processor.execution.due_ns == processor.now_ns + processor.service_ns(at(5))
     assert processor.lost_ns == 10 * MICROSECOND
+
+
+def test_an_execution_that_was_due_before_the_straggler_came_has_lost_no_more_than_its_time() -> None:
+    processor = Processor(SERVICE)
+    processor.insert(at(4))
+    late_ns = processor.service_ns(at(4)) + MILLISECOND
+    out: list[Effect] = []
+    processor.execution.insert(command_of(at(3), late_ns), late_ns, out)
+    assert [report.value for report in notices(out, Notice.ROLLED_BACK)] == [processor.service_ns(at(4))]
 
 
 def test_who_comes_behind_what_is_under_way_disturbs_nobody() -> None:
@@ -245,6 +255,21 @@ def test_a_third_one_before_what_is_coasted_goes_back_to_an_older_state() -> Non
     processor.run()
     processor.commit((1,))
     assert processor.final == [payload_of(key) for key in sorted(processor.commands)]
+
+
+def test_states_are_counted_anew_from_the_one_that_was_restored() -> None:
+    processor = executed(1, 2, 3, 4, 5, 6, 7, parameters=replace(SERVICE, save_every=4))
+    processor.insert((0, 6, 2, 1, 1))
+    processor.run()
+    start_ns = processor.now_ns
+    processor.insert((0, 7, 2, 1, 1))
+    processor.run()
+    assert processor.now_ns - start_ns == processor.service_ns((0, 7, 2, 1, 1)), "saved after 4, and after 7"
+    processor.insert((0, 6, 1, 1, 1))
+    again = (at(5), at(6), (0, 6, 1, 1, 1), (0, 6, 2, 1, 1), at(7), (0, 7, 2, 1, 1))
+    start_ns = processor.now_ns
+    processor.run()
+    assert processor.now_ns - start_ns == sum(processor.service_ns(key) for key in again)
 
 
 def test_what_is_coasted_may_become_final_meanwhile() -> None:
