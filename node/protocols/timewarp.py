@@ -26,6 +26,10 @@ again, what it sends now and had sent before stays, the rest is cancelled then. 
 what it had sent with it, in both cases. Anti-messages name the numbers of what they cancel and travel in the stream of
 their sender, so they cannot come before that.
 
+Echoes. Members whose follow-ups depend on each other's can cancel and send faster than the group settles anything: each
+anti-message undoes many, which cancel more. So a message of ours whose sending was undone `most_tries` times, counting
+those of what had sent it, sends only when it is final: what it sends then is certain. That bounds what is sent in vain.
+
 Rounds. Who has something that is not final begins a round `gvt_every_ns` after its last; who hears of a round answers
 at once. One round after everybody has everything, it is final; a group at rest is silent. Who crashes owing nothing but
 a report is missed by nobody: who stands still for a second repeats its last (`standstill.py`).
@@ -101,6 +105,8 @@ class TimeWarpParameters:
 
     cancellation: str = "aggressive"
     """`aggressive` or `lazy`."""
+    most_tries: int = 3
+    """How often a message may have sent in vain before what it sends waits until it is final."""
     gvt_every_ns: int = 20 * MILLISECOND
     """How long after its last report a member with something that is not final begins the next round."""
     most_open: int = 256
@@ -117,6 +123,7 @@ class TimeWarpParameters:
             MILLISECOND <= self.gvt_every_ns <= 2**62,
             f"gvt_every_ns must be a millisecond at least, not {self.gvt_every_ns}",
         )
+        require(0 <= self.most_tries <= 1 << 20, f"most_tries must lie between 0 and {1 << 20}, not {self.most_tries}")
         require(1 <= self.most_open <= 1 << 20, f"most_open must lie between 1 and {1 << 20}, not {self.most_open}")
 
 
@@ -192,6 +199,10 @@ class TimeWarpCore(Core):
         """By message of ours that has been executed: what that has sent, ..."""
         self._doubtful: dict[Key, list[_Sent]] = {}
         """... and of those that wait to be executed again, with lazy cancellation."""
+        self._certain: dict[Key, list[bytes]] = {}
+        """By message of ours that has been executed: what it will send when it is final."""
+        self._tries: dict[Key, int] = {}
+        """How often open messages of ours, or what had sent them, have sent in vain; 0 is left out."""
         self._undone: set[Key] = set()
         """Since the outcomes came that are just being taken."""
         self._transit: deque[tuple[int, int]] = deque()
@@ -402,7 +413,7 @@ class TimeWarpCore(Core):
         old = self._doubtful.pop(outcome.key, [])
         kept: list[_Sent] = []
         new: list[bytes] = []
-        for payload in outcome.outputs:
+        for payload in outcome.outputs if outcome.key[1] < LAST_TIMESTAMP else ():
             same = next((one for one in old if one.payload == payload), None)
             if same is None:
                 new.append(payload)
@@ -410,7 +421,10 @@ class TimeWarpCore(Core):
                 old.remove(same)
                 kept.append(same)
         self._cancel(old, now_ns, out)
-        kept += [self._follow_up(outcome.key, payload, now_ns, out) for payload in new if _may_follow(outcome.key)]
+        if new and self._tries.get(outcome.key, 0) >= self._parameters.most_tries:
+            self._certain[outcome.key] = new
+        else:
+            kept += [self._follow_up(outcome.key, payload, now_ns, out) for payload in new]
         if kept:
             self._sent[outcome.key] = kept
 
@@ -420,14 +434,20 @@ class TimeWarpCore(Core):
         message = self._us.message(Kind.TIMEWARP_FOLLOW_UP, seq=number, words=words, payload=payload)
         self._multicast(message, timestamp, out)
         self._insert(message, now_ns, now_ns, out)
-        return _Sent(self._follow_ups[self._us.member, self._us.incarnation, number], payload)
+        key = self._follow_ups[self._us.member, self._us.incarnation, number]
+        if cause in self._tries:
+            self._tries[key] = self._tries[cause]
+        return _Sent(key, payload)
 
     def _doubted(self, undone: list[Undone]) -> list[_Sent]:
         """These executions of ours do not count any more. Returns what is to be cancelled of what they had sent."""
         doomed: list[_Sent] = []
         for one in undone:
             self._undone.add(one.key)
+            self._certain.pop(one.key, None)
             sent = self._sent.pop(one.key, [])
+            if sent:
+                self._tries[one.key] = self._tries.get(one.key, 0) + 1
             if sent and self._is_lazy:
                 self._doubtful[one.key] = sent
             else:
@@ -444,6 +464,7 @@ class TimeWarpCore(Core):
             del self._open[key], self._follow_ups[self._us.member, self._us.incarnation, key[-1]]
             work += self._doubted(self._execution.remove(key, now_ns, out))
             work += self._doubtful.pop(key, [])
+            self._tries.pop(key, None)
         keys.sort(key=itemgetter(-1))
         for start in range(0, len(keys), MOST_CANCELLED):
             self._send_anti(keys[start : start + MOST_CANCELLED], out)
@@ -488,14 +509,14 @@ class TimeWarpCore(Core):
     def _see_to_rounds(self, now_ns: int, out: list[Effect]) -> None:
         if self._phase is Phase.JOINING:
             return
-        self._commit(out)
+        self._commit(now_ns, out)
         # No honest life is further ahead.
         for _ in range(MOST_KEPT):
             is_due = self._rounds.is_behind or (self._is_round_due and self._wants_round)
             if not is_due or not self._rounds.may_report:
                 break
             self._report(out)
-            self._commit(out)
+            self._commit(now_ns, out)
         if not self._wants_round:
             self._is_round_due = False
             self._timers.disarm(ROUND, out)
@@ -539,6 +560,8 @@ class TimeWarpCore(Core):
         floor = ENDLESS if self._phase is Phase.CLOSED else self.timestamp
         least_open = self._least_open()
         timestamps = [timestamp for _, timestamp in self._transit]
+        # One later than that is what they will send.
+        timestamps += [key[1] + 1 for key in self._certain]
         if least_open is not None:
             timestamps.append(least_open)
         return min([floor, *(timestamp - 1 for timestamp in timestamps)])
@@ -551,7 +574,7 @@ class TimeWarpCore(Core):
         # Of another epoch, in an execution that is not ours alone.
         return min((key[1] for key in self._open if key > first), default=None)
 
-    def _commit(self, out: list[Effect]) -> None:
+    def _commit(self, now_ns: int, out: list[Effect]) -> None:
         """Everything up to GVT is final."""
         if self._rounds.gvt <= self._gvt:
             return
@@ -560,9 +583,21 @@ class TimeWarpCore(Core):
             out.append(Report(code=Notice.GVT, member=self._us.member, value=self._gvt))
         below = (self._epoch, self._gvt + 1)
         self._execution.commit(below, out)
+        certain = sorted((key, payloads) for key, payloads in self._certain.items() if key < below)
+        for key, payloads in certain:
+            del self._certain[key]
+            for payload in payloads:
+                self._follow_up(key, payload, now_ns, out)
+        self._forget(below)
+        if certain:
+            self._process(now_ns, out)
+
+    def _forget(self, below: Key) -> None:
+        """What is final can be neither undone nor cancelled."""
         for key in [key for key in self._open if key < below]:
             del self._open[key]
             self._sent.pop(key, None)
+            self._tries.pop(key, None)
         for name in [name for name, key in self._follow_ups.items() if key < below]:
             del self._follow_ups[name]
 
@@ -657,8 +692,3 @@ class TimeWarpCore(Core):
 
 def _is_news(message: Message) -> bool:
     return message.kind in (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
-
-
-def _may_follow(cause: Key) -> bool:
-    """Whether a timestamp is left for what it sends."""
-    return cause[1] < LAST_TIMESTAMP
