@@ -14,10 +14,11 @@ from node.wire import Kind
 from tests.mutants.cores import AskingOrder, reliable
 from tests.mutants.recorded import Recorded
 from tests.mutants.table import MUTANTS, Mutant
+from tests.mutants.table_optimistic import OPTIMISTIC_MUTANTS
 from tests.node.cluster import Build
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", (*MUTANTS, *OPTIMISTIC_MUTANTS), ids=lambda mutant: mutant.name)
 def test_each_bug_is_caught_by_what_it_breaks(mutant: Mutant) -> None:
     right, wrong = mutant.right(), mutant.wrong()
 
@@ -30,7 +31,8 @@ def test_the_table_is_as_long_as_it_should_be() -> None:
     numbered = {mutant.bug for mutant in MUTANTS if mutant.bug}
     assert len(MUTANTS) >= 35
     assert len(numbered) >= 25
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    everything = (*MUTANTS, *OPTIMISTIC_MUTANTS)
+    assert len({mutant.name for mutant in everything}) == len(everything)
 
 
 # 52: the order of a set of strings depends on PYTHONHASHSEED.
