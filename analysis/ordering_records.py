@@ -7,7 +7,7 @@ are told apart by `life`, messages by `message`; rows stand in the order in whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -123,10 +123,18 @@ def _is_report(row: Raw) -> bool:
     return row[0] == _REPORT and row[1] in _CODES
 
 
-def _columns(rows: list[Raw]) -> Iterator[Ints]:
-    """As _COLUMNS, of records as the hosts make them; what a wire would carry in 64 bits."""
-    for place in (0, 1, 2, 3, 4, 5, 6, 8):
-        yield np.array([row[place] & _WORD for row in rows], np.uint64).view(np.int64)
+def _columns(rows: Sequence[Raw]) -> Iterator[Ints]:
+    """As _COLUMNS, of records as the hosts make them."""
+    event, detail, origin, incarnation, extra, number, at_ns, _, value = zip(*rows, strict=True)
+    yield from map(_column, (event, detail, origin, incarnation, extra, number, at_ns, value))
+
+
+def _column(values: Sequence[int]) -> Ints:
+    """What a wire would carry in 64 bits; nearly always there is no number beyond 63."""
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array([value & _WORD for value in values], np.uint64).view(np.int64)
 
 
 def _records(

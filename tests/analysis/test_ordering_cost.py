@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from analysis import ordering_cost, ordering_records
+from analysis import ordering_cost, ordering_records, schema
 from analysis.ordering_epochs import MAX_EPOCHS
 from analysis.properties import Incarnation, Raw
 from node.trace import Event, Level, Notice
@@ -387,9 +391,8 @@ def test_a_core_that_counts_epochs_without_end_fills_no_memory() -> None:
     assert sum(epoch["to_ms"] - epoch["from_ms"] for epoch in epochs) == pytest.approx(2_000)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_whatever_is_recorded_gives_a_section_of_the_same_keys(seed: int) -> None:
-    """Records without any sense. A failure is replayed by its seed."""
+def senseless(seed: int) -> Made:
+    """Records without any meaning."""
     rng, run = random.Random(seed), Made()
     words = (0, 1, 2, 0xFFFF, 2**31, 2**32, 2**61, 2**63 - 1, 2**63, HUGE)
     for _ in range(200):
@@ -403,12 +406,44 @@ def test_whatever_is_recorded_gives_a_section_of_the_same_keys(seed: int) -> Non
             (int(event), int(detail), origin, incarnation, extra, rng.choice(words), at_ns, at_ns, value)
         )
     run.cost(0, 1_000, 1)
-    found = run.found()
+    return run
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_recorded_gives_a_section_of_the_same_keys(seed: int) -> None:
+    """A failure is replayed by its seed."""
+    found = senseless(seed).found()
     assert found.keys() == _keys()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert all(row["cost_per_s"] >= 0 for row in found["series"])
     assert all(epoch["from_ms"] < epoch["to_ms"] for epoch in found["epochs"])
     assert found["cost_max_ms"] <= 2 * 2_000
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_table_in_any_order_tells_the_same_as_the_records(seed: int, tmp_path: Path) -> None:
+    """Also when datagrams stand in it twice. A failure is replayed by its seed."""
+    run = senseless(seed)
+    told = run.found()
+    rows = [(*life, number, *row) for life, records in run.lives.items() for number, row in enumerate(records, 1)]
+    rows += random.Random(seed).sample(rows, 20)
+    random.Random(seed).shuffle(rows)
+    columns = [
+        pa.array(np.array([value & HUGE for value in column], np.uint64).view(np.int64))
+        for column in zip(*rows, strict=True)
+    ]
+    pq.write_table(pa.table(columns, names=[field.name for field in schema.TRACE.fields]), tmp_path / "trace.parquet")
+    records = ordering_records.from_trace(tmp_path / "trace.parquet")
+    end_ns = START_NS + 2 * SECOND
+    assert ordering_cost.section(records, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol="timewarp") == told
+
+
+def test_a_table_without_such_reports_has_no_section(tmp_path: Path) -> None:
+    names = [field.name for field in schema.TRACE.fields]
+    for rows in ([], [[0, 1, 1, int(Event.START), 0, 0, 0, 0, 0, START_NS, START_NS, 0]]):
+        columns = np.array(rows, np.int64).reshape(-1, len(names)).T
+        pq.write_table(pa.table([pa.array(column) for column in columns], names=names), tmp_path / "trace.parquet")
+        assert ordering_records.from_trace(tmp_path / "trace.parquet") is None
 
 
 def _keys() -> object:
