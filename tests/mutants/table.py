@@ -18,7 +18,7 @@ from collector.records import Event, Level, Notice
 from node.protocols import CAUSAL_PROMISES, FIFO_PROMISES, PROTOCOLS, TOTAL_ORDER_PROMISES
 from node.wire import Kind, Message, encode_datagram
 from tests.analysis.histories import Author, PlainHistory
-from tests.mutants import cores, models, rounds
+from tests.mutants import agreed, cores, models, rounds
 from tests.mutants.recorded import Recorded, verdicts
 from tests.node.cluster import GROUP, MILLISECOND, SECOND, Build, Network
 
@@ -558,6 +558,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "total_order",
     ),
     _row(
+        "9",
+        "a final timestamp is delivered while a smaller one is tentative",
+        "abcast",
+        cluster_pair(
+            agreed.final_overtaken, agreed.abcast(), agreed.abcast(agreed.OvertakesPending), TOTAL_ORDER_PROMISES
+        ),
+        "total_order",
+    ),
+    _row(
         "10",
         "a message of somebody who is not in the view any more is accepted, where it arrives",
         "reliable",
@@ -577,6 +586,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "reliable",
         cluster_pair(half_multicast, cores.reliable(), cores.reliable(cores.NoFlush), FIFO_PROMISES),
         "agreement",
+    ),
+    _row(
+        "11",
+        "what a leaver has made final is dropped where it waits, and was delivered elsewhere",
+        "abcast",
+        cluster_pair(
+            agreed.end_in_the_queue, agreed.abcast(), agreed.abcast(agreed.DropsLeavers), TOTAL_ORDER_PROMISES
+        ),
+        *("agreement", "causal", "total_order"),
+    ),
+    _row(
+        "12",
+        "the clock does not jump to a final timestamp that was delivered",
+        "abcast",
+        cluster_pair(agreed.clock_behind, agreed.abcast(), agreed.abcast(agreed.NeverJumps), TOTAL_ORDER_PROMISES),
+        "total_order",
     ),
     _row(
         "12",
