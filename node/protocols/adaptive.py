@@ -5,20 +5,22 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from node.core import Core, Membership, Submission
-from node.effects import Effect, Multicast, Report, Send, Timer
+from node.effects import Deliver, Effect, Multicast, Report, Send, Timer, Undo
 from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
 from node.protocols.abcast import AbcastParameters
-from node.protocols.adaptive_candidates import Candidate, candidates_in
-from node.protocols.adaptive_epoch import NEWS, Epoch, inner_membership
-from node.protocols.adaptive_switch import Outcome, Votes
+from node.protocols.adaptive_candidates import CANDIDATES, Candidate, Making, candidates_in
+from node.protocols.adaptive_epoch import NEWS, Epoch, Handed, OptimisticEpoch
+from node.protocols.adaptive_opinion import Opinion, Threshold
+from node.protocols.adaptive_switch import Standing, Votes
 from node.protocols.adaptive_words import (
-    Head,
     Ruling,
+    Tail,
     ballot_words,
     bases_of,
     epoch_of,
@@ -28,11 +30,14 @@ from node.protocols.adaptive_words import (
 )
 from node.protocols.allack import AllAckParameters
 from node.protocols.atop import AtopParameters
+from node.protocols.costs import TIMEWARP, CostParameters
+from node.protocols.execution import Command, Execution, Outcome, ServiceParameters
 from node.protocols.joining import Joining, Life
 from node.protocols.reliable import ReliableParameters
 from node.protocols.sequencer import SequencerParameters
 from node.protocols.standstill import PROD, StandStill
 from node.protocols.timers import Timers
+from node.protocols.timewarp import TimeWarpParameters
 from node.protocols.vote import Ranking, tally
 from node.trace import Notice
 from node.wire import Flag, Kind, Message
@@ -41,17 +46,42 @@ MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
 CONTROL = Flag.CONTROL.value
 ASK = Timer("ask")
+PROCESS = Timer("process")
 FORCE = Timer("force")
+ESTIMATE = Timer("estimate")
+PROBE = Timer("probe")
+BUSY = (FORCE, ESTIMATE, PROBE)
+"""Armed while something is submitted or delivered."""
+COSTS = (Notice.COST, Notice.REDONE, Notice.ROLLED_BACK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionParameters:
-    """Of the selection, of the candidates, and of the reliable layer under all of them. Times in ns."""
+    """Of the selection, of the application, of the candidates, and of the reliable layer under all of them. Times in
+    ns. The blocks of the candidates take no `reliable`, `service` or `report_costs` of their own.
+    """
 
-    candidates: str = "abcast, allack"
+    candidates: str = "timewarp, abcast"
+    """Names with commas between: timewarp, abcast, allack, atop, sequencer."""
     first: str = ""
+    """The one in force at the start; empty: the first of the candidates."""
+    switch_cost_ns: int = 1 * MILLISECOND
+    """The paper's s: what a change must save at least, in ns of cost per second ..."""
+    margin_permille: int = 100
+    """... and of the present cost."""
+    dwell_ns: int = 1 * SECOND
+    """No vote is opened so soon after a switch."""
+    estimate_every_ns: int = 250 * MILLISECOND
+    """How often a busy member estimates, and asks for a change that is worthwhile; 0: never."""
+    probe_every_ns: int = 250 * MILLISECOND
+    """How often a busy member measures the way to the others; 0: never."""
     force_every_ns: int = 0
-    dwell_ns: int = 0
+    """For campaigns and experiments: not 0: costs do not count. A busy member asks for a change so long after the last
+    one, and every ballot prefers the next of the candidates in turn."""
+    costs: CostParameters = field(default_factory=CostParameters)
+    """`save_every`, `null_after_ns` and `dummy_after_ns` are those of the blocks that have them."""
+    service: ServiceParameters = field(default_factory=ServiceParameters)
+    timewarp: TimeWarpParameters = field(default_factory=TimeWarpParameters)
     abcast: AbcastParameters = field(default_factory=AbcastParameters)
     allack: AllAckParameters = field(default_factory=AllAckParameters)
     atop: AtopParameters = field(default_factory=AtopParameters)
@@ -61,10 +91,44 @@ class SelectionParameters:
     def __post_init__(self) -> None:
         names = [candidate.name for candidate in self.of]
         require(self.first in ("", *names), f"first must be one of {', '.join(names)}, not {self.first!r}")
+        for name in ("dwell_ns", "estimate_every_ns", "probe_every_ns", "force_every_ns"):
+            value = getattr(self, name)
+            require(0 <= value <= 2**62, f"{name} must not be negative, not {value}")
+        self.threshold  # noqa: B018 (it checks itself)
+        for name in (candidate.name for candidate in CANDIDATES.values()):
+            block = getattr(self, name)
+            require(
+                block.reliable == ReliableParameters(), f"{name} runs over the reliable layer of all: no block here"
+            )
+        require(self.timewarp.service == ServiceParameters(), "timewarp has the service of all: no block here")
+        require(not self.abcast.report_costs, "costs are reported for all candidates: service.report_costs")
 
     @property
     def of(self) -> tuple[Candidate, ...]:
+        """The candidates. LocalError when the text does not name any."""
         return candidates_in(self.candidates)
+
+    @property
+    def threshold(self) -> Threshold:
+        return Threshold(switch_cost_ns=self.switch_cost_ns, margin_permille=self.margin_permille)
+
+    def block(self, candidate: Candidate) -> Any:
+        """What an instance of that candidate takes."""
+        return (
+            replace(self.timewarp, service=self.service)
+            if candidate.code == TIMEWARP
+            else getattr(self, candidate.name)
+        )
+
+    @property
+    def estimation(self) -> CostParameters:
+        """`costs`, with what it repeats of other blocks."""
+        return replace(
+            self.costs,
+            save_every=self.service.save_every,
+            null_after_ns=self.allack.null_after_ns,
+            dummy_after_ns=self.atop.dummy_after_ns,
+        )
 
 
 class Phase(enum.StrEnum):
@@ -114,7 +178,28 @@ class AdaptiveCore(Core):
         self._last: dict[Life, int] = {}
         """Per life: nothing more comes of it in the epochs up to this one. Ours, too."""
         self._switched_ns = 0
-        self._is_active = False
+        self._execution = Execution(
+            membership=membership, parameters=replace(parameters.service, report_costs=True), seed=rng.getrandbits(64)
+        )
+        """Of all epochs. It tells us its costs; whether the host is told is another question."""
+        self._process_ns: int | None = None
+        """When PROCESS is due."""
+        self._executed = (0, 0)
+        """Executions that the opinion knows of: how many, and their time in ns."""
+        self._appended = 0
+        """Commands of pessimistic epochs."""
+        self._follow_ups: deque[bytes] = deque()
+        """What executions of pessimistic commands have sent, and no epoch has taken yet."""
+        self._opinion = Opinion(
+            members=membership.members,
+            codes=tuple(self._candidates),
+            parameters=parameters.estimation,
+            threshold=parameters.threshold,
+        )
+        self._activity = 0
+        """Counts submissions and deliveries ..."""
+        self._seen: dict[Timer, int] = {}
+        """... and how far it was when a timer of the busy was due last."""
         self._handlers: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
             Kind.ADAPTIVE_CARRIED: self._on_carried,
             Kind.ADAPTIVE_LAST: self._on_last,
@@ -122,6 +207,8 @@ class AdaptiveCore(Core):
             Kind.ADAPTIVE_CALL: self._on_call,
             Kind.ADAPTIVE_BALLOT: self._on_ballot,
             Kind.ADAPTIVE_DECISION: self._on_decision,
+            Kind.ADAPTIVE_PROBE: self._on_probe,
+            Kind.ADAPTIVE_ECHO: self._on_echo,
             Kind.ADAPTIVE_STATE: self._on_state,
             Kind.ADAPTIVE_JOIN: self._on_join,
             Kind.RELIABLE_ENDED: self._on_ended,
@@ -139,7 +226,8 @@ class AdaptiveCore(Core):
 
     @property
     def is_idle(self) -> bool:
-        return len(self._epochs) == 1 and self._epochs[0].is_idle and not self._votes.is_open
+        is_working = self._execution.held or self._follow_ups or self._votes.is_open
+        return len(self._epochs) == 1 and self._epochs[0].is_idle and not is_working
 
     @property
     def phase(self) -> str:
@@ -153,7 +241,8 @@ class AdaptiveCore(Core):
     def held(self) -> int:
         """Undelivered messages of all epochs, also of one that we have not heard the decision about."""
         early = sum(message.kind is Kind.ADAPTIVE_CARRIED for message in self._log)
-        return early + sum(epoch.held for epoch in self._epochs)
+        epochs = sum(epoch.held for epoch in self._epochs if epoch.code != TIMEWARP)
+        return early + epochs + self._execution.held + len(self._follow_ups)
 
     @property
     def epoch(self) -> int:
@@ -182,7 +271,7 @@ class AdaptiveCore(Core):
         if submission.target is not None:
             raise LocalError("epochs order multicasts; send to one member through the layer below")
         out: list[Effect] = []
-        out += self._epochs[-1].submit(submission, Head(0, False), now_ns)
+        self._submit(submission, False, now_ns, out)
         self._after(now_ns, out)
         return out
 
@@ -202,8 +291,8 @@ class AdaptiveCore(Core):
         if timer.layer:
             for epoch in tuple(self._epochs):
                 if timer.layer == epoch.layer_of(epoch.number):
-                    out += epoch.fired(timer, now_ns)
-        elif timer not in (ASK, PROD, FORCE):
+                    self._carry(epoch, epoch.fired(timer, now_ns), now_ns, out)
+        elif timer not in (ASK, PROD, PROCESS, *BUSY):
             raise LocalError(f"{timer} is no timer of this core")
         else:
             self._timers.fired(timer)
@@ -223,8 +312,103 @@ class AdaptiveCore(Core):
             self._ask(now_ns, out)
         elif timer == PROD and self._standstill.is_due(self._stands_at):
             self._prod(out)
-        elif timer == FORCE and self._epochs:
-            self._force(now_ns, out)
+        elif timer == PROCESS:
+            self._process_ns = None
+        elif timer in BUSY and self._epochs:
+            self._seen[timer] = self._activity
+            {FORCE: self._force, ESTIMATE: self._estimate, PROBE: self._probe}[timer](now_ns, out)
+
+    # What epochs and the processor do.
+
+    def _submit(self, submission: Submission, is_follow_up: bool, now_ns: int, out: list[Effect]) -> None:
+        epoch = self._epochs[-1]
+        tail = Tail(self._opinion.stamp(now_ns), is_follow_up)
+        self._activity += 1
+        self._carry(epoch, epoch.submit(submission, tail, now_ns), now_ns, out)
+
+    def _carry(self, epoch: Epoch, effects: list[Effect], now_ns: int, out: list[Effect]) -> None:
+        """What an input of that epoch has led to."""
+        for arrival in epoch.take_arrivals():
+            self._opinion.arrived(arrival, now_ns, is_own=arrival.life == self._me)
+        if epoch.code == TIMEWARP:
+            self._sift(effects, now_ns, out)
+        else:
+            out += effects
+
+    def _sift(self, effects: list[Effect], now_ns: int, out: list[Effect]) -> None:
+        """Effects that may come from the processor: it tells us more than the host wants to know."""
+        costs = self._opinion.costs
+        for effect in effects:
+            if isinstance(effect, Deliver | Undo):
+                self._activity += 1
+            elif isinstance(effect, Report) and effect.code in COSTS:
+                if effect.code == Notice.COST:
+                    costs.finished(TIMEWARP, effect.value, now_ns)
+                elif effect.code == Notice.ROLLED_BACK:
+                    costs.rolled_back(effect.value, now_ns)
+                if not self._parameters.service.report_costs:
+                    continue
+            out.append(effect)
+
+    def _hand_over(self, handed: Handed, code: int, now_ns: int, out: list[Effect]) -> None:
+        """A message of a pessimistic epoch: to the application, and to the processor, from where it never returns."""
+        self._activity += 1
+        delivery = handed.delivery
+        self._opinion.costs.finished(code, handed.cost_ns, now_ns)
+        if not handed.tail.is_follow_up:
+            out.append(delivery)
+        if self._parameters.service.report_costs:
+            out.append(Report(code=Notice.COST, member=delivery.origin, value=handed.cost_ns))
+        self._appended += 1
+        # As long as Time Warp's keys, which begin with the epoch, too.
+        key = (self._epochs[0].number, self._appended, 0, 0, 0)
+        message = Message(
+            kind=Kind.ADAPTIVE_CARRIED,
+            origin=delivery.origin,
+            incarnation=delivery.incarnation,
+            seq=delivery.seq,
+            inner=delivery.inner,
+            payload=delivery.payload,
+        )
+        command = Command(key, message, now_ns, handed.tail.is_follow_up)
+        effects: list[Effect] = []
+        self._execution.append(command, handed.tail.timestamp, now_ns, effects)
+        self._sift(effects, now_ns, out)
+
+    def _process(self, now_ns: int, out: list[Effect]) -> None:
+        """Drive the processor; what executions send goes out."""
+        while self._epochs:
+            effects: list[Effect] = []
+            outcomes = self._execution.advance(now_ns, effects)
+            self._sift(effects, now_ns, out)
+            self._take(outcomes, now_ns, out)
+            if not outcomes:
+                break
+        self._count_executions(now_ns)
+        if self._execution.due_ns != self._process_ns:
+            self._process_ns = self._execution.due_ns
+            self._timers.disarm(PROCESS, out)
+            if self._process_ns is not None:
+                self._timers.arm(PROCESS, self._process_ns, out)
+
+    def _take(self, outcomes: list[Outcome], now_ns: int, out: list[Effect]) -> None:
+        optimistic = [epoch for epoch in self._epochs if isinstance(epoch, OptimisticEpoch)]
+        for epoch in optimistic:
+            self._carry(epoch, epoch.take_outcomes(outcomes, now_ns), now_ns, out)
+        numbers = {epoch.number for epoch in optimistic}
+        self._follow_ups.extend(
+            payload for outcome in outcomes if outcome.key[0] not in numbers for payload in outcome.outputs
+        )
+        while self._follow_ups and self.can_submit:
+            self._submit(Submission(payload=self._follow_ups.popleft()), True, now_ns, out)
+
+    def _count_executions(self, now_ns: int) -> None:
+        """Their mean time is all that the opinion needs."""
+        count, spent_ns = self._execution.ended, self._execution.ended_ns
+        new = count - self._executed[0]
+        for _ in range(new):
+            self._opinion.costs.executed((spent_ns - self._executed[1]) // new, now_ns)
+        self._executed = (count, spent_ns)
 
     # Epochs.
 
@@ -232,7 +416,7 @@ class AdaptiveCore(Core):
         number = epoch_of(message, words=0)
         found = next((epoch for epoch in self._epochs if epoch.number == number), None)
         if found is not None:
-            out += found.receive(message, now_ns)
+            self._carry(found, found.receive(message, now_ns), now_ns, out)
             self._joining.spoke((message.origin, message.incarnation))
         elif not self._epochs or number == self._epochs[-1].number + 1:
             self._log.append(message)
@@ -243,18 +427,25 @@ class AdaptiveCore(Core):
     def _after(self, now_ns: int, out: list[Effect]) -> None:
         """What can be handed over now, and whether an old epoch is complete."""
         while self._epochs:
-            for epoch in self._epochs:
-                for handed in epoch.take():
-                    self._is_active = True
-                    out.append(handed.delivery)
+            oldest = self._epochs[0]
+            for handed in oldest.take(now_ns):
+                self._hand_over(handed, oldest.code, now_ns, out)
+            self._process(now_ns, out)
             if len(self._epochs) == 1 or not self._is_complete(out):
                 break
             out += self._epochs.popleft().end()
-            out.append(Report(code=AdaptiveReport.COMPLETE, member=self._us.member, value=self._epochs[0].number - 1))
-            self._epochs[0].open()
+            out.append(Report(code=AdaptiveReport.COMPLETE, member=self._us.member, value=oldest.number))
+            self._carry(self._epochs[0], self._epochs[0].open(now_ns), now_ns, out)
         self._see_to_vote(now_ns, out)
         self._standstill.watch(self._stands_at, now_ns, out)
-        self._see_to_force(now_ns, out)
+        for timer, every_ns in self._every_ns.items():
+            if every_ns and self._activity > self._seen.get(timer, 0):
+                self._timers.arm(timer, now_ns + every_ns, out)
+
+    @property
+    def _every_ns(self) -> dict[Timer, int]:
+        of = self._parameters
+        return {FORCE: of.force_every_ns, ESTIMATE: of.estimate_every_ns, PROBE: of.probe_every_ns}
 
     def _is_complete(self, out: list[Effect]) -> bool:
         """Whether all of the older of two epochs has come and is delivered. Says LAST when it is time to."""
@@ -289,26 +480,31 @@ class AdaptiveCore(Core):
     def _adopt(self, ruling: Ruling, now_ns: int, out: list[Effect]) -> None:
         """The group has decided: from now on we submit in the next epoch."""
         old = self._epochs[-1]
-        old.close()
+        self._carry(old, old.close(now_ns), now_ns, out)
         self._votes.adopted(ruling.epoch)
         for life in self._joining.lives:
             if ruling.bases[life[0]] < life[1]:
                 # It joins the next epoch and has said nothing in this one.
-                out += old.news(Kind.RELIABLE_ENDED, life, now_ns)
+                self._carry(old, old.news(Kind.RELIABLE_ENDED, life, now_ns), now_ns, out)
         self._begin(ruling, now_ns, out)
 
     def _begin(self, ruling: Ruling, now_ns: int, out: list[Effect]) -> None:
         """We send in this epoch now. Replay what has come of it, and the news that concern it."""
         candidate = self._candidates[ruling.code]
-        rng = Random(f"{self._rng.random()}/{ruling.epoch}")  # noqa: S311 (repeatable, not secret)
-        inside = inner_membership(self._us, ruling)
-        core = candidate.make(inside, getattr(self._parameters, candidate.name), rng)
-        epoch = Epoch(us=self._us, ruling=ruling, core=core, is_open=not self._epochs)
+        making = Making(
+            us=self._us,
+            ruling=ruling,
+            block=self._parameters.block(candidate),
+            rng=Random(f"{self._rng.random()}/{ruling.epoch}"),  # noqa: S311 (repeatable, not secret)
+            execution=self._execution,
+            is_open=not self._epochs,
+        )
+        epoch = candidate.make(making)
         self._epochs.append(epoch)
         self._told = ruling
         self._switched_ns = now_ns
         out.append(Report(code=Notice.IN_FORCE, member=ruling.code, value=ruling.epoch))
-        out += epoch.start(self._present(epoch), self._over, now_ns)
+        self._carry(epoch, epoch.start(self._present(epoch), self._over, now_ns), now_ns, out)
         log, self._log, self._before = self._log, [], self._joining.lives
         for message in log:
             self._replay(epoch, message, now_ns, out)
@@ -324,10 +520,10 @@ class AdaptiveCore(Core):
         life = (message.origin, message.incarnation)
         if message.kind in NEWS:
             if epoch.is_founder:
-                out += epoch.news(message.kind, life, now_ns)
+                self._carry(epoch, epoch.news(message.kind, life, now_ns), now_ns, out)
         elif message.seq == epoch.number and (epoch.is_founder or life in self._joining):
             try:
-                out += epoch.receive(message, now_ns)
+                self._carry(epoch, epoch.receive(message, now_ns), now_ns, out)
             except RemoteError as error:
                 out.append(Report(code=error.reason, member=message.origin, value=len(message.payload)))
 
@@ -385,10 +581,19 @@ class AdaptiveCore(Core):
         out.append(Send(target=coordinator[0], message=ballot))
 
     def _ranking(self, now_ns: int) -> Ranking:
-        """Our ballot: the next candidate after the one in force, in turn."""
+        """Our ballot."""
+        present = self._epochs[-1].code
+        if not self._parameters.force_every_ns:
+            return self._opinion.ranking(present, now_ns, has_server=self._has_server)
         codes = tuple(self._candidates)
-        place = codes.index(self._epochs[-1].code) + 1
+        place = codes.index(present) + 1
         return (*codes[place:], *codes[:place])
+
+    @property
+    def _has_server(self) -> bool:
+        """Whether the sequence server takes part: without it that protocol stands still."""
+        server = self._us.members[0]
+        return any(member == server for member, _ in (*self._joining.lives, self._me))
 
     def _on_ballot(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         number, ranking = read_ballot(message, tuple(self._candidates))
@@ -397,11 +602,11 @@ class AdaptiveCore(Core):
 
     def _see_to_vote(self, now_ns: int, out: list[Effect]) -> None:
         """Whether our open vote can be decided, or must be called off."""
-        if not self._votes.is_open or self._votes.outcome is Outcome.OPEN:
+        if not self._votes.is_open or self._votes.standing is Standing.OPEN:
             return
         present = self._epochs[-1].code
         winner = present
-        if self._votes.outcome is Outcome.COMPLETE:
+        if self._votes.standing is Standing.COMPLETE:
             winner = tally(self._votes.rankings, present=present)
         number, epoch = self._votes.number, self._votes.epoch
         self._votes.close()
@@ -449,14 +654,33 @@ class AdaptiveCore(Core):
         """Say something whose acknowledgement is missed when somebody is gone."""
         out.append(self._call() if self._votes.is_open else self._word_of_last())
 
-    def _see_to_force(self, now_ns: int, out: list[Effect]) -> None:
-        if self._parameters.force_every_ns and self._is_active:
-            self._timers.arm(FORCE, now_ns + self._parameters.force_every_ns, out)
-
     def _force(self, now_ns: int, out: list[Effect]) -> None:
-        self._is_active = False
         if now_ns >= self._switched_ns + self._parameters.force_every_ns:
             self._request(now_ns, out)
+
+    def _estimate(self, now_ns: int, out: list[Effect]) -> None:
+        if self._parameters.service.report_costs:
+            estimates = self._opinion.estimates(now_ns).items()
+            out.extend(Report(code=Notice.ESTIMATE, member=code, value=value) for code, value in estimates)
+        if self._parameters.force_every_ns:
+            return
+        if self._opinion.better(self._epochs[-1].code, now_ns, has_server=self._has_server):
+            self._request(now_ns, out)
+
+    def _probe(self, now_ns: int, out: list[Effect]) -> None:
+        number = self._opinion.probe(self._joining.lives, now_ns)
+        out.append(Multicast(message=self._us.message(Kind.ADAPTIVE_PROBE, seq=number, flags=CONTROL)))
+
+    def _on_probe(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        epoch_of(message, words=0)
+        words = (message.incarnation,)
+        echo = self._us.message(Kind.ADAPTIVE_ECHO, seq=message.seq, flags=CONTROL, words=words)
+        out.append(Send(target=message.origin, message=echo))
+
+    def _on_echo(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        epoch_of(message, words=1)
+        if message.words[0] == self._us.incarnation:
+            self._opinion.echoed((message.origin, message.incarnation), message.seq, now_ns)
 
     # Who ends and who joins.
 
@@ -466,11 +690,12 @@ class AdaptiveCore(Core):
         self._last.pop(life, None)
         self._joining.ended(life)
         self._votes.ended(life)
+        self._opinion.ended(life, now_ns)
         self._log.append(message)
         for epoch in self._epochs:
             if self._epochs[-1].local(life) <= 1 or epoch is self._epochs[-1]:
                 # An older epoch has heard of the end of who is later than its founders when the new one began.
-                out += epoch.news(message.kind, life, now_ns)
+                self._carry(epoch, epoch.news(message.kind, life, now_ns), now_ns, out)
         for joiner in self._joining.waiting:
             self._welcome(joiner, out)
         self._begin_if_welcome(now_ns, out)
@@ -488,7 +713,8 @@ class AdaptiveCore(Core):
     def _tell_joined(self, life: Life, now_ns: int, out: list[Effect]) -> None:
         """To the epoch that we send in: in an older one it takes no part."""
         if self._epochs:
-            out += self._epochs[-1].news(Kind.RELIABLE_JOINED, life, now_ns)
+            newest = self._epochs[-1]
+            self._carry(newest, newest.news(Kind.RELIABLE_JOINED, life, now_ns), now_ns, out)
 
     def _ask(self, now_ns: int, out: list[Effect]) -> None:
         out.append(Multicast(message=self._us.message(Kind.ADAPTIVE_JOIN, flags=CONTROL)))

@@ -5,58 +5,91 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from node.core import Core, Membership
 from node.errors import LocalError
 from node.protocols.abcast import AbcastCore
+from node.protocols.adaptive_epoch import Epoch, OptimisticEpoch, inner_membership
+from node.protocols.adaptive_gate import Gate
+from node.protocols.adaptive_words import Ruling
 from node.protocols.allack import AllAckCore
 from node.protocols.atop import AtopCore
+from node.protocols.costs import ABCAST, ALLACK, ATOP, SEQUENCER, TIMEWARP
+from node.protocols.execution import Execution
 from node.protocols.sequencer import SequencerCore
-
-SEQUENCER = 0x2
-ALLACK = 0x8
-ATOP = 0x9
-ABCAST = 0xB
-TIMEWARP = 0xC
+from node.protocols.timewarp import TimeWarpCore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """`code`: the high half-byte of its kinds. `make`: an instance, from its membership, its block of parameters and a
-    generator.
-    """
+    """`code`: the high half-byte of its kinds. `make`: an epoch with an instance of it."""
 
     name: str
     code: int
-    make: Callable[[Membership, Any, Random], Core]
+    make: Callable[[Making], Epoch]
     multicasts_at_once: bool = True
     """Whether a submission is in its sender's stream when `on_submit` returns."""
 
 
-def _allack(us: Membership, parameters: Any, rng: Random) -> Core:
-    return AllAckCore(membership=us, parameters=parameters, rng=rng)
+class Making(NamedTuple):
+    """What an epoch is made from. `block`: the candidate's parameters."""
+
+    us: Membership
+    ruling: Ruling
+    block: Any
+    rng: Random
+    execution: Execution
+    is_open: bool
+
+    @property
+    def inside(self) -> Membership:
+        return inner_membership(self.us, self.ruling)
 
 
-def _atop(us: Membership, parameters: Any, _: Random) -> Core:
-    return AtopCore(membership=us, parameters=parameters, least_dummies=parameters.least_dummies)
+def _pessimistic(core_of: Callable[[Making], Core]) -> Callable[[Making], Epoch]:
+    def make(making: Making) -> Epoch:
+        return Epoch(us=making.us, ruling=making.ruling, core=core_of(making), is_open=making.is_open)
+
+    return make
 
 
-def _abcast(us: Membership, parameters: Any, _: Random) -> Core:
-    return AbcastCore(membership=us, parameters=parameters)
+def _allack(making: Making) -> Core:
+    return AllAckCore(membership=making.inside, parameters=making.block, rng=making.rng)
 
 
-def _sequencer(us: Membership, parameters: Any, _: Random) -> Core:
-    return SequencerCore(membership=us, parameters=parameters)
+def _atop(making: Making) -> Core:
+    return AtopCore(membership=making.inside, parameters=making.block, least_dummies=making.block.least_dummies)
+
+
+def _abcast(making: Making) -> Core:
+    return AbcastCore(membership=making.inside, parameters=making.block)
+
+
+def _sequencer(making: Making) -> Core:
+    return SequencerCore(membership=making.inside, parameters=making.block)
+
+
+def _timewarp(making: Making) -> Epoch:
+    gate = Gate(making.execution, making.ruling.bases, is_open=making.is_open)
+    core = TimeWarpCore(
+        membership=making.inside,
+        parameters=making.block,
+        # The gate has all of it that a core uses which does not own it.
+        execution=cast("Execution", gate),
+        epoch=making.ruling.epoch,
+    )
+    return OptimisticEpoch(us=making.us, ruling=making.ruling, core=core, gate=gate, is_open=making.is_open)
 
 
 CANDIDATES: dict[str, Candidate] = {
     candidate.name: candidate
     for candidate in (
-        Candidate(name="abcast", code=ABCAST, make=_abcast),
-        Candidate(name="allack", code=ALLACK, make=_allack),
-        Candidate(name="atop", code=ATOP, make=_atop),
-        Candidate(name="sequencer", code=SEQUENCER, make=_sequencer, multicasts_at_once=False),
+        Candidate(name="timewarp", code=TIMEWARP, make=_timewarp),
+        Candidate(name="abcast", code=ABCAST, make=_pessimistic(_abcast)),
+        Candidate(name="allack", code=ALLACK, make=_pessimistic(_allack)),
+        Candidate(name="atop", code=ATOP, make=_pessimistic(_atop)),
+        Candidate(name="sequencer", code=SEQUENCER, make=_pessimistic(_sequencer), multicasts_at_once=False),
     )
 }
 

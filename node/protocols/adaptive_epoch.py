@@ -9,23 +9,28 @@ Lives. Its founders are the epoch's *bases*, one life of each member. Inside, a 
 the next life the second; what came before the base does not exist. A base that has ended, or has never lived in this
 epoch, is told as ended. So `joining.py` works inside as it does in a fresh group.
 
-Payloads. In front of each stands a head (adaptive_words.py), which is taken off again.
+Payloads. Behind each stands a tail (adaptive_words.py), which is taken off again.
 
-Deliveries wait here until the epoch is *open*: all earlier epochs are complete at this member. `close` says that
-nothing more is submitted here.
+Deliveries wait here until the epoch is *open*: all older epochs are complete at this member. `close` says that nothing
+more is submitted here. An optimistic epoch is otherwise: its instance gives commands to the processor, through a gate
+(adaptive_gate.py), and the processor delivers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import DropReason, RemoteError
-from node.protocols.adaptive_words import Head, Ruling, split_head, with_head
+from node.protocols.adaptive_gate import Gate
+from node.protocols.adaptive_words import Arrival, Ruling, Tail, split_tail, tail_of, with_tail
+from node.protocols.execution import Outcome
 from node.protocols.joining import Life
+from node.protocols.timewarp import TimeWarpCore
+from node.protocols.virtual_time import ENDLESS
 from node.trace import Level
 from node.wire import Kind, Message, decode_message, encode_message
 
@@ -35,10 +40,11 @@ NEWS = (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
 
 
 class Handed(NamedTuple):
-    """A message that the epoch's protocol has put in its place: for good."""
+    """A message that the epoch's protocol has put in its place for good; `cost_ns`: since its receipt."""
 
     delivery: Deliver
-    head: Head
+    tail: Tail
+    cost_ns: int
 
 
 def inner_membership(us: Membership, ruling: Ruling) -> Membership:
@@ -50,12 +56,14 @@ class Epoch:
     """See the module's text. `core`: made with `inner_membership`."""
 
     __slots__ = (
+        "_arrivals",
         "_core",
         "_gone",
         "_has_begun",
         "_is_closed",
         "_is_open",
         "_ours",
+        "_received",
         "_ruling",
         "_timers",
         "_us",
@@ -74,7 +82,11 @@ class Epoch:
         self._ours = 0
         """Submissions of ours that have not come back delivered."""
         self._timers: set[Timer] = set()
-        self._waiting: list[Handed] = []
+        self._waiting: list[tuple[Deliver, int | None]] = []
+        """Delivered inside, with tails, and when they came (None: nobody knows)."""
+        self._arrivals: list[Arrival] = []
+        self._received: dict[tuple[Life, bytes], int] = {}
+        """Per undelivered message, by its sender and payload: when it came."""
 
     @property
     def ruling(self) -> Ruling:
@@ -168,17 +180,20 @@ class Epoch:
         self._see_begun()
         return out
 
-    def submit(self, submission: Submission, head: Head, now_ns: int) -> list[Effect]:
+    def submit(self, submission: Submission, tail: Tail, now_ns: int) -> list[Effect]:
         """LocalError when `can_submit` is false."""
-        inside = replace(submission, payload=with_head(head, submission.payload))
+        inside = replace(submission, payload=with_tail(submission.payload, tail))
         effects = self._core.on_submit(inside, now_ns)
         self._ours += 1
+        self._arrived((self._us.member, self._us.incarnation), inside.payload, now_ns)
         return self._translated(effects)
 
     def receive(self, carried: Message, now_ns: int) -> list[Effect]:
         """A message of this epoch. RemoteError before anything has changed."""
         message = self._inside(carried)
         effects = self._core.on_message(message, carried.origin, now_ns)
+        if message.payload and carried.origin != self._us.member:
+            self._arrived((carried.origin, carried.incarnation), message.payload, now_ns)
         return self._translated(effects)
 
     def news(self, kind: Kind, life: Life, now_ns: int) -> list[Effect]:
@@ -197,26 +212,36 @@ class Epoch:
         self._timers.discard(inside)
         return self._translated(self._core.on_timer(inside, now_ns))
 
-    def open(self) -> None:
-        """All earlier epochs are complete here."""
+    def open(self, now_ns: int) -> list[Effect]:
+        """All older epochs are complete here."""
         self._is_open = True
+        return []
 
-    def close(self) -> None:
+    def close(self, now_ns: int) -> list[Effect]:
         """We submit nothing more here."""
         self._is_closed = True
+        return []
 
     def end(self) -> list[Effect]:
         """Complete: nothing of it is needed any more."""
-        assert self.is_spent and self._is_open and not self._waiting
+        assert self.is_spent and self._is_open and not self._waiting, "an epoch that is not complete was ended"
         timers = sorted(self._timers)
         self._timers.clear()
         return [CancelTimer(timer=self._raised(timer)) for timer in timers]
 
-    def take(self) -> Iterator[Handed]:
+    def take(self, now_ns: int) -> Iterator[Handed]:
         """What has been delivered, if this epoch's turn has come."""
         while self._is_open and self._waiting:
             waiting, self._waiting = self._waiting, []
-            yield from waiting
+            for delivery, since_ns in waiting:
+                tail, payload = tail_of(delivery.payload)
+                cost_ns = 0 if since_ns is None else now_ns - since_ns
+                yield Handed(replace(delivery, payload=payload), tail, cost_ns)
+
+    def take_arrivals(self) -> list[Arrival]:
+        """What has come, or was submitted, since the last call."""
+        arrivals, self._arrivals = self._arrivals, []
+        return arrivals
 
     @staticmethod
     def layer_of(number: int) -> int:
@@ -236,6 +261,8 @@ class Epoch:
             raise RemoteError(DropReason.UNEXPECTED, "a life from before this epoch speaks in it")
         if (message.kind, message.origin, message.incarnation) != (carried.inner, carried.origin, inside):
             raise RemoteError(DropReason.MALFORMED, "the inner message does not agree with the outer one")
+        if message.payload and message.kind is not Kind.TIMEWARP_FOLLOW_UP:
+            split_tail(message.payload)
         return message
 
     def _translated(self, effects: list[Effect]) -> list[Effect]:
@@ -258,10 +285,8 @@ class Epoch:
                 self._timers.discard(timer)
                 out.append(CancelTimer(timer=self._raised(timer)))
             case Deliver():
-                self._deliver(effect, out)
-            case Undo():
-                raise AssertionError("a pessimistic protocol takes nothing back")
-            case Report():
+                self._deliver(effect)
+            case Undo() | Report():
                 out.append(effect)
 
     def _carried(self, message: Message) -> Message:
@@ -276,16 +301,57 @@ class Epoch:
     def _raised(self, timer: Timer) -> Timer:
         return timer._replace(layer=self.layer_of(self.number))
 
-    def _deliver(self, delivery: Deliver, out: list[Effect]) -> None:
+    def _arrived(self, life: Life, payload: bytes, now_ns: int) -> None:
+        self._received[life, payload] = now_ns
+        self._arrivals.append(Arrival(life, tail_of(payload)[0].timestamp))
+
+    def _deliver(self, delivery: Deliver) -> None:
         life = (delivery.origin, delivery.incarnation + self._ruling.bases[delivery.origin] - 1)
         self._ours -= life == (self._us.member, self._us.incarnation)
-        try:
-            head, payload = split_head(delivery.payload)
-        except RemoteError as error:
-            out.append(Report(code=error.reason, member=delivery.origin, value=len(delivery.payload)))
-            return
-        found = replace(delivery, payload=payload, incarnation=life[1], level=Level.FINAL)
-        self._waiting.append(Handed(found, head))
+        since_ns = self._received.pop((life, delivery.payload), None)
+        self._waiting.append((replace(delivery, incarnation=life[1], level=Level.FINAL), since_ns))
 
     def _see_begun(self) -> None:
         self._has_begun = self._has_begun or self._core.phase == "running"
+
+
+class OptimisticEpoch(Epoch):
+    """One with Time Warp: what it delivers comes from the processor, as final, optimistic, or taken back."""
+
+    __slots__ = ("_gate", "_time_warp")
+
+    def __init__(self, *, us: Membership, ruling: Ruling, core: TimeWarpCore, gate: Gate, is_open: bool) -> None:
+        super().__init__(us=us, ruling=ruling, core=core, is_open=is_open)
+        self._time_warp = core
+        self._gate = gate
+
+    @property
+    def is_spent(self) -> bool:
+        """Closed by all, and nothing is left anywhere."""
+        return self._is_closed and self._time_warp.gvt == ENDLESS and self._time_warp.is_idle
+
+    def take_outcomes(self, outcomes: Sequence[Outcome], now_ns: int) -> list[Effect]:
+        """The processor has been advanced, with this result."""
+        effects: list[Effect] = []
+        self._time_warp.take_outcomes(outcomes, now_ns, effects)
+        return self._translated(effects)
+
+    def open(self, now_ns: int) -> list[Effect]:
+        out = super().open(now_ns)
+        self._gate.open(now_ns, out)
+        return out
+
+    def close(self, now_ns: int) -> list[Effect]:
+        return super().close(now_ns) + self._translated(self._time_warp.close(now_ns))
+
+    def take_arrivals(self) -> list[Arrival]:
+        return self._gate.take_arrivals()
+
+    def _arrived(self, life: Life, payload: bytes, now_ns: int) -> None:
+        """The gate knows better."""
+
+    def _translate(self, effect: Effect, out: list[Effect]) -> None:
+        if isinstance(effect, Deliver):
+            out.append(effect)
+        else:
+            super()._translate(effect, out)

@@ -41,7 +41,7 @@ from node.protocols.joining import Life
 from node.protocols.vote import Ranking
 
 
-class Outcome(enum.Enum):
+class Standing(enum.Enum):
     """How a vote of ours stands."""
 
     OPEN = "open"
@@ -60,7 +60,7 @@ class Promise(NamedTuple):
 class Votes:
     """The part of one core. Numbers of votes count from 1, per coordinator."""
 
-    __slots__ = ("_awaited", "_epoch", "_number", "_outcome", "_promise", "_rankings")
+    __slots__ = ("_awaited", "_epoch", "_number", "_promise", "_rankings", "_standing")
 
     def __init__(self) -> None:
         self._promise: Promise | None = None
@@ -70,7 +70,7 @@ class Votes:
         """What it is about; 0: none is open."""
         self._awaited: set[Life] = set()
         self._rankings: dict[Life, Ranking] = {}
-        self._outcome = Outcome.OPEN
+        self._standing = Standing.OPEN
 
     @property
     def is_open(self) -> bool:
@@ -97,11 +97,11 @@ class Votes:
         return self._promise
 
     @property
-    def outcome(self) -> Outcome:
+    def standing(self) -> Standing:
         """Of our open vote."""
-        if self._outcome is Outcome.OPEN and not self._awaited:
-            return Outcome.COMPLETE
-        return self._outcome
+        if self._standing is Standing.OPEN and not self._awaited:
+            return Standing.COMPLETE
+        return self._standing
 
     @property
     def rankings(self) -> tuple[Ranking, ...]:
@@ -115,7 +115,7 @@ class Votes:
         self._epoch = epoch
         self._awaited = set(others)
         self._rankings = {us: ranking}
-        self._outcome = Outcome.OPEN
+        self._standing = Standing.OPEN
         return self._number
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class Votes:
             return False
         self._awaited.discard(life)
         if ranking is None:
-            self._outcome = Outcome.REFUSED
+            self._standing = Standing.REFUSED
         else:
             self._rankings[life] = ranking
         return True
@@ -165,4 +165,4 @@ class Votes:
     def joined(self) -> None:
         """Somebody takes part whom our open vote has not asked."""
         if self.is_open:
-            self._outcome = Outcome.REFUSED
+            self._standing = Standing.REFUSED

@@ -14,8 +14,9 @@ ended before it (number 0). A *code* is a protocol, as the high half-byte of its
     PROBE     seq: number of the round; no words
     ECHO      seq: number of the round; the incarnation that it is for
 
-Payloads of an epoch whose protocol is pessimistic begin with a head of 8 bytes: the timestamp that Time Warp would have
-given (63 bits), and whether an execution sent it (1 bit).
+Payloads of submissions end with a *tail* of 8 bytes: the timestamp that Time Warp would have given (63 bits), and
+whether an execution has sent it (1 bit). At the end, so that who reads captures finds the application's bytes in their
+place.
 
 Every failure of a reader is a RemoteError MALFORMED.
 """
@@ -35,8 +36,7 @@ from node.wire import Message
 
 MAX_EPOCH = 2**32 - 1
 MAX_TIMESTAMP = 2**62
-HEAD_SIZE = 8
-_HEAD = struct.Struct(">Q")
+_TAIL = struct.Struct(">Q")
 
 Bases = dict[int, int]
 """Member to incarnation, for all members."""
@@ -56,24 +56,36 @@ class Ruling:
         return (self.code, *(pack(member, base, 0) for member, base in sorted(self.bases.items())))
 
 
-class Head(NamedTuple):
+class Tail(NamedTuple):
     """Of a payload: see the module's text."""
 
     timestamp: int
     is_follow_up: bool
 
 
-def with_head(head: Head, payload: bytes) -> bytes:
-    return _HEAD.pack(head.timestamp << 1 | head.is_follow_up) + payload
+class Arrival(NamedTuple):
+    """A message that has come or was submitted here: whose it is, and the timestamp that Time Warp gives it."""
+
+    life: Life
+    timestamp: int
 
 
-def split_head(payload: bytes) -> tuple[Head, bytes]:
-    if len(payload) < HEAD_SIZE:
-        raise RemoteError(DropReason.MALFORMED, f"{len(payload)} bytes of payload hold no head")
-    (word,) = _HEAD.unpack_from(payload)
+def with_tail(payload: bytes, tail: Tail) -> bytes:
+    return payload + _TAIL.pack(tail.timestamp << 1 | tail.is_follow_up)
+
+
+def split_tail(payload: bytes) -> tuple[Tail, bytes]:
+    if len(payload) < _TAIL.size:
+        raise RemoteError(DropReason.MALFORMED, f"{len(payload)} bytes of payload hold no tail")
+    (word,) = _TAIL.unpack_from(payload, len(payload) - _TAIL.size)
     if word >> 1 > MAX_TIMESTAMP:
         raise RemoteError(DropReason.MALFORMED, f"there is no timestamp {word >> 1}")
-    return Head(word >> 1, bool(word & 1)), payload[HEAD_SIZE:]
+    return Tail(word >> 1, bool(word & 1)), payload[: -_TAIL.size]
+
+
+def tail_of(payload: bytes) -> tuple[Tail, bytes]:
+    """The same of what was let in: an empty payload, which nobody submits, has none."""
+    return split_tail(payload) if payload else (Tail(0, False), payload)
 
 
 def epoch_of(message: Message, *, words: int) -> int:

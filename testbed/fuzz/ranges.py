@@ -161,12 +161,22 @@ def _service(rng: Random) -> Parameters:
 
 
 def _adaptive(rng: Random) -> Parameters:
-    """Votes that follow each other as fast as they can, and such that hardly ever come."""
-    names = rng.sample(("abcast", "allack", "atop"), rng.choice((2, 2, 3)))
+    """Votes that follow each other as fast as they can, and some by cost alone. Without the sequencer: whoever waits
+    for a number of a server that is gone cannot leave that epoch.
+    """
+    names = rng.sample(("timewarp", "abcast", "allack", "atop"), rng.choice((2, 2, 3)))
+    timewarp = _timewarp(rng)
+    service = timewarp.pop("service")
     return {
         "candidates": ", ".join(names),
-        "force_every_ns": rng.choice((2, 10, 50, 300)) * MILLISECOND,
+        "force_every_ns": rng.choice((2, 10, 50, 300, 0)) * MILLISECOND,
         "dwell_ns": rng.choice((0, 0, 20)) * MILLISECOND,
+        "estimate_every_ns": rng.choice((0, 10, 100)) * MILLISECOND,
+        "probe_every_ns": rng.choice((0, 20, 100)) * MILLISECOND,
+        "margin_permille": rng.choice((0, 100)),
+        "service": service,
+        "timewarp": timewarp,
+        "abcast": {"outstanding": rng.choice((1, 2, 8, 64))},
         "allack": _allack(rng),
         "atop": _atop(rng),
     }
