@@ -13,7 +13,7 @@ import pytest
 
 from analysis import sweep_rows
 from analysis.errors import AnalysisError
-from analysis.expression import parse
+from analysis.expression import Unknown, evaluate, parse
 from node.protocols import PROTOCOLS
 from node.protocols.sequencer import SequencerCore
 from testbed.simulated.point import measure
@@ -107,10 +107,37 @@ def test_what_a_core_raises_is_the_failure_of_its_run(monkeypatch: pytest.Monkey
     assert sweep_rows.from_table(table(result))[0]["latency"] is None
 
 
+def rolling_back() -> Experiment:
+    """Time Warp with an application that takes its time, and says what the order costs."""
+    service = {"processing_ns": 5 * MILLISECOND, "report_costs": True}
+    network = topology(5, to_node=Impairment(delay_ns=2 * MILLISECOND))
+    return experiment(network, protocol="timewarp", parameters={"service": service}, workload=periodic(20.0))
+
+
+def test_what_the_order_costs_is_measured_where_cores_report_it() -> None:
+    assert measure(small())["ordering"] is None
+    found = measure(rolling_back())
+    ordering = found["ordering"]
+    assert 0 < ordering["messages"] <= found["messages"]["deliveries"] == 500
+    assert ordering["roll_backs"] == sum(entry["roll_backs"] for entry in ordering["by_member"]) > 0
+    assert ordering["cost_per_s"] == pytest.approx(ordering["cost_mean_ms"] * 1e6 * ordering["messages"] / 5)
+    assert ordering["finality_p50_ms"] > 0
+    assert list(ordering["by_protocol"]) == ["timewarp"]
+    assert ordering["implausible"] == 0
+
+
+def test_a_claim_may_speak_of_what_the_order_costs() -> None:
+    rows = sweep_rows.from_table(table(measure(rolling_back())))
+    rows += sweep_rows.from_table(table(measure(small())))
+    cost = evaluate(parse("where(runs, given.protocol == 'timewarp').ordering.cost_mean_ms"), {"runs": rows})
+    assert cost == [rows[0]["ordering"]["cost_mean_ms"]]
+    assert isinstance(evaluate(parse("runs[1].ordering.cost_mean_ms < 1"), {"runs": rows}), Unknown)
+
+
 def test_a_row_keeps_all_that_was_measured() -> None:
     """Whatever a section has more than its columns would be lost without a word."""
-    for protocol in ("sequencer", "lamport"):
-        result = measure(small(protocol)) | {"point": 7}
+    for given in (small("sequencer"), small("lamport"), rolling_back()):
+        result = measure(given) | {"point": 7}
         (row,) = sweep_rows.from_table(table(result))
         assert set(_leaves(row)) == set(_leaves(result))
         assert _without_texts(row) == _without_texts(result)
