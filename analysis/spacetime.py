@@ -372,11 +372,9 @@ def _application_message(payload: bytes, offset: int, header: Header) -> Message
     """Whose bytes stand at `offset`; None for a command that the group's machines sent themselves."""
     if header.kinds[-1] == Kind.TIMEWARP_FOLLOW_UP:
         return None
-    if header.epoch is not None and header.kinds[-1] != Kind.TIMEWARP_DATA:
-        # In front of it stands a head of the adaptive selection, whose lowest bit says what it is.
-        is_follow_up = len(payload) >= offset + WORD_SIZE and payload[offset + WORD_SIZE - 1] & 1
-        return None if is_follow_up else _stamp(payload, offset + WORD_SIZE)
-    return _stamp(payload, offset)
+    # The adaptive selection adds a tail to what its other candidates carry, whose lowest bit says the same.
+    is_follow_up = header.epoch is not None and header.kinds[-1] != Kind.TIMEWARP_DATA and payload[-1] & 1
+    return None if is_follow_up else _stamp(payload, offset)
 
 
 def _stamp(payload: bytes, offset: int) -> MessageId | None:

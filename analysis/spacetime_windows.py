@@ -1,5 +1,5 @@
 """Which windows of a run are worth a look without being asked for: its first messages, what broke a property, the
-first change of the protocol, the first roll-back, and the moments when faults struck. Each is as long as its picture
+first change of the protocol, a roll-back, and the moments when faults struck. Each is as long as its picture
 stays readable.
 """
 
@@ -29,6 +29,9 @@ BEFORE_ARROWS: Final = 20
 AFTER_ARROWS: Final = 55
 ENOUGH_ARROWS: Final = 8
 """With so many a window may end when a long silence follows."""
+
+TELLING_EXECUTIONS: Final = 2
+"""A roll-back that undoes so many shows their order."""
 
 LONGEST_BEFORE_NS: Final = 150_000_000
 LONGEST_AFTER_NS: Final = 1_000_000_000
@@ -87,12 +90,15 @@ def _switch(reader: Reader) -> Iterator[Choice]:
 
 
 def _roll_back(reader: Reader) -> Iterator[Choice]:
-    """The first one."""
-    for step in reader.reports(Notice.ROLLED_BACK)[:1]:
+    """The first that undid several executions while the run was in full swing, else the first."""
+    found = reader.reports(Notice.ROLLED_BACK)
+    swinging_ns = reader.start_ns + LONGEST_BEFORE_NS
+    for step in sorted(found, key=lambda step: step.extra < TELLING_EXECUTIONS or step.at_ns < swinging_ns)[:1]:
         members = _filled_up([step.life.member], range(len(reader.names)))
         window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
-        why = "The first roll-back: something comes that belongs before what was executed already."
-        yield Choice(title="First roll-back", why=why, window=window, members=members)
+        undone = words.plural(step.extra, "execution")
+        why = f"Something comes that belongs before what was executed already: {undone} undone, and done again."
+        yield Choice(title="Roll-back", why=why, window=window, members=members)
 
 
 def _witnesses(reader: Reader, summary: Mapping[str, Any], *, promised: bool) -> Iterator[Choice]:

@@ -129,13 +129,13 @@ def optimism() -> Scene:
         *(optimistic(1, 4, 8, 0, 1, 1), optimistic(1, 5, 11, 0, 2, 2)),
         *(step(1, 6, Event.UNDO, 14, origin=0, number=2), step(1, 7, Event.UNDO, 14, origin=0, number=1)),
         notice(1, 8, 14, Notice.ROLLED_BACK, extra=2, value=6 * MS),
-        *(optimistic(1, 9, 14, 2, 1, 3), send(1, 10, 14.2, CANCELLING, 1)),
-        *(optimistic(1, 11, 17, 0, 1, 4), optimistic(1, 12, 20, 0, 2, 5)),
+        *(optimistic(1, 9, 14, 2, 1, 1), send(1, 10, 14.2, CANCELLING, 1)),
+        *(optimistic(1, 11, 17, 0, 1, 2), optimistic(1, 12, 20, 0, 2, 3)),
         notice(1, 13, 25, Notice.GVT, value=17),
         notice(1, 14, 25, Notice.COST, extra=2, value=0),
-        delivery(1, 15, 25, 2, 1, 6)._replace(detail=Level.FINAL),
-        delivery(1, 16, 26, 0, 1, 7)._replace(detail=Level.FINAL),
-        delivery(1, 17, 27, 0, 2, 8)._replace(detail=Level.FINAL),
+        delivery(1, 15, 25, 2, 1, 1)._replace(detail=Level.FINAL),
+        delivery(1, 16, 26, 0, 1, 2)._replace(detail=Level.FINAL),
+        delivery(1, 17, 27, 0, 2, 3)._replace(detail=Level.FINAL),
     ]
     sightings = [
         *(frame(2, 0, 0, 1, NUMBERING), frame(4, 1, 0, 1, NUMBERING), frame(5, 2, 0, 1, NUMBERING)),

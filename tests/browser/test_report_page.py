@@ -23,6 +23,7 @@ MAKERS = {
     "quickstart": report_runs.quickstart,
     "three": report_runs.three_partitions,
     "interrupted": report_runs.interrupted,
+    "adaptive": report_runs.adaptive,
 }
 DESKTOP, PHONE = 1280, 390
 
@@ -58,6 +59,28 @@ while (walker.nextNode()) {
   if (ratio < 4.5) faint.push(`${ratio.toFixed(2)} ${node.textContent.trim().slice(0, 40)}`);
 }
 return {seen, faint};
+"""
+
+BAND_CONTRAST = """
+const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+const light = (colour) => {
+  canvas.fillStyle = colour;
+  canvas.fillRect(0, 0, 1, 1);
+  const linear = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(linear);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const fill = (element) => light(getComputedStyle(element).fill);
+const grounds = [...document.querySelectorAll("#order-wide .epoch")];
+return [...document.querySelectorAll("#order-wide .epoch-name")].flatMap((name) => {
+  const x = name.getBoundingClientRect().left;
+  const below = grounds.filter((one) => {
+    const box = one.getBoundingClientRect();
+    return box.left <= x && x < box.right;
+  });
+  const [hi, lo] = [fill(name), fill(below[0])].sort((a, b) => b - a);
+  return [(hi + 0.05) / (lo + 0.05)];
+});
 """
 
 OVERFLOWING = """
@@ -203,6 +226,47 @@ def test_pointing_at_a_plot_reads_its_values(chromium: webdriver.Chrome, reports
         "return [...document.querySelectorAll('.wide .crosshair')].map((l) => l.getAttribute('visibility'))"
     )
     assert visible == ["visible"] * 3
+
+
+def test_pointing_at_the_band_reads_protocol_cost_and_roll_backs(
+    chromium: webdriver.Chrome, reports: dict[str, Path]
+) -> None:
+    show(chromium, reports["adaptive"])
+    band = chromium.find_element(By.ID, "order-wide")
+    chromium.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", band)
+    said = []
+    for at_s in (2.0, 5.5):
+        at_share = (58 + (1066 - 58) * at_s / 20.412) / 1080
+        offset = round((at_share - 0.5) * band.rect["width"])
+        ActionChains(chromium).move_to_element_with_offset(band, offset, 0).perform()
+        said.append(chromium.find_element(By.ID, "readout").text)
+    assert "ABCAST" in said[0]
+    assert "roll-backs" not in said[0]
+    assert "Time Warp" in said[1]
+    assert all("ms/s" in text for text in said)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_names_in_the_band_stand_out(chromium: webdriver.Chrome, reports: dict[str, Path], scheme: str) -> None:
+    """WCAG AA, 4.5 to 1, of each name on the colour of its segment."""
+    show(chromium, reports["adaptive"], scheme=scheme)
+    ratios = chromium.execute_script(BAND_CONTRAST)
+    assert len(ratios) == 5
+    assert min(ratios) >= 4.5
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_the_band_keeps_its_axis(chromium: webdriver.Chrome, reports: dict[str, Path], width: int) -> None:
+    """Band, cost and latency lie below one another at the same scale."""
+    show(chromium, reports["adaptive"], width=width)
+    form = "wide" if width == DESKTOP else "narrow"
+    places = chromium.execute_script(
+        "return arguments[0].map((id) => { const box = document.querySelector(`#${id} .pointer:last-of-type`)"
+        ".getBoundingClientRect(); const all = document.getElementById(id).getBoundingClientRect();"
+        " return [all.left, all.right].map(Math.round); })",
+        [f"{plot}-{form}" for plot in ("order", "cost", "latency")],
+    )
+    assert places[0] == places[1] == places[2]
 
 
 def test_it_reads_without_a_script(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
