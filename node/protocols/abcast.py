@@ -22,7 +22,8 @@ sends. It is FIFO: the initiator gives its messages rising timestamps, also when
 before the next message; they become final in their order, as channels are FIFO and who is awaited for one is awaited
 for the next.
 
-Deviations. The paper has neither crashes nor joiners. Some FINALs that are ready together travel in one. A sender has
+Deviations. The paper has neither crashes nor joiners. Nothing comes twice, so no proposal is given again: that is the
+layer below. FINALs that are ready together travel in one. A sender has
 at most `outstanding` messages that it has not delivered, so everybody's queue is bounded.
 
 A member that ends. The reliable layer's news of an end comes when all survivors have received the same of its stream,
@@ -43,7 +44,8 @@ later. It has everything later, in the right order:
     It delivers nothing while it joins.
   - Whose end came before its answer: each answer that counts was given after its giver heard of that end, thus of all
     its FINALs. They are not later than start: the joiner, which may have some of them, delivers none.
-  - Who joined after the joiner had got a welcome of it, or of whom it has one: it awaits the joiner for all it sends.
+  - Who is a later life itself awaits whoever has welcomed it for all that it sends, and others from their JOIN on, as
+    above.
 The FINAL of something that the joiner was not awaited for may be less than what it has proposed, or come without DATA;
 either comes before that initiator's answer, so only while it joins. It begins with a FINAL without a timestamp, so that
 nobody welcomes it any more.

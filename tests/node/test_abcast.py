@@ -1,4 +1,7 @@
-"""Skeen's order: one round word for word, the edge cases and the bugs on record, who ends and who joins."""
+"""Skeen's order: one round word for word, the edge cases and the bugs on record, who ends and who joins.
+
+Random histories are in test_random.py, random orders of news in test_abcast_contract.py.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from node.clocks import MAX_TIMESTAMP
 from node.core import Core, Membership, Submission
@@ -34,12 +35,11 @@ from tests.node.cluster import (
     check_total_order,
     check_validity,
 )
-from tests.node.scenarios import SUSPECT_AFTER_NS, check, scenario
+from tests.node.scenarios import SUSPECT_AFTER_NS
 
 MEMBERS = (0, 1, 2)
 CONTROL = Flag.CONTROL.value
 RELIABLE: dict[str, Any] = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
-seeds = st.integers(0, 2**32 - 1)
 
 
 # The core alone.
@@ -803,25 +803,3 @@ def test_members_that_join_under_load_have_all_from_some_message_on() -> None:
         tail = cluster.hosts[member].delivered
         assert len(tail) > 100
         assert reference[-len(tail) :] == tail
-
-
-def run(seed: int, *, outstanding: int = 64) -> str:
-    """To see one again: `python -c "from tests.node.test_abcast import run; run(SEED, outstanding=N)"`."""
-    made = scenario(seed, build(outstanding=outstanding))
-    try:
-        check(made, is_total=True)
-    except AssertionError as error:
-        error.add_note(f"{made}; outstanding {outstanding}")
-        raise
-    return made.cluster.transcript()
-
-
-@settings(max_examples=8, deadline=None)
-@given(seed=seeds, outstanding=st.sampled_from((1, 2, 64)))
-def test_random_histories_keep_all_promises(seed: int, outstanding: int) -> None:
-    run(seed, outstanding=outstanding)
-
-
-def test_a_seed_repeats_its_history() -> None:
-    assert run(7) == run(7)
-    assert run(7) != run(8)

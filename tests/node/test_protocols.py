@@ -11,6 +11,7 @@ import node.protocols
 from node.core import Membership
 from node.errors import LocalError
 from node.protocols import PROTOCOLS
+from node.protocols.abcast import AbcastReport
 from node.protocols.atop import AtopReport
 from node.protocols.atop_mbs import MbsReport
 from node.protocols.cbcast import CbcastReport
@@ -35,6 +36,7 @@ REPORTS = (
     *ClocksReport,
     *AtopReport,
     *MbsReport,
+    *AbcastReport,
     *TimeWarpReport,
 )
 KNOWN_PROPERTIES = {
@@ -118,4 +120,5 @@ def test_codes_clash_with_nothing() -> None:
     assert all(code >> 4 == 6 for code in MutexReport)
     assert all(code >> 4 == 7 for code in ClocksReport)
     assert all(code >> 4 == 9 for code in AtopReport)
+    assert all(code >> 4 == 11 for code in AbcastReport)
     assert all(code >> 4 == 12 for code in TimeWarpReport)

@@ -31,8 +31,9 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "reliable": RELIABLE,
     "sequencer": {"reliable": RELIABLE, "outstanding": 8},
     "lamport": {"reliable": RELIABLE},
+    "abcast": {"reliable": RELIABLE, "outstanding": 4},
 }
-TOTAL = {"sequencer", "lamport"}
+TOTAL = {"sequencer", "lamport", "abcast"}
 SERVER = frozenset({0})
 seeds = st.integers(0, 2**32 - 1)
 
