@@ -23,8 +23,8 @@ before the next message; they become final in their order, as channels are FIFO 
 for the next.
 
 Deviations. The paper has neither crashes nor joiners. Nothing comes twice, so no proposal is given again: that is the
-layer below. FINALs that are ready together travel in one. A sender has
-at most `outstanding` messages that it has not delivered, so everybody's queue is bounded.
+layer below. FINALs that are ready together travel in one. A sender has at most `outstanding` messages that it has not
+delivered, so everybody's queue is bounded.
 
 A member that ends. The reliable layer's news of an end comes when all survivors have received the same of its stream,
 and nobody takes more of it. So initiators await it no more; what it has proposed counts or not, as it happens: the
