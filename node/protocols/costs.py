@@ -173,7 +173,8 @@ class Costs:
         if code != self._in_force:
             self._in_force = code
             self._finished = Sums(self._parameters.window_ns)
-            self._roll_backs = Sums(self._parameters.window_ns)
+            if code != TIMEWARP:
+                self._roll_backs = Sums(self._parameters.window_ns)
         self._finished.add(cost_ns, now_ns)
 
     def round_trip(self, slowest_ns: int, to_server_ns: int, now_ns: int, *, echoes_ns: tuple[int, ...] = ()) -> None:
