@@ -1,7 +1,8 @@
 """From a seed to a scenario: random, but aimed. Faults strike while messages are sent or under way.
 
 Each fault is placed around one submission: its time in force overlaps the time from that instant until about when the
-message has reached everybody, and it touches the sender or somebody who is to receive. Everything heals before the load
+message has reached everybody, and it touches the sender or somebody who is to receive. Of a group that switches its
+protocol, half of the faults are placed around one member's step of a switch instead. Everything heals before the load
 ends, so what is promised eventually must be there when the run has come to rest. At most a minority is crashed or
 silent for longer than the group is patient, and only of a protocol that tolerates it.
 """
@@ -15,6 +16,7 @@ from typing import Any, TypeGuard
 
 from node.protocols import PROTOCOLS
 from testbed.fuzz import ranges
+from testbed.fuzz.moments import Moment, moments
 from testbed.fuzz.scenario import (
     Crash,
     Cut,
@@ -227,6 +229,10 @@ class _Aim:
     patience_ns: int
     rng: Random
     found: list[Fault] = field(default_factory=list)
+    moments: tuple[Moment, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.moments = moments(self.scenario)
 
     def faults(self) -> tuple[Fault, ...]:
         for victim in self._victims():
@@ -327,7 +333,12 @@ class _Aim:
         yield Worsening(at_ns=at_ns, for_ns=for_ns, member=member, direction=direction, changes=changes)
 
     def _target(self, submissions_ns: Sequence[int] = ()) -> tuple[int, int]:
-        """A submission to aim at: (instant, sender). `submissions_ns`: one of these instants, if there are any."""
+        """A submission to aim at: (instant, sender). `submissions_ns`: one of these instants, if there are any.
+
+        Or a step of a switch, and who makes it.
+        """
+        if self.moments and self.rng.random() < 0.5:
+            return self.rng.choice(self.moments)
         wanted = [one for one in self.scenario.submissions if one[0] in submissions_ns]
         return self.rng.choice(wanted or self.scenario.submissions)
 
