@@ -38,7 +38,7 @@ class Told(NamedTuple):
 def stamps(receipts: list[Receipt]) -> list[tuple[int, tuple[int, ...]]]:
     """(when it comes, stamp); the place among the receipts makes every stamp another one."""
     now_ns = 0
-    made = []
+    made: list[tuple[int, tuple[int, ...]]] = []
     for number, receipt in enumerate(receipts, start=1):
         now_ns += receipt.gap_ns
         made.append((now_ns, (0, receipt.timestamp, number)))
@@ -156,14 +156,12 @@ def test_a_state_that_was_not_saved_costs_coasting_forward() -> None:
 
 def test_the_clock_is_that_of_what_has_begun() -> None:
     rehearsal = Rehearsal()
-    assert rehearsal.last_begun is None
-    rehearsal.receive((5, 1), 100, 0)
-    rehearsal.receive((7, 1), 100, 1)
-    assert rehearsal.last_begun == (5, 1)
-    rehearsal.receive((2, 1), 100, 2)
-    assert rehearsal.last_begun == (5, 1)
+    seen = [rehearsal.last_begun]
+    for stamp, now_ns in (((5, 1), 0), ((7, 1), 1), ((2, 1), 2)):
+        rehearsal.receive(stamp, 100, now_ns)
+        seen.append(rehearsal.last_begun)
     rehearsal.advance(500)
-    assert rehearsal.last_begun == (7, 1)
+    assert [*seen, rehearsal.last_begun] == [None, (5, 1), (5, 1), (5, 1), (7, 1)]
 
 
 def test_memory_is_bounded() -> None:
