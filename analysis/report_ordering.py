@@ -240,6 +240,12 @@ def _finality(given: Mapping[str, Any]) -> Iterator[Fact]:
         slow = (words.milliseconds(given.get(f"finality_{quantile}_ms")) for quantile in ("p99", "max"))
         note = "median; p99 {}, slowest {}".format(*slow)
         yield Fact("From the first delivery to the final one", words.milliseconds(given.get("finality_p50_ms")), note)
+    optimistic = words.mapping(given.get("optimistic"))
+    if words.number(optimistic.get("in_order")) is not None:
+        note = f"of {words.count(optimistic.get('deliveries'))}: the others were stragglers at their member"
+        yield Fact(
+            "Optimistic deliveries that came in the final order", words.percent(optimistic.get("in_order")), note
+        )
     if words.number(given.get("gvt_still_max_ms")) is not None:
         note = "the longest that the global virtual time of a member did not rise while something waited for it"
         yield Fact("Global virtual time stood still", words.milliseconds(given.get("gvt_still_max_ms")), note)

@@ -64,7 +64,7 @@ STANDS: Final = -13.0
 BESIDE: Final = -14.0
 """How far left of its moment the first taking back stands, and each further one of that moment left of it."""
 MAX_BESIDE: Final = 6
-NAMED_AT: Final = 0.7
+NAMED_AT: Final = 0.45
 """At this part of its way an arrow has its name, where it has one."""
 OTHER_SHAPE: Final = "M0-4l4 4-4 4-4-4z"
 _ABOVE = (What.SUBMIT, What.SEND)
@@ -245,11 +245,11 @@ class _Sheet:
         )
 
     def _named_arrows(self) -> Iterator[Markup]:
-        """Names on the arrows that undid something: of a multicast one of them, the straggler if there is one."""
+        """Names on the arrows that undid something: of a multicast one of them."""
         named: dict[tuple[int | None, int | None], Arrow] = {}
         for arrow in self._diagram.arrows:
             if arrow.role is not Role.NONE and arrow.fate is Fate.ARRIVED:
-                key = (arrow.tail, None) if arrow.role is Role.ANTI and arrow.tail is not None else (None, arrow.head)
+                key = (None, arrow.head) if arrow.tail is None else (arrow.tail, None)
                 named.setdefault(key, arrow)
         for arrow in named.values():
             x1, y1, x2, y2 = self._ends(arrow)

@@ -30,6 +30,7 @@ AFTER_ARROWS: Final = 55
 ENOUGH_ARROWS: Final = 8
 """With so many a window may end when a long silence follows."""
 
+LONGEST_AROUND_SWITCH_NS: Final = 100_000_000
 TELLING_EXECUTIONS: Final = 2
 """A roll-back that undoes so many shows their order."""
 
@@ -79,10 +80,15 @@ def _first(reader: Reader) -> Iterator[Choice]:
 def _switch(reader: Reader) -> Iterator[Choice]:
     """The first epoch that somebody begins after another one."""
     epochs: dict[Incarnation, int] = {}
-    for step in reader.reports(Notice.IN_FORCE):
+    begun = reader.reports(Notice.IN_FORCE)
+    for step in begun:
         if step.value > epochs.setdefault(step.life, step.value):
             members = _filled_up([step.life.member], range(len(reader.names)))
             window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
+            last_ns = max(one.at_ns for one in begun if one.value == step.value)
+            # Who comes last is what one looks for; a life that joins much later is another story.
+            settled_ns = min(last_ns + (last_ns - step.at_ns) // 5, step.at_ns + LONGEST_AROUND_SWITCH_NS)
+            window = Window(window.from_ns, max(window.until_ns, settled_ns))
             name = protocol_name(step.extra)
             why = f"The protocol changes for the first time, to {name}: members differ for a moment, and nobody stops."
             yield Choice(title=f"Change to {name}", why=why, window=window, members=members)
