@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from analysis.spacetime_compose import compose
 from analysis.spacetime_read import Reader
 from analysis.spacetime_report import views_of
 from analysis.spacetime_windows import MAX_MEMBERS, choices, diagram_of
-from collector.records import Event
+from collector.records import Event, Notice
 from node.trace import Stamp, encode_stamp
 from node.wire import Flag, Kind
 from testbed.cli import app
@@ -35,7 +35,7 @@ FAULT_MS = 300
 THIRTY = "name: thirty\npartitions:\n  p1: {nodes: 30}\n"
 
 
-def made(path: Path, topology: str = "") -> Path:
+def made(path: Path, topology: str = "", told: Callable[[MadeRun], None] | None = None) -> Path:
     """Members take turns; one datagram is lost on its way to n3, and from 300 ms on n2 is paused for a while."""
     run = MadeRun(topology) if topology else MadeRun()
     members = range(len(run.nodes))
@@ -60,6 +60,8 @@ def made(path: Path, topology: str = "") -> Path:
         fault(0, "pause", struck_ns / MS, until=1, targets=["p1/n2"]),
         fault(1, "resume", struck_ns / MS + 40, targets=["p1/n2"]),
     ]
+    if told is not None:
+        told(run)
     return write_tables(run.write(path))
 
 
@@ -161,6 +163,23 @@ def test_of_many_members_a_few_are_chosen(tmp_path: Path) -> None:
     for choice in choices(reader, {}):
         assert len(choice.members) == MAX_MEMBERS
     assert 1 in choice.members, "the one that the fault strikes"
+
+
+def test_the_first_change_and_a_telling_roll_back_are_shown(tmp_path: Path) -> None:
+    def report(run: MadeRun) -> None:
+        for member in range(4):
+            run.note(member, Event.REPORT, at(-4), detail=Notice.IN_FORCE, extra=Kind.ABCAST_DATA >> 4, value=1)
+            switched = at(200 + 9 * member)
+            run.note(member, Event.REPORT, switched, detail=Notice.IN_FORCE, extra=Kind.TIMEWARP_DATA >> 4, value=2)
+        for milliseconds, undone in ((210, 1), (400, 3)):
+            run.note(1, Event.REPORT, at(milliseconds), detail=Notice.ROLLED_BACK, extra=undone)
+
+    reader = Reader(made(tmp_path / "made" / "1", told=report))
+    chosen = {choice.title: choice for choice in choices(reader, {})}
+    switch, roll_back = chosen["Change to Time Warp"].window, chosen["Roll-back"].window
+    assert switch.from_ns < at(200) and at(200 + 9 * 3) < switch.until_ns, "to the last member"
+    assert roll_back.from_ns < at(400) < roll_back.until_ns
+    assert "3 executions undone" in chosen["Roll-back"].why
 
 
 def test_the_report_has_a_view_of_each_window(run_dir: Path) -> None:
