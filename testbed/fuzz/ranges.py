@@ -144,6 +144,7 @@ def _timewarp(rng: Random) -> Parameters:
         "cancellation": rng.choice(("aggressive", "lazy")),
         "gvt_every_ns": rng.choice((1, 5, 20, 100)) * MILLISECOND,
         "most_open": rng.choice((1, 4, 16, 256)),
+        "most_tries": rng.choice((0, 1, 3)),
         "service": _service(rng),
     }
 
