@@ -41,10 +41,10 @@ come together, since both come from bursts. Nor is T a constant: it grows from 6
 undone has waited longer the longer the queue is. So T as observed under one load says little about another, and the T
 that is assumed, smaller than the observed one, mends part of the first error.
 
-How much they scatter. What is estimated is a rate of rare events: with N roll-backs in the window, one estimate lies off
-its mean by about 2 / sqrt(N) of it. At 0.08 messages/ms and delays of 1 to 3 ms that is 64, 40 and 31 % for windows of
-2, 5 and 10 s; at 0.12, 40, 27 and 23 %; at 0.02 over 90 %, of a cost that is a fiftieth of ABCAST's. What is measured in
-such a window scatters alike: compare sums over long times.
+How much they scatter. What is estimated is a rate of rare events: with N roll-backs in the window, one estimate lies
+off its mean by about 2 / sqrt(N) of it. At 0.08 messages/ms and delays of 1 to 3 ms that is 64, 40 and 31 % for windows
+of 2, 5 and 10 s; at 0.12, 40, 27 and 23 %; at 0.02 over 90 %, of a cost that is a fiftieth of ABCAST's. What is
+measured in such a window scatters alike: compare sums over long times.
 
 Stamps. The disorder depends on how stamps are given. Time Warp's clock advances when the processing of a message
 begins. Under a pessimistic protocol that is later by 2d, so stamps from that clock are lower than Time Warp's would be,
