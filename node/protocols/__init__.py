@@ -280,7 +280,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             promises=TOTAL_ORDER_PROMISES,
             kinds=ADAPTIVE_KINDS,
             make=_adaptive,
-            reported=(("state", "service.report_state"),),
+            reported=STATE_REPORTED,
             tolerates=CRASHES,
             require_members=lambda parameters, members: parameters.atop.require_members(members),
         ),

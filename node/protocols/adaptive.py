@@ -19,6 +19,7 @@ from node.protocols.adaptive_epoch import NEWS, Epoch, Handed, OptimisticEpoch
 from node.protocols.adaptive_opinion import Opinion, Threshold
 from node.protocols.adaptive_switch import Standing, Votes
 from node.protocols.adaptive_words import (
+    AdaptiveReport,
     Ruling,
     Tail,
     ballot_words,
@@ -139,19 +140,6 @@ class Phase(enum.StrEnum):
     SWITCHING = "switching"
 
 
-class AdaptiveReport(enum.IntEnum):
-    """Codes of our reports."""
-
-    WELCOMED = 0xD1
-    """This later life takes part; `value`: the first epoch that it delivers of."""
-    CALLED = 0xD2
-    """As the coordinator, opened a vote; `value`: the epoch that it is about."""
-    CALLED_OFF = 0xD3
-    """As the coordinator, ended one without a change; `value`: the epoch that it was about."""
-    COMPLETE = 0xD4
-    """All of an old epoch is delivered here; `value`: its number."""
-
-
 class AdaptiveCore(Core):
     """See the module's text."""
 
@@ -176,7 +164,10 @@ class AdaptiveCore(Core):
         self._over: dict[int, int] = {}
         """Per member: the last of its lives that has ended."""
         self._last: dict[Life, int] = {}
-        """Per life: nothing more comes of it in the epochs up to this one. Ours, too."""
+        """Per life, ours too: all that it sent in the epochs up to this one is delivered at itself, or cannot be lost;
+        and nothing more comes of it."""
+        self._erased: frozenset[Life] = frozenset()
+        """Nothing of these counts in the older of our epochs."""
         self._switched_ns = 0
         self._execution = Execution(
             membership=membership, parameters=replace(parameters.service, report_costs=True), seed=rng.getrandbits(64)
@@ -354,6 +345,9 @@ class AdaptiveCore(Core):
         """A message of a pessimistic epoch: to the application, and to the processor, from where it never returns."""
         self._activity += 1
         delivery = handed.delivery
+        if (delivery.origin, delivery.incarnation) in self._erased:
+            out.append(Report(code=AdaptiveReport.ERASED, member=delivery.origin, value=self._epochs[0].number))
+            return
         self._opinion.costs.finished(code, handed.cost_ns, now_ns)
         if not handed.tail.is_follow_up:
             out.append(delivery)
@@ -431,11 +425,9 @@ class AdaptiveCore(Core):
             for handed in oldest.take(now_ns):
                 self._hand_over(handed, oldest.code, now_ns, out)
             self._process(now_ns, out)
-            if len(self._epochs) == 1 or not self._is_complete(out):
+            if self._epochs[-1].is_open or not self._is_preceded(out):
                 break
-            out += self._epochs.popleft().end()
-            out.append(Report(code=AdaptiveReport.COMPLETE, member=self._us.member, value=oldest.number))
-            self._carry(self._epochs[0], self._epochs[0].open(now_ns), now_ns, out)
+            self._open_newest(now_ns, out)
         self._see_to_vote(now_ns, out)
         self._standstill.watch(self._stands_at, now_ns, out)
         for timer, every_ns in self._every_ns.items():
@@ -447,18 +439,43 @@ class AdaptiveCore(Core):
         of = self._parameters
         return {FORCE: of.force_every_ns, ESTIMATE: of.estimate_every_ns, PROBE: of.probe_every_ns}
 
-    def _is_complete(self, out: list[Effect]) -> bool:
-        """Whether all of the older of two epochs has come and is delivered. Says LAST when it is time to."""
-        old, new = self._epochs
-        self._see_to_last(old, out)
-        founders = (life for life in self._joining.lives if new.local(life) <= 1)
-        return old.is_spent and all(self._last.get(life, 0) >= old.number for life in (self._me, *founders))
+    def _is_preceded(self, out: list[Effect]) -> bool:
+        """Whether all that stands before the newest epoch has come and is delivered. Says LAST when it is time to."""
+        new = self._epochs[-1]
+        older = [epoch for epoch in self._epochs if epoch is not new]
+        for old in older:
+            self._see_to_last(old, out)
+        founders = [life for life in self._joining.lives if new.local(life) <= 1]
+        if older:
+            founders.append(self._me)
+        is_said = all(self._last.get(life, 0) >= new.number - 1 for life in founders)
+        return is_said and all(old.is_spent for old in older)
 
     def _see_to_last(self, old: Epoch, out: list[Effect]) -> None:
         is_said = self._last.get(self._me, 0) >= old.number
-        if not is_said and (old.ours == 0 or self._candidates[old.code].multicasts_at_once):
+        if not is_said and (old.ours == 0 or not self._candidates[old.code].may_lose):
             self._last[self._me] = old.number
             out.append(self._word_of_last())
+
+    def _open_newest(self, now_ns: int, out: list[Effect]) -> None:
+        """What came of it early is delivered now, and the older epoch is complete."""
+        new = self._epochs[-1]
+        self._erased = self._lost(new)
+        if len(self._epochs) == 2:
+            old = self._epochs.popleft()
+            out += old.end()
+            out.append(Report(code=AdaptiveReport.COMPLETE, member=self._us.member, value=old.number))
+        self._carry(new, new.open(self._erased, now_ns), now_ns, out)
+
+    def _lost(self, new: Epoch) -> frozenset[Life]:
+        """Founders that have ended without LAST, or of which something was erased: see the module's text."""
+        losers = self._epochs[0].losers if len(self._epochs) == 2 else frozenset()
+        bases = ((member, base) for member, base in new.ruling.bases.items() if member != self._us.member)
+        return frozenset(
+            life
+            for life in bases
+            if life not in self._joining and (life[0] in losers or self._last.get(life, 0) < new.number - 1)
+        )
 
     def _word_of_last(self) -> Effect:
         seq = self._last.get(self._me, 0)
@@ -497,7 +514,7 @@ class AdaptiveCore(Core):
             block=self._parameters.block(candidate),
             rng=Random(f"{self._rng.random()}/{ruling.epoch}"),  # noqa: S311 (repeatable, not secret)
             execution=self._execution,
-            is_open=not self._epochs,
+            is_open=ruling.epoch == 1,
         )
         epoch = candidate.make(making)
         self._epochs.append(epoch)
@@ -505,6 +522,8 @@ class AdaptiveCore(Core):
         self._switched_ns = now_ns
         out.append(Report(code=Notice.IN_FORCE, member=ruling.code, value=ruling.epoch))
         self._carry(epoch, epoch.start(self._present(epoch), self._over, now_ns), now_ns, out)
+        # Who has ended, and said LAST before we heard of the new epoch, is one of its bases.
+        self._last = {life: last for life, last in self._last.items() if life[1] >= ruling.bases[life[0]]}
         log, self._log, self._before = self._log, [], self._joining.lives
         for message in log:
             self._replay(epoch, message, now_ns, out)
@@ -532,7 +551,7 @@ class AdaptiveCore(Core):
     @property
     def _is_ready(self) -> bool:
         """Whether we can found another epoch: we deliver in this one, and no older one is incomplete."""
-        return len(self._epochs) == 1 and self._epochs[0].has_begun
+        return len(self._epochs) == 1 and self._epochs[0].is_open and self._epochs[0].has_begun
 
     @property
     def _coordinator(self) -> Life:
@@ -646,8 +665,8 @@ class AdaptiveCore(Core):
 
     @property
     def _stands_at(self) -> tuple[int, ...] | None:
-        if len(self._epochs) == 2:
-            return (self._epochs[0].number, 0)
+        if self._epochs and not self._epochs[-1].is_open:
+            return (self._epochs[-1].number, 0)
         return (self._votes.epoch, self._votes.number) if self._votes.is_open else None
 
     def _prod(self, out: list[Effect]) -> None:
@@ -687,7 +706,6 @@ class AdaptiveCore(Core):
     def _on_ended(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         life = (message.origin, message.incarnation)
         self._over[life[0]] = max(self._over.get(life[0], 0), life[1])
-        self._last.pop(life, None)
         self._joining.ended(life)
         self._votes.ended(life)
         self._opinion.ended(life, now_ns)
@@ -727,18 +745,22 @@ class AdaptiveCore(Core):
 
     def _welcome(self, joiner: Life, out: list[Effect]) -> None:
         told = self._told
-        words = (told.words if told is not None else ()) + self._joining.words(joiner)
+        words = (*told.words, self._last.get(self._me, 0)) if told is not None else ()
+        words += self._joining.words(joiner)
         seq = told.epoch if told is not None else 0
         state = self._us.message(Kind.ADAPTIVE_STATE, seq=seq, flags=CONTROL, words=words)
         out.append(Send(target=joiner[0], message=state))
 
     def _on_state(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        ruling, words = read_state(message, self._us.members, tuple(self._candidates))
+        state = read_state(message, self._us.members, tuple(self._candidates))
+        life = (message.origin, message.incarnation)
+        ruling = state.ruling
         if ruling is not None and self._joining.is_joining and ruling.bases[self._us.member] >= self._us.incarnation:
             raise RemoteError(DropReason.MALFORMED, "an epoch that this life is said to have founded before it joined")
-        self._joining.answered((message.origin, message.incarnation), message.seq, words)
+        self._joining.answered(life, message.seq, state.welcome)
         if ruling is not None and not self._epochs:
             self._hear(ruling)
+            self._last[life] = max(self._last.get(life, 0), state.last)
         self._begin_if_welcome(now_ns, out)
 
     def _hear(self, ruling: Ruling) -> None:

@@ -28,8 +28,8 @@ class Candidate:
     name: str
     code: int
     make: Callable[[Making], Epoch]
-    multicasts_at_once: bool = True
-    """Whether a submission is in its sender's stream when `on_submit` returns."""
+    may_lose: bool = False
+    """Whether a submission can get lost with a sender that has not delivered it yet."""
 
 
 class Making(NamedTuple):
@@ -86,10 +86,10 @@ CANDIDATES: dict[str, Candidate] = {
     candidate.name: candidate
     for candidate in (
         Candidate(name="timewarp", code=TIMEWARP, make=_timewarp),
-        Candidate(name="abcast", code=ABCAST, make=_pessimistic(_abcast)),
+        Candidate(name="abcast", code=ABCAST, make=_pessimistic(_abcast), may_lose=True),
         Candidate(name="allack", code=ALLACK, make=_pessimistic(_allack)),
         Candidate(name="atop", code=ATOP, make=_pessimistic(_atop)),
-        Candidate(name="sequencer", code=SEQUENCER, make=_pessimistic(_sequencer), multicasts_at_once=False),
+        Candidate(name="sequencer", code=SEQUENCER, make=_pessimistic(_sequencer), may_lose=True),
     )
 }
 

@@ -27,6 +27,7 @@ from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, 
 from node.errors import DropReason, RemoteError
 from node.protocols.adaptive_gate import Gate
 from node.protocols.adaptive_words import Arrival, Ruling, Tail, split_tail, tail_of, with_tail
+from node.protocols.allack import AllAckReport
 from node.protocols.execution import Outcome
 from node.protocols.joining import Life
 from node.protocols.timewarp import TimeWarpCore
@@ -62,6 +63,7 @@ class Epoch:
         "_has_begun",
         "_is_closed",
         "_is_open",
+        "_losers",
         "_ours",
         "_received",
         "_ruling",
@@ -79,6 +81,7 @@ class Epoch:
         self._has_begun = False
         self._gone: set[int] = set()
         """Members whose base has been told as ended."""
+        self._losers: set[int] = set()
         self._ours = 0
         """Submissions of ours that have not come back delivered."""
         self._timers: set[Timer] = set()
@@ -138,6 +141,11 @@ class Epoch:
     def held(self) -> int:
         """Undelivered messages inside, and delivered ones that wait for earlier epochs."""
         return self._core.held + len(self._waiting)
+
+    @property
+    def losers(self) -> frozenset[int]:
+        """Members of whose messages the instance has erased some, because a cause of theirs is lost."""
+        return frozenset(self._losers)
 
     @property
     def ours(self) -> int:
@@ -212,8 +220,10 @@ class Epoch:
         self._timers.discard(inside)
         return self._translated(self._core.on_timer(inside, now_ns))
 
-    def open(self, now_ns: int) -> list[Effect]:
-        """All older epochs are complete here."""
+    def open(self, erased: frozenset[Life], now_ns: int) -> list[Effect]:
+        """All older epochs are complete here. The lives `erased` have ended, and what they sent in this one counts for
+        nothing: see adaptive.py. Who takes our deliveries sees to that; who delivers otherwise does it himself.
+        """
         self._is_open = True
         return []
 
@@ -286,7 +296,11 @@ class Epoch:
                 out.append(CancelTimer(timer=self._raised(timer)))
             case Deliver():
                 self._deliver(effect)
-            case Undo() | Report():
+            case Report(code=code, member=member):
+                if code == AllAckReport.ERASED:
+                    self._losers.add(member)
+                out.append(effect)
+            case Undo():
                 out.append(effect)
 
     def _carried(self, message: Message) -> Message:
@@ -336,9 +350,9 @@ class OptimisticEpoch(Epoch):
         self._time_warp.take_outcomes(outcomes, now_ns, effects)
         return self._translated(effects)
 
-    def open(self, now_ns: int) -> list[Effect]:
-        out = super().open(now_ns)
-        self._gate.open(now_ns, out)
+    def open(self, erased: frozenset[Life], now_ns: int) -> list[Effect]:
+        out = super().open(erased, now_ns)
+        self._gate.open(erased, now_ns, out)
         return out
 
     def close(self, now_ns: int) -> list[Effect]:

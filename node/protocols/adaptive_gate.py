@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from node.effects import Effect
-from node.protocols.adaptive_words import Arrival, Bases, tail_of
+from node.effects import Effect, Report
+from node.protocols.adaptive_words import AdaptiveReport, Arrival, Bases, tail_of
 from node.protocols.execution import Command, Execution, Key, Undone
+from node.protocols.joining import Life
 
 
 class Gate:
@@ -42,7 +43,7 @@ class Gate:
 
     def insert(self, command: Command, now_ns: int, out: list[Effect]) -> list[Undone]:
         outer = self._outer(command)
-        self._arrivals.append(Arrival((outer.message.origin, outer.message.incarnation), outer.key[1]))
+        self._arrivals.append(Arrival(_life(outer), outer.key[1]))
         if self._is_open:
             return self._execution.insert(outer, now_ns, out)
         self._waiting[outer.key] = outer
@@ -59,13 +60,18 @@ class Gate:
         self._below = max(self._below, below)
         return 0
 
-    def open(self, now_ns: int, out: list[Effect]) -> None:
-        """All older epochs are complete: what waits may be executed."""
+    def open(self, erased: frozenset[Life], now_ns: int, out: list[Effect]) -> None:
+        """All older epochs are complete: what waits may be executed, but nothing of the lives `erased`, which have
+        ended: all of theirs is here.
+        """
         self._is_open = True
         if self._below:
             self._execution.commit(self._below, out)
         for _, command in sorted(self._waiting.items()):
-            self._execution.insert(command, now_ns, out)
+            if _life(command) in erased:
+                out.append(Report(code=AdaptiveReport.ERASED, member=command.message.origin, value=command.key[0]))
+            else:
+                self._execution.insert(command, now_ns, out)
         self._waiting.clear()
 
     def take_arrivals(self) -> list[Arrival]:
@@ -83,3 +89,7 @@ class Gate:
         incarnation = message.incarnation + self._bases[message.origin] - 1
         message = replace(message, payload=payload, incarnation=incarnation)
         return command._replace(message=message, is_follow_up=is_follow_up)
+
+
+def _life(command: Command) -> Life:
+    return command.message.origin, command.message.incarnation

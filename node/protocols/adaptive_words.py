@@ -9,7 +9,8 @@ ended before it (number 0). A *code* is a protocol, as the high half-byte of its
     CALL      seq: the epoch to come; number of the vote
     BALLOT    seq: the epoch to come; number of the vote, ranking (0: not now)
     DECISION  seq: the epoch to come; number of the vote, code, bases. Called off: code 0, no bases
-    STATE     seq: epoch, 0 for none; code, bases, then the words of a welcome (joining.py). Of none: only these
+    STATE     seq: epoch, 0 for none; code, bases, the epoch of the sender's last LAST; then the words of a welcome
+              (joining.py). Of none: only these
     JOIN      nothing
     PROBE     seq: number of the round; no words
     ECHO      seq: number of the round; the incarnation that it is for
@@ -23,6 +24,7 @@ Every failure of a reader is a RemoteError MALFORMED.
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +42,22 @@ _TAIL = struct.Struct(">Q")
 
 Bases = dict[int, int]
 """Member to incarnation, for all members."""
+
+
+class AdaptiveReport(enum.IntEnum):
+    """Codes of our reports."""
+
+    WELCOMED = 0xD1
+    """This later life takes part; `value`: the first epoch that it delivers of."""
+    CALLED = 0xD2
+    """As the coordinator, opened a vote; `value`: the epoch that it is about."""
+    CALLED_OFF = 0xD3
+    """As the coordinator, ended one without a change; `value`: the epoch that it was about."""
+    COMPLETE = 0xD4
+    """All of an old epoch is delivered here; `value`: its number."""
+    ERASED = 0xD5
+    """`member` has ended, and part of what it sent in an older epoch is lost: this message of epoch `value` is not
+    delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,16 +155,26 @@ def read_ruling(epoch: int, words: Sequence[int], members: Sequence[int], candid
     return Ruling(epoch=epoch, code=words[0], bases={entry.member: entry.incarnation for entry in entries})
 
 
-def read_state(
-    message: Message, members: Sequence[int], candidates: Sequence[int]
-) -> tuple[Ruling | None, tuple[int, ...]]:
-    """What is in force for its sender (None: it does not know), and the words of the welcome."""
+class State(NamedTuple):
+    """`ruling`: what is in force for its sender, None: it does not know. `last`: the epoch of its last LAST. `welcome`:
+    the words of joining.py."""
+
+    ruling: Ruling | None
+    last: int
+    welcome: tuple[int, ...]
+
+
+def read_state(message: Message, members: Sequence[int], candidates: Sequence[int]) -> State:
+    words = message.words
     if message.seq > MAX_EPOCH:
         raise RemoteError(DropReason.MALFORMED, f"there is no epoch {message.seq}")
     if message.seq == 0:
-        return None, message.words
+        return State(None, 0, words)
     end = 1 + len(members)
-    return read_ruling(message.seq, message.words[:end], members, candidates), message.words[end:]
+    ruling = read_ruling(message.seq, words[:end], members, candidates)
+    if len(words) <= end or words[end] >= message.seq:
+        raise RemoteError(DropReason.MALFORMED, "a state that does not say which epochs its sender has left behind")
+    return State(ruling, words[end], words[end + 1 :])
 
 
 def bases_of(members: Sequence[int], lives: Sequence[Life], over: dict[int, int]) -> Bases:
