@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from node.protocols import TOTAL_ORDER_PROMISES
+from tests.mutants import adaptive_cores as selection
 from tests.mutants import timewarp_cores as warp
-from tests.mutants.table import Mutant, Scenario, of_cluster
+from tests.mutants.adaptive_cores import adaptive
+from tests.mutants.table import BUFFERS, LIVE, Mutant, Scenario, of_cluster
 from tests.mutants.timewarp_cores import timewarp
 from tests.node.cluster import MILLISECOND, Build
 
@@ -16,14 +18,24 @@ _talkative = partial(timewarp, follow_up_permille=500)
 _hasty = partial(timewarp, follow_up_permille=900, processing_ns=1 * MILLISECOND)
 
 
-def _bug(story: str, seeded: str, scenario: Scenario, right: Build, wrong: Build, *breaks: str) -> Mutant:
+def _bug(
+    story: str,
+    seeded: str,
+    scenario: Scenario,
+    right: Build,
+    wrong: Build,
+    *breaks: str,
+    unknown: tuple[str, ...] = (),
+) -> Mutant:
+    promises = STATE_PROMISES if seeded == "timewarp" else TOTAL_ORDER_PROMISES
     return Mutant(
         bug="",
         story=story,
         seeded=seeded,
-        right=partial(of_cluster, scenario, right, STATE_PROMISES),
-        wrong=partial(of_cluster, scenario, wrong, STATE_PROMISES),
+        right=partial(of_cluster, scenario, right, promises),
+        wrong=partial(of_cluster, scenario, wrong, promises),
         breaks=frozenset(breaks),
+        unknown=frozenset(unknown),
     )
 
 
@@ -67,5 +79,31 @@ OPTIMISTIC_MUTANTS: tuple[Mutant, ...] = (
         timewarp(),
         timewarp(warp.FossilAtGvt),
         "agreement",
+    ),
+    _bug(
+        "a new epoch's messages are handed over while some of the old one are still to come",
+        "adaptive",
+        selection.switching_under_way,
+        adaptive(),
+        adaptive(selection.OpensAtOnce),
+        *("fifo", "causal", "total_order"),
+    ),
+    _bug(
+        "an old epoch is given up though somebody has not said that this was all, and its last messages find nobody",
+        "adaptive",
+        selection.switching_with_a_listener,
+        adaptive(),
+        adaptive(selection.IgnoresLast),
+        *("fifo", "causal", BUFFERS),
+        unknown=LIVE,
+    ),
+    _bug(
+        "two members decide, each something else, and an epoch with two protocols stands still",
+        "adaptive",
+        selection.switching_under_way,
+        adaptive(),
+        adaptive(selection.DecidesAlone),
+        BUFFERS,
+        unknown=LIVE,
     ),
 )
