@@ -261,9 +261,9 @@ def test_the_band_keeps_its_axis(chromium: webdriver.Chrome, reports: dict[str, 
     show(chromium, reports["adaptive"], width=width)
     form = "wide" if width == DESKTOP else "narrow"
     places = chromium.execute_script(
-        "return arguments[0].map((id) => { const box = document.querySelector(`#${id} .pointer:last-of-type`)"
-        ".getBoundingClientRect(); const all = document.getElementById(id).getBoundingClientRect();"
-        " return [all.left, all.right].map(Math.round); })",
+        "return arguments[0].map((id) => { const svg = document.getElementById(id);"
+        " const { left, right } = svg.querySelector('.over-time').dataset, box = svg.getBoundingClientRect();"
+        " return [left, right].map((x) => Math.round(box.left + x * box.width / svg.viewBox.baseVal.width)); })",
         [f"{plot}-{form}" for plot in ("order", "cost", "latency")],
     )
     assert places[0] == places[1] == places[2]
