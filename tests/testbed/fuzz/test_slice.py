@@ -13,7 +13,16 @@ import pytest
 from testbed.fuzz.draw import FUZZED
 from testbed.fuzz.hunt import Campaign, hunt
 
-SEEDS = {"reliable": 800, "sequencer": 500, "co": 800, "lo": 800, "cbcast": 500, "lamport": 400}
+SEEDS = {
+    "reliable": 800,
+    "sequencer": 500,
+    "co": 800,
+    "lo": 800,
+    "cbcast": 500,
+    "lamport": 400,
+    "timewarp": 250,
+    "adaptive": 100,
+}
 OTHERS = 400
 """For a protocol that nobody has measured."""
 
