@@ -47,6 +47,34 @@ ATOP_SWEEPS: dict[str, dict[str, list[Any]]] = {
     "atop-fanout": {"dissemination": ["unicast", "multicast"], "protocol": [_atop()]},
 }
 
+_SERVICE = {"application": "transactions", "processing": "2 ms", "report_costs": True}
+
+
+def _adaptive(**parameters: Any) -> dict[str, Any]:
+    return {"name": "adaptive", "parameters": {"service": _SERVICE} | parameters}
+
+
+TIMEWARP: dict[str, Any] = {"name": "timewarp", "parameters": {"service": _SERVICE}}
+ABCAST: dict[str, Any] = {"name": "abcast", "parameters": {"report_costs": True}}
+FORCED = _adaptive(first="timewarp", force_every="300 ms", dwell="100 ms")
+FAR = "impairments.p1/n5.to-node.delay, impairments.p1/n5.from-node.delay"
+ADAPTIVE_SWEEPS: dict[str, dict[str, list[Any]]] = {
+    "adaptive-rates": {"workload.rate": ["20 /s", "40 /s"], "protocol": [TIMEWARP, ABCAST]},
+    "adaptive-delay": {FAR: [["10 ms", "0 ms"], ["20 ms", "10 ms"]], "protocol": [TIMEWARP, ABCAST]},
+    "adaptive-day": {"protocol": [TIMEWARP, ABCAST, FORCED]},
+    "adaptive-estimates": {
+        "protocol": [
+            _adaptive(first=first, costs={"window": "500 ms", "estimator": estimator}, dwell="1 h")
+            for first in ("timewarp", "abcast")
+            for estimator in ("rehearsal", "histogram")
+        ]
+    },
+    "adaptive-switch": {"protocol": [_adaptive(first="timewarp", dwell="1 h"), FORCED]},
+    "adaptive-flapping": {"protocol": [TIMEWARP, ABCAST, FORCED]},
+    "timewarp-gvt": {"protocol": [TIMEWARP, {"name": "timewarp", "parameters": {"gvt_every": "100 ms"}}]},
+}
+BUSY = {"kind": "poisson", "rate": "20 /s", "size": "64 B", "senders": ["*"]}
+
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "paper_000_co": {
         "co-figure7": {"duration": "1 s", "sweep": {"topology.partitions.p1.nodes": [2, 4]}},
@@ -68,10 +96,14 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
         name: {"duration": "2 s", "drain": "60 s", "topology": TWO_BUSES, "workload": OFTEN, "sweep": sweep}
         for name, sweep in ATOP_SWEEPS.items()
     },
+    "paper_003_adaptive": {
+        name: {"duration": "2 s", "drain": "20 s", "workload": BUSY, "sweep": sweep}
+        for name, sweep in ADAPTIVE_SWEEPS.items()
+    },
 }
 """What is smaller here than in the shipped files."""
 
-FIGURES = {"paper_000_co": 5, "paper_001_lamport": 4, "paper_002_atop": 8}
+FIGURES = {"paper_000_co": 5, "paper_001_lamport": 4, "paper_002_atop": 8, "paper_003_adaptive": 5}
 
 
 def sweep_small(name: str, changes: dict[str, Any], folder: Path, spark: SparkSession) -> None:
@@ -81,7 +113,7 @@ def sweep_small(name: str, changes: dict[str, Any], folder: Path, spark: SparkSe
     # JSON is YAML without anchors, which are not taken.
     path.write_text(json.dumps({**yaml.safe_load(text), **changes, "claims": []}), encoding="utf-8")
     wishes = Wishes(world="sim", runs=folder / "runs")
-    is_job = name.startswith("atop")
+    is_job = name.startswith(("atop", "adaptive", "timewarp"))
     points = run_sweep(str(path), Console(quiet=True), lambda _point: None, wishes=wishes, spark=spark, is_job=is_job)
     promised = [
         entry
