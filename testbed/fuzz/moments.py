@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from node.protocols import PROTOCOLS
-from node.protocols.adaptive import AdaptiveReport
+from node.protocols.adaptive_words import AdaptiveReport
 from node.trace import Event, Notice
 from node.wire import Kind
 from testbed.fuzz.render import experiment_of

@@ -35,17 +35,18 @@ class OpensAtOnce(AdaptiveCore):
 
     def _after(self, now_ns: int, out: list[Effect]) -> None:
         for epoch in self.epochs[1:]:
-            self._carry(epoch, epoch.open(now_ns), now_ns, out)
+            epoch._is_open = True
             for handed in epoch.take(now_ns):
                 self._hand_over(handed, epoch.code, now_ns, out)
+            epoch._is_open = False
         super()._after(now_ns, out)
 
 
 class IgnoresLast(AdaptiveCore):
     """An old epoch is over when nothing of it is left here, though others may not have said all of theirs."""
 
-    def _is_complete(self, out: list[Effect]) -> bool:
-        return super()._is_complete(out) or self._epochs[0].is_spent
+    def _is_preceded(self, out: list[Effect]) -> bool:
+        return super()._is_preceded(out) or all(old.is_spent for old in self.epochs[:-1])
 
 
 class DecidesAlone(AdaptiveCore):
