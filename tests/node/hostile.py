@@ -8,6 +8,7 @@ memory, or put in disorder what others send.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import pickle
@@ -16,16 +17,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from types import FunctionType
 from typing import Any
 
 from node.config import parse
 from node.core import Core, Membership, Submission
-from node.effects import Deliver
+from node.effects import Deliver, Undo
 from node.errors import DropReason, RemoteError
 from node.host import Host
 from node.protocols import PROTOCOLS, ProtocolEntry
 from node.protocols.words import pack
-from node.trace import STAMP_SIZE, decode_stamp
+from node.trace import STAMP_SIZE, Level, decode_stamp
 from node.wire import (
     ENVELOPE,
     LOCAL_KINDS,
@@ -73,9 +75,13 @@ class Busy(Cluster):
         """A liar may write what he likes into his own messages, stamps of others too: the cluster must bear it."""
         if delivery.inner is Kind.APPLICATION and len(delivery.payload) >= STAMP_SIZE:
             stamp = decode_stamp(delivery.payload)
-            if stamp.origin == delivery.origin != LIAR:
+            if stamp.origin == delivery.origin != LIAR and delivery.level is not Level.OPTIMISTIC:
                 self.true[host.membership.member].append((stamp.origin, stamp.incarnation, stamp.number))
             super()._deliver(host, delivery)
+
+    def _undo(self, host: ClusterHost, undo: Undo) -> None:
+        if len(undo.payload) >= STAMP_SIZE:
+            super()._undo(host, undo)
 
 
 def busy(entry: ProtocolEntry, *, seed: int = 1) -> Busy:
@@ -257,7 +263,11 @@ def _payload(rng: Random, inner: Kind) -> bytes:
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: object) -> Any:
-        """What a core keeps that does not change and cannot be pickled."""
+        """What a core keeps that cannot be pickled: what does not change, by its name, and hashes by their digests."""
+        if isinstance(value, FunctionType):
+            return str, (value.__qualname__,)
+        if isinstance(value, type(hashlib.sha256())):
+            return bytes, (value.digest(),)
         return (struct.Struct, (value.format,)) if isinstance(value, struct.Struct) else NotImplemented
 
 
