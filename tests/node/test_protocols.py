@@ -12,6 +12,7 @@ from node.core import Membership
 from node.errors import LocalError
 from node.protocols import PROTOCOLS
 from node.protocols.abcast import AbcastReport
+from node.protocols.adaptive_words import AdaptiveReport
 from node.protocols.atop import AtopReport
 from node.protocols.atop_mbs import MbsReport
 from node.protocols.cbcast import CbcastReport
@@ -38,6 +39,7 @@ REPORTS = (
     *MbsReport,
     *AbcastReport,
     *TimeWarpReport,
+    *AdaptiveReport,
 )
 KNOWN_PROPERTIES = {
     *("validity", "agreement", "integrity", "fifo", "causal", "total_order"),
