@@ -1,4 +1,70 @@
-"""HEADER"""
+"""Total order by whichever protocol is the cheapest now, over reliable FIFO channels: adaptive selection.
+
+Paper 003: an optimistic order is cheap when messages come in the order of their timestamps, a pessimistic one when they
+do not. Each member estimates what both would cost; if a change is worthwhile for more than half, the group changes,
+"at a time T of the logical clock: before T the old protocol, after T the new one".
+
+Here logical time is (epoch, time within the epoch), and an epoch has one protocol. T is the end of an epoch: whoever
+hears of the decision is past it at once, and sends in the next epoch from then on. So protocols without timestamps fit,
+too, and any number of them. What was sent before its sender knew T belongs to the old epoch, and is ordered there.
+
+    everybody                          who
+    LAST e: no more of me in e         all, when they have adopted e + 1
+    CARRIED e+1 (from then on)         waits until e is complete where it arrives
+
+Parts. adaptive_epoch.py: one epoch, in which an instance of a protocol runs as if alone over `reliable`.
+adaptive_switch.py: the votes, and why an epoch has one decision. adaptive_opinion.py: what one member estimates and
+prefers. execution.py: the processor and the application, one for all epochs. Here: how epochs follow each other.
+
+Order. All of e is delivered before anything of e + 1, by everybody; within an epoch its protocol orders. So there is
+one total order. It is causal and FIFO: who sends in e + 1 after a delivery of e is behind it by epoch; nobody sends in
+e after a delivery of e + 1, for nobody delivers in e + 1 before LAST e of everybody.
+
+Complete. Epoch e is complete for a member when from every founder of e + 1 that takes part LAST e has come, and its
+instance holds nothing (Time Warp: all have closed and GVT is the greatest value). LAST stands in its sender's stream
+behind all that the sender has submitted in e: at once where a submission is in the stream at once and cannot be lost,
+else when the sender has delivered all of its own. So nothing of e can come afterwards, and held nothing means delivered
+all: nothing is lost, nothing is doubled.
+  Then the instance is dropped, though others may still need it to finish theirs? They need no more of us. What we had
+when we completed e were prefixes of the streams of all, our own included. All survivors get these, too; the orders
+inside are functions of the streams, and what completed e here completes it there. (Words to one member matter only
+where somebody has submissions under way, and he has not said LAST then.)
+
+No global stop. Nobody ever waits before he may submit: e + 1 takes submissions at the decision. Both instances run at
+once. Only deliveries of e + 1 wait, for LAST of all and what is left of e: for the slowest way, and for e's own delay.
+Deviation: the paper stops a member at T until GVT has reached T (its alpha).
+
+Who loses. A member that crashes may take a message of e with it (of abcast: what it had not made final), and leave one
+of e + 1 that it sent later. So what a life sends in e + 1 counts only if its LAST e has come; if it has ended without,
+or if the old instance has erased something of it, nothing of it is delivered in e + 1 (report ERASED). All survivors
+have the same of its stream, so all do the same. That is why LAST waits for the own deliveries where they may be lost.
+
+Lives. DECISION names the founders of the epoch: all that took part for the coordinator, each of which has given a
+ballot and was running. Who joins later, joins the epoch by the joining of its protocol. A joiner first asks everybody
+which epoch that is (node/protocols/joining.py, with epochs for numbers) and takes the highest answer.
+  Let j begin with epoch s. Then no decision about an epoch after s was made without a ballot of j: who decided such a
+one would have said so to j's question, or was asked before it decided, and then knows j; if it has ended, somebody who
+has heard of its end, and so of the decision, has answered anew. And j has said nothing in epochs before s. So when
+e + 1 is decided, whoever takes part and is no founder has said nothing in e, and the instance of e is told that it has
+ended; that is true at the same place of its stream everywhere: the beginning.
+  What comes of an epoch before its decision does, waits, together with the news: the instance hears of both in the
+order in which they came. j opens its first epoch when the founders have said LAST of the one before, as all do; what
+they said before it came, they tell in their answers.
+
+Applications start anew in a joiner, in the initial state: what was before, nobody tells it.
+
+Silence. Timers of the busy (estimates, probes, forced changes) are armed by submissions and deliveries only. Who stands
+still, with an epoch that does not open or a vote of his own that nobody finishes, repeats his last word, so that who is
+gone is missed (`standstill.py`).
+
+Invariants: at most two epochs here, and they follow each other; what we submit goes into the newer; what is delivered
+is of the older; a founder of e + 1 has completed e - 1; an epoch has one decision.
+
+FINAL here is what the protocol in force promises as AGREED: not uniform, except in Time Warp's epochs. Not here: what
+died with a cause that was sent in an older epoch (its receiver and its sender crash together, at a switch) is delivered
+without it; within an epoch its protocol sees to that, as far as it does. A sequencer's epoch is not complete before its
+server comes back, if somebody waits for a number.
+"""
 
 from __future__ import annotations
 
