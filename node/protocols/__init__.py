@@ -55,6 +55,10 @@ TIMEWARP_KINDS = _kinds_of(1, 12)
 ABCAST_KINDS = _kinds_of(1, 11)
 
 
+Make = Callable[[Membership, Any, Random], Core]
+"""Makes a core: of a member, with the parameters that it has checked, and with a generator of its own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolEntry:
     """One protocol: its parameters' type, what it promises, its messages, and how the full stack is made."""
@@ -63,7 +67,7 @@ class ProtocolEntry:
     kind: type[Any]
     promises: tuple[str, ...]
     kinds: tuple[Kind, ...]
-    make: Callable[[Membership, Any, Random], Core]
+    make: Make
     reported: tuple[tuple[str, str], ...] = ()
     """Promises that only reports can show, each with the parameter (dotted, default false) that asks for the reports:
     where it is set they are promised, too."""
@@ -112,54 +116,59 @@ def _reliable(membership: Membership, parameters: ReliableParameters, rng: Rando
     return ReliableCore(membership=membership, parameters=parameters, rng=rng)
 
 
-def _sequencer(membership: Membership, parameters: SequencerParameters, rng: Random) -> Core:
-    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
-    return Stack(lower=lower, upper=SequencerCore(membership=membership, parameters=parameters))
+def _over_reliable(upper: Make) -> Make:
+    """The stack of `upper` over the reliable layer, which is made first: both draw from one generator."""
+
+    def make(membership: Membership, parameters: Any, rng: Random) -> Core:
+        lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
+        return Stack(lower=lower, upper=upper(membership, parameters, rng))
+
+    return make
 
 
-def _cbcast(membership: Membership, parameters: CbcastParameters, rng: Random) -> Core:
-    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
-    return Stack(lower=lower, upper=CbcastCore(membership=membership, parameters=parameters))
+def _sequencer(membership: Membership, parameters: SequencerParameters, _: Random) -> Core:
+    return SequencerCore(membership=membership, parameters=parameters)
+
+
+def _cbcast(membership: Membership, parameters: CbcastParameters, _: Random) -> Core:
+    return CbcastCore(membership=membership, parameters=parameters)
 
 
 def _lamport(membership: Membership, parameters: LamportParameters, rng: Random) -> Core:
-    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
-    nulls = Random(f"{rng.random()}/nulls")  # noqa: S311 (repeatable, not secret)
-    return Stack(lower=lower, upper=LamportCore(membership=membership, parameters=parameters, rng=nulls))
+    return LamportCore(membership=membership, parameters=parameters, rng=_drawn_from(rng, "nulls"))
 
 
 def _allack(membership: Membership, parameters: AllAckParameters, rng: Random) -> Core:
-    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
-    nulls = Random(f"{rng.random()}/nulls")  # noqa: S311 (repeatable, not secret)
-    return Stack(lower=lower, upper=AllAckCore(membership=membership, parameters=parameters, rng=nulls))
+    return AllAckCore(membership=membership, parameters=parameters, rng=_drawn_from(rng, "nulls"))
 
 
-def _atop(membership: Membership, parameters: AtopParameters, rng: Random) -> Core:
-    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
-    least = parameters.least_dummies
-    return Stack(lower=lower, upper=AtopCore(membership=membership, parameters=parameters, least_dummies=least))
+def _atop(membership: Membership, parameters: AtopParameters, _: Random) -> Core:
+    return AtopCore(membership=membership, parameters=parameters, least_dummies=parameters.least_dummies)
 
 
-def _atop_mbs(membership: Membership, parameters: AtopMbsParameters, rng: Random) -> Core:
-    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
-    return Stack(lower=lower, upper=AtopMbsCore(membership=membership, parameters=parameters))
+def _atop_mbs(membership: Membership, parameters: AtopMbsParameters, _: Random) -> Core:
+    return AtopMbsCore(membership=membership, parameters=parameters)
 
 
-def _abcast(membership: Membership, parameters: AbcastParameters, rng: Random) -> Core:
-    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
-    return Stack(lower=lower, upper=AbcastCore(membership=membership, parameters=parameters))
+def _abcast(membership: Membership, parameters: AbcastParameters, _: Random) -> Core:
+    return AbcastCore(membership=membership, parameters=parameters)
 
 
 def _timewarp(membership: Membership, parameters: TimeWarpParameters, rng: Random) -> Core:
-    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
-    seed = rng.getrandbits(64)
-    return Stack(lower=lower, upper=TimeWarpCore(membership=membership, parameters=parameters, seed=seed))
+    return TimeWarpCore(membership=membership, parameters=parameters, seed=rng.getrandbits(64))
 
 
 def _adaptive(membership: Membership, parameters: SelectionParameters, rng: Random) -> Core:
-    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
-    own = Random(f"{rng.random()}/epochs")  # noqa: S311 (repeatable, not secret)
-    return Stack(lower=lower, upper=AdaptiveCore(membership=membership, parameters=parameters, rng=own))
+    return AdaptiveCore(membership=membership, parameters=parameters, rng=_drawn_from(rng, "epochs"))
+
+
+def _mutex(membership: Membership, parameters: MutexParameters, _: Random) -> Core:
+    return MutexCore(membership=membership, parameters=parameters)
+
+
+def _drawn_from(rng: Random, purpose: str) -> Random:
+    """A generator of its own for the upper core."""
+    return Random(f"{rng.random()}/{purpose}")  # noqa: S311 (repeatable, not secret)
 
 
 def _co(membership: Membership, parameters: CoParameters, rng: Random) -> Core:
@@ -168,11 +177,6 @@ def _co(membership: Membership, parameters: CoParameters, rng: Random) -> Core:
 
 def _lo(membership: Membership, parameters: LoParameters, rng: Random) -> Core:
     return CoCore(membership=membership, parameters=parameters, rng=rng, service=Service.LO)
-
-
-def _mutex(membership: Membership, parameters: MutexParameters, rng: Random) -> Core:
-    lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
-    return Stack(lower=lower, upper=MutexCore(membership=membership, parameters=parameters))
 
 
 def _clocks(membership: Membership, parameters: ClocksParameters, rng: Random) -> Core:
@@ -195,7 +199,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kind=SequencerParameters,
             promises=TOTAL_ORDER_PROMISES,
             kinds=SEQUENCER_KINDS,
-            make=_sequencer,
+            make=_over_reliable(_sequencer),
             tolerates=CRASHES,
         ),
         ProtocolEntry(
@@ -219,7 +223,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kind=CbcastParameters,
             promises=CAUSAL_PROMISES,
             kinds=CBCAST_KINDS,
-            make=_cbcast,
+            make=_over_reliable(_cbcast),
             tolerates=CRASHES,
         ),
         ProtocolEntry(
@@ -228,7 +232,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             promises=TOTAL_ORDER_PROMISES,
             reported=(("clock_condition", "report_clock"),),
             kinds=LAMPORT_KINDS,
-            make=_lamport,
+            make=_over_reliable(_lamport),
             tolerates=CRASHES,
         ),
         ProtocolEntry(
@@ -236,7 +240,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kind=AllAckParameters,
             promises=TOTAL_ORDER_PROMISES,
             kinds=ALLACK_KINDS,
-            make=_allack,
+            make=_over_reliable(_allack),
             tolerates=CRASHES,
         ),
         ProtocolEntry(
@@ -244,7 +248,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kind=AtopParameters,
             promises=TOTAL_ORDER_PROMISES,
             kinds=ATOP_KINDS,
-            make=_atop,
+            make=_over_reliable(_atop),
             tolerates=CRASHES,
             require_members=AdaptiveParameters.require_members,
         ),
@@ -253,7 +257,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kind=AtopMbsParameters,
             promises=TOTAL_ORDER_PROMISES,
             kinds=MBS_KINDS,
-            make=_atop_mbs,
+            make=_over_reliable(_atop_mbs),
             tolerates=CRASHES,
             require_members=AdaptiveParameters.require_members,
         ),
@@ -262,7 +266,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kind=AbcastParameters,
             promises=TOTAL_ORDER_PROMISES,
             kinds=ABCAST_KINDS,
-            make=_abcast,
+            make=_over_reliable(_abcast),
             tolerates=CRASHES,
         ),
         ProtocolEntry(
@@ -271,7 +275,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             promises=TOTAL_ORDER_PROMISES,
             reported=STATE_REPORTED,
             kinds=TIMEWARP_KINDS,
-            make=_timewarp,
+            make=_over_reliable(_timewarp),
             tolerates=CRASHES,
         ),
         ProtocolEntry(
@@ -279,7 +283,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kind=SelectionParameters,
             promises=TOTAL_ORDER_PROMISES,
             kinds=ADAPTIVE_KINDS,
-            make=_adaptive,
+            make=_over_reliable(_adaptive),
             reported=STATE_REPORTED,
             tolerates=CRASHES,
             require_members=lambda parameters, members: parameters.atop.require_members(members),
@@ -289,7 +293,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kind=MutexParameters,
             promises=MUTEX_PROMISES,
             kinds=MUTEX_KINDS,
-            make=_mutex,
+            make=_over_reliable(_mutex),
             traces_receipts=True,
         ),
         ProtocolEntry(
