@@ -22,44 +22,20 @@
 import os
 
 import matplotlib.pyplot as plt
-import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
 
-from analysis.estimate import estimate
+from analysis.curves import protocol_curves
 from analysis.load import Sweep
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")
 COLOURS = {"sequencer": "C2", "allack": "C3", "atop": "C0", "atop_mbs": "C1"}
 NAMES = {"sequencer": "Sequencer", "allack": "All-Ack", "atop": "ATOP", "atop_mbs": "ATOP/MBS"}
+STYLE = {"colours": COLOURS, "names": NAMES}
 MEASURES = {
     "protocol": "given.protocol",
     "dummies": "load.dummy_rate",
     "delay": "latency.normalised_mean",
     "variance": "latency.variance_over_mean",
 }
-
-
-def means(table: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
-    """Mean and half of its 95 % interval of `column` for each value of `by`; one run alone has no interval."""
-    rows = []
-    for at, values in table.groupby(by)[column]:
-        known = values.dropna().tolist()
-        told = estimate(known) if len(known) > 1 else None
-        rows.append((at, np.mean(known), told.half_width if told else np.nan))
-    return pd.DataFrame(rows, columns=[by, "mean", "half_width"])
-
-
-def lines(axes: Axes, table: pd.DataFrame, column: str, by: str, marker: str = "o-") -> None:
-    """One line for each protocol, with its intervals."""
-    for protocol in table["protocol"].unique():
-        part = table[table["protocol"] == protocol]
-        found = means(part, column, by)
-        axes.errorbar(
-            found[by], found["mean"], found["half_width"], fmt=marker, capsize=3,
-            color=COLOURS[protocol], label=NAMES[protocol],
-        )  # fmt: skip
-    axes.legend()
 
 
 # %% [markdown]
@@ -81,7 +57,7 @@ figures.groupby(["protocol", "load"])[["dummies", "delay", "variance"]].mean()
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-lines(axes, figures, "dummies", "load")
+protocol_curves(axes, figures, "dummies", "load", **STYLE)
 axes.axhline(0.0165, color="C0", linestyle=":", label="paper: ATOP 0.0165")
 axes.axhline(0, color="C1", linestyle=":", label="paper: ATOP/MBS 0")
 axes.set(title="Figure 4: dummy rate", xlabel="load of a bus", ylabel="dummies per message", ylim=(-0.001, None))
@@ -97,7 +73,7 @@ axes.legend()
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-lines(axes, figures, "delay", "load")
+protocol_curves(axes, figures, "delay", "load", **STYLE)
 axes.axvspan(0, 0.2, color="C1", alpha=0.08, label="paper: ATOP/MBS lower")
 axes.set(title="Figure 5: normalised delay", xlabel="load of a bus", ylabel="inter-arrival times of the group")
 axes.set(xlim=(0, 0.45), ylim=(0, None))
@@ -111,11 +87,11 @@ axes.legend()
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-lines(left, figures, "variance", "load")
+protocol_curves(left, figures, "variance", "load", **STYLE)
 left.axvspan(0, 0.2, color="C1", alpha=0.08, label="paper: ATOP/MBS lower")
 left.set(title="Figure 6: variance over mean", xlabel="load of a bus", ylabel="ms", yscale="log", xlim=(0, 0.45))
 figures["scaled"] = figures["variance"] * figures["load"] * 0.15
-lines(right, figures, "scaled", "load")
+protocol_curves(right, figures, "scaled", "load", **STYLE)
 right.set(title="the same, in inter-arrival times of the group", xlabel="load of a bus", xlim=(0, 0.45), ylim=(0, None))
 
 # %% [markdown]
@@ -147,7 +123,7 @@ for place, column, title in (
     (axes[1], "broker", "messages to and from the broker, per message"),
     (axes[2], "delay", "delay (inter-arrival times of the group)"),
 ):
-    lines(place, windows, column, "intervals")
+    protocol_curves(place, windows, column, "intervals", **STYLE)
     place.set(title=title, xlabel="sub-window (inter-arrival times of a sender)", xscale="log", ylim=(0, None))
 
 # %% [markdown]
@@ -179,7 +155,7 @@ print("busiest member over the mean member:", patience.groupby("protocol")["serv
 # %%
 draws = Sweep.newest("atop-draws", runs).frame(**MEASURES, draws="given.parameters.draws")
 figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-lines(axes, draws, "delay", "draws", "o")
+protocol_curves(axes, draws, "delay", "draws", form="o", **STYLE)
 axes.set(title="Delay", ylabel="inter-arrival times of the group", ylim=(0, None))
 
 # %% [markdown]
@@ -189,13 +165,13 @@ axes.set(title="Delay", ylabel="inter-arrival times of the group", ylim=(0, None
 leftovers = Sweep.newest("atop-leftovers", runs).frame(**MEASURES, dm_s="given.parameters.dm_ns / 1000000000")
 size = Sweep.newest("atop-size", runs).frame(**MEASURES, members="given.members")
 figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
-lines(axes[0], leftovers, "dummies", "dm_s")
+protocol_curves(axes[0], leftovers, "dummies", "dm_s", **STYLE)
 axes[0].set(
     title="Dummies for unused numbers", xlabel="dmT (sub-windows)", ylabel="dummies per message", ylim=(0, None)
 )
-lines(axes[1], size, "dummies", "members")
+protocol_curves(axes[1], size, "dummies", "members", **STYLE)
 axes[1].set(title="Dummies", xlabel="members", ylabel="dummies per message", xscale="log")
-lines(axes[2], size, "delay", "members")
+protocol_curves(axes[2], size, "delay", "members", **STYLE)
 axes[2].set(title="Delay", xlabel="members", ylabel="inter-arrival times of the group", xscale="log", yscale="log")
 
 # %%
@@ -214,6 +190,6 @@ left.set(
     yscale="log",
 )
 left.legend()
-lines(right, fanout, "bus", "dissemination", "o")
+protocol_curves(right, fanout, "bus", "dissemination", form="o", **STYLE)
 right.set(title="Load of a bus: copies or multicast", ylabel="share of 10 Mbit/s", ylim=(0, None))
 fanout.groupby(["dissemination", "protocol"])[["bus", "delay_ms", "dummies"]].mean()

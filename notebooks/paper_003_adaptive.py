@@ -27,42 +27,21 @@ import os
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
-from analysis.estimate import estimate
+from analysis.curves import curve, protocol_curves
 from analysis.load import Sweep
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")
 COLOURS = {"timewarp": "C0", "abcast": "C1", "adaptive": "C2", "histogram": "C3", "rehearsal": "C4"}
 NAMES = {"timewarp": "Time Warp", "abcast": "ABCAST", "adaptive": "adaptive"}
 NS_PER_MS = 1_000_000
+STYLE = {"colours": COLOURS, "names": NAMES}
 MEASURES = {
     "protocol": "given.protocol",
     "cost": "ordering.cost_mean_ms",
     "roll_backs": "ordering.roll_backs_per_message",
     "verdict": "verdict",
 }
-
-
-def means(table: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
-    """Mean and half of its 95 % interval of `column` for each value of `by`; one run alone has no interval."""
-    rows = []
-    for at, values in table.groupby(by)[column]:
-        known = values.dropna().tolist()
-        told = estimate(known) if len(known) > 1 else None
-        rows.append((at, np.mean(known), told.half_width if told else np.nan))
-    return pd.DataFrame(rows, columns=[by, "mean", "half_width"])
-
-
-def lines(axes: Axes, table: pd.DataFrame, column: str, by: str) -> None:
-    """One line for each protocol, with its intervals."""
-    for protocol in table["protocol"].unique():
-        found = means(table[table["protocol"] == protocol], column, by)
-        axes.errorbar(
-            found[by], found["mean"], found["half_width"], fmt="o-", capsize=3,
-            color=COLOURS[protocol], label=NAMES[protocol],
-        )  # fmt: skip
-    axes.legend()
 
 
 # %% [markdown]
@@ -76,9 +55,9 @@ def lines(axes: Axes, table: pd.DataFrame, column: str, by: str) -> None:
 rates = Sweep.newest("adaptive-rates", runs).frame(**MEASURES, rate="given.rate_per_s / 1000")
 print("verdicts:", dict(rates["verdict"].value_counts()), "of", len(rates), "runs")
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-lines(left, rates, "cost", "rate")
+protocol_curves(left, rates, "cost", "rate", **STYLE)
 left.set(title="Figure 8: ordering cost", xlabel="messages per ms (of the group)", ylabel="ms per message and member")
-lines(right, rates[rates["protocol"] == "timewarp"], "roll_backs", "rate")
+protocol_curves(right, rates[rates["protocol"] == "timewarp"], "roll_backs", "rate", **STYLE)
 right.axvline(0.12, color="black", linestyle=":", label="paper: the peak")
 right.set(title="Roll-backs of Time Warp", xlabel="messages per ms (of the group)", ylabel="per message and member")
 for axes in (left, right):
@@ -95,7 +74,7 @@ for axes in (left, right):
 delays = Sweep.newest("adaptive-delay", runs).frame(**MEASURES, far="variant['impairments.p1/n5.to-node.delay']")
 delays["far_ms"] = delays["far"].str.removesuffix(" ms").astype(float)
 figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-lines(axes, delays, "cost", "far_ms")
+protocol_curves(axes, delays, "cost", "far_ms", **STYLE)
 reach = np.array([delays["far_ms"].min(), delays["far_ms"].max()])
 axes.plot(reach, 2 * reach, color="C1", linestyle=":", label="paper: 2d")
 axes.set(title="Figure 9: ordering cost", xlabel="delay to and from the far member (ms)", ylim=(0, None))
@@ -145,15 +124,9 @@ estimates = Sweep.newest("adaptive-estimates", runs).frame(
 figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
 for estimator in ("histogram", "rehearsal"):
     part = estimates[(estimates["first"] == "timewarp") & (estimates["estimator"] == estimator)]
-    found = means(part, "timewarp", "rate")
-    axes.errorbar(
-        found["rate"], found["mean"], found["half_width"], fmt="o-", capsize=3,
-        color=COLOURS[estimator], label=f"Time Warp, {estimator}",
-    )  # fmt: skip
-found = means(estimates[estimates["first"] == "abcast"], "abcast", "rate")
-axes.errorbar(
-    found["rate"], found["mean"], found["half_width"], fmt="o-", capsize=3, color=COLOURS["abcast"], label="ABCAST"
-)
+    curve(axes, part, "timewarp", "rate", colour=COLOURS[estimator], label=f"Time Warp, {estimator}")
+part = estimates[estimates["first"] == "abcast"]
+curve(axes, part, "abcast", "rate", colour=COLOURS["abcast"], label="ABCAST")
 axes.axhspan(0.75, 1.25, color="black", alpha=0.08, label="within 25 %")
 axes.set(title="Estimated over measured cost", xlabel="messages per ms (of the group)", ylim=(0, None))
 axes.legend()
