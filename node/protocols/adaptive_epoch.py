@@ -353,6 +353,8 @@ class OptimisticEpoch(Epoch):
     def open(self, erased: frozenset[Life], now_ns: int) -> list[Effect]:
         out = super().open(erased, now_ns)
         self._gate.open(erased, now_ns, out)
+        for life in sorted(erased):
+            out += self._translated(self._time_warp.erase((life[0], self.local(life)), now_ns))
         return out
 
     def close(self, now_ns: int) -> list[Effect]:

@@ -297,6 +297,18 @@ class TimeWarpCore(Core):
         self._take(outcomes, now_ns, out)
         self._see_to_rounds(now_ns, out)
 
+    def erase(self, life: Life, now_ns: int) -> list[Effect]:
+        """Nothing counts that this life, which has ended, has sent: for the owner of an execution who has not given it
+        any of that (node/protocols/adaptive_gate.py), at all members alike.
+        """
+        place = (self._places[life[0]], life[1])
+        for key in [key for key in self._open if key[2:4] == place]:
+            del self._open[key]
+            self._follow_ups.pop((*life, key[-1]), None)
+        out: list[Effect] = []
+        self._go_on(now_ns, out)
+        return out
+
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         reason = self._ignore(message)
         if reason is not None:
