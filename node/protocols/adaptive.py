@@ -140,7 +140,7 @@ class SelectionParameters:
     """No vote is opened so soon after a switch."""
     estimate_every_ns: int = 250 * MILLISECOND
     """How often a busy member estimates, and asks for a change that is worthwhile; 0: never."""
-    probe_every_ns: int = 250 * MILLISECOND
+    probe_every_ns: int = 500 * MILLISECOND
     """How often a busy member measures the way to the others; 0: never."""
     force_every_ns: int = 0
     """For campaigns and experiments: not 0: costs do not count. A busy member asks for a change so long after the last
@@ -298,7 +298,8 @@ class AdaptiveCore(Core):
     def held(self) -> int:
         """Undelivered messages of all epochs, also of one that we have not heard the decision about."""
         early = sum(message.kind is Kind.ADAPTIVE_CARRIED for message in self._log)
-        epochs = sum(epoch.held for epoch in self._epochs if epoch.code != TIMEWARP)
+        # What an open epoch of Time Warp holds, the processor holds.
+        epochs = sum(epoch.held for epoch in self._epochs if epoch.code != TIMEWARP or not epoch.is_open)
         return early + epochs + self._execution.held + len(self._follow_ups)
 
     @property
