@@ -60,10 +60,14 @@ gone is missed (`standstill.py`).
 Invariants: at most two epochs here, and they follow each other; what we submit goes into the newer; what is delivered
 is of the older; a founder of e + 1 has completed e - 1; an epoch has one decision.
 
+A sequencer whose server is gone places nothing any more, and no later life of it takes part in an epoch that is being
+left. So who has submissions without a number there takes them back and multicasts them as they are, before his LAST:
+they come at the very end of the epoch, by life and in their order. Nobody has delivered anything after them in e, and
+they were their sender's last in e, so the order stays causal and FIFO.
+
 FINAL here is what the protocol in force promises as AGREED: not uniform, except in Time Warp's epochs. Not here: what
 died with a cause that was sent in an older epoch (its receiver and its sender crash together, at a switch) is delivered
-without it; within an epoch its protocol sees to that, as far as it does. A sequencer's epoch is not complete before its
-server comes back, if somebody waits for a number.
+without it; within an epoch its protocol sees to that, as far as it does.
 """
 
 from __future__ import annotations
@@ -520,6 +524,8 @@ class AdaptiveCore(Core):
 
     def _see_to_last(self, old: Epoch, out: list[Effect]) -> None:
         is_said = self._last.get(self._me, 0) >= old.number
+        if not is_said:
+            out += old.take_back()
         if not is_said and (old.ours == 0 or not self._candidates[old.code].may_lose):
             self._last[self._me] = old.number
             out.append(self._word_of_last())
@@ -527,6 +533,9 @@ class AdaptiveCore(Core):
     def _open_newest(self, now_ns: int, out: list[Effect]) -> None:
         """What came of it early is delivered now, and the older epoch is complete."""
         new = self._epochs[-1]
+        if len(self._epochs) == 2:
+            for handed in self._epochs[0].take_left(now_ns):
+                self._hand_over(handed, self._epochs[0].code, now_ns, out)
         self._erased = self._lost(new)
         if len(self._epochs) == 2:
             old = self._epochs.popleft()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple
 
 from node.core import Core, Membership, Submission
@@ -30,6 +31,7 @@ from node.protocols.adaptive_words import Arrival, Ruling, Tail, split_tail, tai
 from node.protocols.allack import AllAckReport
 from node.protocols.execution import Outcome
 from node.protocols.joining import Life
+from node.protocols.sequencer import SequencerCore
 from node.protocols.timewarp import TimeWarpCore
 from node.protocols.virtual_time import ENDLESS
 from node.trace import Level
@@ -63,6 +65,7 @@ class Epoch:
         "_has_begun",
         "_is_closed",
         "_is_open",
+        "_left",
         "_losers",
         "_ours",
         "_received",
@@ -87,6 +90,8 @@ class Epoch:
         self._timers: set[Timer] = set()
         self._waiting: list[tuple[Deliver, int | None]] = []
         """Delivered inside, with tails, and when they came (None: nobody knows)."""
+        self._left: list[tuple[Life, int, Message]] = []
+        """By life and order: what comes at the very end."""
         self._arrivals: list[Arrival] = []
         self._received: dict[tuple[Life, bytes], int] = {}
         """Per undelivered message, by its sender and payload: when it came."""
@@ -140,7 +145,7 @@ class Epoch:
     @property
     def held(self) -> int:
         """Undelivered messages inside, and delivered ones that wait for earlier epochs."""
-        return self._core.held + len(self._waiting)
+        return self._core.held + len(self._waiting) + len(self._left)
 
     @property
     def losers(self) -> frozenset[int]:
@@ -198,6 +203,9 @@ class Epoch:
 
     def receive(self, carried: Message, now_ns: int) -> list[Effect]:
         """A message of this epoch. RemoteError before anything has changed."""
+        if carried.inner is Kind.APPLICATION:
+            self._leave(carried, now_ns)
+            return []
         message = self._inside(carried)
         effects = self._core.on_message(message, carried.origin, now_ns)
         if message.payload and carried.origin != self._us.member:
@@ -232,6 +240,27 @@ class Epoch:
         self._is_closed = True
         return []
 
+    def take_back(self) -> list[Effect]:
+        """Of a closed epoch whose protocol cannot place them any more: submissions of ours, for its very end."""
+        out: list[Effect] = []
+        for submission in self._core.take_back() if isinstance(self._core, SequencerCore) else ():
+            message = self._us.message(
+                Kind.ADAPTIVE_CARRIED, seq=self.number, flags=submission.flags, payload=submission.payload
+            )
+            self._ours -= 1
+            # Not when it comes back from the layer below: that may be late.
+            self._left.append(((message.origin, message.incarnation), len(self._left), message))
+            out.append(Multicast(message=message))
+        return out
+
+    def take_left(self, now_ns: int) -> Iterator[Handed]:
+        """The very end: what its protocol could not place, by life and in the order of its submission."""
+        left, self._left = sorted(self._left, key=itemgetter(0, 1)), []
+        for life, _, message in left:
+            tail, payload = split_tail(message.payload)
+            since_ns = self._received.pop((life, message.payload), now_ns)
+            yield Handed(replace(Deliver.of(message), payload=payload, level=Level.FINAL), tail, now_ns - since_ns)
+
     def end(self) -> list[Effect]:
         """Complete: nothing of it is needed any more."""
         assert self.is_spent and self._is_open and not self._waiting, "an epoch that is not complete was ended"
@@ -263,6 +292,16 @@ class Epoch:
             self._gone.add(member)
         message = Message(kind=kind, origin=member, incarnation=inside)
         out += self._translated(self._core.on_message(message, member, now_ns))
+
+    def _leave(self, carried: Message, now_ns: int) -> None:
+        life = (carried.origin, carried.incarnation)
+        if life == (self._us.member, self._us.incarnation):
+            return
+        if self.local(life) < 1 or not isinstance(self._core, SequencerCore):
+            raise RemoteError(DropReason.UNEXPECTED, "a message without a place, where its protocol has one")
+        split_tail(carried.payload)
+        self._arrived(life, carried.payload, now_ns)
+        self._left.append((life, len(self._left), carried))
 
     def _inside(self, carried: Message) -> Message:
         message = decode_message(carried.payload)

@@ -206,6 +206,16 @@ class SequencerCore(Core):
         self._asked[self._requests] = submission
         return [self._request(self._requests)]
 
+    def take_back(self) -> tuple[Submission, ...]:
+        """While there is no server: what has no number, in its order; it gets none any more. For a user who has another
+        way (node/protocols/adaptive.py). Nothing while there is a server.
+        """
+        if self._phase is not Phase.STOPPED:
+            return ()
+        taken = tuple(self._asked.values())
+        self._asked.clear()
+        return taken
+
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         reason = self._ignore(message)
         if reason is not None:

@@ -162,8 +162,8 @@ def _service(rng: Random) -> Parameters:
 
 
 def _adaptive(rng: Random) -> Parameters:
-    """Votes that follow each other as fast as they can, and some by cost alone. Without the sequencer: whoever waits
-    for a number of a server that is gone cannot leave that epoch.
+    """Votes that follow each other as fast as they can, and some by cost alone. Without the sequencer, which may stop
+    for good when its server does: tests have it.
     """
     names = rng.sample(("timewarp", "abcast", "allack", "atop"), rng.choice((2, 2, 3)))
     timewarp = _timewarp(rng)
