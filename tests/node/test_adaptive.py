@@ -330,7 +330,7 @@ def said(kind: Kind, *words: int, seq: int = 2, origin: int = 0, payload: bytes 
     ("wrong", "reason"),
     [
         (said(Kind.ADAPTIVE_CARRIED, seq=3), DropReason.UNEXPECTED),
-        (said(Kind.ADAPTIVE_CARRIED, seq=1), DropReason.TRUNCATED),
+        (said(Kind.ADAPTIVE_CARRIED, seq=1), DropReason.UNEXPECTED),
         (said(Kind.ADAPTIVE_CARRIED, 1, seq=1), DropReason.MALFORMED),
         (said(Kind.ADAPTIVE_LAST, seq=2), DropReason.UNEXPECTED),
         (said(Kind.ADAPTIVE_CALL, 1, seq=3), DropReason.UNEXPECTED),
