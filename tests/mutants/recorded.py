@@ -12,7 +12,7 @@ from analysis import linear, oracle
 from analysis.oracle import Record
 from analysis.properties import Finding, Incarnation, MessageId, Property
 from analysis.verdict import Verdict
-from collector.records import Event
+from collector.records import Event, Level
 from node.effects import Deliver, Effect, Report, Undo
 from node.errors import RemoteError
 from node.trace import decode_stamp
@@ -75,19 +75,23 @@ class Recorded(Cluster):
         super()._carry_out(host, effect)
 
     def _deliver(self, host: Host, delivery: Deliver) -> None:
-        if delivery.inner is Kind.APPLICATION:
-            self._note_handing(host, Event.DELIVER, delivery)
-        else:
+        if delivery.inner is not Kind.APPLICATION:
             super()._deliver(host, delivery)
+            return
+        message = self._note_handing(host, Event.DELIVER, delivery)
+        if delivery.level is not Level.OPTIMISTIC:
+            host.delivered.append(message)
+            host.payloads.append(delivery.payload)
 
     def _undo(self, host: Host, undo: Undo) -> None:
         self._note_handing(host, Event.UNDO, undo)
 
-    def _note_handing(self, host: Host, event: Event, effect: Deliver | Undo) -> None:
+    def _note_handing(self, host: Host, event: Event, effect: Deliver | Undo) -> MessageId:
         """Whatever a mutant hands over or takes back: the oracle judges it, and not the cluster."""
         stamp = decode_stamp(effect.payload)
         message = MessageId(stamp.origin, stamp.incarnation, stamp.number)
         self.note(_life(host), event, int(effect.level), message)
+        return message
 
     def _transmit(self, host: Host, targets: Sequence[int], message: Message) -> None:
         identity = MessageId(message.origin, message.incarnation, message.seq)
