@@ -139,12 +139,13 @@ class Execution:
 
     @property
     def ended(self) -> int:
-        """Executions that have come to their end here, redone ones and coasting forward included ..."""
+        """Commands that have been executed to their end, each counted the first time only ..."""
         return self._ended
 
     @property
     def ended_ns(self) -> int:
-        """... and the time that they took: for those who estimate the rate of service."""
+        """... and the time that this takes: for those who estimate the rate of service. Long executions are undone more
+        often than short ones, so redone ones would spoil their mean."""
         return self._ended_ns
 
     @property
@@ -254,8 +255,10 @@ class Execution:
         assert self._due_ns is not None
         self._begun_ns, self._due_ns = self._due_ns, None
         entry = self._entries[self._next]
-        self._ended += 1
-        self._ended_ns += entry.draw.service_ns
+        if not entry.has_ended:
+            entry.has_ended = True
+            self._ended += 1
+            self._ended_ns += entry.draw.service_ns
         self._state = self._machine.execute(entry.decoded, self._state)
         self._unsaved += 1
         if self._unsaved >= self._parameters.save_every:

@@ -50,6 +50,8 @@ class Entry:
     """When it was first handed over ..."""
     last_ns: int = 0
     """... and last."""
+    has_ended: bool = False
+    """It has been executed to its end at least once."""
     is_touched: bool = False
     """It was undone, or has undone others."""
 

@@ -447,6 +447,15 @@ def test_a_roll_back_tells_how_many_and_what_time_was_lost() -> None:
     assert notices(out, Notice.ROLLED_BACK) == [Report(code=Notice.ROLLED_BACK, member=2, value=lost_ns)]
 
 
+def test_the_mean_time_of_service_counts_each_command_once() -> None:
+    """Long executions are undone more often, so redone ones would make the processor look slower than it is."""
+    processor = executed(3, 5)
+    processor.insert(at(1))
+    processor.run()
+    own_ns = sum(processor.service_ns(at(timestamp)) for timestamp in (1, 3, 5))
+    assert (processor.execution.ended, processor.execution.ended_ns) == (3, own_ns)
+
+
 def test_nothing_is_reported_that_was_not_asked_for() -> None:
     processor = executed(2, 4, parameters=ServiceParameters(processing_ns=MILLISECOND))
     processor.insert(at(3))
