@@ -217,6 +217,12 @@ class AdaptiveCore(Core):
         self._us = membership
         self._me: Life = (membership.member, membership.incarnation)
         self._parameters = parameters
+        periods = (
+            (FORCE, parameters.force_every_ns),
+            (ESTIMATE, parameters.estimate_every_ns),
+            (PROBE, parameters.probe_every_ns),
+        )
+        self._every_ns = tuple((timer, every_ns) for timer, every_ns in periods if every_ns)
         self._candidates = {candidate.code: candidate for candidate in parameters.of}
         self._rng = rng
         self._timers = Timers()
@@ -457,6 +463,8 @@ class AdaptiveCore(Core):
                 self._timers.arm(PROCESS, self._process_ns, out)
 
     def _take(self, outcomes: list[Outcome], now_ns: int, out: list[Effect]) -> None:
+        if not outcomes and not self._follow_ups:
+            return
         optimistic = [epoch for epoch in self._epochs if isinstance(epoch, OptimisticEpoch)]
         for epoch in optimistic:
             self._carry(epoch, epoch.take_outcomes(outcomes, now_ns), now_ns, out)
@@ -471,6 +479,8 @@ class AdaptiveCore(Core):
         """Their mean time is all that the opinion needs."""
         count, spent_ns = self._execution.ended, self._execution.ended_ns
         new = count - self._executed[0]
+        if not new:
+            return
         for _ in range(new):
             self._opinion.costs.executed((spent_ns - self._executed[1]) // new, now_ns)
         self._executed = (count, spent_ns)
@@ -501,14 +511,9 @@ class AdaptiveCore(Core):
             self._open_newest(now_ns, out)
         self._see_to_vote(now_ns, out)
         self._standstill.watch(self._stands_at, now_ns, out)
-        for timer, every_ns in self._every_ns.items():
-            if every_ns and self._activity > self._seen.get(timer, 0):
+        for timer, every_ns in self._every_ns:
+            if self._activity > self._seen.get(timer, 0):
                 self._timers.arm(timer, now_ns + every_ns, out)
-
-    @property
-    def _every_ns(self) -> dict[Timer, int]:
-        of = self._parameters
-        return {FORCE: of.force_every_ns, ESTIMATE: of.estimate_every_ns, PROBE: of.probe_every_ns}
 
     def _is_preceded(self, out: list[Effect]) -> bool:
         """Whether all that stands before the newest epoch has come and is delivered. Says LAST when it is time to."""
