@@ -87,7 +87,7 @@ from node.protocols.abcast import AbcastParameters
 from node.protocols.adaptive_candidates import CANDIDATES, Candidate, Making, candidates_in
 from node.protocols.adaptive_epoch import NEWS, Epoch, Handed, OptimisticEpoch
 from node.protocols.adaptive_opinion import Opinion, Threshold
-from node.protocols.adaptive_switch import Standing, Votes
+from node.protocols.adaptive_switch import Promise, Standing, Votes
 from node.protocols.adaptive_words import (
     AdaptiveReport,
     Ruling,
@@ -726,9 +726,10 @@ class AdaptiveCore(Core):
 
     def _on_decision(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         number, ruling = read_decision(message, self._us.members, tuple(self._candidates))
-        if ruling is not None and self._epochs:
-            self._check(ruling)
-        self._votes.settled((message.origin, message.incarnation), number=number)
+        vote = Promise((message.origin, message.incarnation), number, message.seq)
+        if ruling is not None:
+            self._check(ruling, vote)
+        self._votes.settled(vote.coordinator, number=number)
         if ruling is None:
             return
         if self._epochs:
@@ -736,11 +737,22 @@ class AdaptiveCore(Core):
         else:
             self._hear(ruling)
 
-    def _check(self, ruling: Ruling) -> None:
-        """RemoteError when the group cannot have decided that: it needs our ballot."""
+    def _check(self, ruling: Ruling, vote: Promise) -> None:
+        """RemoteError when the group cannot have decided that: it needs our ballot in that very vote, which we have
+        promised to nobody else since. While we join, it had none of ours.
+        """
+        if not self._epochs:
+            self._check_is_before_us(ruling)
+            return
         is_next = self._is_ready and ruling.epoch == self.epoch + 1 and ruling.code != self._epochs[-1].code
-        if not is_next or ruling.bases[self._us.member] != self._us.incarnation:
+        is_ours = ruling.bases[self._us.member] == self._us.incarnation and self._votes.promise == vote
+        if not (is_next and is_ours):
             raise RemoteError(DropReason.UNEXPECTED, f"a decision about epoch {ruling.epoch} that we had no part in")
+
+    def _check_is_before_us(self, ruling: Ruling) -> None:
+        """RemoteError when a life that joins is told of an epoch with itself, or a later one, as a founder."""
+        if ruling.bases[self._us.member] >= self._us.incarnation:
+            raise RemoteError(DropReason.MALFORMED, "an epoch that this life is said to have founded before it joined")
 
     # Standing still, and wanting a change.
 
@@ -836,8 +848,8 @@ class AdaptiveCore(Core):
         state = read_state(message, self._us.members, tuple(self._candidates))
         life = (message.origin, message.incarnation)
         ruling = state.ruling
-        if ruling is not None and self._joining.is_joining and ruling.bases[self._us.member] >= self._us.incarnation:
-            raise RemoteError(DropReason.MALFORMED, "an epoch that this life is said to have founded before it joined")
+        if ruling is not None and self._joining.is_joining:
+            self._check_is_before_us(ruling)
         self._joining.answered(life, message.seq, state.welcome)
         if ruling is not None and not self._epochs:
             self._hear(ruling)
