@@ -38,6 +38,8 @@ Who loses. A member that crashes may take a message of e with it (of abcast: wha
 of e + 1 that it sent later. So what a life sends in e + 1 counts only if its LAST e has come; if it has ended without,
 or if the old instance has erased something of it, nothing of it is delivered in e + 1 (report ERASED). All survivors
 have the same of its stream, so all do the same. That is why LAST waits for the own deliveries where they may be lost.
+Erased is a life, and it has ended with the cause that is lost; e + 1 waits until that is heard, too. What counts of the
+next life of that member, or of who has lost nothing, does not depend on when its end comes.
 
 Lives. DECISION names the founders of the epoch: all that took part for the coordinator, each of which has given a
 ballot and was running. Who joins later, joins the epoch by the joining of its protocol. A joiner first asks everybody
@@ -525,7 +527,9 @@ class AdaptiveCore(Core):
         if older:
             founders.append(self._me)
         is_said = all(self._last.get(life, 0) >= new.number - 1 for life in founders)
-        return is_said and all(old.is_spent for old in older)
+        # Who lost something ended with the cause of it, though its end may be heard late: it is the same for all then.
+        has_losers = any(life in self._joining and new.local(life) == 1 for old in older for life in old.losers)
+        return is_said and not has_losers and all(old.is_spent for old in older)
 
     def _see_to_last(self, old: Epoch, out: list[Effect]) -> None:
         is_said = self._last.get(self._me, 0) >= old.number
@@ -555,7 +559,7 @@ class AdaptiveCore(Core):
         return frozenset(
             life
             for life in bases
-            if life not in self._joining and (life[0] in losers or self._last.get(life, 0) < new.number - 1)
+            if life not in self._joining and (life in losers or self._last.get(life, 0) < new.number - 1)
         )
 
     def _word_of_last(self) -> Effect:

@@ -28,7 +28,7 @@ from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, 
 from node.errors import DropReason, RemoteError
 from node.protocols.adaptive_gate import Gate
 from node.protocols.adaptive_words import Arrival, Ruling, Tail, split_tail, tail_of, with_tail
-from node.protocols.allack import AllAckReport
+from node.protocols.allack import AllAckCore
 from node.protocols.execution import Outcome
 from node.protocols.joining import Life
 from node.protocols.sequencer import SequencerCore
@@ -66,7 +66,6 @@ class Epoch:
         "_is_closed",
         "_is_open",
         "_left",
-        "_losers",
         "_ours",
         "_received",
         "_ruling",
@@ -84,7 +83,6 @@ class Epoch:
         self._has_begun = False
         self._gone: set[int] = set()
         """Members whose base has been told as ended."""
-        self._losers: set[int] = set()
         self._ours = 0
         """Submissions of ours that have not come back delivered."""
         self._timers: set[Timer] = set()
@@ -148,9 +146,13 @@ class Epoch:
         return self._core.held + len(self._waiting) + len(self._left)
 
     @property
-    def losers(self) -> frozenset[int]:
-        """Members of whose messages the instance has erased some, because a cause of theirs is lost."""
-        return frozenset(self._losers)
+    def losers(self) -> frozenset[Life]:
+        """Of whose messages the instance has erased some, because a cause of theirs is lost: they have ended, or will
+        soon. Lives, not members: the next life of a member has lost nothing.
+        """
+        if not isinstance(self._core, AllAckCore):
+            return frozenset()
+        return frozenset(map(self._outer, self._core.erased))
 
     @property
     def ours(self) -> int:
@@ -166,6 +168,11 @@ class Epoch:
         """Its number inside, from 1; less: it is before the base."""
         member, incarnation = life
         return incarnation - self._ruling.bases[member] + 1
+
+    def _outer(self, inside: Life) -> Life:
+        """The other way round."""
+        member, number = inside
+        return member, number + self._ruling.bases[member] - 1
 
     # Inputs. Each returns what the instance wants done, for the core that owns us to carry out, and puts what has been
     # delivered into the list of `take`.
@@ -335,11 +342,7 @@ class Epoch:
                 out.append(CancelTimer(timer=self._raised(timer)))
             case Deliver():
                 self._deliver(effect)
-            case Report(code=code, member=member):
-                if code == AllAckReport.ERASED:
-                    self._losers.add(member)
-                out.append(effect)
-            case Undo():
+            case Report() | Undo():
                 out.append(effect)
 
     def _carried(self, message: Message) -> Message:
@@ -359,7 +362,7 @@ class Epoch:
         self._arrivals.append(Arrival(life, tail_of(payload)[0].timestamp))
 
     def _deliver(self, delivery: Deliver) -> None:
-        life = (delivery.origin, delivery.incarnation + self._ruling.bases[delivery.origin] - 1)
+        life = self._outer((delivery.origin, delivery.incarnation))
         self._ours -= life == (self._us.member, self._us.incarnation)
         since_ns = self._received.pop((life, delivery.payload), None)
         self._waiting.append((replace(delivery, incarnation=life[1], level=Level.FINAL), since_ns))

@@ -195,6 +195,13 @@ class AllAckCore(Core):
         return len(self._queue)
 
     @property
+    def erased(self) -> frozenset[Life]:
+        """Lives of which a message may have died with a cause of theirs: that one and all later ones are not
+        delivered.
+        """
+        return frozenset(self._erased)
+
+    @property
     def round(self) -> int:
         """The last round that we have sent."""
         return self._reached[self._me]

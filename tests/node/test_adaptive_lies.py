@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
 from node.core import Membership
-from node.effects import Effect
+from node.effects import Deliver, Effect, Report, Timer
 from node.errors import DropReason, RemoteError
 from node.protocols.adaptive import AdaptiveCore, SelectionParameters
-from node.protocols.adaptive_words import Tail, with_tail
+from node.protocols.adaptive_words import AdaptiveReport, Tail, with_tail
+from node.protocols.allack import AllAckReport
 from node.protocols.costs import ABCAST, ALLACK, ATOP, TIMEWARP
 from node.protocols.words import pack
 from node.wire import Kind, Message, encode_message
@@ -85,3 +87,62 @@ def test_a_decision_without_our_ballot_for_it_is_refused(number: int) -> None:
     assert core.epoch == 1
     give(core, decision(0, 1, ATOP, 1, 1, 1, 1))
     assert (core.epoch, core.in_force) == (2, "atop")
+
+
+def erasing() -> AdaptiveCore:
+    """Member 4 of five, after members 3 and 2 have crashed together: 2's message in All-Ack's epoch 1 is erased, for a
+    message of 3 that was its cause may be lost.
+    """
+    core = core_of(4, 5, candidates="allack, abcast")
+    give(core, carried(1, word(Kind.ALLACK_DATA, 2, 1, seq=2, payload=PAYLOAD)))
+    give(core, *(carried(1, word(Kind.ALLACK_NULL, origin, seq=2)) for origin in (0, 1)))
+    give(core, word(Kind.RELIABLE_ENDED, 3))
+    return core
+
+
+def reported(effects: list[Effect], code: int) -> list[tuple[int, int]]:
+    return [(one.member, one.value) for one in effects if isinstance(one, Report) and one.code == code]
+
+
+def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
+    return [(one.origin, one.incarnation) for one in effects if isinstance(one, Deliver)]
+
+
+def final_of_2(incarnation: int) -> list[Message]:
+    """What that life of member 2 says: nothing more in epoch 1, and a message of epoch 2."""
+    data = word(Kind.ABCAST_DATA, 2, seq=1, payload=PAYLOAD)
+    inside = (data, word(Kind.ABCAST_FINAL, 2, 5, seq=1))
+    last = word(Kind.ADAPTIVE_LAST, 2, seq=1, incarnation=incarnation)
+    return [last, *(carried(2, message, incarnation) for message in inside)]
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_the_next_life_of_who_lost_a_message_has_lost_nothing(ends_first: bool) -> None:
+    """Member 2's second life founds epoch 2, sends there, and crashes: before or after epoch 2 opens here."""
+    core = erasing()
+    give(core, word(Kind.RELIABLE_ENDED, 2))
+    assert reported(core.on_timer(Timer("null", layer=2), 3_000_000), AllAckReport.ERASED) == [(2, 2)]
+    join = word(Kind.ALLACK_JOIN, 2)
+    give(core, word(Kind.RELIABLE_JOINED, 2, incarnation=2))
+    give(core, *(carried(1, replace(m, incarnation=2), 2) for m in (join, word(Kind.ALLACK_NULL, 2, seq=3))))
+    give(core, word(Kind.ADAPTIVE_CALL, 0, 1, seq=2), decision(0, 1, ABCAST, 1, 1, 2, 1, 1))
+    of_2 = [*final_of_2(2), word(Kind.RELIABLE_ENDED, 2, incarnation=2)]
+    others = [word(Kind.ADAPTIVE_LAST, origin, seq=1) for origin in (0, 1)]
+    effects = give(core, *(of_2 + others if ends_first else others + of_2), now_ns=4_000_000)
+    assert core.phase == "running-abcast"
+    assert delivered(effects) == [(2, 2)]
+    assert not reported(effects, AdaptiveReport.ERASED)
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_what_a_loser_sends_in_the_next_epoch_is_erased_whenever_its_end_is_heard(ends_first: bool) -> None:
+    """Member 2's first life has given its ballot and founds epoch 2; its end is heard before or after LAST of all."""
+    core = erasing()
+    core.on_timer(Timer("null", layer=2), 3_000_000)
+    give(core, word(Kind.ADAPTIVE_CALL, 0, 1, seq=2), decision(0, 1, ABCAST, 1, 1, 1, 1, 1))
+    of_2 = [*final_of_2(1), word(Kind.RELIABLE_ENDED, 2)]
+    others = [word(Kind.ADAPTIVE_LAST, origin, seq=1) for origin in (0, 1)]
+    effects = give(core, *(of_2 + others if ends_first else others + of_2), now_ns=4_000_000)
+    assert core.phase == "running-abcast"
+    assert delivered(effects) == []
+    assert reported(effects, AdaptiveReport.ERASED) == [(2, 2)]
