@@ -30,8 +30,9 @@ when we completed e were prefixes of the streams of all, our own included. All s
 inside are functions of the streams, and what completed e here completes it there. (Words to one member matter only
 where somebody has submissions under way, and he has not said LAST then.)
 
-No global stop. Nobody ever waits before he may submit: e + 1 takes submissions at the decision. Both instances run at
-once. Only deliveries of e + 1 wait, for LAST of all and what is left of e: for the slowest way, and for e's own delay.
+No global stop. Nobody waits for a switch before he may submit: e + 1 takes submissions at the decision. Both instances
+run at once. Only deliveries of e + 1 wait, for LAST of all and what is left of e: for the slowest way, and for e's own
+delay.
 Deviation: the paper stops a member at T until GVT has reached T (its alpha).
 
 Who loses. A member that crashes may take a message of e with it (of abcast: what it had not made final), and leave one
@@ -52,6 +53,9 @@ ended; that is true at the same place of its stream everywhere: the beginning.
   What comes of an epoch before its decision does, waits, together with the news: the instance hears of both in the
 order in which they came. j opens its first epoch when the founders have said LAST of the one before, as all do; what
 they said before it came, they tell in their answers.
+
+Flow. Each protocol bounds what is on its way, but a pessimistic one does not know how slow the processor is. So own
+submissions wait while `most_held` commands are before it. Nothing else does: neither follow-ups nor any word of ours.
 
 Applications start anew in a joiner, in the initial state: what was before, nobody tells it.
 
@@ -151,6 +155,9 @@ class SelectionParameters:
     force_every_ns: int = 0
     """For campaigns and experiments: not 0: costs do not count. A busy member asks for a change so long after the last
     one, and every ballot prefers the next of the candidates in turn."""
+    most_held: int = 256
+    """Submissions wait while the processor has so many commands, of pessimistic epochs above all: these know nothing of
+    it. Deliveries that wait for an older epoch, and follow-ups that no epoch has taken, count with them."""
     costs: CostParameters = field(default_factory=CostParameters)
     """`save_every`, `null_after_ns` and `dummy_after_ns` are those of the blocks that have them."""
     service: ServiceParameters = field(default_factory=ServiceParameters)
@@ -167,6 +174,7 @@ class SelectionParameters:
         for name in ("dwell_ns", "estimate_every_ns", "probe_every_ns", "force_every_ns"):
             value = getattr(self, name)
             require(0 <= value <= 2**62, f"{name} must not be negative, not {value}")
+        require(1 <= self.most_held <= 1 << 20, f"most_held must lie between 1 and {1 << 20}, not {self.most_held}")
         self.threshold  # noqa: B018 (it checks itself)
         for name in (candidate.name for candidate in CANDIDATES.values()):
             block = getattr(self, name)
@@ -291,7 +299,17 @@ class AdaptiveCore(Core):
 
     @property
     def can_submit(self) -> bool:
+        return self._takes_follow_ups and self._backlog < self._parameters.most_held
+
+    @property
+    def _takes_follow_ups(self) -> bool:
+        """They are part of the backlog: it does not hold them up, or it would never end."""
         return bool(self._epochs) and self._epochs[-1].can_submit
+
+    @property
+    def _backlog(self) -> int:
+        """What the processor has before it: commands, deliveries that wait for an older epoch, follow-ups."""
+        return self._execution.held + sum(epoch.waiting for epoch in self._epochs) + len(self._follow_ups)
 
     @property
     def is_idle(self) -> bool:
@@ -474,7 +492,7 @@ class AdaptiveCore(Core):
         self._follow_ups.extend(
             payload for outcome in outcomes if outcome.key[0] not in numbers for payload in outcome.outputs
         )
-        while self._follow_ups and self.can_submit:
+        while self._follow_ups and self._takes_follow_ups:
             self._submit(Submission(payload=self._follow_ups.popleft()), True, now_ns, out)
 
     def _count_executions(self, now_ns: int) -> None:

@@ -146,6 +146,11 @@ class Epoch:
         return self._core.held + len(self._waiting) + len(self._left)
 
     @property
+    def waiting(self) -> int:
+        """Deliveries that wait until it is this epoch's turn."""
+        return len(self._waiting)
+
+    @property
     def losers(self) -> frozenset[Life]:
         """Of whose messages the instance has erased some, because a cause of theirs is lost: they have ended, or will
         soon. Lives, not members: the next life of a member has lost nothing.

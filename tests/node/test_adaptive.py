@@ -278,6 +278,22 @@ def test_follow_ups_are_part_of_the_order_and_the_state_but_not_delivered() -> N
     assert all(len(host.delivered) == 40 for host in cluster.up())
 
 
+@pytest.mark.parametrize("force_every_ns", [0, 300 * MILLISECOND])
+def test_a_slow_processor_slows_submissions_down(force_every_ns: int) -> None:
+    """500 messages a second where each member serves 20: what is held stays near the bound, switches go on."""
+    service = {"processing_ns": 50 * MILLISECOND, "application": "counter", "follow_up_permille": 200}
+    more = {"estimate_every_ns": 0, "service": service, "most_held": 40}
+    cluster = Cluster(3, build("abcast, allack", force_every_ns, **more))
+    load(cluster, count=300, every_ns=2 * MILLISECOND)
+    cluster.run(for_ns=3 * SECOND)
+    on_the_way = 3 * 10  # What all had submitted before the first of it was delivered: 2 ways at 500 a second.
+    assert 40 <= adaptive(cluster, 0).held <= 40 + on_the_way
+    assert not adaptive(cluster, 0).can_submit
+    check_all(cluster)
+    assert all(len(host.delivered) == 300 for host in cluster.up())
+    assert adaptive(cluster, 0).epoch > 5 or not force_every_ns
+
+
 def test_a_group_at_rest_is_silent_and_makes_no_choice() -> None:
     cluster = Cluster(3, build())
     check_silence(cluster)
@@ -303,6 +319,7 @@ def test_two_runs_are_alike() -> None:
         ({"candidates": ""}, "candidates must be some of"),
         ({"first": "atop"}, "first must be one of timewarp, abcast"),
         ({"margin_permille": 1001}, "margin_permille must lie between"),
+        ({"most_held": 0}, "most_held must lie between"),
         ({"switch_cost_ns": -1}, "switch_cost_ns must not be negative"),
         ({"dwell_ns": -1}, "dwell_ns must not be negative"),
         ({"abcast": {"reliable": {"window": 8}}}, "abcast runs over the reliable layer of all"),
