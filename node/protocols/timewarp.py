@@ -356,8 +356,14 @@ class TimeWarpCore(Core):
             self._require_place(message)
         self._received[life] = message.seq
         self._joining.spoke(life)
-        if message.kind is not Kind.TIMEWARP_ANTI:
+        if message.kind is Kind.TIMEWARP_ANTI:
+            names = ((*life, number) for number in message.words)
+            cancelled = [self._follow_ups[name][1] for name in names if name in self._follow_ups]
+            if cancelled:
+                self._rounds.came(life, message.seq, min(cancelled))
+        else:
             self._seen = max(self._seen, message.words[0])
+            self._rounds.came(life, message.seq, message.words[0])
         if self._phase is Phase.JOINING:
             self._early.append((message, now_ns))
         else:
@@ -370,6 +376,9 @@ class TimeWarpCore(Core):
             raise RemoteError(DropReason.MALFORMED, f"a message with the words {message.words[:4]}")
         if is_follow_up and not 1 <= message.words[1] < message.seq:
             raise RemoteError(DropReason.MALFORMED, f"message {message.seq} as what {message.words[1]} has sent")
+        floor = self._rounds.told_floor((message.origin, message.incarnation))
+        if not is_follow_up and message.words[0] <= floor:
+            raise RemoteError(DropReason.MALFORMED, f"timestamp {message.words[0]} of who has told the floor {floor}")
         is_final = self._joining.start < message.words[0] <= self._rounds.gvt
         if is_final and self._phase is not Phase.JOINING:
             raise RemoteError(

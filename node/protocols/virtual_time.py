@@ -35,7 +35,24 @@ it can be further. All reports that do not name it were sent before the welcomes
 start: without it nothing beyond is final. In its first round it has nothing to decide; in all later rounds it is like
 anybody else. Who lags behind the others finds that all have reported the round that he needs: rounds never block.
 
-Pure: no messages, no time. Invariants: `gvt` never falls; per life at most MOST_KEPT reports are kept.
+Floors that are lies. What the proof takes from a floor, everybody checks with what has come:
+  Transit. All members have the same reports of round k, so everybody knows what its slowest life had of s when it
+  reported. Whatever has come of s beyond that (`came`) is later than GVT(k), as the proof says: who lacked it receives
+  it after its own report. So GVT(k) is taken to be earlier than that, whatever the floors say (`doubted`). Among honest
+  members this changes nothing, but in a round that an ended life has a part in: then GVT is reached by the next one. It
+  holds for items after REPORT_s(k), too, so nobody has to know where in the stream they stood. Rounds that are void
+  prove nothing and forget nothing. A joiner in its first report says what it has; what came later, it has after its
+  beginning; what all others had before they welcomed it is not later than its start.
+  Submissions are later than each floor of their sender (`told_floor`): its clock, from which both are taken, never
+  falls. (Of follow-ups and anti-messages that is not so: a message in transit may undo what its receiver had executed,
+  and its floor was beyond that.)
+So nothing that we have received after our own report is final by that round, and whoever begins something that others
+hold for final has sent a follow-up or an anti-message. What a liar can still do: send one between GVT and its own floor
+that reaches some before the last report of a round and others after it. These refuse it, and all that comes of it at
+those. To refuse it everywhere, each item would have to wait for the round that stands before it in its stream.
+
+Pure: no messages, no time. Invariants: `gvt` never falls; per life at most MOST_KEPT reports and MOST_BEYOND items are
+kept. An item costs O(1), taken over all.
 """
 
 from __future__ import annotations
@@ -53,6 +70,8 @@ from node.protocols.words import NOT_PARTY, pack, unpack
 ENDLESS = MAX_TIMESTAMP
 """Of a floor: nothing will ever come. Messages have earlier timestamps."""
 MOST_ROUND = 2**62
+MOST_BEYOND = 1024
+"""Items of one life, with rising timestamps, that somebody may lack; of more, the last ones count as one."""
 MOST_KEPT = 4
 """Reports of one life. An honest one is at most two rounds ahead of what we have judged."""
 
@@ -83,7 +102,19 @@ class RoundReport(NamedTuple):
 class Rounds:
     """What one life knows of the rounds. `lives`: the others that take part from the beginning."""
 
-    __slots__ = ("_entry", "_judged", "_last", "_reports", "_us", "gvt", "number", "void")
+    __slots__ = (
+        "_beyond",
+        "_entry",
+        "_floors",
+        "_judged",
+        "_last",
+        "_reports",
+        "_us",
+        "doubted",
+        "gvt",
+        "number",
+        "void",
+    )
 
     def __init__(self, us: Life, lives: tuple[Life, ...]) -> None:
         self._us = us
@@ -91,6 +122,11 @@ class Rounds:
         """Whom we await: the last round that it has reported."""
         self._reports: dict[Life, deque[RoundReport]] = {}
         """The latest ones of each life, ours and those of ended lives included."""
+        self._beyond: dict[Life, deque[tuple[int, int]]] = {}
+        """Numbers and timestamps of what has come and somebody may lack, both ascending: of each number, the least
+        timestamp from there on."""
+        self._floors: dict[Life, int] = {}
+        """The greatest of each life that we await."""
         self._judged = 0
         """Up to this round we know what came of it."""
         self._entry = 0
@@ -100,7 +136,9 @@ class Rounds:
         self.gvt = 0
         """All up to it is final."""
         self.void = 0
-        """How many rounds were void."""
+        """How many rounds were void ..."""
+        self.doubted = 0
+        """... and how many had floors beyond something that not all had."""
 
     @property
     def may_report(self) -> bool:
@@ -131,14 +169,32 @@ class Rounds:
 
     def heard(self, life: Life, report: RoundReport) -> None:
         """A report of another. One that is said again changes nothing."""
+        if life in self._last:
+            self._floors[life] = max(self._floors.get(life, 0), report.floor)
         if report.number > self._last.get(life, report.number):
             self._last[life] = report.number
             self._keep(life, report)
             self._judge_what_is_complete()
 
+    def told_floor(self, life: Life) -> int:
+        """What this life submits is later."""
+        return self._floors.get(life, 0)
+
+    def came(self, life: Life, number: int, timestamp: int) -> None:
+        """An item of another; `timestamp` of an anti-message: the least that it cancels."""
+        items = self._beyond.setdefault(life, deque())
+        while items and items[-1][1] >= timestamp:
+            items.pop()
+        if len(items) >= MOST_BEYOND:
+            timestamp = items.pop()[1]
+        items.append((number, timestamp))
+
     def ended(self, life: Life) -> None:
         """We have all of it, and await it no more. What it has reported counts."""
         self._last.pop(life, None)
+        self._floors.pop(life, None)
+        if life not in self._reports:
+            self._beyond.pop(life, None)
         self._judge_what_is_complete()
 
     def joined(self, life: Life) -> None:
@@ -167,17 +223,28 @@ class Rounds:
 
     def _judge(self, number: int) -> None:
         """Nobody that we await will say more in this round."""
-        floors: dict[Life, int] = {}
-        named: set[Life] = set()
-        for life, kept in self._reports.items():
-            for report in kept:
-                if report.number == number:
-                    floors[life] = report.floor
-                    named.update(report.received)
-        if named <= floors.keys():
-            self.gvt = max(self.gvt, min(floors.values()))
+        reports = {life: report for life, kept in self._reports.items() for report in kept if report.number == number}
+        named = {life for report in reports.values() for life in report.received}
+        if named <= reports.keys():
+            self._raise_gvt(reports)
         else:
             self.void += 1
         for life in [life for life, kept in self._reports.items() if kept[-1].number <= number]:
             if life != self._us and life not in self._last:
                 del self._reports[life]
+                self._beyond.pop(life, None)
+
+    def _raise_gvt(self, reports: Mapping[Life, RoundReport]) -> None:
+        """To the least floor of a valid round, but to nothing that somebody lacked when he reported."""
+        least = min(report.floor for report in reports.values())
+        proven = min([least, *(self._least_beyond(life, reports) - 1 for life in reports if self._beyond.get(life))])
+        self.doubted += self.gvt < least > proven
+        self.gvt = max(self.gvt, proven)
+
+    def _least_beyond(self, life: Life, reports: Mapping[Life, RoundReport]) -> int:
+        """The least timestamp of what has come of `life` beyond what all had that awaited it; ENDLESS: nothing has."""
+        items = self._beyond[life]
+        everybody = min(report.received.get(life, NOT_PARTY) for report in reports.values())
+        while items and items[0][0] <= everybody:
+            items.popleft()
+        return items[0][1] if items else ENDLESS + 1

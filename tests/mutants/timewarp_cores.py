@@ -8,8 +8,9 @@ from __future__ import annotations
 from node.core import Core, Membership
 from node.effects import Effect
 from node.protocols.execution import Execution, Key, ServiceParameters
+from node.protocols.joining import Life
 from node.protocols.timewarp import TimeWarpCore, TimeWarpParameters
-from node.protocols.virtual_time import ENDLESS
+from node.protocols.virtual_time import ENDLESS, Rounds
 from node.stack import Stack
 from tests.mutants.cores import reliable
 from tests.mutants.recorded import Recorded
@@ -58,7 +59,26 @@ class NoAntiMessages(TimeWarpCore):
         """Nothing goes out."""
 
 
-class TransitUncounted(TimeWarpCore):
+class Credulous(Rounds):
+    """Takes floors for what they say, and does not compare them with what has come."""
+
+    def came(self, life: Life, number: int, timestamp: int) -> None:
+        """Not looked at."""
+
+    def told_floor(self, life: Life) -> int:
+        return 0
+
+
+class CredulousCore(TimeWarpCore):
+    """As it was before members knew that floors may be lies; a floor that is wrong by mistake is found in the same
+    way."""
+
+    def __init__(self, *, membership: Membership, parameters: TimeWarpParameters, seed: int) -> None:
+        super().__init__(membership=membership, parameters=parameters, seed=seed)
+        self._rounds = Credulous(self._life, self._joining.lives)
+
+
+class TransitUncounted(CredulousCore):
     """The floor speaks of what has come, and not of what is under way."""
 
     def _floor(self) -> int:
@@ -66,7 +86,7 @@ class TransitUncounted(TimeWarpCore):
         return super()._floor()
 
 
-class FossilAtGvt(TimeWarpCore):
+class FossilAtGvt(CredulousCore):
     """GVT is the least timestamp that may still come, and what has this timestamp is taken for final, too."""
 
     def _floor(self) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from node.errors import RemoteError
 from node.protocols.joining import Life
-from node.protocols.virtual_time import ENDLESS, MOST_KEPT, MOST_ROUND, RoundReport, Rounds
+from node.protocols.virtual_time import ENDLESS, MOST_BEYOND, MOST_KEPT, MOST_ROUND, RoundReport, Rounds
 from node.protocols.words import NOT_PARTY, pack
 
 A, B, C = (0, 1), (1, 1), (2, 1)
@@ -298,3 +298,51 @@ def test_gvt_moves_and_a_floor_that_forgets_what_is_in_transit_is_found_out() ->
             group.step()
     assert sum(max(rounds.gvt for rounds in group.rounds.values()) for group in groups) > 20 * 20
     assert sum(bool(group.violations) for group in forgetful) > 5
+
+
+# Floors that are lies.
+
+
+def test_what_somebody_lacked_when_he_reported_is_later_than_gvt() -> None:
+    one = rounds()
+    one.came(B, 1, 5)
+    one.report(9, {A: 0, B: 1, C: 0})
+    one.heard(B, RoundReport(1, 9, {A: 0, B: 1, C: 0}))
+    one.heard(C, RoundReport(1, 9, {A: 0, B: 0, C: 0}))
+    assert (one.gvt, one.doubted) == (4, 1), "B said 9, and C had not got what stands at 5"
+    one.report(9, {A: 0, B: 1, C: 0})
+    one.heard(B, RoundReport(2, 9, {A: 0, B: 1, C: 0}))
+    one.heard(C, RoundReport(2, 9, {A: 0, B: 1, C: 0}))
+    assert (one.gvt, one.doubted) == (9, 1), "now all have it"
+
+
+def test_a_round_that_is_void_forgets_nothing() -> None:
+    one = rounds()
+    one.came(B, 1, 5)
+    one.joined(LATER)
+    one.report(9, {A: 0, B: 1, C: 0, LATER: 0})
+    one.ended(LATER)
+    one.heard(B, RoundReport(1, 9, {A: 0, B: 1, C: 0}))
+    one.heard(C, RoundReport(1, 9, {A: 0, B: 1, C: 0}))
+    assert (one.gvt, one.void) == (0, 1)
+    one.report(9, {A: 0, B: 0, C: 0})
+    one.heard(B, RoundReport(2, 9, {A: 0, B: 1, C: 0}))
+    one.heard(C, RoundReport(2, 9, {A: 0, B: 0, C: 0}))
+    assert one.gvt == 4
+
+
+def test_what_nobody_acknowledges_takes_no_more_memory_than_agreed() -> None:
+    """Also when the reports that would free it never come; what counts as one counts as its least."""
+    one = rounds()
+    for number in range(1, 3 * MOST_BEYOND):
+        one.came(B, number, 10 + number)
+    assert len(one._beyond[B]) == MOST_BEYOND
+    least = 10 + MOST_BEYOND
+    one.report(ENDLESS, {A: 0, B: MOST_BEYOND, C: 0})
+    one.heard(B, RoundReport(1, ENDLESS, {A: 0, B: 3 * MOST_BEYOND, C: 0}))
+    one.heard(C, RoundReport(1, ENDLESS, {A: 0, B: 3 * MOST_BEYOND, C: 0}))
+    assert one.gvt == least - 1
+    one.ended(B)
+    one.report(ENDLESS, {A: 0, C: 0})
+    one.heard(C, RoundReport(2, ENDLESS, {A: 0, C: 0}))
+    assert not one._beyond

@@ -1,0 +1,99 @@
+"""Time Warp among members that lie: about floors, and with more than an honest life can have open."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from node.core import Membership, Submission
+from node.effects import Effect, Multicast
+from node.errors import RemoteError
+from node.protocols.execution import ServiceParameters
+from node.protocols.timewarp import ROUND, TimeWarpCore, TimeWarpParameters
+from node.wire import Kind, Message
+from tests.node.cluster import MILLISECOND
+from tests.node.test_timewarp import MEMBERS, clocked, core, data, give, report, seeds, submit
+
+LIAR = 0
+SEED = 5
+
+
+def spoken(effects: list[Effect]) -> list[Message]:
+    return [effect.message for effect in effects if isinstance(effect, Multicast)]
+
+
+def talkative(member: int) -> TimeWarpCore:
+    """What member 1 sends at 40 has one follow-up with this seed."""
+    parameters = TimeWarpParameters(service=ServiceParameters(application="counter", follow_up_permille=500))
+    return TimeWarpCore(membership=Membership(member=member, members=MEMBERS), parameters=parameters, seed=SEED)
+
+
+class Pair:
+    """Members 1 and 2 are honest; 1 has sent a message with timestamp 40 and its follow-up, which both have. In the
+    first round all is said to be later than 38.
+    """
+
+    def __init__(self) -> None:
+        self.now_ns = 10
+        self.one, self.two = talkative(1), talkative(2)
+        submission = Submission(payload=b"m", not_before=39)
+        items = spoken(self.one.on_submit(submission, self.now_ns))
+        assert [item.kind for item in items] == [Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP]
+        self.hear(self.two, *items)
+        first = self.begin_round(self.one), self.begin_round(self.two)
+        lie = report(LIAR, 1, 38, {(0, 1): 0, (1, 1): 2, (2, 1): 0})
+        assert self.hear(self.one, *first[1], lie) == self.hear(self.two, *first[0], lie) == []
+        assert self.one.gvt == self.two.gvt == 38
+
+    def hear(self, one: TimeWarpCore, *messages: Message) -> list[Message]:
+        self.now_ns += 1
+        return spoken(give(one, *messages, now_ns=self.now_ns))
+
+    def begin_round(self, one: TimeWarpCore) -> list[Message]:
+        self.now_ns += 30 * MILLISECOND
+        return spoken(one.on_timer(ROUND, self.now_ns))
+
+
+STRAGGLER = data(LIAR, 1, 40)
+"""Before that of member 1, by the place of its origin."""
+
+
+@pytest.mark.parametrize("is_early", [False, True], ids=["after the reports", "before that of one of them"])
+def test_a_floor_beyond_what_somebody_lacked_cuts_nobody_off(is_early: bool) -> None:
+    """The liar said that all of its was later than 60, and both had its message at 40 when they reckoned. Who had the
+    report of the other before refused the anti-message for what that had undone, and all that followed.
+    """
+    pair = Pair()
+    lie = report(LIAR, 2, 60, {(0, 1): 1, (1, 1): 2, (2, 1): 0})
+    second = pair.begin_round(pair.one)
+    if is_early:
+        pair.hear(pair.two, STRAGGLER)
+    others = pair.begin_round(pair.two)
+    news = pair.hear(pair.one, STRAGGLER)
+    assert [item.kind for item in news[:1]] == [Kind.TIMEWARP_ANTI]
+    pair.hear(pair.two, *second, *(() if is_early else (STRAGGLER,)), lie)
+    assert pair.two.gvt < 40, "member 1 had not got it when it reported"
+    pair.hear(pair.two, *news)
+    later = spoken(submit(pair.one, now_ns=pair.now_ns))
+    pair.hear(pair.two, *pair.hear(pair.one, *others, lie), *later)
+    assert pair.two.held == pair.one.held, "nothing was refused"
+
+
+def test_a_submission_that_is_not_later_than_a_floor_of_its_sender_is_refused() -> None:
+    one = core()
+    give(one, report(1, 1, 9, {(0, 1): 0, (1, 1): 0, (2, 1): 0}), report(1, 2, 4, {(0, 1): 0, (1, 1): 0, (2, 1): 0}))
+    for timestamp in (3, 9):
+        with pytest.raises(RemoteError, match="the floor 9"):
+            one.on_message(data(1, 1, timestamp), 1, 0)
+    give(one, data(1, 1, 10), data(2, 1, 3))
+    assert one.held == 2
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds)
+def test_no_floor_of_an_honest_member_is_doubted(seed: int) -> None:
+    """Whatever the layer below allows; the world fails when anything is refused."""
+    world = clocked(seed)
+    world.run()
+    rounds = [being.core._rounds for being in world.survivors() if isinstance(being.core, TimeWarpCore)]
+    assert rounds and not any(each.doubted for each in rounds), f"seed {seed}"
