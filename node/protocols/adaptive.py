@@ -59,7 +59,8 @@ submissions wait while `most_held` commands are before it. Nothing else does: ne
 
 Applications start anew in a joiner, in the initial state: what was before, nobody tells it.
 
-Silence. Timers of the busy (estimates, probes, forced changes) are armed by submissions and deliveries only. Who stands
+Silence. Timers of the busy (estimates, probes, forced changes) are armed by submissions and deliveries only, and while
+a sequencer has no server: then nobody can submit, whoever wants to, and every other candidate is better. Who stands
 still, with an epoch that does not open or a vote of his own that nobody finishes, repeats his last word, so that who is
 gone is missed (`standstill.py`).
 
@@ -107,7 +108,7 @@ from node.protocols.adaptive_words import (
 )
 from node.protocols.allack import AllAckParameters
 from node.protocols.atop import AtopParameters
-from node.protocols.costs import TIMEWARP, CostParameters
+from node.protocols.costs import SEQUENCER, TIMEWARP, CostParameters
 from node.protocols.execution import Command, Execution, Outcome, ServiceParameters
 from node.protocols.joining import Joining, Life
 from node.protocols.reliable import ReliableParameters
@@ -128,7 +129,7 @@ FORCE = Timer("force")
 ESTIMATE = Timer("estimate")
 PROBE = Timer("probe")
 BUSY = (FORCE, ESTIMATE, PROBE)
-"""Armed while something is submitted or delivered."""
+"""Armed while something is submitted or delivered; the first two also while a sequencer has no server."""
 COSTS = (Notice.COST, Notice.REDONE, Notice.ROLLED_BACK)
 
 
@@ -268,7 +269,7 @@ class AdaptiveCore(Core):
         self._follow_ups: deque[bytes] = deque()
         """What executions of pessimistic commands have sent, and no epoch has taken yet."""
         self._opinion = Opinion(
-            members=membership.members,
+            us=membership,
             codes=tuple(self._candidates),
             parameters=parameters.estimation,
             threshold=parameters.threshold,
@@ -532,7 +533,7 @@ class AdaptiveCore(Core):
         self._see_to_vote(now_ns, out)
         self._standstill.watch(self._stands_at, now_ns, out)
         for timer, every_ns in self._every_ns:
-            if self._activity > self._seen.get(timer, 0):
+            if self._activity > self._seen.get(timer, 0) or (self._is_stranded and timer != PROBE):
                 self._timers.arm(timer, now_ns + every_ns, out)
 
     def _is_preceded(self, out: list[Effect]) -> bool:
@@ -653,8 +654,13 @@ class AdaptiveCore(Core):
 
     @property
     def _is_ready(self) -> bool:
-        """Whether we can found another epoch: we deliver in this one, and no older one is incomplete."""
-        return len(self._epochs) == 1 and self._epochs[0].is_open and self._epochs[0].has_begun
+        """Whether we can found another epoch: no older one is incomplete, and we deliver in this one. Who joined a
+        sequencer after its server had ended never does: but nothing is placed there any more, and what its members take
+        back comes to us, too.
+        """
+        if len(self._epochs) != 1 or not self._epochs[0].is_open:
+            return False
+        return self._epochs[0].has_begun or self._is_stranded
 
     @property
     def _coordinator(self) -> Life:
@@ -709,13 +715,20 @@ class AdaptiveCore(Core):
             return self._opinion.ranking(present, now_ns, has_server=self._has_server)
         codes = tuple(self._candidates)
         place = codes.index(present) + 1
-        return (*codes[place:], *codes[:place])
+        turn = (*codes[place:], *codes[:place])
+        return tuple(sorted(turn, key=lambda code: code == SEQUENCER and not self._has_server))
 
     @property
     def _has_server(self) -> bool:
         """Whether the sequence server takes part: without it that protocol stands still."""
         server = self._us.members[0]
         return any(member == server for member, _ in (*self._joining.lives, self._me))
+
+    @property
+    def _is_stranded(self) -> bool:
+        """Whether we send in a sequencer's epoch without its server, and could go elsewhere."""
+        is_sequencer = bool(self._epochs) and self._epochs[-1].code == SEQUENCER
+        return is_sequencer and not self._has_server and len(self._candidates) > 1
 
     def _on_ballot(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         number, ranking = read_ballot(message, tuple(self._candidates))
@@ -789,7 +802,8 @@ class AdaptiveCore(Core):
         out.append(self._call() if self._votes.is_open else self._word_of_last())
 
     def _force(self, now_ns: int, out: list[Effect]) -> None:
-        if now_ns >= self._switched_ns + self._parameters.force_every_ns:
+        is_due = now_ns >= self._switched_ns + self._parameters.force_every_ns
+        if is_due and self._ranking(now_ns)[0] != self._epochs[-1].code:
             self._request(now_ns, out)
 
     def _estimate(self, now_ns: int, out: list[Effect]) -> None:

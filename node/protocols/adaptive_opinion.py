@@ -9,9 +9,10 @@ waits for who ends meanwhile; a round that is still open when the next one begin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from node.core import Membership
 from node.parameters import require
 from node.protocols.adaptive_words import MAX_TIMESTAMP, Arrival
 from node.protocols.costs import SEQUENCER, CostParameters, Costs
@@ -41,12 +42,13 @@ class Opinion:
     """The part of one core. `codes`: the candidates. Times in ns of one clock that does not go back."""
 
     def __init__(
-        self, *, members: tuple[int, ...], codes: tuple[int, ...], parameters: CostParameters, threshold: Threshold
+        self, *, us: Membership, codes: tuple[int, ...], parameters: CostParameters, threshold: Threshold
     ) -> None:
-        self._server = members[0]
+        self._server = us.members[0]
+        self._is_server = us.member == self._server
         self._codes = codes
         self._threshold = threshold
-        self._costs = Costs(members=len(members), parameters=parameters)
+        self._costs = Costs(members=len(us.members), parameters=parameters)
         self._stamp = 0
         self._round = 0
         """Of our last probe ..."""
@@ -101,7 +103,7 @@ class Opinion:
         if self._awaited or not self._echoes:
             return
         echoes_ns = tuple(self._echoes.values())
-        to_server_ns = self._echoes.get(self._server, 0)
+        to_server_ns = 0 if self._is_server else self._echoes.get(self._server)
         self._costs.round_trip(max(echoes_ns), to_server_ns, now_ns, echoes_ns=echoes_ns)
         self._echoes = {}
 
@@ -111,8 +113,12 @@ class Opinion:
         return {code: estimate for code, estimate in found if estimate is not None}
 
     def better(self, present: int, now_ns: int, *, has_server: bool) -> Ranking:
-        """The candidates that are worth a change, best first. `has_server`: whether the sequence server takes part."""
+        """The candidates that are worth a change, best first. `has_server`: whether the sequence server takes part. If
+        it does not, any other protocol is worth leaving it, also one that cannot be estimated.
+        """
         estimates = self.estimates(now_ns)
+        if present == SEQUENCER and not has_server:
+            return self._by_cost((code for code in self._codes if code != present), estimates)
         now = estimates.get(present)
         if now is None:
             return ()
@@ -127,7 +133,10 @@ class Opinion:
         """Our ballot: what is worth a change, what is in force, the others by their cost."""
         better = self.better(present, now_ns, has_server=has_server)
         estimates = self.estimates(now_ns)
-        rest = [code for code in self._codes if code not in better and code != present]
-        known = sorted((estimates[code], code) for code in rest if code in estimates)
-        unknown = tuple(code for code in rest if code not in estimates)
-        return (*better, present, *(code for _, code in known), *unknown)
+        rest = self._by_cost((code for code in self._codes if code not in better and code != present), estimates)
+        return (*better, present, *rest)
+
+    @staticmethod
+    def _by_cost(codes: Iterable[int], estimates: Mapping[int, int]) -> Ranking:
+        """Those without an estimate last, as they come."""
+        return tuple(sorted(codes, key=lambda code: (code not in estimates, estimates.get(code, 0))))

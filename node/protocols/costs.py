@@ -186,11 +186,14 @@ class Costs:
                 self._roll_backs = Sums(self._parameters.window_ns)
         self._finished.add(cost_ns, now_ns)
 
-    def round_trip(self, slowest_ns: int, to_server_ns: int, now_ns: int, *, echoes_ns: tuple[int, ...] = ()) -> None:
-        """A round of probes is complete: its slowest echo, that of the sequence server (0: that is us), and all of them
-        (nothing: the slowest stands for them)."""
+    def round_trip(
+        self, slowest_ns: int, to_server_ns: int | None, now_ns: int, *, echoes_ns: tuple[int, ...] = ()
+    ) -> None:
+        """A round of probes is complete: its slowest echo, that of the sequence server (0: that is us, None: it takes no
+        part), and all of them (nothing: the slowest stands for them)."""
         self._slowest.sample(slowest_ns, now_ns)
-        self._to_server.add(to_server_ns, now_ns)
+        if to_server_ns is not None:
+            self._to_server.add(to_server_ns, now_ns)
         for echo_ns in echoes_ns or (slowest_ns,):
             self._each.sample(echo_ns, now_ns)
 

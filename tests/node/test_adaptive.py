@@ -14,8 +14,9 @@ from node.effects import Report
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
 from node.protocols.adaptive import AdaptiveCore, SelectionParameters
-from node.protocols.adaptive_words import AdaptiveReport
-from node.protocols.costs import ABCAST, TIMEWARP
+from node.protocols.adaptive_opinion import Opinion, Threshold
+from node.protocols.adaptive_words import AdaptiveReport, Arrival
+from node.protocols.costs import ABCAST, SEQUENCER, TIMEWARP, CostParameters
 from node.stack import Stack
 from node.trace import Notice
 from node.wire import Kind, Message, decode_message
@@ -292,6 +293,54 @@ def test_a_slow_processor_slows_submissions_down(force_every_ns: int) -> None:
     check_all(cluster)
     assert all(len(host.delivered) == 300 for host in cluster.up())
     assert adaptive(cluster, 0).epoch > 5 or not force_every_ns
+
+
+def sequencing(cluster: Cluster) -> Callable[[], bool]:
+    """Whether member 1 is amid an epoch of the sequencer."""
+    return lambda: adaptive(cluster, 1).phase == "running-sequencer"
+
+
+@pytest.mark.parametrize("more", [{"force_every_ns": 0}, {"force_every_ns": 500 * MILLISECOND}])
+def test_a_group_whose_sequence_server_is_gone_takes_another_protocol(more: dict[str, int]) -> None:
+    cluster = Cluster(4, build("sequencer, abcast", **more))
+    load(cluster, count=100)
+    cluster.run(for_ns=100 * MILLISECOND)
+    assert sequencing(cluster)()
+    cluster.crash(0)
+    check_all(cluster)
+    for host in cluster.up():
+        assert adaptive(cluster, host.membership.member).phase == "running-abcast"
+        assert not host.queue
+
+
+def test_who_joined_a_sequencer_without_its_server_leaves_it_with_the_others() -> None:
+    """Members 0, the server, and 3 crash together; 3 returns at once."""
+    cluster = Cluster(4, build("sequencer, abcast", 500 * MILLISECOND))
+    load(cluster, count=400)
+    cluster.run(for_ns=100 * MILLISECOND)
+    assert sequencing(cluster)()
+    cluster.crash(0)
+    cluster.crash(3)
+    cluster.at(cluster.now_ns + MILLISECOND, lambda: cluster.restart(3))
+    check_all(cluster)
+    assert [adaptive(cluster, member).phase for member in (1, 2, 3)] == ["running-abcast"] * 3
+    assert cluster.hosts[3].delivered
+
+
+def test_nobody_knows_how_far_a_server_is_that_takes_no_part() -> None:
+    """The way to it is no way of 0 ns: that would make the sequencer the cheapest."""
+    us = Membership(member=1, members=(0, 1, 2))
+    threshold = Threshold(switch_cost_ns=0, margin_permille=0)
+    opinion = Opinion(
+        us=us, codes=(SEQUENCER, ABCAST), parameters=CostParameters(least_messages=1), threshold=threshold
+    )
+    for number in range(1, 9):
+        opinion.arrived(Arrival((2, 1), number), number * MILLISECOND, is_own=False)
+    opinion.probe([(2, 1)], 9 * MILLISECOND)
+    assert opinion.echoed((2, 1), 1, 10 * MILLISECOND)
+    assert set(opinion.estimates(10 * MILLISECOND)) == {ABCAST}
+    assert opinion.better(SEQUENCER, 10 * MILLISECOND, has_server=False) == (ABCAST,)
+    assert opinion.better(SEQUENCER, 10 * MILLISECOND, has_server=True) == ()
 
 
 def test_a_group_at_rest_is_silent_and_makes_no_choice() -> None:
