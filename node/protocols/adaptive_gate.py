@@ -65,14 +65,15 @@ class Gate:
         ended: all of theirs is here.
         """
         self._is_open = True
-        if self._below:
-            self._execution.commit(self._below, out)
         for _, command in sorted(self._waiting.items()):
             if _life(command) in erased:
                 out.append(Report(code=AdaptiveReport.ERASED, member=command.message.origin, value=command.key[0]))
             else:
                 self._execution.insert(command, now_ns, out)
         self._waiting.clear()
+        # Last, though GVT does not pass what waits: who makes us believe otherwise shall not end us.
+        if self._below:
+            self._execution.commit(self._below, out)
 
     def take_arrivals(self) -> list[Arrival]:
         """What has come since the last call."""
