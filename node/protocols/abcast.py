@@ -56,6 +56,13 @@ Invariants: keys in the queue only grow, outside of joining; finals of one life 
 delivered before something that is held; what was delivered is a prefix (of a joiner: a middle part) of one sequence,
 the same for all who live on.
 
+Memory. Of a life that lies we hold MOST_OUTSTANDING messages that are not final. A joiner also holds what is final
+while it waits for welcomes: MOST_WHILE_JOINING of each life. Who sends more is refused from there on.
+
+Not mended: an effect can outlive its cause. FINAL(m) of 0 reaches only 1, which delivers m and sends m'. Then 0 and 1
+crash, when all have FINAL(m') and nobody that lives has FINAL(m). The survivors drop m (LOST) and deliver m'. To erase
+m' too, each message would have to say what its sender had delivered of whom, as in allack (causes.py).
+
 Delivery is AGREED, not uniform (see the reliable layer). A member that is silent delays what comes after any message
 that awaits it (the convoy effect): that is the algorithm. Not here: a clock that has reached MAX_TIMESTAMP stops the
 order, safely.
@@ -85,6 +92,8 @@ CONTROL = Flag.CONTROL.value
 ASK = Timer("ask")
 MOST_OUTSTANDING = 512
 """No member has more messages that are not final; who sends more of them is refused."""
+MOST_WHILE_JOINING = 1 << 15
+"""Messages of one life that a joiner keeps until it begins; who sends more of them is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +349,9 @@ class AbcastCore(Core):
         life = (message.origin, message.incarnation)
         stream = self._streams[life]
         stream.check_data(message.seq)
+        kept = message.seq - (stream.first or message.seq)
+        if self._phase is Phase.JOINING and kept >= MOST_WHILE_JOINING:
+            raise RemoteError(DropReason.MALFORMED, f"we join, and keep {kept} of its messages already")
         if self._clock >= MAX_TIMESTAMP:
             self._enter_exhausted(out)
             return

@@ -17,7 +17,15 @@ from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
-from node.protocols.abcast import ASK, MOST_OUTSTANDING, AbcastCore, AbcastParameters, AbcastReport, Phase
+from node.protocols.abcast import (
+    ASK,
+    MOST_OUTSTANDING,
+    MOST_WHILE_JOINING,
+    AbcastCore,
+    AbcastParameters,
+    AbcastReport,
+    Phase,
+)
 from node.protocols.joining import ASK_AGAIN_NS
 from node.protocols.standstill import PROD, PROD_AFTER_NS
 from node.protocols.words import pack
@@ -406,6 +414,17 @@ def test_nobody_fills_our_memory_with_what_never_becomes_final() -> None:
     give(one, *(data(1, number) for number in range(1, MOST_OUTSTANDING + 1)))
     assert refused_by_error(one, data(1, MOST_OUTSTANDING + 1)) is DropReason.MALFORMED
     assert one.held == MOST_OUTSTANDING
+
+
+def test_nobody_fills_our_memory_with_what_is_final_while_we_join() -> None:
+    one = joiner()
+    for first in range(1, MOST_WHILE_JOINING + 1, MOST_OUTSTANDING):
+        numbers = range(first, first + MOST_OUTSTANDING)
+        give(one, *(data(0, number) for number in numbers), final(0, first, *numbers))
+    assert refused_by_error(one, data(0, MOST_WHILE_JOINING + 1)) is DropReason.MALFORMED
+    assert one.held == MOST_WHILE_JOINING
+    give(one, data(1, 1))
+    assert one.held == MOST_WHILE_JOINING + 1
 
 
 @pytest.mark.parametrize("phase", Phase)
