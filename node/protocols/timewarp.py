@@ -42,7 +42,10 @@ that is not before anything that its sender has sent, received, or told as floor
 which the joiner has or will never have; and its last round. The joiner keeps what comes, forgets what is not later than
 its start, and begins with a report. Its application begins in the initial state, without what was before.
 
-Flow. Submissions wait while `most_open` messages are not final here. So memory is bounded by what all may have open.
+Flow. Submissions wait while `most_open` messages are not final here, and a message sends only when it is final while
+MOST_OPEN of ours are not. So an honest life has at most MOST_OPEN open where it lives, and twice as many elsewhere: who
+has judged a round has the reports of all that had judged the one before. Who has MOST_OPEN_ELSEWHERE is refused, by a
+joiner for what it keeps. So memory is bounded by what all may have open, also among members that lie.
 
 FINAL is uniform among those who take part: a round is valid only if everybody has received what it makes final, so it
 survives while any of them does. OPTIMISTIC promises nothing.
@@ -58,7 +61,7 @@ that has reached its end takes no submission any more; what is under way becomes
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -88,6 +91,10 @@ LAST_TIMESTAMP = ENDLESS - 1
 """Of a message."""
 LAST_NUMBER = MAX_NUMBER // 2
 """Of a submission; the rest is for follow-ups and anti-messages."""
+MOST_OPEN = 4096
+"""No member has more of its own that is not final, follow-ups included."""
+MOST_OPEN_ELSEWHERE = 4 * MOST_OPEN
+"""Of one life, where somebody else lives."""
 MOST_CANCELLED = 64
 """Numbers in one anti-message; it fits an Ethernet frame."""
 
@@ -124,7 +131,7 @@ class TimeWarpParameters:
             f"gvt_every_ns must be a millisecond at least, not {self.gvt_every_ns}",
         )
         require(0 <= self.most_tries <= 1 << 20, f"most_tries must lie between 0 and {1 << 20}, not {self.most_tries}")
-        require(1 <= self.most_open <= 1 << 20, f"most_open must lie between 1 and {1 << 20}, not {self.most_open}")
+        require(1 <= self.most_open <= MOST_OPEN, f"most_open must lie between 1 and {MOST_OPEN}, not {self.most_open}")
 
 
 class Phase(enum.StrEnum):
@@ -187,12 +194,14 @@ class TimeWarpCore(Core):
         self._rounds = Rounds(self._life, self._joining.lives)
         self._phase = Phase.JOINING if self._joining.is_joining else Phase.RUNNING
         self._is_closed = False
-        self._early: list[tuple[Message, int]] = []
-        """Items that came before our beginning, and when."""
+        self._early: dict[tuple[int, int, int], tuple[Message, int]] = {}
+        """Messages that came before our beginning and are not cancelled, and when; by origin, incarnation, number."""
         self._received: dict[Life, int | None] = {self._life: 0, **dict.fromkeys(self._joining.lives, 0)}
         """The number of the last item of each; None: our part of that stream begins somewhere."""
         self._open: dict[Key, None] = {}
-        """All that is not final ..."""
+        """All that is not final; ..."""
+        self._counts: Counter[tuple[int, ...]] = Counter()
+        """... how many that are, and of what is kept until we begin, by place and incarnation; ..."""
         self._follow_ups: dict[tuple[int, int, int], Key] = {}
         """... and the follow-ups among it, by member, incarnation and number."""
         self._sent: dict[Key, list[_Sent]] = {}
@@ -292,7 +301,8 @@ class TimeWarpCore(Core):
 
     def take_outcomes(self, outcomes: Iterable[Outcome], now_ns: int, out: list[Effect]) -> None:
         """These executions have ended: what they send goes out. Only those of our epoch and of our own messages count;
-        the owner of the execution calls this once after each `advance`, also when nothing has ended.
+        the owner of the execution calls this once after each `advance` that ends something. (Where nothing has ended
+        nothing is sent, and no floor is told: each call of this core looks at the execution anew.)
         """
         self._take(outcomes, now_ns, out)
         self._see_to_rounds(now_ns, out)
@@ -303,7 +313,7 @@ class TimeWarpCore(Core):
         """
         place = (self._places[life[0]], life[1])
         for key in [key for key in self._open if key[2:4] == place]:
-            del self._open[key]
+            self._drop(key)
             self._follow_ups.pop((*life, key[-1]), None)
         out: list[Effect] = []
         self._go_on(now_ns, out)
@@ -354,20 +364,41 @@ class TimeWarpCore(Core):
             self._require_numbers(message)
         else:
             self._require_place(message)
+            self._require_room(message)
         self._received[life] = message.seq
         self._joining.spoke(life)
         if message.kind is Kind.TIMEWARP_ANTI:
-            names = ((*life, number) for number in message.words)
-            cancelled = [self._follow_ups[name][1] for name in names if name in self._follow_ups]
+            cancelled = self._cancelled_by(message)
             if cancelled:
                 self._rounds.came(life, message.seq, min(cancelled))
         else:
             self._seen = max(self._seen, message.words[0])
             self._rounds.came(life, message.seq, message.words[0])
         if self._phase is Phase.JOINING:
-            self._early.append((message, now_ns))
+            self._keep_until_we_begin(message, now_ns)
         else:
             self._take_item(message, now_ns, now_ns, out)
+
+    def _cancelled_by(self, message: Message) -> list[int]:
+        """The timestamps of what an anti-message cancels here."""
+        names = [(message.origin, message.incarnation, number) for number in message.words]
+        early = [self._early[name][0].words[0] for name in names if name in self._early]
+        return early + [self._follow_ups[name][1] for name in names if name in self._follow_ups]
+
+    def _keep_until_we_begin(self, message: Message, now_ns: int) -> None:
+        life = (message.origin, message.incarnation)
+        place = (self._places[message.origin], message.incarnation)
+        if message.kind is not Kind.TIMEWARP_ANTI:
+            self._early[*life, message.seq] = (message, now_ns)
+            self._counts[place] += 1
+            return
+        for number in message.words:
+            self._counts[place] -= self._early.pop((*life, number), None) is not None
+
+    def _require_room(self, message: Message) -> None:
+        """RemoteError when its origin has more that is not final than an honest life can have."""
+        if self._counts[self._places[message.origin], message.incarnation] >= MOST_OPEN_ELSEWHERE:
+            raise RemoteError(DropReason.MALFORMED, f"{MOST_OPEN_ELSEWHERE} of its messages are not final already")
 
     def _require_place(self, message: Message) -> None:
         """RemoteError unless the message can stand where it wants to."""
@@ -405,7 +436,7 @@ class TimeWarpCore(Core):
         for number in message.words:
             key = self._follow_ups.pop((message.origin, message.incarnation, number), None)
             if key is not None:
-                del self._open[key]
+                self._drop(key)
                 undone = self._execution.remove(key, now_ns, out)
                 self._cancel(self._doubted(undone), now_ns, out)
 
@@ -417,8 +448,16 @@ class TimeWarpCore(Core):
         if is_follow_up:
             self._follow_ups[message.origin, message.incarnation, message.seq] = key
         self._open[key] = None
+        self._counts[key[2:4]] += 1
         undone = self._execution.insert(Command(key, message, received_ns, is_follow_up), now_ns, out)
         self._cancel(self._doubted(undone), now_ns, out)
+
+    def _drop(self, key: Key) -> None:
+        """It is open no more."""
+        del self._open[key]
+        self._counts[key[2:4]] -= 1
+        if not self._counts[key[2:4]]:
+            del self._counts[key[2:4]]
 
     # What executing our messages sends.
 
@@ -442,7 +481,8 @@ class TimeWarpCore(Core):
                 old.remove(same)
                 kept.append(same)
         self._cancel(old, now_ns, out)
-        if new and self._tries.get(outcome.key, 0) >= self._parameters.most_tries:
+        is_too_much = self._counts[outcome.key[2:4]] >= MOST_OPEN
+        if new and (is_too_much or self._tries.get(outcome.key, 0) >= self._parameters.most_tries):
             self._certain[outcome.key] = new
         else:
             kept += [self._follow_up(outcome.key, payload, now_ns, out) for payload in new]
@@ -482,7 +522,8 @@ class TimeWarpCore(Core):
         while work:
             key = work.pop().key
             keys.append(key)
-            del self._open[key], self._follow_ups[self._us.member, self._us.incarnation, key[-1]]
+            self._drop(key)
+            del self._follow_ups[self._us.member, self._us.incarnation, key[-1]]
             work += self._doubted(self._execution.remove(key, now_ns, out))
             work += self._doubtful.pop(key, [])
             self._tries.pop(key, None)
@@ -616,7 +657,7 @@ class TimeWarpCore(Core):
     def _forget(self, below: Key) -> None:
         """What is final can be neither undone nor cancelled."""
         for key in [key for key in self._open if key < below]:
-            del self._open[key]
+            self._drop(key)
             self._sent.pop(key, None)
             self._tries.pop(key, None)
         for name in [name for name, key in self._follow_ups.items() if key < below]:
@@ -703,8 +744,9 @@ class TimeWarpCore(Core):
         out.append(Report(code=TimeWarpReport.WELCOMED, member=self._us.member, value=start))
         self._latest = max(self._latest, start)
         self._seen = max(self._seen, start)
-        early, self._early = self._early, []
-        for message, received_ns in early:
+        early, self._early = self._early, {}
+        self._counts.clear()
+        for message, received_ns in early.values():
             self._take_item(message, received_ns, now_ns, out)
         self._process(now_ns, out)
         self._rounds.begin(start)

@@ -7,12 +7,32 @@ from hypothesis import given, settings
 
 from node.core import Membership, Submission
 from node.effects import Effect, Multicast
-from node.errors import RemoteError
+from node.errors import LocalError, RemoteError
 from node.protocols.execution import ServiceParameters
-from node.protocols.timewarp import ROUND, TimeWarpCore, TimeWarpParameters
+from node.protocols.timewarp import (
+    LAST_TIMESTAMP,
+    MOST_OPEN,
+    MOST_OPEN_ELSEWHERE,
+    ROUND,
+    TimeWarpCore,
+    TimeWarpParameters,
+)
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND
-from tests.node.test_timewarp import MEMBERS, clocked, core, data, give, report, seeds, submit
+from tests.node.test_timewarp import (
+    MEMBERS,
+    Owner,
+    anti,
+    clocked,
+    core,
+    data,
+    follow_up,
+    give,
+    joiner,
+    report,
+    seeds,
+    submit,
+)
 
 LIAR = 0
 SEED = 5
@@ -97,3 +117,36 @@ def test_no_floor_of_an_honest_member_is_doubted(seed: int) -> None:
     world.run()
     rounds = [being.core._rounds for being in world.survivors() if isinstance(being.core, TimeWarpCore)]
     assert rounds and not any(each.doubted for each in rounds), f"seed {seed}"
+
+
+@pytest.mark.parametrize("is_joining", [False, True])
+def test_nobody_fills_our_memory_with_what_never_becomes_final(is_joining: bool) -> None:
+    """Who withholds its reports and goes on sending; follow-ups count, and what is cancelled does not."""
+    one = joiner()[0] if is_joining else core(2)
+    give(one, data(1, 1, 5))
+    for number in range(2, 2 * MOST_OPEN_ELSEWHERE, 2):
+        give(one, follow_up(1, number, 6, 1), anti(1, number + 1, number))
+    number = 2 * MOST_OPEN_ELSEWHERE
+    give(one, *(follow_up(1, number + each, 6 + each, 1) for each in range(MOST_OPEN_ELSEWHERE - 1)))
+    assert one.held == MOST_OPEN_ELSEWHERE
+    for wrong in (data, follow_up):
+        words = () if wrong is data else (1,)
+        with pytest.raises(RemoteError, match="not final already"):
+            one.on_message(wrong(1, number + MOST_OPEN_ELSEWHERE - 1, LAST_TIMESTAMP, *words), 1, 0)
+    assert one.held == MOST_OPEN_ELSEWHERE
+    give(one, data(0, 1, 7))
+    assert one.held == MOST_OPEN_ELSEWHERE + 1, "others may go on"
+
+
+def test_an_honest_member_never_has_more_open_than_others_bear() -> None:
+    """Its parameters allow no more; and what it sends in answer to its own messages waits until these are final."""
+    with pytest.raises(LocalError, match="most_open"):
+        TimeWarpParameters(most_open=MOST_OPEN + 1)
+    owner = Owner(most_open=MOST_OPEN)
+    owner.submit(b"no answer")
+    for number in range(MOST_OPEN // 2):
+        payload = b"%d" % number
+        owner.sends[payload] = (b"answer",)
+        owner.submit(payload)
+    assert owner.core.held == MOST_OPEN and not owner.core.can_submit
+    assert len(owner.core._certain) == 1
