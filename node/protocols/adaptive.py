@@ -80,7 +80,7 @@ without it; within an epoch its protocol sees to that, as far as it does.
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -130,6 +130,11 @@ ESTIMATE = Timer("estimate")
 PROBE = Timer("probe")
 BUSY = (FORCE, ESTIMATE, PROBE)
 """Armed while something is submitted or delivered; the first two also while a sequencer has no server."""
+MOST_EARLY = 65536
+"""Of one life, messages that come before what they are about: more than flow control lets through while a decision is
+on its way, or while a life joins."""
+ECHO_REST_NS = 1 * MILLISECOND
+"""At least, and half of the time between two probes: to one life no two echoes follow each other sooner."""
 COSTS = (Notice.COST, Notice.REDONE, Notice.ROLLED_BACK)
 
 
@@ -245,7 +250,9 @@ class AdaptiveCore(Core):
         self._told: Ruling | None = None
         """The last epoch that we have heard of."""
         self._log: list[Message] = []
-        """News and early messages of the epoch to come, in their order ..."""
+        """News and early messages of the epoch to come, in their order, ..."""
+        self._early: Counter[Life] = Counter()
+        """... how many of them are of each life, ..."""
         self._before: tuple[Life, ...] = self._joining.lives
         """... and the others that took part before all of these."""
         self._over: dict[int, int] = {}
@@ -274,6 +281,8 @@ class AdaptiveCore(Core):
             parameters=parameters.estimation,
             threshold=parameters.threshold,
         )
+        self._echo_ns: dict[Life, int] = {}
+        """Per life: when it may have the next echo. Who does not acknowledge them shall not fill our memory."""
         self._activity = 0
         """Counts submissions and deliveries ..."""
         self._seen: dict[Timer, int] = {}
@@ -515,10 +524,17 @@ class AdaptiveCore(Core):
             self._carry(found, found.receive(message, now_ns), now_ns, out)
             self._joining.spoke((message.origin, message.incarnation))
         elif not self._epochs or number == self._epochs[-1].number + 1:
-            self._log.append(message)
+            self._keep(message)
         elif number > self._epochs[-1].number:
             raise RemoteError(DropReason.UNEXPECTED, f"epoch {number} cannot have begun")
         # Else it is of an epoch that is complete here, and others may still have something to say in it.
+
+    def _keep(self, early: Message) -> None:
+        life = (early.origin, early.incarnation)
+        if self._early[life] >= MOST_EARLY:
+            raise RemoteError(DropReason.UNEXPECTED, f"{MOST_EARLY} messages of an epoch that nobody has decided")
+        self._early[life] += 1
+        self._log.append(early)
 
     def _after(self, now_ns: int, out: list[Effect]) -> None:
         """What can be handed over now, and whether an old epoch is complete."""
@@ -629,6 +645,7 @@ class AdaptiveCore(Core):
         # Who has ended, and said LAST before we heard of the new epoch, is one of its bases.
         self._last = {life: last for life, last in self._last.items() if life[1] >= ruling.bases[life[0]]}
         log, self._log, self._before = self._log, [], self._joining.lives
+        self._early.clear()
         for message in log:
             self._replay(epoch, message, now_ns, out)
 
@@ -821,6 +838,10 @@ class AdaptiveCore(Core):
 
     def _on_probe(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         epoch_of(message, words=0)
+        life = (message.origin, message.incarnation)
+        if now_ns < self._echo_ns.get(life, 0):
+            return
+        self._echo_ns[life] = now_ns + max(self._parameters.probe_every_ns // 2, ECHO_REST_NS)
         words = (message.incarnation,)
         echo = self._us.message(Kind.ADAPTIVE_ECHO, seq=message.seq, flags=CONTROL, words=words)
         out.append(Send(target=message.origin, message=echo))
@@ -838,6 +859,7 @@ class AdaptiveCore(Core):
         self._joining.ended(life)
         self._votes.ended(life)
         self._opinion.ended(life, now_ns)
+        self._echo_ns.pop(life, None)
         self._log.append(message)
         for epoch in self._epochs:
             if self._epochs[-1].local(life) <= 1 or epoch is self._epochs[-1]:

@@ -18,6 +18,7 @@ more is submitted here. An optimistic epoch is otherwise: its instance gives com
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -39,6 +40,10 @@ from node.wire import Kind, Message, decode_message, encode_message
 
 LAYERS = 2
 """Of timers: no member has more than two epochs at a time, and they follow each other."""
+SUBMISSIONS = (Kind.SEQUENCER_DATA, Kind.ALLACK_DATA, Kind.ATOP_DATA, Kind.ABCAST_DATA)
+"""What carries one, of a pessimistic protocol; other payloads do not arrive anywhere."""
+MOST_LEFT = 65536
+"""Of one life, what no sequencer has placed: no `outstanding` exceeds that."""
 NEWS = (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
 
 
@@ -66,6 +71,7 @@ class Epoch:
         "_is_closed",
         "_is_open",
         "_left",
+        "_left_of",
         "_ours",
         "_received",
         "_ruling",
@@ -89,7 +95,9 @@ class Epoch:
         self._waiting: list[tuple[Deliver, int | None]] = []
         """Delivered inside, with tails, and when they came (None: nobody knows)."""
         self._left: list[tuple[Life, int, Message]] = []
-        """By life and order: what comes at the very end."""
+        """By life and order: what comes at the very end ..."""
+        self._left_of: Counter[Life] = Counter()
+        """... and how much of it is others'."""
         self._arrivals: list[Arrival] = []
         self._received: dict[tuple[Life, bytes], int] = {}
         """Per undelivered message, by its sender and payload: when it came."""
@@ -138,7 +146,7 @@ class Epoch:
 
     @property
     def is_idle(self) -> bool:
-        return self._core.is_idle and not self._waiting
+        return self._core.is_idle and not self._waiting and not self._left
 
     @property
     def held(self) -> int:
@@ -220,7 +228,9 @@ class Epoch:
             return []
         message = self._inside(carried)
         effects = self._core.on_message(message, carried.origin, now_ns)
-        if message.payload and carried.origin != self._us.member:
+        is_refused = any(isinstance(effect, Report) and isinstance(effect.code, DropReason) for effect in effects)
+        is_submission = message.kind in SUBMISSIONS and bool(message.payload)
+        if is_submission and carried.origin != self._us.member and not is_refused:
             self._arrived((carried.origin, carried.incarnation), message.payload, now_ns)
         return self._translated(effects)
 
@@ -311,8 +321,11 @@ class Epoch:
             return
         if self.local(life) < 1 or not isinstance(self._core, SequencerCore):
             raise RemoteError(DropReason.UNEXPECTED, "a message without a place, where its protocol has one")
+        if self._left_of[life] >= MOST_LEFT:
+            raise RemoteError(DropReason.UNEXPECTED, f"more than {MOST_LEFT} messages without a place")
         split_tail(carried.payload)
         self._arrived(life, carried.payload, now_ns)
+        self._left_of[life] += 1
         self._left.append((life, len(self._left), carried))
 
     def _inside(self, carried: Message) -> Message:

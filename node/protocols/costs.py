@@ -189,8 +189,8 @@ class Costs:
     def round_trip(
         self, slowest_ns: int, to_server_ns: int | None, now_ns: int, *, echoes_ns: tuple[int, ...] = ()
     ) -> None:
-        """A round of probes is complete: its slowest echo, that of the sequence server (0: that is us, None: it takes no
-        part), and all of them (nothing: the slowest stands for them)."""
+        """A round of probes is complete: its slowest echo, that of the sequence server (0: that is us, None: it takes
+        no part), and all of them (nothing: the slowest stands for them)."""
         self._slowest.sample(slowest_ns, now_ns)
         if to_server_ns is not None:
             self._to_server.add(to_server_ns, now_ns)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from node.core import Membership
-from node.effects import Deliver, Effect, Report, Timer
+from node.effects import Deliver, Effect, Report, Send, Timer
 from node.errors import DropReason, RemoteError
+from node.protocols import adaptive as adaptive_module
+from node.protocols import adaptive_epoch as epoch_module
 from node.protocols.adaptive import AdaptiveCore, SelectionParameters
 from node.protocols.adaptive_words import AdaptiveReport, Tail, with_tail
 from node.protocols.allack import AllAckReport
@@ -146,3 +148,42 @@ def test_what_a_loser_sends_in_the_next_epoch_is_erased_whenever_its_end_is_hear
     assert core.phase == "running-abcast"
     assert delivered(effects) == []
     assert reported(effects, AdaptiveReport.ERASED) == [(2, 2)]
+
+
+def test_what_comes_early_of_one_life_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive_module, "MOST_EARLY", 8)
+    core = core_of(1, 3)
+    early = word(Kind.ADAPTIVE_CARRIED, 2, seq=2, payload=bytes(100))
+    give(core, *[early] * 8)
+    refused(core, early, DropReason.UNEXPECTED)
+    give(core, replace(early, origin=0))
+    assert core.held == 9
+
+
+def test_payloads_that_carry_no_submission_or_are_refused_leave_nothing_behind() -> None:
+    core = core_of(1, 3, candidates="abcast, sequencer")
+    joins = [word(Kind.ABCAST_JOIN, 2, payload=with_tail(bytes([k]), Tail(1, False))) for k in range(9)]
+    give(core, *(carried(1, join) for join in joins))
+    assert not core.epochs[0]._received
+    core = core_of(1, 3, candidates="sequencer, abcast")
+    data = [word(Kind.SEQUENCER_DATA, 2, 1, seq=2, payload=with_tail(bytes([k]), Tail(1, False))) for k in range(9)]
+    give(core, *(carried(1, one) for one in data))
+    assert (core.held, len(core.epochs[0]._received)) == (1, 1)
+
+
+def test_messages_without_a_place_are_bounded_and_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epoch_module, "MOST_LEFT", 8)
+    core = core_of(1, 3, candidates="sequencer, abcast")
+    left = word(Kind.ADAPTIVE_CARRIED, 2, seq=1, payload=PAYLOAD)
+    give(core, *[left] * 8)
+    assert not core.is_idle
+    refused(core, left, DropReason.UNEXPECTED)
+    assert core.held == 8
+
+
+def test_who_probes_without_end_is_echoed_now_and_then() -> None:
+    core = core_of(1, 3, probe_every_ns=500 * 1_000_000)
+    probes = [word(Kind.ADAPTIVE_PROBE, 2, seq=number) for number in range(1, 100)]
+    assert len([one for one in give(core, *probes) if isinstance(one, Send)]) == 1
+    assert [type(one) for one in give(core, replace(probes[0], origin=0))] == [Send]
+    assert [type(one) for one in give(core, probes[0], now_ns=250_000_001)] == [Send]
