@@ -31,6 +31,7 @@ from tests.collector.captures import (
     udp_frame,
     vectors,
 )
+from tests.node.vectors import levels_of
 from topologies import model
 
 
@@ -112,16 +113,15 @@ def test_vectors_of_datagrams(vector: dict[str, Any]) -> None:
     assert columns["is_undecodable"].tolist() == [False]
     for name, value in vector["envelope"].items():
         assert columns[name][0] == value, name
-    level, expected = columns, vector["message"]
-    while expected is not None:
+    level, inner = columns, levels_of(vector)
+    while inner:
+        expected = inner.pop(0)
         _assert_message(level, expected)
         stamp_at = level["payload_offset"] + _message_bytes(expected) + (16 if level is columns else 0)
         payload = bytes.fromhex(expected["payload_hex"])
         assert bytes(view[stamp_at[0] :]) == payload
         level = decode_inner(view, level)
-        nested = vector["nested"] if expected is vector["message"] else None
-        assert level["is_message"].tolist() == [nested is not None]
-        expected = nested
+        assert level["is_message"].tolist() == [bool(inner)]
 
 
 def _message_bytes(message: dict[str, Any]) -> int:

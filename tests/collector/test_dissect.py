@@ -27,6 +27,7 @@ from collector.records import TRACE_PORT, Event, Kind
 from node import trace, wire
 from node.errors import RemoteError
 from tests.collector.captures import datagram, interface, packet, pcapng, section, trace_datagram, udp_frame, vectors
+from tests.node.vectors import levels_of
 
 PROTOCOL_VECTORS = vectors("datagrams")
 TRACE_VECTORS = vectors("trace")
@@ -47,8 +48,8 @@ def test_scapy_reads_and_builds_the_datagrams(vector: dict[str, Any]) -> None:
     envelope = frame[OrderbedEnvelope]
     for name, value in vector["envelope"].items():
         assert _field(envelope, name) == value
-    layer, expected = envelope.payload, vector["message"]
-    while expected is not None:
+    layer = envelope.payload
+    for expected in levels_of(vector):
         assert isinstance(layer, OrderbedMessage)
         for name in ("origin", "incarnation", "seq", "flags"):
             assert _field(layer, name) == expected[name]
@@ -56,7 +57,7 @@ def test_scapy_reads_and_builds_the_datagrams(vector: dict[str, Any]) -> None:
         assert Kind(layer.inner).name == expected["inner"]
         assert layer.values == expected["words"]
         assert bytes(layer.payload) == bytes.fromhex(expected["payload_hex"])
-        layer, expected = layer.payload, vector["nested"] if expected is vector["message"] else None
+        layer = layer.payload
     assert bytes(envelope) == data
     assert bytes(_rebuilt(envelope)) == data
 
@@ -171,17 +172,13 @@ def _capture(path: Path, frames: list[bytes]) -> Path:
     return path
 
 
-def _levels(vector: dict[str, Any]) -> list[dict[str, Any]]:
-    return [vector["message"], *([vector["nested"]] if vector["nested"] else [])]
-
-
 def test_tshark_shows_the_fields_of_datagrams(tmp_path: Path) -> None:
     frames = [udp_frame(bytes.fromhex(vector["hex"])) for vector in PROTOCOL_VECTORS]
     names = ("sender", "transmission", "kind", "inner", "origin", "incarnation", "seq", "word", "malformed")
     rows = _tshark(_capture(tmp_path / "a.pcapng", frames), *(f"orderbed.{name}" for name in names))
     for row, vector in zip(rows, PROTOCOL_VECTORS, strict=True):
         shown = dict(zip(names, row, strict=True))
-        levels = _levels(vector)
+        levels = levels_of(vector)
         assert shown["sender"] == str(vector["envelope"]["sender"])
         assert shown["transmission"] == str(vector["envelope"]["transmission"])
         for name in ("kind", "inner"):

@@ -23,7 +23,7 @@ from node.wire import (
     encode_datagram,
     encode_message,
 )
-from tests.node.vectors import read_vectors
+from tests.node.vectors import levels_of, read_vectors
 
 GROUP = 0xDEADBEEF
 
@@ -62,11 +62,13 @@ def test_vector_in_both_directions(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     envelope, message = decode_datagram(data, group=vector["envelope"]["group"])
     assert envelope == Envelope(**vector["envelope"])
-    assert message == message_of(vector["message"])
+    outermost, *inner = map(message_of, levels_of(vector))
+    assert message == outermost
     assert encode_datagram(**vector["envelope"], message=message) == data
-    if vector["nested"] is not None:
-        assert decode_message(message.payload) == message_of(vector["nested"])
-        assert message.inner is message_of(vector["nested"]).kind
+    for expected in inner:
+        assert message.inner is expected.kind
+        message = decode_message(message.payload)
+        assert message == expected
 
 
 @pytest.mark.parametrize("vector", read_vectors("malformed"), ids=lambda vector: str(vector["name"]))
@@ -77,8 +79,7 @@ def test_refused_vector(vector: dict[str, Any]) -> None:
 
 
 def test_every_kind_that_can_be_on_the_wire_has_a_vector() -> None:
-    seen = {vector["message"]["kind"] for vector in read_vectors("datagrams")}
-    seen |= {vector["nested"]["kind"] for vector in read_vectors("datagrams") if vector["nested"]}
+    seen = {level["kind"] for vector in read_vectors("datagrams") for level in levels_of(vector)}
     assert seen == {kind.name for kind in Kind if kind not in LOCAL_KINDS}
 
 

@@ -14,3 +14,12 @@ def read_vectors(name: str) -> list[dict[str, Any]]:
     vectors: list[dict[str, Any]] = json.loads((DIRECTORY / f"{name}.json").read_text())["vectors"]
     assert vectors, f"{name}.json holds no vector"
     return vectors
+
+
+def levels_of(vector: dict[str, Any]) -> list[dict[str, Any]]:
+    """The messages of one datagram, the outermost first."""
+    levels, inner = [vector["message"]], vector["nested"]
+    while inner is not None:
+        levels.append(inner)
+        inner = inner.get("nested")
+    return levels
