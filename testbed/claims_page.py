@@ -22,6 +22,7 @@ TITLES = {
     "002": "Paper 002: ATOP and ATOP/MBS",
     "beyond 002": "Beyond paper 002",
     "003": "Paper 003: adaptive selection of total-order protocols",
+    "beyond 003": "Beyond paper 003",
     "004": "Paper 004: object groups",
 }
 MARKS = {"pass": "✔", "fail": "✘", "unknown": "?"}
