@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -428,6 +428,22 @@ def check_pairwise_order(cluster: Cluster) -> None:
             )
 
 
+def check_reliable(cluster: Cluster, members: Iterable[int]) -> None:
+    """Everything that all protocols promise, at rest; `members` as in `check_agreement`."""
+    members = list(members)
+    check_silence(cluster)
+    check_integrity(cluster)
+    check_fifo(cluster)
+    check_agreement(cluster, members)
+    check_validity(cluster, members)
+
+
+def check_ordered(cluster: Cluster, members: Iterable[int]) -> None:
+    """The same, and one total order."""
+    check_reliable(cluster, members)
+    check_total_order(cluster)
+
+
 def check_silence(cluster: Cluster) -> None:
     """Nothing is left to happen, and everybody who is up says so, the expelled too."""
     cluster.run(limit=300_000)
@@ -435,6 +451,11 @@ def check_silence(cluster: Cluster) -> None:
     assert not busy, f"members {busy} are not idle (seed {cluster.seed})"
     open_ones = [host.membership.member for host in cluster.survivors() if host.handed_over]
     assert not open_ones, f"at members {open_ones} something was handed over and never final (seed {cluster.seed})"
+
+
+def kinds_above(cluster: Cluster) -> Counter[Kind]:
+    """What was sent once over the lowest layer, by kind of the message inside."""
+    return Counter(message.inner for _, message in cluster.sent if not message.flags & Flag.RETRANSMISSION)
 
 
 def retransmissions(cluster: Cluster) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from node.wire import Kind
 from tests.node.cluster import (
@@ -27,6 +28,8 @@ from tests.node.cluster import (
 
 LOAD_NS = 4 * SECOND
 SUSPECT_AFTER_NS = 2 * SECOND
+RELIABLE: dict[str, Any] = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
+"""What the scenarios ask of the layer below."""
 END_NS = 25 * SECOND
 LONG_FAULTS = ("crash", "restart", "crash and restart", "long pause")
 

@@ -36,18 +36,12 @@ from tests.node.cluster import (
     SECOND,
     Cluster,
     Network,
-    check_agreement,
-    check_fifo,
-    check_integrity,
-    check_silence,
-    check_total_order,
-    check_validity,
+    check_ordered,
 )
-from tests.node.scenarios import SUSPECT_AFTER_NS
+from tests.node.scenarios import RELIABLE
 
 MEMBERS = (0, 1, 2)
 CONTROL = Flag.CONTROL.value
-RELIABLE: dict[str, Any] = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
 
 
 # The core alone.
@@ -690,12 +684,7 @@ def kinds(cluster: Cluster) -> Counter[Kind]:
 
 
 def check_all(cluster: Cluster, members: list[int]) -> None:
-    check_silence(cluster)
-    check_integrity(cluster)
-    check_fifo(cluster)
-    check_agreement(cluster, members)
-    check_validity(cluster, members)
-    check_total_order(cluster)
+    check_ordered(cluster, members)
     assert not any(host.core.held for host in cluster.survivors())
 
 

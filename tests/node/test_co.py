@@ -21,11 +21,8 @@ from tests.node.cluster import (
     SECOND,
     Cluster,
     Network,
-    check_agreement,
-    check_fifo,
-    check_integrity,
+    check_reliable,
     check_silence,
-    check_validity,
     retransmissions,
 )
 from tests.node.co_history import build_watched
@@ -99,11 +96,7 @@ def lo_group(count: int, *, network: Network | None = None) -> Cluster:
 
 
 def check_all(cluster: Cluster) -> None:
-    check_silence(cluster)
-    check_integrity(cluster)
-    check_fifo(cluster)
-    check_agreement(cluster, cluster.members)
-    check_validity(cluster, cluster.members)
+    check_reliable(cluster, cluster.members)
     assert [host.core.held for host in cluster.up()] == [0] * len(cluster.members)
 
 

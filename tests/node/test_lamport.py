@@ -30,18 +30,14 @@ from tests.node.cluster import (
     SECOND,
     Cluster,
     Network,
-    check_agreement,
-    check_fifo,
-    check_integrity,
+    check_ordered,
     check_silence,
-    check_total_order,
-    check_validity,
+    kinds_above,
 )
 from tests.node.drifting import Drifting
-from tests.node.scenarios import SUSPECT_AFTER_NS, check, scenario
+from tests.node.scenarios import RELIABLE, check, scenario
 
 MEMBERS = (0, 1, 2)
-RELIABLE: dict[str, Any] = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
 CLOCKS = ("logical", "physical", "synchronised")
 seeds = st.integers(0, 2**32 - 1)
 
@@ -431,25 +427,12 @@ def build(**parameters: Any) -> Callable[[Membership, int], Core]:
     return made
 
 
-def kinds(cluster: Cluster) -> Counter[Kind]:
-    return Counter(message.inner for _, message in cluster.sent if not message.flags & Flag.RETRANSMISSION)
-
-
-def check_all(cluster: Cluster, members: list[int]) -> None:
-    check_silence(cluster)
-    check_integrity(cluster)
-    check_fifo(cluster)
-    check_agreement(cluster, members)
-    check_validity(cluster, members)
-    check_total_order(cluster)
-
-
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_a_lone_message_costs_one_null_of_each_other_member(count: int) -> None:
     cluster = Cluster(count, build())
     cluster.submit(1)
-    check_all(cluster, list(range(count)))
-    assert (kinds(cluster)[Kind.LAMPORT_DATA], kinds(cluster)[Kind.LAMPORT_NULL]) == (1, count - 1)
+    check_ordered(cluster, list(range(count)))
+    assert (kinds_above(cluster)[Kind.LAMPORT_DATA], kinds_above(cluster)[Kind.LAMPORT_NULL]) == (1, count - 1)
 
 
 def test_a_null_is_a_dummy_on_the_wire_and_data_is_not() -> None:
@@ -475,8 +458,8 @@ def test_members_that_talk_all_the_time_need_hardly_a_null() -> None:
     cluster = Cluster(4, build(null_after_ns=30 * MILLISECOND))
     for number, member in product(range(100), range(4)):
         cluster.submit_later(member, number * 10 * MILLISECOND + member * MILLISECOND)
-    check_all(cluster, [0, 1, 2, 3])
-    assert kinds(cluster)[Kind.LAMPORT_NULL] <= 4, "only the end, where somebody falls silent"
+    check_ordered(cluster, [0, 1, 2, 3])
+    assert kinds_above(cluster)[Kind.LAMPORT_NULL] <= 4, "only the end, where somebody falls silent"
 
 
 @pytest.mark.parametrize(("clock", "tie"), list(product(CLOCKS, ("member", "fair"))))
@@ -491,7 +474,7 @@ def test_all_deliver_the_same_order_under_loss_with_wrong_clocks(clock: str, tie
     cluster = Cluster(5, drifting, network=Network(loss_ratio=0.1, jitter_ns=5 * MILLISECOND, duplicate_ratio=0.05))
     for number, member in product(range(30), range(5)):
         cluster.submit_later(member, number * 7 * MILLISECOND)
-    check_all(cluster, [0, 1, 2, 3, 4])
+    check_ordered(cluster, [0, 1, 2, 3, 4])
     assert len(cluster.hosts[0].delivered) == 150
     check_clock_condition(cluster)
 
@@ -583,7 +566,7 @@ def order_after_a_call(cluster: Cluster, *, hands_along: bool = False) -> str:
         cluster.submit(FRIEND)
     cluster.run(for_ns=5 * MILLISECOND)
     cluster.heal()
-    check_all(cluster, [0, 1, 2])
+    check_ordered(cluster, [0, 1, 2])
     *_, first, second = cluster.hosts[0].delivered
     names = {CALLER: "A", FRIEND: "B"}
     return f"{names[first[0]]} before {names[second[0]]}"

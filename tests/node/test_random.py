@@ -24,9 +24,8 @@ from tests.node.cluster import (
     check_integrity,
     check_total_order,
 )
-from tests.node.scenarios import END_NS, SUSPECT_AFTER_NS, check, scenario
+from tests.node.scenarios import END_NS, RELIABLE, check, scenario
 
-RELIABLE: dict[str, Any] = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
 PARAMETERS: dict[str, dict[str, Any]] = {
     "reliable": RELIABLE,
     "sequencer": {"reliable": RELIABLE, "outstanding": 8},

@@ -21,8 +21,8 @@ from tests.node.cluster import (
     check_agreement,
     check_fifo,
     check_integrity,
+    check_reliable,
     check_silence,
-    check_validity,
     retransmissions,
 )
 
@@ -44,11 +44,7 @@ def core_of(cluster: Cluster, member: int) -> ReliableCore:
 
 
 def check_all(cluster: Cluster, members: range | list[int]) -> None:
-    check_silence(cluster)
-    check_integrity(cluster)
-    check_fifo(cluster)
-    check_agreement(cluster, members)
-    check_validity(cluster, members)
+    check_reliable(cluster, members)
     assert [core_of(cluster, member).held for member in members] == [0] * len(members), "everything stable is let go"
 
 

@@ -15,11 +15,7 @@ from tests.node.cluster import (
     SECOND,
     Cluster,
     Network,
-    check_agreement,
-    check_fifo,
-    check_integrity,
-    check_silence,
-    check_validity,
+    check_reliable,
 )
 
 PARAMETERS = ReliableParameters(window=64, suspect_after_ns=30 * SECOND)
@@ -34,11 +30,7 @@ def group(count: int, *, network: Network | None = None, seed: int = 1) -> Clust
 
 
 def check_all(cluster: Cluster, members: list[int]) -> None:
-    check_silence(cluster)
-    check_integrity(cluster)
-    check_fifo(cluster)
-    check_agreement(cluster, members)
-    check_validity(cluster, members)
+    check_reliable(cluster, members)
 
 
 def kinds(cluster: Cluster) -> Counter[Kind]:

@@ -3,7 +3,6 @@ it resumes after a crash of the server."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -24,10 +23,10 @@ from tests.node.cluster import (
     Host,
     check_agreement,
     check_fifo,
-    check_integrity,
+    check_ordered,
     check_silence,
     check_total_order,
-    check_validity,
+    kinds_above,
 )
 
 MEMBERS = (0, 1, 2)
@@ -40,19 +39,6 @@ def build(membership: Membership, seed: int) -> Core:
 
 def group(count: int = 3) -> Cluster:
     return Cluster(count, build)
-
-
-def upper_kinds(cluster: Cluster) -> Counter[Kind]:
-    return Counter(message.inner for _, message in cluster.sent if not message.flags & Flag.RETRANSMISSION)
-
-
-def check_all(cluster: Cluster, members: list[int]) -> None:
-    check_silence(cluster)
-    check_integrity(cluster)
-    check_fifo(cluster)
-    check_agreement(cluster, members)
-    check_validity(cluster, members)
-    check_total_order(cluster)
 
 
 def reports(host: Host, code: SequencerReport) -> list[int]:
@@ -590,8 +576,8 @@ def test_what_it_cannot_do_is_our_callers_mistake() -> None:
 def test_a_multicast_costs_a_request_an_answer_and_the_message() -> None:
     cluster = group()
     cluster.submit(1)
-    check_all(cluster, [0, 1, 2])
-    counted = upper_kinds(cluster)
+    check_ordered(cluster, [0, 1, 2])
+    counted = kinds_above(cluster)
     assert (counted[Kind.SEQUENCER_REQUEST], counted[Kind.SEQUENCER_NUMBER], counted[Kind.SEQUENCER_DATA]) == (1, 1, 1)
 
 
@@ -611,7 +597,7 @@ def test_all_deliver_the_same_order_under_load() -> None:
     for number in range(50):
         for member in range(5):
             cluster.submit_later(member, number * 5 * MILLISECOND)
-    check_all(cluster, [0, 1, 2, 3, 4])
+    check_ordered(cluster, [0, 1, 2, 3, 4])
     assert len(cluster.hosts[0].delivered) == 250
 
 
@@ -624,7 +610,7 @@ def test_a_sender_that_crashes_between_asking_and_multicasting_blocks_nobody_for
         cluster.submit_later(member, 30 * MILLISECOND)
     cluster.run(for_ns=1 * SECOND)
     assert cluster.hosts[1].delivered == [], "number 1 is given, and its message may be under way"
-    check_all(cluster, [0, 1, 2])
+    check_ordered(cluster, [0, 1, 2])
     assert len(cluster.hosts[1].delivered) == 3
     assert [reports(cluster.hosts[member], SequencerReport.VOID) for member in (0, 1, 2)] == [[1], [1], [1]]
 
@@ -635,7 +621,7 @@ def test_a_number_whose_message_reached_one_survivor_is_not_void() -> None:
     cluster.submit(3)
     cluster.at(20 * MILLISECOND, lambda: cluster.crash(3))
     cluster.submit_later(1, 30 * MILLISECOND)
-    check_all(cluster, [0, 1, 2])
+    check_ordered(cluster, [0, 1, 2])
     assert cluster.hosts[0].delivered == [(3, 1, 1), (1, 1, 1)]
     assert not reports(cluster.hosts[0], SequencerReport.VOID)
 
@@ -669,7 +655,7 @@ def test_the_order_resumes_when_the_server_is_started_again(away_ns: int) -> Non
     cluster.at(95 * MILLISECOND, lambda: cluster.crash(0))
     cluster.at(95 * MILLISECOND + away_ns, lambda: cluster.restart(0))
     cluster.submit_later(0, 10 * SECOND, count=3)
-    check_all(cluster, [1, 2, 3])
+    check_ordered(cluster, [1, 2, 3])
     assert {(0, 2, 1), (0, 2, 2), (0, 2, 3)} <= set(cluster.hosts[1].delivered)
     assert {(member, 1, 100) for member in (1, 2, 3)} <= set(cluster.hosts[1].delivered)
     server = cluster.hosts[0].delivered
@@ -686,7 +672,7 @@ def test_the_server_crashes_again_while_it_comes_back(life_ns: int) -> None:
     cluster.at(95 * MILLISECOND, lambda: cluster.crash(0))
     for number in range(4):
         cluster.at(200 * MILLISECOND + number * (life_ns + 1), lambda: cluster.restart(0))
-    check_all(cluster, [1, 2, 3])
+    check_ordered(cluster, [1, 2, 3])
     assert cluster.hosts[0].membership.incarnation == 5
     assert reports(cluster.hosts[1], SequencerReport.RESUMED)[-1] == 5
     assert reports(cluster.hosts[1], SequencerReport.CLOSED)[-1] == 4
@@ -701,7 +687,7 @@ def test_server_and_sender_crash_together_and_come_back_together() -> None:
     for member in (0, 4):
         cluster.at(95 * MILLISECOND, lambda member=member: cluster.crash(member))  # type: ignore[misc]
         cluster.at(700 * MILLISECOND, lambda member=member: cluster.restart(member))  # type: ignore[misc]
-    check_all(cluster, [1, 2, 3])
+    check_ordered(cluster, [1, 2, 3])
     joiner = cluster.hosts[4].delivered
     assert joiner == cluster.hosts[1].delivered[-len(joiner) :]
     assert {origin for origin, incarnation, _ in cluster.hosts[1].delivered if incarnation == 2} == {0, 4}
@@ -714,7 +700,7 @@ def test_a_member_that_joins_while_the_server_is_away_begins_with_the_next_epoch
     cluster.at(4 * SECOND, lambda: cluster.restart(3))
     cluster.at(6 * SECOND, lambda: cluster.restart(0))
     cluster.submit_later(3, 7 * SECOND)
-    check_all(cluster, [1, 2])
+    check_ordered(cluster, [1, 2])
     joiner = cluster.hosts[3].delivered
     assert joiner == cluster.hosts[1].delivered[-len(joiner) :]
     assert (3, 2, 1) in joiner
@@ -731,7 +717,7 @@ def test_a_member_crashes_while_all_close() -> None:
     cluster.at(200 * MILLISECOND, lambda: cluster.crash(4))
     cluster.run(for_ns=1 * SECOND)
     assert reports(cluster.hosts[1], SequencerReport.CLOSED) == [], "4 has not been given up yet"
-    check_all(cluster, [1, 2, 3])
+    check_ordered(cluster, [1, 2, 3])
     assert reports(cluster.hosts[1], SequencerReport.CLOSED) == [1]
 
 
@@ -750,7 +736,7 @@ def test_requests_that_flow_control_held_back_take_no_second_number() -> None:
     for at_ns in (200 * MILLISECOND, 400 * MILLISECOND):
         cluster.at(at_ns, lambda: cluster.restart(0))
     cluster.at(1 * SECOND, lambda: cluster.resume(2))
-    check_all(cluster, [1, 2, 3])
+    check_ordered(cluster, [1, 2, 3])
     assert len(cluster.hosts[3].delivered) == 12
     assert cluster.hosts[0].dropped(DropReason.STALE_INCARNATION) >= 6
 
@@ -765,7 +751,7 @@ def test_the_crash_of_a_server_at_rest_is_noticed_by_who_asks_it() -> None:
     assert not cluster.core(2).is_idle
     assert cluster.core(1).is_idle
     cluster.restart(0)
-    check_all(cluster, [1, 2])
+    check_ordered(cluster, [1, 2])
     assert cluster.hosts[1].delivered == [(1, 1, 1), (2, 1, 1)]
 
 

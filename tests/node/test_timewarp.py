@@ -44,11 +44,10 @@ from tests.node.cluster import (
     check_validity,
 )
 from tests.node.contract import check as check_world
-from tests.node.scenarios import SUSPECT_AFTER_NS, check, scenario
+from tests.node.scenarios import RELIABLE, check, scenario
 
 MEMBERS = (0, 1, 2)
 GVT_NS = 20 * MILLISECOND
-RELIABLE: dict[str, Any] = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
 COUNTER = {"application": "counter", "report_state": True}
 seeds = st.integers(0, 2**32 - 1)
 
