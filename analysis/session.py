@@ -57,6 +57,9 @@ _QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _LONG_RUN = ("-XX:+UseSerialGC", "-Xshare:auto")
 """Without the quick compiler's limit: pays off from about a minute of work on."""
 
+_LOGGERS_OF_PY4J = (None, "py4j.java_gateway", "py4j.clientserver")
+"""It writes to the root logger (None), too."""
+
 _LOGGING = """status = error
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -169,7 +172,8 @@ def _shuffle_partitions(master: str) -> int:
 
 
 def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[SparkSession, JavaGateway]:
-    logging.getLogger().addFilter(_is_no_interrupt)
+    for name in _LOGGERS_OF_PY4J:
+        logging.getLogger(name).addFilter(_is_no_interrupt)
     # Workers run our interpreter, wherever `python3` may point to.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     gateway = None
@@ -200,8 +204,9 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """py4j logs a traceback for Ctrl-C, on the root logger."""
-    return not str(record.msg).startswith("KeyboardInterrupt while")
+    """py4j logs a traceback for Ctrl-C, and another when the Java machine has gone first, by the same Ctrl-C."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not _is_interrupt(error)
 
 
 def _packages(scratch: Path) -> Path:

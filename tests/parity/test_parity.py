@@ -37,6 +37,10 @@ DROPS_FACTOR = 2.0
 """Frames that a full queue drops are asked for again, and what repairs them meets the full queue, too: the count grows
 on itself, and two runs of one world differ by half. What does not is the rate at which the queue lets frames through.
 """
+FED_BACK = ("overrun",)
+"""Cases without a median: how long the repairs feed on themselves decides whether half of the messages or a quarter of
+them wait for it. On one machine, runs in turn had medians of 32, 32 and 615 ms.
+"""
 WIDER = 1.5
 """Nothing seeds the draws of a real kernel: its 99 % intervals are taken so much wider that a sound one misses its
 value in one of 10,000 runs and not in one of 100."""
@@ -153,7 +157,9 @@ def test_the_verdict_of_the_run(pair: Pair) -> None:
     assert pair[WIRE].summary["verdict"] == expected, pair[WIRE].summary["reasons"]
 
 
-def test_median_latency(pair: Pair) -> None:
+@pytest.mark.parametrize("name", [name for name in CASES if name not in FED_BACK])
+def test_median_latency(name: str, performed: dict[str, Pair]) -> None:
+    pair = performed[name]
     sim, wire = (medians(pair[world]) for world in (SIM, WIRE))
     assert set(sim) == set(wire)
     if pair[WIRE].is_valid:
