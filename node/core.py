@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 
 from node.effects import Effect, Timer
@@ -52,13 +53,15 @@ class Membership:
 
     `members` are all members of the group, ourselves included, ascending. `incarnation` counts the lives of this member
     from 1; a member that is started again gets a higher one. `has_multicast`: one datagram reaches everybody; else
-    whoever multicasts sends one to each peer, which is worth knowing to a core that could say less.
+    whoever multicasts sends one to each peer, which is worth knowing to a core that could say less. `partitions`: the
+    members of each sub-network in the order of the topology, each ascending; empty: all are in one.
     """
 
     member: int
     members: tuple[int, ...]
     incarnation: int = 1
     has_multicast: bool = True
+    partitions: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if list(self.members) != sorted(set(self.members)):
@@ -69,6 +72,20 @@ class Membership:
             raise LocalError(f"member numbers must lie between 0 and {MAX_MEMBER}")
         if not 1 <= self.incarnation <= MAX_INCARNATION:
             raise LocalError(f"incarnations count from 1 to {MAX_INCARNATION}, not {self.incarnation}")
+        if self.partitions and sorted(chain.from_iterable(self.partitions)) != list(self.members):
+            raise LocalError("each member must be in exactly one sub-network")
+
+    @property
+    def partition(self) -> int:
+        """The place of our own sub-network in `partitions`; 0 when there is but one."""
+        return next((place for place, members in enumerate(self.partitions) if self.member in members), 0)
+
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        """The peers in our own sub-network, ascending."""
+        if not self.partitions:
+            return self.peers
+        return tuple(member for member in self.partitions[self.partition] if member != self.member)
 
     @property
     def peers(self) -> tuple[int, ...]:

@@ -34,9 +34,10 @@ class Send:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multicast:
     """Transmit `message` to every other member. It never comes back to its sender: a core handles its own messages
-    itself."""
+    itself. `is_near`: to those of our own sub-network only (Membership.neighbours); no router lets it pass."""
 
     message: Message
+    is_near: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class Deliver:
 
     `inner` says what `payload` is: application bytes, one encoded message of the core above, or (a kind in
     `node.wire.LOCAL_KINDS`, no payload) news from this core about member `origin`. `seq` is this core's number of it.
+    `place`: which of this member's objects takes it (paper 004), from 1; 0: the member itself.
     """
 
     payload: bytes
@@ -68,6 +70,7 @@ class Deliver:
     seq: int = 0
     level: Level = Level.AGREED
     inner: Kind = Kind.APPLICATION
+    place: int = 0
 
     @classmethod
     def of(cls, message: Message) -> Deliver:

@@ -346,7 +346,8 @@ class Host:
         clock_ns = self._now_ns()
         if clock_ns < 0:
             clock_ns = 0
-        self._record((_DELIVER, effect.level, origin, incarnation, 0, number, self._read_at_ns, clock_ns, position))
+        place = effect.place
+        self._record((_DELIVER, effect.level, origin, incarnation, place, number, self._read_at_ns, clock_ns, position))
 
     def _undo(self, effect: Undo) -> None:
         payload = effect.payload

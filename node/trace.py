@@ -95,7 +95,8 @@ class Event(enum.IntEnum):
     transmission number of its first datagram."""
     DELIVER = 4
     """A message went to the application; `detail`: Level, `value`: 1-based position in this member's sequence. That of
-    an optimistic delivery is the position that the message has for good if nothing is taken back before it."""
+    an optimistic delivery is the position that the message has for good if nothing is taken back before it. `extra`:
+    which of the member's objects took it, from 1; 0 where members have none."""
     UNDO = 5
     """An optimistic delivery was taken back; `detail`: Level; the identity says which."""
     DROP = 6
@@ -124,6 +125,11 @@ class Notice(enum.IntEnum):
 
     A core gives them as the code of a Report effect; its `member` becomes `extra`, its `value` becomes `value`.
     """
+
+    ADDRESSED = 0xF0
+    """Object groups: whom the message that this life submitted last is for, told before it is sent, once for each
+    member with an object in its group. `member`: that member, `value`: bit k-1 for its object k (62 bits), bit 62: all
+    or none shall deliver it (atomicity), bit 63: its order does not matter (indivisibility is off)."""
 
     LEFT = 0xF1
     """Mutual exclusion: the critical section that was entered with the last DELIVER was left; `value`: how many times
