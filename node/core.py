@@ -121,7 +121,8 @@ class Submission:
 
     `inner` says what `payload` is; `flags` go onto the outermost message. `target` None is everybody, ourselves
     included. `not_before`: a timestamp that the application heard of outside the group (0: none); cores with timestamps
-    give this message a later one.
+    give this message a later one. `words`: what else the core that takes it wants to be told (whom it is for, above
+    all, where members have objects); `place`: which of our objects asks, 0: the member itself.
     """
 
     payload: bytes
@@ -129,6 +130,8 @@ class Submission:
     flags: int = 0
     target: int | None = None
     not_before: int = 0
+    words: tuple[int, ...] = ()
+    place: int = 0
 
 
 class Core(ABC):

@@ -89,7 +89,8 @@ class Event(enum.IntEnum):
     START = 1
     """The host runs its core from now on."""
     SUBMIT = 2
-    """The application asked to send message (origin, incarnation, number); `value`: payload bytes."""
+    """The application asked to send message (origin, incarnation, number); `value`: payload bytes; `extra`: which of
+    the member's objects asked, from 1; 0: the member itself."""
     SEND = 3
     """The core handed a message to the network; `detail`: Kind, `extra`: Flag bits, `number`: seq, `value`: the
     transmission number of its first datagram."""
@@ -127,10 +128,9 @@ class Notice(enum.IntEnum):
     """
 
     ADDRESSED = 0xF0
-    """Object groups: whom the message that this life submitted last is for, told before it is sent, once for each
-    member with an object in its group. `member`: that member, `value`: bit k-1 for its object k (62 bits), bit 62: all
-    or none shall deliver it (atomicity), bit 63: its order does not matter (indivisibility is off)."""
-
+    """Object groups: whom the message named by the last CALLED is for, once for each 48 objects of a member among which
+    one is. `member`: that member; `value`: bits 0 to 47: object 48 k + 1 + bit; bits 48 to 59: k; bit 62: all or none
+    shall deliver it (atomicity); bit 63: its order does not matter (indivisibility is off)."""
     LEFT = 0xF1
     """Mutual exclusion: the critical section that was entered with the last DELIVER was left; `value`: how many times
     this member has left one, this time included."""
@@ -164,6 +164,9 @@ class Notice(enum.IntEnum):
     ESTIMATE = 0xFE
     """What one protocol would cost, or costs, as this member estimates: `member`: the protocol as in IN_FORCE, `value`:
     ns of cost per second of time."""
+    CALLED = 0xFF
+    """Object groups: ADDRESSED reports about an own message follow; `value`: its number. They may come at any time
+    after its SUBMIT: of a group, the members are known when the call has its place in the order."""
 
 
 class Level(enum.IntEnum):
