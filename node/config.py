@@ -18,6 +18,7 @@ from node.workload import RateChange, Workload, WorkloadKind
 MAX_CONFIG_BYTES = 4 * 2**20
 MAX_PORT = 65535
 MAX_PAYLOAD_BYTES = 60_000
+MAX_PARTITION = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """Everything a host needs. `peers`: each other member and its address; `multicast` None: unicast to each."""
+    """Everything a host needs. `peers`: each other member and its address; `multicast` None: unicast to each. `near`:
+    the group of our own sub-network; None: unicast to each neighbour. `ttl`: of multicasts to everybody.
+    """
 
     name: str
     group: int
@@ -39,6 +42,7 @@ class NodeConfig:
     peers: Mapping[int, Address]
     trace: Address | None
     multicast: Address | None
+    near: Address | None
     ttl: int
     protocol: str
     parameters: Mapping[str, Any]
@@ -61,10 +65,18 @@ def parse(line: str) -> NodeConfig:
         raise LocalError(f"the configuration is not JSON: {error}") from None
     reader = _Reader(raw, "the configuration")
     port = reader.integer("port", 1, MAX_PORT)
-    members = {one.integer("index", 0, 0xFFFE): Address(ip=one.ip("ip"), port=port) for one in reader.blocks("members")}
+    members: dict[int, Address] = {}
+    partition_of: dict[int, int] = {}
+    for one in reader.blocks("members"):
+        index = one.integer("index", 0, 0xFFFE)
+        members[index] = Address(ip=one.ip("ip"), port=port)
+        partition_of[index] = one.integer("partition", 1, MAX_PARTITION)
     member = reader.integer("member", 0, 0xFFFE)
     require(member in members, f"member {member} is not among the members")
     multicast = reader.block("multicast")
+    group, near = multicast.multicast_ip("group"), multicast.multicast_ip("near")
+    # One address for both would bring every multicast twice: each has a socket of its own.
+    require(group != near, f"the configuration: multicast: group and near must differ, not be {group} both")
     has_multicast = reader.choice("dissemination", ("multicast", "unicast")) == "multicast"
     clock = reader.block("clock")
     protocol = reader.block("protocol")
@@ -77,11 +89,13 @@ def parse(line: str) -> NodeConfig:
             members=tuple(sorted(members)),
             incarnation=reader.integer("incarnation", 1, 0xFFFF),
             has_multicast=has_multicast,
+            partitions=_partitions(partition_of),
         ),
         address=Address(ip=reader.ip("ip"), port=port),
         peers={index: address for index, address in members.items() if index != member},
         trace=Address(ip=trace.ip("ip"), port=trace.integer("port", 1, MAX_PORT)) if trace else None,
-        multicast=Address(ip=multicast.ip("group"), port=port) if has_multicast else None,
+        multicast=Address(ip=group, port=port) if has_multicast else None,
+        near=Address(ip=near, port=port) if has_multicast else None,
         ttl=multicast.integer("ttl", 1, 255),
         protocol=protocol.text("name"),
         parameters=protocol.mapping("parameters"),
@@ -91,6 +105,14 @@ def parse(line: str) -> NodeConfig:
         seed=reader.integer("seed", 0, 2**64 - 1),
         drain_timeout_ns=reader.integer("drain_timeout_ns", 0, 2**62),
     )
+
+
+def _partitions(partition_of: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
+    """The members of each sub-network, as Membership has them: empty when there is but one."""
+    found: dict[int, list[int]] = {}
+    for member in sorted(partition_of):
+        found.setdefault(partition_of[member], []).append(member)
+    return tuple(tuple(found[partition]) for partition in sorted(found)) if len(found) > 1 else ()
 
 
 def _workload(block: _Reader) -> Workload:
@@ -147,6 +169,12 @@ class _Reader:
             return str(ipaddress.IPv4Address(value))
         except ValueError:
             raise LocalError(f"{self._where}: {key} must be an IPv4 address, not {value!r}") from None
+
+    def multicast_ip(self, key: str) -> str:
+        value = self.ip(key)
+        is_multicast = ipaddress.IPv4Address(value).is_multicast
+        require(is_multicast, f"{self._where}: {key} must be a multicast address, not {value}")
+        return value
 
     def choice(self, key: str, allowed: tuple[str, ...]) -> str:
         value = self._get(key)

@@ -51,7 +51,14 @@ class Driver:
         self._say = say
         self._member_of_ip = {peer.ip: member for member, peer in config.peers.items()}
         self._loop = asyncio.get_running_loop()
-        self._endpoint = Endpoint(config.address, config.peers, multicast=config.multicast, ttl=config.ttl)
+        self._endpoint = Endpoint(
+            config.address,
+            config.peers,
+            multicast=config.multicast,
+            ttl=config.ttl,
+            near=config.near,
+            neighbours=config.membership.neighbours,
+        )
         self._recorder = Recorder(
             group=config.group,
             member=config.membership.member,
@@ -253,6 +260,7 @@ class _Wires:
         self._incarnation = config.membership.incarnation
         self._endpoint = endpoint
         self.fan_out = endpoint.fan_out
+        self.near_fan_out = endpoint.near_fan_out
 
     def send(self, target: int, message: Message, transmission: int) -> None:
         self._endpoint.send(target, self._envelope(transmission) + encode_message(message))
@@ -261,6 +269,12 @@ class _Wires:
         encoded = encode_message(message)
         for target in self._endpoint.multicast_targets():
             self._endpoint.transmit(self._envelope(transmission) + encoded, target)
+            transmission = (transmission + 1) & TRANSMISSION_MASK
+
+    def multicast_near(self, message: Message, transmission: int) -> None:
+        encoded = encode_message(message)
+        for target in self._endpoint.near_targets():
+            self._endpoint.transmit_near(self._envelope(transmission) + encoded, target)
             transmission = (transmission + 1) & TRANSMISSION_MASK
 
     def _envelope(self, transmission: int) -> bytes:

@@ -1,4 +1,5 @@
-"""The sockets of a node: one for what is sent to it alone, and with IP multicast a second one for the group.
+"""The sockets of a node: one for what is sent to it alone, and with IP multicast one for the group and one for the
+group of its own sub-network.
 
 Nothing here blocks and nothing here trusts: what arrives is bytes and the address that they claim to come from.
 """
@@ -7,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 
 from node.config import Address
 
@@ -20,30 +22,56 @@ BATCH = 64
 
 SO_RCVBUFFORCE = 33
 
+NEAR_TTL = 1
+"""No router passes it on."""
+
+_NEAR = [(socket.IPPROTO_IP, socket.IP_TTL, struct.pack("@i", NEAR_TTL))]
+"""Said with the single datagram: everything leaves by one socket, whose own TTL is that of multicasts to everybody."""
+
 
 class Endpoint:
-    """Open sockets. `send_failures` counts datagrams that the kernel would not take."""
+    """Open sockets. `send_failures` counts datagrams that the kernel would not take.
 
-    def __init__(self, address: Address, peers: Mapping[int, Address], *, multicast: Address | None, ttl: int) -> None:
+    `multicast` and `near`: the groups of everybody and of our sub-network, whose members among the peers are
+    `neighbours`; None: one datagram to each peer or neighbour. `ttl`: of multicasts to everybody.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        peers: Mapping[int, Address],
+        *,
+        multicast: Address | None,
+        ttl: int,
+        near: Address | None,
+        neighbours: Iterable[int],
+    ) -> None:
         self._peers = {member: (peer.ip, peer.port) for member, peer in peers.items()}
         self._everybody = tuple(self._peers[member] for member in sorted(self._peers))
+        self._neighbours = tuple(self._peers[member] for member in sorted(neighbours))
         self._group = (multicast.ip, multicast.port) if multicast else None
+        self._near = (near.ip, near.port) if near else None
+        self._near_options = _NEAR if near else []
         self._own = _bound_socket(address.ip, address.port)
         self.sockets = [self._own]
         self.send_failures = 0
-        if multicast is not None:
+        groups = [group for group in (multicast, near) if group is not None]
+        if groups:
             self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address.ip))
             self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
             self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
-            group = _bound_socket(multicast.ip, multicast.port)
-            membership = socket.inet_aton(multicast.ip) + socket.inet_aton(address.ip)
-            group.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
-            self.sockets.append(group)
+        for group in groups:
+            self.sockets.append(_joined_socket(group, address))
 
     @property
     def fan_out(self) -> int:
         """How many datagrams one multicast takes."""
         return 1 if self._group else len(self._everybody)
+
+    @property
+    def near_fan_out(self) -> int:
+        """How many datagrams one near multicast takes; 0 without neighbours."""
+        return min(1, len(self._neighbours)) if self._near else len(self._neighbours)
 
     def send(self, member: int, datagram: bytes) -> None:
         self._transmit(datagram, self._peers[member])
@@ -54,6 +82,18 @@ class Endpoint:
 
     def transmit(self, datagram: bytes, target: tuple[str, int]) -> None:
         self._transmit(datagram, target)
+
+    def near_targets(self) -> tuple[tuple[str, int], ...]:
+        """Where the datagrams of one near multicast go: the group of our sub-network, or each neighbour in ascending
+        order; nowhere without neighbours."""
+        return (self._near,) if self._near and self._neighbours else self._neighbours
+
+    def transmit_near(self, datagram: bytes, target: tuple[str, int]) -> None:
+        """As `transmit`, for the targets of near multicasts: from a group no router passes it on."""
+        try:
+            self._own.sendmsg((datagram,), self._near_options, 0, target)
+        except OSError:
+            self.send_failures += 1
 
     def receive(self, from_socket: socket.socket) -> Iterator[tuple[bytes, str]]:
         """At most BATCH waiting datagrams of one socket, each with the IP address that it claims to come from."""
@@ -77,6 +117,13 @@ class Endpoint:
         except OSError:
             # As on any network, a datagram may be lost; protocols repair it. It is counted, not hidden.
             self.send_failures += 1
+
+
+def _joined_socket(group: Address, address: Address) -> socket.socket:
+    made = _bound_socket(group.ip, group.port)
+    membership = socket.inet_aton(group.ip) + socket.inet_aton(address.ip)
+    made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+    return made
 
 
 def _bound_socket(ip: str, port: int) -> socket.socket:

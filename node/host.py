@@ -50,11 +50,18 @@ class Wires(Protocol):
     def fan_out(self) -> int:
         """How many datagrams one multicast takes: 1, or one for each peer."""
 
+    @property
+    def near_fan_out(self) -> int:
+        """How many datagrams one near multicast takes: 1, or one for each neighbour; 0 without neighbours."""
+
     def send(self, target: int, message: Message, transmission: int) -> None:
         """One datagram to one member."""
 
     def multicast(self, message: Message, transmission: int) -> None:
         """To all peers, in `fan_out` datagrams."""
+
+    def multicast_near(self, message: Message, transmission: int) -> None:
+        """To all peers of our own sub-network, in `near_fan_out` datagrams, none of which a router lets pass."""
 
 
 class Host:
@@ -311,9 +318,21 @@ class Host:
         self._wires.send(effect.target, effect.message, transmission)
 
     def _multicast(self, effect: Multicast) -> None:
+        if effect.is_near:
+            self._multicast_near(effect.message)
+            return
         transmission = self._next_transmission(self._wires.fan_out)
         self._trace_send(effect.message, transmission)
         self._wires.multicast(effect.message, transmission)
+
+    def _multicast_near(self, message: Message) -> None:
+        count = self._wires.near_fan_out
+        if not count:
+            # To nobody: no datagram has a number that a record could name.
+            return
+        transmission = self._next_transmission(count)
+        self._trace_send(message, transmission)
+        self._wires.multicast_near(message, transmission)
 
     def _next_transmission(self, count: int) -> int:
         """The number of the first of `count` datagrams."""

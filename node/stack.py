@@ -5,6 +5,7 @@
 - What the lower core delivers becomes a message for the upper core; `source` is its origin. News of the lower core
   (kinds in LOCAL_KINDS) arrive as a message of that kind without payload; bytes cannot forge them, the codec refuses
   such kinds.
+- The upper core cannot send a near multicast: what the lower core promises (order, repair), it promises to everybody.
 - Timers of both cores live side by side: the upper core's have a higher `layer`.
 - While the lower core takes nothing (flow control), messages of the upper core wait here in order, and `can_submit` is
   false.
@@ -117,7 +118,8 @@ class Stack(Core):
 
     def _upper_effect(self, effect: Effect, out: list[Effect]) -> None:
         match effect:
-            case Multicast(message=message):
+            case Multicast(message=message, is_near=is_near):
+                assert not is_near, "a core above another cannot multicast to its sub-network alone"
                 self._waiting.append(_submission(message, target=None))
             case Send(target=target, message=message):
                 self._waiting.append(_submission(message, target=target))

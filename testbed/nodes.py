@@ -30,7 +30,11 @@ def configuration(
         "port": PROTOCOL_PORT,
         "trace": {"ip": topology.partition(node.partition).monitor_ip, "port": TRACE_PORT},
         "dissemination": experiment.dissemination.value,
-        "multicast": {"group": MULTICAST_GROUP, "ttl": MULTICAST_TTL},
+        "multicast": {
+            "group": MULTICAST_GROUP,
+            "ttl": MULTICAST_TTL,
+            "near": topology.partition(node.partition).multicast_group,
+        },
         "protocol": {"name": experiment.protocol.name, "parameters": dict(experiment.protocol.parameters)},
         "clock": {"offset_ns": clock.offset_ns if clock else 0, "drift_ppm": clock.drift_ppm if clock else 0.0},
         "workload": _workload(experiment.workloads.get(node.name), experiment.duration_ns, elapsed_ns),
@@ -46,7 +50,10 @@ def derive_seed(seed: int, *words: object) -> int:
 
 
 def _members(topology: Topology) -> list[dict[str, Any]]:
-    return [{"index": node.index, "name": node.name, "ip": node.ip} for node in topology.nodes()]
+    return [
+        {"index": node.index, "name": node.name, "ip": node.ip, "partition": node.partition_index}
+        for node in topology.nodes()
+    ]
 
 
 def _workload(workload: Workload | None, duration_ns: int, elapsed_ns: int) -> dict[str, Any]:

@@ -26,6 +26,8 @@ MAX_NODES = 2**16 - 1
 
 NETWORK_PREFIX_LENGTH = 16
 MULTICAST_GROUP = "239.77.0.1"
+"""Of all members; each partition has one of its own, too: Partition.multicast_group."""
+
 PROTOCOL_PORT = 7700
 TRACE_PORT = 7701
 TRACE_MAC = "01:80:c2:00:00:0e"
@@ -190,6 +192,12 @@ class Partition:
     @property
     def router_mac(self) -> str:
         return f"02:0b:00:{self.index:02x}:ff:fe"
+
+    @property
+    def multicast_group(self) -> str:
+        """Where near multicasts go: those that stay in this segment. They leave with a TTL of 1, and no router has a
+        multicast route for the address."""
+        return f"239.77.1.{self.index}"
 
     @property
     def monitor_ip(self) -> str:

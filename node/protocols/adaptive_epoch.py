@@ -348,8 +348,8 @@ class Epoch:
 
     def _translate(self, effect: Effect, out: list[Effect]) -> None:
         match effect:
-            case Multicast(message=message):
-                out.append(Multicast(message=self._carried(message)))
+            case Multicast(message=message, is_near=is_near):
+                out.append(Multicast(message=self._carried(message), is_near=is_near))
             case Send(target=target, message=message):
                 out.append(Send(target=target, message=self._carried(message)))
             case SetTimer(timer=timer, at_ns=at_ns):

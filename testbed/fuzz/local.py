@@ -183,6 +183,7 @@ class _Work:
                 case Send(target=target, message=message):
                     self.sent.append((target, self._places.number_of(message)))
                 case Multicast(message=message):
+                    # A near one, too, goes to all peers: there is one sub-network.
                     number = self._places.number_of(message)
                     self.sent += [(peer, number) for peer in self._peers]
                 case SetTimer(timer=timer, at_ns=at_ns):

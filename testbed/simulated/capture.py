@@ -53,7 +53,9 @@ class SimulatedCapture:
         if datagram.is_trace:
             data = self._framer.trace_frame(datagram.source, datagram.payload)
         else:
-            data = self._framer.frame(datagram.source, datagram.destination, datagram.payload, seen_at=port)
+            data = self._framer.frame(
+                datagram.source, datagram.destination, datagram.payload, seen_at=port, is_near=datagram.is_near
+            )
         for bit in datagram.flipped_bits:
             data = flipped(data, bit)
         self._frames.append(data)

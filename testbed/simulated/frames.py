@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from node.endpoint import NEAR_TTL
 from testbed.nodes import MULTICAST_TTL
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_MAC, TRACE_PORT, Node, Partition, Topology
 from topologies.routing import next_hop
@@ -50,15 +51,23 @@ class Framer:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._partitions = {partition.name: partition for partition in topology.partitions}
-        self._flows: dict[tuple[int, int | None, int], _Flow] = {}
+        self._flows: dict[tuple[int, int | None, bool, int], _Flow] = {}
         self._trace_flows: dict[int, _Flow] = {}
 
-    def frame(self, source: Node, destination: Node | None, payload: bytes, *, seen_at: Node) -> bytes:
-        """A protocol datagram (`destination` None: to the multicast group) as it passes the port of `seen_at`."""
-        key = (source.index, None if destination is None else destination.index, seen_at.partition_index)
+    def frame(
+        self, source: Node, destination: Node | None, payload: bytes, *, seen_at: Node, is_near: bool = False
+    ) -> bytes:
+        """A protocol datagram as it passes the port of `seen_at`. `destination` None: to the multicast group of all
+        or, `is_near`, to that of the source's partition.
+        """
+        key = (source.index, None if destination is None else destination.index, is_near, seen_at.partition_index)
         flow = self._flows.get(key)
         if flow is None:
-            flow = self._flows[key] = self._protocol_flow(source, destination, seen_at)
+            if destination is None:
+                flow = self._group_flow(source, seen_at, is_near=is_near)
+            else:
+                flow = self._unicast_flow(source, destination, seen_at)
+            self._flows[key] = flow
         return _framed(flow, payload)
 
     def trace_frame(self, source: Node, payload: bytes) -> bytes:
@@ -73,14 +82,23 @@ class Framer:
             )
         return _framed(flow, payload)
 
-    def _protocol_flow(self, source: Node, destination: Node | None, seen_at: Node) -> _Flow:
+    def _group_flow(self, source: Node, seen_at: Node, *, is_near: bool) -> _Flow:
+        if is_near:
+            group = self._partitions[source.partition].multicast_group
+            return self._protocol_flow(source, seen_at, to_mac=_group_mac(group), to_ip=group, ttl=NEAR_TTL)
+        to_mac = _group_mac(MULTICAST_GROUP)
+        return self._protocol_flow(source, seen_at, to_mac=to_mac, to_ip=MULTICAST_GROUP, ttl=MULTICAST_TTL)
+
+    def _unicast_flow(self, source: Node, destination: Node, seen_at: Node) -> _Flow:
+        to_mac = self._hop_mac(destination, self._partitions[seen_at.partition])
+        return self._protocol_flow(source, seen_at, to_mac=to_mac, to_ip=destination.ip, ttl=UNICAST_TTL)
+
+    def _protocol_flow(self, source: Node, seen_at: Node, *, to_mac: bytes, to_ip: str, ttl: int) -> _Flow:
         here, home = self._partitions[seen_at.partition], self._partitions[source.partition]
-        ttl = MULTICAST_TTL if destination is None else UNICAST_TTL
-        to_mac = _group_mac() if destination is None else self._hop_mac(destination, here)
         return _flow(
             macs=to_mac + _mac(source.mac if here is home else here.router_mac),
             ttl=max(1, ttl - self._routers_between(home, here)),
-            addresses=_ip(source.ip) + _ip(MULTICAST_GROUP if destination is None else destination.ip),
+            addresses=_ip(source.ip) + _ip(to_ip),
             port=PROTOCOL_PORT,
         )
 
@@ -127,9 +145,9 @@ def _sum(words: bytes) -> int:
     return int.from_bytes(words, "big") % _ONES
 
 
-def _group_mac() -> bytes:
+def _group_mac(ip: str) -> bytes:
     """RFC 1112: the low 23 bits of the group under 01:00:5e."""
-    group = _ip(MULTICAST_GROUP)
+    group = _ip(ip)
     return b"\x01\x00\x5e" + bytes([group[1] & 0x7F]) + group[2:]
 
 

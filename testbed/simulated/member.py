@@ -5,7 +5,7 @@ that saturates needs time, SATURATION_NS for each message; on real machines a re
 
 Frozen (SIGSTOP) it does nothing, while its kernel goes on receiving: into one buffer for each of its sockets, of the
 size that node.endpoint asks for. Thawed it does what the driver's loop would do: in turn a batch of datagrams of its
-own address, a batch of the group's, what is due; then, between two turns, the command that waits.
+own address, one of the group's, one of the near group's, what is due; then, between two turns, the command that waits.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ class Member:
         self._records = self.life.records if keeps_records else None
         self._own_socket = _Socket()
         self._group_socket = _Socket()
+        self._near_socket = _Socket()
         self._wake_ns: int | None = None
         self._requested_ns = 0
         """When a saturating application may ask again."""
@@ -164,7 +165,7 @@ class Member:
         if self._tracer is not None:
             self._tracer.is_frozen = False
             self._tracer.flush()
-        sockets = (self._own_socket, self._group_socket)
+        sockets = self._sockets
         while True:
             for socket in sockets:
                 for datagram in socket.take(BATCH):
@@ -190,8 +191,7 @@ class Member:
 
     def _receive(self, datagram: Datagram) -> None:
         if self.is_paused:
-            socket = self._group_socket if datagram.destination is None else self._own_socket
-            socket.put(datagram)
+            self._socket_of(datagram).put(datagram)
             return
         message = datagram.message
         assert message is not None
@@ -201,6 +201,16 @@ class Member:
             host.after_inputs()
         if host.is_wake_stale or host.is_saturating:
             self._arm()
+
+    @property
+    def _sockets(self) -> tuple[_Socket, ...]:
+        """In the order in which node.endpoint opens them."""
+        return self._own_socket, self._group_socket, self._near_socket
+
+    def _socket_of(self, datagram: Datagram) -> _Socket:
+        if datagram.destination is not None:
+            return self._own_socket
+        return self._near_socket if datagram.is_near else self._group_socket
 
     def _handle(self, datagram: Datagram) -> None:
         assert datagram.message is not None
@@ -283,7 +293,7 @@ class Member:
         life.handled = host.handled
         life.core_ns = host.core_ns
         life.dropped = dict(sorted(host.dropped.items()))
-        life.overrun = self._own_socket.overrun + self._group_socket.overrun
+        life.overrun = sum(socket.overrun for socket in self._sockets)
         life.waiting = len(host.application.queue)
         life.lag_max_ns = host.application.lag_max_ns
         life.is_over = host.is_over
@@ -343,7 +353,7 @@ class Tracer:
 
 
 class _Wires:
-    """Messages become datagrams at a port: to the group, or one to each peer in ascending order."""
+    """Messages become datagrams at a port: to a group, or one to each peer or neighbour in ascending order."""
 
     def __init__(
         self, config: NodeConfig, port: Port, nodes: tuple[Node, ...], engine: Engine, *, encodes: bool
@@ -355,10 +365,15 @@ class _Wires:
         self._engine = engine
         self._encodes = encodes
         self._nodes = nodes
+        neighbours = config.membership.neighbours
         self._targets: tuple[Node | None, ...] = (None,)
+        self._near_targets: tuple[Node | None, ...] = (None,) if neighbours else ()
         if config.multicast is None:
             self._targets = tuple(node for node in nodes if node.index != self._member)
+        if config.near is None:
+            self._near_targets = tuple(nodes[member] for member in neighbours)
         self.fan_out = len(self._targets)
+        self.near_fan_out = len(self._near_targets)
 
     def send(self, target: int, message: Message, transmission: int) -> None:
         encoded = encode_message(message) if self._encodes else b""
@@ -370,7 +385,15 @@ class _Wires:
             self._transmit(target, message, encoded, transmission)
             transmission = (transmission + 1) & TRANSMISSION_MASK
 
-    def _transmit(self, target: Node | None, message: Message, encoded: bytes, transmission: int) -> None:
+    def multicast_near(self, message: Message, transmission: int) -> None:
+        encoded = encode_message(message) if self._encodes else b""
+        for target in self._near_targets:
+            self._transmit(target, message, encoded, transmission, is_near=target is None)
+            transmission = (transmission + 1) & TRANSMISSION_MASK
+
+    def _transmit(
+        self, target: Node | None, message: Message, encoded: bytes, transmission: int, *, is_near: bool = False
+    ) -> None:
         payload = b""
         if self._encodes:
             payload = (
@@ -392,6 +415,7 @@ class _Wires:
                 message=message,
                 incarnation=self._incarnation,
                 transmission=transmission,
+                is_near=is_near,
             )
         )
 

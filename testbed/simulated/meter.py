@@ -26,16 +26,20 @@ from topologies.model import MULTICAST_GROUP, Node, Topology
 _What = tuple[str, int, int]
 """Class, kind, inner kind."""
 
+_EVERYBODY, _NEIGHBOURS = -1, -2
+
 
 class LoadMeter:
     """A Tap. Counts from the start of the run until `until_ns`, which does not belong to it."""
 
     def __init__(self, topology: Topology, *, until_ns: int) -> None:
         self._nodes = tuple(topology.nodes())
+        self._near_groups = [part.multicast_group for part in topology.partitions for _ in part.nodes]
+        """By member index."""
         self._until_ns = until_ns
         self._received = [0] * len(self._nodes)
-        self._flowed: dict[tuple[int, int | None], list[int]] = {}
-        """Datagrams and bytes, by source and destination (None: the group)."""
+        self._flowed: dict[tuple[int, int], list[int]] = {}
+        """Datagrams and bytes, by source and destination: a member, _EVERYBODY or _NEIGHBOURS."""
         self._codes: dict[tuple[int, int], array[int]] = {}
         """What each datagram of each life was: a place in `_whats`."""
         self._whats: dict[_What, int] = {}
@@ -56,7 +60,10 @@ class LoadMeter:
             self._code = self._whats.setdefault(_what(message), len(self._whats))
         destination = datagram.destination
         source = datagram.source.index
-        flow = (source, None if destination is None else destination.index)
+        if destination is not None:
+            flow = (source, destination.index)
+        else:
+            flow = (source, _NEIGHBOURS if datagram.is_near else _EVERYBODY)
         try:
             counts = self._flowed[flow]
         except KeyError:
@@ -76,12 +83,15 @@ class LoadMeter:
     def _flows(self) -> list[Flow]:
         addresses = [ip_number(node.ip) for node in self._nodes]
         group = ip_number(MULTICAST_GROUP)
-        sent = [
-            Flow(source, FROM_NODE, MULTICAST_BIT, group, datagrams, wire_bytes)
-            if target is None
-            else Flow(source, FROM_NODE, 0, addresses[target], datagrams, wire_bytes)
-            for (source, target), (datagrams, wire_bytes) in self._flowed.items()
-        ]
+        sent: list[Flow] = []
+        for (source, target), (datagrams, wire_bytes) in self._flowed.items():
+            if target == _EVERYBODY:
+                eth_dst, ip_dst = MULTICAST_BIT, group
+            elif target == _NEIGHBOURS:
+                eth_dst, ip_dst = MULTICAST_BIT, ip_number(self._near_groups[source])
+            else:
+                eth_dst, ip_dst = 0, addresses[target]
+            sent.append(Flow(source, FROM_NODE, eth_dst, ip_dst, datagrams, wire_bytes))
         return sent + [Flow(node, TO_NODE, 0, addresses[node], count, 0) for node, count in enumerate(self._received)]
 
     def _sent(self, lives: Iterable[Life]) -> list[Sent]:

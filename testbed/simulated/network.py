@@ -3,10 +3,11 @@
     node -> port's line (from node) -> [bus] -> bridge -> cut -> port's line (to node) -> node
                                                   └-> router -> cut -> link's line -> router -> [bus] -> bridge -> …
 
-Multicast floods a segment and follows the tree of routers (topologies.routing), unicast is switched and routed. One
-datagram is one frame, however large: nothing is fragmented. A frame whose bits were flipped on the way is seen at the
-port, and its node's kernel throws it away: UDP's, IP's or Ethernet's check fails whichever bit it was, but for those of
-the source's MAC address, which nobody checks. No frame reaches a node sooner than LEAST_TRAVEL_NS after it was sent.
+Multicast floods a segment and follows the tree of routers (topologies.routing), a near multicast only floods its own
+segment, unicast is switched and routed. One datagram is one frame, however large: nothing is fragmented. A frame whose
+bits were flipped on the way is seen at the port, and its node's kernel throws it away: UDP's, IP's or Ethernet's check
+fails whichever bit it was, but for those of the source's MAC address, which nobody checks. No frame reaches a node
+sooner than LEAST_TRAVEL_NS after it was sent.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Datagram:
 
     source: Node
     destination: Node | None
-    """None: the multicast group; of a trace datagram, the segment's monitor."""
+    """None: a multicast group; of a trace datagram, the segment's monitor."""
     payload: bytes
     size_bytes: int
     """Of the frame."""
@@ -54,6 +55,8 @@ class Datagram:
     """Of the source."""
     transmission: int = 0
     is_trace: bool = False
+    is_near: bool = False
+    """Without a destination: to the group of the source's own segment, and to no router's."""
     flipped_bits: tuple[int, ...] = ()
 
     def damaged(self, bit: int) -> Datagram:
@@ -332,8 +335,10 @@ class _Segment:
             for port in self.ports:
                 if port is not origin:
                     port.offer(datagram)
-        elif (near := self._port_of.get(target.index)) is not None:
-            near.offer(datagram)
+            if datagram.is_near:
+                return
+        elif (neighbour := self._port_of.get(target.index)) is not None:
+            neighbour.offer(datagram)
             return
         if origin is not None and self.router is not None:
             self.router.route(datagram)

@@ -250,8 +250,8 @@ class Cluster:
         match effect:
             case Send(target=target, message=message):
                 self._transmit(host, (target,), message)
-            case Multicast(message=message):
-                self._transmit(host, host.membership.peers, message)
+            case Multicast(message=message, is_near=is_near):
+                self._transmit(host, host.membership.neighbours if is_near else host.membership.peers, message)
             case SetTimer(timer=timer, at_ns=at_ns):
                 self._set_timer(host, timer, at_ns)
             case CancelTimer(timer=timer):

@@ -289,7 +289,7 @@ class World:
     def _carry_out(self, being: Being, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send() | Multicast():
+                case Send() | Multicast(is_near=False):
                     being.leaving.append(effect)
                 case Deliver():
                     member, incarnation, number = map(int, effect.payload.split())

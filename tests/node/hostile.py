@@ -281,7 +281,7 @@ def digest(core: Core) -> bytes:
 class Nowhere:
     """Wires that lead nowhere, and count."""
 
-    fan_out = 1
+    fan_out = near_fan_out = 1
 
     def __init__(self) -> None:
         self.sent = 0
@@ -292,6 +292,9 @@ class Nowhere:
     def multicast(self, message: Message, transmission: int) -> None:
         self.sent += 1
 
+    def multicast_near(self, message: Message, transmission: int) -> None:
+        self.sent += 1
+
 
 def host_around(core: Core, wires: Nowhere, protocol: str) -> Host:
     """The host that real nodes have, around a core that has begun its life elsewhere."""
@@ -300,12 +303,12 @@ def host_around(core: Core, wires: Nowhere, protocol: str) -> Host:
         "member": VICTIM,
         "incarnation": 1,
         "name": "p1/n1",
-        "members": [{"index": member, "ip": f"10.1.0.{member + 1}"} for member in range(MEMBERS)],
+        "members": [{"index": member, "ip": f"10.1.0.{member + 1}", "partition": 1} for member in range(MEMBERS)],
         "ip": "10.1.0.1",
         "port": 7700,
         "trace": None,
         "dissemination": "multicast",
-        "multicast": {"group": "239.77.0.1", "ttl": 1},
+        "multicast": {"group": "239.77.0.1", "ttl": 1, "near": "239.77.1.1"},
         "protocol": {"name": protocol, "parameters": {}},
         "clock": {"offset_ns": 0, "drift_ppm": 0.0},
         "workload": {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 16, "stop_after_ns": 0, "events": []},

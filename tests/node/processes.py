@@ -156,7 +156,9 @@ class Nodes:
         self.past: list[NodeProcess] = []
 
     def configuration(self, member: int, **changes: Any) -> dict[str, Any]:
-        members = [{"index": index, "name": f"p1/n{index}", "ip": ip_of(index)} for index in range(self.count)]
+        members = [
+            {"index": index, "name": f"p1/n{index}", "ip": ip_of(index), "partition": 1} for index in range(self.count)
+        ]
         base: dict[str, Any] = {
             "group": GROUP,
             "member": member,
@@ -167,7 +169,7 @@ class Nodes:
             "port": self.port,
             "trace": {"ip": MONITOR_IP, "port": self.monitor.port},
             "dissemination": "unicast",
-            "multicast": {"group": "239.77.0.1", "ttl": 1},
+            "multicast": {"group": "239.77.0.1", "ttl": 1, "near": "239.77.1.1"},
             "protocol": {"name": "sequencer", "parameters": {}},
             "clock": {"offset_ns": 0, "drift_ppm": 0.0},
             "workload": {

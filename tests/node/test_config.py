@@ -20,12 +20,15 @@ GOOD: dict[str, Any] = {
     "member": 1,
     "incarnation": 2,
     "name": "p1/n2",
-    "members": [{"index": 0, "name": "p1/n1", "ip": "10.1.0.1"}, {"index": 1, "name": "p1/n2", "ip": "10.1.0.2"}],
+    "members": [
+        {"index": 0, "name": "p1/n1", "ip": "10.1.0.1", "partition": 1},
+        {"index": 1, "name": "p1/n2", "ip": "10.1.0.2", "partition": 1},
+    ],
     "ip": "10.1.0.2",
     "port": 7700,
     "trace": {"ip": "10.1.255.253", "port": 7701},
     "dissemination": "multicast",
-    "multicast": {"group": "239.77.0.1", "ttl": 16},
+    "multicast": {"group": "239.77.0.1", "ttl": 16, "near": "239.77.1.1"},
     "protocol": {"name": "sequencer", "parameters": {"outstanding": 3}},
     "clock": {"offset_ns": -5, "drift_ppm": 12.5},
     "workload": {
@@ -59,6 +62,7 @@ def test_a_good_line_is_read_in_full() -> None:
     assert config.address == Address(ip="10.1.0.2", port=7700)
     assert dict(config.peers) == {0: Address(ip="10.1.0.1", port=7700)}
     assert config.multicast == Address(ip="239.77.0.1", port=7700)
+    assert config.near == Address(ip="239.77.1.1", port=7700)
     assert config.trace == Address(ip="10.1.255.253", port=7701)
     assert (config.protocol, config.parameters) == ("sequencer", {"outstanding": 3})
     assert config.workload.kind is WorkloadKind.PERIODIC
@@ -69,7 +73,27 @@ def test_a_good_line_is_read_in_full() -> None:
 def test_without_multicast_and_trace() -> None:
     config = parse(changed("dissemination", "unicast"))
     assert config.multicast is None
+    assert config.near is None
     assert parse(changed("trace", None)).trace is None
+
+
+def test_members_of_one_partition_need_no_list_of_partitions() -> None:
+    assert parse(json.dumps(GOOD)).membership.partitions == ()
+    assert parse(changed("members.1.partition", 2)).membership.partitions == ((0,), (1,))
+
+
+def test_partitions_are_in_order_of_their_numbers_and_their_members_ascend() -> None:
+    members = [{"index": index, "ip": f"10.1.0.{index + 1}", "partition": 9 if index % 2 else 4} for index in (3, 0, 1)]
+    membership = parse(changed("members", members)).membership
+    assert membership == Membership(member=1, members=(0, 1, 3), incarnation=2, partitions=((0,), (1, 3)))
+    assert (membership.partition, membership.neighbours) == (1, (3,))
+
+
+def test_who_is_listed_twice_is_where_the_last_entry_says() -> None:
+    twice = [*GOOD["members"], {"index": 0, "ip": "10.2.0.1", "partition": 2}]
+    config = parse(changed("members", twice))
+    assert config.membership.partitions == ((1,), (0,))
+    assert config.peers == {0: Address(ip="10.2.0.1", port=7700)}
 
 
 def test_a_scheduled_workload_has_its_instants() -> None:
@@ -91,6 +115,13 @@ def test_a_scheduled_workload_has_its_instants() -> None:
         ("incarnation", 0, "incarnation must be a whole number from 1"),
         ("members", {}, "members must be a list"),
         ("members.0.ip", "10.1.0.300", "ip must be an IPv4 address, not '10.1.0.300'"),
+        ("members.0.partition", KeyError, r"members\[0\] needs 'partition'"),
+        ("members.1.partition", 0, r"members\[1\]: partition must be a whole number from 1 to 65535"),
+        ("members.1.partition", True, r"members\[1\]: partition must be a whole number"),
+        ("multicast.near", KeyError, "multicast needs 'near'"),
+        ("multicast.near", "10.1.0.1", "multicast: near must be a multicast address, not 10.1.0.1"),
+        ("multicast.near", "239.77.0.1", "multicast: group and near must differ, not be 239.77.0.1 both"),
+        ("multicast.group", "10.1.255.255", "multicast: group must be a multicast address, not 10.1.255.255"),
         ("ip", "localhost", "ip must be an IPv4 address"),
         ("port", 0, "port must be a whole number from 1"),
         ("trace.port", "x", "trace: port must be"),

@@ -82,6 +82,7 @@ class World:
         workload: dict[str, Any] | None = None,
         clock: dict[str, Any] | None = None,
         fan_out: int = 1,
+        near_fan_out: int = 1,
         traces_receipts: bool = False,
     ) -> None:
         self.now_ns = 100 * SECOND
@@ -89,6 +90,7 @@ class World:
         self.rows: list[TraceRow] = []
         self.out: list[tuple[Any, ...]] = []
         self.fan_out = fan_out
+        self.near_fan_out = near_fan_out
         self.core = Scripted()
         self.before: list[Kind | None] = []
         self.host = Host(
@@ -108,6 +110,9 @@ class World:
 
     def multicast(self, message: Message, transmission: int) -> None:
         self.out.append(("multicast", transmission))
+
+    def multicast_near(self, message: Message, transmission: int) -> None:
+        self.out.append(("near", transmission))
 
     def start(self) -> World:
         self.host.start(self.now_ns)
@@ -138,12 +143,12 @@ def configured(workload: dict[str, Any] | None, clock: dict[str, Any] | None) ->
         "member": 1,
         "incarnation": 3,
         "name": "p1/n2",
-        "members": [{"index": index, "ip": f"10.1.0.{index + 1}"} for index in range(4)],
+        "members": [{"index": index, "ip": f"10.1.0.{index + 1}", "partition": 1} for index in range(4)],
         "ip": "10.1.0.2",
         "port": 7700,
         "trace": None,
         "dissemination": "multicast",
-        "multicast": {"group": "239.77.0.1", "ttl": 1},
+        "multicast": {"group": "239.77.0.1", "ttl": 1, "near": "239.77.1.1"},
         "protocol": {"name": "reliable", "parameters": {}},
         "clock": {"offset_ns": 0, "drift_ppm": 0.0} | (clock or {}),
         "workload": silent | (workload or {}),
@@ -335,6 +340,23 @@ def test_transmissions_are_counted_by_the_datagram_and_recorded_by_the_first(fan
     assert world.out == [("multicast", first), ("send", 3, second), ("multicast", third)]
     assert [row[8] for row in world.rows if row[0] == Event.SEND] == [first, second, third]
     assert world.last() == (Event.SEND, Kind.RELIABLE_DATA, 3, 2, 2, 8, third)
+
+
+@pytest.mark.parametrize(("near_fan_out", "fan_out"), [(1, 1), (2, 5)])
+def test_a_near_multicast_takes_as_many_numbers_as_it_takes_datagrams(near_fan_out: int, fan_out: int) -> None:
+    world = World(fan_out=fan_out, near_fan_out=near_fan_out).start()
+    near = Multicast(message=NEWS, is_near=True)
+    world.give([near, Multicast(message=NEWS), near])
+    second, third = 1 + near_fan_out, 1 + near_fan_out + fan_out
+    assert world.out == [("near", 1), ("multicast", second), ("near", third)]
+    assert [row[8] for row in world.rows if row[0] == Event.SEND] == [1, second, third]
+
+
+def test_a_near_multicast_without_neighbours_is_not_sent_and_not_recorded() -> None:
+    world = World(near_fan_out=0).start()
+    world.give([Multicast(message=NEWS, is_near=True), Send(target=2, message=NEWS)])
+    assert world.out == [("send", 2, 1)]
+    assert [row[8] for row in world.rows if row[0] == Event.SEND] == [1]
 
 
 def test_transmission_numbers_begin_anew_after_the_last_that_fits() -> None:
