@@ -1,7 +1,8 @@
 """The accuracy certificate: what the network was asked to do against what it did, from the capture alone.
 
 A datagram is paired by its envelope (sender, incarnation, transmission) between the frame that its sender put on the
-wire and those that reached each receiver that it was addressed to: everybody else for a multicast, one for a unicast.
+wire and those that reached each receiver that it was addressed to: everybody else for a multicast, the others of its
+partition for a near one, one for a unicast.
 Spark pairs (one group-by) and hands each port its samples; NumPy measures (`analysis.realised`) and compares
 (`analysis.certificate`).
 """
@@ -71,13 +72,13 @@ def samples(frames: DataFrame, topology: Topology, references: Iterable[tuple[in
     """
     spark = frames.sparkSession
     protocol = frames.where(F.col("sender").isNotNull() & F.col("time_ns").isNotNull())
-    addresses = spark.createDataFrame(list(_addresses(topology)), "ip_dst long, receiver int, is_multicast boolean")
+    addresses = spark.createDataFrame(list(_addresses(topology)), _ADDRESSES)
     is_own = (F.col("direction") == FROM_NODE) & (F.col("node_index") == F.col("sender"))
     offered = (
         protocol.where(is_own)
         .join(F.broadcast(addresses), on="ip_dst", how="inner")
         .where(F.col("receiver") != F.col("sender"))
-        .select(*DATAGRAM, "receiver", F.col("time_ns").alias("sent_ns"), "length", "is_multicast")
+        .select(*DATAGRAM, "receiver", F.col("time_ns").alias("sent_ns"), "length", "is_multicast", "is_near")
     )
     arrived = protocol.where(F.col("direction") == TO_NODE).select(
         *DATAGRAM, F.col("node_index").alias("receiver"), F.col("time_ns").alias("arrive_ns")
@@ -92,23 +93,31 @@ def samples(frames: DataFrame, topology: Topology, references: Iterable[tuple[in
             F.count("arrive_ns").alias("copies"),
             F.max("length").cast("long").alias("length"),
             F.max("is_multicast").alias("is_multicast"),
+            F.max("is_near").alias("is_near"),
         )
         .where(F.col("sent_ns").isNotNull())
     )
     return paired.join(F.broadcast(chosen), on=["sender", "receiver"], how="left").select(
-        F.inline(F.array_compact(_ports())), "sent_ns", "arrive_ns", "copies", "length", "is_multicast"
+        F.inline(F.array_compact(_ports())), "sent_ns", "arrive_ns", "copies", "length", "is_multicast", "is_near"
     )
 
 
 def references(network: Network, *, first_ns: int, last_ns: int) -> list[tuple[int, int]]:
-    """For each sender the receivers at which its multicasts are looked at: those with the least else on their way."""
+    """For each sender the receivers at which its multicasts are looked at: those with the least else on their way, and
+    for its near multicasts those of its own partition.
+    """
     chosen: list[tuple[int, int]] = []
     for partition in network.topology.partitions:
         everyone = [*partition.nodes, *(node for node in network.topology.nodes() if node.partition != partition.name)]
         for place, sender in enumerate(partition.nodes):
             others = (*everyone[place + 1 :], *everyone[:place])[:CANDIDATES]
-            ranked = [(-_clear_ns(network, sender.name, node.name, first_ns, last_ns), node.index) for node in others]
-            chosen += [(sender.index, index) for _, index in sorted(ranked)[:REFERENCES]]
+            ranked = sorted(
+                (-_clear_ns(network, sender.name, node.name, first_ns, last_ns), node.index, node.partition)
+                for node in others
+            )
+            near = [candidate for candidate in ranked if candidate[2] == partition.name]
+            best = {index for _, index, _ in (*ranked[:REFERENCES], *near[:REFERENCES])}
+            chosen += [(sender.index, index) for index in sorted(best)]
     return chosen
 
 
@@ -130,11 +139,17 @@ def _ports() -> Column:
     )
 
 
-def _addresses(topology: Topology) -> Iterator[tuple[int, int, bool]]:
+_ADDRESSES = "ip_dst long, receiver int, is_multicast boolean, is_near boolean"
+
+
+def _addresses(topology: Topology) -> Iterator[tuple[int, int, bool, bool]]:
     """Destination addresses of datagrams: whom they reach."""
-    for node in topology.nodes():
-        yield _number(node.ip), node.index, False
-        yield _number(MULTICAST_GROUP), node.index, True
+    for partition in topology.partitions:
+        near = _number(partition.multicast_group)
+        for node in partition.nodes:
+            yield _number(node.ip), node.index, False, False
+            yield _number(MULTICAST_GROUP), node.index, True, False
+            yield near, node.index, True, True
 
 
 def _number(ip: str) -> int:
@@ -158,22 +173,31 @@ def _samples(table: pa.Table) -> Samples:
         copies=table["copies"].to_numpy(),
         length=table["length"].to_numpy(),
         is_multicast=table["is_multicast"].to_numpy(),
+        is_near=table["is_near"].to_numpy(),
     )
 
 
 def _no_samples() -> Samples:
     none = np.empty(0, np.int64)
-    return Samples(
-        peer=none, sent_ns=none, arrive_ns=none, copies=none, length=none, is_multicast=np.empty(0, np.bool_)
-    )
+    no = np.empty(0, np.bool_)
+    return Samples(peer=none, sent_ns=none, arrive_ns=none, copies=none, length=none, is_multicast=no, is_near=no)
 
 
 def _rows(network: Network, element: Element, own: Samples, first_ns: int, last_ns: int) -> list[LinkRow]:
     # What a sender's port never duplicated was duplicated further on, and is no copy that this port let through.
     may_copy = element[0] == TO_NODE or any(asked.duplicate_ratio for *_, asked in network.intervals(element))
-    extra = int(np.maximum(own.copies - 1, 0).sum()) if may_copy else 0
+    extra = _extra_copies(element[0], own) if may_copy else 0
     found = measure(network, element, own, first_ns=first_ns, last_ns=last_ns)
     return [_row(element, realised) | {"extra_copies": extra} for realised in found]
+
+
+def _extra_copies(direction: str, own: Samples) -> int:
+    """Of what a port sent, all receivers of a multicast get the same copies: they count where most of them arrived."""
+    extra = np.maximum(own.copies - 1, 0)
+    if direction == TO_NODE or not own.is_multicast.any():
+        return int(extra.sum())
+    by_receiver = np.bincount(own.peer[own.is_multicast], weights=extra[own.is_multicast])
+    return int(extra[~own.is_multicast].sum() + by_receiver.max())
 
 
 def _row(element: Element, realised: Realised) -> LinkRow:

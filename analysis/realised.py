@@ -46,6 +46,8 @@ class Samples:
     copies: Ints
     length: Ints
     is_multicast: Mask
+    is_near: Mask
+    """Multicasts that only the sender's own partition was to get."""
 
     def __len__(self) -> int:
         return len(self.peer)
@@ -58,6 +60,7 @@ class Samples:
             copies=self.copies[rows],
             length=self.length[rows],
             is_multicast=self.is_multicast[rows],
+            is_near=self.is_near[rows],
         )
 
 
@@ -222,6 +225,8 @@ def _one_receiver_each(parts: Sequence[_Part]) -> list[_Part]:
     multicast = [_Part(samples=part.samples.select(part.samples.is_multicast), rest=part.rest) for part in parts]
     unicast = [_Part(samples=part.samples.select(~part.samples.is_multicast), rest=part.rest) for part in parts]
     peers = {int(part.samples.peer[0]) for part in multicast if len(part)}
+    # Whoever gets the near ones gets the others, too, so that none is missing among what passed the sender's queue.
+    peers = {int(part.samples.peer[0]) for part in multicast if part.samples.is_near.any()} or peers
     if not peers:
         return unicast
 

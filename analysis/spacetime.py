@@ -107,7 +107,8 @@ class Header(NamedTuple):
 class Sighting(NamedTuple):
     """One datagram at one switch port: on its way in, before any impairment, or (`is_arrival`) out to the node.
 
-    `target`: the member that it is for, None: everybody. `transmission` and `header` None: the bytes are none of ours.
+    `target`: the member that it is for, None: everybody, or with `is_near` everybody in its sender's partition.
+    `transmission` and `header` None: the bytes are none of ours.
     """
 
     at_ns: int
@@ -117,6 +118,7 @@ class Sighting(NamedTuple):
     header: Header | None
     target: int | None = None
     is_corrupt: bool = False
+    is_near: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -328,12 +330,19 @@ def steps_of(member: int, incarnation: int, records: Iterable[Sequence[int]], fi
 
 
 def sighting(
-    payload: bytes, *, at_ns: int, member: int, is_arrival: bool, target: int | None, is_corrupt: bool = False
+    payload: bytes,
+    *,
+    at_ns: int,
+    member: int,
+    is_arrival: bool,
+    target: int | None,
+    is_corrupt: bool = False,
+    is_near: bool = False,
 ) -> Sighting:
     """One datagram at one switch port from its UDP payload, whoever wrote it."""
     read = read_datagram(payload)
     transmission, header = read if read is not None else (None, None)
-    return Sighting(at_ns, member, is_arrival, transmission, header, target, is_corrupt)
+    return Sighting(at_ns, member, is_arrival, transmission, header, target, is_corrupt, is_near)
 
 
 def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:

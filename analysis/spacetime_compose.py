@@ -211,10 +211,9 @@ class _Composer:
         """One datagram to each member that it was for, as far as any of that lies in the window."""
         send = self._pairs.send_record(transmission, departure)
         sent_ns = departure.at_ns if send is None else min(send.at_ns, departure.at_ns)
-        targets = [departure.target] if departure.target is not None else range(len(self._scene.names))
         legs = [
             leg
-            for receiver in targets
+            for receiver in self._targets(departure)
             if receiver in self._members and (receiver != transmission.sender or departure.target is not None)
             for leg in self._legs(sheet.window, transmission, departure, receiver, sent_ns)
         ]
@@ -225,6 +224,15 @@ class _Composer:
         for leg, arrival in legs:
             head = None if arrival is None else sheet.add(arrival)
             sheet.arrows.append((leg, tail, head))
+
+    def _targets(self, departure: Sighting) -> Sequence[int]:
+        if departure.target is not None:
+            return [departure.target]
+        names = self._scene.names
+        if not departure.is_near:
+            return range(len(names))
+        home = names[departure.member].partition("/")[0]
+        return [member for member, name in enumerate(names) if name.partition("/")[0] == home]
 
     def _send_draft(self, transmission: Transmission, departure: Sighting, send: Step | None, sent_ns: int) -> _Draft:
         life = Incarnation(transmission.sender, transmission.incarnation)

@@ -59,7 +59,9 @@ class Reader:
         self.names = tuple(name for _, name in sorted(self.inputs.names.items()))
         self._frames = self._table("frames")
         self._trace = self._table("trace")
-        self._members = {int(ipaddress.IPv4Address(node.ip)): node.index for node in self.inputs.topology.nodes()}
+        topology = self.inputs.topology
+        self._members = {int(ipaddress.IPv4Address(node.ip)): node.index for node in topology.nodes()}
+        self._near_groups = {int(ipaddress.IPv4Address(part.multicast_group)) for part in topology.partitions}
         self._around_ns = min(longest_ns(self.inputs.network), LONGEST_AROUND_NS)
 
     @property
@@ -153,6 +155,7 @@ class Reader:
             transmission=transmission,
             header=header,
             target=self._members.get(row["ip_dst"]),
+            is_near=row["ip_dst"] in self._near_groups,
             # What leaves a node is whole: a checksum that is still missing there is added by whoever sends it on.
             is_corrupt=is_arrival and is_damaged,
         )

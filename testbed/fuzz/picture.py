@@ -43,6 +43,7 @@ class _Sightings:
                 member=port.index,
                 is_arrival=not inbound,
                 target=target,
+                is_near=datagram.is_near,
                 is_corrupt=bool(datagram.flipped_bits),
             )
         )

@@ -31,6 +31,7 @@ class SightingTap:
             member=port.index,
             is_arrival=not inbound,
             target=None if datagram.destination is None else datagram.destination.index,
+            is_near=datagram.is_near,
             is_corrupt=not datagram.is_intact,
         )
         self.sightings.append(seen)

@@ -41,7 +41,13 @@ def change(at_ns: int, target: str, impairment: Impairment, *, direction: str = 
 
 
 def sent(
-    count: int, *, peer: int = 0, start_ns: int = 0, every_ns: int = 1_000_000, delay_ns: object = 100_000
+    count: int,
+    *,
+    peer: int = 0,
+    start_ns: int = 0,
+    every_ns: int = 1_000_000,
+    delay_ns: object = 100_000,
+    is_near: bool = False,
 ) -> Samples:
     """Frames at equal distances that all arrive after `delay_ns` (a number, or one per frame)."""
     sent_ns = start_ns + every_ns * np.arange(count, dtype=np.int64)
@@ -52,6 +58,7 @@ def sent(
         copies=np.ones(count, np.int64),
         length=np.full(count, 600, np.int64),
         is_multicast=np.ones(count, np.bool_),
+        is_near=np.full(count, is_near, np.bool_),
     )
 
 
@@ -63,6 +70,7 @@ def lose(samples: Samples, is_lost: npt.NDArray[np.bool_]) -> Samples:
         copies=np.where(is_lost, 0, samples.copies),
         length=samples.length,
         is_multicast=samples.is_multicast,
+        is_near=samples.is_near,
     )
 
 
@@ -74,6 +82,7 @@ def together(*parts: Samples) -> Samples:
         copies=np.concatenate([p.copies for p in parts]),
         length=np.concatenate([p.length for p in parts]),
         is_multicast=np.concatenate([p.is_multicast for p in parts]),
+        is_near=np.concatenate([p.is_near for p in parts]),
     )
 
 
@@ -262,6 +271,7 @@ def queue(samples: Samples, rate_bps: float, limit: int) -> Samples:
         copies=copies,
         length=samples.length,
         is_multicast=samples.is_multicast,
+        is_near=samples.is_near,
     )
 
 
