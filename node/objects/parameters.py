@@ -1,0 +1,114 @@
+"""What can be set about object groups (paper 004). Times in ns, shares per thousand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from node.objects.addresses import MAX_ADDRESSED, MAX_SPACES, OBJECTS_IN_SPACE
+from node.parameters import require
+from node.protocols.reliable import ReliableParameters
+
+MILLISECOND = 1_000_000
+SECOND = 1_000 * MILLISECOND
+LOAD = "load"
+"""The program that a node runs unless told otherwise: the workload's requests become calls (LoadParameters)."""
+LOCALITIES = ("space", "machine", "network", "networks")
+"""Where a program puts its objects: in one address space, on one machine, in one sub-network, in several (paper 004,
+figures 9 to 12)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadParameters:
+    """What the calls of the program `load` are like: each request of the workload becomes one."""
+
+    atomic_permille: int = 150
+    unordered_permille: int = 50
+    direct_permille: int = 150
+    """To one object without an order but that of its sender's messages."""
+    listed_permille: int = 400
+    """To one of the lists that all machines know; the others are for objects drawn anew."""
+    lists: int = 6
+    """Lists that are drawn once, from the seed of the experiment, so that many calls have the same members."""
+    members: int = 4
+    """Objects in a list, at most."""
+    space_weight: int = 1
+    """How often all objects of a call lie in the caller's address space, in proportion to the other weights ..."""
+    machine_weight: int = 1
+    """... on the caller's machine ..."""
+    network_weight: int = 2
+    """... in the caller's sub-network ..."""
+    networks_weight: int = 2
+    """... or anywhere."""
+
+    def __post_init__(self) -> None:
+        for name in ("atomic_permille", "unordered_permille", "direct_permille", "listed_permille"):
+            require(0 <= getattr(self, name) <= 1000, f"{name} must lie between 0 and 1000, not {getattr(self, name)}")
+        shares = self.atomic_permille + self.unordered_permille + self.direct_permille
+        require(shares <= 1000, f"atomic, unordered and direct calls are {shares} of 1000")
+        require(1 <= self.lists <= 1000, f"lists must lie between 1 and 1000, not {self.lists}")
+        require(1 <= self.members <= MAX_ADDRESSED, f"members must lie between 1 and {MAX_ADDRESSED}")
+        weights = (self.space_weight, self.machine_weight, self.network_weight, self.networks_weight)
+        require(all(0 <= weight <= 1000 for weight in weights), "weights must lie between 0 and 1000")
+        require(any(weights), "one of the weights must be more than 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramParameters:
+    """What programs are told; what each makes of it is its own."""
+
+    members: int = 10
+    """Objects of the group."""
+    locality: str = "network"
+    rounds: int = 20
+    """Times that the program does its work."""
+    is_atomic: bool = False
+    pause_ns: int = 0
+    """Between two rounds."""
+    size_bytes: int = 64
+    """Of an argument."""
+
+    def __post_init__(self) -> None:
+        require(1 <= self.members <= MAX_ADDRESSED, f"members must lie between 1 and {MAX_ADDRESSED}")
+        require(self.locality in LOCALITIES, f"locality must be one of {', '.join(LOCALITIES)}, not {self.locality!r}")
+        require(1 <= self.rounds <= 1_000_000, f"rounds must lie between 1 and 1000000, not {self.rounds}")
+        require(0 <= self.pause_ns <= 2**62, f"pause_ns must not be negative, not {self.pause_ns}")
+        require(0 <= self.size_bytes <= 32_768, f"size_bytes must lie between 0 and 32768, not {self.size_bytes}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectsParameters:
+    """Of a machine with its address spaces, of the log of its sub-network, and of what its node runs."""
+
+    spaces: int = 2
+    """Address spaces of each machine."""
+    objects_per_space: int = 2
+    """Objects that the program `load` makes in each space."""
+    outstanding: int = 64
+    """Calls of one machine that may be on their way; then its application waits."""
+    patience_ns: int = 10 * SECOND
+    """How long a call waits for a sub-network that does not answer: then it goes on without it, or is aborted."""
+    vote_ns: int = 5 * SECOND
+    """How long a sub-network waits for the votes of its machines on an atomic call: who is silent votes no."""
+    retry_ns: int = 50 * MILLISECOND
+    """First pause before a message to another sub-network, or a vote, is repeated; it doubles ..."""
+    retry_most_ns: int = 800 * MILLISECOND
+    """... up to this."""
+    reliable: ReliableParameters = field(default_factory=ReliableParameters)
+    program: str = LOAD
+    load: LoadParameters = field(default_factory=LoadParameters)
+    options: ProgramParameters = field(default_factory=ProgramParameters)
+
+    def __post_init__(self) -> None:
+        require(1 <= self.spaces <= MAX_SPACES, f"spaces must lie between 1 and {MAX_SPACES}, not {self.spaces}")
+        most = OBJECTS_IN_SPACE - 1
+        require(
+            1 <= self.objects_per_space <= most,
+            f"objects_per_space must lie between 1 and {most}, not {self.objects_per_space}",
+        )
+        require(1 <= self.outstanding <= 4096, f"outstanding must lie between 1 and 4096, not {self.outstanding}")
+        require(MILLISECOND <= self.retry_ns <= self.retry_most_ns, "retry_ns and retry_most_ns must ascend from 1 ms")
+        require(
+            self.retry_most_ns <= self.vote_ns <= self.patience_ns <= 2**62,
+            "retry_most_ns, vote_ns and patience_ns must ascend",
+        )
+        require(bool(self.program), "program must name one")
