@@ -29,9 +29,10 @@ async def _live() -> int:
         config = parse(line)
         entry = _entry(config)
         core = entry.build(membership=config.membership, parameters=config.parameters, seed=config.seed)
+        application = entry.application_for(config)
         # What exists now lives as long as we do: the collector need not walk it again and again.
         gc.freeze()
-        return await host(config, core, lines, traces_receipts=entry.traces_receipts)
+        return await host(config, core, lines, traces_receipts=entry.traces_receipts, application=application)
     except LocalError as error:
         return _refuse(str(error))
     except OSError as error:

@@ -50,6 +50,9 @@ class NodeConfig:
     clock_drift_ppm: float
     workload: Workload
     seed: int
+    """Of this life alone."""
+    shared_seed: int
+    """The same at all members and in all their lives: for what all must draw alike."""
     drain_timeout_ns: int
 
     def clock(self, origin_ns: int) -> NodeClock:
@@ -103,6 +106,7 @@ def parse(line: str) -> NodeConfig:
         clock_drift_ppm=clock.number("drift_ppm"),
         workload=_workload(reader.block("workload")),
         seed=reader.integer("seed", 0, 2**64 - 1),
+        shared_seed=reader.integer("shared_seed", 0, 2**64 - 1),
         drain_timeout_ns=reader.integer("drain_timeout_ns", 0, 2**62),
     )
 

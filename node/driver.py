@@ -26,6 +26,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from node.application import Application
 from node.config import NodeConfig
 from node.core import Core
 from node.endpoint import Endpoint
@@ -45,7 +46,13 @@ class Driver:
     """One life of one node. `say` writes one JSON object to whoever started us."""
 
     def __init__(
-        self, config: NodeConfig, core: Core, say: Callable[[dict[str, Any]], None], *, traces_receipts: bool
+        self,
+        config: NodeConfig,
+        core: Core,
+        say: Callable[[dict[str, Any]], None],
+        *,
+        traces_receipts: bool,
+        application: Application | None = None,
     ) -> None:
         self._config = config
         self._say = say
@@ -74,6 +81,7 @@ class Driver:
             record=self._record,
             flush=self._recorder.flush,
             traces_receipts=traces_receipts,
+            application=application,
         )
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ns = 0
@@ -292,9 +300,17 @@ def say(words: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-async def host(config: NodeConfig, core: Core, lines: asyncio.StreamReader, *, traces_receipts: bool) -> int:
-    """Run `core` until it is told to stop."""
-    return await Driver(config, core, say, traces_receipts=traces_receipts).run(lines)
+async def host(
+    config: NodeConfig,
+    core: Core,
+    lines: asyncio.StreamReader,
+    *,
+    traces_receipts: bool,
+    application: Application | None = None,
+) -> int:
+    """Run `core` until it is told to stop; `application` None: one that sends what the workload says."""
+    driver = Driver(config, core, say, traces_receipts=traces_receipts, application=application)
+    return await driver.run(lines)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
-from node.application import Application
+from node.application import Application, WorkloadApplication
 from node.config import NodeConfig
 from node.core import Core, random_for
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Undo
@@ -25,7 +25,6 @@ from node.errors import DropReason, RemoteError
 from node.schedule import Schedule
 from node.trace import APPLICATION_STAMP, STAMP_SIZE, Event, Level, Stamp
 from node.wire import Kind, Message, decode_datagram, table_struct
-from node.workload import WorkloadKind
 
 DROPS_TRACED_PER_S = 100
 BEHIND_NS = 50_000_000
@@ -69,7 +68,7 @@ class Host:
 
     `cpu_ns` reads a clock that measures the core's own work; reading it costs a system call, so only every so many
     messages are measured. `before_call` is told before each call of the core: the
-    kind of the message that it is given, or None.
+    kind of the message that it is given, or None. `application` None: one that sends what the workload says.
     """
 
     def __init__(
@@ -84,6 +83,7 @@ class Host:
         flush: Callable[[], object],
         traces_receipts: bool,
         before_call: Callable[[Kind | None], object] | None = None,
+        application: Application | None = None,
     ) -> None:
         self._group = config.group
         self._member = config.membership.member
@@ -101,9 +101,13 @@ class Host:
         self._shown_ns = 0
         """What the clock shows at `_read_at_ns` (true time)."""
         self._schedule = Schedule()
-        workload_rng = random_for(config.seed, config.membership, "workload")
-        self.application = Application(config.workload, config.membership, workload_rng)
-        self.is_saturating = config.workload.kind is WorkloadKind.SATURATING
+        if application is None:
+            workload_rng = random_for(config.seed, config.membership, "workload")
+            application = WorkloadApplication(config.workload, config.membership, workload_rng)
+        self.application = application
+        self.hears = application.hears
+        """The application answers what is delivered: it may want something after any input."""
+        self.is_saturating = application.is_saturating
         """Its next request hangs on the core alone: the alarm may change with every input."""
         self.is_wake_stale = True
         """Whether timers or requests have changed since `next_wake_ns` was asked."""
@@ -213,7 +217,12 @@ class Host:
                 break
 
     def after_inputs(self) -> None:
-        """After every round of inputs: what flow control held back may go now."""
+        """After every round of inputs: what flow control held back may go now, and the application may answer."""
+        self._submit()
+        if self.hears:
+            self._run_application()
+
+    def _submit(self) -> None:
         queue = self.application.queue
         while queue and self._core.can_submit:
             self.is_wake_stale = True
@@ -240,7 +249,8 @@ class Host:
     @property
     def is_quiet(self) -> bool:
         """Nothing waits for the core, and it waits for nothing; or all waiting is in vain."""
-        return self.is_over or (not self.application.queue and self._core.is_idle)
+        application = self.application
+        return self.is_over or (not application.queue and self._core.is_idle and application.is_idle)
 
     def next_wake_ns(self) -> int | None:
         """True time of the next alarm (it may have passed), None when there is nothing to wait for."""
@@ -261,17 +271,27 @@ class Host:
 
     # Into the core.
 
+    def _run_application(self) -> None:
+        """It acts on what it has heard, so far as one turn goes, and says what is worth knowing."""
+        self.is_wake_stale = True
+        for _ in range(REQUEST_BATCH):
+            if not self._request():
+                break
+        for report in self.application.reports():
+            self._report(report)
+
     def _request(self) -> bool:
         """The application asks to send its next message, if it is due."""
         application = self.application
         stamp = application.request(self._true_ns() - self._load_start_ns, can_submit=self._core.can_submit)
         if stamp is None:
             return False
-        self._trace_identity(Event.SUBMIT, stamp, len(application.queue[-1].payload))
+        request = application.queue[-1]
+        self._trace_identity(Event.SUBMIT, stamp, len(request.payload), request.place)
         # On the wire before the message is: a crash in between must not leave a message that nobody submitted.
         self._flush()
         self._note_lag()
-        self.after_inputs()
+        self._submit()
         if len(application.queue) == 1:
             # The first one that has to wait. How many there are, the status says.
             self._trace_identity(Event.REFUSED, stamp, 1)
@@ -347,6 +367,9 @@ class Host:
 
     def _deliver(self, effect: Deliver) -> None:
         if effect.inner is not Kind.APPLICATION:
+            if effect.inner is Kind.OBJECTS_NEWS:
+                self._hand_over(effect)
+                return
             # News of the lowest core, with no other core above it: about which member, and which life of it.
             self._trace(Event.REPORT, effect.inner, extra=effect.origin, value=effect.incarnation)
             return
@@ -367,6 +390,11 @@ class Host:
             clock_ns = 0
         place = effect.place
         self._record((_DELIVER, effect.level, origin, incarnation, place, number, self._read_at_ns, clock_ns, position))
+        if self.hears:
+            self._hand_over(effect)
+
+    def _hand_over(self, effect: Deliver) -> None:
+        self.application.take(effect, self._true_ns() - self._load_start_ns)
 
     def _undo(self, effect: Undo) -> None:
         payload = effect.payload
@@ -402,8 +430,8 @@ class Host:
 
     # Records.
 
-    def _trace_identity(self, event: Event, stamp: Stamp, value: int) -> None:
-        self._trace(event, 0, stamp.origin, stamp.incarnation, 0, stamp.number, value)
+    def _trace_identity(self, event: Event, stamp: Stamp, value: int, place: int = 0) -> None:
+        self._trace(event, 0, stamp.origin, stamp.incarnation, place, stamp.number, value)
 
     def _trace(
         self,

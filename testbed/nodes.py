@@ -39,6 +39,7 @@ def configuration(
         "clock": {"offset_ns": clock.offset_ns if clock else 0, "drift_ppm": clock.drift_ppm if clock else 0.0},
         "workload": _workload(experiment.workloads.get(node.name), experiment.duration_ns, elapsed_ns),
         "seed": derive_seed(experiment.seed, node.name, incarnation),
+        "shared_seed": derive_seed(experiment.seed, "shared"),
         "drain_timeout_ns": experiment.drain_ns,
     }
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import Any
 
+from node.application import Application
+from node.config import NodeConfig
 from node.core import Core, Membership, random_for
 from node.errors import LocalError
 from node.parameters import from_mapping
@@ -57,6 +59,8 @@ ABCAST_KINDS = _kinds_of(1, 11)
 
 Make = Callable[[Membership, Any, Random], Core]
 """Makes a core: of a member, with the parameters that it has checked, and with a generator of its own."""
+MakeApplication = Callable[[NodeConfig, Any], Application]
+"""Makes the application of a node, with the protocol's parameters, which have been checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,8 @@ class ProtocolEntry:
     """Whether hosts write RECEIVE records: a property of this protocol needs them."""
     require_members: Callable[[Any, int], None] | None = None
     """Raises LocalError when parameters that are right in themselves do not suit a group of that size."""
+    application: MakeApplication | None = None
+    """Who uses it, where that is not a workload's sender."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -102,6 +108,12 @@ class ProtocolEntry:
         """The full stack. LocalError for parameters that cannot be."""
         checked = from_mapping(self.kind, parameters, self.name)
         return self.make(membership, checked, random_for(seed, membership, self.name))
+
+    def application_for(self, config: NodeConfig) -> Application | None:
+        """Of one life of a node; None: one that sends what the workload says. LocalError as `build`."""
+        if self.application is None:
+            return None
+        return self.application(config, from_mapping(self.kind, config.parameters, self.name))
 
 
 def _is_set(parameters: Mapping[str, Any], name: str) -> bool:

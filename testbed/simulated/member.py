@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from node.application import Application
 from node.config import NodeConfig
 from node.core import Core
 from node.endpoint import BATCH, RECEIVE_BUFFER_BYTES
@@ -107,6 +108,7 @@ class Member:
         keeps_records: bool,
         traces_receipts: bool,
         observer: Observer | None,
+        application: Application | None = None,
     ) -> None:
         membership = config.membership
         self.life = Life(member=membership.member, incarnation=membership.incarnation)
@@ -135,6 +137,7 @@ class Member:
             flush=self._tracer.flush if self._tracer is not None else _nothing,
             traces_receipts=traces_receipts,
             before_call=None if observer is None else self._tell_observer,
+            application=application,
         )
         port.receiver = self._receive
         port.on_cut = None if observer is None else self._tell_cut
@@ -197,7 +200,7 @@ class Member:
         assert message is not None
         host = self.host
         host.receive(message, datagram.source.index, datagram.incarnation, datagram.transmission, datagram.size_bytes)
-        if host.application.queue:
+        if host.hears or host.application.queue:
             host.after_inputs()
         if host.is_wake_stale or host.is_saturating:
             self._arm()

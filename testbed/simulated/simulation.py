@@ -266,6 +266,7 @@ class _World:
             keeps_records=self._keeps_records,
             traces_receipts=self._entry is not None and self._entry.traces_receipts,
             observer=self._observer,
+            application=None if self._entry is None else self._entry.application_for(config),
         )
         self._members[node.name] = member
         self._lives.append(member.life)

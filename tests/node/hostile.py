@@ -313,6 +313,7 @@ def host_around(core: Core, wires: Nowhere, protocol: str) -> Host:
         "clock": {"offset_ns": 0, "drift_ppm": 0.0},
         "workload": {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 16, "stop_after_ns": 0, "events": []},
         "seed": 1,
+        "shared_seed": 1,
         "drain_timeout_ns": SECOND,
     }
     host = Host(

@@ -180,6 +180,7 @@ class Nodes:
                 "events": [],
             },
             "seed": 1,
+            "shared_seed": 1,
             "drain_timeout_ns": 5_000_000_000,
         }
         return {**base, **self.changes, **changes}

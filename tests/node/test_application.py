@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.application import MAX_WAITING, Application
+from node.application import MAX_WAITING, WorkloadApplication
 from node.clock import NodeClock
 from node.core import Membership
 from node.effects import Timer
@@ -133,9 +133,9 @@ def test_a_workload_that_cannot_be_is_refused() -> None:
 # Application.
 
 
-def application(kind: WorkloadKind = WorkloadKind.PERIODIC, **changes: object) -> Application:
+def application(kind: WorkloadKind = WorkloadKind.PERIODIC, **changes: object) -> WorkloadApplication:
     workload = Workload(**{"kind": kind, "rate_per_s": 10.0, "size_bytes": 64, "stop_after_ns": SECOND, **changes})  # type: ignore[arg-type]
-    made = Application(workload, US, Random(1))
+    made = WorkloadApplication(workload, US, Random(1))
     made.begin()
     return made
 

@@ -39,6 +39,7 @@ GOOD: dict[str, Any] = {
         "events": [{"after_ns": 5, "rate_per_s": 10}],
     },
     "seed": 1,
+    "shared_seed": 1,
     "drain_timeout_ns": 10_000_000_000,
 }
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from node.application import Application
 from node.config import NodeConfig, parse
-from node.core import Core, Submission
+from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import DropReason, RemoteError
 from node.host import (
@@ -84,6 +85,7 @@ class World:
         fan_out: int = 1,
         near_fan_out: int = 1,
         traces_receipts: bool = False,
+        application: Application | None = None,
     ) -> None:
         self.now_ns = 100 * SECOND
         self.core_clock_ns = 0
@@ -103,6 +105,7 @@ class World:
             flush=lambda: self.out.append(("flush", len(self.rows))),
             traces_receipts=traces_receipts,
             before_call=self.before.append,
+            application=application,
         )
 
     def send(self, target: int, message: Message, transmission: int) -> None:
@@ -153,6 +156,7 @@ def configured(workload: dict[str, Any] | None, clock: dict[str, Any] | None) ->
         "clock": {"offset_ns": 0, "drift_ppm": 0.0} | (clock or {}),
         "workload": silent | (workload or {}),
         "seed": 1,
+        "shared_seed": 1,
         "drain_timeout_ns": SECOND,
     }
     return parse(json.dumps(words))
@@ -532,3 +536,100 @@ def test_a_saturating_application_asks_whenever_the_core_takes_more() -> None:
     assert world.host.application.submitted == REQUEST_BATCH
     world.core.is_open = False
     assert world.host.next_wake_ns() is None
+
+
+# An application that hears.
+
+
+class Answering(Application):
+    """Asks once for each delivery that it hears, from object 5, and reports how many bytes came."""
+
+    hears = True
+
+    def __init__(self) -> None:
+        super().__init__(Membership(member=1, members=(0, 1, 2, 3), incarnation=3))
+        self.heard: list[tuple[Kind, int]] = []
+        self.wanted = 0
+        self.unreported: list[Report] = []
+        self.busy = False
+
+    def begin(self) -> None:
+        self.wanted = 0
+
+    def end(self) -> None:
+        self.wanted = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.busy
+
+    def next_ns(self, *, can_submit: bool) -> int | None:
+        return 0 if self.wanted and can_submit else None
+
+    def request(self, elapsed_ns: int, *, can_submit: bool) -> Stamp | None:
+        if not self.wanted:
+            return None
+        self.wanted -= 1
+        stamp = self.next_stamp()
+        self.queue.append(Submission(payload=encode_stamp(stamp), words=(4,), place=5))
+        return stamp
+
+    def take(self, effect: Deliver, elapsed_ns: int) -> None:
+        self.heard.append((effect.inner, elapsed_ns))
+        self.wanted += 1
+        self.unreported.append(Report(code=0xE8, member=effect.place, value=len(effect.payload)))
+
+    def reports(self) -> list[Report]:
+        told, self.unreported = self.unreported, []
+        return told
+
+    def note_time(self, elapsed_ns: int) -> None:
+        self.note_lag(elapsed_ns)
+
+
+def answering() -> tuple[World, Answering]:
+    application = Answering()
+    return World(application=application).start(), application
+
+
+def called(place: int) -> Deliver:
+    payload = encode_stamp(Stamp(origin=2, incarnation=1, number=9)) + b"abc"
+    return Deliver(payload=payload, origin=2, incarnation=1, place=place)
+
+
+def test_an_application_hears_its_deliveries_and_answers_after_the_round_of_inputs() -> None:
+    world, application = answering()
+    world.now_ns += 7
+    world.give([called(place=2)])
+    assert application.heard == [(Kind.APPLICATION, 7)]
+    assert world.events() == [Event.START, Event.DELIVER], "not from within a call of the core"
+    world.host.after_inputs()
+    assert world.events() == [Event.START, Event.DELIVER, Event.SUBMIT, Event.SEND, Event.REPORT]
+    assert world.rows[2][:6] == (Event.SUBMIT, 0, 1, 3, 5, 1), "the asking object is recorded"
+    assert world.last() == (Event.REPORT, 0xE8, 0, 0, 2, 0, 11)
+
+
+def test_news_of_objects_go_to_the_application_and_leave_no_record() -> None:
+    world, application = answering()
+    world.give([Deliver(payload=b"news", origin=1, incarnation=3, seq=1, inner=Kind.OBJECTS_NEWS)])
+    assert application.heard == [(Kind.OBJECTS_NEWS, 0)]
+    assert world.events() == [Event.START]
+
+
+def test_an_application_answers_so_much_in_one_turn_and_the_rest_in_the_next() -> None:
+    world, application = answering()
+    world.give([called(place=1)] * (REQUEST_BATCH + 3))
+    world.host.after_inputs()
+    assert application.submitted == REQUEST_BATCH
+    due_ns = world.host.next_wake_ns()
+    assert due_ns is not None
+    assert due_ns <= world.now_ns
+    world.host.wake()
+    assert application.submitted == REQUEST_BATCH + 3
+
+
+def test_a_busy_application_is_not_quiet() -> None:
+    world, application = answering()
+    assert world.host.is_quiet
+    application.busy = True
+    assert not world.host.is_quiet
