@@ -4,8 +4,8 @@ Pure: the host says what time it is (ns since the start of the load) and whether
 thrown away: while MAX_WAITING requests wait for the core, the application itself is held up, falls behind its
 schedule, and that shows as lag.
 
-WorkloadApplication, the usual one, sends what its workload says and hears nothing. An application that does hear
-(`hears`) is given what the core delivers, acts when it is asked for its next request, and may have something to report.
+WorkloadApplication, the usual one, sends what its workload says and hears nothing. An application that `hears` is given
+what the core delivers; one that `answers` may want to send or to report something because of it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Application(ABC):
 
     hears = False
     """Whether the host gives it what the core delivers; one that does not costs nothing at each delivery."""
+    answers = False
+    """Whether the host asks after each round of inputs, not only when `next_ns` has come."""
     is_saturating = False
     """Its next request hangs on the core alone, not on time."""
 

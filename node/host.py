@@ -105,8 +105,9 @@ class Host:
             workload_rng = random_for(config.seed, config.membership, "workload")
             application = WorkloadApplication(config.workload, config.membership, workload_rng)
         self.application = application
-        self.hears = application.hears
-        """The application answers what is delivered: it may want something after any input."""
+        self._hears = application.hears
+        self.answers = application.answers
+        """The application may want something after any input."""
         self.is_saturating = application.is_saturating
         """Its next request hangs on the core alone: the alarm may change with every input."""
         self.is_wake_stale = True
@@ -219,7 +220,7 @@ class Host:
     def after_inputs(self) -> None:
         """After every round of inputs: what flow control held back may go now, and the application may answer."""
         self._submit()
-        if self.hears:
+        if self.answers:
             self._run_application()
 
     def _submit(self) -> None:
@@ -368,7 +369,9 @@ class Host:
     def _deliver(self, effect: Deliver) -> None:
         if effect.inner is not Kind.APPLICATION:
             if effect.inner is Kind.OBJECTS_NEWS:
-                self._hand_over(effect)
+                # They are the application's alone; their codes mean something else in a record.
+                if self._hears:
+                    self._hand_over(effect)
                 return
             # News of the lowest core, with no other core above it: about which member, and which life of it.
             self._trace(Event.REPORT, effect.inner, extra=effect.origin, value=effect.incarnation)
@@ -390,7 +393,7 @@ class Host:
             clock_ns = 0
         place = effect.place
         self._record((_DELIVER, effect.level, origin, incarnation, place, number, self._read_at_ns, clock_ns, position))
-        if self.hears:
+        if self._hears:
             self._hand_over(effect)
 
     def _hand_over(self, effect: Deliver) -> None:

@@ -200,7 +200,7 @@ class Member:
         assert message is not None
         host = self.host
         host.receive(message, datagram.source.index, datagram.incarnation, datagram.transmission, datagram.size_bytes)
-        if host.hears or host.application.queue:
+        if host.answers or host.application.queue:
             host.after_inputs()
         if host.is_wake_stale or host.is_saturating:
             self._arm()

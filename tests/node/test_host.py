@@ -544,7 +544,7 @@ def test_a_saturating_application_asks_whenever_the_core_takes_more() -> None:
 class Answering(Application):
     """Asks once for each delivery that it hears, from object 5, and reports how many bytes came."""
 
-    hears = True
+    hears = answers = True
 
     def __init__(self) -> None:
         super().__init__(Membership(member=1, members=(0, 1, 2, 3), incarnation=3))
