@@ -73,7 +73,7 @@ class GroupId(NamedTuple):
 
 
 class Operation(enum.IntEnum):
-    """What is asked. All but CALL concern a group or the names, and are answered with news to the asking object."""
+    """What is asked. CREATE to LOOKUP concern a group or the names, and are answered with news to the asking object."""
 
     CALL = 0
     CREATE = 1
@@ -87,6 +87,11 @@ class Operation(enum.IntEnum):
     """The payload's name (UTF-8, behind the stamp) means `group` or `objects[0]` from now on."""
     UNBIND = 8
     LOOKUP = 9
+    APPEAR = 10
+    """These objects of the caller's own space exist from now on: told to its local manager alone, which votes for them;
+    no news answer it, and the payload is not looked at."""
+    VANISH = 11
+    """They exist no longer: a call that must reach all of its objects, and is not decided yet, fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,103 @@
+"""News as bytes: what was meant comes back, and nothing else decodes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.clocks import MAX_TIMESTAMP
+from node.errors import LocalError, RemoteError
+from node.objects.addresses import MAX_ADDRESSED, GroupId, Operation, Reference
+from node.objects.news import News, NewsKind, decode_news, encode_news
+
+GROUP = GroupId(2, 7, 1, 9)
+OBJECTS = tuple(Reference(member, 1, 1) for member in range(1, 4))
+
+references = st.builds(
+    Reference, st.integers(0, 0xFFFE), st.integers(1, 0xFFFF), st.integers(0, 14).map(lambda space: space * 4096 + 1)
+)
+groups = st.builds(
+    GroupId, st.integers(0, 0xFFF), st.integers(0, 0xFFFE), st.integers(1, 0xFFFF), st.integers(1, 0xFFFF)
+)
+
+
+@given(
+    kind=st.sampled_from(NewsKind),
+    operation=st.sampled_from(Operation),
+    objects=st.lists(references, max_size=20),
+    group=st.none() | groups,
+    is_atomic=st.booleans(),
+    timestamp=st.integers(0, MAX_TIMESTAMP),
+)
+def test_what_was_meant_comes_back(
+    kind: NewsKind,
+    operation: Operation,
+    objects: list[Reference],
+    group: GroupId | None,
+    is_atomic: bool,
+    timestamp: int,
+) -> None:
+    try:
+        news = News(
+            kind=kind,
+            operation=operation,
+            objects=tuple(objects),
+            group=group,
+            is_atomic=is_atomic,
+            timestamp=timestamp,
+        )
+    except LocalError:
+        assert kind not in (NewsKind.ABORTED, NewsKind.UNREACHABLE, NewsKind.DONE, NewsKind.REFUSED)
+        return
+    assert decode_news(encode_news(news)) == news
+
+
+def test_the_most_objects_fit() -> None:
+    objects = tuple(Reference(1, 1, number) for number in range(1, MAX_ADDRESSED + 1))
+    news = News(kind=NewsKind.RESOLVED, objects=objects, group=GROUP)
+    assert decode_news(encode_news(news)) == news
+
+
+@given(data=st.binary(max_size=64))
+def test_any_bytes_decode_to_news_or_a_remote_error(data: bytes) -> None:
+    try:
+        news = decode_news(data)
+    except RemoteError:
+        return
+    assert encode_news(news) == data
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("bit", range(64))
+def test_a_flipped_bit_gives_other_news_or_none(at: int, bit: int) -> None:
+    data = encode_news(News(kind=NewsKind.STATE_WANTED, objects=OBJECTS[:2], group=GROUP, timestamp=5))
+    flipped = bytearray(data)
+    flipped[at * 8 + bit // 8] ^= 1 << bit % 8
+    try:
+        news = decode_news(bytes(flipped))
+    except RemoteError:
+        return
+    assert encode_news(news) == bytes(flipped) != data
+
+
+@pytest.mark.parametrize(
+    ("kind", "objects", "group", "sentence"),
+    [
+        (NewsKind.RESOLVED, (), GROUP, "cannot name 0 objects"),
+        (NewsKind.RESOLVED, OBJECTS, None, "must name a group"),
+        (NewsKind.STATE_WANTED, OBJECTS, GROUP, "cannot name 3 objects"),
+        (NewsKind.JOINED, (), GROUP, "cannot name 0 objects"),
+        (NewsKind.NO_GROUP, (), None, "must name a group"),
+    ],
+)
+def test_news_that_cannot_be_are_refused(
+    kind: NewsKind, objects: tuple[Reference, ...], group: GroupId | None, sentence: str
+) -> None:
+    with pytest.raises(LocalError, match=sentence):
+        News(kind=kind, objects=objects, group=group)
+
+
+def test_a_group_that_is_announced_must_follow() -> None:
+    with pytest.raises(RemoteError):
+        decode_news((3 | 1 << 17).to_bytes(8, "big") + bytes(8))
