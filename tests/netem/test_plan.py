@@ -102,6 +102,12 @@ def test_multicast_follows_one_tree_per_source_partition() -> None:
     assert ("10.3.0.1", MULTICAST_GROUP, "link0", ("leg",)) in tables["router p1"].routes
 
 
+def test_no_router_has_a_route_for_what_stays_in_a_segment() -> None:
+    routed = [step.routes for step in plan.plan(LINE, Kernel.UML) if isinstance(step, steps.RouteMulticast)]
+    assert {group for routes in routed for _source, group, *_devices in routes} == {MULTICAST_GROUP}
+    assert all(partition.multicast_group != MULTICAST_GROUP for partition in LINE.partitions)
+
+
 def test_unicast_goes_by_the_next_hop_and_its_address_is_known() -> None:
     made = plan.plan(LINE, Kernel.HOST)
     far = LINE.partition("p3")

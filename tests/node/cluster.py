@@ -83,7 +83,15 @@ class Host:
 class Cluster:
     """Members 0 to count-1, each in its first incarnation unless told otherwise."""
 
-    def __init__(self, count: int, build: Build, *, seed: int = 1, network: Network | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        build: Build,
+        *,
+        seed: int = 1,
+        network: Network | None = None,
+        partitions: tuple[tuple[int, ...], ...] = (),
+    ) -> None:
         self.network = network if network is not None else Network()
         self.seed = seed
         self.now_ns = 0
@@ -95,6 +103,7 @@ class Cluster:
         """(source, target, message) -> lose it. For scenarios by hand."""
         self.submissions: list[Identity] = []
         self._build = build
+        self._partitions = partitions
         self._rng = Random(f"{seed}/network")
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
@@ -220,7 +229,9 @@ class Cluster:
     # The host loop.
 
     def _start(self, member: int, incarnation: int) -> None:
-        membership = Membership(member=member, members=self.members, incarnation=incarnation)
+        membership = Membership(
+            member=member, members=self.members, incarnation=incarnation, partitions=self._partitions
+        )
         host = Host(membership=membership, core=self._build(membership, self.seed))
         self.hosts[member] = host
         self.at(self.now_ns, lambda: self._call(host, "start", lambda: host.core.on_start(self.now_ns)))

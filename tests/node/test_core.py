@@ -14,6 +14,18 @@ def test_peers_are_the_others_ascending() -> None:
     assert membership.peers == (0, 5)
 
 
+def test_neighbours_are_the_peers_of_the_own_sub_network() -> None:
+    fields = {"members": (0, 1, 2, 3), "partitions": ((0, 3), (1,), (2,))}
+    assert Membership(member=3, **fields).neighbours == (0,)  # type: ignore[arg-type]
+    assert Membership(member=1, **fields).neighbours == ()  # type: ignore[arg-type]
+    assert [Membership(member=member, **fields).partition for member in range(4)] == [0, 1, 2, 0]  # type: ignore[arg-type]
+
+
+def test_in_a_single_sub_network_all_peers_are_neighbours() -> None:
+    membership = Membership(member=2, members=(0, 2, 5))
+    assert (membership.neighbours, membership.partition) == ((0, 5), 0)
+
+
 def test_a_message_of_ours_names_us() -> None:
     membership = Membership(member=2, members=(0, 2), incarnation=3)
     message = membership.message(Kind.RELIABLE_DATA, seq=7, words=(1,), payload=b"x")
@@ -27,6 +39,8 @@ def test_a_message_of_ours_names_us() -> None:
         ({"member": 0, "members": (0, 0)}, "ascend"),
         ({"member": 3, "members": (0, 1)}, "one of the members"),
         ({"member": 0, "members": (0, 65535)}, "between 0 and 65534"),
+        ({"member": 0, "members": (0, 1), "partitions": ((0,),)}, "exactly one sub-network"),
+        ({"member": 0, "members": (0, 1), "partitions": ((0, 1), (1,))}, "exactly one sub-network"),
         ({"member": 0, "members": (0, 1), "incarnation": 0}, "from 1"),
         ({"member": 0, "members": (0, 1), "incarnation": 65536}, "from 1"),
     ],

@@ -162,6 +162,20 @@ def test_send_of_the_upper_core_keeps_its_target() -> None:
     assert [submission.target for submission in lower.taken] == [1]
 
 
+def test_the_upper_core_cannot_multicast_to_its_sub_network_alone() -> None:
+    stack, _, upper = made()
+    upper.react = lambda message: [Multicast(message=upper.data(b"x"), is_near=True)]
+    with pytest.raises(AssertionError, match="sub-network alone"):
+        stack.on_message(from_below(INNER), 1, 0)
+
+
+def test_the_lower_core_can() -> None:
+    stack, lower, _ = made()
+    near: Effect = Multicast(message=from_below(INNER), is_near=True)
+    lower.on_timer = lambda timer, now_ns: [near]  # type: ignore[method-assign]
+    assert stack.on_timer(TIMER, 0) == [near]
+
+
 def test_what_comes_up_is_decoded_and_its_source_is_its_origin() -> None:
     stack, _, upper = made()
     effects = stack.on_message(from_below(INNER), 1, 0)

@@ -252,12 +252,17 @@ def frames_on_wires(capture: Path, topology: Topology) -> Any:
     head, buffer = read_interfaces(capture), map_capture(capture)
     frames = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
     columns = decode_frames(buffer.data, frames)
-    nodes = {int.from_bytes(bytes(map(int, node.ip.split("."))), "big"): node for node in topology.nodes()}
-    group = int.from_bytes(bytes(map(int, MULTICAST_GROUP.split("."))), "big")
+    nodes = {_ip_number(node.ip): node for node in topology.nodes()}
+    near = {_ip_number(partition.multicast_group) for partition in topology.partitions}
+    groups = near | {_ip_number(MULTICAST_GROUP)}
     ports, framer = [topology.node(name) for name in head.interfaces.names], Framer(topology)
     for row in columns["is_protocol"].nonzero()[0].tolist():
         offset, size = int(frames.offset[row]), int(frames.captured[row])
         real = bytes(buffer[offset : offset + size])
         source, target = nodes[int(columns["ip_src"][row])], int(columns["ip_dst"][row])
-        destination = None if target == group else nodes[target]
-        yield real, framer.frame(source, destination, real[42:], seen_at=ports[int(frames.interface[row])])
+        destination, seen_at = None if target in groups else nodes[target], ports[int(frames.interface[row])]
+        yield real, framer.frame(source, destination, real[42:], seen_at=seen_at, is_near=target in near)
+
+
+def _ip_number(ip: str) -> int:
+    return int.from_bytes(bytes(map(int, ip.split("."))), "big")

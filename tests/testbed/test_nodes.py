@@ -24,8 +24,11 @@ duration: 20 ms
 """
 
 
-def line(node: str, *, elapsed_ns: int, incarnation: int = 1) -> dict[str, Any]:
-    experiment = spec.loads(TEXT, "x.yaml", protocols=PROTOCOLS)
+WIDE = TEXT.replace("{p1: {nodes: 2}}", "{p1: {nodes: 2}, p2: {nodes: 1}}, links: [{between: [p1, p2]}]")
+
+
+def line(node: str, *, elapsed_ns: int, incarnation: int = 1, text: str = TEXT) -> dict[str, Any]:
+    experiment = spec.loads(text, "x.yaml", protocols=PROTOCOLS)
     node_value = experiment.topology.node(node)
     return configuration(experiment, node_value, incarnation=incarnation, group=7, elapsed_ns=elapsed_ns)
 
@@ -36,6 +39,18 @@ def test_a_node_reads_the_line_that_is_made_for_it() -> None:
     assert config.workload.kind is WorkloadKind.SCHEDULED
     assert config.workload.instants_ns == (1 * MS, 5 * MS, 5 * MS, 9 * MS)
     assert config.seed == derive_seed(1, "p1/n1", 1)
+
+
+def test_a_node_is_told_its_sub_network_and_its_group() -> None:
+    config = parse(json.dumps(line("p2/n1", elapsed_ns=0, text=WIDE)))
+    assert config.membership.partitions == ((0, 1), (2,))
+    assert (config.membership.partition, config.membership.neighbours) == (1, ())
+    assert config.near is not None
+    assert config.near.ip == "239.77.1.2"
+    alone = parse(json.dumps(line("p1/n1", elapsed_ns=0)))
+    assert (alone.membership.partitions, alone.membership.neighbours) == ((), (1,))
+    assert alone.near is not None
+    assert alone.near.ip == "239.77.1.1"
 
 
 def test_a_restarted_node_keeps_the_instants_that_are_still_to_come() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from topologies import shapes
 from topologies.model import (
     CLEAR,
     MAX_NODES_PER_PARTITION,
+    MAX_PARTITIONS,
+    MULTICAST_GROUP,
     Bus,
     Direction,
     Impairment,
@@ -68,6 +71,13 @@ def test_addresses_are_unique(partitions: int, nodes: int) -> None:
     assert len({node.port_ifindex for node in found}) == len(found)
     assert all(len(node.port_device) <= 15 for node in found)
     assert [node.index for node in found] == list(range(len(found)))
+
+
+def test_each_partition_has_a_multicast_group_of_its_own() -> None:
+    groups = [partition.multicast_group for partition in shapes.star(MAX_PARTITIONS, 1).partitions]
+    assert (groups[0], groups[-1]) == ("239.77.1.1", f"239.77.1.{MAX_PARTITIONS}")
+    assert len({*groups, MULTICAST_GROUP}) == MAX_PARTITIONS + 1
+    assert all(IPv4Address(group).is_multicast for group in groups)
 
 
 def test_looks_up_by_name() -> None:

@@ -131,7 +131,9 @@ class Lan:
     def frame(self, port: Node, inbound: bool, at_ns: int, datagram: Datagram) -> None:
         self.seen.append((at_ns, port.name, inbound, datagram.transmission))
 
-    def send(self, source: int, target: int | None = None, *, payload_bytes: int = 500 - 42) -> int:
+    def send(
+        self, source: int, target: int | None = None, *, payload_bytes: int = 500 - 42, is_near: bool = False
+    ) -> int:
         """One datagram now; returns its transmission number, counted over all senders."""
         self.sent += 1
         self.network.ports[source].send(
@@ -142,6 +144,7 @@ class Lan:
                 size_bytes=frame_bytes(payload_bytes),
                 sent_ns=self.engine.now_ns,
                 transmission=self.sent,
+                is_near=is_near,
             )
         )
         return self.sent

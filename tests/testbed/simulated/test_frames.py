@@ -48,6 +48,20 @@ def test_a_multicast_datagram_has_the_group_s_address() -> None:
     assert (packet[IP].dst, packet[IP].ttl) == (MULTICAST_GROUP, MULTICAST_TTL)
 
 
+@pytest.mark.parametrize(("index", "group", "mac"), [(0, "239.77.1.1", "01"), (9, "239.77.1.5", "05")])
+def test_a_near_multicast_has_its_partition_s_address_and_one_hop(index: int, group: str, mac: str) -> None:
+    framer, source = Framer(RING), node(RING, index)
+    wide = framer.frame(source, None, b"x", seen_at=source)
+    frame = framer.frame(source, None, b"x", seen_at=node(RING, index ^ 1), is_near=True)
+    packet = Ether(frame)
+    assert (packet.dst, packet.src) == (f"01:00:5e:4d:01:{mac}", source.mac)
+    assert (packet[IP].src, packet[IP].dst, packet[IP].ttl, packet[IP].flags) == (source.ip, group, 1, "DF")
+    assert (packet[UDP].sport, packet[UDP].dport) == (PROTOCOL_PORT, PROTOCOL_PORT)
+    assert checksum(frame[14:34]) == 0
+    assert checksum(frame[26:34] + struct.pack(">BBH", 0, 17, 9) + frame[34:43]) == 0
+    assert framer.frame(source, None, b"x", seen_at=source) == wide, "the other group's frames are as before"
+
+
 def test_a_trace_datagram_goes_where_no_bridge_forwards() -> None:
     topology = one_partition(2)
     packet = Ether(Framer(topology).trace_frame(node(topology, 1), b"records"))

@@ -1,0 +1,107 @@
+"""The sockets of a node on the loopback device: who gets what, by which address, and how far it may go."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from node.config import Address
+from node.endpoint import NEAR_TTL, Endpoint
+from tests.node.processes import free_port, ip_of
+
+EVERYBODY = "239.77.0.1"
+TTL = 16
+IP_RECVTTL = 12
+PARTITIONS = ((0, 1, 2), (3, 4))
+"""The near group of each is 239.77.1.1 and 239.77.1.2."""
+
+
+class Ends:
+    """One endpoint for each member, in this process."""
+
+    def __init__(self, stack: ExitStack, *, has_multicast: bool) -> None:
+        port = free_port()
+        addresses = {member: Address(ip=ip_of(member), port=port) for members in PARTITIONS for member in members}
+        self.ends: dict[int, Endpoint] = {}
+        for number, members in enumerate(PARTITIONS, start=1):
+            for member in members:
+                made = Endpoint(
+                    addresses[member],
+                    {other: address for other, address in addresses.items() if other != member},
+                    multicast=Address(ip=EVERYBODY, port=port) if has_multicast else None,
+                    ttl=TTL,
+                    near=Address(ip=f"239.77.1.{number}", port=port) if has_multicast else None,
+                    neighbours=[other for other in members if other != member],
+                )
+                self.ends[member] = stack.enter_context(closing(made))
+                for one in made.sockets:
+                    one.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+                # Here all members share one device: only a looped copy can reach the others.
+                made.sockets[0].setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+
+    def received(self) -> list[tuple[int, bytes, int]]:
+        """(member, payload, TTL) of everything that has come."""
+        owner = {one: member for member, end in self.ends.items() for one in end.sockets}
+        found: list[tuple[int, bytes, int]] = []
+        while ready := select.select(list(owner), [], [], 0.05)[0]:
+            for one in ready:
+                data, ancillary, _flags, _sender = one.recvmsg(2048, 64)
+                found.append((owner[one], data, int.from_bytes(ancillary[0][2], "little")))
+        return sorted(found)
+
+
+@pytest.fixture
+def multicast_ends() -> Iterator[Ends]:
+    with ExitStack() as stack:
+        yield Ends(stack, has_multicast=True)
+
+
+@pytest.fixture
+def unicast_ends() -> Iterator[Ends]:
+    with ExitStack() as stack:
+        yield Ends(stack, has_multicast=False)
+
+
+def test_a_near_multicast_is_one_datagram_that_no_router_passes_on(multicast_ends: Ends) -> None:
+    one = multicast_ends.ends[1]
+    (target,) = one.near_targets()
+    assert (one.near_fan_out, target[0]) == (1, "239.77.1.1")
+    one.transmit_near(b"near", target)
+    # The sender's own socket hears itself here, which has no loop of its own on a wire.
+    assert multicast_ends.received() == [(member, b"near", NEAR_TTL) for member in (0, 1, 2)]
+    assert one.send_failures == 0
+
+
+def test_a_multicast_to_everybody_keeps_its_reach_after_a_near_one(multicast_ends: Ends) -> None:
+    one = multicast_ends.ends[3]
+    one.transmit_near(b"near", one.near_targets()[0])
+    one.transmit(b"wide", one.multicast_targets()[0])
+    near = [(member, b"near", NEAR_TTL) for member in (3, 4)]
+    assert multicast_ends.received() == sorted([*near, *((member, b"wide", TTL) for member in range(5))])
+
+
+def test_without_multicast_each_neighbour_gets_a_datagram(unicast_ends: Ends) -> None:
+    one = unicast_ends.ends[1]
+    assert one.near_fan_out == 2
+    assert [ip for ip, _ in one.near_targets()] == [ip_of(0), ip_of(2)]
+    for target in one.near_targets():
+        one.transmit_near(b"near", target)
+    assert [(member, data) for member, data, _ in unicast_ends.received()] == [(0, b"near"), (2, b"near")]
+
+
+@pytest.mark.parametrize("near", [Address(ip="239.77.1.1", port=7), None])
+def test_without_neighbours_there_is_no_near_datagram(near: Address | None) -> None:
+    own, peer = Address(ip=ip_of(0), port=free_port()), Address(ip=ip_of(1), port=7)
+    wide = near and Address(ip=EVERYBODY, port=near.port)
+    with closing(Endpoint(own, {1: peer}, multicast=wide, ttl=TTL, near=near, neighbours=())) as one:
+        assert (one.near_fan_out, one.near_targets()) == (0, ())
+
+
+def test_a_near_datagram_that_the_kernel_refuses_is_counted(multicast_ends: Ends) -> None:
+    one = multicast_ends.ends[0]
+    one.transmit_near(bytes(70_000), one.near_targets()[0])
+    assert one.send_failures == 1
