@@ -116,8 +116,8 @@ def references(network: Network, *, first_ns: int, last_ns: int) -> list[tuple[i
                 for node in others
             )
             near = [candidate for candidate in ranked if candidate[2] == partition.name]
-            best = {index for _, index, _ in (*ranked[:REFERENCES], *near[:REFERENCES])}
-            chosen += [(sender.index, index) for index in sorted(best)]
+            best = dict.fromkeys((*ranked[:REFERENCES], *near[:REFERENCES]))
+            chosen += [(sender.index, index) for _, index, _ in best]
     return chosen
 
 

@@ -18,7 +18,7 @@ from node.trace import MAX_RECORDS, Event, Level, Record, encode_trace
 from node.wire import Flag, Kind, Message, encode_datagram
 from topologies import load
 from topologies.dump import as_json, changed_fields
-from topologies.model import MULTICAST_GROUP, Direction, Node
+from topologies.model import MULTICAST_GROUP, Direction, Node, Topology
 
 GROUP = 0xDEADBEEF
 START_NS = 1_000_000_000_000
@@ -64,12 +64,15 @@ class MadeRun:
         arrivals: Mapping[int, Sequence[int]],
         *,
         to: int | None = None,
+        is_near: bool = False,
         kind: Kind = Kind.RELIABLE_DATA,
         inner: Kind = Kind.APPLICATION,
         flags: int = 0,
         payload: bytes = b"x" * 100,
     ) -> None:
-        """One datagram put on the wire at `sent_ns` that arrives at each member of `arrivals` at those times."""
+        """One datagram put on the wire at `sent_ns` that arrives at each member of `arrivals` at those times. It is for
+        everybody, for the sender's partition (`is_near`), or for one member (`to`).
+        """
         self.transmissions[sender] = self.transmissions.get(sender, 0) + 1
         number = self.transmissions[sender]
         message = Message(
@@ -78,6 +81,8 @@ class MadeRun:
         body = encode_datagram(group=GROUP, sender=sender, sender_incarnation=1, transmission=number, message=message)
         receiver = None if to is None else self.nodes[to]
         data = udp_frame(self.nodes[sender], receiver, PROTOCOL_PORT, body)
+        if is_near:
+            data = near_frame(self.nodes[sender], self.topology, PROTOCOL_PORT, body)
         if receiver is not None and receiver.partition != self.nodes[sender].partition:
             data = _mac(self.topology.partition(self.nodes[sender].partition).router_mac) + data[6:]
         self.traffic.append((kind, len(data)))
@@ -157,6 +162,13 @@ def udp_frame(sender: Node, receiver: Node | None, port: int, body: bytes) -> by
     mac = bytes.fromhex("01005e4d0001") if receiver is None else _mac(receiver.mac)
     ip = MULTICAST_GROUP if receiver is None else receiver.ip
     return _frame(mac, _mac(sender.mac), sender.ip, ip, port, body)
+
+
+def near_frame(sender: Node, topology: Topology, port: int, body: bytes) -> bytes:
+    """A datagram to the group of the sender's partition."""
+    partition = topology.partition(sender.partition)
+    mac = bytes.fromhex("01005e4d01") + bytes([partition.index])
+    return _frame(mac, _mac(sender.mac), sender.ip, partition.multicast_group, port, body)
 
 
 def trace_frame(sender: Node, body: bytes) -> bytes:

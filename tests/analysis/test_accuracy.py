@@ -92,6 +92,39 @@ def test_copies_of_a_unicast_are_not_the_sender_s_whose_port_makes_none(two: Row
     assert two["p1/n2", "from-node"]["extra_copies"] == 0
 
 
+@pytest.fixture(scope="module")
+def near(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+    """n1 multicasts to everybody and, as often, to its neighbours n2 (each tenth lost) and n3; its port makes copies of
+    each sixth near one. The far node tells only itself.
+    """
+    run = MadeRun(TWO)
+    for turn in range(COUNT):
+        at_ns = START_NS + turn * EVERY_NS
+        run.datagram(at_ns, N1, {N2: [at_ns + 70_000], N3: [at_ns + 50_000], FAR: [at_ns + 10_080_000]})
+        times = [at_ns + 90_300] * (2 if turn % 6 == 1 else 1)
+        run.datagram(at_ns + 300, N1, {N2: [] if turn % 10 == 0 else times, N3: times}, is_near=True)
+        run.datagram(at_ns + 600, FAR, {}, is_near=True)
+    asked = {"p1/n1": {"from-node": Impairment(duplicate_ratio=1 / 12)}}
+    return measured(frames(spark, run, tmp_path_factory.mktemp("near")), build(run.topology, asked, ()))
+
+
+@pytest.mark.spark
+def test_a_near_multicast_is_expected_in_its_own_partition_only(near: Rows) -> None:
+    assert (near["p1/n2", "to-node"]["frames"], near["p1/n2", "to-node"]["loss_ratio"]) == (
+        2 * COUNT,
+        pytest.approx(0.05),
+    )
+    assert (near["p1/n3", "to-node"]["frames"], near["p1/n3", "to-node"]["loss_ratio"]) == (2 * COUNT, 0.0)
+    assert (near["p2/n1", "to-node"]["frames"], near["p2/n1", "to-node"]["loss_ratio"]) == (COUNT, 0.0)
+    assert near["p2/n1", "from-node"]["frames"] == 0, "nobody could have heard it"
+
+
+@pytest.mark.spark
+def test_a_sender_is_measured_by_its_near_multicasts_too(near: Rows) -> None:
+    assert near["p1/n1", "from-node"]["frames"] == 2 * COUNT
+    assert near["p1/n1", "from-node"]["extra_copies"] == COUNT // 6, "not once for each receiver"
+
+
 @pytest.mark.spark
 def test_a_unicast_is_offered_to_its_address_alone(two: Rows) -> None:
     assert (two["p1/n1", "to-node"]["frames"], two["p1/n1", "to-node"]["loss_ratio"]) == (COUNT, 0.0)

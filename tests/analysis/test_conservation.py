@@ -118,6 +118,22 @@ def test_routers_hand_on_multicasts_of_the_group_and_unicasts_but_nothing_else()
     assert found["p2/n1", "to-node"]["offered"] == 105
 
 
+def test_a_near_multicast_is_offered_to_the_neighbours_only() -> None:
+    topology = load.loads(TWO)
+    near = [
+        Flow(0, "from-node", 0x01005E4D0101, ip("239.77.1.1"), 30),
+        Flow(2, "from-node", 0x01005E4D0102, ip("239.77.1.2"), 4),
+    ]
+    lost = counted("p1/n1", "from-node", 20, delay_line_dropped_frames=10)
+    flows = [*near, Flow(1, "to-node", 0x01005E4D0101, ip("239.77.1.1"), 15)]
+    found = entries(flows, topology, manifest(lost, counted("p1/n2", "to-node", 15, queue_dropped_frames=5)))
+
+    assert [found[name, "to-node"]["offered"] for name in ("p1/n1", "p1/n2", "p2/n1")] == [0, 30, 0]
+    assert (found["p1/n2", "to-node"]["dropped_before"], found["p1/n2", "to-node"]["unexplained"]) == (10, 0)
+    assert found["p1/n1", "from-node"]["unexplained"] == 0
+    assert found["p2/n1", "to-node"]["dropped_before"] is None, "what of it was lost there was not all for everybody"
+
+
 def test_losses_on_links_leave_the_rest_unexplained_rather_than_wrong() -> None:
     lost = manifest(counted("p1/n2", "to-node", 100), link_counters=({"queue_dropped_frames": 4},))
     found = entries([Flow(0, "from-node", GROUP_MAC, GROUP_IP, 100)], load.loads(TWO), lost)

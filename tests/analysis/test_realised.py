@@ -369,6 +369,22 @@ def test_a_sender_is_measured_at_one_receiver() -> None:
     assert (found.losses.frames, found.losses.lost) == (1000, is_lost.sum())
 
 
+def test_a_sender_of_near_multicasts_is_measured_at_a_neighbour() -> None:
+    """n3 stands for a receiver beyond a router: it is as clear, and gets half of what the sender's port let pass."""
+    lost = RNG(10).random(2000) < 0.1
+    wide, near = (
+        sent(1000, peer=1, every_ns=2_000_000),
+        sent(1000, peer=1, start_ns=1_000_000, every_ns=2_000_000, is_near=True),
+    )
+    neighbour = lose(together(wide, near), lost)
+    frames = together(neighbour, sent(3000, peer=2))
+    asked = {"p1/n1": {"from-node": Impairment(loss_ratio=0.1)}}
+    (found,) = measure(network(asked), ("from-node", "p1/n1"), frames, first_ns=-1, last_ns=LAST_NS)
+
+    assert found.losses is not None
+    assert (found.losses.frames, found.losses.lost) == (2000, lost.sum())
+
+
 def test_a_sender_is_measured_at_a_clear_receiver() -> None:
     asked = {"p1/n2": {"to-node": Impairment(delay_ns=9_000_000)}}
     frames = together(sent(500, peer=1, delay_ns=9_100_000), sent(400, peer=2, delay_ns=50_000))
