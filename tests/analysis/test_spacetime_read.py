@@ -32,6 +32,7 @@ MESSAGES = 60
 EVERY_NS = 10 * MS
 LOST = 20
 FAULT_MS = 300
+PAIRS = "name: pairs\npartitions: {p1: {nodes: 2}, p2: {nodes: 2}}\nlinks: {between: [p1, p2]}\n"
 THIRTY = "name: thirty\npartitions:\n  p1: {nodes: 30}\n"
 
 
@@ -96,6 +97,17 @@ def test_a_lost_datagram_is_seen_as_one(run_dir: Path) -> None:
     diagram = compose(Reader(run_dir).scene(window), window)
     (lost,) = [arrow for arrow in diagram.arrows if arrow.fate is Fate.LOST]
     assert (lost.sender, lost.receiver) == (LOST % 4, 2)
+
+
+def test_a_near_multicast_is_missed_in_its_own_partition_only(tmp_path: Path) -> None:
+    def tell_neighbours(run: MadeRun) -> None:
+        run.datagram(at(7), 0, {1: [at(8)]}, is_near=True, kind=Kind.RELIABLE_HEARTBEAT, flags=Flag.CONTROL)
+        run.datagram(at(7), 2, {}, is_near=True, kind=Kind.RELIABLE_HEARTBEAT, flags=Flag.CONTROL)
+
+    window = Window(at(6.5), at(9))
+    diagram = compose(Reader(made(tmp_path / "pairs", PAIRS, tell_neighbours)).scene(window), window)
+    arrows = {(a.sender, a.receiver, a.fate) for a in diagram.arrows if a.kind == "RELIABLE_HEARTBEAT"}
+    assert arrows == {(0, 1, Fate.ARRIVED), (2, 3, Fate.LOST)}
 
 
 def test_without_its_capture_a_run_is_still_drawn(copy: Path) -> None:
