@@ -95,7 +95,7 @@ class WorkloadApplication(Application):
     def __init__(self, workload: Workload, membership: Membership, rng: Random) -> None:
         super().__init__(membership)
         self._workload = workload
-        self._filler = bytes(index % 251 for index in range(workload.size_bytes - STAMP_SIZE))
+        self.filler = bytes(index % 251 for index in range(workload.size_bytes - STAMP_SIZE))
         self._due = due_times_ns(workload, rng)
         self._is_loading = False
         self._next_ns: int | None = None
@@ -129,12 +129,12 @@ class WorkloadApplication(Application):
             self._next_ns = next(self._due, None)
             self.note_lag(elapsed_ns - due_ns)
         stamp = self.next_stamp()
-        self.queue.append(self.submission(encode_stamp(stamp) + self._filler))
+        self.queue.append(self.submission(stamp))
         return stamp
 
-    def submission(self, payload: bytes) -> Submission:
+    def submission(self, stamp: Stamp) -> Submission:
         """What the core is asked: to send this to everybody."""
-        return Submission(payload=payload)
+        return Submission(payload=encode_stamp(stamp) + self.filler)
 
     def note_time(self, elapsed_ns: int) -> None:
         if self._is_loading and self.is_full and self._next_ns is not None:

@@ -157,6 +157,7 @@ class Host:
         if not self.is_draining:
             self.application.begin()
         self._feed(self._core.on_start(self._now_ns()))
+        self._submit()
         self.is_wake_stale = True
 
     def take(self, data: bytes, claimed: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from node.objects.addresses import MAX_ADDRESSED, MAX_SPACES, OBJECTS_IN_SPACE
 from node.parameters import require
@@ -26,7 +26,11 @@ class LoadParameters:
     direct_permille: int = 150
     """To one object without an order but that of its sender's messages."""
     listed_permille: int = 400
-    """To one of the lists that all machines know; the others are for objects drawn anew."""
+    """To one of the lists that all machines know; those left over are for objects drawn anew."""
+    grouped_permille: int = 250
+    """To the replicated group of a sub-network."""
+    changes_permille: int = 100
+    """Of those, how many join or leave the group instead of calling it."""
     lists: int = 6
     """Lists that are drawn once, from the seed of the experiment, so that many calls have the same members."""
     members: int = 4
@@ -41,10 +45,13 @@ class LoadParameters:
     """... or anywhere."""
 
     def __post_init__(self) -> None:
-        for name in ("atomic_permille", "unordered_permille", "direct_permille", "listed_permille"):
+        permilles = (one.name for one in fields(self) if one.name.endswith("_permille"))
+        for name in permilles:
             require(0 <= getattr(self, name) <= 1000, f"{name} must lie between 0 and 1000, not {getattr(self, name)}")
         shares = self.atomic_permille + self.unordered_permille + self.direct_permille
         require(shares <= 1000, f"atomic, unordered and direct calls are {shares} of 1000")
+        whom = self.listed_permille + self.grouped_permille
+        require(whom <= 1000, f"calls to lists and to groups are {whom} of 1000")
         require(1 <= self.lists <= 1000, f"lists must lie between 1 and 1000, not {self.lists}")
         require(1 <= self.members <= MAX_ADDRESSED, f"members must lie between 1 and {MAX_ADDRESSED}")
         weights = (self.space_weight, self.machine_weight, self.network_weight, self.networks_weight)

@@ -1,0 +1,256 @@
+"""The program `load`: each request of the workload becomes one call between objects.
+
+Every machine has the same objects, `objects_per_space` in each address space, from its start to its end. Who asks,
+whom, and how is drawn: by each life for itself, but for the lists, which are drawn alike by all machines and in all
+their lives (NodeConfig.shared_seed), so that calls of many callers overlap. A call's height says how far its members
+may lie apart: in the caller's space, on its machine, in its sub-network, anywhere.
+
+Each sub-network keeps one replicated group under a name (`load/0`, `load/1`, ...). Its lowest machine makes it; others
+look it up. All of that are operations, and a request that is drawn for a group becomes the operation that has to come
+first: look up, and where nothing is found make, then bind. Later ones call the group, or join or leave it.
+
+A call names the lives of the machines that its objects lie on. Of a restarted machine the others learn with its first
+call; until then they call objects that are dead, as callers in the field do.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+from node.application import WorkloadApplication
+from node.config import NodeConfig
+from node.core import Membership, Submission, random_for
+from node.effects import Deliver
+from node.objects.addresses import MAX_ADDRESSED, OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
+from node.objects.news import News, NewsKind, decode_news
+from node.objects.parameters import LoadParameters, ObjectsParameters
+from node.trace import Stamp, encode_stamp
+from node.wire import Kind
+
+
+class Height(enum.Enum):
+    """How far apart the members of a call may lie."""
+
+    SPACE = enum.auto()
+    MACHINE = enum.auto()
+    NETWORK = enum.auto()
+    NETWORKS = enum.auto()
+
+
+class Spot(NamedTuple):
+    """An object, whichever life of its machine it is of."""
+
+    member: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Objects to draw from: of these machines, in these spaces of each."""
+
+    members: tuple[int, ...]
+    first_space: int
+    spaces: int
+    objects: int
+    """Of each space."""
+
+    @property
+    def size(self) -> int:
+        return len(self.members) * self.spaces * self.objects
+
+    def at(self, index: int) -> Spot:
+        rest, place = divmod(index, self.objects)
+        machine, space = divmod(rest, self.spaces)
+        return Spot(self.members[machine], (self.first_space + space) * OBJECTS_IN_SPACE + place + 1)
+
+    def draw(self, rng: Random, count: int) -> tuple[Spot, ...]:
+        """So many different ones; fewer where there are not so many."""
+        return tuple(map(self.at, rng.sample(range(self.size), min(count, self.size))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """Where objects are: the same for all machines."""
+
+    membership: Membership
+    spaces: int
+    objects: int
+
+    def pool(self, height: Height, around: Spot) -> Pool:
+        """The objects so near to one of them, itself included."""
+        if height is Height.SPACE:
+            return Pool(
+                members=(around.member,), first_space=around.number // OBJECTS_IN_SPACE, spaces=1, objects=self.objects
+            )
+        return Pool(
+            members=self._machines(height, around.member), first_space=0, spaces=self.spaces, objects=self.objects
+        )
+
+    def _machines(self, height: Height, member: int) -> tuple[int, ...]:
+        if height is Height.MACHINE:
+            return (member,)
+        if height is Height.NETWORK:
+            return next((one for one in self.membership.partitions if member in one), self.membership.members)
+        return self.membership.members
+
+
+@dataclass(slots=True)
+class _Known:
+    """What this machine knows of the group of one sub-network."""
+
+    group: GroupId | None = None
+    next: Operation | None = Operation.LOOKUP
+    """What has to come before the group can be called; None: nothing, or the answer is still to come."""
+    joined: set[int] = field(default_factory=set)
+    """Our objects that we have asked to be members."""
+
+
+class LoadApplication(WorkloadApplication):
+    """Of one life of one machine. Deterministic in what it is told and when."""
+
+    hears = True
+
+    def __init__(self, config: NodeConfig, parameters: ObjectsParameters) -> None:
+        us = config.membership
+        super().__init__(config.workload, us, random_for(config.seed, us, "workload"))
+        self._load = parameters.load
+        self._rng = random_for(config.seed, us, "calls")
+        self._field = Field(membership=us, spaces=parameters.spaces, objects=parameters.objects_per_space)
+        self.lists = draw_lists(self._field, parameters.load, config.shared_seed)
+        """The lists that all machines know."""
+        self._lives = dict.fromkeys(us.members, 1) | {us.member: us.incarnation}
+        self._known = [_Known() for _ in us.partitions or (us.members,)]
+        self._asked: dict[int, tuple[Operation, int]] = {}
+        """Operations that news are to come about, by our number: what, and of which sub-network's group."""
+
+    def begin(self) -> None:
+        super().begin()
+        own = self._field.pool(Height.MACHINE, Spot(self._us.member, 1))
+        for space in range(self._field.spaces):
+            spots = [own.at(space * self._field.objects + index) for index in range(self._field.objects)]
+            self._appear(tuple(map(self._reference, spots)))
+
+    def submission(self, stamp: Stamp) -> Submission:
+        """One call or operation, drawn."""
+        asker = self._draw_asker()
+        words, body = self._call(asker, stamp.number)
+        return Submission(payload=encode_stamp(stamp) + body, words=words.words, place=asker.number)
+
+    def take(self, effect: Deliver, elapsed_ns: int) -> None:
+        del elapsed_ns  # what is heard is only remembered
+        if effect.inner is Kind.OBJECTS_NEWS:
+            self._hear(decode_news(effect.payload), effect.seq)
+        else:
+            self._lives[effect.origin] = max(self._lives[effect.origin], effect.incarnation)
+
+    # Whom.
+
+    def _appear(self, objects: tuple[Reference, ...]) -> None:
+        for first in range(0, len(objects), MAX_ADDRESSED):
+            some = objects[first : first + MAX_ADDRESSED]
+            words = Addressing(caller=some[0], objects=some, operation=Operation.APPEAR).words
+            self.queue.append(Submission(payload=b"", words=words, place=some[0].number))
+
+    def _reference(self, spot: Spot) -> Reference:
+        return Reference(spot.member, self._lives[spot.member], spot.number)
+
+    def _draw_asker(self) -> Spot:
+        (asker,) = self._field.pool(Height.MACHINE, Spot(self._us.member, 1)).draw(self._rng, 1)
+        return asker
+
+    def _call(self, asker: Spot, number: int) -> tuple[Addressing, bytes]:
+        load, rng = self._load, self._rng
+        way, whom = rng.randrange(1000), rng.randrange(1000)
+        is_atomic = way < load.atomic_permille
+        is_unordered = not is_atomic and way < load.atomic_permille + load.unordered_permille
+        is_direct = not (is_atomic or is_unordered) and (
+            way < load.atomic_permille + load.unordered_permille + load.direct_permille
+        )
+        caller = self._reference(asker)
+        if is_direct:
+            (target,) = self._field.pool(draw_height(rng, load), asker).draw(rng, 1)
+            return Addressing(caller=caller, objects=(self._reference(target),), is_direct=True), self.filler
+        if whom < load.grouped_permille:
+            about_group = self._group_call(asker, number, is_atomic=is_atomic, is_ordered=not is_unordered)
+            if about_group is not None:
+                return about_group
+        spots = self._draw_listed(asker, is_known=whom < load.grouped_permille + load.listed_permille)
+        objects = tuple(map(self._reference, spots))
+        return Addressing(caller=caller, objects=objects, is_atomic=is_atomic, is_ordered=not is_unordered), self.filler
+
+    def _draw_listed(self, asker: Spot, *, is_known: bool) -> tuple[Spot, ...]:
+        if is_known:
+            return self._rng.choice(self.lists)
+        return _draw_members(self._rng, self._field, self._load, asker)
+
+    # Groups.
+
+    def _group_call(
+        self, asker: Spot, number: int, *, is_atomic: bool, is_ordered: bool
+    ) -> tuple[Addressing, bytes] | None:
+        """A call to a group, or what has to come first; None while that is under way."""
+        partition = self._rng.randrange(len(self._known))
+        known = self._known[partition]
+        caller = self._reference(asker)
+        if known.next is not None:
+            operation, known.next = known.next, None
+            self._asked[number] = (operation, partition)
+            group = known.group if operation is Operation.BIND else None
+            return Addressing(caller=caller, group=group, operation=operation), _name(partition)
+        if known.group is None:
+            return None
+        if self._rng.randrange(1000) < self._load.changes_permille:
+            return self._change(known, caller), self.filler
+        return Addressing(caller=caller, group=known.group, is_atomic=is_atomic, is_ordered=is_ordered), self.filler
+
+    def _change(self, known: _Known, caller: Reference) -> Addressing:
+        """The caller joins the group, or leaves it."""
+        has_joined = caller.number in known.joined
+        known.joined ^= {caller.number}
+        operation = Operation.LEAVE if has_joined else Operation.JOIN
+        return Addressing(caller=caller, objects=(caller,), group=known.group, operation=operation)
+
+    def _hear(self, news: News, number: int) -> None:
+        operation, partition = self._asked.pop(number, (None, 0))
+        if operation is not None:
+            self._hear_answer(self._known[partition], operation, news, partition)
+        elif news.kind is NewsKind.NO_GROUP:
+            for known in self._known:
+                if known.group == news.group and not known.joined:
+                    known.group, known.next = None, Operation.LOOKUP
+
+    def _hear_answer(self, known: _Known, operation: Operation, news: News, partition: int) -> None:
+        is_done = news.kind is NewsKind.DONE
+        if operation is not Operation.BIND:
+            known.group = news.group if is_done else None
+        if operation is Operation.CREATE and is_done:
+            known.next = Operation.BIND
+        elif known.group is None:
+            is_maker = partition == self._us.partition and self._us.member < min(self._us.neighbours, default=0xFFFF)
+            is_missing = operation is Operation.LOOKUP and is_done
+            known.next = Operation.CREATE if is_maker and is_missing else Operation.LOOKUP
+
+
+def draw_height(rng: Random, load: LoadParameters) -> Height:
+    weights = (load.space_weight, load.machine_weight, load.network_weight, load.networks_weight)
+    return rng.choices(tuple(Height), weights)[0]
+
+
+def draw_lists(where: Field, load: LoadParameters, shared_seed: int) -> tuple[tuple[Spot, ...], ...]:
+    """The same for all members and all their lives: drawn around objects anywhere."""
+    rng = Random(f"{shared_seed}/lists")  # noqa: S311 (repeatable, not secret)
+    everything = where.pool(Height.NETWORKS, Spot(where.membership.members[0], 1))
+    around = (everything.at(rng.randrange(everything.size)) for _ in range(load.lists))
+    return tuple(_draw_members(rng, where, load, spot) for spot in around)
+
+
+def _draw_members(rng: Random, where: Field, load: LoadParameters, around: Spot) -> tuple[Spot, ...]:
+    pool = where.pool(draw_height(rng, load), around)
+    return pool.draw(rng, rng.randint(1, load.members))
+
+
+def _name(partition: int) -> bytes:
+    return f"load/{partition}".encode()
