@@ -8,46 +8,45 @@ A duty is told to one machine of the other sub-network at a time, at once and th
 the next machine in turn; a machine that has been heard from is asked first. It ends when the log says so. A datagram
 of it can be lost, come twice or late: the log that takes it drops what is not new.
 
+A duty that lasts for `patience_ns` is named to the owner, once in each such time: the log can end it where it may.
+
 All duties share one timer. Without a duty it is not armed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from node.core import Membership
 from node.effects import Effect, Send, Timer
+from node.objects.entries import Duty, message_of
 from node.protocols.timers import Timers
-from node.wire import Flag, Message
+from node.wire import Flag, Kind, Message
 
 BETWEEN = Timer("between")
 RETRANSMISSION = Flag.RETRANSMISSION.value
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owed:
-    """`message` is for the sub-network `partition`; what `key` names it owes once."""
-
-    key: Hashable
-    partition: int
-    message: Message
+DutyKey = tuple[Kind, int, int]
 
 
 @dataclass(slots=True)
 class _Told:
-    owed: Owed
-    first_ns: int
+    duty: Duty
+    message: Message
     next_ns: int
     pause_ns: int
+    patient_until_ns: int
     turn: int = 0
 
 
 class Between:
     """Of one machine. `first_ns`, `most_ns`: the first and the longest pause."""
 
-    def __init__(self, *, membership: Membership, first_ns: int, most_ns: int) -> None:
-        self._partitions = membership.partitions
+    def __init__(
+        self, *, membership: Membership, first_ns: int, most_ns: int, patience_ns: int, timers: Timers
+    ) -> None:
+        self._us = membership
         self._favourites = [0] * len(membership.partitions)
         """Where in each sub-network to begin."""
         self._homes: Mapping[int, tuple[int, int]] = {
@@ -57,8 +56,10 @@ class Between:
         }
         self._first_ns = first_ns
         self._most_ns = most_ns
-        self._timers = Timers()
-        self._told: dict[Hashable, _Told] = {}
+        self._patience_ns = patience_ns
+        self._timers = timers
+        self._told: dict[DutyKey, _Told] = {}
+        self._armed_ns = 0
 
     def __len__(self) -> int:
         """Duties that we see to."""
@@ -70,63 +71,59 @@ class Between:
         if home is not None:
             self._favourites[home[0]] = home[1]
 
-    def owe(self, duties: Iterable[Owed], now_ns: int, out: list[Effect]) -> None:
+    def machine_of(self, place: int) -> int:
+        """The machine of the sub-network at `place` to speak to first."""
+        return self._us.partitions[place][self._favourites[place]]
+
+    def owe(self, duties: Iterable[Duty], now_ns: int, out: list[Effect]) -> None:
         """These are all duties that are ours to see to. New ones are told at once; what has changed under its key is
         told anew."""
-        before = self._told
-        self._told = {}
-        for owed in duties:
-            told = before.get(owed.key)
-            if told is None or told.owed != owed:
-                told = _Told(owed=owed, first_ns=now_ns, next_ns=now_ns, pause_ns=self._first_ns)
+        before, self._told = self._told, {}
+        for duty in duties:
+            told = before.get(duty.key)
+            if told is None or told.duty != duty:
+                told = _Told(
+                    duty=duty,
+                    message=message_of(duty.entry, self._us),
+                    next_ns=now_ns,
+                    pause_ns=self._first_ns,
+                    patient_until_ns=now_ns + self._patience_ns,
+                )
                 self._tell(told, now_ns, out)
-            self._told[owed.key] = told
+            self._told[duty.key] = told
         self._arm(now_ns, out)
 
-    def again(self, key: Hashable, now_ns: int, out: list[Effect]) -> None:
-        """Somebody asks for it: it seems to be lost."""
-        told = self._told.get(key)
-        if told is not None:
-            self._tell(told, now_ns, out)
-
-    def age_ns(self, key: Hashable, now_ns: int) -> int:
-        """How long we have seen to it."""
-        told = self._told.get(key)
-        return 0 if told is None else now_ns - told.first_ns
-
-    def on_timer(self, now_ns: int, out: list[Effect]) -> None:
-        """BETWEEN is due."""
-        self._timers.fired(BETWEEN)
+    def on_timer(self, now_ns: int, out: list[Effect]) -> tuple[Duty, ...]:
+        """BETWEEN is due (the owner has told `timers` that it fired). Returns what patience is over for."""
+        given_up: list[Duty] = []
         for told in self._told.values():
+            if told.patient_until_ns <= now_ns:
+                told.patient_until_ns = now_ns + self._patience_ns
+                given_up.append(told.duty)
             if told.next_ns <= now_ns:
                 self._tell(told, now_ns, out)
         self._arm(now_ns, out)
+        return tuple(given_up)
 
     def _tell(self, told: _Told, now_ns: int, out: list[Effect]) -> None:
-        owed = told.owed
-        machines = self._partitions[owed.partition]
-        target = machines[(self._favourites[owed.partition] + told.turn) % len(machines)]
-        out.append(Send(target=target, message=owed.message if not told.turn else _again(owed.message)))
+        place = told.duty.place
+        machines = self._us.partitions[place]
+        target = machines[(self._favourites[place] + told.turn) % len(machines)]
+        out.append(Send(target=target, message=told.message))
+        if not told.turn:
+            told.message = replace(told.message, flags=told.message.flags | RETRANSMISSION)
         told.next_ns = now_ns + told.pause_ns
         told.pause_ns = min(2 * told.pause_ns, self._most_ns)
         told.turn += 1
 
     def _arm(self, now_ns: int, out: list[Effect]) -> None:
         if self._told:
-            next_ns = min(told.next_ns for told in self._told.values())
-            self._timers.arm(BETWEEN, max(now_ns + 1, next_ns), out)
+            next_ns = min(min(told.next_ns, told.patient_until_ns) for told in self._told.values())
+            if next_ns < self._armed_ns:
+                # A duty that is new waits for nobody else's long pause.
+                self._timers.disarm(BETWEEN, out)
+            if BETWEEN not in self._timers:
+                self._armed_ns = max(now_ns + 1, next_ns)
+                self._timers.arm(BETWEEN, self._armed_ns, out)
         else:
             self._timers.disarm(BETWEEN, out)
-
-
-def _again(message: Message) -> Message:
-    return Message(
-        kind=message.kind,
-        origin=message.origin,
-        incarnation=message.incarnation,
-        seq=message.seq,
-        flags=message.flags | RETRANSMISSION,
-        inner=message.inner,
-        words=message.words,
-        payload=message.payload,
-    )
