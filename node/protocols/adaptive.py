@@ -71,6 +71,12 @@ A sequencer whose server is gone places nothing any more, and no later life of i
 left. So who has submissions without a number there takes them back and multicasts them as they are, before his LAST:
 they come at the very end of the epoch, by life and in their order. Nobody has delivered anything after them in e, and
 they were their sender's last in e, so the order stays causal and FIFO.
+  Who joined e when its server was gone delivers nothing that was placed there, and can help to leave e all the same.
+When he has promised his ballot and then hears that a later life s of the server has joined, is his promise still good?
+Yes: a decision of the vote that has it was made by somebody who did not know s. For s is the lowest member: who knows
+it opens no vote of his own, and calls off an open one. So s begins with e + 1 or later (Lives), places nothing in e,
+and has ended for the instances of e at the decision. (Nor has s ended for the decider before: then his CALL stood
+behind the view without s, and s did not join here after that.)
 
 FINAL here is what the protocol in force promises as AGREED: not uniform, except in Time Warp's epochs. Not here: what
 died with a cause that was sent in an older epoch (its receiver and its sender crash together, at a switch) is delivered
@@ -617,6 +623,7 @@ class AdaptiveCore(Core):
     def _adopt(self, ruling: Ruling, now_ns: int, out: list[Effect]) -> None:
         """The group has decided: from now on we submit in the next epoch."""
         old = self._epochs[-1]
+        assert len(self._epochs) == 1 and old.is_open, "a promise, or a vote of ours, with an older epoch incomplete"
         self._carry(old, old.close(now_ns), now_ns, out)
         self._votes.adopted(ruling.epoch)
         for life in self._joining.lives:
@@ -671,9 +678,10 @@ class AdaptiveCore(Core):
 
     @property
     def _is_ready(self) -> bool:
-        """Whether we can found another epoch: no older one is incomplete, and we deliver in this one. Who joined a
-        sequencer after its server had ended never does: but nothing is placed there any more, and what its members take
-        back comes to us, too.
+        """Whether we can promise to found another epoch, or ask for it: no older one is incomplete, and we deliver in
+        this one. Who joined a sequencer after its server had ended never does: but nothing is placed there any more,
+        and what its members take back comes to us, too. That may change when a later life of the server joins; a
+        promise stays.
         """
         if len(self._epochs) != 1 or not self._epochs[0].is_open:
             return False
@@ -792,13 +800,16 @@ class AdaptiveCore(Core):
     def _check(self, ruling: Ruling, vote: Promise) -> None:
         """RemoteError when the group cannot have decided that: it needs our ballot in that very vote, which we have
         promised to nobody else since. While we join, it had none of ours.
+
+        Whether we are ready is not asked again. We were when we promised, and of the epoch that comes next, for a new
+        epoch voids promises; and who was stranded then need not be now (see the module's text).
         """
         if not self._epochs:
             self._check_is_before_us(ruling)
             return
-        is_next = self._is_ready and ruling.epoch == self.epoch + 1 and ruling.code != self._epochs[-1].code
+        is_change = ruling.code != self._epochs[-1].code
         is_ours = ruling.bases[self._us.member] == self._us.incarnation and self._votes.promise == vote
-        if not (is_next and is_ours):
+        if not (is_change and is_ours):
             raise RemoteError(DropReason.UNEXPECTED, f"a decision about epoch {ruling.epoch} that we had no part in")
 
     def _check_is_before_us(self, ruling: Ruling) -> None:

@@ -11,6 +11,7 @@ for a while, and safety must not depend on who is one. It rests on promises:
 
 - whoever gives a ballot for an epoch gives none for it to anybody else, and opens no vote for it, until its coordinator
   has decided, has called off, or has ended (all of its stream has come then, a decision included);
+- whoever has given a ballot adopts what is decided with it, whatever it has heard since: all others do;
 - a coordinator decides only with a ballot of every life that takes part for it, its own included; if one that it has
   not asked joins meanwhile, it calls off;
 - whoever has a vote open refuses others'.

@@ -16,7 +16,7 @@ from node.protocols import adaptive_epoch as epoch_module
 from node.protocols.adaptive import AdaptiveCore, SelectionParameters
 from node.protocols.adaptive_words import AdaptiveReport, Tail, with_tail
 from node.protocols.allack import AllAckReport
-from node.protocols.costs import ABCAST, ALLACK, ATOP, TIMEWARP
+from node.protocols.costs import ABCAST, ALLACK, ATOP, SEQUENCER, TIMEWARP
 from node.protocols.words import pack
 from node.wire import Kind, Message, encode_message
 
@@ -89,6 +89,34 @@ def test_a_decision_without_our_ballot_for_it_is_refused(number: int) -> None:
     assert core.epoch == 1
     give(core, decision(0, 1, ATOP, 1, 1, 1, 1))
     assert (core.epoch, core.in_force) == (2, "atop")
+
+
+def stranded() -> AdaptiveCore:
+    """Member 2's second life of four, in a sequencer's epoch whose server has ended before."""
+    core = core_of(2, 4, incarnation=2, candidates="sequencer, timewarp")
+    give(core, word(Kind.RELIABLE_ENDED, 0), word(Kind.RELIABLE_JOINED, 1), word(Kind.RELIABLE_JOINED, 3))
+    give(core, word(Kind.RELIABLE_JOINED, 2, incarnation=2))
+    told = (SEQUENCER, *bases(1, 1, 1, 1), 0, pack(2, 2, 0))
+    give(core, *(word(Kind.ADAPTIVE_STATE, life, *told, pack(4 - life, 1, 0), seq=1) for life in (1, 3)))
+    return core
+
+
+def test_who_has_promised_without_a_server_adopts_the_decision_though_one_has_joined() -> None:
+    """Member 1 decides before it hears of the server's next life, which then begins in epoch 2."""
+    core = stranded()
+    give(core, word(Kind.ADAPTIVE_CALL, 1, 1, seq=2), word(Kind.RELIABLE_JOINED, 0, incarnation=2))
+    give(core, decision(1, 1, TIMEWARP, 1, 1, 2, 1))
+    assert core.phase == "switching-timewarp"
+    give(core, *(word(Kind.ADAPTIVE_LAST, origin, seq=1) for origin in (1, 3)))
+    assert core.phase == "running-timewarp"
+
+
+def test_who_has_not_begun_promises_nothing_when_a_server_has_joined() -> None:
+    core = stranded()
+    effects = give(core, word(Kind.RELIABLE_JOINED, 0, incarnation=2), word(Kind.ADAPTIVE_CALL, 1, 1, seq=2))
+    ballots = [one.message for one in effects if isinstance(one, Send) and one.message.kind is Kind.ADAPTIVE_BALLOT]
+    assert [ballot.words for ballot in ballots] == [(1, 0)]
+    refused(core, decision(1, 1, TIMEWARP, 1, 1, 2, 1), DropReason.UNEXPECTED)
 
 
 def erasing() -> AdaptiveCore:
