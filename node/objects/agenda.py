@@ -1,0 +1,98 @@
+"""What a machine hands to its objects next: ordered calls as the log gives them, direct messages as they come.
+
+A direct message whose sender had made ordered calls before it carries the timestamp of the last that covered this
+machine (`after`). It waits until nothing at or before that timestamp can still be handed out here. Then a later call
+for its object must wait in turn, or the direct message would be overtaken by what its sender said after it:
+
+    direct message   waits until the log is complete up to `after`, for earlier ones of its source, and for calls up to
+                     `after` that wait here
+    ordered call     waits for direct messages for one of its objects that came before it and have an earlier `after`,
+                     and for calls that wait here for one of its objects
+
+Everything waits only for what is earlier by timestamp, so nothing waits for ever as long as the log goes on. Where it
+does not (a sub-network that was given up, a clock that stands still) a direct message goes out after `patience_ns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node.objects.addresses import Reference
+from node.objects.direct import Life
+from node.wire import Message
+
+IsComplete = Callable[[int], bool]
+"""Whether nothing up to this timestamp can come out of the log any more for this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """`message` is for `objects` of ours. `timestamp`: of an ordered call; of a direct message what it comes after.
+    `source`: who sent a direct message; None: the log."""
+
+    message: Message
+    objects: tuple[Reference, ...]
+    timestamp: int
+    source: Life | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    item: Item
+    until_ns: int
+
+
+class Agenda:
+    """Of one machine."""
+
+    def __init__(self, *, patience_ns: int) -> None:
+        self._patience_ns = patience_ns
+        self._waiting: list[_Waiting] = []
+
+    def __len__(self) -> int:
+        """Items that wait."""
+        return len(self._waiting)
+
+    @property
+    def next_ns(self) -> int | None:
+        """When patience ends for the first of them."""
+        return min((one.until_ns for one in self._waiting if one.item.source is not None), default=None)
+
+    def add(self, item: Item, is_complete: IsComplete, now_ns: int) -> list[Item]:
+        """It is next. Returns what can be handed out now, in order."""
+        self._waiting.append(_Waiting(item, now_ns + self._patience_ns))
+        return self.take(is_complete, now_ns)
+
+    def take(self, is_complete: IsComplete, now_ns: int) -> list[Item]:
+        """What can be handed out now, in order."""
+        found: list[Item] = []
+        while self._waiting:
+            left: list[_Waiting] = []
+            before = len(found)
+            for one in self._waiting:
+                if self._can_go(one, left, is_complete, now_ns):
+                    found.append(one.item)
+                else:
+                    left.append(one)
+            self._waiting = left
+            if len(found) == before:
+                break
+        return found
+
+    def _can_go(self, one: _Waiting, earlier: list[_Waiting], is_complete: IsComplete, now_ns: int) -> bool:
+        item = one.item
+        if item.source is None:
+            return not any(_is_before(other.item, item) for other in earlier)
+        if any(other.item.source == item.source for other in earlier):
+            return False
+        if one.until_ns <= now_ns:
+            return True
+        is_blocked = any(other.item.source is None and other.item.timestamp <= item.timestamp for other in earlier)
+        return not is_blocked and is_complete(item.timestamp)
+
+
+def _is_before(other: Item, call: Item) -> bool:
+    """Whether `other`, which waits, must be handed out before this ordered call."""
+    is_earlier = other.source is None or other.timestamp < call.timestamp
+    return is_earlier and not set(other.objects).isdisjoint(call.objects)
