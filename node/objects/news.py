@@ -1,7 +1,7 @@
 """What managers tell the application about its calls and its objects: typed news and their bytes.
 
 News go to one object. Most are about one submission of that object; the message that carries them names it (`seq`, the
-stamp's number). STATE_WANTED and JOINED are about nobody's submission: `seq` is 0.
+stamp's number). STATE_WANTED, JOINED and EXPELLED are about nobody's submission: `seq` is 0.
 
 On the wire: one head word (kind 8 bits, operation 8, atomic 1, group 1), the place in the order, the group if there is
 one, and the objects; 8 bytes each, big-endian. Whoever decodes assumes that an enemy wrote the bytes: RemoteError.
@@ -13,9 +13,9 @@ import enum
 import struct
 from dataclasses import dataclass
 
-from node.clocks import MAX_TIMESTAMP
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import MAX_ADDRESSED, GroupId, Operation, Reference
+from node.objects.entries import MAX_TIMESTAMP
 from node.wire import WORD_SIZE
 
 
@@ -44,6 +44,9 @@ class NewsKind(enum.IntEnum):
     JOINED = 8
     """To the joiner: it is a member from here on (`group`, `timestamp` of the JOIN). `objects`: joiner, donor, whose
     state is to come first; joiner alone: it is the first member, its own state is the group's."""
+    EXPELLED = 9
+    """To a member of ours: the group goes on without it (`group`; `objects`: the member). What others have done since
+    is missed here: all it can do is join again, and take their state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,5 +113,6 @@ _SHAPES: dict[NewsKind, tuple[int, int, bool]] = {
     NewsKind.REFUSED: (0, MAX_ADDRESSED, False),
     NewsKind.STATE_WANTED: (2, 2, True),
     NewsKind.JOINED: (1, 2, True),
+    NewsKind.EXPELLED: (1, 1, True),
 }
 """For each kind: how many objects it names at least and at most, and whether it must name a group."""
