@@ -1,0 +1,318 @@
+"""What a class lets others call: methods marked with `@export`, and nothing else.
+
+    class Counter(Remote):
+        @export
+        async def add(self, amount: int) -> int: ...      # plain `def` is fine, too
+
+A proxy of a Counter is typed as a Counter: `await proxy.add(2)` is an int to a type checker, and `proxy.add("2")` a
+mistake. That works because `@export` makes a descriptor: what stands behind the name is a BoundMethod with the
+method's own parameters and result, on the object itself and on every proxy alike. So a caller cannot tell an object
+from a group of them (paper 004, 2.3).
+
+On the object itself (`await self.add(2)` inside the class) a call is a plain call of the function: no message, no
+turn; `self.add.send(2)` is a message, which takes its turn. Only exported methods can be reached through a proxy;
+anything else is an AttributeError there, and NoSuchMethod for a caller who asks all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from inspect import iscoroutinefunction
+from types import MappingProxyType
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+
+from node.errors import LocalError
+from node.objects.checks import Checks
+from node.objects.errors import NotAValue
+from node.objects.replies import (
+    Answer,
+    Awaited,
+    Call,
+    Replies,
+    ReplyHandler,
+    every_answer,
+    every_value,
+    first,
+    first_of,
+)
+from node.objects.values import Pointed, Pointer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a call is made. `timeout` in seconds, as everywhere in asyncio; None: wait for ever."""
+
+    is_atomic: bool = False
+    """All or none of the members take it. A group that is atomic itself need not be asked."""
+    is_ordered: bool = True
+    """Its members take it in one order with other calls (indivisibility)."""
+    timeout: float | None = None
+
+
+DEFAULT = Options()
+
+
+class Callee(Protocol):
+    """Behind a proxy: an object, a list of them, or a group."""
+
+    @property
+    def pointer(self) -> Pointer:
+        """The proxy as data."""
+
+    def begin(
+        self,
+        name: str,
+        arguments: tuple[object, ...],
+        keywords: dict[str, object],
+        options: Options,
+        replies: Replies[Any],
+    ) -> None:
+        """Send a call of `name`; its answers go to `replies`, whose members are set as soon as they are known.
+
+        NotAValue when an argument is no data, Overrun when too many calls are under way.
+        """
+
+
+class BoundMethod(Generic[P, R]):
+    """One method of one callee. Each of these sends the call at once, so calls are made in the order in which they are
+    written; they differ in what they give back. Before anything has been sent they raise NotAValue or Overrun; what
+    a call ends with is a CallError (node.objects.errors).
+    """
+
+    __slots__ = ("_callee", "_name", "_options")
+
+    def __init__(self, callee: Callee, name: str, options: Options = DEFAULT) -> None:
+        self._callee = callee
+        self._name = name
+        self._options = options
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        """The synchronous call, to be awaited: the (first) reply."""
+        return self.send(*args, **kwargs)
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """The asynchronous call: go on, and await the (first) reply later, or never."""
+        replies: Awaited[R, R] = Awaited(first, asyncio.get_running_loop())
+        self._callee.begin(self._name, args, kwargs, self._options, replies)
+        return replies.call
+
+    def all(self, *args: P.args, **kwargs: P.kwargs) -> Call[list[R]]:
+        """The replies of all members, in their order; raises the error of the first of them that has one."""
+        replies: Awaited[R, list[R]] = Awaited(every_value, asyncio.get_running_loop())
+        self._callee.begin(self._name, args, kwargs, self._options, replies)
+        return replies.call
+
+    def answers(self, *args: P.args, **kwargs: P.kwargs) -> Call[list[Answer[R]]]:
+        """What all members answer, in their order: values and errors alike."""
+        replies: Awaited[R, list[Answer[R]]] = Awaited(every_answer, asyncio.get_running_loop())
+        self._callee.begin(self._name, args, kwargs, self._options, replies)
+        return replies.call
+
+    def first(self, count: int, /, *args: P.args, **kwargs: P.kwargs) -> Call[list[R]]:
+        """The first `count` replies in order of arrival; the others are ignored."""
+        if count < 1:
+            raise LocalError(f"the first {count} replies are none: ask for 1 or more")
+        replies: Awaited[R, list[R]] = Awaited(first_of(count), asyncio.get_running_loop())
+        self._callee.begin(self._name, args, kwargs, self._options, replies)
+        return replies.call
+
+    def handler(self, *args: P.args, **kwargs: P.kwargs) -> ReplyHandler[R]:
+        """A reply handler, for groups whose size is not known."""
+        replies: ReplyHandler[R] = ReplyHandler()
+        self._callee.begin(self._name, args, kwargs, self._options, replies)
+        return replies
+
+    def arrival(self, *args: P.args, **kwargs: P.kwargs) -> ReplyHandler[R]:
+        """The answers in order of arrival: `async for answer in proxy.method.arrival(...)`."""
+        return self.handler(*args, **kwargs)
+
+    def options(
+        self, *, atomic: bool | None = None, ordered: bool | None = None, timeout: float | None = None
+    ) -> BoundMethod[P, R]:
+        """This method, called so: what is not named stays as it is. `timeout` in seconds."""
+        if timeout is not None and timeout <= 0:
+            raise LocalError(f"a time-out is more than 0 seconds, not {timeout}")
+        now = self._options
+        options = replace(
+            now,
+            is_atomic=now.is_atomic if atomic is None else atomic,
+            is_ordered=now.is_ordered if ordered is None else ordered,
+            timeout=now.timeout if timeout is None else timeout,
+        )
+        return type(self)(self._callee, self._name, options)
+
+
+class Method(Generic[P, R]):
+    """An exported method: what `@export` makes of a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        if not callable(function) or isinstance(function, staticmethod | classmethod):
+            raise LocalError("only methods of objects are exported")
+        self.function = function
+        self.name: str = function.__name__
+        self.is_async = iscoroutinefunction(function)
+        self.checks = Checks(function)
+        self.__doc__ = function.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Method[P, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> BoundMethod[P, R]: ...
+
+    def __get__(self, instance: object | None, owner: type) -> Method[P, R] | BoundMethod[P, R]:
+        if instance is None:
+            return self
+        return _OwnMethod(cast("Remote", instance), self)
+
+
+@overload
+def export(function: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Method[P, R]: ...
+
+
+@overload
+def export(function: Callable[Concatenate[S, P], R]) -> Method[P, R]: ...
+
+
+def export(function: Callable[..., Any]) -> Method[Any, Any]:
+    """Let others call this method. Its arguments and its result are values (node.objects.values)."""
+    if function.__name__.startswith("_"):
+        raise LocalError(f"{function.__qualname__} is private: give what others may call a public name")
+    return Method(function)
+
+
+class Remote(Pointed):
+    """The base of classes whose objects others can call: create them with Space.create."""
+
+    exported: ClassVar[Mapping[str, Method[Any, Any]]] = MappingProxyType({})
+    """By name: all that a caller can reach."""
+    home: Callee | None = None
+    """The object's own proxy, while it lives in a space."""
+
+    @property
+    def pointer(self) -> Pointer:
+        return _at_home(self).pointer
+
+    @property
+    def shared(self) -> object:
+        return _at_home(self)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = {name: method for name, method in vars(cls).items() if isinstance(method, Method)}
+        inherited = {name: method for name, method in cls.exported.items() if name not in vars(cls)}
+        cls.exported = MappingProxyType({**inherited, **own})
+        _KINDS[kind_name(cls)] = cls
+
+    def get_state(self) -> object:
+        """The object's state as a value, for one that joins its group. Classes whose objects replicate define it."""
+        raise LocalError(f"{type(self).__name__} has no get_state: objects of a replicated group hand their state over")
+
+    def set_state(self, state: Any) -> None:  # noqa: ARG002 (the subclasses' signature)
+        """Take over what `get_state` of another object gave."""
+        raise LocalError(f"{type(self).__name__} has no set_state: objects of a replicated group take a state over")
+
+
+class _OwnMethod(BoundMethod[P, R]):
+    """A method of an object that is at hand: a plain call of the function, for `self.method()` in its own class."""
+
+    __slots__ = ("_method", "_object")
+
+    def __init__(self, own: Remote, method: Method[P, R]) -> None:
+        self._object = own
+        self._method = method
+        super().__init__(_home_of(own), method.name)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        return self._run(args, kwargs)
+
+    async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        result = self._method.function(self._object, *args, **kwargs)
+        return cast("R", await result if self._method.is_async else result)
+
+    def options(
+        self, *, atomic: bool | None = None, ordered: bool | None = None, timeout: float | None = None
+    ) -> BoundMethod[P, R]:
+        message: BoundMethod[P, R] = BoundMethod(self._callee, self._name)
+        return message.options(atomic=atomic, ordered=ordered, timeout=timeout)
+
+
+def _home_of(own: Remote) -> Callee:
+    """LocalError only when something is sent: an object may use its own methods before it lives anywhere."""
+    return _Homeless(own) if own.home is None else own.home
+
+
+def _at_home(own: Remote) -> Callee:
+    if own.home is None:
+        raise NotAValue(f"a {type(own).__name__} that was not created in a space cannot be sent, nor a reference to it")
+    return own.home
+
+
+class _Homeless:
+    """In place of the proxy of an object that lives nowhere."""
+
+    def __init__(self, own: Remote) -> None:
+        self._own = own
+
+    @property
+    def pointer(self) -> Pointer:
+        return _at_home(self._own).pointer
+
+    def begin(self, *_: object) -> None:
+        raise LocalError(f"{type(self._own).__name__}: create the object in a space before anything is sent to it")
+
+
+class Proxied(Generic[P, R]):
+    """On a class of proxies: one exported method."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else BoundMethod(instance, self.name, instance.default_options)
+
+
+class Proxy(Pointed):
+    """What stands for a callee at its callers: the base of all proxies. Subclasses are Callees (`begin`)."""
+
+    __slots__ = ()
+    kind: ClassVar[type[Remote]] = Remote
+    """The class whose methods this proxy has."""
+    default_options: Options = DEFAULT
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{self.kind.__name__} exports no {name!r}; others reach only what it exports")
+
+
+B = TypeVar("B", bound=Proxy)
+
+
+@cache
+def proxy_class(base: type[B], kind: type[Remote]) -> type[B]:
+    """`base` with the exported methods of `kind`. LocalError when `base` has one of these names for something else."""
+    taken = sorted(name for name in kind.exported if hasattr(base, name))
+    if taken:
+        raise LocalError(f"{kind.__name__} cannot export {', '.join(taken)}: {base.__name__} has that name already")
+    methods: dict[str, Any] = {name: Proxied(name) for name in kind.exported}
+    made = type(f"{base.__name__}[{kind.__name__}]", (base,), {"__slots__": (), "kind": kind, **methods})
+    return cast("type[B]", made)
+
+
+_KINDS: dict[str, type[Remote]] = {}
+
+
+def kind_name(kind: type[Remote]) -> str:
+    """How a class is called in messages."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def kind_named(name: str) -> type[Remote]:
+    """The class of that name; Remote itself, which exports nothing, when we do not know it."""
+    return _KINDS.get(name, Remote)
