@@ -91,7 +91,7 @@ class Operation(enum.IntEnum):
     """These objects of the caller's own space exist from now on: told to its local manager alone, which votes for them;
     no news answer it, and the payload is not looked at."""
     VANISH = 11
-    """They exist no longer: a call that must reach all of its objects, and is not decided yet, fails."""
+    """They exist no longer: their manager votes against what must reach all of its objects from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,10 +39,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from node.clocks import MAX_TIMESTAMP
 from node.core import MAX_INCARNATION, Membership
 from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
+from node.objects.entries import MAX_TIMESTAMP
 from node.protocols.channel import RETRANSMISSION
 from node.protocols.reliable import ReliableParameters
 from node.protocols.roundtrip import RoundTrip, RoundTrips

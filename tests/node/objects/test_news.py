@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.clocks import MAX_TIMESTAMP
 from node.errors import LocalError, RemoteError
 from node.objects.addresses import MAX_ADDRESSED, GroupId, Operation, Reference
+from node.objects.entries import MAX_TIMESTAMP
 from node.objects.news import News, NewsKind, decode_news, encode_news
 
 GROUP = GroupId(2, 7, 1, 9)
