@@ -27,10 +27,12 @@ from node.trace import (
     TRACE_HEADER,
     TRACE_MAGIC,
     TRACE_VERSION,
+    CallReport,
     DropReason,
     Event,
     Level,
     Notice,
+    Timed,
 )
 from node.wire import ENVELOPE, LOCAL_KINDS, MESSAGE, WORD_SIZE, Field, Flag, Kind
 from node.wire import MAGIC as PROTOCOL_MAGIC
@@ -60,6 +62,7 @@ __all__ = [
     "TRACE_VERSION",
     "WINDOW_DTYPE",
     "WORD_SIZE",
+    "CallReport",
     "CaptureError",
     "Column",
     "DropReason",
@@ -70,6 +73,7 @@ __all__ = [
     "Level",
     "Notice",
     "PortDirection",
+    "Timed",
     "dtype_of",
 ]
 

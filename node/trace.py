@@ -27,12 +27,14 @@ __all__ = [
     "TRACE_HEADER",
     "TRACE_MAGIC",
     "TRACE_VERSION",
+    "CallReport",
     "DropReason",
     "Event",
     "Level",
     "Notice",
     "Record",
     "Stamp",
+    "Timed",
     "TraceHeader",
     "decode_stamp",
     "decode_trace",
@@ -129,8 +131,9 @@ class Notice(enum.IntEnum):
 
     ADDRESSED = 0xF0
     """Object groups: whom the message named by the last CALLED is for, once for each 48 objects of a member among which
-    one is. `member`: that member; `value`: bits 0 to 47: object 48 k + 1 + bit; bits 48 to 59: k; bit 62: all or none
-    shall deliver it (atomicity); bit 63: its order does not matter (indivisibility is off)."""
+    one is. `member`: that member; `value`: bits 0 to 47: object 48 k + 1 + bit; bits 48 to 59: k; bit 60: point to
+    point, to one object past the order; bit 62: all or none shall deliver it (atomicity); bit 63: its order does not
+    matter (indivisibility is off)."""
     LEFT = 0xF1
     """Mutual exclusion: the critical section that was entered with the last DELIVER was left; `value`: how many times
     this member has left one, this time included."""
@@ -167,6 +170,45 @@ class Notice(enum.IntEnum):
     CALLED = 0xFF
     """Object groups: ADDRESSED reports about an own message follow; `value`: its number. They may come at any time
     after its SUBMIT: of a group, the members are known when the call has its place in the order."""
+
+
+class CallReport(enum.IntEnum):
+    """Codes of REPORT records of object groups (paper 004) that say what became of calls. An *own* call is named by its
+    number; another one by its word: origin 16 bits, incarnation 16, number 32.
+    """
+
+    ABORTED = 0xE8
+    """An own atomic call: nobody got it, nobody will. `value`: its number."""
+    UNREACHABLE = 0xE9
+    """An own call: who of those addressed on machine `member` (0xFFFF: on any) has not got it may never get it. `value`:
+    its number."""
+    MISSED = 0xEA
+    """Our objects do not get this call (any more): others went on without us, or we without others. `value`: its word.
+    """
+    REFUSED = 0xEB
+    """An own call or operation was not carried out and will not be: there is no such group, or we are cut off from
+    those who decide. `value`: its number."""
+    BLOCKED = 0xEC
+    """An atomic call that we had voted for is decided; `value`: ns that it was in doubt here."""
+    TAKEN_OVER = 0xED
+    """We are the master manager of our sub-network from now on, in place of `member`; `value`: ns since we knew that it
+    had ended."""
+    TIMED = 0xEE
+    """A program has measured how long calls take; `member`: Timed in the high 4 bits, number of objects in the low 12;
+    `value`: ns."""
+
+
+class Timed(enum.IntEnum):
+    """What a program has timed: paper 004, figures 9 to 12."""
+
+    SYNC = 1
+    """Point to point, one after another, each until its reply."""
+    ASYNC = 2
+    """Point to point, all at once, until the last reply."""
+    GROUP = 3
+    """One group call, until the last reply."""
+    ATOMIC = 4
+    """The same with atomicity."""
 
 
 class Level(enum.IntEnum):
