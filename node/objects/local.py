@@ -299,7 +299,9 @@ class LocalCore(Core):
         if not message.words or message.words[0] not in (_DROP, _PREPARE):
             raise RemoteError(DropReason.MALFORMED, "neither a question nor a decision")
         if message.words[0] == _PREPARE:
-            is_yes = all(place in self._exist for place in self._places_of(message.words[1:]))
+            places = self._places_of(message.words[1:])
+            # Asked again, we say the same: a yes binds, whoever has vanished meanwhile.
+            is_yes = call in self._prepared or all(place in self._exist for place in places)
             if is_yes:
                 self._prepared.add(call)
             vote = _down(Kind.OBJECTS_VOTE, call, words=(int(is_yes),), flags=_CONTROL)
