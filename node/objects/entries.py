@@ -238,12 +238,11 @@ class Verdict(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
-    """Give `call` to `objects`, ours that live, now. `missing`: ours whose life ended while the call waited."""
+    """Give `call` to `objects`, ours that live, now."""
 
     call: Call
     timestamp: int
     objects: tuple[Reference, ...]
-    missing: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +275,15 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Missed:
+    """Tell the caller of a call that it was told is ordered, or will be: these do not get it after all."""
+
+    id: CallId
+    caller: Reference
+    objects: tuple[Reference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
     """Say this to one machine of the sub-network at `place`, once; it will ask if it gets lost. For the MMM alone."""
 
@@ -283,7 +291,7 @@ class Tell:
     entry: Crossing
 
 
-Step = Hand | Prepare | Drop | Answer | Tell
+Step = Hand | Prepare | Drop | Answer | Missed | Tell
 """What a machine does because of an entry, in list order."""
 
 

@@ -1,0 +1,118 @@
+"""One call in the Book of a sub-network: what is known of it, and what others have said."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from node.errors import DropReason, RemoteError
+from node.objects.addresses import Reference
+from node.objects.entries import MAX_NUMBER, MAX_PLACE, MAX_TIMESTAMP, Call, Key
+from node.objects.states import Reader, Writer
+
+
+class Stage(enum.IntEnum):
+    """OPEN: its timestamp is not final. FINAL: it is. DROPPED: asked by another sub-network, and we do without; its
+    coordinator does not know yet."""
+
+    OPEN = 0
+    FINAL = 1
+    DROPPED = 2
+
+
+class Vote(enum.IntEnum):
+    """Of this sub-network, on an atomic call. Others are as if all had voted YES."""
+
+    NONE = 0
+    YES = 1
+
+
+@dataclass(slots=True)
+class Party:
+    """Another sub-network that the call covers, and that has not settled it: its `number` on the road there, its
+    proposal (0: none yet)."""
+
+    number: int
+    timestamp: int = 0
+
+
+@dataclass(slots=True)
+class Record:
+    """`coordinator`: a place; if it is another one, `number` is that of the road from there to us. `objects`: ours that
+    live; `missing`: covered ones that will not get it, as far as we know; of the coordinator, from everywhere.
+    `least`: the final timestamp is not less (no overtaking); `is_short`: some sub-network was left out."""
+
+    call: Call
+    coordinator: int
+    number: int
+    proposal: int
+    objects: tuple[Reference, ...]
+    missing: tuple[Reference, ...] = ()
+    stage: Stage = Stage.OPEN
+    vote: Vote = Vote.YES
+    least: int = 0
+    is_short: bool = False
+    final: int = 0
+    is_handed: bool = False
+    parties: dict[int, Party] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Key:
+        return Key(self.final or self.proposal, self.call.id)
+
+    @property
+    def space(self) -> tuple[int, int, int]:
+        """Whose calls must not overtake each other."""
+        return (self.call.id.member, self.call.id.incarnation, self.call.caller.space)
+
+    @property
+    def is_complete(self) -> bool:
+        """All have proposed, and voted."""
+        return self.vote is Vote.YES and all(party.timestamp for party in self.parties.values())
+
+    @property
+    def highest(self) -> int:
+        """What the final timestamp is when all have proposed."""
+        return max(self.proposal, self.least, *(party.timestamp for party in self.parties.values()))
+
+    @property
+    def places(self) -> frozenset[int]:
+        return frozenset(self.parties)
+
+    def write(self, writer: Writer) -> None:
+        writer.list(self.call.words)
+        writer.text(self.call.payload)
+        writer.words(self.coordinator, self.number, self.proposal, self.stage, self.vote, self.least)
+        writer.words(self.is_short, self.final, self.is_handed)
+        writer.list(one.word for one in self.objects)
+        writer.list(one.word for one in self.missing)
+        writer.words(len(self.parties))
+        for place, party in sorted(self.parties.items()):
+            writer.words(place, party.number, party.timestamp)
+
+    @classmethod
+    def read(cls, reader: Reader) -> Record:
+        """RemoteError MALFORMED for what `write` never gives."""
+        call = Call.of_words(reader.list(), reader.text())
+        coordinator, number, proposal, stage, vote, least, is_short, final, is_handed = (
+            reader.word() for _ in range(9)
+        )
+        limits = (MAX_PLACE, MAX_NUMBER, MAX_TIMESTAMP, max(Stage), max(Vote), MAX_TIMESTAMP, 1, MAX_TIMESTAMP, 1)
+        found = (coordinator, number, proposal, stage, vote, least, is_short, final, is_handed)
+        if any(value > limit for value, limit in zip(found, limits, strict=True)):
+            raise RemoteError(DropReason.MALFORMED, "a record of a call that cannot be")
+        return cls(
+            call=call,
+            coordinator=coordinator,
+            number=number,
+            proposal=proposal,
+            objects=tuple(map(Reference.of_word, reader.list())),
+            missing=tuple(map(Reference.of_word, reader.list())),
+            stage=Stage(stage),
+            vote=Vote(vote),
+            least=least,
+            is_short=bool(is_short),
+            final=final,
+            is_handed=bool(is_handed),
+            parties=dict(reader.many(lambda: (reader.word(), Party(reader.word(), reader.word())))),
+        )
