@@ -196,6 +196,9 @@ class CallReport(enum.IntEnum):
     TIMED = 0xEE
     """A program has measured how long calls take; `member`: Timed in the high 4 bits, number of objects in the low 12;
     `value`: ns."""
+    COUNTED = 0xEF
+    """The replicated server of paper 004, figure 5: `value`: its counter, as a client was told; `member`: 0xFFFF: in the
+    reply to a request; else at the end, by the server on that machine."""
 
 
 class Timed(enum.IntEnum):
@@ -209,6 +212,8 @@ class Timed(enum.IntEnum):
     """One group call, until the last reply."""
     ATOMIC = 4
     """The same with atomicity."""
+    REQUEST = 5
+    """One request of a client of the replicated server, repetitions included, until the first reply."""
 
 
 class Level(enum.IntEnum):
