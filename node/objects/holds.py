@@ -7,14 +7,15 @@ tell each other of what they have sent.
 A request takes one of three routes. To say that R passes Q means that R may start while Q, earlier, is not done:
 
     Q, R            MACHINE (all objects here)   DIRECT (one target)            LOG (a sub-network orders it)
-    MACHINE waits   no                           no                             no
+    MACHINE         no                           no                             no
     DIRECT waits    unless Q is for us           unless the target is the same  unless R covers Q's target
     DIRECT started  yes                          yes (one channel, FIFO)        unless R covers Q's target
     LOG not final   unless Q covers us           unless Q covers R's target     see below
     LOG final       unless Q covers us           unless R's target is us, and   yes
                                                  Q covers us
 
-A direct message that is acknowledged, a LOG request that is final and delivered here (or not for us) are done.
+A direct message that is acknowledged, a LOG request that is final and delivered here (or not for us), a MACHINE request
+that is delivered are done.
 LOG after LOG, Q started: both are numbered by our own log, and Q covers no sub-network that R does not cover. For all
 of these then see Q before R, propose later timestamps for R, and the greatest of R's proposals exceeds that of Q's. In
 all other cases R waits until Q's timestamp is known, and asks for a later one.
@@ -99,7 +100,7 @@ class Holds:
         self._waiting += 1
 
     def take(self) -> tuple[int, ...]:
-        """The requests that may start now, in their order; they have started. A MACHINE request is done with that."""
+        """The requests that may start now, in their order; they have started."""
         found: list[int] = []
         if self._waiting:
             before: list[_Open] = []
@@ -107,8 +108,6 @@ class Holds:
                 if one.progress is _Progress.WAITING and all(self._passes(earlier, one.hold) for earlier in before):
                     self._start(one)
                     found.append(one.hold.key)
-                    if one.hold.route is Route.MACHINE:
-                        continue
                 before.append(one)
         return tuple(found)
 
@@ -136,8 +135,6 @@ class Holds:
     def _start(self, one: _Open) -> None:
         one.progress = _Progress.STARTED
         self._waiting -= 1
-        if one.hold.route is Route.MACHINE:
-            del self._open[one.hold.key]
 
     def _passes(self, earlier: _Open, later: Hold) -> bool:
         """The table in the module's text."""
