@@ -180,8 +180,8 @@ class CallReport(enum.IntEnum):
     ABORTED = 0xE8
     """An own atomic call: nobody got it, nobody will. `value`: its number."""
     UNREACHABLE = 0xE9
-    """An own call: who of those addressed on machine `member` (0xFFFF: on any) has not got it may never get it. `value`:
-    its number."""
+    """An own call: who of those addressed on machine `member` (0xFFFF: on any) has not got it may never get it.
+    `value`: its number."""
     MISSED = 0xEA
     """Our objects do not get this call (any more): others went on without us, or we without others. `value`: its word.
     """
@@ -197,8 +197,8 @@ class CallReport(enum.IntEnum):
     """A program has measured how long calls take; `member`: Timed in the high 4 bits, number of objects in the low 12;
     `value`: ns."""
     COUNTED = 0xEF
-    """The replicated server of paper 004, figure 5: `value`: its counter, as a client was told; `member`: 0xFFFF: in the
-    reply to a request; else at the end, by the server on that machine."""
+    """The replicated server of paper 004, figure 5: `value`: its counter, as a client was told; `member`: 0xFFFF: in
+    the reply to a request; else at the end, by the server on that machine."""
 
 
 class Timed(enum.IntEnum):
