@@ -80,11 +80,12 @@ class ReplyBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBody:
-    """The state of a member of `group` just before the JOIN at `timestamp`, for the joiner."""
+    """The state of a member of `group` just before the JOIN at `timestamp`, for the joiner; or why there is none."""
 
     group: GroupId
     timestamp: int
     state: object
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ def encode_body(body: Body) -> bytes:
             fields = (body.number, body.member, int(body.outcome), body.value, body.type_name, body.text)
             return bytes((_Tag.REPLY,)) + encode_value(fields)
         case StateBody():
-            return bytes((_Tag.STATE,)) + encode_value((body.group, body.timestamp, body.state))
+            return bytes((_Tag.STATE,)) + encode_value((body.group, body.timestamp, body.state, body.problem))
         case NameBody():
             return body.name.encode()
 
@@ -165,8 +166,8 @@ def _reply(fields: object) -> ReplyBody:
 
 def _state(fields: object) -> StateBody:
     match fields:
-        case (GroupId() as group, int(timestamp), state) if timestamp >= 0:
-            return StateBody(group=group, timestamp=timestamp, state=state)
+        case (GroupId() as group, int(timestamp), state, str(problem)) if timestamp >= 0 and len(problem) <= MAX_TEXT:
+            return StateBody(group=group, timestamp=timestamp, state=state, problem=problem)
     raise RemoteError(DropReason.MALFORMED, "a state with other fields than a state has")
 
 

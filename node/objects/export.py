@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from inspect import iscoroutinefunction
 from types import MappingProxyType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
@@ -294,17 +293,23 @@ class Proxy(Pointed):
 B = TypeVar("B", bound=Proxy)
 
 
-@cache
 def proxy_class(base: type[B], kind: type[Remote]) -> type[B]:
     """`base` with the exported methods of `kind`. LocalError when `base` has one of these names for something else."""
+    made = _CLASSES.get((base, kind))
+    if made is None:
+        made = _CLASSES[base, kind] = _proxy_class(base, kind)
+    return cast("type[B]", made)
+
+
+def _proxy_class(base: type[Proxy], kind: type[Remote]) -> type[Proxy]:
     taken = sorted(name for name in kind.exported if hasattr(base, name))
     if taken:
         raise LocalError(f"{kind.__name__} cannot export {', '.join(taken)}: {base.__name__} has that name already")
     methods: dict[str, Any] = {name: Proxied(name) for name in kind.exported}
-    made = type(f"{base.__name__}[{kind.__name__}]", (base,), {"__slots__": (), "kind": kind, **methods})
-    return cast("type[B]", made)
+    return type(f"{base.__name__}[{kind.__name__}]", (base,), {"__slots__": (), "kind": kind, **methods})
 
 
+_CLASSES: dict[tuple[type[Proxy], type[Remote]], type[Proxy]] = {}
 _KINDS: dict[str, type[Remote]] = {}
 
 

@@ -1,0 +1,446 @@
+"""An address space: the objects of a program, and the calls that are under way between them and others.
+
+    space = Space(transport, asyncio.get_running_loop())
+    counter = space.create(Counter())            # a proxy, typed as a Counter
+    await counter.add(2)
+
+The number 1 of each space is its program itself, whatever runs outside of every method: it calls, and is never called.
+Calls of one object (the program included) are sent in the order in which it makes them; replies go straight back. A
+reply is taken from a member of the call only, once, and from the life of the machine that the member lives on.
+
+A space is used on one loop, by one thread. `on_deliver` and `on_news` may be called outside of the loop: nothing of a
+program runs before the loop's next turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from functools import partial
+from typing import Any, ClassVar, TypeVar, cast
+
+from node.errors import DropReason, LocalError, RemoteError
+from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
+from node.objects.calls import Body, CallBody, CallId, NameBody, Outcome, ReplyBody, StateBody
+from node.objects.errors import (
+    Aborted,
+    CallError,
+    CallTimeout,
+    EmptyGroup,
+    NoSuchGroup,
+    NotAValue,
+    Overrun,
+    Refused,
+    Unreachable,
+)
+from node.objects.export import Options, Proxy, Remote, kind_name, kind_named, proxy_class
+from node.objects.news import News, NewsKind
+from node.objects.replies import Answer, Call, Replies
+from node.objects.resident import ACTIVITY, Activity, Resident, StateComes, StateWanted
+from node.objects.transport import Origin, Transport
+from node.objects.values import Pointer
+
+MAX_UNDER_WAY = 10_000
+"""Calls of one space that wait for an answer."""
+SHAPE_OBJECT = 0
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Remote)
+
+
+class Ref(Proxy):
+    """The proxy of one object. Equal when they name the same object."""
+
+    __slots__ = ("_space", "reference")
+
+    def __init__(self, space: Space, reference: Reference) -> None:
+        self._space = space
+        self.reference = reference
+
+    def begin(
+        self,
+        name: str,
+        arguments: tuple[object, ...],
+        keywords: dict[str, object],
+        options: Options,
+        replies: Replies[Any],
+    ) -> None:
+        replies.members = (self.reference,)
+        self._space.begin(name, arguments, keywords, options, replies)
+
+    @property
+    def pointer(self) -> Pointer:
+        return Pointer(SHAPE_OBJECT, (self.reference.word,), kind_name(self.kind))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and other.reference == self.reference
+
+    def __hash__(self) -> int:
+        return hash(self.reference)
+
+    def __repr__(self) -> str:
+        member, incarnation, number = self.reference
+        return f"<{self.kind.__name__} {number} of member {member}, life {incarnation}>"
+
+
+class _UnderWay:
+    """A call that waits for answers."""
+
+    __slots__ = ("activity", "deadline", "is_awaited", "number", "replies", "submission")
+
+    def __init__(self, number: int, replies: Replies[Any], activity: Activity) -> None:
+        self.number = number
+        self.replies = replies
+        self.activity = activity
+        self.submission = 0
+        self.deadline: asyncio.TimerHandle | None = None
+        self.is_awaited = False
+
+
+class Space:
+    """See the module's text. `loop`: the one it lives on. `member`, `incarnation`: the life of our machine; `number`:
+    which of its spaces this is."""
+
+    shapes: ClassVar[dict[int, Callable[[Space, Pointer], object]]] = {}
+    """What makes a proxy of a pointer, by its shape. RemoteError when no proxy has such words."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        member: int = 0,
+        incarnation: int = 1,
+        number: int = 0,
+    ) -> None:
+        self.loop = loop
+        self.context = copy_context()
+        self.context.run(ACTIVITY.set, None)
+        self.origin = Origin(member, incarnation)
+        self.program = Reference(member, incarnation, number * OBJECTS_IN_SPACE + 1)
+        """The program as a caller."""
+        self.late = 0
+        """Replies that came when nobody wanted them any more."""
+        self._idle = Activity(self, self.program)
+        self._transport = transport
+        self._residents: dict[int, Resident] = {}
+        self._next_object = self.program.number + 1
+        self._next_call = 1
+        self._under_way: dict[int, _UnderWay] = {}
+        self._submissions: dict[int, _UnderWay] = {}
+        self._operations: dict[int, Call[News]] = {}
+        transport.attach(self)
+
+    # Objects.
+
+    def create(self, own: K) -> K:
+        """Let others call `own` from now on: its proxy. LocalError when it lives in a space already, or all numbers of
+        this space have been given: none is given twice in a life."""
+        if own.home is not None:
+            raise LocalError(f"this {type(own).__name__} has been created already")
+        if self._next_object >= self.program.number - 1 + OBJECTS_IN_SPACE:
+            raise LocalError(f"a space creates at most {OBJECTS_IN_SPACE - 2} objects in its life")
+        reference = Reference(*self.origin, self._next_object)
+        proxy = self.proxy(reference, type(own))
+        self._next_object += 1
+        self._residents[reference.number] = Resident(own, reference, self)
+        own.home = cast("Ref", proxy)
+        self._tell(Operation.APPEAR, reference)
+        return proxy
+
+    def destroy(self, callee: Remote) -> None:
+        """End an object of this space, named by its proxy or itself: whoever calls it gets DeadObject. LocalError when
+        no such object lives here."""
+        reference = self.reference_of(callee)
+        resident = self._residents.pop(reference.number, None) if self._is_ours(reference) else None
+        if resident is None:
+            raise LocalError(f"no object {reference.number} of this space is alive: it cannot be destroyed")
+        resident.own.home = None
+        self._tell(Operation.VANISH, reference)
+        resident.vanish()
+
+    def proxy(self, reference: Reference, kind: type[K]) -> K:
+        """What stands for the object `reference` of class `kind` here, wherever it lives."""
+        kinds: type[Remote] = kind
+        return cast("K", proxy_class(Ref, kinds)(self, reference))
+
+    @staticmethod
+    def reference_of(callee: object) -> Reference:
+        """Of an object or its proxy. LocalError for anything else."""
+        found = callee.home if isinstance(callee, Remote) else callee
+        if not isinstance(found, Ref):
+            raise LocalError(f"a {type(callee).__name__} is no object of a space, and no proxy of one")
+        return found.reference
+
+    def bind(self, pointer: Pointer) -> object:
+        """The proxy that came as `pointer`. RemoteError when no proxy has such a pointer."""
+        make = self.shapes.get(pointer.shape)
+        if make is None:
+            raise RemoteError(DropReason.MALFORMED, f"a proxy of shape {pointer.shape}")
+        return make(self, pointer)
+
+    def joined(self, callee: Remote, group: GroupId) -> asyncio.Future[None]:
+        """Done when an object of this space is a member of `group` and has its state. Ask before you ask to join."""
+        return self._resident(self.reference_of(callee)).joined(group)
+
+    # The program.
+
+    def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a program here: what it calls, it calls as the program of this space."""
+        return self.loop.create_task(main, context=self.context.copy())
+
+    @property
+    def asking(self) -> Reference:
+        """Whose code is running: an object of this space, or its program."""
+        return self._activity().reference
+
+    @property
+    def under_way(self) -> int:
+        """Calls and operations that wait for an answer."""
+        return len(self._under_way) + len(self._operations)
+
+    @property
+    def is_idle(self) -> bool:
+        """No call waits for its answer, none for its turn."""
+        return not self.under_way and not any(one.waiting or one.activity for one in self._residents.values())
+
+    # Sending.
+
+    def begin(
+        self,
+        name: str,
+        arguments: tuple[object, ...],
+        keywords: dict[str, object],
+        options: Options,
+        replies: Replies[Any],
+        group: GroupId | None = None,
+    ) -> None:
+        """Call the members of `replies`, or `group`. NotAValue, Overrun; LocalError when a list names nobody."""
+        if len(self._under_way) >= MAX_UNDER_WAY:
+            raise Overrun(f"{MAX_UNDER_WAY} calls of this space wait for their answers: wait for some of them first")
+        activity = self._activity()
+        addressing = self._addressing(activity, options, replies, group)
+        call = _UnderWay(self._next_call, replies, activity)
+        body = CallBody(
+            call=CallId(activity.reference, call.number),
+            name=name,
+            arguments=arguments,
+            keywords=keywords,
+            chain=() if activity is self._idle else (*activity.chain, CallId(activity.reference, call.number)),
+        )
+        self._next_call += 1
+        # Known before it is sent: a transport may deliver, and even answer, at once.
+        self._under_way[call.number] = call
+        replies.release = partial(self._release, call)
+        replies.wait = partial(self._wait, call)
+        try:
+            submission = self._transport.submit(addressing, body)
+        except NotAValue:
+            del self._under_way[call.number]
+            raise
+        if not replies.is_over:
+            call.submission = submission
+            self._submissions[submission] = call
+            if options.timeout is not None:
+                call.deadline = self.loop.call_later(options.timeout, replies.expire)
+
+    def operate(
+        self,
+        operation: Operation,
+        *,
+        objects: tuple[Reference, ...] = (),
+        group: GroupId | None = None,
+        name: str = "",
+        timeout: float | None = None,
+    ) -> Call[News]:
+        """Ask for an operation on a group or on names; the call's result is the news DONE. Raises CallError otherwise:
+        NoSuchGroup, Refused, Unreachable, Aborted, CallTimeout (`timeout` in seconds)."""
+        addressing = Addressing(caller=self._activity().reference, objects=objects, group=group, operation=operation)
+        number = self._transport.submit(addressing, NameBody(name=name))
+        call: Call[News] = Call(loop=self.loop)
+        self._operations[number] = call
+        call.forget = partial(self._forget_operation, number)
+        if timeout is not None:
+            error = CallTimeout(f"{operation.name} was not answered in time")
+            handle = self.loop.call_later(timeout, self._end_operation, number, error)
+            call.add_done_callback(lambda _: handle.cancel())
+        return call
+
+    def _activity(self) -> Activity:
+        activity = ACTIVITY.get()
+        return activity if activity is not None and activity.home is self else self._idle
+
+    @staticmethod
+    def _addressing(activity: Activity, options: Options, replies: Replies[Any], group: GroupId | None) -> Addressing:
+        members = replies.members or ()
+        is_direct = group is None and len(members) == 1
+        return Addressing(
+            caller=activity.reference,
+            objects=() if group is not None else members,
+            group=group,
+            is_atomic=options.is_atomic and not is_direct,
+            is_ordered=options.is_ordered,
+            is_direct=is_direct,
+        )
+
+    def _release(self, call: _UnderWay) -> None:
+        del self._under_way[call.number]
+        self._submissions.pop(call.submission, None)
+        if call.deadline is not None:
+            call.deadline.cancel()
+
+    def _wait(self, call: _UnderWay) -> None:
+        call.is_awaited = True
+        if call.activity is not self._idle:
+            resident = self._residents.get(call.activity.reference.number)
+            if resident is not None and resident.waiting:
+                resident.break_circles()
+
+    def _tell(self, operation: Operation, reference: Reference) -> None:
+        addressing = Addressing(caller=self.program, objects=(reference,), operation=operation)
+        self._transport.submit(addressing, NameBody())
+
+    # What residents need of their office.
+
+    def reply(self, resident: Resident, call: CallBody, reply: ReplyBody) -> None:
+        """NotAValue when the reply's value is none."""
+        self._answer(resident.reference, call.call.caller, reply)
+
+    def hand_over(self, resident: Resident, joiner: Reference, state: StateBody) -> None:
+        addressing = Addressing(caller=resident.reference, objects=(joiner,), is_direct=True)
+        try:
+            self._transport.submit(addressing, state)
+        except NotAValue as error:
+            problem = StateBody(group=state.group, timestamp=state.timestamp, state=None, problem=str(error))
+            self._transport.submit(addressing, problem)
+
+    def closes_a_circle(self, call: CallId, activity: Activity) -> bool:
+        found = self._under_way.get(call.number)
+        return found is not None and found.is_awaited and found.activity is activity
+
+    # What the transport calls.
+
+    def on_deliver(self, place: int, body: Body, origin: Origin) -> None:
+        match body:
+            case CallBody():
+                self._on_call(place, body, origin)
+            case ReplyBody():
+                self._on_reply(place, body, origin)
+            case StateBody():
+                resident = self._residents.get(place)
+                if resident is not None:
+                    resident.take_state(body)
+            case NameBody():
+                raise RemoteError(DropReason.UNEXPECTED, "names are for managers, not for objects")
+
+    def on_news(self, place: int, number: int, news: News) -> None:
+        if number == 0:
+            self._on_own_news(place, news)
+        elif (call := self._submissions.get(number)) is not None:
+            _tell_replies(call.replies, news)
+        elif news.kind is NewsKind.DONE and number in self._operations:
+            self._operations.pop(number).set_result(news)
+        elif number in self._operations and (error := _error_of(news)) is not None:
+            self._end_operation(number, error)
+
+    def _on_call(self, place: int, body: CallBody, origin: Origin) -> None:
+        _require_origin(body.call.caller, origin)
+        resident = self._residents.get(place)
+        if resident is not None:
+            resident.take(body)
+            return
+        us = Reference(*self.origin, place)
+        text = "the object is dead, or never was"
+        reply = ReplyBody(number=body.call.number, member=us, outcome=Outcome.DEAD_OBJECT, text=text)
+        self._answer(us, body.call.caller, reply)
+
+    def _on_reply(self, place: int, body: ReplyBody, origin: Origin) -> None:
+        _require_origin(body.member, origin)
+        call = self._under_way.get(body.number)
+        if call is None or call.activity.reference.number != place or not call.replies.wants(body.member):
+            self.late += 1
+            return
+        error = body.error
+        call.replies.take(Answer(body.member, body.value if error is None else None, error))
+
+    def _on_own_news(self, place: int, news: News) -> None:
+        resident = self._residents.get(place)
+        if resident is None or news.group is None:
+            return
+        match news.kind:
+            case NewsKind.STATE_WANTED:
+                resident.take(StateWanted(news.group, news.timestamp, news.objects[1]))
+            case NewsKind.JOINED:
+                donor = news.objects[1] if len(news.objects) > 1 else None
+                resident.take(StateComes(news.group, news.timestamp, donor))
+            case NewsKind.UNREACHABLE:
+                resident.lose_donor(news.objects)
+            case NewsKind.EXPELLED:
+                resident.left(news.group)
+
+    def _answer(self, us: Reference, caller: Reference, reply: ReplyBody) -> None:
+        self._transport.submit(Addressing(caller=us, objects=(caller,), is_direct=True), reply)
+
+    def _forget_operation(self, number: int) -> None:
+        self._operations.pop(number, None)
+
+    def _end_operation(self, number: int, error: CallError) -> None:
+        call = self._operations.pop(number, None)
+        if call is not None and not call.done():
+            call.set_exception(error)
+
+    def _is_ours(self, reference: Reference) -> bool:
+        return reference[:2] == self.origin and reference.space == self.program.space
+
+    def _resident(self, reference: Reference) -> Resident:
+        found = self._residents.get(reference.number) if self._is_ours(reference) else None
+        if found is None:
+            raise LocalError(f"object {reference.number} does not live in this space")
+        return found
+
+
+def _require_origin(claimed: Reference, origin: Origin) -> None:
+    """Nobody speaks for an object of another life."""
+    if claimed[:2] != origin:
+        raise RemoteError(DropReason.MALFORMED, f"{origin} speaks for an object of {claimed[:2]}")
+
+
+def _tell_replies(replies: Replies[Any], news: News) -> None:
+    """What `news` mean for a call."""
+    match news.kind:
+        case NewsKind.RESOLVED if replies.members is None:
+            replies.resolve(news.objects)
+        case NewsKind.UNREACHABLE if news.objects or replies.members is not None:
+            error = Unreachable("the object's machine has ended, or is cut off")
+            replies.lose(news.objects or replies.members or (), error)
+        case NewsKind.NO_GROUP:
+            replies.fail(EmptyGroup("the group has no member, or does not exist"))
+        case _:
+            failure = _error_of(news)
+            if failure is not None:
+                replies.fail(failure)
+
+
+def _error_of(news: News) -> CallError | None:
+    """What a call or operation fails with when these news come; None: it does not."""
+    match news.kind:
+        case NewsKind.ABORTED:
+            missing = ", ".join(f"object {one.number} of member {one.member}" for one in news.objects)
+            return Aborted(f"not all members could take the call: none has ({missing or 'who could not is not known'})")
+        case NewsKind.UNREACHABLE:
+            return Unreachable("nobody who could answer was reached")
+        case NewsKind.NO_GROUP:
+            return NoSuchGroup("there is no such group")
+        case NewsKind.REFUSED:
+            return Refused("this machine is cut off from those who decide, or it is against the rules")
+    return None
+
+
+def _object_proxy(space: Space, pointer: Pointer) -> object:
+    if len(pointer.words) != 1:
+        raise RemoteError(DropReason.MALFORMED, f"a proxy of one object with {len(pointer.words)} words")
+    return space.proxy(Reference.of_word(pointer.words[0]), kind_named(pointer.kind))
+
+
+Space.shapes[SHAPE_OBJECT] = _object_proxy
