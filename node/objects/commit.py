@@ -1,7 +1,7 @@
 """The calls of one sub-network among others: proposals, votes, outcomes, and who goes out when.
 
-The rules and the proof are in node/objects/book.py, whose part this is. What it tells the Book besides the steps lies in
-`closed` and `left` until the Book takes it.
+The rules and the proof are in node/objects/book.py, whose part this is. What it tells the Book besides the steps lies
+in `closed` and `left` until the Book takes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from node.objects.entries import (
     Voted,
 )
 from node.objects.order import Order
-from node.objects.records import Party, Record, Stage, Vote
+from node.objects.records import Party, Record, SpaceOf, Stage, Vote
 from node.objects.states import Reader, Writer
 
 
@@ -68,7 +68,7 @@ class Commit:
         """Ours that have missed a call to a group, until they join it again."""
         self._order = Order()
         self._asked: dict[tuple[int, int], CallId] = {}
-        self._open: dict[tuple[int, int, int], dict[CallId, None]] = {}
+        self._open: dict[SpaceOf, dict[CallId, None]] = {}
         """Of each space, the calls that we coordinate and that are not final, oldest first."""
         self._duties: tuple[Duty, ...] | None = ()
 
@@ -125,7 +125,7 @@ class Commit:
             self._asked[place, way.sent] = call.id
         self._open.setdefault(record.space, {})[call.id] = None
         self._enter_open(record, out)
-        self._try_to_decide(record, out)
+        self._try_to_decide(record.space, out)
 
     def proposed(self, entry: Proposed, out: list[Step]) -> None:
         record, party = self._party(entry)
@@ -141,7 +141,7 @@ class Commit:
             self.clock = max(self.clock, entry.timestamp)
             record.missing += tuple(one for one in entry.missing if self._is_of(record, one, place))
             self._gone(record, entry.missing)
-            self._try_to_decide(record, out)
+            self._try_to_decide(record.space, out)
 
     def settled(self, entry: Settled) -> None:
         if not self._is_known(entry.road):
@@ -161,7 +161,7 @@ class Commit:
         if entry.is_yes:
             record.vote = Vote.YES
             if record.coordinator == self._place:
-                self._try_to_decide(record, out)
+                self._try_to_decide(record.space, out)
         elif record.coordinator == self._place:
             self._abort(record, out)
         else:
@@ -177,10 +177,8 @@ class Commit:
             # Somebody may have answered while we lost patience.
             if party is not None and not (record.stage is Stage.OPEN and party.timestamp):
                 self._leave_out(record, entry.place, out)
-        elif entry.place == self._place and record.stage is Stage.OPEN:
-            # Who has voted yes has given his right away to do without.
-            if not record.call.is_atomic or record.vote is Vote.NONE:
-                self._enter_dropped(record, out)
+        elif entry.place == self._place and record.stage is Stage.OPEN and not record.is_bound:
+            self._enter_dropped(record, out)
 
     def _leave_out(self, record: Record, place: int, out: list[Step]) -> None:
         """The sub-network at `place` does not get it: it has no record with us from here on."""
@@ -200,24 +198,20 @@ class Commit:
             record.is_short = True
             self._tell_nothing(record, place, out)
             self._part(record, place)
-            self._try_to_decide(record, out)
+            self._try_to_decide(record.space, out)
 
-    def _try_to_decide(self, first: Record, out: list[Step]) -> None:
-        """It, and then whoever of its space has waited for it."""
-        for name in self._from(first):
+    def _try_to_decide(self, space: SpaceOf, out: list[Step]) -> None:
+        """Whatever is ready among the calls of one space, oldest first: who was left without a proposal waits for the
+        earlier ones."""
+        while (record := self._ready(space)) is not None:
+            self._decide(record, out)
+
+    def _ready(self, space: SpaceOf) -> Record | None:
+        for place, name in enumerate(self._open.get(space, ())):
             record = self._records[name]
-            is_first = next(iter(self._open[record.space])) == name
-            if record.is_complete and (is_first or not record.is_short):
-                self._decide(record, out)
-
-    def _from(self, first: Record) -> Iterator[CallId]:
-        names = list(self._open.get(first.space, ()))
-        if first.call.id in names:
-            yield first.call.id
-        # Later ones only: the others did not wait for it.
-        for name in names:
-            if name in self._open.get(first.space, ()):
-                yield name
+            if record.is_complete and (place == 0 or not record.is_short):
+                return record
+        return None
 
     def _decide(self, record: Record, out: list[Step]) -> None:
         self._close(record)
@@ -239,8 +233,7 @@ class Commit:
             out.append(Drop(call=record.call, objects=record.objects))
         self._answer(record, Verdict.ABORTED, out)
         self._hand(ready, out)
-        for name in list(self._open.get(record.space, ()))[:1]:
-            self._try_to_decide(self._records[name], out)
+        self._try_to_decide(record.space, out)
 
     def _close(self, record: Record) -> None:
         mates = self._open[record.space]
@@ -377,8 +370,11 @@ class Commit:
             record = self._records[name]
             call = record.call
             objects = tuple(one for one in record.objects if not self._is_stale(call, one))
+            stale = tuple(one for one in record.objects if one not in objects)
             if objects:
                 out.append(Hand(call=call, timestamp=record.final, objects=objects))
+            if stale:
+                out.append(Missed(id=name, caller=call.caller, objects=stale))
             record.is_handed = True
             record.call = call.without_payload()
             self._forget_if_over(record)
@@ -452,6 +448,7 @@ class Commit:
                 return self._reply_to_proposal(entry) if number <= self._ways[place].sent else None
             case Outcome(number=number, id=name, timestamp=timestamp):
                 record = self._records.get(name)
+                # We have taken the question and have no record of it: so the outcome is in our log.
                 is_settled = record is None or record.stage is Stage.FINAL
                 if timestamp and is_settled and number <= self._ways[place].taken:
                     return Settled(road=self._road(place), numbers=(number,))

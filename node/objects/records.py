@@ -10,6 +10,9 @@ from node.objects.addresses import Reference
 from node.objects.entries import MAX_NUMBER, MAX_PLACE, MAX_TIMESTAMP, Call, Key
 from node.objects.states import Reader, Writer
 
+SpaceOf = tuple[int, int, int]
+"""Whose calls must not overtake each other: member, incarnation, space."""
+
 
 class Stage(enum.IntEnum):
     """OPEN: its timestamp is not final. FINAL: it is. DROPPED: asked by another sub-network, and we do without; its
@@ -61,14 +64,18 @@ class Record:
         return Key(self.final or self.proposal, self.call.id)
 
     @property
-    def space(self) -> tuple[int, int, int]:
-        """Whose calls must not overtake each other."""
+    def space(self) -> SpaceOf:
         return (self.call.id.member, self.call.id.incarnation, self.call.caller.space)
 
     @property
     def is_complete(self) -> bool:
         """All have proposed, and voted."""
         return self.vote is Vote.YES and all(party.timestamp for party in self.parties.values())
+
+    @property
+    def is_bound(self) -> bool:
+        """We have voted yes, and given our right away to do without it."""
+        return self.call.is_atomic and self.vote is Vote.YES
 
     @property
     def highest(self) -> int:

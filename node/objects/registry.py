@@ -45,11 +45,6 @@ class Registry:
         self.groups: dict[GroupId, Group] = {}
         self.names: dict[str, GroupId | Reference] = {}
 
-    @property
-    def waiting(self) -> int:
-        """Calls in the queues of all groups."""
-        return sum(len(group.queue) for group in self.groups.values())
-
     def create(self, name: GroupId) -> bool:
         """False: there is such a group, or there are too many."""
         if name in self.groups or len(self.groups) >= MAX_GROUPS:

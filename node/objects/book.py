@@ -1,0 +1,417 @@
+"""What the log of one sub-network means: the order of calls among objects, their atomicity, groups and names.
+
+Paper 004 (DOOCE), section 4: the master managers (MMM) of the sub-networks order what concerns several of them among
+themselves, and carry atomic calls out by two-phase commit. Here the MMM has no memory of its own: each sub-network is a
+replicated state machine (Schneider 1990) whose log is totally ordered by Amoeba's protocol, and every machine keeps this
+Book of it. Among sub-networks the order is Skeen's (Birman and Joseph 1987), the commit is 2PC with presumed abort
+(Mohan, Lindsay and Obermarck 1986), and the log of the sub-network is the log of both. Machines that apply the same log
+have equal Books; the MMM is whoever sends what the Book owes; a crashed one is replaced without a word.
+
+    caller's sub-network A (coordinator)                           covered sub-network B
+    log: CALL      clock + 1 is A's proposal
+         duty ASK (number n on the road A to B)  -------------->   log: ASKED   clock + 1 is B's proposal
+                                                                        (atomic: its machines vote; log: VOTED)
+    log: PROPOSED  <--------------------------------------------   duty PROPOSAL
+         when all have: final = the highest
+         duty OUTCOME (or told once: nothing)  ---------------->   log: OUTCOME
+    log: SETTLED   <--------------------------------------------   told once, and when asked again
+
+Rules.
+- Key of a call: (final timestamp, id). An object gets a call when the call is final and no call to it that it has not
+  got has a lower key, where the key of one that is not final is its proposal (node/objects/order.py).
+- Every timestamp that is heard of pushes the clock; a proposal is above the clock and above what the caller has heard.
+- B takes the questions of A in the order of their numbers. A question says which number must have been taken before it
+  (`after`): those that A gave up meanwhile are no gap.
+- A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from then
+  on, and whoever has no record answers: nothing comes of it. So neither an abort nor a give-up leaves a duty behind;
+  B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
+- B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It goes on telling A so (vote no),
+  without holding anybody up, until A has no record of it. Having voted yes on an atomic call it waits.
+- A call that somebody was left out of is decided after all earlier ones of its space that A coordinates, and no final
+  timestamp is below that of an earlier one of its space that was decided while it was open.
+- Groups: node/objects/registry.py. Who was left out of a call to a group, or has ended, is no member any more. Ours who
+  missed one get no more calls to that group until they join again (`stale`): the minority refuses. A JOIN is an atomic
+  call to donor and joiner; the joiner is a member when it is final. An aborted one may be asked again.
+- Duplicates: a space's calls come into one log in the order of their numbers, so the last number is all that is kept.
+  The last answer to a space elsewhere is kept, too, and given again when it asks again.
+- Epochs: a sub-network all of whose machines ended begins anew and remembers nothing. What it says names its epoch and
+  the other's as it knows it; what does not agree is not taken; a higher one (REBORN) ends all that was between the two.
+
+Why the order is one. Take an object x of B and calls c, d to it, c handed over first. If d was in x's queue then, its
+key was higher, and a final key is never below its proposal. If it came later, its proposal was above B's clock, which
+was at least c's final timestamp. So every object gets its calls by rising keys. A final timestamp is decided once, in
+one log; so the keys are a total order of all calls everywhere, and the union of all objects' sequences is acyclic
+(indivisibility). Giving up and ending take calls out of sequences, never change their order. Lower managers put
+narrower calls between two of these at one place each.
+
+Why it is causal. If an object of m was handed c before m asked for d, then d carries `heard` >= c's timestamp, each
+proposal for d is above that, so d has a higher key. If one space asks for c and then d without waiting, then only while
+both have the same coordinator A and the places P(c) are within P(d) (the SMM sees to that; for groups the registry).
+Then at each place of P(c) c is logged first (CALL in A; ASKED by number, or never), so c's proposal there is below d's.
+If d was left out of nothing, its final timestamp is above all of c's proposals, and c's own cannot rise above it by
+another earlier one, for that holds of all of them. If d was left out somewhere, it is decided after c and not below it,
+and equal timestamps are ordered by the number. Without the last rule it is wrong: c has 100 from C, d gives C up and
+gets 50, and overtakes c at B.
+
+Why atomic calls are all or none. Commit is decided in A's log when all have voted yes in theirs. Who has voted yes does
+nothing until it hears, and hears commit or nothing according to A's record, which stays until B's log has the commit;
+A's answers are read from a prefix of A's log, and "no record" is given only for numbers that this prefix has used, so
+it is never given before a commit is settled. It blocks the covered objects of B while A cannot be reached, that is 2PC.
+
+Invariants: clock >= every timestamp in the Book; an object's queue is sorted; a record is in the queues of its objects
+until it is handed over or dropped; at rest there are no records: what is left is one number per road, space and life.
+
+What this leans on, and does not do. Whatever another sub-network can see of an entry (all but calls within the
+sub-network that are not atomic) must not be lost with the machine that applied it: such entries need resilience 1 in
+the log (`needs_resilience`). If every machine of A ends, its log is lost, and those in doubt abort when they hear of
+the new epoch: others may have committed, so atomicity holds while of each coordinator's sub-network one machine lives.
+Nobody tells a member that it was left out of its group before it was asked anything: it finds out from MEMBERS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from node.errors import DropReason, RemoteError
+from node.objects.addresses import MAX_ADDRESSED, GroupId, Operation, Reference
+from node.objects.commit import Commit
+from node.objects.entries import (
+    Answer,
+    Asked,
+    Call,
+    Called,
+    CallId,
+    Crossing,
+    Duty,
+    Entry,
+    GivenUp,
+    Outcome,
+    Proposed,
+    Reborn,
+    Settled,
+    Step,
+    Verdict,
+    Voted,
+)
+from node.objects.records import Record, Stage
+from node.objects.registry import Group, Registry
+from node.objects.states import Reader, Writer
+from node.trace import STAMP_SIZE
+
+FORMAT = 1
+"""Of a snapshot."""
+
+
+class Book:
+    """See the module's text. `place`: of our sub-network in `partitions`, its members by place. `epoch`: how often this
+    sub-network has begun anew, from 1, the same for all who begin its log together."""
+
+    def __init__(self, *, place: int, partitions: tuple[tuple[int, ...], ...], epoch: int = 1) -> None:
+        self._place = place
+        self._partitions = partitions
+        self._place_of = {member: at for at, members in enumerate(partitions) for member in members}
+        self._commit = Commit(place=place, partitions=partitions, epoch=epoch)
+        self._registry = Registry()
+        self._queued: dict[GroupId, None] = {}
+        """Groups in whose queue something waits."""
+        self._floors: dict[tuple[int, int], CallId] = {}
+        """Of each space anywhere, the last call in our log."""
+        self._answers: dict[tuple[int, int], Answer] = {}
+        """Of each space elsewhere, what became of its last call here: the news may have been lost."""
+
+    @property
+    def place(self) -> int:
+        return self._place
+
+    @property
+    def epoch(self) -> int:
+        return self._commit.epoch
+
+    @property
+    def clock(self) -> int:
+        """The highest timestamp given or heard of here."""
+        return self._commit.clock
+
+    @property
+    def lives(self) -> dict[int, int]:
+        """The machines of ours that live, and their incarnations, as of this place in the log."""
+        return dict(self._commit.lives)
+
+    @property
+    def held(self) -> int:
+        """Calls that are not over."""
+        return self._commit.held + sum(len(self._registry.groups[name].queue) for name in self._queued)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits here, and nothing is owed."""
+        return self.held == 0
+
+    def apply(self, entry: Entry) -> list[Step]:
+        """The next entry of the log. What is not new, or too late, changes nothing."""
+        out: list[Step] = []
+        match entry:
+            case Called(call=call):
+                self._on_called(call, out)
+            case Asked():
+                self._commit.asked(entry, out)
+            case Proposed():
+                self._commit.proposed(entry, out)
+            case Outcome():
+                self._commit.outcome(entry, out)
+            case Settled():
+                self._commit.settled(entry)
+            case Voted():
+                self._commit.voted(entry, out)
+            case GivenUp():
+                self._commit.given_up(entry, out)
+            case Reborn(place=place, epoch=epoch):
+                if place != self._place and place < len(self._partitions) and epoch > self._commit.epoch_of(place):
+                    self._registry.gone(lambda one: self._place_of.get(one.member) == place)
+                    self._commit.reborn(entry, out)
+        return self._end(out)
+
+    def ended(self, member: int, incarnation: int) -> list[Step]:
+        """The log says that this machine of ours has ended, its objects with it."""
+        out: list[Step] = []
+        self._registry.gone(lambda one: one[:2] == (member, incarnation))
+        self._commit.ended(member, incarnation, out)
+        return self._end(out)
+
+    def joined(self, member: int, incarnation: int) -> list[Step]:
+        """The log says that this machine of ours has joined. It needs `snapshot()` as it is after this."""
+        out: list[Step] = []
+        before = self._commit.lives.get(member)
+        if before is not None and before < incarnation:
+            out += self.ended(member, before)
+        self._commit.lives[member] = incarnation
+        return self._end(out)
+
+    def duties(self) -> tuple[Duty, ...]:
+        """What we owe other sub-networks now, oldest first; the same tuple as long as nothing has changed."""
+        return self._commit.duties()
+
+    def reply(self, entry: Crossing) -> Crossing | None:
+        """What to say to whoever sent this, without asking the log: it is true whatever comes after."""
+        return self._commit.reply(entry)
+
+    def news(self, entry: Crossing) -> tuple[Entry, ...]:
+        """What to put into our log because this came from elsewhere: nothing if it would change nothing."""
+        road = entry.road
+        if road.place == self._place or road.place >= len(self._partitions):
+            return ()
+        if road.epoch > self._commit.epoch_of(road.place):
+            return (Reborn(place=road.place, epoch=road.epoch),)
+        return (entry,) if self._commit.wanted(entry) else ()
+
+    def lookup(self, name: bytes) -> GroupId | Reference | None:
+        """What this name means here; None: nothing."""
+        return self._registry.names.get(name.decode(errors="replace"))
+
+    def members(self, group: GroupId) -> tuple[Reference, ...] | None:
+        """None: there is no such group here."""
+        found = self._registry.groups.get(group)
+        return None if found is None else found.members
+
+    def is_atomic(self, group: GroupId) -> bool:
+        """Whether calls to this group are atomic whatever their caller says."""
+        found = self._registry.groups.get(group)
+        return found is not None and found.is_atomic
+
+    def snapshot(self) -> bytes:
+        """All of it; the same bytes at all machines at the same place in the log."""
+        writer = Writer()
+        writer.words(FORMAT, self._place, len(self._partitions))
+        self._commit.write(writer)
+        self._registry.write(writer)
+        writer.words(len(self._floors))
+        for space, floor in sorted(self._floors.items()):
+            writer.words(*space, *floor.words)
+        writer.words(len(self._answers))
+        for space, answer in sorted(self._answers.items()):
+            writer.words(*space, *answer.id.words, answer.caller.word, answer.verdict, answer.timestamp)
+            writer.list(one.word for one in answer.objects)
+            writer.list(one.word for one in answer.missing)
+        return bytes(writer.data)
+
+    @classmethod
+    def restore(cls, data: bytes, *, place: int, partitions: tuple[tuple[int, ...], ...]) -> Book:
+        """The Book of which `data` is the snapshot. RemoteError MALFORMED for anything else."""
+        reader = Reader(data)
+        if (reader.word(), reader.word(), reader.word()) != (FORMAT, place, len(partitions)):
+            raise RemoteError(DropReason.MALFORMED, "the state of another sub-network")
+        found = cls(place=place, partitions=partitions)
+        found._commit.read(reader)
+        found._registry = Registry.read(reader)
+        found._queued = {name: None for name, group in found._registry.groups.items() if group.queue}
+        found._floors = dict(reader.many(lambda: ((reader.word(), reader.word()), _id(reader))))
+        found._answers = dict(reader.many(lambda: ((reader.word(), reader.word()), _answer(reader))))
+        reader.end()
+        return found
+
+    # Calls and operations.
+
+    def _on_called(self, asked: Call, out: list[Step]) -> None:
+        space = (asked.id.member, asked.caller.space)
+        floor = self._floors.get(space)
+        if floor is not None and asked.id <= floor:
+            answer = self._answers.get(space)
+            if answer is not None and answer.id == asked.id:
+                out.append(answer)
+            return
+        self._floors[space] = asked.id
+        self._answers.pop(space, None)
+        addressing = asked.addressing
+        call = replace(asked, members=(), is_atomic=addressing.is_atomic)
+        if addressing.operation in _OF_NAMES:
+            self._on_name(call, out)
+        elif addressing.group is None:
+            if addressing.operation is Operation.CALL:
+                self._commit.begin(call, out)
+            else:
+                _answer_with(Verdict.REFUSED, call, out)
+        elif addressing.operation is Operation.CREATE:
+            is_new = addressing.group.partition == self._place and self._registry.create(addressing.group)
+            _answer_with(Verdict.DONE if is_new else Verdict.REFUSED, call, out)
+        elif addressing.group in self._registry.groups:
+            self._registry.groups[addressing.group].queue.append(call)
+            self._pump(addressing.group, out)
+        else:
+            _answer_with(Verdict.NO_GROUP, call, out)
+
+    def _on_name(self, call: Call, out: list[Step]) -> None:
+        name = call.payload[STAMP_SIZE:]
+        addressing = call.addressing
+        is_done = False
+        if addressing.operation is Operation.UNBIND:
+            is_done = self._registry.unbind(name)
+        elif addressing.operation is Operation.BIND and (addressing.group or addressing.objects):
+            is_done = self._registry.bind(name, addressing.group or addressing.objects[0])
+        _answer_with(Verdict.DONE if is_done else Verdict.REFUSED, call, out)
+
+    def _pump(self, name: GroupId, out: list[Step]) -> None:
+        """Let through what may go through this group's queue."""
+        group = self._registry.groups[name]
+        while group.queue and self._may_go(group):
+            self._go(group, group.queue.popleft(), out)
+        if group.queue:
+            self._queued[name] = None
+        else:
+            self._queued.pop(name, None)
+
+    def _may_go(self, group: Group) -> bool:
+        call = group.queue[0]
+        if group.joining is not None:
+            return False
+        match call.addressing.operation:
+            case Operation.JOIN:
+                return not group.open
+            case Operation.CALL:
+                return not self._commit.covers_less(replace(call, members=group.members))
+        return True
+
+    def _go(self, group: Group, call: Call, out: list[Step]) -> None:
+        match call.addressing.operation:
+            case Operation.CALL:
+                group.open[call.id] = None
+                is_atomic = call.is_atomic or group.is_atomic
+                self._commit.begin(replace(call, members=group.members, is_atomic=is_atomic), out)
+                self._take_closed()
+            case Operation.JOIN:
+                self._join(group, call, out)
+            case Operation.LEAVE:
+                gone = call.addressing.objects[:1]
+                _answer_with(Verdict.DONE if set(gone) & set(group.members) else Verdict.REFUSED, call, out)
+                group.leave(lambda one: one in gone)
+            case Operation.MEMBERS:
+                _answer_with(Verdict.DONE, call, out, group.members)
+            case Operation.ATOMIC | Operation.NONATOMIC:
+                group.is_atomic = call.addressing.operation is Operation.ATOMIC
+                _answer_with(Verdict.DONE, call, out)
+
+    def _join(self, group: Group, call: Call, out: list[Step]) -> None:
+        """All or none: who joins gets the donor's state, or does not join."""
+        joiner = call.addressing.objects[:1]
+        is_member = bool(set(joiner) & set(group.members))
+        if not joiner or not (is_member or len(group.members) < MAX_ADDRESSED):
+            _answer_with(Verdict.REFUSED, call, out)
+            return
+        donor = tuple(one for one in group.members if one not in joiner)[:1]
+        group.joining = call.id
+        group.open[call.id] = None
+        self._commit.begin(replace(call, members=(*donor, *joiner), is_atomic=True), out)
+        self._take_closed()
+
+    def _end(self, out: list[Step]) -> list[Step]:
+        """What follows from decisions: members come and go, queues move."""
+        self._take_closed()
+        for name in sorted(self._queued):
+            self._pump(name, out)
+        for step in out:
+            if isinstance(step, Answer) and self._place_of.get(step.id.member) != self._place:
+                self._keep(step)
+        return out
+
+    def _keep(self, answer: Answer) -> None:
+        space = (answer.id.member, answer.caller.space)
+        if self._floors.get(space) == answer.id:
+            self._answers[space] = answer
+
+    def _take_closed(self) -> None:
+        closed, self._commit.closed = self._commit.closed, []
+        left, self._commit.left = self._commit.left, []
+        for record in closed:
+            self._on_closed(record)
+        for name, gone in left:
+            if name in self._registry.groups:
+                self._registry.groups[name].leave(lambda one, gone=gone: one in gone)  # type: ignore[misc]
+
+    def _on_closed(self, record: Record) -> None:
+        addressing = record.call.addressing
+        group = self._registry.groups.get(addressing.group) if addressing.group is not None else None
+        if group is None:
+            return
+        group.open.pop(record.call.id, None)
+        if group.joining == record.call.id:
+            group.joining = None
+            joiner = addressing.objects[0]
+            if record.stage is Stage.FINAL and joiner not in group.members and joiner not in record.missing:
+                group.members += (joiner,)
+
+
+def needs_resilience(entry: Entry, place: int, place_of: Mapping[int, int]) -> bool:
+    """Whether this entry of the log of the sub-network at `place` must be stored by a second machine before it counts:
+    others would see that it was, and it is gone with the only machine that applied it."""
+    if not isinstance(entry, Called):
+        return True
+    call = entry.call
+    if call.addressing.group is not None or call.addressing.operation is not Operation.CALL:
+        return True
+    is_far = any(place_of.get(one.member) != place for one in (call.caller, *call.covered))
+    return is_far or call.addressing.is_atomic
+
+
+_OF_NAMES = (Operation.BIND, Operation.UNBIND, Operation.LOOKUP)
+
+
+def _answer_with(verdict: Verdict, call: Call, out: list[Step], objects: Iterable[Reference] = ()) -> None:
+    out.append(Answer(id=call.id, caller=call.caller, verdict=verdict, objects=tuple(objects)))
+
+
+def _id(reader: Reader) -> CallId:
+    return CallId.of_words(reader.word(), reader.word())
+
+
+def _answer(reader: Reader) -> Answer:
+    name, caller, verdict = _id(reader), Reference.of_word(reader.word()), reader.word()
+    if verdict not in tuple(Verdict):
+        raise RemoteError(DropReason.MALFORMED, f"{verdict} is no verdict")
+    return Answer(
+        id=name,
+        caller=caller,
+        verdict=Verdict(verdict),
+        timestamp=reader.word(),
+        objects=tuple(map(Reference.of_word, reader.list())),
+        missing=tuple(map(Reference.of_word, reader.list())),
+    )
