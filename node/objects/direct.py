@@ -99,10 +99,10 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """`target` has received everything of this stream up to `number`."""
+    """`target` has received these, by the numbers that `send` gave, and everything of the stream before them."""
 
     target: Life
-    number: int
+    numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,12 +488,11 @@ class DirectChannels:
             stream.round_trip.sample(now_ns - last.sent_ns)
         else:
             stream.round_trip.ambiguous(now_ns - last.first_ns)
-        for number in range(stream.acked + 1, position + 1):
-            del stream.unacked[number]
+        numbers = tuple(stream.unacked.pop(number).number for number in range(stream.acked + 1, position + 1))
         stream.acked = position
         stream.progress_ns = now_ns
         self._timers.disarm(stream.timer, out)
-        self._events.append(Acknowledged(target=stream.life, number=last.number))
+        self._events.append(Acknowledged(target=stream.life, numbers=numbers))
         self._pump(stream, now_ns, out)
 
     def _repair(self, stream: _Outgoing, position: int, now_ns: int, out: list[Effect]) -> None:

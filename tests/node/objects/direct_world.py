@@ -1,0 +1,236 @@
+"""A few machines with direct channels, a network that does its worst, and the account of what became of each message.
+
+Everything is a verb: `send`, `pass_on` (one datagram arrives), `lose`, `repeat`, `tick` (the next timer is due),
+`restart`. `settle` makes the network good and works off everything there is; then nothing may be open and no timer
+armed. What must hold always is asserted as it happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from node.core import Membership
+from node.effects import CancelTimer, Effect, Report, Send, SetTimer, Timer
+from node.errors import DropReason, RemoteError
+from node.objects.direct import (
+    TIMERS,
+    Acknowledged,
+    Arrival,
+    Direct,
+    DirectChannels,
+    Failed,
+    Failure,
+    Life,
+)
+from node.protocols.reliable import ReliableParameters
+from node.protocols.timers import Timers
+from node.wire import Message, decode_message, encode_message
+
+MILLISECOND = 1_000_000
+SECOND = 1000 * MILLISECOND
+PATIENCE_NS = 2 * SECOND
+DELAY_NS = 1 * MILLISECOND
+PARAMETERS = ReliableParameters(window=4, burst=4)
+
+
+@dataclass(kw_only=True)
+class Machine:
+    """One life of one machine."""
+
+    life: Life
+    channels: DirectChannels
+    timers: Timers
+    armed: dict[Timer, int] = field(default_factory=dict)
+    sent: dict[int, Life] = field(default_factory=dict)
+    """Number of each message to whom it was addressed."""
+    acknowledged: dict[int, Life] = field(default_factory=dict)
+    failed: dict[int, Failure] = field(default_factory=dict)
+    received: dict[Life, list[int]] = field(default_factory=dict)
+    """Numbers of the messages of each life, in the order in which they came."""
+    dropped: list[DropReason] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Datagram:
+    target: int
+    source: int
+    data: bytes
+
+
+class World:
+    """Members 1 to `size`; a datagram in `wire` waits for its fate."""
+
+    def __init__(self, size: int = 2, parameters: ReliableParameters = PARAMETERS) -> None:
+        self.members = tuple(range(1, size + 1))
+        self.parameters = parameters
+        self.now_ns = 0
+        self.wire: list[Datagram] = []
+        self.machines: dict[int, Machine] = {}
+        self.lives: dict[Life, Machine] = {}
+        for member in self.members:
+            self._begin(Life(member, 1))
+
+    def _begin(self, life: Life) -> None:
+        timers = Timers()
+        membership = Membership(member=life.member, members=self.members, incarnation=life.incarnation)
+        channels = DirectChannels(
+            membership=membership, parameters=self.parameters, patience_ns=PATIENCE_NS, timers=timers
+        )
+        self.machines[life.member] = self.lives[life] = Machine(life=life, channels=channels, timers=timers)
+
+    # Verbs.
+
+    def send(self, source: int, target: int, incarnation: int = 0) -> int:
+        """One message, which says who sent it and its number."""
+        machine = self.machines[source]
+        number = max(machine.sent, default=0) + 1
+        out: list[Effect] = []
+        direct = Direct(payload=number.to_bytes(4, "big"), after=number, heard=2 * number)
+        wanted = Life(target, incarnation)
+        assert machine.channels.send(wanted, direct, self.now_ns, out) == number
+        machine.sent[number] = wanted
+        self._carry_out(machine, out)
+        return number
+
+    def pass_on(self, index: int = 0, *, keeps: bool = False) -> None:
+        """This datagram arrives (and, with `keeps`, will do so again). Nobody hears what is for a life that is over."""
+        datagram = self.wire[index] if keeps else self.wire.pop(index)
+        self.arrive(datagram.target, datagram.source, decode_message(datagram.data))
+
+    def arrive(self, target: int, source: int, message: Message) -> None:
+        machine = self.machines[target]
+        out: list[Effect] = []
+        try:
+            machine.channels.receive(message, source, self.now_ns, out)
+        except RemoteError as error:
+            assert not out
+            machine.dropped.append(error.reason)
+        self._carry_out(machine, out)
+
+    def lose(self, index: int = 0) -> None:
+        del self.wire[index]
+
+    def tick(self) -> bool:
+        """The next timer, of whichever machine; False: none is armed."""
+        due = [
+            (at_ns, machine.life, timer) for machine in self.machines.values() for timer, at_ns in machine.armed.items()
+        ]
+        if not due:
+            return False
+        at_ns, life, timer = min(due)
+        self.now_ns = max(self.now_ns, at_ns)
+        machine = self.lives[life]
+        del machine.armed[timer]
+        machine.timers.fired(timer)
+        out: list[Effect] = []
+        machine.channels.on_timer(timer, self.now_ns, out)
+        self._carry_out(machine, out)
+        return True
+
+    def restart(self, member: int) -> None:
+        """A new life, which knows nothing; datagrams for the old one may still reach it."""
+        self._begin(Life(member, self.machines[member].life.incarnation + 1))
+
+    def silence(self, duration_ns: int, pairs: Iterable[tuple[int, int]]) -> None:
+        """So long, nothing passes from the first to the second of each pair; all else does."""
+        cut = set(pairs)
+        end_ns = self.now_ns + duration_ns
+        while True:
+            self.wire = [one for one in self.wire if (one.source, one.target) not in cut]
+            if self.wire:
+                self.now_ns += DELAY_NS
+                self.pass_on()
+            elif self.next_ns is None or self.next_ns > end_ns:
+                break
+            else:
+                self.tick()
+        self.now_ns = max(self.now_ns, end_ns)
+
+    def settle(self, limit: int = 20_000) -> None:
+        """The network is good from now on: everything is worked off, and then all is silent and accounted for."""
+        for _ in range(limit):
+            if self.wire:
+                self.now_ns += DELAY_NS
+                self.pass_on()
+            elif not self.tick():
+                break
+        else:
+            raise AssertionError(f"never silent: {self.wire[:3]}, {[one.armed for one in self.machines.values()]}")
+        for machine in self.machines.values():
+            self._check_settled(machine)
+
+    @property
+    def next_ns(self) -> int | None:
+        return min((at for machine in self.machines.values() for at in machine.armed.values()), default=None)
+
+    # What must hold.
+
+    def _carry_out(self, machine: Machine, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(target=target, message=message):
+                    data = encode_message(message)
+                    self.wire.append(Datagram(target=target, source=machine.life.member, data=data))
+                case SetTimer(timer=timer, at_ns=at_ns):
+                    assert timer.name in TIMERS
+                    machine.armed[timer] = at_ns
+                case CancelTimer(timer=timer):
+                    machine.armed.pop(timer, None)
+                case Report(code=code):
+                    machine.dropped.append(DropReason(code))
+                case _:
+                    raise AssertionError(f"direct channels have no {effect}")
+        for event in machine.channels.drain():
+            match event:
+                case Arrival(source=source, direct=direct):
+                    self._note_arrival(machine, source, direct)
+                case Acknowledged(target=life, numbers=numbers):
+                    self._note_acknowledged(machine, life, numbers)
+                case Failed(target=life, reason=reason, messages=messages):
+                    self._note_failed(machine, life, reason, messages)
+        self._check_open(machine)
+
+    def _note_arrival(self, machine: Machine, source: Life, direct: Direct) -> None:
+        number = int.from_bytes(direct.payload, "big")
+        received = machine.received.setdefault(source, [])
+        assert number > max(received, default=0), f"{machine.life}: {number} of {source} after {received}"
+        received.append(number)
+        assert (direct.after, direct.heard) == (number, 2 * number)
+        wanted = self.lives[source].sent[number]
+        assert wanted in (machine.life, Life(machine.life.member, 0)), f"{number} was for {wanted}"
+
+    def _note_acknowledged(self, machine: Machine, target: Life, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            assert number not in machine.acknowledged
+            assert number not in machine.failed
+            assert machine.sent[number] in (target, Life(target.member, 0))
+            assert number in self.lives[target].received[machine.life], "acknowledged and never received"
+            machine.acknowledged[number] = target
+
+    def _note_failed(
+        self, machine: Machine, target: Life, reason: Failure, messages: tuple[tuple[int, Direct], ...]
+    ) -> None:
+        numbers = [number for number, _ in messages]
+        assert numbers == sorted(set(numbers)) != []
+        for number, direct in messages:
+            assert int.from_bytes(direct.payload, "big") == number
+            assert number not in machine.acknowledged
+            assert number not in machine.failed
+            assert machine.sent.get(number, target).member == target.member
+            machine.failed[number] = reason
+
+    def _check_open(self, machine: Machine) -> None:
+        """What is open is what was sent and is neither acknowledged nor failed, and `first_open` its first."""
+        for member in self.members:
+            if member == machine.life.member:
+                continue
+            numbers = [number for number, target in machine.sent.items() if target.member == member]
+            opened = [one for one in numbers if one not in machine.acknowledged and one not in machine.failed]
+            assert machine.channels.first_open(member) == min(opened, default=None)
+
+    def _check_settled(self, machine: Machine) -> None:
+        assert not machine.armed
+        assert machine.channels.is_idle
+        assert machine.channels.held == 0
+        assert set(machine.acknowledged) | set(machine.failed) == set(machine.sent)

@@ -1,0 +1,464 @@
+"""Direct channels: first in, first out, nothing twice, nothing missing that was not told to have failed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.core import Membership
+from node.effects import Effect, Send, Timer
+from node.errors import DropReason, LocalError
+from node.objects.direct import ACKNOWLEDGE, MOST_LIVES, MOST_WAITING, Direct, DirectChannels, Failure, Life
+from node.protocols.reliable import ReliableParameters
+from node.protocols.timers import Timers
+from node.wire import Flag, Kind, Message, decode_message
+from tests.node.objects.direct_world import MILLISECOND, PARAMETERS, PATIENCE_NS, World
+
+BOTH = ((1, 2), (2, 1))
+
+
+def kinds(world: World) -> list[Kind]:
+    return [decode_message(one.data).kind for one in world.wire]
+
+
+def test_what_is_sent_arrives_in_order() -> None:
+    world = World()
+    for _ in range(10):
+        world.send(1, 2)
+    world.settle()
+    assert world.machines[2].received[Life(1, 1)] == list(range(1, 11))
+    assert world.machines[1].acknowledged == dict.fromkeys(range(1, 11), Life(2, 1))
+
+
+def test_a_burst_costs_one_acknowledgement() -> None:
+    world = World()
+    for _ in range(4):
+        world.send(1, 2)
+    while world.wire:
+        world.pass_on()
+    world.tick()
+    assert kinds(world) == [Kind.OBJECTS_RECEIVED]
+
+
+def test_an_answer_takes_the_acknowledgement_along() -> None:
+    world = World()
+    world.send(1, 2)
+    world.pass_on()
+    world.send(2, 1)
+    world.pass_on()
+    assert world.machines[1].acknowledged == {1: Life(2, 1)}
+    assert Timer(ACKNOWLEDGE, 1) not in world.machines[2].armed
+    world.tick()
+    assert kinds(world) == [Kind.OBJECTS_RECEIVED]
+    assert world.wire[0].source == 1
+
+
+def test_the_window_bounds_what_is_under_way() -> None:
+    world = World()
+    for _ in range(PARAMETERS.window + 3):
+        world.send(1, 2)
+    assert len(world.wire) == PARAMETERS.window
+    world.settle()
+
+
+def test_what_is_lost_comes_again_as_soon_as_an_acknowledgement_shows_the_gap() -> None:
+    world = World()
+    for _ in range(3):
+        world.send(1, 2)
+    world.lose(0)
+    while world.wire:
+        world.pass_on()
+    world.tick()
+    world.pass_on()
+    again = decode_message(world.wire[0].data)
+    assert (again.kind, again.seq, again.flags) == (Kind.OBJECTS_DIRECT, 1, Flag.RETRANSMISSION)
+    assert world.now_ns < PARAMETERS.retry_first_ns
+    world.settle()
+    assert world.machines[2].received[Life(1, 1)] == [1, 2, 3]
+
+
+def test_messages_that_cross_do_not_seem_to_show_a_gap() -> None:
+    world = World()
+    for _ in range(4):
+        world.send(1, 2)
+        world.send(2, 1)
+    sent = len(world.wire)
+    for _ in range(sent):
+        world.pass_on()
+    assert not any(decode_message(one.data).flags & Flag.RETRANSMISSION for one in world.wire)
+    world.settle()
+
+
+def test_silence_fails_what_is_open_and_the_next_message_begins_a_stream_without_a_gap() -> None:
+    world = World()
+    world.send(1, 2)
+    world.settle()
+    lost = [world.send(1, 2) for _ in range(6)]
+    world.silence(PATIENCE_NS + 1, BOTH)
+    assert world.machines[1].failed == dict.fromkeys(lost, Failure.SILENT)
+    assert world.machines[1].armed == {}
+    later = world.send(1, 2)
+    world.settle()
+    assert world.machines[2].received[Life(1, 1)] == [1, later]
+    assert world.machines[1].acknowledged == {1: Life(2, 1), later: Life(2, 1)}
+
+
+def test_what_failed_may_have_arrived_but_never_twice() -> None:
+    world = World()
+    world.send(1, 2)
+    world.silence(PATIENCE_NS + 1, [(2, 1)])
+    assert world.machines[1].failed == {1: Failure.SILENT}
+    world.send(1, 2)
+    world.settle()
+    assert world.machines[2].received[Life(1, 1)] == [1, 2]
+
+
+def test_a_stream_that_goes_on_does_not_fail_though_each_message_takes_long() -> None:
+    world = World()
+    world.send(1, 2)
+    for _ in range(5):
+        world.silence(PATIENCE_NS * 3 // 4, BOTH)
+        world.send(1, 2)
+        world.silence(PATIENCE_NS // 2, ())
+    assert not world.machines[1].failed
+    world.settle()
+
+
+def test_replays_of_an_old_session_change_nothing() -> None:
+    world = World()
+    for _ in range(3):
+        world.send(1, 2)
+    old = list(world.wire)
+    world.wire.clear()
+    world.silence(PATIENCE_NS + 1, BOTH)
+    world.send(1, 2)
+    world.settle()
+    world.wire = old
+    world.settle()
+    assert world.machines[2].received[Life(1, 1)] == [4]
+    assert world.machines[2].dropped.count(DropReason.DUPLICATE) == 3
+
+
+# Lives.
+
+
+def test_a_later_life_of_the_target_ends_the_channel_to_the_old_one() -> None:
+    world = World()
+    world.send(1, 2)
+    world.settle()
+    world.restart(2)
+    world.send(1, 2)
+    world.send(1, 2, 1)
+    while world.wire:
+        world.pass_on()
+    assert world.machines[1].failed == {2: Failure.ENDED, 3: Failure.ENDED}
+    assert world.machines[1].channels.incarnation_of(2) == 2
+    world.send(1, 2)
+    world.settle()
+    assert world.machines[2].received == {Life(1, 1): [4]}
+
+
+def test_whoever_lives_gets_what_is_for_whoever_lives() -> None:
+    world = World()
+    world.send(1, 2)
+    world.lose()
+    world.restart(2)
+    world.settle()
+    assert world.machines[1].acknowledged == {1: Life(2, 2)}
+    assert world.machines[2].received == {Life(1, 1): [1]}
+
+
+def test_what_one_life_has_acknowledged_is_not_sent_to_the_next() -> None:
+    world = World()
+    for _ in range(3):
+        world.send(1, 2)
+    world.pass_on(0)
+    world.wire.clear()
+    world.tick()
+    world.pass_on()
+    assert world.machines[1].acknowledged == {1: Life(2, 1)}
+    world.restart(2)
+    world.settle()
+    assert world.machines[1].failed == {2: Failure.ENDED, 3: Failure.ENDED}
+    assert world.machines[2].received == {}
+
+
+def test_the_first_word_of_a_later_life_ends_the_channel_too() -> None:
+    world = World()
+    world.send(1, 2)
+    world.settle()
+    world.restart(2)
+    world.send(1, 2)
+    world.wire.clear()
+    world.send(2, 1)
+    world.pass_on()
+    assert world.machines[1].failed == {2: Failure.ENDED}
+    world.settle()
+
+
+def test_a_restarted_sender_is_taken_up_at_its_first_message() -> None:
+    world = World()
+    for _ in range(3):
+        world.send(1, 2)
+    world.settle()
+    world.restart(1)
+    world.send(1, 2)
+    world.settle()
+    assert world.machines[2].received == {Life(1, 1): [1, 2, 3], Life(1, 2): [1]}
+
+
+def test_what_is_for_an_earlier_life_fails_at_once() -> None:
+    world = World()
+    world.restart(2)
+    world.send(2, 1)
+    world.settle()
+    world.send(1, 2, 1)
+    assert world.machines[1].failed == {1: Failure.ENDED}
+    assert not world.wire
+
+
+def test_the_owner_may_know_first_that_a_life_is_over() -> None:
+    world = World()
+    world.send(1, 2)
+    world.settle()
+    world.send(1, 2)
+    out: list[Effect] = []
+    machine = world.machines[1]
+    machine.channels.end(Life(2, 1), out)
+    world._carry_out(machine, out)
+    assert machine.failed == {2: Failure.ENDED}
+    assert machine.armed == {}
+    world.restart(2)
+    world.send(1, 2, 1)
+    assert machine.failed[3] is Failure.ENDED
+    world.send(1, 2)
+    world.wire = world.wire[-1:]
+    world.settle()
+    assert world.machines[2].received == {Life(1, 1): [4]}
+
+
+def test_a_life_that_nobody_has_heard_of_takes_nothing_from_the_one_that_lives() -> None:
+    world = World()
+    world.send(1, 2)
+    world.settle()
+    nobody = world.send(1, 2, 9)
+    after = world.send(1, 2)
+    world.settle()
+    assert world.machines[2].received[Life(1, 1)] == [1, after]
+    assert world.machines[1].failed == {nobody: Failure.SILENT}
+
+
+# Bounds.
+
+
+def test_what_exceeds_the_bounds_fails_at_once() -> None:
+    world = World()
+    world.send(2, 1)
+    world.settle()
+    lives = [world.send(1, 2, incarnation) for incarnation in range(2, 2 + MOST_LIVES + 3)]
+    assert world.machines[1].failed == dict.fromkeys(lives[MOST_LIVES:], Failure.FULL)
+    world.settle()
+
+
+def test_a_target_that_does_not_answer_fills_no_memory() -> None:
+    channels = _channels()
+    out: list[Effect] = []
+    for _ in range(MOST_WAITING + 5):
+        channels.send(Life(2, 1), Direct(payload=b""), 0, out)
+    assert channels.held == MOST_WAITING
+    assert len(channels.drain()) == 5
+    assert sum(isinstance(effect, Send) for effect in out) == PARAMETERS.window
+
+
+def test_only_what_is_near_is_held_ahead_of_a_gap() -> None:
+    world = World()
+    world.send(1, 2)
+    first = decode_message(world.wire.pop().data)
+    for seq in range(2, 100):
+        world.arrive(2, 1, _altered(first, seq=seq))
+    machine = world.machines[2]
+    assert machine.channels.held == PARAMETERS.window - 1
+    assert machine.dropped.count(DropReason.OUT_OF_WINDOW) == 98 - (PARAMETERS.window - 1)
+    assert not machine.channels.is_idle
+
+
+# Enemies.
+
+
+def _channels() -> DirectChannels:
+    membership = Membership(member=1, members=(1, 2, 3))
+    return DirectChannels(membership=membership, parameters=PARAMETERS, patience_ns=PATIENCE_NS, timers=Timers())
+
+
+def _altered(message: Message, **changes: int) -> Message:
+    return Message(
+        kind=message.kind,
+        origin=changes.get("origin", message.origin),
+        incarnation=changes.get("incarnation", message.incarnation),
+        seq=changes.get("seq", message.seq),
+        words=message.words,
+        payload=message.payload,
+    )
+
+
+def _direct(*words: int, seq: int = 1, origin: int = 2, incarnation: int = 1) -> Message:
+    return Message(kind=Kind.OBJECTS_DIRECT, origin=origin, incarnation=incarnation, seq=seq, words=words)
+
+
+def _received(*words: int, seq: int = 1, payload: bytes = b"") -> Message:
+    return Message(kind=Kind.OBJECTS_RECEIVED, origin=2, incarnation=1, seq=seq, words=words, payload=payload)
+
+
+STREAM = 1 << 32 | 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        _direct(1, 0, 0, 0),
+        _direct(1, 0, 0, 0, 0, 0),
+        _direct(1, 0, 0, 0, 0, seq=0),
+        _direct(1 << 32, 0, 0, 0, 0),
+        _direct(1 << 48, 0, 0, 0, 0),
+        _direct(1, 1 << 48, 0, 0, 0),
+        _direct(1, 0, 1, 0, 0),
+        _direct(1, STREAM, 2, 0, 0),
+        _direct(1, STREAM + 1, 0, 0, 0),
+        _direct(1, 2 << 32 | 1, 0, 0, 0),
+        _direct(1, 0, 0, 2**63, 0),
+        _direct(1, 0, 0, 0, 2**63),
+        _direct(1, 0, 0, 0, 0, incarnation=0),
+        _direct(1, 0, 0, 0, 0, origin=3),
+        _received(),
+        _received(STREAM, 0),
+        _received(STREAM, payload=b"x"),
+        _received(STREAM, seq=2),
+        _received(STREAM + 1),
+        _received(2 << 32 | 1),
+        _received(1 << 48),
+        Message(kind=Kind.OBJECTS_VOTE, origin=2, incarnation=1),
+    ],
+)
+def test_words_that_cannot_be_change_nothing(message: Message) -> None:
+    world = World(3)
+    world.send(1, 2)
+    datagrams = list(world.wire)
+    world.arrive(1, 2, message)
+    machine = world.machines[1]
+    assert machine.dropped[0] in (DropReason.MALFORMED, DropReason.UNEXPECTED)
+    assert machine.channels.incarnation_of(2) == 0
+    assert world.wire == datagrams
+    world.settle()
+    assert machine.acknowledged == {1: Life(2, 1)}
+
+
+def test_who_is_no_peer_is_not_heard_and_cannot_be_sent_to() -> None:
+    world = World()
+    world.arrive(1, 7, _direct(1, 0, 0, 0, 0, origin=7))
+    assert world.machines[1].dropped == [DropReason.UNEXPECTED]
+    for member in (1, 7):
+        with pytest.raises(LocalError, match="no peer"):
+            world.machines[1].channels.send(Life(member, 0), Direct(payload=b""), 0, [])
+
+
+words = st.one_of(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 3),
+    st.builds(lambda life, session: life << 32 | session, st.integers(0, 3), st.integers(0, 3)),
+)
+hostile = st.builds(
+    Message,
+    kind=st.sampled_from([Kind.OBJECTS_DIRECT, Kind.OBJECTS_RECEIVED]),
+    origin=st.integers(1, 3),
+    incarnation=st.integers(0, 3),
+    seq=st.one_of(st.integers(0, 8), st.integers(0, 2**64 - 1)),
+    words=st.one_of(st.tuples(words), st.tuples(words, words, words, words, words)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(messages=st.lists(st.tuples(st.booleans(), hostile), max_size=30))
+def test_no_lie_stops_us_or_fills_our_memory(messages: list[tuple[bool, Message]]) -> None:
+    channels = _channels()
+    timers: list[Effect] = []
+    sent = 0
+    for sends, message in messages:
+        if sends:
+            sent += 1
+            channels.send(Life(2, 0), Direct(payload=b""), 0, timers)
+        try:
+            channels.receive(message, message.origin, 0, timers)
+        except Exception as error:
+            assert type(error).__name__ == "RemoteError"
+        channels.drain()
+    assert channels.held <= sent + 2 * PARAMETERS.window
+
+
+# A world that does its worst.
+
+members = st.integers(1, 3)
+moves = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), members, members),
+        st.tuples(st.just("send known"), members, members),
+        st.tuples(st.just("pass"), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("pass"), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("repeat"), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("lose"), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("tick"), st.just(0), st.just(0)),
+        st.tuples(st.just("restart"), members, st.just(0)),
+        st.tuples(st.just("silence"), members, members),
+    ),
+    max_size=60,
+)
+
+
+def _move(world: World, verb: str, one: int, other: int) -> None:
+    index = one % len(world.wire) if world.wire else None
+    match verb:
+        case "send" if one != other:
+            world.send(one, other)
+        case "send known" if one != other:
+            world.send(one, other, world.machines[other].life.incarnation)
+        case "pass" | "repeat" if index is not None:
+            world.pass_on(index, keeps=verb == "repeat")
+        case "lose" if index is not None:
+            world.lose(index)
+        case "tick":
+            world.tick()
+        case "restart":
+            world.restart(one)
+        case "silence" if one != other:
+            world.silence(PATIENCE_NS, [(one, other)])
+
+
+@settings(max_examples=300, deadline=None)
+@given(moves=moves)
+def test_everything_is_acknowledged_or_failed_and_then_all_is_silent(moves: list[tuple[str, int, int]]) -> None:
+    world = World(3)
+    for verb, one, other in moves:
+        _move(world, verb, one, other)
+    world.settle()
+    # And every machine can still reach every other.
+    for source in world.members:
+        for target in world.members:
+            if source != target:
+                number = world.send(source, target)
+                world.settle()
+                machine = world.machines[source]
+                if number in machine.failed:
+                    assert machine.failed[number] is Failure.ENDED, "it had not heard of this life yet"
+                    number = world.send(source, target)
+                    world.settle()
+                assert machine.acknowledged[number] == world.machines[target].life
+
+
+def test_the_retry_times_of_the_reliable_layer_hold_here() -> None:
+    world = World(parameters=ReliableParameters(retry_first_ns=40 * MILLISECOND))
+    world.send(1, 2)
+    world.wire.clear()
+    assert world.next_ns == 40 * MILLISECOND
+    world.tick()
+    assert [decode_message(one.data).flags for one in world.wire] == [Flag.RETRANSMISSION]
+    world.settle()
