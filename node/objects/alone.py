@@ -57,19 +57,24 @@ class Alone:
 def _copied(body: Body) -> Body:
     match body:
         case CallBody():
-            if not body.arguments and not body.keywords:
+            arguments = copy_value(body.arguments) if body.arguments else ()
+            keywords = copy_value(body.keywords) if body.keywords else {}
+            if arguments is body.arguments and not keywords:
                 return body
             return CallBody(
                 call=body.call,
                 name=body.name,
-                arguments=copy_value(body.arguments),  # type: ignore[arg-type]  # a copy is of the same type
-                keywords=copy_value(body.keywords),  # type: ignore[arg-type]
+                arguments=arguments,  # type: ignore[arg-type]  # a copy is of the same type
+                keywords=keywords,  # type: ignore[arg-type]
                 chain=body.chain,
             )
         case ReplyBody(value=None):
             return body
         case ReplyBody():
-            return ReplyBody(number=body.number, member=body.member, value=copy_value(body.value))
+            value = copy_value(body.value)
+            if value is body.value:
+                return body
+            return ReplyBody(number=body.number, member=body.member, value=value)
         case StateBody():
             return StateBody(
                 group=body.group, timestamp=body.timestamp, state=copy_value(body.state), problem=body.problem

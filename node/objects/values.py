@@ -91,12 +91,22 @@ def decode_value(data: bytes, bind: Bind) -> object:
 def copy_value(value: object) -> object:
     """What the other side would get, without the way through bytes: no container in it is shared. NotAValue as for
     encode_value, by the same measure."""
-    if type(value) in _UNCHANGING:
+    if _is_plain(value) or (type(value) is tuple and len(value) <= _FEW and all(map(_is_plain, value))):
         return value
     copier = _Copier()
     copied = copier.copy(value, 0)
     copier.check()
     return copied
+
+
+def _is_plain(value: object) -> bool:
+    """What most arguments are: surely small, and never changed. A short cut: whatever else is copied with care."""
+    kind = type(value)
+    if kind is int:
+        return -_LONG < value < _LONG  # type: ignore[operator]  # an int
+    if kind is str:
+        return len(value) <= _SHORT and value.isascii()  # type: ignore[arg-type, attr-defined]  # a str
+    return kind in _UNCHANGING
 
 
 def _encode(value: object, out: bytearray, depth: int) -> None:
@@ -353,6 +363,7 @@ class _Copier:
 
 
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _TUPLE, _DICT, _REFERENCE, _GROUP, _POINTER = range(13)
+_FEW, _SHORT, _LONG = 16, 1024, 1 << 63
 _TEXTS = frozenset({_STR, _BYTES})
 _CONTAINERS = frozenset({_LIST, _TUPLE, _DICT})
 _DOUBLE = struct.Struct(">d")
