@@ -140,6 +140,7 @@ class Kind(enum.IntEnum):
     AMOEBA_STORED = 0xE4
     AMOEBA_JOIN = 0xE5
     AMOEBA_WELCOME = 0xE6
+    AMOEBA_ENDED = 0xE7
     OBJECTS_CALL = 0xF0
     OBJECTS_ENTRY = 0xF1
     OBJECTS_VOTE = 0xF2

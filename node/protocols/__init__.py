@@ -15,6 +15,7 @@ from node.parameters import from_mapping
 from node.protocols.abcast import AbcastCore, AbcastParameters
 from node.protocols.adaptive import AdaptiveCore, SelectionParameters
 from node.protocols.allack import AllAckCore, AllAckParameters
+from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 from node.protocols.atop import AdaptiveParameters, AtopCore, AtopParameters
 from node.protocols.atop_mbs import AtopMbsCore, AtopMbsParameters
 from node.protocols.cbcast import CbcastCore, CbcastParameters
@@ -55,6 +56,7 @@ MBS_KINDS = _kinds_of(1, 9, 10)
 ADAPTIVE_KINDS = _kinds_of(1, 2, 8, 9, 11, 12, 13)
 TIMEWARP_KINDS = _kinds_of(1, 12)
 ABCAST_KINDS = _kinds_of(1, 11)
+AMOEBA_KINDS = _kinds_of(1, 14)
 
 
 Make = Callable[[Membership, Any, Random], Core]
@@ -164,6 +166,10 @@ def _atop_mbs(membership: Membership, parameters: AtopMbsParameters, _: Random) 
 
 def _abcast(membership: Membership, parameters: AbcastParameters, _: Random) -> Core:
     return AbcastCore(membership=membership, parameters=parameters)
+
+
+def _amoeba(membership: Membership, parameters: AmoebaParameters, _: Random) -> Core:
+    return AmoebaCore(membership=membership, parameters=parameters)
 
 
 def _timewarp(membership: Membership, parameters: TimeWarpParameters, rng: Random) -> Core:
@@ -279,6 +285,14 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             promises=TOTAL_ORDER_PROMISES,
             kinds=ABCAST_KINDS,
             make=_over_reliable(_abcast),
+            tolerates=CRASHES,
+        ),
+        ProtocolEntry(
+            name="amoeba",
+            kind=AmoebaParameters,
+            promises=TOTAL_ORDER_PROMISES,
+            kinds=AMOEBA_KINDS,
+            make=_over_reliable(_amoeba),
             tolerates=CRASHES,
         ),
         ProtocolEntry(
