@@ -1,8 +1,8 @@
 """A few machines with direct channels, a network that does its worst, and the account of what became of each message.
 
-Everything is a verb: `send`, `pass_on` (one datagram arrives), `lose`, `repeat`, `tick` (the next timer is due),
-`restart`. `settle` makes the network good and works off everything there is; then nothing may be open and no timer
-armed. What must hold always is asserted as it happens.
+Everything is a verb: `send`, `pass_on` (one datagram arrives, perhaps not for the last time), `lose`, `tick` (the next
+timer is due), `restart`, `tell_ended`, `silence`. `settle` makes the network good and works off everything there is;
+then nothing may be open and no timer armed. What must hold always is asserted as it happens.
 """
 
 from __future__ import annotations
@@ -131,6 +131,13 @@ class World:
     def restart(self, member: int) -> None:
         """A new life, which knows nothing; datagrams for the old one may still reach it."""
         self._begin(Life(member, self.machines[member].life.incarnation + 1))
+
+    def tell_ended(self, member: int, life: Life) -> None:
+        """The owner of this member's channels has learnt that `life` is over."""
+        machine = self.machines[member]
+        out: list[Effect] = []
+        machine.channels.end(life, out)
+        self._carry_out(machine, out)
 
     def silence(self, duration_ns: int, pairs: Iterable[tuple[int, int]]) -> None:
         """So long, nothing passes from the first to the second of each pair; all else does."""

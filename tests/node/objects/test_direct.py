@@ -223,10 +223,8 @@ def test_the_owner_may_know_first_that_a_life_is_over() -> None:
     world.send(1, 2)
     world.settle()
     world.send(1, 2)
-    out: list[Effect] = []
     machine = world.machines[1]
-    machine.channels.end(Life(2, 1), out)
-    world._carry_out(machine, out)
+    world.tell_ended(1, Life(2, 1))
     assert machine.failed == {2: Failure.ENDED}
     assert machine.armed == {}
     world.restart(2)
@@ -247,6 +245,52 @@ def test_a_life_that_nobody_has_heard_of_takes_nothing_from_the_one_that_lives()
     world.settle()
     assert world.machines[2].received[Life(1, 1)] == [1, after]
     assert world.machines[1].failed == {nobody: Failure.SILENT}
+
+
+def test_a_life_that_seemed_over_and_answers_has_the_stream_for_itself() -> None:
+    world = World()
+    world.send(2, 1)
+    world.settle()
+    world.tell_ended(1, Life(2, 1))
+    for _ in range(3):
+        world.send(1, 2)
+    world.lose(2)
+    while world.wire:
+        world.pass_on()
+    world.tick()
+    world.pass_on()
+    assert world.machines[1].acknowledged == {1: Life(2, 1), 2: Life(2, 1)}
+    world.restart(2)
+    world.settle()
+    assert world.machines[1].failed == {3: Failure.ENDED}
+    assert world.machines[2].received == {}
+
+
+def test_what_was_for_whoever_lives_is_for_the_first_life_that_speaks() -> None:
+    world = World()
+    world.send(1, 2)
+    world.wire.clear()
+    world.send(2, 1)
+    world.pass_on()
+    world.wire.clear()
+    world.restart(2)
+    world.settle()
+    assert world.machines[1].failed == {1: Failure.ENDED}
+    assert world.machines[2].received == {}
+
+
+def test_what_an_old_life_said_is_not_heard_after_a_later_one() -> None:
+    world = World()
+    world.send(1, 2)
+    late = list(world.wire)
+    world.restart(1)
+    world.wire.clear()
+    world.send(1, 2)
+    world.settle()
+    world.wire = late
+    world.settle()
+    assert world.machines[2].received == {Life(1, 2): [1]}
+    assert world.machines[2].dropped == [DropReason.STALE_INCARNATION]
 
 
 # Bounds.
@@ -408,6 +452,7 @@ moves = st.lists(
         st.tuples(st.just("lose"), st.integers(0, 30), st.just(0)),
         st.tuples(st.just("tick"), st.just(0), st.just(0)),
         st.tuples(st.just("restart"), members, st.just(0)),
+        st.tuples(st.just("told"), members, members),
         st.tuples(st.just("silence"), members, members),
     ),
     max_size=60,
@@ -429,6 +474,8 @@ def _move(world: World, verb: str, one: int, other: int) -> None:
             world.tick()
         case "restart":
             world.restart(one)
+        case "told" if one != other and world.machines[other].life.incarnation > 1:
+            world.tell_ended(one, Life(other, world.machines[other].life.incarnation - 1))
         case "silence" if one != other:
             world.silence(PATIENCE_NS, [(one, other)])
 
