@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context
-from typing import Any, NoReturn, TypeVar, TypeVarTuple
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
 
 from node.errors import LocalError
 
@@ -72,6 +72,13 @@ class NumberedTask(asyncio.Task[T]):
         return self is other
 
 
+class _Timer(asyncio.TimerHandle):
+    """Knows whether it is among the timers that are set (a cancelled one may be)."""
+
+    __slots__ = ("is_set",)
+    is_set: bool
+
+
 class VirtualLoop(asyncio.AbstractEventLoop):
     """See the module's text."""
 
@@ -80,7 +87,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.problems: list[str] = []
         """What went wrong where nobody waits for it, the first MAX_PROBLEMS of them."""
         self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[int, int, _Timer]] = []
         self._cancelled = 0
         self._timer_numbers = itertools.count()
         self._numbers = itertools.count(1)
@@ -148,7 +155,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._drop_cancelled()
         while self._timers and self._timers[0][0] <= self.now_ns:
             handle = heapq.heappop(self._timers)[2]
-            handle._scheduled = False
+            handle.is_set = False
             if handle.cancelled():
                 self._cancelled -= 1
             else:
@@ -156,7 +163,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _drop_cancelled(self) -> None:
         while self._timers and self._timers[0][2].cancelled():
-            heapq.heappop(self._timers)[2]._scheduled = False
+            heapq.heappop(self._timers)[2].is_set = False
             self._cancelled -= 1
 
     def _finalize(self, generator: AsyncGenerator[Any, Any]) -> None:
@@ -193,14 +200,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         if self._is_closed:
             raise LocalError("the loop is closed")
-        handle = asyncio.TimerHandle(at_ns / SECOND_NS, callback, args, self, context)
-        handle._scheduled = True
+        handle = _Timer(at_ns / SECOND_NS, callback, args, self, context)
+        handle.is_set = True
         heapq.heappush(self._timers, (at_ns, next(self._timer_numbers), handle))
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """A cancelled timer is dropped when its time comes; when most are, all at once."""
-        if handle._scheduled:
+        if isinstance(handle, _Timer) and handle.is_set:
             self._cancelled += 1
         if self._cancelled > MOST_CANCELLED and self._cancelled > len(self._timers) // 2:
             self._timers = [one for one in self._timers if not one[2].cancelled()]
@@ -259,7 +266,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         """Run in virtual time until `future` is done; its result. LocalError when it waits for what never comes."""
         self._check()
-        awaited = asyncio.ensure_future(future, loop=self)
+        awaited = asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
         while True:
             self.run_ready(self.now_ns)
             if awaited.done():
