@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from node.objects.addresses import Reference
 from node.objects.direct import Life
-from node.wire import Message
+from node.objects.entries import Call
 
 IsComplete = Callable[[int], bool]
 """Whether nothing up to this timestamp can come out of the log any more for this machine."""
@@ -28,10 +28,10 @@ IsComplete = Callable[[int], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """`message` is for `objects` of ours. `timestamp`: of an ordered call; of a direct message what it comes after.
+    """`call` is for `objects` of ours. `timestamp`: of an ordered call; of a direct message what it comes after.
     `source`: who sent a direct message; None: the log."""
 
-    message: Message
+    call: Call
     objects: tuple[Reference, ...]
     timestamp: int
     source: Life | None = None

@@ -71,9 +71,10 @@ class Between:
         if home is not None:
             self._favourites[home[0]] = home[1]
 
-    def machine_of(self, place: int) -> int:
-        """The machine of the sub-network at `place` to speak to first."""
-        return self._us.partitions[place][self._favourites[place]]
+    def machine_of(self, place: int, turn: int = 0) -> int:
+        """The machine of the sub-network at `place` to speak to first, or after so many that said nothing."""
+        machines = self._us.partitions[place]
+        return machines[(self._favourites[place] + turn) % len(machines)]
 
     def owe(self, duties: Iterable[Duty], now_ns: int, out: list[Effect]) -> None:
         """These are all duties that are ours to see to. New ones are told at once; what has changed under its key is
@@ -106,10 +107,7 @@ class Between:
         return tuple(given_up)
 
     def _tell(self, told: _Told, now_ns: int, out: list[Effect]) -> None:
-        place = told.duty.place
-        machines = self._us.partitions[place]
-        target = machines[(self._favourites[place] + told.turn) % len(machines)]
-        out.append(Send(target=target, message=told.message))
+        out.append(Send(target=self.machine_of(told.duty.place, told.turn), message=told.message))
         if not told.turn:
             told.message = replace(told.message, flags=told.message.flags | RETRANSMISSION)
         told.next_ns = now_ns + told.pause_ns

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from node.objects.addresses import MAX_ADDRESSED, MAX_SPACES, OBJECTS_IN_SPACE
 from node.parameters import require
+from node.protocols.amoeba import AmoebaParameters
 from node.protocols.reliable import ReliableParameters
 
 MILLISECOND = 1_000_000
@@ -101,6 +102,9 @@ class ObjectsParameters:
     retry_most_ns: int = 800 * MILLISECOND
     """... up to this."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
+    """Below the log, and of direct messages."""
+    amoeba: AmoebaParameters = field(default_factory=AmoebaParameters)
+    """The log; its own block `reliable` stays as it is."""
     program: str = LOAD
     load: LoadParameters = field(default_factory=LoadParameters)
     options: ProgramParameters = field(default_factory=ProgramParameters)
@@ -118,4 +122,5 @@ class ObjectsParameters:
             self.retry_most_ns <= self.vote_ns <= self.patience_ns <= 2**62,
             "retry_most_ns, vote_ns and patience_ns must ascend",
         )
+        require(self.amoeba.reliable == ReliableParameters(), "the reliable layer has its block beside amoeba's")
         require(bool(self.program), "program must name one")
