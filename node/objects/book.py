@@ -1,9 +1,9 @@
 """What the log of one sub-network means: the order of calls among objects, their atomicity, groups and names.
 
 Paper 004 (DOOCE), section 4: the master managers (MMM) of the sub-networks order what concerns several of them among
-themselves, and carry atomic calls out by two-phase commit. Here the MMM has no memory of its own: each sub-network is a
-replicated state machine (Schneider 1990) whose log is totally ordered by Amoeba's protocol, and every machine keeps this
-Book of it. Among sub-networks the order is Skeen's (Birman and Joseph 1987), the commit is 2PC with presumed abort
+themselves, and carry atomic calls out by two-phase commit. Here the MMM has no memory of its own: each sub-network is
+a replicated state machine (Schneider 1990) whose log is totally ordered by Amoeba's protocol, and every machine keeps
+this Book of it. Among sub-networks the order is Skeen's (Birman and Joseph 1987), the commit is 2PC with presumed abort
 (Mohan, Lindsay and Obermarck 1986), and the log of the sub-network is the log of both. Machines that apply the same log
 have equal Books; the MMM is whoever sends what the Book owes; a crashed one is replaced without a word.
 
@@ -87,6 +87,7 @@ from node.objects.entries import (
     Entry,
     GivenUp,
     Outcome,
+    Prepare,
     Proposed,
     Reborn,
     Settled,
@@ -105,13 +106,23 @@ FORMAT = 1
 
 class Book:
     """See the module's text. `place`: of our sub-network in `partitions`, its members by place. `epoch`: how often this
-    sub-network has begun anew, from 1, the same for all who begin its log together."""
+    sub-network has begun anew, from 1, and `lives`: whose machines begin its log (None: all of ours, in their first
+    lives): the same for all who begin it together."""
 
-    def __init__(self, *, place: int, partitions: tuple[tuple[int, ...], ...], epoch: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        place: int,
+        partitions: tuple[tuple[int, ...], ...],
+        epoch: int = 1,
+        lives: Mapping[int, int] | None = None,
+    ) -> None:
         self._place = place
         self._partitions = partitions
         self._place_of = {member: at for at, members in enumerate(partitions) for member in members}
         self._commit = Commit(place=place, partitions=partitions, epoch=epoch)
+        if lives is not None:
+            self._commit.lives = dict(sorted(lives.items()))
         self._registry = Registry()
         self._queued: dict[GroupId, None] = {}
         """Groups in whose queue something waits."""
@@ -204,6 +215,18 @@ class Book:
         if road.epoch > self._commit.epoch_of(road.place):
             return (Reborn(place=road.place, epoch=road.epoch),)
         return (entry,) if self._commit.wanted(entry) else ()
+
+    def awaits_vote(self, name: CallId) -> bool:
+        """Whether this call waits for what we vote."""
+        return self._commit.awaits_vote(name)
+
+    def has_everything(self, member: int, timestamp: int) -> bool:
+        """Whether nothing up to this timestamp can go out any more to objects of this machine of ours."""
+        return self._commit.has_everything(member, timestamp)
+
+    def open_votes(self) -> list[Prepare]:
+        """What our machines have been asked and have not all answered, for whoever comes to count now."""
+        return self._commit.open_votes()
 
     def lookup(self, name: bytes) -> GroupId | Reference | None:
         """What this name means here; None: nothing."""

@@ -76,9 +76,9 @@ class Commit:
     def held(self) -> int:
         return len(self._records)
 
-    def is_waiting(self, name: CallId) -> bool:
-        """Whether this call has not been decided, or not by all that have to know."""
-        return name in self._records
+    def awaits_vote(self, name: CallId) -> bool:
+        record = self._records.get(name)
+        return record is not None and record.stage is Stage.OPEN and record.vote is Vote.NONE
 
     def is_ours(self, reference: Reference) -> bool:
         return self._place_of.get(reference.member) == self._place
@@ -89,6 +89,22 @@ class Commit:
 
     def epoch_of(self, place: int) -> int:
         return self._ways[place].epoch
+
+    def has_everything(self, member: int, timestamp: int) -> bool:
+        """Whether nothing up to this timestamp can go out any more to objects of this machine of ours."""
+        return self.clock >= timestamp and not any(
+            record.key.timestamp <= timestamp and any(one.member == member for one in record.objects)
+            for record in self._records.values()
+            if not record.is_handed and record.stage is not Stage.DROPPED
+        )
+
+    def open_votes(self) -> list[Prepare]:
+        """What our machines are asked, and have not all answered."""
+        return [
+            Prepare(call=record.call, objects=record.objects)
+            for record in self._records.values()
+            if record.stage is Stage.OPEN and record.vote is Vote.NONE
+        ]
 
     # What we coordinate.
 
