@@ -428,6 +428,8 @@ class AmoebaCore(Core):
     def _on_entry(self, message: Message, out: list[Effect]) -> None:
         self._check_entry(message)
         author = (message.origin, message.incarnation)
+        if self._phase is not Phase.JOINING and not self._may_write(author):
+            return
         entries = self._entries.setdefault(author, deque())
         if len(entries) >= MOST_HELD:
             raise RemoteError(DropReason.MALFORMED, f"{len(entries)} of its entries wait already")
@@ -435,6 +437,12 @@ class AmoebaCore(Core):
         is_offer = message.kind is Kind.AMOEBA_WELCOME and self._is_for_us(message)
         if is_offer and author != self._life and self._phase is not Phase.RUNNING:
             self._offers.setdefault(author, message.seq)
+
+    def _may_write(self, author: Life) -> bool:
+        """Whether it is the sequencer, or can be one later. Nobody leads before we have stored its WELCOME; who is not
+        in our log led before that began.
+        """
+        return author in self._log.lives or author == self._log.sequencer
 
     def _check_entry(self, message: Message) -> None:
         """RemoteError MALFORMED, also for the number 0."""
@@ -663,6 +671,8 @@ class AmoebaCore(Core):
             for life, mine in list(store.items()):
                 store[life] = {number: held for number, held in mine.items() if number > self._last(life)}
         self._forget_epochs_before(log.epoch)
+        for other in [other for other in self._entries if not self._may_write(other)]:
+            self._drop_entries(other)
 
     def _no_log(self) -> Log:
         """While joining."""
