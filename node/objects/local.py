@@ -56,6 +56,8 @@ SPACE_BASE = 0x10001
 
 PLACES_IN_REPORT = 48
 MOST_WAITING = 64
+MOST_PLANS = 256
+"""Addressings that are remembered; then all are forgotten, and worked out anew when they come again."""
 
 _DROP, _PREPARE = 0, 1
 _CONTROL = Flag.CONTROL.value
@@ -97,15 +99,30 @@ class Vote(NamedTuple):
 
 def addressed_reports(number: int, objects: Iterable[Reference], *, is_atomic: bool, is_ordered: bool) -> list[Effect]:
     """CALLED and its ADDRESSED reports (node.trace): whom our call `number` is for."""
-    masks: dict[tuple[int, int], int] = {}
-    for one in objects:
-        word, bit = divmod(one.number - 1, PLACES_IN_REPORT)
-        masks[one.member, word] = masks.get((one.member, word), 0) | 1 << bit
-    flags = is_atomic << 62 | (not is_ordered) << 63
-    out: list[Effect] = [Report(code=Notice.CALLED, value=number)]
-    for (member, word), mask in sorted(masks.items()):
-        out.append(Report(code=Notice.ADDRESSED, member=member, value=mask | word << PLACES_IN_REPORT | flags))
-    return out
+    return [_called(number), *_addressed(objects, is_atomic=is_atomic, is_ordered=is_ordered)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What the words of a submission mean here. Callers repeat themselves: worked out once for the same words."""
+
+    addressing: Addressing
+    places: tuple[int, ...]
+    """Ours among the objects of a list, in its order."""
+    is_list: bool
+    """A call of objects that are known."""
+    is_ours: bool
+    """Such a call, of objects of this space alone."""
+    addressed: tuple[Effect, ...]
+    """The ADDRESSED reports of such a call."""
+
+
+class _Asked(NamedTuple):
+    """A call or operation of ours that has not gone out yet."""
+
+    plan: _Plan
+    number: int
+    payload: bytes
 
 
 @dataclass(slots=True)
@@ -143,7 +160,8 @@ class LocalCore(Core):
         self._most_waiting = most_waiting
         first = space * OBJECTS_IN_SPACE + 1
         self._exist = set(range(first, first + objects))
-        self._waiting: deque[Call] = deque()
+        self._plans: dict[tuple[int, ...], _Plan] = {}
+        self._waiting: deque[_Asked] = deque()
         """Calls that may not go out yet, in order; the first is one that we deliver ourselves."""
         self._passed: dict[int, _Passed] = {}
         """Calls passed on that may still come down, or whose members are not known yet, by number."""
@@ -177,17 +195,19 @@ class LocalCore(Core):
         """A call or operation of one of our objects. LocalError for what no object here can ask."""
         if not self.can_submit:
             raise LocalError(f"space {self._space} takes no call now: ask can_submit before")
-        addressing = self._addressing_of(submission)
-        if addressing.operation in (Operation.APPEAR, Operation.VANISH):
-            self._note_existence(addressing)
+        if submission.inner is not Kind.APPLICATION or submission.target is not None:
+            raise LocalError("objects send application messages, to whom the words of the submission name")
+        plan = self._plans.get(submission.words) or self._plan_of(submission.words)
+        if plan.addressing.caller.number != submission.place:
+            raise LocalError(f"{plan.addressing.caller} is not the object {submission.place} that asks")
+        if plan.addressing.operation in (Operation.APPEAR, Operation.VANISH):
+            self._note_existence(plan.addressing)
             return []
         stamp = decode_stamp(submission.payload)
-        name = CallId(stamp.origin, stamp.incarnation, stamp.number)
-        if name[:2] != self._life:
-            raise LocalError(f"the stamp {name} is not of this life {self._life}")
-        call = Call(id=name, addressing=addressing, payload=submission.payload)
-        out = self._reports_of_list(call)
-        self._waiting.append(call)
+        if (stamp.origin, stamp.incarnation) != self._life:
+            raise LocalError(f"the stamp {stamp} is not of this life {self._life}")
+        out: list[Effect] = [_called(stamp.number), *plan.addressed] if plan.is_list else []
+        self._waiting.append(_Asked(plan, stamp.number, submission.payload))
         self._go_on(out)
         return out
 
@@ -212,16 +232,27 @@ class LocalCore(Core):
 
     # What our objects ask.
 
-    def _addressing_of(self, submission: Submission) -> Addressing:
-        if submission.inner is not Kind.APPLICATION or submission.target is not None:
-            raise LocalError("objects send application messages, to whom the words of the submission name")
+    def _plan_of(self, words: tuple[int, ...]) -> _Plan:
         try:
-            addressing = Addressing.of_words(submission.words)
+            addressing = Addressing.of_words(words)
         except RemoteError as error:
             raise LocalError(f"a submission cannot be addressed so: {error.detail}") from error
-        if not self._is_here(addressing.caller) or addressing.caller.number != submission.place:
-            raise LocalError(f"{addressing.caller} is not the object {submission.place} of space {self._space}")
-        return addressing
+        if not self._is_here(addressing.caller):
+            raise LocalError(f"{addressing.caller} is no object of space {self._space}")
+        is_list = addressing.operation is Operation.CALL and addressing.group is None
+        objects = addressing.objects if is_list else ()
+        places = tuple(one.number for one in objects if self._is_here(one))
+        plan = _Plan(
+            addressing=addressing,
+            places=places,
+            is_list=is_list,
+            is_ours=is_list and len(places) == len(objects),
+            addressed=tuple(_addressed(objects, is_atomic=addressing.is_atomic, is_ordered=addressing.is_ordered)),
+        )
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.clear()
+        self._plans[words] = plan
+        return plan
 
     def _note_existence(self, addressing: Addressing) -> None:
         if not all(map(self._is_here, addressing.objects)):
@@ -232,55 +263,41 @@ class LocalCore(Core):
         else:
             self._exist -= places
 
-    def _reports_of_list(self, call: Call) -> list[Effect]:
-        addressing = call.addressing
-        if addressing.operation is not Operation.CALL or addressing.group is not None:
-            return []
-        return addressed_reports(
-            call.id.number, addressing.objects, is_atomic=addressing.is_atomic, is_ordered=addressing.is_ordered
-        )
-
     def _go_on(self, out: list[Effect]) -> None:
         """Let out what need not wait any more, first in, first out."""
         while self._waiting:
-            call = self._waiting[0]
-            is_ours = self._is_ours_alone(call.addressing)
+            is_ours = self._waiting[0].plan.is_ours
             if is_ours and self._awaited:
                 return
-            self._waiting.popleft()
+            asked = self._waiting.popleft()
             if is_ours:
-                self._deliver_here(call, out)
+                self._deliver_here(asked, out)
             else:
-                self._pass_on(call, out)
-
-    def _is_ours_alone(self, addressing: Addressing) -> bool:
-        return (
-            addressing.operation is Operation.CALL
-            and addressing.group is None
-            and all(map(self._is_here, addressing.objects))
-        )
+                self._pass_on(asked, out)
 
     def _is_here(self, one: Reference) -> bool:
         return (one.member, one.incarnation) == self._life and one.space == self._space
 
-    def _deliver_here(self, call: Call, out: list[Effect]) -> None:
-        objects = call.addressing.objects
-        missing = tuple(one for one in objects if one.number not in self._exist)
-        if call.addressing.is_atomic and missing:
+    def _deliver_here(self, asked: _Asked, out: list[Effect]) -> None:
+        plan, number, payload = asked
+        addressing = plan.addressing
+        if addressing.is_atomic and not self._exist.issuperset(plan.places):
+            missing = tuple(one for one in addressing.objects if one.number not in self._exist)
             news = News(kind=NewsKind.ABORTED, objects=missing)
-            out.append(self._telling(encode_news(news), call.id.number, call.caller.number))
+            out.append(self._telling(encode_news(news), number, addressing.caller.number))
             return
-        self._deliver(call.id, [one.number for one in objects], call.payload, out)
+        self._deliver(self._life, plan.places, payload, out)
 
-    def _pass_on(self, call: Call, out: list[Effect]) -> None:
-        addressing = call.addressing
+    def _pass_on(self, asked: _Asked, out: list[Effect]) -> None:
+        plan, number, payload = asked
+        addressing = plan.addressing
         if addressing.operation is Operation.CALL:
-            is_list = addressing.group is None
-            places = {one.number for one in addressing.objects if self._is_here(one)} if is_list else None
-            passed = _Passed(is_ordered=addressing.is_ordered, places=places, is_resolved=is_list)
+            places = set(plan.places) if plan.is_list else None
+            passed = _Passed(is_ordered=addressing.is_ordered, places=places, is_resolved=plan.is_list)
             if not passed.is_over:
-                self._passed[call.id.number] = passed
+                self._passed[number] = passed
                 self._awaited += 1
+        call = Call(id=CallId(*self._life, number), addressing=addressing, payload=payload)
         out.append(Send(target=MACHINE, message=message_of(Called(call=call), self._us)))
 
     # What comes down.
@@ -289,7 +306,7 @@ class LocalCore(Core):
         call = _id_of(message)
         places = self._places_of(message.words)
         self._prepared.discard(call)
-        self._deliver(call, places, message.payload, out)
+        self._deliver((message.origin, message.incarnation), places, message.payload, out)
         if call[:2] == self._life:
             self._came(call.number, set(places))
             self._go_on(out)
@@ -364,9 +381,10 @@ class LocalCore(Core):
 
     # What our objects hear.
 
-    def _deliver(self, call: CallId, places: list[int], payload: bytes, out: list[Effect]) -> None:
+    def _deliver(self, life: tuple[int, int], places: Iterable[int], payload: bytes, out: list[Effect]) -> None:
+        """A call of this life of a machine."""
         self._delivered += 1
-        seq, (member, incarnation) = self._delivered, call[:2]
+        seq, (member, incarnation) = self._delivered, life
         out += [
             Deliver(payload=payload, origin=member, incarnation=incarnation, seq=seq, place=place) for place in places
         ]
@@ -397,3 +415,19 @@ def _down(kind: Kind, call: CallId, *, words: tuple[int, ...], flags: int = 0, p
         words=words,
         payload=payload,
     )
+
+
+def _called(number: int) -> Report:
+    return Report(code=Notice.CALLED, value=number)
+
+
+def _addressed(objects: Iterable[Reference], *, is_atomic: bool, is_ordered: bool) -> list[Effect]:
+    masks: dict[tuple[int, int], int] = {}
+    for one in objects:
+        word, bit = divmod(one.number - 1, PLACES_IN_REPORT)
+        masks[one.member, word] = masks.get((one.member, word), 0) | 1 << bit
+    flags = is_atomic << 62 | (not is_ordered) << 63
+    return [
+        Report(code=Notice.ADDRESSED, member=member, value=mask | word << PLACES_IN_REPORT | flags)
+        for (member, word), mask in sorted(masks.items())
+    ]

@@ -15,6 +15,7 @@ from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operat
 from node.objects.entries import Called, CallId, entry_of
 from node.objects.local import (
     MACHINE,
+    MOST_PLANS,
     SPACE_BASE,
     LocalCore,
     Vote,
@@ -528,3 +529,12 @@ def test_no_call_of_this_space_overtakes_another_at_any_of_its_objects(
         assert numbers == sorted(numbers), f"overtaken at {one}: {numbers}"
     assert space.core.is_idle
     assert space.core.held == 0
+
+
+def test_more_addressings_than_are_remembered_mean_what_they_say() -> None:
+    space = Space(objects=400)
+    places = [BASE + 1 + index for index in range(MOST_PLANS + 50)]
+    for _ in range(2):
+        for place in places:
+            space.call(Reference(2, 4, place))
+    assert [place for _, place in space.delivered] == places * 2
