@@ -1,0 +1,42 @@
+"""Books in a world that does its worst: random logs, losses, ends, lives and epochs; judged by what was promised."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from tests.node.objects.book_world import Partitions, World
+
+SIZES = st.lists(st.integers(1, 3), min_size=2, max_size=4)
+
+
+def partitions_of(sizes: list[int]) -> Partitions:
+    members = iter(range(sum(sizes)))
+    return tuple(tuple(next(members) for _ in range(size)) for size in sizes)
+
+
+def run(sizes: list[int], seed: int, *, actions: int, faults: bool) -> World:
+    note(f"replay: run({sizes}, {seed}, actions={actions}, faults={faults})")
+    world = World(partitions_of(sizes), Random(seed), faults=faults)
+    for _ in range(actions):
+        world.act()
+    world.settle()
+    world.judge()
+    return world
+
+
+@given(sizes=SIZES, seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_all_promises_hold_in_a_world_that_does_its_worst(sizes: list[int], seed: int) -> None:
+    world = run(sizes, seed, actions=400, faults=True)
+    assert world.is_at_rest
+
+
+@given(sizes=SIZES, seed=st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+def test_all_get_everything_while_nobody_ends_or_gives_up(sizes: list[int], seed: int) -> None:
+    world = run(sizes, seed, actions=300, faults=False)
+    living = {one for machine in world.machines.values() for one in machine.objects}
+    assert not [(name, one) for name, one in world.missed if one in living and name in world.ordered]
