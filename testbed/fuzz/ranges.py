@@ -138,6 +138,15 @@ def _abcast(rng: Random) -> Parameters:
     return {"outstanding": rng.choice((1, 2, 8, 64)), "report_costs": rng.choice((False, True))}
 
 
+def _amoeba(rng: Random) -> Parameters:
+    """PB or BB for all, or each for some; groups in which all must have stored what is delivered."""
+    return {
+        "large_bytes": rng.choice((0, 40, 100_000)),
+        "resilience": rng.choice((0, 0, 1, 2, 5)),
+        "outstanding": rng.choice((1, 2, 8, 64)),
+    }
+
+
 def _timewarp(rng: Random) -> Parameters:
     """Processors that lag behind the network and ones that do not, and little room for what is open."""
     return {
@@ -212,6 +221,7 @@ _RANGES: dict[str, Callable[[Random], Parameters]] = {
     "atop": _atop,
     "atop_mbs": _atop_mbs,
     "abcast": _abcast,
+    "amoeba": _amoeba,
     "timewarp": _timewarp,
     "mutex": _mutex,
     "adaptive": _adaptive,
