@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from node.errors import LocalError
 from node.objects.addresses import MAX_ADDRESSED, Reference
@@ -26,18 +26,24 @@ R = TypeVar("R")
 V = TypeVar("V")
 
 
+class Owner(Protocol):
+    """Behind a Call, and behind Replies: who wants to know what becomes of them."""
+
+    def end(self) -> None:
+        """Nobody wants the result any more, or it is there."""
+
+    def wait(self) -> None:
+        """Somebody begins to wait for the result."""
+
+
 class Call(asyncio.Future[V]):
     """A call that is under way. Await it, as often as you like, for its result. `cancel` forgets the reply, not the
     call: whether the callee carries it out is not affected.
     """
 
-    forget: Callable[[], None] | None = None
-    """Called when nobody wants the result any more."""
-    wait: Callable[[], None] | None = None
-    """Called when somebody begins to wait for the result."""
-
-    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: Owner, *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
+        self._owner = owner
         number = getattr(loop, "next_number", None)
         self._hash: int = id(self) >> 4 if number is None else number()
 
@@ -50,13 +56,13 @@ class Call(asyncio.Future[V]):
 
     def cancel(self, msg: Any = None) -> bool:
         is_cancelled = super().cancel(msg)
-        if is_cancelled and self.forget is not None:
-            self.forget()
+        if is_cancelled:
+            self._owner.end()
         return is_cancelled
 
     def add_done_callback(self, fn: Callable[[Self], object], /, *, context: Context | None = None) -> None:
-        if self.wait is not None and not self.done():
-            self.wait()
+        if not self.done():
+            self._owner.wait()
         super().add_done_callback(fn, context=context)
 
 
@@ -89,10 +95,8 @@ class Replies(Generic[R]):
         self.failure: CallError | None = None
         self.is_over = False
         """Nothing changes any more."""
-        self.release: Callable[[], None] = _nothing
-        """Called once, when it is over: the space forgets the call."""
-        self.wait: Callable[[], None] = _nothing
-        """Called when somebody begins to wait."""
+        self.owner: Owner | None = None
+        """The call in its space."""
 
     @property
     def is_complete(self) -> bool:
@@ -143,7 +147,13 @@ class Replies(Generic[R]):
         """No further answer is wanted."""
         if not self.is_over:
             self.is_over = True
-            self.release()
+            if self.owner is not None:
+                self.owner.end()
+
+    def wait(self) -> None:
+        """Somebody begins to wait."""
+        if self.owner is not None:
+            self.owner.wait()
 
     def _note(self) -> None:
         self._changed()
@@ -161,10 +171,6 @@ class Replies(Generic[R]):
         return [self.arrived[member] for member in self.members]
 
 
-def _nothing() -> None:
-    """Nobody is to be told."""
-
-
 class _Pending:
     """What a judgement says while it waits for more."""
 
@@ -178,12 +184,7 @@ class Awaited(Replies[R], Generic[R, V]):
     def __init__(self, judge: Callable[[Replies[R]], V | _Pending], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._judge = judge
-        self.call: Call[V] = Call(loop=loop)
-        self.call.forget = self.end
-        self.call.wait = self._waited
-
-    def _waited(self) -> None:
-        self.wait()
+        self.call: Call[V] = Call(self, loop=loop)
 
     def _changed(self) -> None:
         if self.call.done():

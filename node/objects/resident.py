@@ -16,8 +16,7 @@ import asyncio
 from collections import deque
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from node.errors import DropReason, RemoteError
 from node.objects.addresses import GroupId, Reference
@@ -94,10 +93,12 @@ class Resident:
         self._is_busy = False
         self._office = office
         self._queue: deque[Item] = deque()
-        self._task: asyncio.Task[object] | None = None
+        self._call: CallBody | None = None
+        self._task: asyncio.Task[None] | None = None
         self._awaits: StateComes | None = None
         self._states: dict[tuple[GroupId, int], StateBody] = {}
         self._joins: dict[GroupId, asyncio.Future[None]] = {}
+        self._expulsions: dict[GroupId, asyncio.Future[None]] = {}
 
     @property
     def waiting(self) -> int:
@@ -143,6 +144,17 @@ class Resident:
         """Done when the object has become a member, its state included."""
         return self._joins.setdefault(group, self._office.loop.create_future())
 
+    def expelled(self, group: GroupId) -> asyncio.Future[None]:
+        """Done when the object learns that the group goes on without it."""
+        return self._expulsions.setdefault(group, self._office.loop.create_future())
+
+    def expel(self, group: GroupId) -> None:
+        """The group goes on without the object."""
+        self.left(group)
+        expelled = self._expulsions.pop(group, None)
+        if expelled is not None and not expelled.done():
+            expelled.set_result(None)
+
     def left(self, group: GroupId) -> None:
         """It is no member (any more): who joins again waits again."""
         self._joins.pop(group, None)
@@ -155,8 +167,11 @@ class Resident:
             if isinstance(item, CallBody):
                 self._refuse(item, Outcome.DEAD_OBJECT, "the object was destroyed before the call's turn came")
         self._queue.clear()
-        if self._task is not None and ACTIVITY.get() is not self.activity:
-            self._task.cancel()
+        if self._call is not None and ACTIVITY.get() is not self.activity:
+            self._refuse(self._call, Outcome.DEAD_OBJECT, "the object was destroyed before the method had ended")
+            self._call = None
+            if self._task is not None:
+                self._task.cancel()
 
     def _is_circle(self, call: CallBody) -> bool:
         activity = self.activity
@@ -169,69 +184,67 @@ class Resident:
         self._office.reply(self, call, reply)
 
     def _go_on(self) -> None:
-        if self._queue and not self._is_busy and not self._is_gone:
-            self._is_busy = True
-            self._office.loop.call_soon(self._begin, context=self._office.context)
+        """Take up the next item, if there is one and the object is free. Its code runs in the loop's next turn."""
+        if self._is_busy or not self._queue or self._is_gone:
+            return
+        self._is_busy = True
+        item = self._queue.popleft()
+        if not isinstance(item, CallBody):
+            self._office.loop.call_soon(self._change, item, context=self._office.context)
+            return
+        method = self._method(item)
+        if method is None:
+            self._finish()
+            return
+        self.activity = Activity(self._office, self.reference, item.chain)
+        self._call = item
+        context = self._office.context.copy()
+        context.run(ACTIVITY.set, self.activity)
+        if method.is_async:
+            self._task = self._office.loop.create_task(self._serve(item, method), context=context)
+        else:
+            self._office.loop.call_soon(self._run, item, method, context=context)
 
     def _finish(self) -> None:
         self._is_busy = False
-        self.activity = None
-        self._task = None
+        self.activity = self._task = self._call = None
         self._go_on()
 
-    def _begin(self) -> None:
-        if self._is_gone:
-            return
-        item = self._queue.popleft()
-        match item:
-            case CallBody():
-                self._handle(item)
-            case StateWanted():
-                self._office.hand_over(self, item.joiner, self._state(item))
-                self._finish()
-            case StateComes():
-                self._join(item)
+    def _change(self, item: StateWanted | StateComes) -> None:
+        if isinstance(item, StateComes):
+            self._join(item)
+        else:
+            self._office.hand_over(self, item.joiner, self._state(item))
+            self._finish()
 
-    def _handle(self, call: CallBody) -> None:
+    def _method(self, call: CallBody) -> Method[..., object] | None:
+        """What `call` asks for; None when it cannot be run, which is told."""
         method = type(self.own).exported.get(call.name)
         if method is None:
             text = f"{type(self.own).__name__} exports no method {call.name!r}"
             self._refuse(call, Outcome.NO_SUCH_METHOD, text)
-            self._finish()
-            return
+            return None
         try:
             method.checks.check(call.arguments, call.keywords)
         except BadArguments as error:
             self._refuse(call, Outcome.BAD_ARGUMENTS, str(error))
-            self._finish()
-            return
-        self.activity = Activity(self._office, self.reference, call.chain)
-        context = self._office.context.copy()
-        context.run(ACTIVITY.set, self.activity)
-        if method.is_async:
-            self._start(call, method, context)
-        else:
-            self._run(call, method, context)
+            return None
+        return method
 
-    def _start(self, call: CallBody, method: Method[..., object], context: Context) -> None:
-        work = method.function(self.own, *call.arguments, **call.keywords)
-        self._task = self._office.loop.create_task(work, context=context)
-        self._task.add_done_callback(partial(self._ended, call), context=self._office.context)
-
-    def _ended(self, call: CallBody, task: asyncio.Task[object]) -> None:
-        if task.cancelled() and self._is_gone:
-            self._refuse(call, Outcome.DEAD_OBJECT, "the object was destroyed while it handled the call")
-        elif task.cancelled():
-            self._answer(call, asyncio.CancelledError("the method was cancelled"))
-        elif (error := task.exception()) is not None:
+    async def _serve(self, call: CallBody, method: Method[..., Any]) -> None:
+        try:
+            result = await method.function(self.own, *call.arguments, **call.keywords)
+        except (Exception, asyncio.CancelledError) as error:
             self._answer(call, error)
         else:
-            self._answer(call, None, task.result())
+            self._answer(call, None, result)
         self._finish()
 
-    def _run(self, call: CallBody, method: Method[..., object], context: Context) -> None:
+    def _run(self, call: CallBody, method: Method[..., Any]) -> None:
+        if self._call is not call:  # the object was destroyed before
+            return
         try:
-            result = context.run(method.function, self.own, *call.arguments, **call.keywords)
+            result = method.function(self.own, *call.arguments, **call.keywords)
         except (Exception, asyncio.CancelledError) as error:
             self._answer(call, error)
         else:
@@ -239,6 +252,8 @@ class Resident:
         self._finish()
 
     def _answer(self, call: CallBody, error: BaseException | None, result: object = None) -> None:
+        if self._call is not call:  # refused when the object was destroyed
+            return
         number, member = call.call.number, self.reference
         if error is None:
             try:

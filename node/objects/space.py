@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from functools import partial
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar, cast
 
 from node.errors import DropReason, LocalError, RemoteError
@@ -35,6 +35,7 @@ from node.objects.errors import (
     Unreachable,
 )
 from node.objects.export import Options, Proxy, Remote, kind_name, kind_named, proxy_class
+from node.objects.names import Names
 from node.objects.news import News, NewsKind
 from node.objects.replies import Answer, Call, Replies
 from node.objects.resident import ACTIVITY, Activity, Resident, StateComes, StateWanted
@@ -52,10 +53,10 @@ K = TypeVar("K", bound=Remote)
 class Ref(Proxy):
     """The proxy of one object. Equal when they name the same object."""
 
-    __slots__ = ("_space", "reference")
+    __slots__ = ("reference", "space")
 
     def __init__(self, space: Space, reference: Reference) -> None:
-        self._space = space
+        self.space = space
         self.reference = reference
 
     def begin(
@@ -67,7 +68,7 @@ class Ref(Proxy):
         replies: Replies[Any],
     ) -> None:
         replies.members = (self.reference,)
-        self._space.begin(name, arguments, keywords, options, replies)
+        self.space.begin(name, arguments, keywords, options, replies)
 
     @property
     def pointer(self) -> Pointer:
@@ -85,17 +86,46 @@ class Ref(Proxy):
 
 
 class _UnderWay:
-    """A call that waits for answers."""
+    """A call that waits for answers: the owner of its Replies."""
 
-    __slots__ = ("activity", "deadline", "is_awaited", "number", "replies", "submission")
+    __slots__ = ("activity", "deadline", "is_awaited", "number", "replies", "space", "submission")
 
-    def __init__(self, number: int, replies: Replies[Any], activity: Activity) -> None:
+    def __init__(self, space: Space, number: int, replies: Replies[Any], activity: Activity) -> None:
+        self.space = space
         self.number = number
         self.replies = replies
         self.activity = activity
         self.submission = 0
         self.deadline: asyncio.TimerHandle | None = None
         self.is_awaited = False
+
+    def end(self) -> None:
+        self.space.release(self)
+
+    def wait(self) -> None:
+        self.is_awaited = True
+        self.space.break_circles(self.activity)
+
+
+class _Operation:
+    """An operation that waits for news: the owner of its Call."""
+
+    __slots__ = ("number", "space")
+
+    def __init__(self, space: Space, number: int) -> None:
+        self.space = space
+        self.number = number
+
+    def end(self) -> None:
+        self.space.forget_operation(self.number)
+
+    def wait(self) -> None:
+        """An operation waits for managers, not for objects."""
+
+
+@lru_cache(maxsize=4096)
+def _direct(caller: Reference, callee: Reference) -> Addressing:
+    return Addressing(caller=caller, objects=(callee,), is_direct=True)
 
 
 class Space:
@@ -130,6 +160,7 @@ class Space:
         self._under_way: dict[int, _UnderWay] = {}
         self._submissions: dict[int, _UnderWay] = {}
         self._operations: dict[int, Call[News]] = {}
+        self.names = Names(self)
         transport.attach(self)
 
     # Objects.
@@ -153,7 +184,7 @@ class Space:
         """End an object of this space, named by its proxy or itself: whoever calls it gets DeadObject. LocalError when
         no such object lives here."""
         reference = self.reference_of(callee)
-        resident = self._residents.pop(reference.number, None) if self._is_ours(reference) else None
+        resident = self._residents.pop(reference.number, None) if self.is_home_of(reference) else None
         if resident is None:
             raise LocalError(f"no object {reference.number} of this space is alive: it cannot be destroyed")
         resident.own.home = None
@@ -183,6 +214,18 @@ class Space:
     def joined(self, callee: Remote, group: GroupId) -> asyncio.Future[None]:
         """Done when an object of this space is a member of `group` and has its state. Ask before you ask to join."""
         return self._resident(self.reference_of(callee)).joined(group)
+
+    def expelled(self, callee: Remote, group: GroupId) -> asyncio.Future[None]:
+        """Done when an object of this space learns that `group` goes on without it."""
+        return self._resident(self.reference_of(callee)).expelled(group)
+
+    def forget_join(self, reference: Reference, group: GroupId) -> None:
+        """The object is no member of `group` (any more): who asks to join again waits again."""
+        self._resident(reference).left(group)
+
+    def is_home_of(self, reference: Reference) -> bool:
+        """Whether it names an object of this space, alive or not."""
+        return reference[:2] == self.origin and reference.space == self.program.space
 
     # The program.
 
@@ -221,7 +264,7 @@ class Space:
             raise Overrun(f"{MAX_UNDER_WAY} calls of this space wait for their answers: wait for some of them first")
         activity = self._activity()
         addressing = self._addressing(activity, options, replies, group)
-        call = _UnderWay(self._next_call, replies, activity)
+        call = _UnderWay(self, self._next_call, replies, activity)
         body = CallBody(
             call=CallId(activity.reference, call.number),
             name=name,
@@ -232,8 +275,7 @@ class Space:
         self._next_call += 1
         # Known before it is sent: a transport may deliver, and even answer, at once.
         self._under_way[call.number] = call
-        replies.release = partial(self._release, call)
-        replies.wait = partial(self._wait, call)
+        replies.owner = call
         try:
             submission = self._transport.submit(addressing, body)
         except NotAValue:
@@ -258,9 +300,8 @@ class Space:
         NoSuchGroup, Refused, Unreachable, Aborted, CallTimeout (`timeout` in seconds)."""
         addressing = Addressing(caller=self._activity().reference, objects=objects, group=group, operation=operation)
         number = self._transport.submit(addressing, NameBody(name=name))
-        call: Call[News] = Call(loop=self.loop)
+        call: Call[News] = Call(_Operation(self, number), loop=self.loop)
         self._operations[number] = call
-        call.forget = partial(self._forget_operation, number)
         if timeout is not None:
             error = CallTimeout(f"{operation.name} was not answered in time")
             handle = self.loop.call_later(timeout, self._end_operation, number, error)
@@ -274,26 +315,32 @@ class Space:
     @staticmethod
     def _addressing(activity: Activity, options: Options, replies: Replies[Any], group: GroupId | None) -> Addressing:
         members = replies.members or ()
-        is_direct = group is None and len(members) == 1
+        if group is None and len(members) == 1:
+            return _direct(activity.reference, members[0])
         return Addressing(
             caller=activity.reference,
             objects=() if group is not None else members,
             group=group,
-            is_atomic=options.is_atomic and not is_direct,
+            is_atomic=options.is_atomic,
             is_ordered=options.is_ordered,
-            is_direct=is_direct,
         )
 
-    def _release(self, call: _UnderWay) -> None:
-        del self._under_way[call.number]
+    # What calls under way tell.
+
+    def release(self, call: _UnderWay) -> None:
+        """Nothing more is wanted of it."""
+        self._under_way.pop(call.number, None)
         self._submissions.pop(call.submission, None)
         if call.deadline is not None:
             call.deadline.cancel()
 
-    def _wait(self, call: _UnderWay) -> None:
-        call.is_awaited = True
-        if call.activity is not self._idle:
-            resident = self._residents.get(call.activity.reference.number)
+    def forget_operation(self, number: int) -> None:
+        self._operations.pop(number, None)
+
+    def break_circles(self, activity: Activity) -> None:
+        """Somebody waits for a call that was made in `activity`."""
+        if activity is not self._idle:
+            resident = self._residents.get(activity.reference.number)
             if resident is not None and resident.waiting:
                 resident.break_circles()
 
@@ -308,7 +355,7 @@ class Space:
         self._answer(resident.reference, call.call.caller, reply)
 
     def hand_over(self, resident: Resident, joiner: Reference, state: StateBody) -> None:
-        addressing = Addressing(caller=resident.reference, objects=(joiner,), is_direct=True)
+        addressing = _direct(resident.reference, joiner)
         try:
             self._transport.submit(addressing, state)
         except NotAValue as error:
@@ -377,24 +424,18 @@ class Space:
             case NewsKind.UNREACHABLE:
                 resident.lose_donor(news.objects)
             case NewsKind.EXPELLED:
-                resident.left(news.group)
+                resident.expel(news.group)
 
     def _answer(self, us: Reference, caller: Reference, reply: ReplyBody) -> None:
-        self._transport.submit(Addressing(caller=us, objects=(caller,), is_direct=True), reply)
-
-    def _forget_operation(self, number: int) -> None:
-        self._operations.pop(number, None)
+        self._transport.submit(_direct(us, caller), reply)
 
     def _end_operation(self, number: int, error: CallError) -> None:
         call = self._operations.pop(number, None)
         if call is not None and not call.done():
             call.set_exception(error)
 
-    def _is_ours(self, reference: Reference) -> bool:
-        return reference[:2] == self.origin and reference.space == self.program.space
-
     def _resident(self, reference: Reference) -> Resident:
-        found = self._residents.get(reference.number) if self._is_ours(reference) else None
+        found = self._residents.get(reference.number) if self.is_home_of(reference) else None
         if found is None:
             raise LocalError(f"object {reference.number} does not live in this space")
         return found
