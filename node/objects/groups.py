@@ -1,0 +1,330 @@
+"""Groups whose members come and go (paper 004, 2.3.2): Group, and the two that exist, UGroup and RGroup.
+
+    group = await RGroup.create(space, Counter)
+    await group.join(here)
+    await group.proxy.add(1)                     # typed as a Counter: the group behaves like one of its members
+
+`proxy` is what callers get: a value that travels, and that a name can mean. Whoever has it can make the group of it
+(`RGroup.of`, `UGroup.of`) to ask for its members or to change them. Atomic delivery is an attribute of the group, off
+at first; a single call may ask for it, too.
+
+RGroup is kept by all machines of the sub-network that made it and survives the crash of any of them. A call has its
+members at its place in the order; an object that joins takes over the state of a member (Remote.get_state, set_state)
+exactly there, and handles no later call before it has it. Members whose machine ends, or is given up, are members no
+more; one that lives learns it (`expelled`) and may join again.
+
+UGroup is kept by one object, in the space that made it, and is gone with it. A call first asks it who the members are;
+so calls of one group keep their order, but a later call of its caller to others may come before. No state is handed
+over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+from node.errors import DropReason, LocalError, RemoteError
+from node.objects.addresses import GroupId, Operation, Reference
+from node.objects.errors import CallError, EmptyGroup, NoSuchGroup
+from node.objects.export import Options, Proxy, Remote, export, kind_name, kind_named, proxy_class
+from node.objects.names import SHAPE_GROUP
+from node.objects.news import News
+from node.objects.replies import Call, Replies
+from node.objects.space import Space
+from node.objects.values import Pointer
+
+SHAPE_UGROUP = 3
+
+K = TypeVar("K", bound=Remote)
+
+
+class Group(ABC, Generic[K]):
+    """The paper's class Group (figure 3). `proxy`: the group as one callee, typed as its members are."""
+
+    proxy: K
+
+    @abstractmethod
+    async def join(self, member: K) -> None:
+        """`member` is one from now on; joining again changes nothing."""
+
+    @abstractmethod
+    async def leave(self, member: K) -> None:
+        """`member` is none from now on."""
+
+    @abstractmethod
+    async def members(self) -> list[K]:
+        """Proxies of all members, the oldest first."""
+
+    @abstractmethod
+    async def set_atomic(self, is_atomic: bool) -> None:
+        """Whether every call of the group is delivered to all members or to none."""
+
+    @abstractmethod
+    async def is_atomic(self) -> bool:
+        """As set_atomic says it; False at first."""
+
+    async def size(self) -> int:
+        """How many members there are."""
+        return len(await self.members())
+
+    def __getattr__(self, name: str) -> Any:
+        """An exported method of the members: the group behaves like one of them. `proxy` says the same with types."""
+        if name == "proxy":
+            raise AttributeError(name)
+        return getattr(self.proxy, name)
+
+
+# Replicated groups.
+
+
+class GroupRef(Proxy):
+    """The proxy of a replicated group."""
+
+    __slots__ = ("id", "space")
+
+    def __init__(self, space: Space, name: GroupId) -> None:
+        self.space = space
+        self.id = name
+
+    def begin(
+        self,
+        name: str,
+        arguments: tuple[object, ...],
+        keywords: dict[str, object],
+        options: Options,
+        replies: Replies[Any],
+    ) -> None:
+        self.space.begin(name, arguments, keywords, options, replies, group=self.id)
+
+    @property
+    def pointer(self) -> Pointer:
+        return Pointer(SHAPE_GROUP, (self.id.word,), kind_name(self.kind))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GroupRef) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<replicated group {self.id.number} of {self.kind.__name__}, made by member {self.id.member}>"
+
+
+class RGroup(Group[K]):
+    """All its methods raise NoSuchGroup, Refused or Unreachable when they come to nothing."""
+
+    def __init__(self, space: Space, name: GroupId, kind: type[K]) -> None:
+        self._space = space
+        self._kind = kind
+        self.id = name
+        kinds: type[Remote] = kind
+        self.proxy = cast("K", proxy_class(GroupRef, kinds)(space, name))
+
+    @classmethod
+    async def create(cls, space: Space, kind: type[K]) -> RGroup[K]:
+        """A new one, of nobody yet, kept in the sub-network of this machine."""
+        news = await space.operate(Operation.CREATE)
+        assert news.group is not None
+        return cls(space, news.group, kind)
+
+    @classmethod
+    def of(cls, proxy: K) -> RGroup[K]:
+        """The group that `proxy` stands for. LocalError when it stands for something else."""
+        found: object = proxy
+        if not isinstance(found, GroupRef):
+            raise LocalError(f"a {type(found).__name__} stands for no replicated group")
+        return cls(found.space, found.id, cast("type[K]", found.kind))
+
+    async def join(self, member: K) -> None:
+        """Returns when the object is a member; if it lives in this space, also when it has taken the state over.
+        Raises Unreachable when the member that was to hand it over has ended meanwhile, RemoteException when it could
+        not: then the object is no member. Try again."""
+        reference = Space.reference_of(member)
+        joined = self._space.joined(member, self.id) if self._space.is_home_of(reference) else None
+        await self._operate(Operation.JOIN, reference)
+        if joined is None:
+            return
+        try:
+            await asyncio.shield(joined)
+        except CallError:
+            self._space.forget_join(reference, self.id)
+            await self._operate(Operation.LEAVE, reference)
+            raise
+
+    async def leave(self, member: K) -> None:
+        """Raises Refused when it is no member."""
+        reference = Space.reference_of(member)
+        await self._operate(Operation.LEAVE, reference)
+        if self._space.is_home_of(reference):
+            self._space.forget_join(reference, self.id)
+
+    async def expelled(self, member: K) -> None:
+        """Returns when an object of this space learns that the group goes on without it."""
+        await asyncio.shield(self._space.expelled(member, self.id))
+
+    async def members(self) -> list[K]:
+        news = await self._operate(Operation.MEMBERS)
+        return [self._space.proxy(reference, self._kind) for reference in news.objects]
+
+    async def set_atomic(self, is_atomic: bool) -> None:
+        await self._operate(Operation.ATOMIC if is_atomic else Operation.NONATOMIC)
+
+    async def is_atomic(self) -> bool:
+        return (await self._operate(Operation.MEMBERS)).is_atomic
+
+    async def _operate(self, operation: Operation, *objects: Reference) -> News:
+        return await self._space.operate(operation, objects=objects, group=self.id)
+
+
+# Groups with one keeper.
+
+
+class Keeper(Remote):
+    """Where the members of a UGroup are known."""
+
+    def __init__(self) -> None:
+        self._members: list[Remote] = []
+        self._is_atomic = False
+
+    @export
+    def join(self, member: Remote) -> None:
+        """At the end, unless it is a member."""
+        if member not in self._members:
+            self._members.append(member)
+
+    @export
+    def leave(self, member: Remote) -> None:
+        """ValueError when it is no member."""
+        self._members.remove(member)
+
+    @export
+    def members(self) -> tuple[list[Remote], bool]:
+        """In the order in which they joined; and whether calls are atomic."""
+        return self._members, self._is_atomic
+
+    @export
+    def set_atomic(self, is_atomic: bool) -> None:
+        """For all later calls."""
+        self._is_atomic = is_atomic
+
+
+class UGroupRef(Proxy):
+    """The proxy of such a group."""
+
+    __slots__ = ("keeper", "space")
+
+    def __init__(self, space: Space, keeper: Keeper) -> None:
+        self.space = space
+        self.keeper = keeper
+
+    def begin(
+        self,
+        name: str,
+        arguments: tuple[object, ...],
+        keywords: dict[str, object],
+        options: Options,
+        replies: Replies[Any],
+    ) -> None:
+        asked = self.keeper.members.options(timeout=options.timeout).send()
+        go_on = partial(self._go_on, name, arguments, keywords, options, replies)
+        # It goes on as whoever calls: the object at work, or the program.
+        asked.add_done_callback(go_on, context=copy_context())
+
+    def _go_on(
+        self,
+        name: str,
+        arguments: tuple[object, ...],
+        keywords: dict[str, object],
+        options: Options,
+        replies: Replies[Any],
+        asked: Call[tuple[list[Remote], bool]],
+    ) -> None:
+        if replies.is_over or asked.cancelled():
+            return
+        error = asked.exception()
+        if error is not None:
+            replies.fail(error if isinstance(error, CallError) else NoSuchGroup(str(error)))
+            return
+        members, is_atomic = asked.result()
+        if not members:
+            replies.fail(EmptyGroup("the group has no member"))
+            return
+        replies.resolve(tuple(map(Space.reference_of, members)))
+        wanted = replace(options, is_atomic=is_atomic or options.is_atomic)
+        self.space.begin(name, arguments, keywords, wanted, replies)
+
+    @property
+    def pointer(self) -> Pointer:
+        return Pointer(SHAPE_UGROUP, (Space.reference_of(self.keeper).word,), kind_name(self.kind))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UGroupRef) and other.keeper == self.keeper
+
+    def __hash__(self) -> int:
+        return hash(self.keeper)
+
+    def __repr__(self) -> str:
+        return f"<group of {self.kind.__name__} kept by {self.keeper!r}>"
+
+
+class UGroup(Group[K]):
+    """Its methods raise what a call of one object raises: DeadObject or Unreachable when the keeper is gone."""
+
+    def __init__(self, space: Space, keeper: Keeper, kind: type[K]) -> None:
+        self._keeper = keeper
+        kinds: type[Remote] = kind
+        self.proxy = cast("K", proxy_class(UGroupRef, kinds)(space, keeper))
+
+    @classmethod
+    def create(cls, space: Space, kind: type[K]) -> UGroup[K]:
+        """A new one, of nobody yet, whose keeper lives in this space."""
+        return cls(space, space.create(Keeper()), kind)
+
+    @classmethod
+    def of(cls, proxy: K) -> UGroup[K]:
+        """The group that `proxy` stands for. LocalError when it stands for something else."""
+        found: object = proxy
+        if not isinstance(found, UGroupRef):
+            raise LocalError(f"a {type(found).__name__} stands for no group with a keeper")
+        return cls(found.space, found.keeper, cast("type[K]", found.kind))
+
+    async def join(self, member: K) -> None:
+        await self._keeper.join(member)
+
+    async def leave(self, member: K) -> None:
+        """RemoteException (ValueError) when it is no member."""
+        await self._keeper.leave(member)
+
+    async def members(self) -> list[K]:
+        members, _ = await self._keeper.members()
+        return cast("list[K]", members)
+
+    async def set_atomic(self, is_atomic: bool) -> None:
+        await self._keeper.set_atomic(is_atomic)
+
+    async def is_atomic(self) -> bool:
+        _, is_atomic = await self._keeper.members()
+        return is_atomic
+
+
+def _group_proxy(space: Space, pointer: Pointer) -> object:
+    return proxy_class(GroupRef, kind_named(pointer.kind))(space, GroupId.of_word(_only(pointer)))
+
+
+def _ugroup_proxy(space: Space, pointer: Pointer) -> object:
+    keeper = space.proxy(Reference.of_word(_only(pointer)), Keeper)
+    return proxy_class(UGroupRef, kind_named(pointer.kind))(space, keeper)
+
+
+def _only(pointer: Pointer) -> int:
+    if len(pointer.words) != 1:
+        raise RemoteError(DropReason.MALFORMED, f"a proxy of a group with {len(pointer.words)} words")
+    return pointer.words[0]
+
+
+Space.shapes[SHAPE_GROUP] = _group_proxy
+Space.shapes[SHAPE_UGROUP] = _ugroup_proxy
