@@ -72,6 +72,58 @@ class NumberedTask(asyncio.Task[T]):
         return self is other
 
 
+def _outside(what: str) -> NoReturn:
+    raise LocalError(f"a program of objects has no {what}: it runs in virtual time, and reaches others by calls only")
+
+
+def _refusal(name: str) -> Any:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        _outside(f"{name} (asyncio)")
+
+    return refuse
+
+
+class _NoOutside(asyncio.AbstractEventLoop):
+    """What of an event loop needs the outside world, or would change the order of what runs: refused."""
+
+    add_reader = _refusal("add_reader")
+    add_signal_handler = _refusal("add_signal_handler")
+    add_writer = _refusal("add_writer")
+    call_soon_threadsafe = _refusal("call_soon_threadsafe")
+    connect_accepted_socket = _refusal("connect_accepted_socket")
+    connect_read_pipe = _refusal("connect_read_pipe")
+    connect_write_pipe = _refusal("connect_write_pipe")
+    create_connection = _refusal("create_connection")
+    create_datagram_endpoint = _refusal("create_datagram_endpoint")
+    create_server = _refusal("create_server")
+    create_unix_connection = _refusal("create_unix_connection")
+    create_unix_server = _refusal("create_unix_server")
+    getaddrinfo = _refusal("getaddrinfo")
+    getnameinfo = _refusal("getnameinfo")
+    get_task_factory = _refusal("get_task_factory")
+    remove_reader = _refusal("remove_reader")
+    remove_signal_handler = _refusal("remove_signal_handler")
+    remove_writer = _refusal("remove_writer")
+    run_forever = _refusal("run_forever")
+    run_in_executor = _refusal("run_in_executor")
+    sendfile = _refusal("sendfile")
+    set_default_executor = _refusal("set_default_executor")
+    set_task_factory = _refusal("set_task_factory")
+    sock_accept = _refusal("sock_accept")
+    sock_connect = _refusal("sock_connect")
+    sock_recv = _refusal("sock_recv")
+    sock_recv_into = _refusal("sock_recv_into")
+    sock_recvfrom = _refusal("sock_recvfrom")
+    sock_recvfrom_into = _refusal("sock_recvfrom_into")
+    sock_sendall = _refusal("sock_sendall")
+    sock_sendfile = _refusal("sock_sendfile")
+    sock_sendto = _refusal("sock_sendto")
+    start_tls = _refusal("start_tls")
+    stop = _refusal("stop")
+    subprocess_exec = _refusal("subprocess_exec")
+    subprocess_shell = _refusal("subprocess_shell")
+
+
 class _Timer(asyncio.TimerHandle):
     """Knows whether it is among the timers that are set (a cancelled one may be)."""
 
@@ -79,7 +131,7 @@ class _Timer(asyncio.TimerHandle):
     is_set: bool
 
 
-class VirtualLoop(asyncio.AbstractEventLoop):
+class VirtualLoop(_NoOutside):
     """See the module's text."""
 
     def __init__(self) -> None:
@@ -293,30 +345,3 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
 def _ns(seconds: float) -> int:
     return round(seconds * SECOND_NS)
-
-
-def _outside(what: str) -> NoReturn:
-    raise LocalError(f"a program of objects has no {what}: it runs in virtual time, and reaches others by calls only")
-
-
-def _refusal(name: str) -> Callable[..., Any]:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        _outside(f"{name} (asyncio)")
-
-    refuse.__name__ = name
-    return refuse
-
-
-OUTSIDE = (
-    *("add_reader", "add_signal_handler", "add_writer", "call_soon_threadsafe", "connect_accepted_socket"),
-    *("connect_read_pipe", "connect_write_pipe", "create_connection", "create_datagram_endpoint", "create_server"),
-    *("create_unix_connection", "create_unix_server", "getaddrinfo", "getnameinfo", "remove_reader"),
-    *("remove_signal_handler", "remove_writer", "run_forever", "run_in_executor", "sendfile", "set_default_executor"),
-    *("set_task_factory", "sock_accept", "sock_connect", "sock_recv", "sock_recv_into", "sock_recvfrom"),
-    *("sock_recvfrom_into", "sock_sendall", "sock_sendfile", "sock_sendto", "start_tls", "stop", "subprocess_exec"),
-    "subprocess_shell",
-)
-"""Methods of an event loop that need the outside world, or would change the order of what runs."""
-
-for _name in OUTSIDE:
-    setattr(VirtualLoop, _name, _refusal(_name))
