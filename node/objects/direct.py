@@ -13,12 +13,15 @@ retransmitted when the time-out of the round trip passes. A sender numbers its s
   life has acknowledged is ever sent to a later one.
 - A later life of the target ends the stream: what is unacknowledged has failed (ENDED).
 - No new acknowledgement for `patience_ns`: what is unacknowledged and what waits has failed (SILENT), and the next
-  message opens the next session. The receiver takes that up at 1: what failed leaves no gap behind.
+  message opens the next session. The receiver takes that up at 1: what failed leaves no gap behind. A sender that was
+  paused asks once more before it says so.
 - What has failed may have arrived, or may still arrive, but never after something that was sent later, and never twice
   at one life. Only what has failed may be missing: told is told.
 
-Memory. A receiver keeps at most `window` messages of each machine, all of them ahead of a gap. A sender keeps at most
-MOST_WAITING messages for each life, for at most MOST_LIVES lives of a machine; what exceeds that fails at once (FULL).
+Memory. A receiver keeps at most `window` messages of each machine, all of them ahead of a gap; after `patience_ns`
+without a word of that stream it forgets them (its sender has ended, or sends them again: they are not acknowledged). A
+sender keeps at most MOST_WAITING messages for each life, for at most MOST_LIVES lives of a machine; what exceeds that
+fails at once (FULL).
 
 Liars. A message whose words cannot be is refused before anything has changed. Nothing here is signed: who writes
 datagrams in the name of a peer can acknowledge, end or block its streams, as he can in every protocol of this house;
@@ -51,7 +54,8 @@ from node.wire import Flag, Kind, Message
 
 RETRY = "direct-retry"
 ACKNOWLEDGE = "direct-acknowledge"
-TIMERS = frozenset({RETRY, ACKNOWLEDGE})
+GAP = "direct-gap"
+TIMERS = frozenset({RETRY, ACKNOWLEDGE, GAP})
 """Names of the timers that belong here; their owner passes them on."""
 
 MOST_WAITING = 4096
@@ -170,7 +174,7 @@ class _Outgoing:
 class _Incoming:
     """The stream of a peer: everything up to `position` has gone to the owner, `held` waits for what is missing."""
 
-    __slots__ = ("held", "is_ack_due", "position", "stream")
+    __slots__ = ("heard_ns", "held", "is_ack_due", "position", "stream")
 
     def __init__(self, stream: tuple[int, int]) -> None:
         self.stream = stream
@@ -178,6 +182,7 @@ class _Incoming:
         self.position = 0
         self.held: dict[int, Message] = {}
         self.is_ack_due = False
+        self.heard_ns = 0
 
 
 class _Words(NamedTuple):
@@ -270,6 +275,9 @@ class DirectChannels:
         for stream in list(self._outgoing.get(life.member, ())):
             if 0 < stream.life.incarnation <= life.incarnation:
                 self._fail(stream, Failure.ENDED, out)
+        incoming = self._incoming.get(life.member)
+        if incoming is not None and incoming.stream[0] <= life.incarnation:
+            self._forget(life.member, incoming, out)
 
     def receive(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         """An OBJECTS_DIRECT or OBJECTS_RECEIVED came. RemoteError before anything has changed."""
@@ -286,11 +294,8 @@ class DirectChannels:
 
     def on_timer(self, timer: Timer, now_ns: int, out: list[Effect]) -> None:
         """One of TIMERS is due (the owner has told `timers` that it fired)."""
-        if timer.name == ACKNOWLEDGE:
-            incoming = self._incoming.get(timer.key)
-            if incoming is not None and incoming.is_ack_due:
-                self._acknowledge(timer.key, incoming.stream, incoming.position, out)
-                incoming.is_ack_due = False
+        if timer.name != RETRY:
+            self._on_incoming_timer(timer, now_ns, out)
             return
         member, session = timer.key >> 32, timer.key & MAX_SESSION
         for stream in self._outgoing.get(member, ()):
@@ -364,10 +369,13 @@ class DirectChannels:
         """Transmit again what was not acknowledged in time; give up what nobody has acknowledged for too long."""
         if not stream.unacked:
             return
-        if now_ns - stream.progress_ns >= self._patience_ns:
+        limit_ns = stream.progress_ns + self._patience_ns
+        # We may have been away ourselves, with the answer waiting for us: then ask once more before giving up.
+        was_away = now_ns - stream.unacked[stream.acked + 1].sent_ns > 2 * self._parameters.retry_most_ns
+        if now_ns >= limit_ns and not was_away:
             self._fail(stream, Failure.SILENT, out)
             return
-        due: list[int] = [stream.progress_ns + self._patience_ns]
+        due: list[int] = [limit_ns] if now_ns < limit_ns else []
         for number, sent in list(stream.unacked.items())[: self._parameters.burst]:
             if sent.sent_ns + stream.round_trip.timeout_ns(sent.tries) <= now_ns:
                 self._transmit(stream, number, sent, now_ns, out)
@@ -399,8 +407,9 @@ class DirectChannels:
             return
         incoming = self._incoming.get(member)
         if incoming is None or incoming.stream < stream:
-            # Whatever is not here of the stream before this one has failed at its sender.
-            self._timers.disarm(Timer(ACKNOWLEDGE, member), out)
+            if incoming is not None:
+                # Whatever is not here of that stream has failed at its sender.
+                self._forget(member, incoming, out)
             incoming = self._incoming[member] = _Incoming(stream)
         if incoming.stream > stream:
             self._drop(DropReason.DUPLICATE, message, out)
@@ -419,8 +428,37 @@ class DirectChannels:
         while (found := incoming.held.pop(incoming.position + 1, None)) is not None:
             incoming.position += 1
             self._events.append(_arrival(found))
+        self._see_to_gap(message.origin, incoming, now_ns, out)
         # A gap or a second copy means that the sender misses something: tell it at once.
         self._owe(message.origin, incoming, now_ns, out, is_urgent=not is_next)
+
+    def _see_to_gap(self, member: int, incoming: _Incoming, now_ns: int, out: list[Effect]) -> None:
+        incoming.heard_ns = now_ns
+        if incoming.held:
+            self._timers.arm(Timer(GAP, member), now_ns + self._patience_ns, out)
+        else:
+            self._timers.disarm(Timer(GAP, member), out)
+
+    def _forget(self, member: int, incoming: _Incoming, out: list[Effect]) -> None:
+        """Nothing more is expected of this stream, nor waited for."""
+        incoming.held.clear()
+        incoming.is_ack_due = False
+        self._timers.disarm(Timer(GAP, member), out)
+        self._timers.disarm(Timer(ACKNOWLEDGE, member), out)
+
+    def _on_incoming_timer(self, timer: Timer, now_ns: int, out: list[Effect]) -> None:
+        incoming = self._incoming.get(timer.key)
+        if incoming is None:
+            return
+        if timer.name == ACKNOWLEDGE and incoming.is_ack_due:
+            self._acknowledge(timer.key, incoming.stream, incoming.position, out)
+            incoming.is_ack_due = False
+        elif timer.name == GAP and incoming.held:
+            due_ns = incoming.heard_ns + self._patience_ns
+            if now_ns >= due_ns:
+                incoming.held.clear()
+            else:
+                self._timers.arm(timer, due_ns, out)
 
     def _owe(self, member: int, incoming: _Incoming, now_ns: int, out: list[Effect], *, is_urgent: bool) -> None:
         timer = Timer(ACKNOWLEDGE, member)

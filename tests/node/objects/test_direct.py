@@ -13,7 +13,7 @@ from node.objects.direct import ACKNOWLEDGE, MOST_LIVES, MOST_WAITING, Direct, D
 from node.protocols.reliable import ReliableParameters
 from node.protocols.timers import Timers
 from node.wire import Flag, Kind, Message, decode_message
-from tests.node.objects.direct_world import MILLISECOND, PARAMETERS, PATIENCE_NS, World
+from tests.node.objects.direct_world import MILLISECOND, PARAMETERS, PATIENCE_NS, SECOND, World
 
 BOTH = ((1, 2), (2, 1))
 
@@ -123,6 +123,22 @@ def test_a_stream_that_goes_on_does_not_fail_though_each_message_takes_long() ->
         world.silence(PATIENCE_NS // 2, ())
     assert not world.machines[1].failed
     world.settle()
+
+
+def test_a_sender_that_was_paused_asks_once_more_before_it_gives_up() -> None:
+    world = World()
+    world.send(1, 2)
+    world.pass_on()
+    world.now_ns += 10 * PATIENCE_NS
+    while not world.wire:
+        world.tick()
+    world.settle()
+    assert world.machines[1].acknowledged == {1: Life(2, 1)}
+    lost = world.send(1, 2)
+    world.wire.clear()
+    world.now_ns += 10 * PATIENCE_NS
+    world.silence(2 * SECOND, BOTH)
+    assert world.machines[1].failed == {lost: Failure.SILENT}
 
 
 def test_replays_of_an_old_session_change_nothing() -> None:
@@ -325,6 +341,46 @@ def test_only_what_is_near_is_held_ahead_of_a_gap() -> None:
     assert machine.channels.held == PARAMETERS.window - 1
     assert machine.dropped.count(DropReason.OUT_OF_WINDOW) == 98 - (PARAMETERS.window - 1)
     assert not machine.channels.is_idle
+
+
+def test_what_a_life_left_ahead_of_a_gap_is_forgotten() -> None:
+    world = World()
+    world.send(1, 2)
+    world.send(1, 2)
+    world.lose(0)
+    world.pass_on()
+    world.restart(1)
+    assert world.machines[2].channels.held == 1
+    begun_ns = world.now_ns
+    world.settle()
+    assert world.now_ns >= begun_ns + PATIENCE_NS
+    assert world.machines[2].received == {}
+
+
+def test_what_waits_ahead_of_a_gap_is_kept_while_its_sender_speaks() -> None:
+    world = World()
+    world.send(1, 2)
+    world.send(1, 2)
+    world.wire.pop(0)
+    second = world.wire[0]
+    for _ in range(4):
+        world.wire = [second]
+        world.pass_on()
+        world.silence(PATIENCE_NS * 2 // 3, BOTH)
+        assert world.machines[2].channels.held == 1
+    world.settle()
+
+
+def test_what_an_ended_life_left_ahead_of_a_gap_is_forgotten_at_once() -> None:
+    world = World()
+    world.send(1, 2)
+    world.send(1, 2)
+    world.lose(0)
+    world.pass_on()
+    world.restart(1)
+    world.tell_ended(2, Life(1, 1))
+    assert world.machines[2].channels.is_idle
+    assert world.machines[2].armed == {}
 
 
 # Enemies.
