@@ -13,6 +13,7 @@ from node.errors import LocalError
 from node.protocols import PROTOCOLS
 from node.protocols.abcast import AbcastReport
 from node.protocols.adaptive_words import AdaptiveReport
+from node.protocols.amoeba import AmoebaReport
 from node.protocols.atop import AtopReport
 from node.protocols.atop_mbs import MbsReport
 from node.protocols.cbcast import CbcastReport
@@ -38,6 +39,7 @@ REPORTS = (
     *AtopReport,
     *MbsReport,
     *AbcastReport,
+    *AmoebaReport,
     *TimeWarpReport,
     *AdaptiveReport,
 )
@@ -124,3 +126,4 @@ def test_codes_clash_with_nothing() -> None:
     assert all(code >> 4 == 9 for code in AtopReport)
     assert all(code >> 4 == 11 for code in AbcastReport)
     assert all(code >> 4 == 12 for code in TimeWarpReport)
+    assert all(0xE0 <= code <= 0xE7 for code in AmoebaReport)

@@ -31,8 +31,9 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "sequencer": {"reliable": RELIABLE, "outstanding": 8},
     "lamport": {"reliable": RELIABLE},
     "abcast": {"reliable": RELIABLE, "outstanding": 4},
+    "amoeba": {"reliable": RELIABLE, "outstanding": 4, "resilience": 1},
 }
-TOTAL = {"sequencer", "lamport", "abcast"}
+TOTAL = {"sequencer", "lamport", "abcast", "amoeba"}
 SERVER = frozenset({0})
 seeds = st.integers(0, 2**32 - 1)
 
