@@ -1,0 +1,199 @@
+"""What uses object groups on a node: the load, or a program in each address space.
+
+A program is a coroutine of user code, the same in the simulator and on wires. All programs of a machine and the
+methods of their objects run on one virtual asyncio loop (node.objects.loop), which has no thread, no selector and no
+clock of its own: the host says what time it is. So a program in the simulator runs in virtual time, and the same again
+each time.
+
+    Space.submit      -> a stamped Submission, in the order in which all spaces of the machine ask
+    Deliver, news     -> the space of the object they are for, as soon as the host asks for the next request
+    timers, sleeps    -> next_ns
+
+Programs start when the load does and are cancelled, space by space, when it ends. Objects answer calls until the
+machine stops. The application is idle when no task of a program is left, no call under way and nothing to be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from node.application import Application
+from node.config import NodeConfig
+from node.core import Membership, Submission
+from node.effects import Deliver, Report
+from node.errors import LocalError, RemoteError
+from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, Operation
+from node.objects.calls import Body, decode_body, encode_body
+from node.objects.load import LoadApplication
+from node.objects.loop import VirtualLoop
+from node.objects.news import decode_news
+from node.objects.parameters import LOAD, ObjectsParameters
+from node.objects.programs import PROGRAMS, Program
+from node.objects.programs.program import Setting
+from node.objects.space import Space
+from node.objects.transport import Origin, Receiver
+from node.objects.values import Bind
+from node.trace import STAMP_SIZE, Stamp, encode_stamp
+from node.wire import Kind
+
+
+def application_of(config: NodeConfig, parameters: ObjectsParameters) -> Application:
+    """The one that `parameters.program` names. LocalError when there is none, or when it cannot run in such a run."""
+    if parameters.program == LOAD:
+        return LoadApplication(config, parameters)
+    program = PROGRAMS.get(parameters.program)
+    if program is None:
+        raise LocalError(f"no program is called {parameters.program!r}; there are {LOAD}, {', '.join(PROGRAMS)}")
+    return ProgramApplication(config, parameters, program)
+
+
+class ProgramApplication(Application):
+    """Of one life of one machine: its address spaces, and in each of them a program."""
+
+    hears = answers = True
+
+    def __init__(self, config: NodeConfig, parameters: ObjectsParameters, program: Program) -> None:
+        us = config.membership
+        super().__init__(us)
+        self._program = program
+        self._loop = VirtualLoop()
+        self._carriers = [_Carrier(self) for _ in range(parameters.spaces)]
+        self._spaces = [
+            Space(carrier, self._loop, member=us.member, incarnation=us.incarnation, number=space)
+            for space, carrier in enumerate(self._carriers)
+        ]
+        self._settings = [self._setting(us, parameters, space) for space in range(parameters.spaces)]
+        for setting in self._settings:
+            program.require(setting)
+        self._programs: list[asyncio.Task[None]] = []
+        self._inbox: deque[Deliver] = deque()
+        self._outbox: deque[tuple[int, Submission]] = deque()
+        """What the spaces have asked for, with its number; 0: it has none."""
+        self._numbered = 0
+        self._reports: list[Report] = []
+        self._is_wanted = False
+        """Programs are to start as soon as the host asks for a request."""
+
+    def begin(self) -> None:
+        self._is_wanted = True
+
+    def end(self) -> None:
+        """Programs are cancelled in the order of their spaces."""
+        self._is_wanted = False
+        for task in self._programs:
+            task.cancel()
+
+    @property
+    def is_idle(self) -> bool:
+        """No program at work, no call under way, nothing on its way in or out."""
+        is_moving = self._programs or self._inbox or self._outbox
+        return not is_moving and all(space.is_idle for space in self._spaces)
+
+    def next_ns(self, *, can_submit: bool) -> int | None:
+        del can_submit  # what the core does not take yet waits in the queue
+        if self._is_wanted or self._inbox or (self._outbox and not self.is_full):
+            return 0
+        return self._loop.next_timer_ns()
+
+    def request(self, elapsed_ns: int, *, can_submit: bool) -> Stamp | None:
+        """Let all that can run; what it has asked for goes out one by one, as space by space has asked for it."""
+        del can_submit
+        if elapsed_ns < 0:
+            return None
+        self._run(elapsed_ns)
+        while self._outbox and not self.is_full:
+            number, submission = self._outbox.popleft()
+            self.queue.append(submission)
+            if number:
+                return self.next_stamp()
+        return None
+
+    def take(self, effect: Deliver, elapsed_ns: int) -> None:
+        del elapsed_ns
+        self._inbox.append(effect)
+
+    def reports(self) -> Sequence[Report]:
+        told, self._reports = self._reports, []
+        return told
+
+    def note_time(self, elapsed_ns: int) -> None:
+        """A timer that is due while the queue is full goes off late."""
+        due_ns = self._loop.next_timer_ns()
+        if self.is_full and due_ns is not None:
+            self.note_lag(max(0, elapsed_ns - due_ns))
+
+    def submit(self, submission: Submission, *, is_numbered: bool) -> int:
+        """A space asks; the stamp comes in front of the payload. Returns its number."""
+        if not is_numbered:
+            self._outbox.append((0, submission))
+            return 0
+        self._numbered += 1
+        stamp = Stamp(origin=self._us.member, incarnation=self._us.incarnation, number=self._numbered)
+        stamped = replace(submission, payload=encode_stamp(stamp) + submission.payload)
+        self._outbox.append((self._numbered, stamped))
+        return self._numbered
+
+    def _run(self, elapsed_ns: int) -> None:
+        while self._inbox:
+            self._hand_in(self._inbox.popleft())
+        if self._is_wanted:
+            self._is_wanted = False
+            for space, setting in zip(self._spaces, self._settings, strict=True):
+                self._programs.append(space.start(self._program.main(space, setting)))
+        self._loop.run_ready(elapsed_ns)
+        if self._programs and any(task.done() for task in self._programs):
+            self._look_after_programs()
+
+    def _hand_in(self, effect: Deliver) -> None:
+        """RemoteError is the fault of whoever sent it: it is reported as a drop, and nothing has happened."""
+        space = effect.place // OBJECTS_IN_SPACE
+        try:
+            self._carriers[space].hand_in(effect, self._spaces[space].bind)
+        except RemoteError as error:
+            self._reports.append(Report(code=error.reason, member=effect.origin, value=len(effect.payload)))
+
+    def _look_after_programs(self) -> None:
+        """A program may return or be cancelled; any other end is a mistake that ends the node."""
+        done = [task for task in self._programs if task.done()]
+        self._programs = [task for task in self._programs if not task.done()]
+        for task in done:
+            if not task.cancelled():
+                task.result()
+
+    def _setting(self, us: Membership, parameters: ObjectsParameters, space: int) -> Setting:
+        return Setting(
+            membership=us,
+            space=space,
+            spaces=parameters.spaces,
+            options=parameters.options,
+            report=lambda report: self._reports.append(report),
+            now_ns=lambda: self._loop.now_ns,
+        )
+
+
+class _Carrier:
+    """The Transport of one space."""
+
+    def __init__(self, application: ProgramApplication) -> None:
+        self._application = application
+        self._receiver: Receiver | None = None
+
+    def attach(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def submit(self, addressing: Addressing, body: Body) -> int:
+        submission = Submission(payload=encode_body(body), words=addressing.words, place=addressing.caller.number)
+        is_told = addressing.operation in (Operation.APPEAR, Operation.VANISH)
+        return self._application.submit(submission, is_numbered=not is_told)
+
+    def hand_in(self, effect: Deliver, bind: Bind) -> None:
+        """What the host has heard. RemoteError, before anything has changed, for what no honest sender says."""
+        assert self._receiver is not None
+        if effect.inner is Kind.OBJECTS_NEWS:
+            self._receiver.on_news(effect.place, effect.seq, decode_news(effect.payload))
+        else:
+            body = decode_body(effect.payload[STAMP_SIZE:], bind)
+            self._receiver.on_deliver(effect.place, body, Origin(effect.origin, effect.incarnation))
