@@ -114,7 +114,7 @@ class World:
     # What may happen.
 
     def act(self) -> None:
-        actions = [self.ask] * 3 + [self.append] * 8 + [self.step] * 10 + [self.arrive] * 8 + [self.serve] * 4
+        actions = [self.ask] * 8 + [self.append] * 8 + [self.step] * 10 + [self.arrive] * 8 + [self.serve] * 4
         if self.faults:
             actions += [self.give_up, self.copy]
             if self.rng.random() < 0.15:
@@ -158,7 +158,9 @@ class World:
 
     def step(self) -> None:
         machine = self._any_machine()
-        if machine is not None:
+        if machine is None:
+            return
+        for _ in range(self.rng.randint(1, 4)):
             self.apply(machine)
 
     def arrive(self) -> None:
@@ -396,10 +398,10 @@ class World:
     def _addressing(self, caller: Reference) -> Addressing:
         draw = self.rng.random()
         living = sorted(one for machine in self.machines.values() for one in machine.objects)
-        if draw < 0.08 or (draw < 0.6 and not self.groups):
+        if (draw < 0.02 and len(self.groups) < 4) or (draw < 0.1 and not self.groups):
             group = GroupId(self.place_of[caller.member], caller.member, caller.incarnation, len(self.calls) + 1)
             return Addressing(caller=caller, group=group, operation=Operation.CREATE)
-        if draw < 0.6:
+        if draw < 0.6 and self.groups:
             return self._of_group(caller, draw)
         dead = Reference(caller.member, 900, 1)
         objects = self.rng.sample(living, self.rng.randint(1, min(4, len(living))))
@@ -409,14 +411,14 @@ class World:
 
     def _of_group(self, caller: Reference, draw: float) -> Addressing:
         group = self.rng.choice(self.groups[-2:])
-        if draw < 0.25:
+        if draw < 0.2:
             return Addressing(caller=caller, group=group, operation=Operation.JOIN, objects=(caller,))
-        if draw < 0.28:
+        if draw < 0.22:
             return Addressing(caller=caller, group=group, operation=Operation.LEAVE, objects=(caller,))
-        if draw < 0.32:
+        if draw < 0.25:
             operation = self.rng.choice((Operation.MEMBERS, Operation.ATOMIC, Operation.NONATOMIC))
             return Addressing(caller=caller, group=group, operation=operation)
-        return Addressing(caller=caller, group=group, is_atomic=self.rng.random() < 0.2)
+        return Addressing(caller=caller, group=group, is_atomic=self.rng.random() < 0.1)
 
     def _may_start(self, machine: Machine, addressing: Addressing, home: int) -> bool:
         """The SMM's rule: calls of one machine overlap only within one coordinator, and while they cover more."""
