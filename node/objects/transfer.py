@@ -47,12 +47,11 @@ def question(us: Membership, place: int) -> Message:
     return us.message(Kind.OBJECTS_STATE, flags=CONTROL, words=(place,))
 
 
-def pieces_of(us: Membership, state: State) -> list[Message]:
-    """All pieces of a snapshot, in order. At least one."""
-    data = state.data
+def pieces_of(us: Membership, place: int, data: bytes) -> list[Message]:
+    """All pieces of a snapshot taken after this place in the log, in order. At least one."""
     chunks = [data[first : first + PIECE_BYTES] for first in range(0, len(data), PIECE_BYTES)] or [b""]
     return [
-        us.message(Kind.OBJECTS_STATE, seq=number, flags=CONTROL, words=(state.place, len(chunks)), payload=chunk)
+        us.message(Kind.OBJECTS_STATE, seq=number, flags=CONTROL, words=(place, len(chunks)), payload=chunk)
         for number, chunk in enumerate(chunks, start=1)
     ]
 

@@ -11,6 +11,9 @@ from node.application import Application
 from node.config import NodeConfig
 from node.core import Core, Membership, random_for
 from node.errors import LocalError
+from node.objects.application import application_of
+from node.objects.machine import MachineCore
+from node.objects.parameters import ObjectsParameters
 from node.parameters import from_mapping
 from node.protocols.abcast import AbcastCore, AbcastParameters
 from node.protocols.adaptive import AdaptiveCore, SelectionParameters
@@ -35,6 +38,14 @@ CRASHES = frozenset({"crash", "restart"})
 CAUSAL_PROMISES = (*FIFO_PROMISES, "causal")
 TOTAL_ORDER_PROMISES = (*CAUSAL_PROMISES, "total_order")
 STATE_REPORTED = (("state", "service.report_state"),)
+CALL_PROMISES = (
+    "call_integrity",
+    "no_overtaking",
+    "indivisibility",
+    "call_causality",
+    "call_agreement",
+    "atomicity",
+)
 MUTEX_PROMISES = ("integrity", "mutual_exclusion", "grant_order", "service")
 
 
@@ -56,6 +67,7 @@ MBS_KINDS = _kinds_of(1, 9, 10)
 ADAPTIVE_KINDS = _kinds_of(1, 2, 8, 9, 11, 12, 13)
 TIMEWARP_KINDS = _kinds_of(1, 12)
 ABCAST_KINDS = _kinds_of(1, 11)
+OBJECTS_KINDS = _kinds_of(1, 14, 15)
 AMOEBA_KINDS = _kinds_of(1, 14)
 
 
@@ -178,6 +190,10 @@ def _timewarp(membership: Membership, parameters: TimeWarpParameters, rng: Rando
 
 def _adaptive(membership: Membership, parameters: SelectionParameters, rng: Random) -> Core:
     return AdaptiveCore(membership=membership, parameters=parameters, rng=_drawn_from(rng, "epochs"))
+
+
+def _objects(membership: Membership, parameters: ObjectsParameters, rng: Random) -> Core:
+    return MachineCore(membership=membership, parameters=parameters, rng=rng)
 
 
 def _mutex(membership: Membership, parameters: MutexParameters, _: Random) -> Core:
@@ -313,6 +329,15 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             reported=STATE_REPORTED,
             tolerates=CRASHES,
             require_members=lambda parameters, members: parameters.atop.require_members(members),
+        ),
+        ProtocolEntry(
+            name="objects",
+            kind=ObjectsParameters,
+            promises=CALL_PROMISES,
+            kinds=OBJECTS_KINDS,
+            make=_objects,
+            tolerates=CRASHES,
+            application=application_of,
         ),
         ProtocolEntry(
             name="mutex",
