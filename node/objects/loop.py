@@ -172,6 +172,11 @@ class VirtualLoop(_NoOutside):
         self._drop_cancelled()
         return self._timers[0][0] if self._timers else None
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether something could run at this instant."""
+        return bool(self._ready)
+
     def next_number(self) -> int:
         """A number that nothing else of this loop has."""
         return next(self._numbers)

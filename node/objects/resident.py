@@ -151,6 +151,9 @@ class Resident:
     def expel(self, group: GroupId) -> None:
         """The group goes on without the object."""
         self.left(group)
+        awaited = self._awaits
+        if awaited is not None and awaited.group == group and awaited.donor is not None:
+            self.lose_donor((awaited.donor,))
         expelled = self._expulsions.pop(group, None)
         if expelled is not None and not expelled.done():
             expelled.set_result(None)

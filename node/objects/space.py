@@ -262,6 +262,8 @@ class Space:
         """Call the members of `replies`, or `group`. NotAValue, Overrun; LocalError when a list names nobody."""
         if len(self._under_way) >= MAX_UNDER_WAY:
             raise Overrun(f"{MAX_UNDER_WAY} calls of this space wait for their answers: wait for some of them first")
+        if group is None and not replies.members:
+            raise LocalError(f"{name} is called of nobody: a list names at least one object")
         activity = self._activity()
         addressing = self._addressing(activity, options, replies, group)
         call = _UnderWay(self, self._next_call, replies, activity)
