@@ -77,6 +77,7 @@ class Operation(enum.IntEnum):
 
     CALL = 0
     CREATE = 1
+    """`group` exists from now on, of nobody: in the sub-network of whoever asks, who has not used its name before."""
     JOIN = 2
     """`objects[0]` joins; the first other member that lives hands its state over at this point of the order."""
     LEAVE = 3

@@ -25,7 +25,7 @@ from node.config import NodeConfig
 from node.core import Membership, Submission
 from node.effects import Deliver, Report
 from node.errors import LocalError, RemoteError
-from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, Operation
+from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation
 from node.objects.calls import Body, decode_body, encode_body
 from node.objects.load import LoadApplication
 from node.objects.loop import VirtualLoop
@@ -73,6 +73,7 @@ class ProgramApplication(Application):
         self._outbox: deque[tuple[int, Submission]] = deque()
         """What the spaces have asked for, with its number; 0: it has none."""
         self._numbered = 0
+        self._groups = 0
         self._reports: list[Report] = []
         self._is_wanted = False
         """Programs are to start as soon as the host asks for a request."""
@@ -136,6 +137,11 @@ class ProgramApplication(Application):
         self._outbox.append((self._numbered, stamped))
         return self._numbered
 
+    def next_group(self) -> GroupId:
+        """A name for one more group of this life, kept in its sub-network."""
+        self._groups += 1
+        return GroupId(self._us.partition, self._us.member, self._us.incarnation, self._groups)
+
     def _run(self, elapsed_ns: int) -> None:
         while self._inbox:
             self._hand_in(self._inbox.popleft())
@@ -185,6 +191,8 @@ class _Carrier:
         self._receiver = receiver
 
     def submit(self, addressing: Addressing, body: Body) -> int:
+        if addressing.operation is Operation.CREATE:
+            addressing = replace(addressing, group=self._application.next_group())
         submission = Submission(payload=encode_body(body), words=addressing.words, place=addressing.caller.number)
         is_told = addressing.operation in (Operation.APPEAR, Operation.VANISH)
         return self._application.submit(submission, is_numbered=not is_told)

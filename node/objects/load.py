@@ -123,6 +123,8 @@ class LoadApplication(WorkloadApplication):
         """The lists that all machines know."""
         self._lives = dict.fromkeys(us.members, 1) | {us.member: us.incarnation}
         self._known = [_Known() for _ in us.partitions or (us.members,)]
+        self._made = 0
+        """Groups that we have asked for."""
         self._asked: dict[int, tuple[Operation, int]] = {}
         """Operations that news are to come about, by our number: what, and of which sub-network's group."""
 
@@ -199,12 +201,18 @@ class LoadApplication(WorkloadApplication):
             operation, known.next = known.next, None
             self._asked[number] = (operation, partition)
             group = known.group if operation is Operation.BIND else None
+            if operation is Operation.CREATE:
+                group = self._next_group()
             return Addressing(caller=caller, group=group, operation=operation), _name(partition)
         if known.group is None:
             return None
         if self._rng.randrange(1000) < self._load.changes_permille:
             return self._change(known, caller), self.filler
         return Addressing(caller=caller, group=known.group, is_atomic=is_atomic, is_ordered=is_ordered), self.filler
+
+    def _next_group(self) -> GroupId:
+        self._made += 1
+        return GroupId(self._us.partition, self._us.member, self._us.incarnation, self._made)
 
     def _change(self, known: _Known, caller: Reference) -> Addressing:
         """The caller joins the group, or leaves it."""
