@@ -86,6 +86,7 @@ from node.objects.entries import (
     Duty,
     Entry,
     GivenUp,
+    Heard,
     Outcome,
     Prepare,
     Proposed,
@@ -177,6 +178,8 @@ class Book:
                 self._commit.voted(entry, out)
             case GivenUp():
                 self._commit.given_up(entry, out)
+            case Heard(timestamp=timestamp):
+                self._commit.clock = max(self._commit.clock, timestamp)
             case Reborn(place=place, epoch=epoch):
                 if place != self._place and place < len(self._partitions) and epoch > self._commit.epoch_of(place):
                     self._registry.gone(lambda one: self._place_of.get(one.member) == place)
@@ -407,7 +410,7 @@ def needs_resilience(entry: Entry, place: int, place_of: Mapping[int, int]) -> b
     """Whether this entry of the log of the sub-network at `place` must be stored by a second machine before it counts:
     others would see that it was, and it is gone with the only machine that applied it."""
     if not isinstance(entry, Called):
-        return True
+        return not isinstance(entry, Heard)
     call = entry.call
     if call.addressing.group is not None or call.addressing.operation is not Operation.CALL:
         return True

@@ -9,7 +9,8 @@ whoever got them. So a datagram from elsewhere and its entry in the log are the 
     OBJECTS_PROPOSAL  seq: number on the road    road, id, timestamp, vote, missing objects
     OBJECTS_OUTCOME   seq: number on the road    road, id, timestamp (0: nothing will come of it)
     OBJECTS_SETTLED   seq: 0                     road, numbers
-    OBJECTS_ENTRY     seq: which (EntryCode)     VOTED: id, vote; GIVEN_UP: id, place; REBORN: place, epoch
+    OBJECTS_ENTRY     seq: which (EntryCode)     VOTED: id, vote; GIVEN_UP: id, place; REBORN: place, epoch;
+                                                 HEARD: timestamp
 
 `life` is member and incarnation in one word, `id` is two words (life, number), `road` is one word: the place that
 sends, its epoch, and the receiver's epoch as the sender knows it. What a road is, and an epoch: node/objects/book.py.
@@ -154,6 +155,14 @@ class Reborn:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """A machine here holds a direct message until the Book has everything up to `timestamp`, and the clock has not come
+    there by itself (the call it waits for has left us out): from now on no call gets a timestamp up to this."""
+
+    timestamp: int
+
+
 class Road(NamedTuple):
     """Who speaks: the sub-network at `place`, in its `epoch`, to us, `toward` whose epoch as they know it."""
 
@@ -218,7 +227,7 @@ class Settled:
 Crossing = Asked | Proposed | Outcome | Settled
 """What sub-networks say to each other."""
 
-Entry = Called | Voted | GivenUp | Reborn | Crossing
+Entry = Called | Voted | GivenUp | Reborn | Heard | Crossing
 
 
 class Verdict(enum.IntEnum):
@@ -325,6 +334,7 @@ class EntryCode(enum.IntEnum):
     VOTED = 1
     GIVEN_UP = 2
     REBORN = 3
+    HEARD = 4
 
 
 def message_of(entry: Entry, us: Membership) -> Message:
@@ -348,6 +358,8 @@ def message_of(entry: Entry, us: Membership) -> Message:
             return us.message(kind, seq=EntryCode.GIVEN_UP, flags=_CONTROL, words=(*name.words, place))
         case Reborn(place=place, epoch=epoch):
             return us.message(kind, seq=EntryCode.REBORN, flags=_CONTROL, words=(place, epoch))
+        case Heard(timestamp=timestamp):
+            return us.message(kind, seq=EntryCode.HEARD, flags=_CONTROL, words=(timestamp,))
 
 
 def entry_of(message: Message) -> Entry:
@@ -413,6 +425,9 @@ def _own(message: Message) -> Entry:
         case EntryCode.REBORN:
             _check(len(words) == 2 and words[0] <= MAX_PLACE and 1 <= words[1] <= MAX_EPOCH, "words of no birth")
             return Reborn(place=words[0], epoch=words[1])
+        case EntryCode.HEARD:
+            _check(len(words) == 1 and words[0] <= MAX_TIMESTAMP, "words of no timestamp")
+            return Heard(timestamp=words[0])
     raise RemoteError(DropReason.MALFORMED, f"{message.seq} is no code of an entry")
 
 
@@ -434,6 +449,7 @@ _KINDS: dict[type[Entry], Kind] = {
     Voted: Kind.OBJECTS_ENTRY,
     GivenUp: Kind.OBJECTS_ENTRY,
     Reborn: Kind.OBJECTS_ENTRY,
+    Heard: Kind.OBJECTS_ENTRY,
 }
 
 

@@ -19,6 +19,7 @@ from node.objects.entries import (
     Duty,
     Entry,
     GivenUp,
+    Heard,
     Outcome,
     Proposed,
     Reborn,
@@ -92,6 +93,7 @@ entries = st.one_of(
     st.builds(Settled, road=roads, numbers=st.lists(numbers, unique=True).map(sorted).map(tuple)),
     st.builds(Voted, id=ids, is_yes=st.booleans()),
     st.builds(GivenUp, id=ids, place=st.integers(0, 9)),
+    st.builds(Heard, timestamp=numbers),
     st.builds(Reborn, place=st.integers(0, 9), epoch=st.integers(1, 9)),
 )
 
