@@ -147,8 +147,6 @@ class AmoebaCore(Core):
         """What has come of each sequencer, or of who will be one, and is not in the log yet."""
         self._bodies: dict[Life, dict[int, _Held]] = {}
         self._requests: dict[Life, dict[int, _Held]] = {}
-        self._left: dict[int, int] = {}
-        """Per member: its last life of which the log says that it has ended."""
         self._joiners: dict[Life, frozenset[Life]] = {}
         """Who wants to be welcomed, and in whose streams it takes part, itself included."""
         self._offers: dict[Life, int] = {}
@@ -421,14 +419,14 @@ class AmoebaCore(Core):
     def _on_body(self, message: Message, out: list[Effect]) -> None:
         wanted = wanted_in_body(message)
         life = (message.origin, message.incarnation)
-        # Whoever lives asks for a number again in the epoch that is now.
-        if wanted.epoch >= self._log.epoch and self._left.get(life[0], 0) < life[1]:
+        # Of another epoch: whoever lives asks again, in the epoch that is now.
+        if wanted.epoch >= self._log.epoch and self._may_count(life):
             self._hold(self._bodies, life, _Held(message, wanted), out)
 
     def _on_entry(self, message: Message, out: list[Effect]) -> None:
         self._check_entry(message)
         author = (message.origin, message.incarnation)
-        if self._phase is not Phase.JOINING and not self._may_write(author):
+        if not self._may_count(author):
             return
         entries = self._entries.setdefault(author, deque())
         if len(entries) >= MOST_HELD:
@@ -438,11 +436,11 @@ class AmoebaCore(Core):
         if is_offer and author != self._life and self._phase is not Phase.RUNNING:
             self._offers.setdefault(author, message.seq)
 
-    def _may_write(self, author: Life) -> bool:
-        """Whether it is the sequencer, or can be one later. Nobody leads before we have stored its WELCOME; who is not
-        in our log led before that began.
+    def _may_count(self, life: Life) -> bool:
+        """Whether its bodies and entries can be for our log. Nobody sends any before we have stored its WELCOME. So who
+        is not in our log has left it, perhaps before it began.
         """
-        return author in self._log.lives or author == self._log.sequencer
+        return self._phase is not Phase.RUNNING or life in self._log.lives
 
     def _check_entry(self, message: Message) -> None:
         """RemoteError MALFORMED, also for the number 0."""
@@ -462,26 +460,30 @@ class AmoebaCore(Core):
     def _advance(self, out: list[Effect]) -> None:
         """Take into the log what is complete; go on with the next sequencer when nothing more comes of this one."""
         while self._phase is not Phase.JOINING or self._begin_if_welcome(out):
-            entries = self._entries.get(self._log.sequencer, deque())
-            while entries and not self._is_awaited(entries[0]):
+            author = self._log.sequencer
+            entries = self._entries.get(author, deque())
+            while entries and self._lacking(entries[0]) is None:
                 self._take(entries.popleft(), out)
-            if not self._is_gone(self._log.sequencer) or (entries and not self._is_gone(self._life_in(entries[0]))):
+            lacking = self._lacking(entries[0]) if entries else None
+            if not self._is_gone(author) or (lacking is not None and not self._is_gone(lacking)):
                 return
             self._take_over(out)
 
     def _is_gone(self, life: Life) -> bool:
         return life not in self._parts and life != self._life
 
-    def _life_in(self, message: Message) -> Life:
-        return numbered(message, self._us.members).life
-
-    def _is_awaited(self, message: Message) -> bool:
-        """Whether it gives a number to a message that is not here, and everything else of it is right."""
-        if message.kind is not Kind.AMOEBA_ACCEPT or not message.words:
-            return False
+    def _lacking(self, message: Message) -> Life | None:
+        """None if it can be taken now; else whose word we lack for it."""
+        if message.kind is Kind.AMOEBA_ACCEPT and not message.words:
+            return self._log.sequencer if message.seq > self._log.index else None
+        if message.seq > self._log.index + 1:
+            # Its author had what we have had to cut; if it lived, all would have it.
+            return self._log.sequencer
+        if message.kind is not Kind.AMOEBA_ACCEPT:
+            return None
         life, number, _ = numbered(message, self._us.members)
         is_next = life in self._log.lives and number == self._last(life) + 1
-        return is_next and number not in self._bodies.get(life, {})
+        return life if is_next and number not in self._bodies.get(life, {}) else None
 
     def _last(self, life: Life) -> int:
         standing = self._log.lives.get(life)
@@ -489,10 +491,9 @@ class AmoebaCore(Core):
 
     def _take(self, message: Message, out: list[Effect]) -> None:
         log = self._log
-        is_word = message.kind is Kind.AMOEBA_ACCEPT and not message.words
-        if is_word and message.seq <= log.index:
+        if message.kind is Kind.AMOEBA_ACCEPT and not message.words:
             log.accepted = max(log.accepted, message.seq)
-        elif is_word or message.seq != log.index + 1 or not self._takers[message.kind](message):
+        elif message.seq != log.index + 1 or not self._takers[message.kind](message):
             out.append(_refusal(message, DropReason.MALFORMED))
         for item in log.take():
             self._hand_over(item, out)
@@ -534,10 +535,7 @@ class AmoebaCore(Core):
             return False
         del self._log.lives[life]
         self._log.walked.discard(life)
-        self._left[life[0]] = life[1]
-        self._drop_entries(life)
-        self._bodies.pop(life, None)
-        self._requests.pop(life, None)
+        self._drop(life)
         self._log.append(_news(Kind.RELIABLE_ENDED, life, message.seq), 0)
         return True
 
@@ -596,6 +594,11 @@ class AmoebaCore(Core):
         self._see_to_news(desk, out)
         for life in sorted(desk.lives):
             self._order(desk, life, out)
+
+    def _drop(self, life: Life) -> None:
+        self._drop_entries(life)
+        self._bodies.pop(life, None)
+        self._requests.pop(life, None)
 
     def _drop_entries(self, author: Life) -> int:
         """How many they were."""
@@ -671,8 +674,6 @@ class AmoebaCore(Core):
             for life, mine in list(store.items()):
                 store[life] = {number: held for number, held in mine.items() if number > self._last(life)}
         self._forget_epochs_before(log.epoch)
-        for other in [other for other in self._entries if not self._may_write(other)]:
-            self._drop_entries(other)
 
     def _no_log(self) -> Log:
         """While joining."""
@@ -696,6 +697,9 @@ class AmoebaCore(Core):
 
     def _enter_running(self, index: int, out: list[Effect]) -> None:
         self._phase = Phase.RUNNING
+        for life in {*self._entries, *self._bodies}:
+            if not self._may_count(life):
+                self._drop(life)
         self._offers.clear()
         out.append(Report(code=AmoebaReport.WELCOMED, member=self._us.member, value=index))
 
