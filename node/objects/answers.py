@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from node.effects import Report
 from node.objects.addresses import GroupId, Operation, Reference
 from node.objects.entries import Answer, Call, Hand, Verdict
 from node.objects.news import News, NewsKind
+from node.trace import CallReport
+
+ANY_MACHINE = 0xFFFF
 
 
 def news_of(answer: Answer, call: Call) -> tuple[News, ...]:
@@ -63,6 +67,19 @@ def joins_of(hand: Hand) -> tuple[tuple[Reference, News], ...]:
         news = News(kind=NewsKind.STATE_WANTED, group=group, objects=(donor, joiner), timestamp=hand.timestamp)
         told.insert(0, (donor, news))
     return tuple(told)
+
+
+def reports_of(news: News, number: int) -> list[Report]:
+    """For the trace: what becomes of our own call of this number."""
+    match news.kind:
+        case NewsKind.ABORTED:
+            return [Report(code=CallReport.ABORTED, value=number)]
+        case NewsKind.REFUSED | NewsKind.NO_GROUP:
+            return [Report(code=CallReport.REFUSED, value=number)]
+        case NewsKind.UNREACHABLE:
+            machines = sorted({one.member for one in news.objects}) or [ANY_MACHINE]
+            return [Report(code=CallReport.UNREACHABLE, member=member, value=number) for member in machines]
+    return []
 
 
 def _ordered(answer: Answer, call: Call) -> tuple[News, ...]:

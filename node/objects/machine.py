@@ -19,7 +19,7 @@ from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, 
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import OBJECTS_IN_SPACE, Operation, Reference
 from node.objects.agenda import Agenda, Item
-from node.objects.answers import found, joins_of, news_of, no_group, refused, resolved, unreachable
+from node.objects.answers import found, joins_of, news_of, no_group, refused, reports_of, resolved, unreachable
 from node.objects.between import BETWEEN, Between
 from node.objects.book import Book
 from node.objects.direct import TIMERS as DIRECT_TIMERS
@@ -64,7 +64,7 @@ from node.protocols.amoeba import AmoebaCore
 from node.protocols.reliable import ReliableCore
 from node.protocols.timers import Timers
 from node.stack import Stack
-from node.trace import STAMP_SIZE
+from node.trace import STAMP_SIZE, CallReport
 from node.wire import Kind, Message, decode_message, encode_message
 
 T = TypeVar("T")
@@ -88,22 +88,6 @@ class Phase(enum.StrEnum):
     JOINING = "joining"
     RUNNING = "running"
     OVER = "over"
-
-
-class ObjectsReport(enum.IntEnum):
-    """Codes of our reports; `member` and `value` as said."""
-
-    TOOK_OVER = 0xE8
-    """This machine is its sub-network's master manager now; `value`: duties that it found."""
-    GAVE_UP = 0xE9
-    """As the master manager, asked the log to end a duty towards another sub-network; `member`: the lowest machine of
-    it; `value`: the number of the call."""
-    RESTORED = 0xEA
-    """This later life has the Book; `value`: the place in the log of the snapshot."""
-    DECIDED = 0xEB
-    """An atomic call that this machine had been asked about is decided; `member`: of the caller; `value`: ns since."""
-    UNANSWERED = 0xEC
-    """A request of ours that another sub-network never answered; `value`: its number."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,6 +163,8 @@ class MachineCore(Core):
         self._asked: OrderedDict[CallId, Call] = OrderedDict()
         """Calls that machines elsewhere have asked us to log."""
         self._was_master = False
+        self._ended: tuple[int, int] | None = None
+        """The last machine here of which we have heard that it ended, and when."""
 
         self._applied = 0
         """The place in the log up to which the Book has everything."""
@@ -395,6 +381,8 @@ class MachineCore(Core):
                 self._later((effect.message,), partial(self._on_request, space))
             else:
                 self._out.append(effect)
+                if isinstance(effect, Deliver) and effect.inner is Kind.OBJECTS_NEWS:
+                    self._out += reports_of(decode_news(effect.payload), effect.seq)
 
     def _to_space(self, place: int, message: Message) -> None:
         """To the local manager of the object at `place`. RemoteError if there is none."""
@@ -584,7 +572,9 @@ class MachineCore(Core):
             self._tell(call, unreachable(some))
         else:
             request.parts += 1
-            entry = message_of(Called(call=self._told(call)), self._us)
+            # A group's members are looked up here, nobody does it again there.
+            addressing = replace(call.addressing, objects=some, group=None)
+            entry = message_of(Called(call=replace(self._told(call), addressing=addressing)), self._us)
             direct = self._direct(entry, after=self._after.get(target.member, 0))
             number = self._channels.send(target, direct, self._now_ns, self._own)
             self._sent[number] = (target.member, request)
@@ -736,6 +726,7 @@ class MachineCore(Core):
             self._channels.end(life, self._own)
             self._votes.ended(life)
             self._state_wanted.pop(life, None)
+            self._ended = (life.member, self._now_ns)
             steps = self._book.ended(*life)
         elif delivery.inner is Kind.RELIABLE_JOINED:
             steps = self._book.joined(*life)
@@ -770,6 +761,8 @@ class MachineCore(Core):
             case Answer():
                 self._on_answer(step)
             case Missed(id=name, caller=caller, objects=objects):
+                if self._mine(objects):
+                    self._report_missed(name)
                 self._on_missed(name, caller, unreachable(objects))
             case Tell(place=place, entry=entry):
                 if self._is_master:
@@ -795,16 +788,20 @@ class MachineCore(Core):
         self._decided(call)
         if objects:
             self._drop_at_spaces(call, objects)
+            self._report_missed(call.id)
         request = self._ordered.get(call.id.number) if call.id[:2] == self._life else None
         if request is not None and request.home != self._place:
             self._finish(request)
+
+    def _report_missed(self, name: CallId) -> None:
+        word = name.member << 48 | name.incarnation << 32 | name.number
+        self._own.append(Report(code=CallReport.MISSED, value=word))
 
     def _decided(self, call: Call) -> None:
         self._votes.close(call.id)
         asking = self._asking.pop(call.id, None)
         if asking is not None:
-            waited_ns = self._now_ns - asking.since_ns
-            self._own.append(Report(code=ObjectsReport.DECIDED, member=call.id.member, value=waited_ns))
+            self._own.append(Report(code=CallReport.BLOCKED, value=self._now_ns - asking.since_ns))
 
     def _on_answer(self, answer: Answer) -> None:
         if answer.id[:2] != self._life:
@@ -942,7 +939,6 @@ class MachineCore(Core):
             self._learn(request, news.objects if news.kind is NewsKind.RESOLVED else None, news.timestamp)
 
     def _on_unanswered(self, call: Call) -> None:
-        self._own.append(Report(code=ObjectsReport.UNANSWERED, member=self._me, value=call.id.number))
         is_call = call.addressing.operation is Operation.CALL
         self._tell(call, unreachable() if is_call else refused(call))
         request = self._ordered.get(call.id.number)
@@ -981,22 +977,21 @@ class MachineCore(Core):
         if is_master != self._was_master:
             self._was_master = is_master
             if is_master:
-                self._take_over(len(duties))
+                self._take_over()
         self._between.owe(duties, self._now_ns, self._own)
         for vote in self._votes.see_to(self.sequencer, self._now_ns, self._own):
             self._enter(vote)
 
-    def _take_over(self, duties: int) -> None:
-        self._own.append(Report(code=ObjectsReport.TOOK_OVER, member=self._me, value=duties))
+    def _take_over(self) -> None:
+        if self._ended is not None:
+            member, ended_ns = self._ended
+            self._own.append(Report(code=CallReport.TAKEN_OVER, member=member, value=self._now_ns - ended_ns))
         for prepare in self._book.open_votes():
             self._votes.open(prepare.call.id, {Life(*one[:2]) for one in prepare.objects}, self._now_ns)
 
     def _give_up_duties(self) -> None:
         for duty in self._between.on_timer(self._now_ns, self._own):
-            given_up = duty.given_up(self._place)
-            lowest = self._us.partitions[duty.place][0]
-            self._own.append(Report(code=ObjectsReport.GAVE_UP, member=lowest, value=given_up.id.number))
-            self._enter(given_up)
+            self._enter(duty.given_up(self._place))
 
     # How a later life gets the Book.
 
@@ -1045,7 +1040,6 @@ class MachineCore(Core):
     def _enter_running(self) -> None:
         self._phase = Phase.RUNNING
         self._timers.disarm(STATE, self._own)
-        self._own.append(Report(code=ObjectsReport.RESTORED, member=self._me, value=self._applied))
         kept, self._kept = self._kept, []
         # Before anything that the log has given since.
         self._work.extendleft(

@@ -1,48 +1,189 @@
-"""Configurations of machines with objects, for tests that have no testbed around them."""
+"""A cluster of machines with objects, over the small deterministic network of `tests.node.cluster`."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from dataclasses import dataclass
+from itertools import pairwise
 
-from node.config import NodeConfig, parse
+from node.core import Membership, Submission, random_for
+from node.effects import Deliver
+from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
+from node.objects.machine import MachineCore
+from node.objects.news import News, decode_news
+from node.objects.parameters import ObjectsParameters
+from node.protocols.reliable import ReliableParameters
+from node.trace import Stamp, decode_stamp, encode_stamp
+from node.wire import Kind
+from tests.node.cluster import MILLISECOND, SECOND, Cluster, Host, Identity, Network
 
-SECOND = 10**9
-SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 64, "stop_after_ns": 0, "events": []}
-SATURATING = SILENT | {"kind": "saturating", "stop_after_ns": SECOND}
+PARAMETERS = ObjectsParameters(
+    patience_ns=4 * SECOND,
+    vote_ns=2 * SECOND,
+    reliable=ReliableParameters(suspect_after_ns=1 * SECOND, heartbeat_ns=20 * MILLISECOND),
+)
+OBJECTS = 2
+"""Of each space."""
 
 
-def machine(
-    member: int,
-    networks: tuple[int, ...],
-    *,
-    incarnation: int = 1,
-    workload: dict[str, Any] = SILENT,
-    seed: int = 1,
-    shared_seed: int = 1,
-    parameters: dict[str, Any] | None = None,
-) -> NodeConfig:
-    """Of one life of one machine; `networks`: how many machines each sub-network has."""
-    places = [place for place, count in enumerate(networks, start=1) for _ in range(count)]
-    words = {
-        "group": 1,
-        "member": member,
-        "incarnation": incarnation,
-        "name": f"m{member}",
-        "members": [
-            {"index": index, "ip": f"10.1.{place}.{index + 1}", "partition": place}
-            for index, place in enumerate(places)
-        ],
-        "ip": f"10.1.{places[member]}.{member + 1}",
-        "port": 7700,
-        "trace": None,
-        "dissemination": "multicast",
-        "multicast": {"group": "239.77.0.1", "ttl": 8, "near": "239.77.1.1"},
-        "protocol": {"name": "objects", "parameters": parameters or {}},
-        "clock": {"offset_ns": 0, "drift_ppm": 0.0},
-        "workload": workload,
-        "seed": seed * 1000 + member * 10 + incarnation,
-        "shared_seed": shared_seed,
-        "drain_timeout_ns": SECOND,
-    }
-    return parse(json.dumps(words))
+@dataclass(frozen=True, slots=True)
+class Got:
+    """What one object was handed."""
+
+    object: Reference
+    call: Identity
+
+
+class World(Cluster):
+    """`partitions`: how many machines each sub-network has."""
+
+    def __init__(
+        self,
+        *partitions: int,
+        seed: int = 1,
+        network: Network | None = None,
+        parameters: ObjectsParameters = PARAMETERS,
+    ) -> None:
+        self.got: list[Got] = []
+        """Everything that was handed over, in the order of time."""
+        self.told: dict[Identity, list[News]] = {}
+        """News, by the request that they are about."""
+        self.heard: list[tuple[Reference, News]] = []
+        """News about nobody's request."""
+        self.asked: dict[Identity, Addressing] = {}
+        places: list[tuple[int, ...]] = []
+        for count in partitions:
+            first = sum(map(len, places))
+            places.append(tuple(range(first, first + count)))
+        super().__init__(
+            sum(partitions),
+            lambda membership, seed: _build(membership, seed, parameters),
+            seed=seed,
+            network=network,
+            partitions=tuple(places),
+        )
+        self.spaces = parameters.spaces
+        self.run(for_ns=0)
+        for member in self.members:
+            self.appear(member)
+
+    def appear(self, member: int) -> None:
+        for space in range(self.spaces):
+            objects = tuple(self.object(member, space, index) for index in range(1, OBJECTS + 1))
+            words = Addressing(caller=objects[0], objects=objects, operation=Operation.APPEAR).words
+            self._put(member, Submission(payload=b"", words=words, place=objects[0].number))
+
+    def machine(self, member: int) -> MachineCore:
+        core = self.core(member)
+        assert isinstance(core, MachineCore)
+        return core
+
+    def object(self, member: int, space: int = 0, index: int = 1) -> Reference:
+        """Of the life that is now."""
+        return Reference(member, self.hosts[member].membership.incarnation, space * OBJECTS_IN_SPACE + index)
+
+    def call(
+        self,
+        caller: Reference,
+        *objects: Reference,
+        group: GroupId | None = None,
+        operation: Operation = Operation.CALL,
+        is_atomic: bool = False,
+        is_ordered: bool = True,
+        is_direct: bool = False,
+        body: bytes = b"",
+    ) -> Identity:
+        addressing = Addressing(
+            caller=caller,
+            objects=objects,
+            group=group,
+            operation=operation,
+            is_atomic=is_atomic,
+            is_ordered=is_ordered,
+            is_direct=is_direct,
+        )
+        host = self.hosts[caller.member]
+        host.submitted += 1
+        stamp = Stamp(origin=caller.member, incarnation=caller.incarnation, number=host.submitted)
+        name = (stamp.origin, stamp.incarnation, stamp.number)
+        self.asked[name] = addressing
+        payload = encode_stamp(stamp) + body
+        self._put(caller.member, Submission(payload=payload, words=addressing.words, place=caller.number))
+        return name
+
+    def calls_of(self, one: Reference) -> list[Identity]:
+        """In the order in which this object got them."""
+        return [got.call for got in self.got if got.object == one]
+
+    def receivers(self, call: Identity) -> list[Reference]:
+        return sorted(got.object for got in self.got if got.call == call)
+
+    def check_rest(self) -> None:
+        """Everybody is idle, nothing is held, no timer is armed."""
+        self.run(limit=500_000)
+        for host in self.survivors():
+            core = host.core
+            assert not host.queue and core.is_idle and not host.timers and core.held == 0, (
+                f"machine {host.membership.member} is not at rest: {len(host.queue)} wait, idle {core.is_idle}, "
+                f"held {core.held}, timers {host.timers} (seed {self.seed})"
+            )
+
+    def _put(self, member: int, submission: Submission) -> None:
+        host = self.hosts[member]
+        host.queue.append(submission)
+        self._push(host)
+
+    def _deliver(self, host: Host, delivery: Deliver) -> None:
+        us = host.membership
+        if delivery.inner is Kind.OBJECTS_NEWS:
+            news = decode_news(delivery.payload)
+            if delivery.seq:
+                self.told.setdefault((us.member, us.incarnation, delivery.seq), []).append(news)
+            else:
+                self.heard.append((Reference(us.member, us.incarnation, delivery.place), news))
+            return
+        assert delivery.inner is Kind.APPLICATION
+        stamp = decode_stamp(delivery.payload)
+        call = (stamp.origin, stamp.incarnation, stamp.number)
+        self.got.append(Got(Reference(us.member, us.incarnation, delivery.place), call))
+        host.delivered.append(call)
+
+
+def _build(membership: Membership, seed: int, parameters: ObjectsParameters) -> MachineCore:
+    return MachineCore(membership=membership, parameters=parameters, rng=random_for(seed, membership, "objects"))
+
+
+def check_calls(world: World) -> None:
+    """Integrity, no overtaking, and one order of all ordered calls."""
+    sequences: dict[Reference, list[Identity]] = {}
+    for got in world.got:
+        sequences.setdefault(got.object, []).append(got.call)
+    for one, calls in sorted(sequences.items()):
+        assert len(calls) == len(set(calls)), f"{one} got a call twice (seed {world.seed})"
+        last: dict[Reference, Identity] = {}
+        for call in calls:
+            caller = world.asked[call].caller
+            assert last.get(caller, call) <= call, f"at {one} {call} came after a later one (seed {world.seed})"
+            last[caller] = call
+    _check_acyclic(world, sequences)
+
+
+def _check_acyclic(world: World, sequences: dict[Reference, list[Identity]]) -> None:
+    after: dict[Identity, set[Identity]] = {}
+    for calls in sequences.values():
+        ordered = [call for call in calls if world.asked[call].is_ordered and not world.asked[call].is_direct]
+        for first, second in pairwise(ordered):
+            after.setdefault(first, set()).add(second)
+            after.setdefault(second, set())
+    before = dict.fromkeys(after, 0)
+    for followers in after.values():
+        for one in followers:
+            before[one] += 1
+    free = [call for call, count in before.items() if not count]
+    seen = 0
+    while free:
+        seen += 1
+        for one in after[free.pop()]:
+            before[one] -= 1
+            if not before[one]:
+                free.append(one)
+    assert seen == len(after), f"the calls of all objects do not fit into one order (seed {world.seed})"

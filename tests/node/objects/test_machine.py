@@ -1,0 +1,164 @@
+"""Machines with objects: calls of all kinds and heights, groups, atomic calls, crashes, cuts and joiners."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from node.objects.addresses import GroupId, Operation
+from node.objects.news import NewsKind
+from tests.node.cluster import MILLISECOND, SECOND, Network
+from tests.node.objects.machines import World, check_calls
+
+LOSSY = Network(delay_ns=2 * MILLISECOND, jitter_ns=3 * MILLISECOND, loss_ratio=0.05, duplicate_ratio=0.05)
+
+
+def test_a_call_in_one_space_needs_no_datagram() -> None:
+    world = World(2)
+    call = world.call(world.object(0), world.object(0, index=1), world.object(0, index=2))
+    assert world.receivers(call) == [world.object(0, index=1), world.object(0, index=2)]
+    assert world.datagrams == 0
+    world.check_rest()
+
+
+def test_a_call_on_one_machine_needs_no_datagram() -> None:
+    world = World(2)
+    call = world.call(world.object(0), world.object(0, 0), world.object(0, 1))
+    assert world.receivers(call) == [world.object(0, 0), world.object(0, 1)]
+    assert world.datagrams == 0
+    world.check_rest()
+
+
+@pytest.mark.parametrize("is_atomic", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_call_in_one_sub_network_reaches_all(count: int, is_atomic: bool) -> None:
+    world = World(count)
+    objects = [world.object(member, space) for member in world.members for space in (0, 1)]
+    call = world.call(objects[0], *objects, is_atomic=is_atomic)
+    world.check_rest()
+    assert world.receivers(call) == objects
+
+
+@pytest.mark.parametrize("is_atomic", [False, True])
+def test_a_call_across_three_sub_networks_reaches_all(is_atomic: bool) -> None:
+    world = World(2, 1, 3)
+    objects = [world.object(member) for member in world.members]
+    call = world.call(objects[1], *objects, is_atomic=is_atomic)
+    world.check_rest()
+    assert world.receivers(call) == objects
+    check_calls(world)
+
+
+def test_an_atomic_call_with_an_object_that_does_not_exist_reaches_nobody() -> None:
+    world = World(2, 2)
+    objects = [world.object(0), world.object(2), world.object(3, index=77)]
+    call = world.call(objects[0], *objects, is_atomic=True)
+    world.check_rest()
+    assert world.receivers(call) == []
+    assert [news.kind for news in world.told[call]] == [NewsKind.ABORTED]
+
+
+def test_direct_and_unordered_calls_reach_their_objects() -> None:
+    world = World(2, 2)
+    objects = [world.object(member) for member in world.members]
+    far = world.call(objects[0], objects[3], is_direct=True)
+    near = world.call(objects[0], world.object(0, 1), is_direct=True)
+    several = world.call(objects[0], *objects, is_ordered=False)
+    world.check_rest()
+    assert world.receivers(far) == [objects[3]]
+    assert world.receivers(near) == [world.object(0, 1)]
+    assert world.receivers(several) == objects
+
+
+def test_groups_are_made_joined_called_and_left_from_anywhere() -> None:
+    world = World(2, 2)
+    here, there = world.object(0), world.object(3)
+    group = GroupId(0, 0, 1, 1)
+    made = world.call(here, group=group, operation=Operation.CREATE)
+    world.check_rest()
+    assert [news.kind for news in world.told[made]] == [NewsKind.DONE]
+    for one in (here, there):
+        joined = world.call(one, one, group=group, operation=Operation.JOIN)
+        world.check_rest()
+        assert [news.kind for news in world.told[joined]] == [NewsKind.DONE]
+    assert (here, NewsKind.STATE_WANTED) in [(one, news.kind) for one, news in world.heard]
+    assert (there, NewsKind.JOINED) in [(one, news.kind) for one, news in world.heard]
+    for caller in (here, there, world.object(1), world.object(2, 1)):
+        call = world.call(caller, group=group)
+        asked = world.call(caller, group=group, operation=Operation.MEMBERS)
+        world.check_rest()
+        assert world.receivers(call) == [here, there]
+        assert [news.objects for news in world.told[call]] == [(here, there)]
+        assert [news.objects for news in world.told[asked]] == [(here, there)]
+    left = world.call(there, there, group=group, operation=Operation.LEAVE)
+    world.check_rest()
+    assert [news.kind for news in world.told[left]] == [NewsKind.DONE]
+    call = world.call(there, group=group)
+    loose = world.call(there, group=group, is_ordered=False)
+    world.check_rest()
+    assert world.receivers(call) == world.receivers(loose) == [here]
+
+
+def test_a_call_to_no_group_says_so() -> None:
+    world = World(1, 1)
+    for place in (0, 1):
+        call = world.call(world.object(0), group=GroupId(place, 0, 1, 9))
+        world.check_rest()
+        assert [news.kind for news in world.told[call]] == [NewsKind.NO_GROUP]
+
+
+def test_names_are_found_in_all_sub_networks() -> None:
+    world = World(2, 2, 1)
+    world.call(world.object(0), world.object(1), operation=Operation.BIND, body=b"one")
+    world.check_rest()
+    for member, name, expected in ((1, b"one", (world.object(1),)), (4, b"one", (world.object(1),)), (2, b"two", ())):
+        asked = world.call(world.object(member), operation=Operation.LOOKUP, body=name)
+        world.check_rest()
+        assert [(news.kind, news.objects) for news in world.told[asked]] == [(NewsKind.DONE, expected)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_mixed_load_over_a_bad_network_keeps_its_promises(seed: int) -> None:
+    world = World(2, 3, 2, seed=seed, network=LOSSY)
+    rng = Random(seed)
+    calls = mixed_load(world, rng, 60)
+    world.check_rest()
+    for call in calls:
+        addressing = world.asked[call]
+        assert world.receivers(call) == sorted(addressing.objects), f"{call} {addressing} (seed {seed})"
+    check_calls(world)
+
+
+def mixed_load(world: World, rng: Random, count: int) -> list[tuple[int, int, int]]:
+    """Calls of all kinds, one each few milliseconds."""
+    everything = [
+        world.object(member, space, index) for member in world.members for space in range(2) for index in (1, 2)
+    ]
+    calls = []
+    for _ in range(count):
+        caller = rng.choice([one for one in everything if world.hosts[one.member].is_up])
+        near = [one for one in everything if one.member == caller.member]
+        pool = rng.choice((near, everything, everything[: len(everything) // 2]))
+        way = rng.randrange(6)
+        if way == 0:
+            calls.append(world.call(caller, rng.choice(everything), is_direct=True))
+        else:
+            objects = rng.sample(pool, rng.randint(1, min(5, len(pool))))
+            calls.append(world.call(caller, *objects, is_atomic=way == 1, is_ordered=way != 2))
+        world.run(for_ns=rng.randrange(4) * MILLISECOND)
+    return calls
+
+
+def test_the_crash_of_a_master_manager_stops_nobody() -> None:
+    world = World(3, 3)
+    objects = [world.object(member) for member in world.members]
+    world.call(objects[1], *objects)
+    world.run(for_ns=1 * MILLISECOND)
+    world.crash(0)
+    world.crash(3)
+    world.run(for_ns=10 * SECOND)
+    call = world.call(objects[1], *objects[1:3], *objects[4:])
+    world.check_rest()
+    assert world.receivers(call) == [*objects[1:3], *objects[4:]]
+    check_calls(world)
