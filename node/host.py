@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from node.application import Application, WorkloadApplication
+from node.clock import NodeClock
 from node.config import NodeConfig
-from node.core import Core, random_for
+from node.core import MAX_MEMBER, Core, random_for
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Undo
 from node.errors import DropReason, RemoteError
 from node.schedule import Schedule
@@ -69,6 +70,10 @@ class Host:
     `cpu_ns` reads a clock that measures the core's own work; reading it costs a system call, so only every so many
     messages are measured. `before_call` is told before each call of the core: the
     kind of the message that it is given, or None. `application` None: one that sends what the workload says.
+
+    A machine may consist of several processes, each with a host of its own: `inside` takes messages for a part of it
+    that is no member (targets above MAX_MEMBER), which are no datagrams and leave no record; `take_inside` and
+    `add_record` are given what such parts say. They all show one `clock`; None: a new one.
     """
 
     def __init__(
@@ -84,6 +89,8 @@ class Host:
         traces_receipts: bool,
         before_call: Callable[[Kind | None], object] | None = None,
         application: Application | None = None,
+        inside: Callable[[int, Message], object] | None = None,
+        clock: NodeClock | None = None,
     ) -> None:
         self._group = config.group
         self._member = config.membership.member
@@ -95,8 +102,9 @@ class Host:
         self._flush = flush
         self._traces_receipts = traces_receipts
         self._before_call = before_call
-        self._clock = config.clock(true_ns())
-        self._read_clock = self._clock.read_ns
+        self._inside = inside
+        self.clock = clock or config.clock(true_ns())
+        self._read_clock = self.clock.read_ns
         self._read_at_ns = -1
         self._shown_ns = 0
         """What the clock shows at `_read_at_ns` (true time)."""
@@ -182,16 +190,31 @@ class Host:
         what `take` checks: a host that simulates the wire need not make bytes of it.
         """
         self.received += 1
-        self.handled += 1
         if self._traces_receipts:
             self._trace(Event.RECEIVE, message.kind, sender, incarnation, 0, transmission)
+        self._handle(message, sender, sender, size_bytes)
+
+    def take_inside(self, message: Message, source: int) -> None:
+        """`message` came from a part of this machine that is no member."""
+        self._handle(message, source, self._member, len(message.payload))
+
+    def add_record(self, row: TraceRow) -> None:
+        """What such a part has written down. A delivery gets its place in the member's sequence here."""
+        if row[0] == _DELIVER:
+            self.delivered += 1
+            row = (*row[:-1], self.delivered)
+        self._record(row)
+
+    def _handle(self, message: Message, source: int, sender: int, size_bytes: int) -> None:
+        """`sender`: the member that a record names when the core refuses it."""
+        self.handled += 1
         if self._before_call is not None:
             self._before_call(message.kind)
         now_ns = self._now_ns()
         is_measured = self.handled % MEASURED_EVERY == 0
         began_ns = self._cpu_ns() if is_measured else 0
         try:
-            effects = self._core.on_message(message, sender, now_ns)
+            effects = self._core.on_message(message, source, now_ns)
         except RemoteError as error:
             self._drop(error.reason, sender, size_bytes)
             return
@@ -237,6 +260,9 @@ class Host:
             self.is_draining = True
             self.application.end()
             self._trace(Event.DRAIN)
+            if self.answers and self.is_started:
+                # Programs end in a way of their own.
+                self.after_inputs()
 
     def stop(self) -> bool:
         """The end, in order; whether nothing was under way any more. A life that is over has left its last record."""
@@ -258,7 +284,7 @@ class Host:
         """True time of the next alarm (it may have passed), None when there is nothing to wait for."""
         self.is_wake_stale = False
         timer_ns = self._schedule.next_ns()
-        wake_ns = None if timer_ns is None else self._clock.true_ns(timer_ns)
+        wake_ns = None if timer_ns is None else self.clock.true_ns(timer_ns)
         request_ns = self.application.next_ns(can_submit=self._core.can_submit)
         if request_ns is not None:
             request_ns += self._load_start_ns
@@ -335,6 +361,10 @@ class Host:
             self._record = _unrecorded
 
     def _send(self, effect: Send) -> None:
+        if effect.target > MAX_MEMBER:
+            assert self._inside is not None, f"nobody takes messages for {effect.target}"
+            self._inside(effect.target, effect.message)
+            return
         transmission = self._next_transmission(1)
         self._trace_send(effect.message, transmission)
         self._wires.send(effect.target, effect.message, transmission)
