@@ -157,6 +157,8 @@ class Driver:
     def _drain(self) -> None:
         if not self._host.is_draining:
             self._host.drain()
+            if self._host.answers:
+                self._schedule_wake()
             self._check_drained()
 
     def _on_terminate(self) -> None:

@@ -152,6 +152,8 @@ class Member:
             self._must_drain = True
         else:
             self.host.drain()
+            if self.host.answers:
+                self._arm()
 
     @property
     def is_drained(self) -> bool:
