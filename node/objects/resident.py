@@ -149,11 +149,11 @@ class Resident:
         return self._expulsions.setdefault(group, self._office.loop.create_future())
 
     def expel(self, group: GroupId) -> None:
-        """The group goes on without the object."""
-        self.left(group)
+        """The group goes on without the object. If it waits for the state of a join, that has failed."""
         awaited = self._awaits
         if awaited is not None and awaited.group == group and awaited.donor is not None:
             self.lose_donor((awaited.donor,))
+        self.left(group)
         expelled = self._expulsions.pop(group, None)
         if expelled is not None and not expelled.done():
             expelled.set_result(None)

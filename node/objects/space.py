@@ -415,17 +415,17 @@ class Space:
 
     def _on_own_news(self, place: int, news: News) -> None:
         resident = self._residents.get(place)
-        if resident is None or news.group is None:
+        if resident is None:
             return
         match news.kind:
-            case NewsKind.STATE_WANTED:
-                resident.take(StateWanted(news.group, news.timestamp, news.objects[1]))
-            case NewsKind.JOINED:
-                donor = news.objects[1] if len(news.objects) > 1 else None
-                resident.take(StateComes(news.group, news.timestamp, donor))
             case NewsKind.UNREACHABLE:
                 resident.lose_donor(news.objects)
-            case NewsKind.EXPELLED:
+            case NewsKind.STATE_WANTED if news.group is not None:
+                resident.take(StateWanted(news.group, news.timestamp, news.objects[1]))
+            case NewsKind.JOINED if news.group is not None:
+                donor = news.objects[1] if len(news.objects) > 1 else None
+                resident.take(StateComes(news.group, news.timestamp, donor))
+            case NewsKind.EXPELLED if news.group is not None:
                 resident.expel(news.group)
 
     def _answer(self, us: Reference, caller: Reference, reply: ReplyBody) -> None:

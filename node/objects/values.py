@@ -323,7 +323,9 @@ class _Copier:
         elif kind is dict:
             return self._dict(value, depth)
         elif isinstance(value, Pointed):
-            self._size += 4 + 8 * len(value.pointer.words) + len(value.pointer.kind.encode())
+            probe = bytearray()
+            _encode_pointer(value.pointer, probe)
+            self._size += len(probe)
             return value.shared
         elif kind not in _FIXED_SIZES:
             raise _no_value(value)
