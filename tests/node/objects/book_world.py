@@ -87,11 +87,15 @@ class Machine:
 class World:
     """`act` once does one thing drawn from `rng`; `settle` lets everything end."""
 
-    def __init__(self, partitions: Partitions, rng: Random, *, loss: float = 0.2, faults: bool = True) -> None:
+    def __init__(self, partitions: Partitions, rng: Random, *, groups: float = 0.3, faults: bool = True) -> None:
         self.partitions = partitions
         self.place_of = {member: place for place, members in enumerate(partitions) for member in members}
         self.rng = rng
-        self.loss = loss
+        self.loss = rng.choice((0.0, 0.2, 0.5))
+        self.is_settling = False
+        self.of_groups = groups
+        self.busy = rng.choices(sorted(self.place_of), k=2)
+        """Who asks more than others: clocks of sub-networks differ."""
         self.faults = faults
         self.logs = [Log(1, dict.fromkeys(members, 1)) for members in partitions]
         self.machines: dict[int, Machine] = {}
@@ -116,13 +120,15 @@ class World:
     def act(self) -> None:
         actions = [self.ask] * 8 + [self.append] * 8 + [self.step] * 10 + [self.arrive] * 8 + [self.serve] * 4
         if self.faults:
-            actions += [self.give_up, self.copy]
-            if self.rng.random() < 0.15:
+            actions += [self.give_up] * 2 + [self.copy]
+            if self.rng.random() < 0.1:
                 actions += [self.end] + [self.begin] * 2
         self.rng.choice(actions)()
 
     def ask(self) -> None:
         machine = self._any_machine()
+        if self.rng.random() < 0.5:
+            machine = self.machines.get(self.rng.choice(self.busy), machine)
         if machine is None:
             return
         caller = self.rng.choice(machine.objects)
@@ -324,7 +330,7 @@ class World:
 
     def settle(self) -> None:
         """No faults, no losses, and everybody is there: all must end."""
-        self.loss = 0.0
+        self.is_settling, self.loss = True, 0.0
         while set(self.place_of) - set(self.machines):
             self.begin()
         for _ in range(300):
@@ -391,31 +397,32 @@ class World:
     def _send(self, machine: Machine, place: int, entry: Crossing | Called) -> None:
         us = Membership(member=machine.member, members=tuple(sorted(self.place_of)), incarnation=machine.incarnation)
         target = self.rng.choice(self.partitions[place])
-        if self.loss == 0.0:
+        if self.is_settling:
             target = next(one.member for one in self.machines.values() if one.place == place)
         self.bag.append((target, encode_message(message_of(entry, us))))
 
     def _addressing(self, caller: Reference) -> Addressing:
-        draw = self.rng.random()
-        living = sorted(one for machine in self.machines.values() for one in machine.objects)
-        if (draw < 0.02 and len(self.groups) < 4) or (draw < 0.1 and not self.groups):
-            group = GroupId(self.place_of[caller.member], caller.member, caller.incarnation, len(self.calls) + 1)
-            return Addressing(caller=caller, group=group, operation=Operation.CREATE)
-        if draw < 0.6 and self.groups:
-            return self._of_group(caller, draw)
-        dead = Reference(caller.member, 900, 1)
+        if self.rng.random() < self.of_groups:
+            if not self.groups or (len(self.groups) < 3 and self.rng.random() < 0.02):
+                group = GroupId(self.place_of[caller.member], caller.member, caller.incarnation, len(self.calls) + 1)
+                return Addressing(caller=caller, group=group, operation=Operation.CREATE)
+            return self._of_group(caller)
+        # Few objects, so that calls meet.
+        living = sorted(machine.objects[self.rng.random() < 0.1] for machine in self.machines.values())
         objects = self.rng.sample(living, self.rng.randint(1, min(4, len(living))))
         if self.rng.random() < 0.05:
-            objects.append(dead)
-        return Addressing(caller=caller, objects=tuple(objects), is_atomic=self.rng.random() < 0.3)
+            objects.append(Reference(caller.member, 900, 1))
+        return Addressing(caller=caller, objects=tuple(objects), is_atomic=self.rng.random() < 0.2)
 
-    def _of_group(self, caller: Reference, draw: float) -> Addressing:
-        group = self.rng.choice(self.groups[-2:])
-        if draw < 0.2:
+    def _of_group(self, caller: Reference) -> Addressing:
+        group = self.rng.choice(self.groups)
+        draw = self.rng.random()
+        home = next((one for one in self.machines.values() if one.place == group.partition), None)
+        if draw < 0.1 or (draw < 0.8 and home and caller not in (home.book.members(group) or ())):
             return Addressing(caller=caller, group=group, operation=Operation.JOIN, objects=(caller,))
-        if draw < 0.22:
+        if draw < 0.13:
             return Addressing(caller=caller, group=group, operation=Operation.LEAVE, objects=(caller,))
-        if draw < 0.25:
+        if draw < 0.15:
             operation = self.rng.choice((Operation.MEMBERS, Operation.ATOMIC, Operation.NONATOMIC))
             return Addressing(caller=caller, group=group, operation=operation)
         return Addressing(caller=caller, group=group, is_atomic=self.rng.random() < 0.1)

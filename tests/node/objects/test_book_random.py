@@ -17,9 +17,9 @@ def partitions_of(sizes: list[int]) -> Partitions:
     return tuple(tuple(next(members) for _ in range(size)) for size in sizes)
 
 
-def run(sizes: list[int], seed: int, *, actions: int, faults: bool) -> World:
-    note(f"replay: run({sizes}, {seed}, actions={actions}, faults={faults})")
-    world = World(partitions_of(sizes), Random(seed), faults=faults)
+def run(sizes: list[int], seed: int, *, actions: int, groups: float, faults: bool) -> World:
+    note(f"replay: run({sizes}, {seed}, actions={actions}, groups={groups}, faults={faults})")
+    world = World(partitions_of(sizes), Random(seed), groups=groups, faults=faults)
     for _ in range(actions):
         world.act()
     world.settle()
@@ -27,16 +27,16 @@ def run(sizes: list[int], seed: int, *, actions: int, faults: bool) -> World:
     return world
 
 
-@given(sizes=SIZES, seed=st.integers(0, 2**32))
+@given(sizes=SIZES, seed=st.integers(0, 2**32), groups=st.sampled_from((0.0, 0.2, 0.8)))
 @settings(max_examples=40, deadline=None)
-def test_all_promises_hold_in_a_world_that_does_its_worst(sizes: list[int], seed: int) -> None:
-    world = run(sizes, seed, actions=400, faults=True)
+def test_all_promises_hold_in_a_world_that_does_its_worst(sizes: list[int], seed: int, groups: float) -> None:
+    world = run(sizes, seed, actions=400, groups=groups, faults=True)
     assert world.is_at_rest
 
 
-@given(sizes=SIZES, seed=st.integers(0, 2**32))
+@given(sizes=SIZES, seed=st.integers(0, 2**32), groups=st.sampled_from((0.0, 0.8)))
 @settings(max_examples=20, deadline=None)
-def test_all_get_everything_while_nobody_ends_or_gives_up(sizes: list[int], seed: int) -> None:
-    world = run(sizes, seed, actions=300, faults=False)
+def test_all_get_everything_while_nobody_ends_or_gives_up(sizes: list[int], seed: int, groups: float) -> None:
+    world = run(sizes, seed, actions=300, groups=groups, faults=False)
     living = {one for machine in world.machines.values() for one in machine.objects}
     assert not [(name, one) for name, one in world.missed if one in living and name in world.ordered]

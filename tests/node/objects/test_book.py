@@ -1,0 +1,345 @@
+"""What the Book's header says, sentence by sentence, with Books that are told exactly what to apply."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.errors import RemoteError
+from node.objects.addresses import Addressing, GroupId, Operation, Reference
+from node.objects.book import Book, needs_resilience
+from node.objects.entries import (
+    Answer,
+    Asked,
+    Call,
+    Called,
+    CallId,
+    Drop,
+    GivenUp,
+    Hand,
+    Heard,
+    Outcome,
+    Prepare,
+    Proposed,
+    Reborn,
+    Road,
+    Settled,
+    Step,
+    Tell,
+    Verdict,
+    Voted,
+)
+
+PLACES = ((0, 1), (2, 3), (4,))
+A, B, C = 0, 1, 2
+GROUP = GroupId(A, 0, 1, 1)
+
+
+def book(place: int, epoch: int = 1) -> Book:
+    return Book(place=place, partitions=PLACES, epoch=epoch)
+
+
+def thing(member: int, incarnation: int = 1) -> Reference:
+    return Reference(member, incarnation, 1)
+
+
+def call_of(member: int, number: int, *objects: int, is_atomic: bool = False, heard: int = 0) -> Call:
+    covered = tuple(thing(one) for one in objects)
+    addressing = Addressing(caller=thing(member), objects=covered, is_atomic=is_atomic)
+    return Call(id=CallId(member, 1, number), addressing=addressing, heard=heard, payload=b"12345678body")
+
+
+def on_group(member: int, number: int, operation: Operation = Operation.CALL, name: bytes = b"") -> Called:
+    objects = (thing(member),) if operation in (Operation.JOIN, Operation.LEAVE) else ()
+    addressing = Addressing(caller=thing(member), objects=objects, group=GROUP, operation=operation)
+    return Called(call=Call(id=CallId(member, 1, number), addressing=addressing, payload=b"12345678" + name))
+
+
+def asked_by(one: Book, to: int, at: int = 0) -> Asked:
+    entry = [duty.entry for duty in one.duties() if duty.place == to][at]
+    assert isinstance(entry, Asked)
+    return entry
+
+
+def answer_in(steps: list[Step]) -> Answer:
+    (found,) = [step for step in steps if isinstance(step, Answer)]
+    return found
+
+
+def proposal(one: Book, to: int) -> Proposed:
+    entry = next(duty.entry for duty in one.duties() if duty.place == to)
+    assert isinstance(entry, Proposed)
+    return entry
+
+
+def told(steps: list[Step]) -> list[object]:
+    return [step.entry for step in steps if isinstance(step, Tell)]
+
+
+def test_a_call_within_the_sub_network_is_final_at_once_and_answered_before_it_goes_out() -> None:
+    steps = book(A).apply(Called(call=call_of(0, 1, 0, 1, heard=7)))
+    answer, hand = steps
+    assert isinstance(answer, Answer) and isinstance(hand, Hand)
+    assert (answer.verdict, answer.timestamp, hand.timestamp) == (Verdict.ORDERED, 8, 8)
+    assert hand.objects == answer.objects == (thing(0), thing(1))
+
+
+def test_the_final_timestamp_is_the_highest_proposal_and_at_the_end_nothing_is_left() -> None:
+    ours, theirs = book(A), book(B)
+    theirs.apply(Called(call=call_of(2, 1, 2, heard=99)))
+    assert ours.apply(Called(call=call_of(0, 1, 0, 2))) == []
+    assert theirs.apply(asked_by(ours, B)) == []
+    steps = ours.apply(proposal(theirs, A))
+    assert answer_in(steps).timestamp == 101
+    outcome = ours.duties()[0].entry
+    assert isinstance(outcome, Outcome)
+    last = theirs.apply(outcome)
+    assert [step.timestamp for step in last if isinstance(step, Hand)] == [101]
+    (settled,) = told(last)
+    assert isinstance(settled, Settled)
+    ours.apply(settled)
+    assert ours.is_idle and theirs.is_idle and not ours.duties() and not theirs.duties()
+
+
+def test_questions_are_taken_in_their_order_and_once() -> None:
+    ours, theirs = book(A), book(B)
+    ours.apply(Called(call=call_of(0, 1, 2)))
+    ours.apply(Called(call=call_of(0, 2, 2)))
+    first, second = asked_by(ours, B, 0), asked_by(ours, B, 1)
+    assert theirs.news(second) == () and theirs.news(first) == (first,)
+    for entry in (second, first, first, second):
+        theirs.apply(entry)
+    assert [duty.entry.id.number for duty in theirs.duties() if isinstance(duty.entry, Proposed)] == [1, 2]
+
+
+def test_a_question_that_was_given_up_is_no_gap() -> None:
+    ours, theirs = book(A), book(B)
+    ours.apply(Called(call=call_of(0, 1, 0, 2)))
+    ours.apply(Called(call=call_of(0, 2, 0, 2)))
+    late = asked_by(ours, B)
+    steps = ours.apply(GivenUp(id=CallId(0, 1, 1), place=B))
+    assert answer_in(steps).missing == (thing(2),)
+    question = asked_by(ours, B)
+    assert (question.number, question.after) == (2, 0)
+    theirs.apply(question)
+    assert theirs.held == 1
+    theirs.apply(late)
+    assert theirs.held == 1
+
+
+def test_who_was_given_up_and_asks_hears_that_nothing_comes_of_it() -> None:
+    ours, theirs = book(A), book(B)
+    ours.apply(Called(call=call_of(0, 1, 0, 2)))
+    theirs.apply(asked_by(ours, B))
+    ours.apply(GivenUp(id=CallId(0, 1, 1), place=B))
+    assert ours.duties() == () and ours.is_idle
+    reply = ours.reply(proposal(theirs, A))
+    assert isinstance(reply, Outcome) and reply.timestamp == 0
+    assert [type(step) for step in theirs.apply(reply)] == [Drop]
+    assert theirs.is_idle
+
+
+def test_a_book_that_lags_does_not_say_that_there_is_no_record() -> None:
+    """Else an atomic call could be aborted here and committed elsewhere."""
+    ours, late, theirs = book(A), book(A), book(B)
+    ours.apply(Called(call=call_of(0, 1, 2, is_atomic=True)))
+    theirs.apply(asked_by(ours, B))
+    theirs.apply(Voted(id=CallId(0, 1, 1), is_yes=True))
+    assert late.reply(proposal(theirs, A)) is None
+
+
+def test_who_has_voted_yes_waits_and_who_has_not_may_do_without() -> None:
+    ours, theirs = book(A), book(B)
+    ours.apply(Called(call=call_of(0, 1, 2, is_atomic=True)))
+    (prepare,) = theirs.apply(asked_by(ours, B))
+    assert isinstance(prepare, Prepare) and theirs.duties() == ()
+    unsure = Book.restore(theirs.snapshot(), place=B, partitions=PLACES)
+    theirs.apply(Voted(id=prepare.call.id, is_yes=True))
+    assert theirs.apply(GivenUp(id=prepare.call.id, place=B)) == [] and proposal(theirs, A).is_yes
+    unsure.apply(GivenUp(id=prepare.call.id, place=B))
+    assert not proposal(unsure, A).is_yes
+    assert answer_in(ours.apply(proposal(unsure, A))).verdict is Verdict.ABORTED
+
+
+def test_a_committed_call_is_kept_until_it_is_settled_whoever_loses_patience() -> None:
+    ours, theirs = book(A), book(B)
+    ours.apply(Called(call=call_of(0, 1, 2, is_atomic=True)))
+    theirs.apply(asked_by(ours, B))
+    theirs.apply(Voted(id=CallId(0, 1, 1), is_yes=True))
+    ours.apply(proposal(theirs, A))
+    ours.apply(GivenUp(id=CallId(0, 1, 1), place=B))
+    (duty,) = ours.duties()
+    assert isinstance(duty.entry, Outcome) and duty.entry.timestamp
+
+
+def test_a_call_that_lost_a_proposal_does_not_overtake_an_earlier_one_of_its_space() -> None:
+    """The counter-example of the header: the earlier one has 100 from C, and waits for B; the later one gives C up."""
+    ours, theirs, far = book(A), book(B), book(C)
+    far.apply(Heard(timestamp=99))
+    ours.apply(Called(call=call_of(0, 1, 2, 4)))
+    ours.apply(Called(call=call_of(0, 2, 2, 4)))
+    first = asked_by(ours, B)
+    theirs.apply(first)
+    theirs.apply(asked_by(ours, B, 1))
+    far.apply(asked_by(ours, C))
+    ours.apply(proposal(far, A))
+    second = [duty.entry for duty in theirs.duties()][1]
+    assert isinstance(second, Proposed)
+    assert ours.apply(second) == []
+    late = ours.apply(GivenUp(id=CallId(0, 1, 2), place=C))
+    assert not [step for step in late if isinstance(step, Answer)], "it waits for the earlier one"
+    steps = ours.apply(proposal(theirs, A))
+    keys = [(step.timestamp, step.id.number) for step in steps if isinstance(step, Answer)]
+    assert keys == [(100, 1), (100, 2)]
+
+
+def test_an_enemy_cannot_answer_for_another_sub_network() -> None:
+    ours = book(A)
+    ours.apply(Called(call=call_of(0, 1, 2)))
+    question = asked_by(ours, B)
+    before = ours.snapshot()
+    for road, number in ((Road(C, 1, 1), question.number), (Road(B, 1, 1), 77), (Road(B, 2, 1), question.number)):
+        ours.apply(Proposed(road=road, number=number, id=question.call.id, timestamp=5))
+    ours.apply(Outcome(road=Road(B, 1, 1), number=1, id=question.call.id, timestamp=5))
+    assert ours.snapshot() == before
+    assert ours.reply(Settled(road=Road(9, 1, 1))) is None and ours.news(Settled(road=Road(9, 1, 1))) == ()
+
+
+def test_a_sub_network_that_begins_anew_ends_all_that_was_between() -> None:
+    ours, reborn = book(A), book(B, epoch=2)
+    ours.apply(Called(call=call_of(0, 1, 0, 2)))
+    hello = reborn.reply(asked_by(ours, B))
+    assert hello == Settled(road=Road(B, 2, 1)) and reborn.news(asked_by(ours, B)) == ()
+    (entry,) = ours.news(Settled(road=Road(B, 2, 1)))
+    assert entry == Reborn(place=B, epoch=2)
+    assert answer_in(ours.apply(entry)).objects == (thing(0),)
+    ours.apply(Called(call=call_of(0, 2, 0, 2)))
+    question = asked_by(ours, B)
+    assert question.number == 1 and reborn.news(question) == (question,)
+
+
+# Groups.
+
+
+def group_of(*members: int) -> Book:
+    ours = book(A)
+    assert answer_in(ours.apply(on_group(0, 1, Operation.CREATE))).verdict is Verdict.DONE
+    for number, member in enumerate(members, 2):
+        (prepare,) = ours.apply(on_group(member, number, Operation.JOIN))
+        assert isinstance(prepare, Prepare)
+        ours.apply(Voted(id=prepare.call.id, is_yes=True))
+    assert ours.members(GROUP) == tuple(thing(member) for member in members)
+    return ours
+
+
+def test_a_join_hands_over_from_the_oldest_member_to_the_joiner_at_one_point() -> None:
+    ours = group_of(0)
+    (prepare,) = ours.apply(on_group(1, 9, Operation.JOIN))
+    assert isinstance(prepare, Prepare) and prepare.objects == (thing(0), thing(1))
+    assert ours.apply(on_group(0, 9)) == [], "what comes behind a JOIN waits for it"
+    steps = ours.apply(Voted(id=prepare.call.id, is_yes=True))
+    assert [step.objects for step in steps if isinstance(step, Hand)] == [(thing(0), thing(1))] * 2
+    assert ours.members(GROUP) == (thing(0), thing(1))
+
+
+def test_a_join_waits_until_earlier_calls_are_final_and_an_aborted_one_changes_nothing() -> None:
+    ours = group_of(0, 1)
+    ours.apply(on_group(0, 8, Operation.ATOMIC))
+    ours.apply(on_group(0, 9))
+    assert ours.apply(on_group(0, 10, Operation.JOIN)) == []
+    steps = ours.apply(Voted(id=CallId(0, 1, 9), is_yes=True))
+    assert [step.call.id.number for step in steps if isinstance(step, Prepare)] == [10]
+    aborted = ours.apply(Voted(id=CallId(0, 1, 10), is_yes=False))
+    assert answer_in(aborted).verdict is Verdict.ABORTED and ours.members(GROUP) == (thing(0), thing(1))
+
+
+def test_members_leave_with_their_machine_and_with_a_sub_network_that_is_given_up() -> None:
+    ours = group_of(0, 1)
+    ours.ended(1, 1)
+    assert ours.members(GROUP) == (thing(0),)
+    ours.apply(on_group(2, 9, Operation.JOIN))
+    ours.apply(Voted(id=CallId(2, 1, 9), is_yes=True))
+    question = asked_by(ours, B)
+    yes = Proposed(road=Road(B, 1, 1), number=question.number, id=question.call.id, timestamp=9)
+    ours.apply(yes)
+    assert ours.members(GROUP) == (thing(0), thing(2))
+    ours.apply(on_group(0, 10))
+    ours.apply(GivenUp(id=CallId(0, 1, 10), place=B))
+    assert ours.members(GROUP) == (thing(0),)
+
+
+def test_who_missed_a_call_to_a_group_gets_no_more_of_it_until_it_joins_again() -> None:
+    theirs = book(B)
+    call = on_group(0, 1).call
+    road = Road(A, 1, 1)
+
+    def asked(number: int, operation: Operation = Operation.CALL) -> Asked:
+        members = (thing(0), thing(2))
+        entry = on_group(2 if operation is Operation.JOIN else 0, number, operation).call
+        resolved = Call(id=entry.id, addressing=entry.addressing, members=members, payload=entry.payload)
+        return Asked(road=road, number=number, after=0, call=resolved)
+
+    theirs.apply(asked(1))
+    (drop,) = theirs.apply(GivenUp(id=call.id, place=B))
+    assert isinstance(drop, Drop) and drop.objects == (thing(2),)
+    theirs.apply(asked(2))
+    missing = [duty.entry.missing for duty in theirs.duties() if isinstance(duty.entry, Proposed)]
+    assert missing == [(), (thing(2),)]
+    theirs.apply(asked(3, Operation.JOIN))
+    theirs.apply(Outcome(road=road, number=3, id=CallId(2, 1, 3), timestamp=50))
+    theirs.apply(asked(4))
+    last = theirs.duties()[-1].entry
+    assert isinstance(last, Proposed) and last.missing == ()
+
+
+def test_a_caller_elsewhere_that_asks_again_hears_its_answer_again_and_nothing_happens_twice() -> None:
+    ours = group_of(0)
+    first = answer_in(ours.apply(on_group(2, 1, Operation.MEMBERS)))
+    assert first.objects == (thing(0),)
+    assert ours.apply(on_group(2, 1, Operation.MEMBERS)) == [first]
+    call = ours.apply(on_group(2, 2))
+    assert ours.apply(on_group(2, 2)) == [answer_in(call)]
+
+
+def test_names_are_bound_to_the_last_and_go_with_their_object() -> None:
+    ours = book(A)
+    ours.apply(on_group(0, 1, Operation.CREATE))
+    assert answer_in(ours.apply(on_group(0, 2, Operation.BIND, b"counter"))).verdict is Verdict.DONE
+    assert ours.lookup(b"counter") == GROUP
+    addressing = Addressing(caller=thing(1), objects=(thing(1),), operation=Operation.BIND)
+    ours.apply(Called(call=Call(id=CallId(1, 1, 1), addressing=addressing, payload=b"12345678counter")))
+    assert ours.lookup(b"counter") == thing(1)
+    ours.ended(1, 1)
+    assert ours.lookup(b"counter") is None
+    for bad in (b"", b"\xff", b"x" * 256):
+        number = 3 + len(bad)
+        assert answer_in(ours.apply(on_group(0, number, Operation.BIND, bad))).verdict is Verdict.REFUSED
+
+
+def test_an_unknown_group_and_what_cannot_be_done_are_said() -> None:
+    ours = book(A)
+    assert answer_in(ours.apply(on_group(0, 1))).verdict is Verdict.NO_GROUP
+    ours.apply(on_group(0, 2, Operation.CREATE))
+    assert answer_in(ours.apply(on_group(0, 3, Operation.CREATE))).verdict is Verdict.REFUSED
+    assert answer_in(ours.apply(on_group(0, 4, Operation.LEAVE))).verdict is Verdict.REFUSED
+    assert answer_in(ours.apply(on_group(0, 5))).objects == ()
+
+
+def test_a_snapshot_cut_short_or_of_another_place_is_refused() -> None:
+    ours = group_of(0, 1)
+    ours.apply(Called(call=call_of(0, 20, 0, 2)))
+    data = ours.snapshot()
+    assert Book.restore(data, place=A, partitions=PLACES).snapshot() == data
+    for wrong in (data[:-1], data + b"\0", b""):
+        with pytest.raises(RemoteError):
+            Book.restore(wrong, place=A, partitions=PLACES)
+    with pytest.raises(RemoteError):
+        Book.restore(data, place=B, partitions=PLACES)
+
+
+def test_what_others_can_see_must_be_stored_twice() -> None:
+    place_of = {member: place for place, members in enumerate(PLACES) for member in members}
+    assert not needs_resilience(Called(call=call_of(0, 1, 0, 1)), A, place_of)
+    assert needs_resilience(Called(call=call_of(0, 1, 0, 2)), A, place_of)
+    assert needs_resilience(Called(call=call_of(0, 1, 0, is_atomic=True)), A, place_of)
+    assert needs_resilience(on_group(0, 1), A, place_of)
+    assert needs_resilience(GivenUp(id=CallId(0, 1, 1), place=B), A, place_of)
