@@ -70,8 +70,8 @@ class Agenda:
         while self._waiting:
             left: list[_Waiting] = []
             before = len(found)
-            for one in self._waiting:
-                if self._can_go(one, left, is_complete, now_ns):
+            for place, one in enumerate(self._waiting, start=1):
+                if self._can_go(one, left, self._waiting[place:], is_complete, now_ns):
                     found.append(one.item)
                 else:
                     left.append(one)
@@ -80,7 +80,14 @@ class Agenda:
                 break
         return found
 
-    def _can_go(self, one: _Waiting, earlier: list[_Waiting], is_complete: IsComplete, now_ns: int) -> bool:
+    def _can_go(
+        self,
+        one: _Waiting,
+        earlier: list[_Waiting],
+        later: list[_Waiting],
+        is_complete: IsComplete,
+        now_ns: int,
+    ) -> bool:
         item = one.item
         if item.source is None:
             return not any(_is_before(other.item, item) for other in earlier)
@@ -88,7 +95,10 @@ class Agenda:
             return False
         if one.until_ns <= now_ns:
             return True
-        is_blocked = any(other.item.source is None and other.item.timestamp <= item.timestamp for other in earlier)
+        # The log may have given a call that comes before it just now: behind it here, before it in the order.
+        is_blocked = any(
+            other.item.source is None and other.item.timestamp <= item.timestamp for other in (*earlier, *later)
+        )
         return not is_blocked and is_complete(item.timestamp)
 
 

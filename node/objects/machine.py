@@ -732,9 +732,11 @@ class MachineCore(Core):
             steps = self._book.joined(*life)
         else:
             steps = self._apply_entry(delivery)
-        self._later(steps, self._on_step)
-        if self._state_wanted:
-            self._later(sorted(self._state_wanted), self._give_state)
+        # At once: what the Book has given away, it has no more, and nothing else may come between.
+        for step in steps:
+            self._on_step(step)
+        for joiner in sorted(self._state_wanted):
+            self._give_state(joiner)
 
     def _apply_entry(self, delivery: Deliver) -> list[Step]:
         """What does not decode is the same nonsense at all machines: reported and left out."""
