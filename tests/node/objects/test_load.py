@@ -20,7 +20,7 @@ from node.objects.parameters import LoadParameters, ObjectsParameters
 from node.parameters import from_mapping
 from node.trace import STAMP_SIZE, decode_stamp
 from node.wire import Kind
-from tests.node.objects.machines import SATURATING, machine
+from tests.node.objects.configurations import SATURATING, machine
 
 NETWORKS = (3, 2)
 ONLY_GROUPS = {"grouped_permille": 1000, "listed_permille": 0, "direct_permille": 0}
