@@ -16,15 +16,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from analysis import causes
-from analysis.properties import Evidence, Incarnation, Property, Tally, gap_reason, undrained_reason
-from collector.records import Event, Level
+from analysis.properties import (
+    ADDRESSED_TO_OBJECTS,
+    Evidence,
+    Incarnation,
+    Property,
+    Tally,
+    gap_reason,
+    undrained_reason,
+)
+from collector.records import Event, Level, Notice
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int32]
@@ -102,6 +110,8 @@ def look(columns: Columns, *, members: Iterable[int], names: Mapping[int, str], 
     columns, parts = grouped(columns)
     lives, first_message = _lives(columns._replace(number=np.maximum(columns.number, 0)), parts)
     evidence = _evidence(lives, set(members), names)
+    if np.any((columns.event == Event.REPORT) & (columns.detail == Notice.ADDRESSED)):
+        evidence = replace(evidence, addressed=ADDRESSED_TO_OBJECTS)
     delivered = columns.event == Event.DELIVER
     level = int(columns.detail[delivered].max(initial=-1)) if delivered.any() else int(Level.AGREED)
     is_undone = columns.event == Event.UNDO

@@ -186,6 +186,8 @@ def _place(place: Place, names: Mapping[int, str]) -> dict[str, Any]:
         "position": place.position,
         "at_ns": place.at_ns,
     }
+    if place.taker:
+        told["object"] = place.taker
     if message is None:
         return told | {"shows": place.shows}
     origin = names.get(message.origin, f"member {message.origin}")

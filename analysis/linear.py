@@ -16,13 +16,17 @@ induction over the causal past; agreement is a comparison of sets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
-from analysis import clocks, sections, states
+from analysis import call_orders, clocks, sections, states
+from analysis.calls import Calls, is_for_objects, read_calls
 from analysis.columns import Columns, grouped, look
 from analysis.oracle import History, Record, raw
 from analysis.properties import (
+    ADDRESSED_TO_OBJECTS,
+    CALL_PROPERTIES,
     DELIVERY_PROPERTIES,
     LOST_SUBMISSION,
     STANDING,
@@ -41,7 +45,7 @@ from analysis.properties import (
     order_witness,
     undrained_reason,
 )
-from collector.records import Event, Level
+from collector.records import Event, Level, Notice
 
 Id = tuple[int, int, int]
 """A MessageId without the cost of a class."""
@@ -149,11 +153,21 @@ def _record(row: tuple[int, ...]) -> Record:
 class Life:
     """One incarnation: its steps, and from when the judged level is known its sequence."""
 
-    def __init__(self, name: tuple[int, int], steps: list[Step], *, end: End | None, is_gapless: bool) -> None:
+    def __init__(
+        self,
+        name: tuple[int, int],
+        steps: list[Step],
+        *,
+        end: End | None,
+        is_gapless: bool,
+        is_for_objects: bool = False,
+    ) -> None:
         self.name = Incarnation(*name)
         self.steps = steps
         self.end = end
         """None: crashed."""
+        self.is_for_objects = is_for_objects
+        """Whether messages of its are for objects."""
         self.is_over = end is not None and end[0] == _OVER
         self.is_gapless = is_gapless
         self.is_full = False
@@ -217,7 +231,16 @@ class View:
                 [life.name for life in lives if not life.is_gapless], sorted(set(members) - count.keys()), names
             ),
             undrained=undrained_reason([life.name for life in lives if life.end == (_STOP, 0)], len(self.full), names),
+            addressed=ADDRESSED_TO_OBJECTS if any(life.is_for_objects for life in lives) else "",
         )
+        self._calls: Calls | None = None
+
+    @property
+    def calls(self) -> Calls:
+        """Between objects; read when they are first asked for."""
+        if self._calls is None:
+            self._calls = read_calls(self.raw())
+        return self._calls
 
     def place(self, life: Incarnation, message: Id) -> Place:
         return self.by_name[life].place(message)
@@ -360,6 +383,10 @@ def total_order(view: View) -> Tally:
     return Tally(deliveries, len(disputed), _order_witness(view, disputed))
 
 
+def _of_calls(kind: Property, view: View) -> Tally:
+    return call_orders.CHECKS[kind](view.calls, [life.name for life in view.full])
+
+
 _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.VALIDITY: validity,
     Property.AGREEMENT: agreement,
@@ -374,6 +401,7 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.CLOCK_CONDITION: lambda view: clocks.clock_condition(view.raw()),
     Property.CLOCK_MONOTONE: lambda view: clocks.clock_monotone(view.raw()),
     Property.STATE: lambda view: states.state(view.raw(), [life.name for life in view.full]),
+    **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
 }
 
 _When = tuple[int, Incarnation, int]
@@ -387,7 +415,8 @@ def _life_of_records(name: tuple[int, int], records: Sequence[Raw]) -> Life:
         if event in _SPEAKING
     ]
     end = next(((record[0], record[1]) for record in records if record[0] in _ENDS), None)
-    return Life(name, steps, end=end, is_gapless=bool(records) and records[0][0] == Event.START)
+    is_gapless = bool(records) and records[0][0] == Event.START
+    return Life(name, steps, end=end, is_gapless=is_gapless, is_for_objects=is_for_objects(records))
 
 
 def _life_of_history(name: tuple[int, int], records: Sequence[Record]) -> Life:
@@ -395,7 +424,8 @@ def _life_of_history(name: tuple[int, int], records: Sequence[Record]) -> Life:
     end = next(((int(record[1]), record[2]) for record in records if record[1] in _ENDS), None)
     numbers = [record[0] for record in records]
     is_gapless = numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0][1] == Event.START
-    return Life(name, steps, end=end, is_gapless=is_gapless)
+    has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
+    return Life(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls)
 
 
 def _not_undone(rows: Sequence[Step]) -> Iterator[Step]:

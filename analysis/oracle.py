@@ -7,11 +7,14 @@ Spark checker but those words, the last step from counts to a verdict, and how a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from analysis import oracle_reports
+from analysis import oracle_calls, oracle_reports
 from analysis.properties import (
+    ADDRESSED_TO_OBJECTS,
+    CALL_PROPERTIES,
     DELIVERY_PROPERTIES,
     LOST_SUBMISSION,
     STANDING,
@@ -29,7 +32,7 @@ from analysis.properties import (
     order_witness,
     undrained_reason,
 )
-from collector.records import Event, Level
+from collector.records import Event, Level, Notice
 
 
 class Record(NamedTuple):
@@ -126,8 +129,11 @@ class View:
         gaps = [life for life, records in self.history.items() if not _is_gapless(records)]
         silent = sorted(members - {life.member for life in self.history})
         cut_short = [life for life in self.history if self._ends_with(life, Event.STOP, detail=0)]
+        reports = [r for records in self.history.values() for r in records if r.event is Event.REPORT]
         return Evidence(
-            gap=gap_reason(gaps, silent, names), undrained=undrained_reason(cut_short, len(self.full), names)
+            gap=gap_reason(gaps, silent, names),
+            undrained=undrained_reason(cut_short, len(self.full), names),
+            addressed=ADDRESSED_TO_OBJECTS if any(r.detail == Notice.ADDRESSED for r in reports) else "",
         )
 
     def position(self, life: Incarnation, message: MessageId) -> Place:
@@ -243,6 +249,10 @@ def total_order(view: View) -> Tally:
     return Tally(_count(view.in_order), len(wrong), _order_witness(view, earliest))
 
 
+def _of_calls(kind: Property, view: View) -> Tally:
+    return oracle_calls.CHECKS[kind.value](oracle_calls.CallView(raw(view.history), view.full))
+
+
 _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.VALIDITY: validity,
     Property.AGREEMENT: lambda view: agreement(view, uniform=False),
@@ -257,6 +267,7 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.CLOCK_CONDITION: lambda view: oracle_reports.clock_condition(raw(view.history)),
     Property.CLOCK_MONOTONE: lambda view: oracle_reports.clock_monotone(raw(view.history)),
     Property.STATE: lambda view: oracle_reports.state(raw(view.history), view.full),
+    **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
 }
 
 

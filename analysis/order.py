@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the names that everybody 
 from analysis import causes
 from analysis.evidence import Lookup
 from analysis.properties import (
+    ADDRESSED_TO_OBJECTS,
     DELIVERY_PROPERTIES,
     FIRST_INCARNATION,
     LOST_SUBMISSION,
@@ -120,7 +121,11 @@ def _facts(lives: Collection[Row], expected: Collection[int], names: Mapping[int
         over=over,
         last_numbers={_life(row): row["last_number"] for row in lives},
         missing_records=sum(row["missing_records"] for row in lives),
-        evidence=Evidence(gap=gap_reason(gaps, silent, names), undrained=undrained_reason(cut_short, len(full), names)),
+        evidence=Evidence(
+            gap=gap_reason(gaps, silent, names),
+            undrained=undrained_reason(cut_short, len(full), names),
+            addressed=ADDRESSED_TO_OBJECTS if any(row["is_for_objects"] for row in lives) else "",
+        ),
     )
 
 

@@ -58,8 +58,34 @@ the machines' own follow-ups alike, and shows a digest of the state after them.
   is compared: a joiner does not begin with the first command, and what a crashed member committed last nobody else may
   have got, nor do reports tell which it was.
 
-Validity, agreement and service speak of what happens eventually: they are judged only when every incarnation that
-stopped had drained; grant order likewise, for only then it is known what everybody received.
+Calls between objects (paper 004). A submission is a *call* of the object that asked (`extra` of its SUBMIT; 0: of the
+member itself), and each DELIVER with an `extra` is to one object of that life: its *sequence* is what it got, in the
+order of the records, repeats apart. Whom a call is for stand in its ADDRESSED reports. Without them (an operation; a
+caller that crashed before it knew) it is for *nobody knows whom*: integrity and overtaking apart, nothing is asked of
+it. A call is *loose* that is point to point or has indivisibility off; the others are *ordered*.
+
+- call integrity: no object gets a call twice, one that is not for it, or one that its caller did not submit before;
+- no overtaking: of the calls of one asking object, loose or not, every object gets a later one only after the earlier
+  ones that it gets at all. (Indivisibility off or not: calls of one sender never overtake.)
+- indivisibility: the sequences of all objects, of ordered calls, fit into one order: the relation "some object gets m
+  immediately before m'" has no cycle, however many objects it goes through. No call is compared with a loose
+  one: it has its place at each of its objects alone. Objects of incarnations that crashed or are over are not looked
+  at: what they got last, the others may have ordered otherwise;
+- call causality: an ordered call has in its *past* the ordered calls that its object submitted or got before it, and
+  their pasts; and of each loose call that its object got, what the sender of that had got, but not what it had only
+  submitted: a loose call does not wait until a call that goes elsewhere has its place. An object that gets a call and
+  one of its past gets that of the past first. The process is the object;
+- call agreement: a call that is not atomic and that a full member submits, or (an ordered one) that an object of a full
+  member gets, all objects that it is for get, at full members. *Excused*: a machine that says that it MISSED the call,
+  or of which its caller says UNREACHABLE (of a call that was REFUSED: everybody). Section `calls` counts them;
+- atomicity: of an atomic call all objects that it is for get it, at full members, or none does; and none does if its
+  caller says ABORTED. A call of a full member of which it says neither ABORTED, REFUSED nor UNREACHABLE all get.
+
+In a run with ADDRESSED reports the properties of deliveries (validity to total order) are unknown: a member is no
+receiver there.
+
+Validity, agreement, service, call agreement and atomicity speak of what happens eventually: they are judged only when
+every incarnation that stopped had drained; grant order likewise, for only then it is known what everybody received.
 """
 
 from __future__ import annotations
@@ -90,6 +116,12 @@ class Property(enum.Enum):
     CLOCK_CONDITION = "clock_condition"
     CLOCK_MONOTONE = "clock_monotone"
     STATE = "state"
+    CALL_INTEGRITY = "call_integrity"
+    NO_OVERTAKING = "no_overtaking"
+    INDIVISIBILITY = "indivisibility"
+    CALL_CAUSALITY = "call_causality"
+    CALL_AGREEMENT = "call_agreement"
+    ATOMICITY = "atomicity"
 
     @property
     def is_liveness(self) -> bool:
@@ -102,8 +134,21 @@ class Property(enum.Enum):
         return self not in _OF_REPORTS
 
 
+CALL_PROPERTIES = (
+    Property.CALL_INTEGRITY,
+    Property.NO_OVERTAKING,
+    Property.INDIVISIBILITY,
+    Property.CALL_CAUSALITY,
+    Property.CALL_AGREEMENT,
+    Property.ATOMICITY,
+)
+"""Of calls between objects."""
+
 _NEED_A_DRAIN = frozenset(
-    (Property.VALIDITY, Property.AGREEMENT, Property.UNIFORM_AGREEMENT, Property.GRANT_ORDER, Property.SERVICE)
+    (
+        *(Property.VALIDITY, Property.AGREEMENT, Property.UNIFORM_AGREEMENT),
+        *(Property.GRANT_ORDER, Property.SERVICE, Property.CALL_AGREEMENT, Property.ATOMICITY),
+    )
 )
 _OF_REPORTS = frozenset(
     (
@@ -113,6 +158,7 @@ _OF_REPORTS = frozenset(
         Property.CLOCK_CONDITION,
         Property.CLOCK_MONOTONE,
         Property.STATE,
+        *CALL_PROPERTIES,
     )
 )
 DELIVERY_PROPERTIES = tuple(kind for kind in Property if kind.is_of_deliveries)
@@ -148,7 +194,8 @@ Lives = Mapping[Incarnation, Sequence[Raw]]
 class Place(NamedTuple):
     """One message at one member: its 1-based position in the judged sequence, and when; None where it is not
     delivered. With `shows`, what a clock or a digest showed instead: then there is no message, and the position is that
-    among the reports, where it matters.
+    among the reports, where it matters. With `taker`, which of the member's objects, and the position is that in its
+    sequence.
     """
 
     incarnation: Incarnation
@@ -156,6 +203,7 @@ class Place(NamedTuple):
     position: int | None
     at_ns: int | None
     shows: int | None = None
+    taker: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,18 +246,20 @@ class Evidence:
     """How far the records of a run can be trusted. Empty texts: entirely.
 
     `gap` says which records are missing (nothing can then be judged); `undrained` why what should happen eventually may
-    not have happened yet.
+    not have happened yet; `addressed` why members are no receivers.
     """
 
     gap: str = ""
     undrained: str = ""
+    addressed: str = ""
 
 
 def judge(kind: Property, tally: Tally, evidence: Evidence) -> Finding:
     """Turn counts into a verdict. Missing evidence outweighs all: an incomplete history shows violations that never
     were.
     """
-    unknown = evidence.gap or (evidence.undrained if kind.is_liveness else "")
+    unknown = evidence.gap or (evidence.addressed if kind.is_of_deliveries else "")
+    unknown = unknown or (evidence.undrained if kind.is_liveness else "")
     if unknown:
         return Finding(verdict=Verdict.UNKNOWN, checked=tally.checked, violations=tally.violations, reason=unknown)
     if tally.violations:
@@ -229,6 +279,12 @@ _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
     Property.CLOCK_CONDITION: "no logical clock was reported",
     Property.CLOCK_MONOTONE: "no synchronised clock was reported",
     Property.STATE: "no two members reported a committed state",
+    Property.CALL_INTEGRITY: "no object got a call",
+    Property.NO_OVERTAKING: "no object got a call",
+    Property.INDIVISIBILITY: "no object got an ordered call",
+    Property.CALL_CAUSALITY: "no object got an ordered call",
+    Property.CALL_AGREEMENT: "nothing is known to have been called that had to arrive",
+    Property.ATOMICITY: "no atomic call is known",
 }
 
 
@@ -281,6 +337,12 @@ def _is_ordered(before: Place, after: Place) -> bool:
 STANDING = "delivered optimistically, and neither undone nor final"
 """Of what a full member shows as if it were in the order, though nobody has it there."""
 
+ADDRESSED_TO_OBJECTS = "messages are for objects here, not for members: see call_integrity, call_agreement and the like"
+"""Of the properties of deliveries, where there are ADDRESSED reports."""
+
+ANYBODY = 0xFFFF
+"""The member of a report UNREACHABLE that means all."""
+
 LOST_SUBMISSION = "{count} deliveries are of messages that a crashed member may have submitted without leaving a record"
 """A crash loses the records that were not sent yet, so such a message is neither certain nor invented."""
 
@@ -296,4 +358,5 @@ def _say(place: Place, names: Mapping[int, str]) -> str:
         return f"{_name(place.incarnation, names)} shows {place.shows}{which}"
     message = f"{_name(Incarnation(place.message.origin, place.message.incarnation), names)} #{place.message.number}"
     where = "does not deliver it" if place.position is None else f"delivers it at position {place.position}"
-    return f"{message}: {_name(place.incarnation, names)} {where}"
+    taker = f" object {place.taker}" if place.taker else ""
+    return f"{message}: {_name(place.incarnation, names)}{taker} {where}"

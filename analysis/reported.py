@@ -17,15 +17,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis import clocks, sections, states
+from analysis import call_orders, clocks, sections, states
 from analysis.anomalies import Served
-from analysis.properties import REPORT_PROPERTIES, Evidence, Finding, Incarnation, Lives, Property, Raw, Tally, judge
+from analysis.calls import Calls, read_calls
+from analysis.properties import (
+    CALL_PROPERTIES,
+    REPORT_PROPERTIES,
+    Evidence,
+    Finding,
+    Incarnation,
+    Lives,
+    Property,
+    Raw,
+    Tally,
+    judge,
+)
 from analysis.skew import Reading
 from collector.records import Event, Notice
 
 COUNTED = (
     *(Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP, Notice.STATE),
-    *(Notice.ACCEPTED, Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED, Notice.RESIDENT),
+    *(Notice.ACCEPTED, Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED, Notice.RESIDENT, Notice.ADDRESSED),
 )
 """The reports that this module reads."""
 
@@ -39,6 +51,7 @@ _TOLD_BY = {
     Property.CLOCK_CONDITION: Notice.TIMESTAMP,
     Property.CLOCK_MONOTONE: Notice.CLOCK,
     Property.STATE: Notice.STATE,
+    **dict.fromkeys(CALL_PROPERTIES, Notice.ADDRESSED),
 }
 
 
@@ -66,7 +79,15 @@ def findings(
         Property.CLOCK_MONOTONE: lambda: clocks.clock_monotone(lives),
         Property.STATE: lambda: states.state(lives, full),
     }
-    return {kind: judge(kind, checks[kind](), evidence) for kind in wanted}
+    found = {kind: judge(kind, checks[kind](), evidence) for kind in wanted if kind in checks}
+    return found | _of_calls([kind for kind in wanted if kind not in checks], lives, full, evidence)
+
+
+def _of_calls(
+    wanted: Collection[Property], lives: Lives, full: Collection[Incarnation], evidence: Evidence
+) -> dict[Property, Finding]:
+    calls = read_calls(lives) if wanted else Calls()
+    return {kind: judge(kind, call_orders.CHECKS[kind](calls, full), evidence) for kind in wanted}
 
 
 def nothing_found(promises: Collection[str], evidence: Evidence) -> dict[Property, Finding]:

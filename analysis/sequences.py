@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the names that everybody 
 from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
 
 from analysis.properties import FIRST_INCARNATION, MessageId
-from collector.records import Event, Level
+from collector.records import Event, Level, Notice
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -50,7 +50,7 @@ class Step(enum.IntEnum):
 
     LIFE = 0
     """One per incarnation: `is_gapless`, `missing_records`, `stop_detail` (-1: it does not end with STOP), `is_over`
-    (it ends with OVER), `last_number` submitted, `level`.
+    (it ends with OVER), `last_number` submitted, `is_for_objects` (some of its messages are), `level`.
     """
     SUBMISSION = 1
     """The first record of an own submission; `value`: payload bytes."""
@@ -87,6 +87,7 @@ _SCHEMA = pa.schema(
         pa.field("stop_detail", pa.int32()),
         pa.field("is_over", pa.bool_()),
         pa.field("last_number", pa.int64()),
+        pa.field("is_for_objects", pa.bool_()),
     ]
 )
 _SPARK_NAMES = {"int32": "int", "int64": "long", "bool": "boolean"}
@@ -186,6 +187,7 @@ def _life_row(records: _Records, submissions: _Records, *, is_whole: bool) -> pa
             "stop_detail": pa.array([int(stops[0]) if len(stops) else -1], pa.int32()),
             "is_over": [len(end) > len(stops)],
             "last_number": [int(submissions.number.max(initial=0))],
+            "is_for_objects": [bool(np.any((records.event == Event.REPORT) & (records.detail == Notice.ADDRESSED)))],
         }
     )
 

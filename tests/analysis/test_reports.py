@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analysis import linear, oracle, states
 from analysis.oracle import Record, raw
-from analysis.properties import REPORT_PROPERTIES, Finding, Incarnation, MessageId, Property
+from analysis.properties import CALL_PROPERTIES, REPORT_PROPERTIES, Finding, Incarnation, MessageId, Property
 from analysis.verdict import Verdict
 from collector.records import Event, Flag, Kind, Level, Notice
 from tests.analysis.histories import NOBODY, PlainHistory
@@ -402,10 +402,10 @@ def _told(finding: Finding) -> tuple[object, ...]:
 
 
 def test_the_wild_ones_break_every_property() -> None:
-    """So that the comparison above compares something."""
+    """So that the comparison above compares something. (Calls: test_calls.py.)"""
     failed: set[Property] = set()
     for seed in range(60):
         findings = linear.check(wild(seed, events=60), members=range(3), kinds=REPORT_PROPERTIES)
         failed |= {kind for kind, finding in findings.items() if finding.verdict is Verdict.FAIL}
 
-    assert failed == set(REPORT_PROPERTIES)
+    assert failed == set(REPORT_PROPERTIES) - set(CALL_PROPERTIES)
