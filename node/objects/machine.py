@@ -1,6 +1,49 @@
-"""The machine's manager (SMM) of object groups, with all that a machine needs: protocol `objects`.
+"""The machine's manager (SMM) of object groups, with everything that a machine needs: protocol `objects`.
 
-HEADER
+Paper 004 (DOOCE), sections 4 and 5: a hierarchy of multicast managers, one for each address space (LMM), machine (SMM)
+and sub-network (MMM). A message climbs to the lowest manager that covers all of its objects, gets its place there, and
+goes down; managers deliver strictly one after another; inside a sub-network the MMM uses Amoeba's reliable broadcast;
+the MMMs order among themselves by a distributed total order; atomic calls run two-phase commit down the hierarchy.
+
+    objects                 Submission (node/objects/addresses.py)             Deliver: calls and news
+    LMM  local.py           what its own space covers it delivers itself
+    SMM  here               what the machine covers; direct messages; nothing overtakes (holds.py)
+    log  protocols/amoeba   one order of all that the sub-network is asked, over the reliable layer, near multicasts
+    Book book.py            what the log means: proposals, votes, final timestamps, groups, names
+    MMM  between.py         the sequencer of the log: says what the Book owes other sub-networks (votes.py, too)
+
+The ways of a request. All objects in one space: its LMM. All on this machine: here, past everybody else. Others: into
+the log of the own sub-network (a list) or of the group's (a group; machines elsewhere ask one there, questions.py). In
+the Book each covered sub-network proposes a timestamp, the greatest is final, and every machine hands its objects their
+calls in this order (Skeen's algorithm among sub-networks, each of them a replicated state machine; the proof is in
+node/objects/book.py). Direct messages (calls of one object, replies, calls without indivisibility) go over channels
+(direct.py); each carries the timestamp after which its target may look at it (agenda.py).
+
+Why orders of different heights agree. A machine hands its spaces one thing after another, and whatever it decides
+itself it puts between two of these at one place; so do LMMs. Wide calls have one order everywhere. The union of the
+sequences of all objects is therefore acyclic: every narrower call has its place in the sequence of its one manager.
+
+No overtaking, and causes. holds.py says what waits for what at the sender. Everything a machine says carries the
+highest timestamp that it knows of (`heard`): what it asks for afterwards gets a later one. A direct message waits for
+the earlier calls of its machine that reach its target, not for those that go elsewhere: a chain of direct messages
+through a third machine can be faster than a call that its first sender made before. The paper asks for no more.
+
+Dead managers (beyond the paper, which names it as future work). Everything that the MMM does follows from the Book, and
+the Book from the log: whoever is the sequencer next carries on. Entries that others are told about, and all that
+concerns groups, are resilient (CAREFUL): delivered when another machine has stored them, so that one crash makes nobody
+forget what a sub-network has said, or what was acknowledged. A later life of a machine gets the Book from a neighbour
+(transfer.py). A sub-network that was alone or died as a whole begins a new Book with a new epoch, and others drop what
+was between them. A minority of a sub-network stands still: its log does.
+
+Liars. What comes from outside is checked before anything changes; crossing messages only from machines of the
+sub-network that they speak for, votes only from our own. Nothing is signed: a machine can speak for its sub-network.
+
+Invariants. The Book has exactly the log up to `applied`. Steps are carried out in its order, before anything else
+comes from below. At rest there is no timer, no duty, no request. Over (the others have ended us): nothing is done.
+
+Not here: state of objects for joining members (the application's, at the JOIN's place in the order), time-outs of calls
+(the caller's), a new Book when several machines of a sub-network all come back and none of them has it, except when one
+is alone: they wait for one that has.
 """
 
 from __future__ import annotations
@@ -48,6 +91,7 @@ from node.objects.entries import (
 from node.objects.holds import Hold, Holds, Route
 from node.objects.local import (
     MACHINE,
+    SPACE_BASE,
     LocalCore,
     Vote,
     drop_message,
@@ -115,9 +159,12 @@ class _Asking:
 
 
 class MachineCore(Core):
-    """See the module's text."""
+    """See the module's text. `is_alone`: its address spaces are processes of their own. What is for them goes out as
+    Send(target=SPACE_BASE + space), and what they say comes in from there."""
 
-    def __init__(self, *, membership: Membership, parameters: ObjectsParameters, rng: Random) -> None:
+    def __init__(
+        self, *, membership: Membership, parameters: ObjectsParameters, rng: Random, is_alone: bool = False
+    ) -> None:
         self._us = membership if membership.partitions else replace(membership, partitions=(membership.members,))
         self._me = membership.member
         self._life = Life(membership.member, membership.incarnation)
@@ -140,7 +187,7 @@ class MachineCore(Core):
         self._work: deque[Callable[[], None]] = deque()
         """What is to be done next, in order."""
         self._now_ns = 0
-        self._make_parts()
+        self._make_parts(is_alone=is_alone)
         is_first = membership.incarnation == 1 or not self._near.peers
         self._phase = Phase.RUNNING if is_first else Phase.JOINING
         self._book = self._new_book()
@@ -176,7 +223,7 @@ class MachineCore(Core):
         self._state_wanted: dict[Life, int] = {}
         """Joiners that asked us for a later state than we had."""
 
-    def _make_parts(self) -> None:
+    def _make_parts(self, *, is_alone: bool) -> None:
         parameters, timers = self._parameters, Timers()
         first_ns, most_ns, patience_ns = parameters.retry_ns, parameters.retry_most_ns, parameters.patience_ns
         self._timers = timers
@@ -194,7 +241,10 @@ class MachineCore(Core):
         )
         self._agenda = Agenda(patience_ns=patience_ns)
         self._holds = Holds(member=self._me, partition=self._place)
-        self._spaces = tuple(LocalCore(membership=self._us, space=space) for space in range(parameters.spaces))
+        self._spaces: tuple[Core, ...] = tuple(
+            DistantCore(space=space) if is_alone else LocalCore(membership=self._us, space=space)
+            for space in range(parameters.spaces)
+        )
 
     def _new_book(self) -> Book:
         """Of a log that begins: with all machines in their first lives, or later with one that founds it."""
@@ -272,7 +322,10 @@ class MachineCore(Core):
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         self._now_ns = now_ns
-        if message.kind >> 4 in LOG_LAYERS:
+        if source >= SPACE_BASE:
+            if not self.is_over:
+                self._later((message,), partial(self._on_request, source - SPACE_BASE))
+        elif message.kind >> 4 in LOG_LAYERS:
             if source not in self._near.members:
                 raise RemoteError(DropReason.UNEXPECTED, f"machine {source} has another log")
             self._from_log(self._log.on_message(message, source, now_ns))
@@ -376,8 +429,7 @@ class MachineCore(Core):
     def _from_space(self, space: int, effects: Iterable[Effect]) -> None:
         self._flush()
         for effect in effects:
-            if isinstance(effect, Send):
-                assert effect.target == MACHINE, "local managers speak to their machine alone"
+            if isinstance(effect, Send) and effect.target == MACHINE:
                 self._later((effect.message,), partial(self._on_request, space))
             else:
                 self._out.append(effect)
