@@ -418,11 +418,11 @@ class World:
         group = self.rng.choice(self.groups)
         draw = self.rng.random()
         home = next((one for one in self.machines.values() if one.place == group.partition), None)
-        if draw < 0.1 or (draw < 0.8 and home and caller not in (home.book.members(group) or ())):
+        if draw < 0.05 or (draw < 0.4 and home and caller not in (home.book.members(group) or ())):
             return Addressing(caller=caller, group=group, operation=Operation.JOIN, objects=(caller,))
-        if draw < 0.13:
+        if 0.4 <= draw < 0.43:
             return Addressing(caller=caller, group=group, operation=Operation.LEAVE, objects=(caller,))
-        if draw < 0.15:
+        if 0.43 <= draw < 0.46:
             operation = self.rng.choice((Operation.MEMBERS, Operation.ATOMIC, Operation.NONATOMIC))
             return Addressing(caller=caller, group=group, operation=operation)
         return Addressing(caller=caller, group=group, is_atomic=self.rng.random() < 0.1)

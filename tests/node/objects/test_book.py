@@ -192,6 +192,51 @@ def test_a_call_that_lost_a_proposal_does_not_overtake_an_earlier_one_of_its_spa
     assert keys == [(100, 1), (100, 2)]
 
 
+def test_every_timestamp_that_is_heard_of_pushes_the_clock() -> None:
+    ours, theirs = book(A), book(B)
+    ours.apply(Called(call=call_of(0, 1, 0, 2, 4, heard=40)))
+    question = asked_by(ours, B)
+    assert question.call.heard == 41
+    theirs.apply(question)
+    assert proposal(theirs, A).timestamp == 42
+    theirs.apply(Outcome(road=Road(A, 1, 1), number=1, id=question.call.id, timestamp=90))
+    ours.apply(Proposed(road=Road(C, 1, 1), number=1, id=question.call.id, timestamp=90))
+    for one, member in ((ours, 0), (theirs, 2)):
+        assert answer_in(one.apply(Called(call=call_of(member, 2, member)))).timestamp == 91
+        one.apply(Heard(timestamp=200))
+        assert answer_in(one.apply(Called(call=call_of(member, 3, member)))).timestamp == 201
+
+
+def test_who_lacks_an_object_votes_no_on_an_atomic_call_without_asking_its_machines() -> None:
+    ours, theirs = book(A), book(B)
+    theirs.ended(3, 1)
+    ours.apply(Called(call=call_of(0, 1, 2, 3, is_atomic=True)))
+    steps = theirs.apply(asked_by(ours, B))
+    answer = proposal(theirs, A)
+    assert not answer.is_yes and answer.missing == (thing(3),)
+    assert [type(step) for step in steps] == [Drop]
+    assert answer_in(ours.apply(answer)).verdict is Verdict.ABORTED
+    assert answer_in(ours.apply(Called(call=call_of(0, 2, 77, is_atomic=True)))).verdict is Verdict.ABORTED
+
+
+def test_nothing_is_said_to_be_settled_before_it_was_asked() -> None:
+    theirs = book(B)
+    early = Outcome(road=Road(A, 1, 1), number=1, id=CallId(0, 1, 1), timestamp=9)
+    assert theirs.reply(early) is None and theirs.news(early) == () and theirs.apply(early) == []
+
+
+def test_a_machine_that_ends_is_not_waited_for_and_the_caller_hears_who_is_missing() -> None:
+    ours = book(A)
+    ours.apply(Called(call=call_of(0, 1, 0, 1, 2)))
+    ours.ended(1, 1)
+    question = asked_by(ours, B)
+    done = Proposed(road=Road(B, 1, 1), number=1, id=question.call.id, timestamp=9)
+    steps = ours.apply(done)
+    assert answer_in(steps).missing == (thing(1),)
+    assert [step.objects for step in steps if isinstance(step, Hand)] == [(thing(0),)]
+    assert not answer_in(ours.apply(Called(call=call_of(0, 2, 1)))).objects
+
+
 def test_an_enemy_cannot_answer_for_another_sub_network() -> None:
     ours = book(A)
     ours.apply(Called(call=call_of(0, 1, 2)))
@@ -250,6 +295,22 @@ def test_a_join_waits_until_earlier_calls_are_final_and_an_aborted_one_changes_n
     assert [step.call.id.number for step in steps if isinstance(step, Prepare)] == [10]
     aborted = ours.apply(Voted(id=CallId(0, 1, 10), is_yes=False))
     assert answer_in(aborted).verdict is Verdict.ABORTED and ours.members(GROUP) == (thing(0), thing(1))
+
+
+def test_a_call_waits_for_an_earlier_one_of_its_caller_that_covers_more() -> None:
+    """Members have left in between: it could overtake the other one otherwise."""
+    ours = group_of(0, 1)
+    ours.apply(on_group(2, 9, Operation.JOIN))
+    ours.apply(Voted(id=CallId(2, 1, 9), is_yes=True))
+    join = asked_by(ours, B)
+    ours.apply(Proposed(road=Road(B, 1, 1), number=join.number, id=join.call.id, timestamp=9))
+    ours.apply(Settled(road=Road(B, 1, 1), numbers=(join.number,)))
+    ours.apply(on_group(0, 10))
+    ours.apply(on_group(2, 10, Operation.LEAVE))
+    assert ours.apply(on_group(0, 11)) == []
+    question = asked_by(ours, B)
+    steps = ours.apply(Proposed(road=Road(B, 1, 1), number=question.number, id=question.call.id, timestamp=50))
+    assert [(step.id.number, step.timestamp) for step in steps if isinstance(step, Answer)] == [(10, 50), (11, 51)]
 
 
 def test_members_leave_with_their_machine_and_with_a_sub_network_that_is_given_up() -> None:
