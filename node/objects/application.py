@@ -27,7 +27,7 @@ from node.effects import Deliver, Report
 from node.errors import LocalError, RemoteError
 from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation
 from node.objects.calls import Body, decode_body, encode_body
-from node.objects.load import LoadApplication
+from node.objects.load import LoadApplication, group_numbers
 from node.objects.loop import VirtualLoop
 from node.objects.news import decode_news
 from node.objects.parameters import LOAD, ObjectsParameters
@@ -40,32 +40,36 @@ from node.trace import STAMP_SIZE, Stamp, encode_stamp
 from node.wire import Kind
 
 
-def application_of(config: NodeConfig, parameters: ObjectsParameters) -> Application:
-    """The one that `parameters.program` names. LocalError when there is none, or when it cannot run in such a run."""
+def application_of(config: NodeConfig, parameters: ObjectsParameters, space: int | None = None) -> Application:
+    """The one that `parameters.program` names; `space`: of this address space alone, None: of all of the machine.
+    LocalError when there is none, or when it cannot run in such a run."""
     if parameters.program == LOAD:
-        return LoadApplication(config, parameters)
+        return LoadApplication(config, parameters, space)
     program = PROGRAMS.get(parameters.program)
     if program is None:
         raise LocalError(f"no program is called {parameters.program!r}; there are {LOAD}, {', '.join(PROGRAMS)}")
-    return ProgramApplication(config, parameters, program)
+    return ProgramApplication(config, parameters, program, space)
 
 
 class ProgramApplication(Application):
-    """Of one life of one machine: its address spaces, and in each of them a program."""
+    """Of one life of one machine: its address spaces (or one of them), and in each of them a program."""
 
     hears = answers = True
 
-    def __init__(self, config: NodeConfig, parameters: ObjectsParameters, program: Program) -> None:
+    def __init__(
+        self, config: NodeConfig, parameters: ObjectsParameters, program: Program, space: int | None = None
+    ) -> None:
         us = config.membership
         super().__init__(us)
         self._program = program
         self._loop = VirtualLoop()
-        self._carriers = [_Carrier(self) for _ in range(parameters.spaces)]
-        self._spaces = [
-            Space(carrier, self._loop, member=us.member, incarnation=us.incarnation, number=space)
-            for space, carrier in enumerate(self._carriers)
-        ]
-        self._settings = [self._setting(us, parameters, space) for space in range(parameters.spaces)]
+        numbers = range(parameters.spaces) if space is None else (space,)
+        self._carriers = {number: _Carrier(self) for number in numbers}
+        self._spaces = {
+            number: Space(carrier, self._loop, member=us.member, incarnation=us.incarnation, number=number)
+            for number, carrier in self._carriers.items()
+        }
+        self._settings = [self._setting(us, parameters, number) for number in numbers]
         for setting in self._settings:
             program.require(setting)
         self._programs: list[asyncio.Task[None]] = []
@@ -73,7 +77,7 @@ class ProgramApplication(Application):
         self._outbox: deque[tuple[int, Submission]] = deque()
         """What the spaces have asked for, with its number; 0: it has none."""
         self._numbered = 0
-        self._groups = 0
+        self._groups = group_numbers(parameters, space)
         self._reports: list[Report] = []
         self._is_wanted = False
         """Programs are to start as soon as the host asks for a request."""
@@ -91,7 +95,7 @@ class ProgramApplication(Application):
     def is_idle(self) -> bool:
         """No program at work, no call under way, nothing on its way in or out."""
         is_moving = self._programs or self._inbox or self._outbox
-        return not is_moving and all(space.is_idle for space in self._spaces)
+        return not is_moving and all(space.is_idle for space in self._spaces.values())
 
     def next_ns(self, *, can_submit: bool) -> int | None:
         del can_submit  # what the core does not take yet waits in the queue
@@ -139,15 +143,14 @@ class ProgramApplication(Application):
 
     def next_group(self) -> GroupId:
         """A name for one more group of this life, kept in its sub-network."""
-        self._groups += 1
-        return GroupId(self._us.partition, self._us.member, self._us.incarnation, self._groups)
+        return GroupId(self._us.partition, self._us.member, self._us.incarnation, next(self._groups))
 
     def _run(self, elapsed_ns: int) -> None:
         while self._inbox:
             self._hand_in(self._inbox.popleft())
         if self._is_wanted:
             self._is_wanted = False
-            for space, setting in zip(self._spaces, self._settings, strict=True):
+            for space, setting in zip(self._spaces.values(), self._settings, strict=True):
                 self._programs.append(space.start(self._program.main(space, setting)))
         self._loop.run_ready(elapsed_ns)
         if self._programs and any(task.done() for task in self._programs):

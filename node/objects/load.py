@@ -16,7 +16,9 @@ call; until then they call objects that are dead, as callers in the field do.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
 
@@ -29,6 +31,7 @@ from node.objects.news import News, NewsKind, decode_news
 from node.objects.parameters import LoadParameters, ObjectsParameters
 from node.trace import Stamp, encode_stamp
 from node.wire import Kind
+from node.workload import Workload
 
 
 class Height(enum.Enum):
@@ -109,30 +112,38 @@ class _Known:
 
 
 class LoadApplication(WorkloadApplication):
-    """Of one life of one machine. Deterministic in what it is told and when."""
+    """Of one life of one machine; `space`: of this address space of it alone, with its share of the workload.
+    Deterministic in what it is told and when."""
 
     hears = True
 
-    def __init__(self, config: NodeConfig, parameters: ObjectsParameters) -> None:
+    def __init__(self, config: NodeConfig, parameters: ObjectsParameters, space: int | None = None) -> None:
         us = config.membership
-        super().__init__(config.workload, us, random_for(config.seed, us, "workload"))
+        which = "" if space is None else f"/{space}"
+        workload = config.workload if space is None else _share(config.workload, space, parameters.spaces)
+        super().__init__(workload, us, random_for(config.seed, us, f"workload{which}"))
         self._load = parameters.load
-        self._rng = random_for(config.seed, us, "calls")
+        self._rng = random_for(config.seed, us, f"calls{which}")
         self._field = Field(membership=us, spaces=parameters.spaces, objects=parameters.objects_per_space)
         self.lists = draw_lists(self._field, parameters.load, config.shared_seed)
         """The lists that all machines know."""
+        self._own = Pool(
+            members=(us.member,),
+            first_space=space or 0,
+            spaces=parameters.spaces if space is None else 1,
+            objects=parameters.objects_per_space,
+        )
+        """Those that ask."""
         self._lives = dict.fromkeys(us.members, 1) | {us.member: us.incarnation}
         self._known = [_Known() for _ in us.partitions or (us.members,)]
-        self._made = 0
-        """Groups that we have asked for."""
+        self._groups = group_numbers(parameters, space)
         self._asked: dict[int, tuple[Operation, int]] = {}
         """Operations that news are to come about, by our number: what, and of which sub-network's group."""
 
     def begin(self) -> None:
         super().begin()
-        own = self._field.pool(Height.MACHINE, Spot(self._us.member, 1))
-        for space in range(self._field.spaces):
-            spots = [own.at(space * self._field.objects + index) for index in range(self._field.objects)]
+        for space in range(self._own.spaces):
+            spots = [self._own.at(space * self._own.objects + index) for index in range(self._own.objects)]
             self._appear(tuple(map(self._reference, spots)))
 
     def submission(self, stamp: Stamp) -> Submission:
@@ -160,7 +171,7 @@ class LoadApplication(WorkloadApplication):
         return Reference(spot.member, self._lives[spot.member], spot.number)
 
     def _draw_asker(self) -> Spot:
-        (asker,) = self._field.pool(Height.MACHINE, Spot(self._us.member, 1)).draw(self._rng, 1)
+        (asker,) = self._own.draw(self._rng, 1)
         return asker
 
     def _call(self, asker: Spot, number: int) -> tuple[Addressing, bytes]:
@@ -211,8 +222,7 @@ class LoadApplication(WorkloadApplication):
         return Addressing(caller=caller, group=known.group, is_atomic=is_atomic, is_ordered=is_ordered), self.filler
 
     def _next_group(self) -> GroupId:
-        self._made += 1
-        return GroupId(self._us.partition, self._us.member, self._us.incarnation, self._made)
+        return GroupId(self._us.partition, self._us.member, self._us.incarnation, next(self._groups))
 
     def _change(self, known: _Known, caller: Reference) -> Addressing:
         """The caller joins the group, or leaves it."""
@@ -238,8 +248,25 @@ class LoadApplication(WorkloadApplication):
             known.next = Operation.BIND
         elif known.group is None:
             is_maker = partition == self._us.partition and self._us.member < min(self._us.neighbours, default=0xFFFF)
+            is_maker &= not self._own.first_space
             is_missing = operation is Operation.LOOKUP and is_done
             known.next = Operation.CREATE if is_maker and is_missing else Operation.LOOKUP
+
+
+def group_numbers(parameters: ObjectsParameters, space: int | None) -> Iterator[int]:
+    """Numbers for the groups that a life makes; with `space`, those that it makes in this address space: no two spaces
+    use the same."""
+    return itertools.count(1) if space is None else itertools.count(1 + space, parameters.spaces)
+
+
+def _share(workload: Workload, space: int, spaces: int) -> Workload:
+    """What one of the address spaces of a machine has to do."""
+    return replace(
+        workload,
+        rate_per_s=workload.rate_per_s / spaces,
+        events=tuple(replace(event, rate_per_s=event.rate_per_s / spaces) for event in workload.events),
+        instants_ns=workload.instants_ns[space::spaces],
+    )
 
 
 def draw_height(rng: Random, load: LoadParameters) -> Height:

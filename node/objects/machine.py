@@ -67,6 +67,7 @@ from node.objects.between import BETWEEN, Between
 from node.objects.book import Book
 from node.objects.direct import TIMERS as DIRECT_TIMERS
 from node.objects.direct import Acknowledged, Arrival, Direct, DirectChannels, Event, Failed, Life
+from node.objects.distant import DistantCore
 from node.objects.entries import (
     Answer,
     Asked,

@@ -20,8 +20,8 @@ from dataclasses import replace
 from node.errors import LocalError
 from node.host import TraceRow
 from node.objects.addresses import MAX_SPACES
-from node.trace import APPLICATION_STAMP, STAMP_SIZE, CallReport, Event, Notice, table_struct
-from node.wire import Kind, Message
+from node.trace import APPLICATION_STAMP, STAMP_SIZE, CallReport, Event, Notice
+from node.wire import Kind, Message, table_struct
 
 OTHER = 1 << 31
 """Of 32 bits that a stamp has for a number."""
@@ -42,6 +42,8 @@ class Numbers:
         self._life = (member, incarnation)
         self._of_spaces = tuple(array("I") for _ in range(MAX_SPACES))
         """Per space: the machine's number of each of its calls."""
+        self._earlier = [0] * MAX_SPACES
+        """How many of these are of processes that have ended."""
         self._counts = array("Q", [0])
         """For each number of the machine: whose, and its count there."""
 
@@ -52,11 +54,16 @@ class Numbers:
     def allot(self, space: int, count: int) -> int:
         """The number of the next call of a space, its `count`th."""
         ours = self._of_spaces[space]
-        if count != len(ours) + 1 or len(self) == MAX_NUMBER:
-            raise LocalError(f"space {space} submits its call {count} after {len(ours)}")
-        self._counts.append(count << _SPACE_BITS | space)
-        ours.append(len(self))
+        before = len(ours) - self._earlier[space]
+        if count != before + 1 or len(self) == MAX_NUMBER:
+            raise LocalError(f"space {space} submits its call {count} after {before}")
+        ours.append(len(self) + 1)
+        self._counts.append(len(ours) << _SPACE_BITS | space)
         return len(self)
+
+    def begin_anew(self, space: int) -> None:
+        """Its process has ended; the next one counts from 1 again. Calls of the old one are as if of another space."""
+        self._earlier[space] = len(self._of_spaces[space])
 
     def up(self, space: int, count: int) -> int:
         """The machine's number of what a space calls `count`."""
@@ -65,16 +72,17 @@ class Numbers:
             if not 1 <= number <= len(self):
                 raise LocalError(f"space {space} has heard of a call {number} that nobody has made")
             return number
-        ours = self._of_spaces[space]
-        if not 1 <= count <= len(ours):
-            raise LocalError(f"space {space} names its call {count} of {len(ours)}")
-        return ours[count - 1]
+        ours, earlier = self._of_spaces[space], self._earlier[space]
+        if not 1 <= count <= len(ours) - earlier:
+            raise LocalError(f"space {space} names its call {count} of {len(ours) - earlier}")
+        return ours[earlier + count - 1]
 
     def down(self, space: int, number: int) -> int:
         """What a space calls the machine's `number`."""
         assert 1 <= number <= len(self), f"call {number} of {len(self)}"
         count, owner = divmod(self._counts[number], 1 << _SPACE_BITS)
-        return count if owner == space else number | OTHER
+        count -= self._earlier[space]
+        return count if owner == space and count > 0 else number | OTHER
 
     # Messages.
 

@@ -89,6 +89,9 @@ class ObjectsParameters:
 
     spaces: int = 2
     """Address spaces of each machine."""
+    processes: bool = False
+    """Whether each address space is a process of its own, on wires. In the simulator it means nothing: there is but one
+    process, and time passes only where the host lets it."""
     objects_per_space: int = 2
     """Objects that the program `load` makes in each space."""
     outstanding: int = 64
