@@ -98,8 +98,8 @@ class Vote(NamedTuple):
 
 
 def addressed_reports(number: int, objects: Iterable[Reference], *, is_atomic: bool, is_ordered: bool) -> list[Effect]:
-    """CALLED and its ADDRESSED reports (node.trace): whom our call `number` is for."""
-    return [_called(number), *_addressed(objects, is_atomic=is_atomic, is_ordered=is_ordered)]
+    """CALLED and its ADDRESSED reports (node.trace): whom our call `number` to a group is for."""
+    return [_called(number), *_addressed(objects, is_atomic=is_atomic, is_ordered=is_ordered, is_direct=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +247,14 @@ class LocalCore(Core):
             places=places,
             is_list=is_list,
             is_ours=is_list and len(places) == len(objects),
-            addressed=tuple(_addressed(objects, is_atomic=addressing.is_atomic, is_ordered=addressing.is_ordered)),
+            addressed=tuple(
+                _addressed(
+                    objects,
+                    is_atomic=addressing.is_atomic,
+                    is_ordered=addressing.is_ordered,
+                    is_direct=addressing.is_direct,
+                )
+            ),
         )
         if len(self._plans) >= MOST_PLANS:
             self._plans.clear()
@@ -421,12 +428,12 @@ def _called(number: int) -> Report:
     return Report(code=Notice.CALLED, value=number)
 
 
-def _addressed(objects: Iterable[Reference], *, is_atomic: bool, is_ordered: bool) -> list[Effect]:
+def _addressed(objects: Iterable[Reference], *, is_atomic: bool, is_ordered: bool, is_direct: bool) -> list[Effect]:
     masks: dict[tuple[int, int], int] = {}
     for one in objects:
         word, bit = divmod(one.number - 1, PLACES_IN_REPORT)
         masks[one.member, word] = masks.get((one.member, word), 0) | 1 << bit
-    flags = is_atomic << 62 | (not is_ordered) << 63
+    flags = is_direct << 60 | is_atomic << 62 | (not is_ordered) << 63
     return [
         Report(code=Notice.ADDRESSED, member=member, value=mask | word << PLACES_IN_REPORT | flags)
         for (member, word), mask in sorted(masks.items())
