@@ -1,4 +1,63 @@
-"""Total order by a sequencer that is replaced when it ends, over reliable FIFO channels: Amoeba's broadcast."""
+"""Total order by a sequencer that is replaced when it ends, over reliable FIFO channels: Amoeba's broadcast.
+
+Paper 004, section 5 (its master managers distribute "by the reliable broadcast of Amoeba"), which is Kaashoek,
+Tanenbaum, Hummel and Bal, "An efficient reliable broadcast protocol", 1989. One member is the sequencer. It writes one
+*log*, which all deliver in its order.
+
+    PB  sender           sequencer         everybody      BB  sender                    everybody
+        REQUEST k -----> DATA N, k ------> number N           BODY k -----------------> holds it
+                                                              sequencer: ACCEPT N, k -> number N
+
+Two messages for a broadcast, one for the sequencer's own. PB carries the message twice, BB once, but everybody is
+interrupted twice: so short messages go by PB and those from `large_bytes` on by BB.
+
+What the paper's Amoeba has for loss, the history of the sequencer and negative acknowledgements, is here the layer
+below: each sequencer writes its part of the log into its own stream, of which all survivors get the same. A number
+therefore is a place in that stream, and gaps do not exist. What is stable the layer forgets; here remains what waits.
+
+Resilience. A message that asks for r is *tentative* when it has its number. The r lowest others that took part then
+tell that they have the log up to there (STORED); the sequencer tells all (ACCEPT without words); then it is delivered,
+and what comes after it. With fewer than r others, all others must. So r crashes lose nothing that anybody has
+delivered. With r = 0 delivery is AGREED, not uniform (see the reliable layer).
+
+Take-over. No message elects. The news of the sequencer's end comes when all survivors have the same of its stream, so
+they have the same log, and in it who takes part: the lowest of those is the next sequencer, or if that one has ended,
+the lowest after it. Each turn of this kind begins an *epoch*; all count alike. Who has messages without a number asks
+the next one for it, always by PB. Words of an older epoch do not count any more; so what a sender asks for has its
+causes in the log that it is written to, and an effect never outlives its cause. Messages are known by (life, number),
+each gets its number after the one before it, and none gets a second one. What was tentative all survivors hold: it
+counts.
+
+A cut. An ACCEPT may come without its BODY, when the sequencer and the sender end and no survivor has the body. Then
+what the sequencer wrote from there on does not count, for all alike, as nobody that lives has delivered it; nor what
+another wrote after that, who had the body and ended, too. Senders that live ask for new numbers.
+
+Who ends and who joins stands in the log. The sequencer writes ENDED when it has heard of an end, so after all that it
+has numbered of that life; the next sequencer's first entries say that the former one has ended. A joiner multicasts
+JOIN; the sequencer writes WELCOME, with all that it takes to go on from there. All others must store it (as with a
+resilience of all), so they have all bodies before it and no cut comes before it; then it counts, and is the first thing
+that the joiner delivers. If the sequencer ends before, the WELCOME is void (its number stays empty), and the next one
+writes another. A body that was multicast before its sender knew of a WELCOME may lack at the joiner: the sequencer
+repeats it in DATA. With `tells_news` who ends and who joins is delivered in its place; without, numbers are passed
+over. A life whose WELCOME is void has not joined, and its end is not told.
+
+Nobody left. A joiner says in JOIN in whose streams it takes part. If all those say the same set, none of them has a
+log: who has one never asks to join, and who gets one gets it from somebody in that set. Then the lowest begins a new
+log, with itself. (Also the only member of its group.)
+
+Standing still. Who is owed something by a member that crashed after it had acknowledged all is missed by nobody below;
+so who waits for long multicasts a STORED (`standstill.py`), and a joiner its JOIN again.
+
+Deviations. Amoeba elects by an invitation that the user calls for (ResetGroup); here the layer below has agreed on who
+lives. Amoeba's history bounds what is under way; here `outstanding` of each sender and the window below do.
+
+Invariants: numbers of one log are consecutive, but for void WELCOMEs; of each life they follow the order of its
+messages; the sequencer and who takes part are the same for all at the same entry; nothing is delivered before what it
+follows in the log.
+
+Not here: a sequencer that lies is believed, as everybody is. Memory: of one life at most MOST_HELD words that wait;
+a pair of members that cannot hear each other makes one of them hold the log from the first body on that it lacks.
+"""
 
 from __future__ import annotations
 
@@ -316,7 +375,7 @@ class AmoebaCore(Core):
             out.append(_refusal(message, DropReason.STALE_INCARNATION))
         elif wanted.epoch == self._log.epoch and self._desk is None:
             out.append(_refusal(message, DropReason.UNEXPECTED))
-        elif life != self._life:
+        elif life != self._life and self._may_count(life):
             self._hold(self._requests, life, _Held(message, wanted), out)
 
     def _hold(self, store: dict[Life, dict[int, _Held]], life: Life, held: _Held, out: list[Effect]) -> None:
@@ -437,7 +496,7 @@ class AmoebaCore(Core):
             self._offers.setdefault(author, message.seq)
 
     def _may_count(self, life: Life) -> bool:
-        """Whether its bodies and entries can be for our log. Nobody sends any before we have stored its WELCOME. So who
+        """Whether its words can be for our log. Nobody sends any before we have stored its WELCOME. So who
         is not in our log has left it, perhaps before it began.
         """
         return self._phase is not Phase.RUNNING or life in self._log.lives
@@ -697,7 +756,7 @@ class AmoebaCore(Core):
 
     def _enter_running(self, index: int, out: list[Effect]) -> None:
         self._phase = Phase.RUNNING
-        for life in {*self._entries, *self._bodies}:
+        for life in sorted({*self._entries, *self._bodies, *self._requests}):
             if not self._may_count(life):
                 self._drop(life)
         self._offers.clear()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, SetTimer, Timer
+from node.errors import DropReason
 from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 from node.wire import Kind
 from tests.node.contract import Being, Life, Make, Step, World, check
@@ -101,3 +101,47 @@ def test_amoeba_keeps_its_promises_in_every_order_of_news(seed: int) -> None:
     world = run(seed)
     check(world)
     check_news(world)
+
+
+class Mortal(Patient):
+    """Nobody is spared: sometimes only joiners live."""
+
+    def _faults(self) -> list[Step]:
+        steps = super()._faults()
+        last = self._current(self.members[-1])
+        if last.is_up:
+            return steps + [partial(self._doom, last, crashes=crashes) for crashes in (True, False)]
+        return [*steps, partial(self._restart, last.life[0])]
+
+    def _is_resolved(self, joiner: Being, peer: int) -> bool:
+        """Without somebody who lives through it all, two that have never met must meet first."""
+        current = self._current(peer)
+        return current.life in joiner.parts if current.is_up else super()._is_resolved(joiner, peer)
+
+
+def run_mortal(seed: int, kind: type[AmoebaCore] = AmoebaCore) -> Mortal:
+    parameters = AmoebaParameters(outstanding=3, large_bytes=LARGE_BYTES)
+    world = Mortal(seed, lambda us: kind(membership=us, parameters=parameters, tells_news=True))
+    world.run()
+    return world
+
+
+def check_mortal(world: Mortal) -> None:
+    """One sequence at all who live on, of which each has the end from its own beginning on, with all that they sent."""
+    hint = f"(seed {world.seed})"
+    survivors = world.survivors()
+    longest = max((being.delivered for being in survivors), key=len, default=[])
+    assert len(longest) == len(set(longest)), f"delivered twice {hint}"
+    for being in survivors:
+        who = f"{being.life} {hint}"
+        assert being.is_member and being.core.is_idle and being.core.held == 0, f"it waits: {who}"
+        assert not set(being.refusals) - {DropReason.STALE_INCARNATION}, f"it refused honest words: {who}"
+        assert being.delivered == longest[len(longest) - len(being.delivered) :], f"another order: {who}"
+        own = [number for member, incarnation, number in being.delivered if (member, incarnation) == being.life]
+        assert own == list(range(1, being.submitted + 1)), f"it lacks something of its own: {who}"
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_joiners_that_are_left_alone_begin_a_new_log(seed: int) -> None:
+    check_mortal(run_mortal(seed))
