@@ -1,0 +1,66 @@
+"""Programs in the simulator: whole machines over simulated wires, one life after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from node.objects.programs import PROGRAMS, Program
+from node.objects.programs.program import Setting
+from node.objects.space import Space
+from node.protocols import PROTOCOLS
+from node.trace import CallReport, Event
+from testbed import spec
+from testbed.simulated.simulation import Life, Simulation, simulate
+
+SECOND = 10**9
+
+
+def experiment_text(program: str, networks: tuple[int, ...], *, spaces: int = 1, seed: int = 1, **more: Any) -> str:
+    """`networks`: how many machines each sub-network has; each is linked to each. `options`: the program's, as YAML."""
+    places = ", ".join(f"p{place}: {{nodes: {count}}}" for place, count in enumerate(networks, start=1))
+    pairs = [(one, other) for other in range(1, len(networks) + 1) for one in range(1, other)]
+    links = ", ".join(f"{{between: [p{one}, p{other}]}}" for one, other in pairs)
+    return f"""\
+name: x
+question: does the program do what it should?
+topology: {{name: t, partitions: {{{places}}}, links: [{links}]}}
+protocol:
+  name: objects
+  parameters: {{spaces: {spaces}, program: {program}, options: {{{more.get("options", "")}}}}}
+workload: {{kind: silent}}
+duration: {more.get("duration", "10 s")}
+drain: 30 s
+seed: {seed}
+faults: [{more.get("faults", "")}]
+"""
+
+
+def perform(program: str, networks: tuple[int, ...], **more: Any) -> Simulation:
+    """Run a program that is registered; all machines end in order, unless a fault ends them."""
+    text = experiment_text(program, networks, **more)
+    simulation = simulate(spec.loads(text, "x.yaml", protocols=PROTOCOLS), group=1)
+    assert simulation.phases.drained_ns is not None, "the machines did not become quiet"
+    return simulation
+
+
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+    main: Callable[[Space, Setting], Awaitable[None]],
+    networks: tuple[int, ...],
+    **more: Any,
+) -> Simulation:
+    """Run `main` in each space of each machine."""
+
+    async def started(space: Space, setting: Setting) -> None:
+        await main(space, setting)
+
+    monkeypatch.setitem(PROGRAMS, "play", Program(name="play", main=started, require=lambda setting: None))
+    return perform("play", networks, **more)
+
+
+def reports(life: Life, code: CallReport) -> list[tuple[int, int]]:
+    """The member and the value of each report of this code."""
+    return [(row[4], row[8]) for row in life.records if row[0] == Event.REPORT and row[1] == code]

@@ -1,0 +1,315 @@
+"""Groups whose members come and go, and names, as programs on machines use them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from node.errors import LocalError, RemoteError
+from node.objects.errors import DeadObject, EmptyGroup, NoSuchGroup, Refused, RemoteException
+from node.objects.export import Remote, export, kind_name
+from node.objects.groups import SHAPE_UGROUP, Group, RGroup, UGroup
+from node.objects.names import SHAPE_GROUP, UnknownName
+from node.objects.programs.program import Setting
+from node.objects.space import Space
+from node.objects.values import Pointer, decode_value, encode_value
+from tests.node.objects.stage import play
+
+
+class Register(Remote):
+    """What it was told, in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    @export
+    def tell(self, number: int) -> int:
+        self.heard.append(number)
+        return len(self.heard)
+
+    @export
+    def all_heard(self) -> list[int]:
+        return self.heard
+
+    @export
+    async def use(self, group: Register, number: int) -> list[int]:
+        """It was given a group, and does not know it."""
+        return await group.tell.all(number)
+
+    def get_state(self) -> list[int]:
+        return self.heard
+
+    def set_state(self, state: object) -> None:
+        assert isinstance(state, list)
+        self.heard = list(state)
+
+
+class Stateless(Remote):
+    """Cannot be a replica."""
+
+    @export
+    def name(self) -> str:
+        return "nobody"
+
+
+class Notes:
+    """What a test's programs have found out."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+        self.finished: set[tuple[int, int]] = set()
+
+
+def is_first(setting: Setting) -> bool:
+    return (setting.membership.member, setting.space) == (0, 0)
+
+
+async def members_there(group: Group[Register], count: int) -> list[Register]:
+    """When so many have joined."""
+    while await group.size() < count:
+        await asyncio.sleep(0.01)
+    return await group.members()
+
+
+async def everybody(space: Space, setting: Setting) -> tuple[RGroup[Register], Register]:
+    """One replicated group, with one object of each space in it."""
+    here = space.create(Register())
+    if is_first(setting):
+        group = await RGroup.create(space, Register)
+        await space.names.bind("all", group.proxy)
+    group = RGroup.of(await space.names.wait_for("all", Register))
+    await group.join(here)
+    return group, here
+
+
+# Replicated groups.
+
+
+def test_all_members_of_a_replicated_group_get_all_calls_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Notes()
+
+    async def main(space: Space, setting: Setting) -> None:
+        group, here = await everybody(space, setting)
+        await members_there(group, 6)
+        base = 100 * setting.membership.member + 10 * setting.space
+        await asyncio.gather(*(group.proxy.tell.all(base + number) for number in range(5)))
+        while len(heard := await here.all_heard()) < 30:
+            await asyncio.sleep(0.01)
+        notes.found[f"{setting.membership.member}/{setting.space}"] = heard
+
+    play(monkeypatch, main, (2, 1), spaces=2)
+    orders = list(notes.found.values())
+    assert len(orders) == 6
+    assert all(order == orders[0] for order in orders)
+    assert sorted(orders[0]) == [m * 100 + s * 10 + n for m in range(3) for s in range(2) for n in range(5)]
+
+
+def test_who_joins_takes_the_state_over_exactly_where_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Notes()
+
+    async def main(space: Space, setting: Setting) -> None:
+        if is_first(setting):
+            group, here = await everybody(space, setting)
+            for number in range(200):
+                await group.proxy.tell(number)
+            notes.found["old"] = await here.all_heard()
+        else:
+            await asyncio.sleep(0.01 * setting.membership.member)
+            _, here = await everybody(space, setting)
+            await asyncio.sleep(3)
+            notes.found[f"new {setting.membership.member}"] = await here.all_heard()
+
+    play(monkeypatch, main, (3, 1))
+    assert notes.found["old"] == list(range(200))
+    assert all(heard == notes.found["old"] for heard in notes.found.values()), "nothing missed, nothing twice"
+    assert len(notes.found) == 4
+
+
+def test_the_interface_of_figure_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, Any] = {}
+
+    async def main(space: Space, setting: Setting) -> None:
+        if not is_first(setting):
+            return
+        groups: list[Group[Register]] = [await RGroup.create(space, Register), UGroup.create(space, Register)]
+        for group in groups:
+            one, two = space.create(Register()), space.create(Register())
+            found["at first"] = (await group.size(), await group.is_atomic())
+            await group.join(one)
+            await group.join(two)
+            assert await group.members() == [one, two]
+            assert await group.size() == 2
+            assert await group.tell(7) == 1, "it behaves like a Register"
+            assert await group.proxy.tell.all(8) == [2, 2]
+            await group.set_atomic(True)
+            assert await group.is_atomic()
+            assert await group.proxy.tell.all(9) == [3, 3]
+            await group.set_atomic(False)
+            assert not await group.is_atomic()
+            await group.leave(one)
+            assert await group.members() == [two]
+            assert await group.proxy.tell.all(10) == [4]
+            found[type(group).__name__] = await one.all_heard()
+
+    play(monkeypatch, main, (2,))
+    assert found == {"at first": (0, False), "RGroup": [7, 8, 9], "UGroup": [7, 8, 9]}
+
+
+def test_groups_of_nobody_and_groups_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    async def main(space: Space, setting: Setting) -> None:
+        if not is_first(setting):
+            return
+        empty = await RGroup.create(space, Register)
+        for group in (empty.proxy, UGroup.create(space, Register).proxy):
+            with pytest.raises(EmptyGroup):
+                await group.tell(1)
+            with pytest.raises(EmptyGroup):
+                await group.tell.all(1)
+        stranger = space.create(Register())
+        with pytest.raises(Refused):
+            await empty.leave(stranger)
+        missing = RGroup(space, empty.id._replace(number=99), Register)
+        with pytest.raises(NoSuchGroup):
+            await missing.join(stranger)
+        with pytest.raises(EmptyGroup):
+            await missing.proxy.tell(1)
+        kept = UGroup.create(space, Register)
+        with pytest.raises(RemoteException, match="ValueError"):
+            await kept.leave(stranger)
+        with pytest.raises(LocalError, match="no replicated group"):
+            RGroup.of(stranger)
+        with pytest.raises(LocalError, match="no group with a keeper"):
+            UGroup.of(stranger)
+        done.append("all")
+
+    play(monkeypatch, main, (2,))
+    assert done == ["all"]
+
+
+def test_a_donor_without_a_state_leaves_the_joiner_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+
+    async def main(space: Space, setting: Setting) -> None:
+        if not is_first(setting):
+            return
+        group = await RGroup.create(space, Stateless)
+        await group.join(space.create(Stateless()))
+        with pytest.raises(RemoteException, match="get_state"):
+            await group.join(space.create(Stateless()))
+        done.append(await group.size())
+
+    play(monkeypatch, main, (2,))
+    assert done == [1]
+
+
+def test_a_group_is_a_value_that_others_can_call_without_knowing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, Any] = {}
+
+    async def main(space: Space, setting: Setting) -> None:
+        here = space.create(Register())
+        await space.names.bind(f"object {setting.membership.member}", here)
+        if is_first(setting):
+            there = await space.names.wait_for("object 2", Register)
+            groups: list[Group[Register]] = [await RGroup.create(space, Register), UGroup.create(space, Register)]
+            for group in groups:
+                await group.join(here)
+                found[type(group).__name__] = await there.use(group.proxy, 5)
+            replicated = groups[0]
+            await replicated.join(there)
+            found["both"] = await replicated.proxy.all_heard.all()
+
+    play(monkeypatch, main, (2, 1))
+    assert found == {"RGroup": [1], "UGroup": [2], "both": [[5, 5], [5, 5]]}
+
+
+def test_pointers_of_groups_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[bool] = []
+
+    async def main(space: Space, setting: Setting) -> None:
+        if not is_first(setting):
+            return
+        for group in (await RGroup.create(space, Register), UGroup.create(space, Register)):
+            came = decode_value(encode_value(group.proxy), space.bind)
+            done.append(came == group.proxy and hash(came) == hash(group.proxy))
+        for shape in (SHAPE_GROUP, SHAPE_UGROUP):
+            for words in ((), (1, 2), (0,)):
+                with pytest.raises(RemoteError):
+                    space.bind(Pointer(shape, words, kind_name(Register)))
+
+    play(monkeypatch, main, (2,))
+    assert done == [True, True]
+
+
+def test_a_group_whose_keeper_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    async def main(space: Space, setting: Setting) -> None:
+        if not is_first(setting):
+            return
+        group = UGroup.create(space, Register)
+        await group.join(space.create(Register()))
+        space.destroy(group._keeper)
+        with pytest.raises(DeadObject):
+            await group.size()
+        with pytest.raises(DeadObject):
+            await group.proxy.tell(1)
+        done.append("all")
+
+    play(monkeypatch, main, (2,))
+    assert done == ["all"]
+
+
+# Names.
+
+
+def test_a_name_means_the_same_everywhere_until_it_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[int, Any] = {}
+
+    async def main(space: Space, setting: Setting) -> None:
+        if is_first(setting):
+            one, two = space.create(Register()), space.create(Register())
+            await space.names.bind("it", one)
+            assert await space.names.lookup("it", Register) == one
+            await space.names.bind("it", two)
+            await space.names.bind("ready", two)
+        else:
+            ready = await space.names.wait_for("ready", Register)
+            assert await space.names.lookup("it", Register) == ready
+            found[setting.membership.member] = await ready.tell(setting.membership.member)
+
+    play(monkeypatch, main, (2, 2))
+    assert set(found) == {1, 2, 3}
+    assert set(found.values()) == {1, 2, 3}
+
+
+def test_names_that_mean_nothing_and_names_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    async def main(space: Space, setting: Setting) -> None:
+        if not is_first(setting):
+            return
+        with pytest.raises(UnknownName, match="'it'"):
+            await space.names.lookup("it", Register)
+        assert await space.names.find("it", Register) is None
+        with pytest.raises(Refused):
+            await space.names.unbind("it")
+        here = space.create(Register())
+        await space.names.bind("it", here)
+        await space.names.unbind("it")
+        assert await space.names.find("it", Register) is None
+        for name in ("", "x" * 256):
+            with pytest.raises(LocalError, match="1 to 255 bytes"):
+                await space.names.bind(name, here)
+        with pytest.raises(LocalError, match="not created in a space"):
+            await space.names.bind("it", Register())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await space.names.wait_for("it", Register)
+        done.append("all")
+
+    play(monkeypatch, main, (2, 1))
+    assert done == ["all"]
