@@ -192,6 +192,24 @@ def _adaptive(rng: Random) -> Parameters:
     }
 
 
+def _objects(rng: Random) -> Parameters:
+    """Few objects, so that calls overlap; logs of both kinds of broadcast; patience as long as that of the group."""
+    return {
+        "spaces": rng.choice((1, 2, 3)),
+        "objects_per_space": rng.choice((1, 2)),
+        "outstanding": rng.choice((1, 4, 64)),
+        "patience_ns": rng.choice((4000, 10_000)) * MILLISECOND,
+        "vote_ns": rng.choice((3500, 4000)) * MILLISECOND,
+        "retry_ns": rng.choice((10, 50)) * MILLISECOND,
+        "amoeba": {"large_bytes": rng.choice((0, 200, 1024)), "outstanding": rng.choice((1, 4, 64))},
+        "load": {
+            "atomic_permille": rng.choice((0, 150, 500)),
+            "listed_permille": rng.choice((0, 400)),
+            "members": rng.choice((2, 4, 8)),
+        },
+    }
+
+
 def _mutex(rng: Random) -> Parameters:
     return _timestamps(rng) | {
         "acknowledge": rng.choice(("always", "when_needed")),
@@ -224,6 +242,7 @@ _RANGES: dict[str, Callable[[Random], Parameters]] = {
     "amoeba": _amoeba,
     "timewarp": _timewarp,
     "mutex": _mutex,
+    "objects": _objects,
     "adaptive": _adaptive,
 }
 _INDISPENSABLE: dict[str, frozenset[int]] = {"sequencer": frozenset({0})}

@@ -45,6 +45,7 @@ REPORTS = (
 )
 KNOWN_PROPERTIES = {
     *("validity", "agreement", "integrity", "fifo", "causal", "total_order"),
+    *("call_integrity", "no_overtaking", "indivisibility", "call_causality", "call_agreement", "atomicity"),
     *("mutual_exclusion", "grant_order", "service", "clock_condition", "clock_monotone", "state"),
 }
 
@@ -110,7 +111,8 @@ def test_the_readme_lists_nothing_that_does_not_exist() -> None:
     for name in re.findall(r"`((?:RELIABLE|SEQUENCER)_[A-Z]+)`", README):
         assert name in Kind.__members__
     for name in re.findall(r"`(\w+\.py)`", README):
-        assert (Path(node.protocols.__file__).parent / name).exists() or name == "__init__.py"
+        folder = Path(node.protocols.__file__).parent
+        assert (folder / name).exists() or (folder.parent / "objects" / name).exists()
 
 
 def test_codes_clash_with_nothing() -> None:
