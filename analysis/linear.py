@@ -233,6 +233,8 @@ class View:
             undrained=undrained_reason([life.name for life in lives if life.end == (_STOP, 0)], len(self.full), names),
             addressed=ADDRESSED_TO_OBJECTS if any(life.is_for_objects for life in lives) else "",
         )
+        self.is_for_objects = bool(self.evidence.addressed)
+        """Whether messages are for objects: then `calls` says more than the deliveries of members."""
         self._calls: Calls | None = None
 
     @property

@@ -6,12 +6,14 @@ A test holds the two together: the same run through its capture gives the same n
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from analysis import call_cost
+from analysis.calls import Calls
 from analysis.cost import QUANTILES, Requests, requests
 from analysis.linear import View
 from analysis.properties import Property
@@ -34,6 +36,7 @@ def requests_of(view: View) -> Requests:
 def messages(view: View, *, promises: Collection[str]) -> dict[str, Any]:
     """For the section `messages`."""
     submitted = len(view.submitted_ns)
+    told = call_cost.messages(view.calls, [life.name for life in view.full]) if view.is_for_objects else {}
     level = max((s[2] for life in view.lives for s in life.steps if s[1] == Event.DELIVER), default=int(Level.AGREED))
     return {
         "submitted": submitted,
@@ -41,11 +44,14 @@ def messages(view: View, *, promises: Collection[str]) -> dict[str, Any]:
         "deliveries_full": sum(len(life.firsts) for life in view.full),
         "deliveries_expected": submitted * len(view.full) if _FOR_ALL & set(promises) else None,
         "level": Level(level).name.lower(),
+        **told,
     }
 
 
 def latency(view: View, *, between_ms: float | None, load_end_ns: int) -> dict[str, Any]:
     """For the section `latency`; `between_ms` as in cost.Requests. `others` are only those before `load_end_ns`."""
+    if view.is_for_objects:
+        return latency_of_calls(view.calls, between_ms=between_ms, load_end_ns=load_end_ns)
     everywhere: list[int] = []
     others: list[int] = []
     submitted_ns = view.submitted_ns
@@ -56,6 +62,23 @@ def latency(view: View, *, between_ms: float | None, load_end_ns: int) -> dict[s
                 everywhere.append(at_ns - asked_ns)
                 if message[0] != life.name.member and at_ns < load_end_ns:
                     others.append(at_ns - asked_ns)
+    return _latency(everywhere, others, between_ms)
+
+
+def latency_of_calls(calls: Calls, *, between_ms: float | None, load_end_ns: int | None) -> dict[str, Any]:
+    """The same where messages are for objects: of each delivery to one. `others`: of objects elsewhere."""
+    everywhere: list[int] = []
+    others: list[int] = []
+    for member, message, at_ns in call_cost.arrivals(calls):
+        call = calls.by_message.get(message)
+        if call is not None:
+            everywhere.append(at_ns - call.at_ns)
+            if message[0] != member and (load_end_ns is None or at_ns < load_end_ns):
+                others.append(at_ns - call.at_ns)
+    return _latency(everywhere, others, between_ms)
+
+
+def _latency(everywhere: Sequence[int], others: Sequence[int], between_ms: float | None) -> dict[str, Any]:
     elsewhere_ms = np.array(others, np.float64) / 1e6
     everywhere_ms = np.array(everywhere, np.float64) / 1e6
     told = _moments(elsewhere_ms)

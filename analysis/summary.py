@@ -25,9 +25,11 @@ from pyspark.sql import functions as F  # noqa: N812  (the names that everybody 
 from analysis import (
     accuracy,
     anomalies,
+    call_cost,
     conservation,
     cost,
     judgement,
+    measures,
     offered,
     order,
     ordering_cost,
@@ -41,6 +43,7 @@ from analysis import (
     staging,
     tables,
 )
+from analysis.calls import read_calls
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs, read_run
 from analysis.judgement import Staged
@@ -49,7 +52,7 @@ from collector.records import Event, Level, Notice
 
 FORMAT = 1
 KEYS = (
-    *("properties", "expect", "messages", "latency", "ordering", "load", "traffic", "processing"),
+    *("properties", "expect", "messages", "latency", "ordering", "calls", "load", "traffic", "processing"),
     *("clocks", "stages", "resident", "anomalies", "accuracy"),
     *("links", "conservation", "capture", "health"),
 )
@@ -197,7 +200,7 @@ class _Analysis:
             requests=requests,
             latency=latency,
             deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts[0].level, facts[0].full),
-            told=self._told(staged.notices, facts[0], findings),
+            told=self._told(staged.notices, facts[0], findings) | self._of_objects(staged.notices, facts[0], requests),
         )
 
     def _told(
@@ -228,6 +231,22 @@ class _Analysis:
                 served, order="grants" if is_granted else "deliveries", mu_ns=self.manifest.protocol.mu_ns
             )
         return told
+
+    def _of_objects(
+        self, notices: Mapping[Notice, int], facts: order.RunFacts, requests: cost.Requests
+    ) -> dict[str, Any]:
+        """The section `calls`, and what stands in `messages` and `latency` where messages are for objects."""
+        if not notices.get(Notice.ADDRESSED):
+            return {}
+        lives = reported.lives_of(self.stage.path("trace"))
+        calls = read_calls(lives)
+        networks = {node.index: node.partition_index for node in self.inputs.topology.nodes()}
+        load_end_ns = self.manifest.phases.load_end_ns
+        return {
+            "calls": call_cost.section(calls, lives, full=facts.full, networks=networks),
+            "messages": call_cost.messages(calls, facts.full),
+            "latency": measures.latency_of_calls(calls, between_ms=requests.between_ms, load_end_ns=load_end_ns),
+        }
 
     # --- tables
 
@@ -292,6 +311,8 @@ class _Analysis:
     ) -> dict[str, Any]:
         requests, deliveries = orders.requests, orders.findings[Property.FIFO].checked
         is_for_all = not _FOR_ALL.isdisjoint(self.manifest.promises)
+        sent = None if load is None else offered.section(load, self.inputs.topology, requests)
+        told = orders.told
         return {
             "messages": {
                 "submitted": requests.submitted,
@@ -299,14 +320,16 @@ class _Analysis:
                 "deliveries_full": orders.deliveries_full,
                 "deliveries_expected": requests.submitted * len(orders.facts.full) if is_for_all else None,
                 "level": _level_name(orders.facts.level),
+                **told.get("messages", {}),
             },
-            "latency": orders.latency,
-            "load": None if load is None else offered.section(load, self.inputs.topology, requests),
+            "latency": {**orders.latency, **told.get("latency", {})},
+            "calls": call_cost.per_call(told.get("calls"), sent),
+            "load": sent,
             "traffic": cost.traffic_figures(
                 counted, submitted=requests.submitted, deliveries=deliveries, application_bytes=requests.size_bytes
             ),
             "processing": cost.processing(self.manifest.nodes),
-            **{name: orders.told.get(name) for name in ("ordering", "clocks", "stages", "resident", "anomalies")},
+            **{name: told.get(name) for name in ("ordering", "clocks", "stages", "resident", "anomalies")},
             "links": links,
             "conservation": balance,
         }

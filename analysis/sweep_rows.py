@@ -64,6 +64,23 @@ _ORDERING = _block(
     (pa.map_(_TEXT, _IN_FORCE), "by_protocol"),
     (pa.list_(_ORDERING_BIN), "series"),
 )
+_CALL_FIGURES = (
+    (_WHOLE, "calls objects deliveries"),
+    (_REAL, "deliveries_per_call mean_ms p50_ms p99_ms max_ms last_mean_ms last_p50_ms last_p99_ms last_max_ms"),
+)
+_CALL_TIMES = _block((_WHOLE, "count"), (_REAL, "mean_ms p50_ms p99_ms max_ms"))
+_TIMED = _block((_TEXT, "kind"), (_WHOLE, "objects count"), (_REAL, "median_ms mean_ms p90_ms"))
+_CALLS = _block(
+    *_CALL_FIGURES,
+    (_WHOLE, "operations expected"),
+    (_REAL, "messages_per_call datagrams_per_call"),
+    (_block((_block(*_CALL_FIGURES), "ordered atomic unordered direct")), "by_kind"),
+    (_block((_block(*_CALL_FIGURES), "space machine network networks")), "by_height"),
+    (_block((_WHOLE, "aborted refused unreachable missed excused")), "outcomes"),
+    (_CALL_TIMES, "blocked taken_over"),
+    (pa.list_(_TIMED), "timed"),
+    (_block((_WHOLE, "replies servers wrong doubled")), "counted"),
+)
 _LOAD = _block(
     (_REAL, "seconds rate_per_s dummy_rate lan_load server_share"),
     (_WHOLE, "submitted messages datagrams"),
@@ -84,6 +101,7 @@ SCHEMA = pa.schema(
             (_MESSAGES, "messages"),
             (_LATENCY, "latency"),
             (_ORDERING, "ordering"),
+            (_CALLS, "calls"),
             (_LOAD, "load"),
             (_WHOLE, "events"),
             (_REAL, "seconds"),

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from analysis import judgement, measures, offered, ordering_cost, ordering_records
+from analysis import call_cost, judgement, measures, offered, ordering_cost, ordering_records
 from analysis.linear import View, check_view, view_of
 from analysis.properties import Incarnation, Property
 from analysis.verdict import Verdict
@@ -54,6 +54,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
     records = {Incarnation(life.member, life.incarnation): life.records for life in simulation.lives}
     view = view_of(records, members=names, names=names)
     requests = measures.requests_of(view)
+    load = offered.section(meter.load(simulation.lives), experiment.topology, requests)
     results: dict[str, Any] = {
         "messages": measures.messages(view, promises=promises),
         "latency": measures.latency(
@@ -66,13 +67,20 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
             names=names,
             protocol=experiment.protocol.name,
         ),
-        "load": offered.section(meter.load(simulation.lives), experiment.topology, requests),
+        "calls": _calls(experiment, view, load) if view.is_for_objects else None,
+        "load": load,
         "properties": _properties(experiment, simulation, view, promises, names),
     }
     results["expect"] = [judgement.expectation(str(condition), results) for condition in experiment.expect]
     invalid = doubts(experiment, simulation)
     verdict, reasons = judgement.overall(results["properties"], results["expect"], invalid)
     return results | {"verdict": verdict.value, "reasons": reasons, "invalid": invalid}
+
+
+def _calls(experiment: Experiment, view: View, load: Mapping[str, Any]) -> dict[str, Any] | None:
+    networks = {node.index: node.partition_index for node in experiment.topology.nodes()}
+    full = [life.name for life in view.full]
+    return call_cost.per_call(call_cost.section(view.calls, view.raw(), full=full, networks=networks), load)
 
 
 def _properties(
@@ -115,6 +123,6 @@ def _broken(error: Exception) -> dict[str, Any]:
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     text = " ".join(str(error).split()) or "no text"
     sentence = f"{type(error).__name__} in {innermost.name}: {text}"
-    nothing = dict.fromkeys(("messages", "latency", "ordering", "load"))
+    nothing = dict.fromkeys(("messages", "latency", "ordering", "calls", "load"))
     judged = {"properties": {}, "expect": [], "invalid": [], "verdict": Verdict.FAIL.value, "reasons": [sentence]}
     return nothing | judged
