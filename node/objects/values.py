@@ -95,7 +95,8 @@ def copy_value(value: object) -> object:
         return value
     copier = _Copier()
     copied = copier.copy(value, 0)
-    copier.check()
+    if copier.most > MAX_SIZE_BYTES:
+        encode_value(value)  # which measures exactly, and raises
     return copied
 
 
@@ -304,64 +305,46 @@ class _Reader:
 
 
 class _Copier:
-    """Copies, and adds up what the encoding would take."""
+    """Copies, and adds up what the encoding takes at most."""
 
     def __init__(self) -> None:
-        self._size = 0
+        self.most = 0
 
-    def copy(self, value: object, depth: int) -> object:
+    def copy(self, value: Any, depth: int) -> object:
         kind = type(value)
-        self._size += _FIXED_SIZES.get(kind, 0)
-        if kind is str or kind is bytes:
-            self._add_text(value)
-        elif kind is int:
-            self._add_int(value)
-        elif kind is list:
-            return [self.copy(one, depth + 1) for one in self._elements(value, depth)]
-        elif kind is tuple:
-            return tuple([self.copy(one, depth + 1) for one in self._elements(value, depth)])
-        elif kind is dict:
+        if kind is list or kind is tuple:
+            return self._elements(value, kind, depth)
+        if kind is dict:
             return self._dict(value, depth)
-        elif isinstance(value, Pointed):
-            probe = bytearray()
-            _encode_pointer(value.pointer, probe)
-            self._size += len(probe)
-            return value.shared
-        elif kind not in _FIXED_SIZES:
-            raise _no_value(value)
-        return value
+        if _is_plain(value):
+            self.most += _MOST_BYTES + (len(value) if kind is str else 0)
+            return value
+        if kind is bytes:
+            self.most += _MOST_BYTES + len(value)
+            return value
+        probe = bytearray()
+        _encode(value, probe, depth)  # what is rare, or no value
+        self.most += len(probe)
+        return value.shared if isinstance(value, Pointed) else value
 
-    def check(self) -> None:
-        if self._size > MAX_SIZE_BYTES:
-            raise NotAValue(f"{self._size} bytes of values are more than the {MAX_SIZE_BYTES} that a message carries")
-
-    def _add_text(self, value: Any) -> None:
-        # ASCII is what its length says; anything else, and what is no text at all, is found out by encoding it.
-        if type(value) is bytes or value.isascii():
-            self._size += 5 + len(value)
-        else:
-            probe = bytearray()
-            _encode_str(value, probe, 0)
-            self._size += len(probe)
-
-    def _add_int(self, value: Any) -> None:
-        size = int_size(value)
-        if size > MAX_INT_BYTES:
-            raise NotAValue(f"an int of {size} bytes is longer than the {MAX_INT_BYTES} that a message carries")
-        self._size += 2 + size
-
-    def _elements(self, value: Any, depth: int) -> Any:
-        _check_depth(depth)
-        self._size += 5
-        if self._size + len(value) > MAX_SIZE_BYTES:
-            self._size += len(value)
-            self.check()
-        return value
+    def _elements(self, value: Any, kind: type, depth: int) -> object:
+        self._enter(value, depth)
+        kinds = set(map(type, value))
+        if kinds <= _UNCHANGING or (kinds == {int} and min(value) > -_LONG and max(value) < _LONG):
+            self.most += _MOST_BYTES * len(value)
+            return kind(value)
+        return kind([self.copy(one, depth + 1) for one in value])
 
     def _dict(self, value: Any, depth: int) -> dict[object, object]:
         _check_entries(value)
-        items = self._elements(value, depth).items()
-        return {self.copy(key, depth + 1): self.copy(content, depth + 1) for key, content in items}
+        self._enter(value, depth)
+        return {self.copy(key, depth + 1): self.copy(content, depth + 1) for key, content in value.items()}
+
+    def _enter(self, value: Any, depth: int) -> None:
+        _check_depth(depth)
+        self.most += _MOST_BYTES
+        if self.most > _SURELY_TOO_MUCH or len(value) > MAX_SIZE_BYTES:  # before a knot of lists fills the memory
+            raise NotAValue(f"more than the {MAX_SIZE_BYTES} bytes of values that a message carries")
 
 
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _TUPLE, _DICT, _REFERENCE, _GROUP, _POINTER = range(13)
@@ -373,7 +356,9 @@ _FLOAT_STRUCT = struct.Struct(">Bd")
 _COUNTED = struct.Struct(">BI")
 _WORD = struct.Struct(">BQ")
 _UNCHANGING = frozenset({type(None), bool, float, Reference, GroupId})
-_FIXED_SIZES: dict[type, int] = {type(None): 1, bool: 1, float: 9, Reference: 9, GroupId: 9}
+_MOST_BYTES = 10
+"""Of a value that is plain, but for the letters of a text; and of a container, but for what is in it."""
+_SURELY_TOO_MUCH = _MOST_BYTES * MAX_SIZE_BYTES
 _ENCODERS: dict[type, Callable[[Any, bytearray, int], None]] = {
     type(None): _encode_none,
     bool: _encode_bool,
