@@ -274,6 +274,8 @@ class Book:
         found._floors = dict(reader.many(lambda: ((reader.word(), reader.word()), _id(reader))))
         found._answers = dict(reader.many(lambda: ((reader.word(), reader.word()), _answer(reader))))
         reader.end()
+        if found.snapshot() != data:
+            raise RemoteError(DropReason.MALFORMED, "a state that is written in another way")
         return found
 
     # Calls and operations.

@@ -7,7 +7,7 @@ in `closed` and `left` until the Book takes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from node.errors import DropReason, RemoteError
@@ -35,18 +35,8 @@ from node.objects.entries import (
     Voted,
 )
 from node.objects.order import Order
-from node.objects.records import Party, Record, SpaceOf, Stage, Vote
+from node.objects.records import Party, Record, SpaceOf, Stage, Vote, Way
 from node.objects.states import Reader, Writer
-
-
-@dataclass(slots=True)
-class Way:
-    """To and from one other sub-network: its epoch as we know it, the number of the last call that we ask it about, and
-    of the last one that it asked us about."""
-
-    epoch: int = 1
-    sent: int = 0
-    taken: int = 0
 
 
 class Commit:
@@ -334,7 +324,6 @@ class Commit:
             if record.stage is Stage.DROPPED:
                 del self._records[entry.id]
         elif record.stage is Stage.OPEN and record.vote is Vote.YES and entry.timestamp >= record.proposal:
-            self.clock = max(self.clock, entry.timestamp)
             settled = Settled(road=self._road(entry.road.place), numbers=(entry.number,))
             out.append(Tell(place=entry.road.place, entry=settled))
             self._enter_final(record, entry.timestamp, out)

@@ -1,4 +1,4 @@
-"""One call in the Book of a sub-network: what is known of it, and what others have said."""
+"""One call in the Book of a sub-network: what is known of it, and what others have said; and where they stand."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ class Vote(enum.IntEnum):
 
     NONE = 0
     YES = 1
+
+
+@dataclass(slots=True)
+class Way:
+    """To and from one other sub-network: its epoch as we know it, the number of the last call that we ask it about, and
+    of the last one that it asked us about."""
+
+    epoch: int = 1
+    sent: int = 0
+    taken: int = 0
 
 
 @dataclass(slots=True)

@@ -7,6 +7,8 @@ from random import Random
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from node.errors import RemoteError
+from node.objects.book import Book
 from tests.node.objects.book_world import Partitions, World
 
 SIZES = st.lists(st.integers(1, 3), min_size=2, max_size=4)
@@ -28,15 +30,32 @@ def run(sizes: list[int], seed: int, *, actions: int, groups: float, faults: boo
 
 
 @given(sizes=SIZES, seed=st.integers(0, 2**32), groups=st.sampled_from((0.0, 0.2, 0.8)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_all_promises_hold_in_a_world_that_does_its_worst(sizes: list[int], seed: int, groups: float) -> None:
     world = run(sizes, seed, actions=400, groups=groups, faults=True)
     assert world.is_at_rest
 
 
 @given(sizes=SIZES, seed=st.integers(0, 2**32), groups=st.sampled_from((0.0, 0.8)))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_all_get_everything_while_nobody_ends_or_gives_up(sizes: list[int], seed: int, groups: float) -> None:
     world = run(sizes, seed, actions=300, groups=groups, faults=False)
     living = {one for machine in world.machines.values() for one in machine.objects}
     assert not [(name, one) for name, one in world.missed if one in living and name in world.ordered]
+
+
+@given(seed=st.integers(0, 2**32), data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_a_snapshot_that_an_enemy_has_touched_is_refused_or_a_book(seed: int, data: st.DataObject) -> None:
+    world = World(((0, 1), (2,)), Random(seed), groups=0.3, faults=False)
+    for _ in range(120):
+        world.act()
+    machine = next(iter(world.machines.values()))
+    wrong = bytearray(machine.book.snapshot())
+    at = data.draw(st.integers(0, len(wrong) - 1))
+    wrong[at] = data.draw(st.integers(0, 255))
+    try:
+        found = Book.restore(bytes(wrong), place=machine.place, partitions=world.partitions)
+    except RemoteError:
+        return
+    assert found.snapshot() == wrong
