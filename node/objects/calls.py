@@ -133,7 +133,9 @@ def decode_body(data: bytes, bind: Bind) -> Body:
 def _call(fields: object) -> CallBody:
     match fields:
         case (Reference() as caller, int(number), str(name), tuple(arguments), dict(keywords), tuple(chain)):
-            _require(number > 0 and all(type(key) is str for key in keywords), "a call that none can be")
+            _require(type(fields) is tuple and type(number) is int and number > 0, "a call without a number")
+            _require(type(arguments) is tuple, "a call with a reference for its arguments")
+            _require(all(type(key) is str for key in keywords), "keywords that are no texts")
             return CallBody(
                 call=CallId(caller, number), name=name, arguments=arguments, keywords=keywords, chain=_chain(chain)
             )
@@ -151,7 +153,10 @@ def _chain(parts: tuple[Any, ...]) -> tuple[CallId, ...]:
 def _reply(fields: object) -> ReplyBody:
     match fields:
         case (int(number), Reference() as member, int(outcome), value, str(type_name), str(text)):
-            _require(number > 0 and outcome in _OUTCOMES, f"a reply to call {number} with outcome {outcome}")
+            _require(
+                type(number) is int and number > 0 and outcome in _OUTCOMES,
+                f"a reply to call {number} with outcome {outcome}",
+            )
             _require(len(text) <= MAX_TEXT and len(type_name) <= MAX_TEXT, "a reply that tells a novel")
             return ReplyBody(
                 number=number,
