@@ -38,6 +38,8 @@ from node.objects.space import Space
 from node.objects.values import Pointer
 
 SHAPE_UGROUP = 3
+ASK_EVERY_S = 1.0
+"""How often a member asks whether it is one still."""
 
 K = TypeVar("K", bound=Remote)
 
@@ -163,8 +165,25 @@ class RGroup(Group[K]):
             self._space.forget_join(reference, self.id)
 
     async def expelled(self, member: K) -> None:
-        """Returns when an object of this space learns that the group goes on without it."""
-        await asyncio.shield(self._space.expelled(member, self.id))
+        """Returns when an object of this space learns that the group goes on without it: the managers say so, or it is
+        not among the members when it asks, every ASK_EVERY_S (calls that never came leave no trace here). While nobody
+        can be asked it waits. Raises NoSuchGroup."""
+        reference = Space.reference_of(member)
+        expelled = self._space.expelled(member, self.id)
+        while not expelled.done():
+            await asyncio.wait([expelled], timeout=ASK_EVERY_S)
+            if not expelled.done() and await self._is_without(reference):
+                self._space.forget_join(reference, self.id)
+                return
+
+    async def _is_without(self, reference: Reference) -> bool:
+        try:
+            news = await self._operate(Operation.MEMBERS)
+        except NoSuchGroup:
+            raise
+        except CallError:
+            return False
+        return reference not in news.objects
 
     async def members(self) -> list[K]:
         news = await self._operate(Operation.MEMBERS)

@@ -839,11 +839,20 @@ class MachineCore(Core):
         if objects:
             self._ask_spaces(prepare.call, objects)
 
+    def _tell_expelled(self, call: Call, objects: tuple[Reference, ...]) -> None:
+        """Who misses a call to its group is no member of it any more; of an aborted one nobody has missed anything."""
+        addressing = call.addressing
+        if addressing.group is not None and addressing.operation is Operation.CALL and not call.is_atomic:
+            for one in objects:
+                news = News(kind=NewsKind.EXPELLED, group=addressing.group, objects=(one,))
+                self._to_space(one.number, news_message(self._us, 0, one.number, news))
+
     def _on_drop(self, call: Call, objects: tuple[Reference, ...]) -> None:
         self._decided(call)
         if objects:
             self._drop_at_spaces(call, objects)
             self._report_missed(call.id)
+            self._tell_expelled(call, objects)
         request = self._ordered.get(call.id.number) if call.id[:2] == self._life else None
         if request is not None and request.home != self._place:
             self._finish(request)

@@ -19,7 +19,8 @@ SECOND = 10**9
 
 
 def experiment_text(program: str, networks: tuple[int, ...], *, spaces: int = 1, seed: int = 1, **more: Any) -> str:
-    """`networks`: how many machines each sub-network has; each is linked to each. `options`: the program's, as YAML."""
+    """`networks`: how many machines each sub-network has; each is linked to each. `options`: the program's,
+    as YAML; `parameters`: further ones, each with a comma in front."""
     places = ", ".join(f"p{place}: {{nodes: {count}}}" for place, count in enumerate(networks, start=1))
     pairs = [(one, other) for other in range(1, len(networks) + 1) for one in range(1, other)]
     links = ", ".join(f"{{between: [p{one}, p{other}]}}" for one, other in pairs)
@@ -29,7 +30,8 @@ question: does the program do what it should?
 topology: {{name: t, partitions: {{{places}}}, links: [{links}]}}
 protocol:
   name: objects
-  parameters: {{spaces: {spaces}, program: {program}, options: {{{more.get("options", "")}}}}}
+  parameters:
+    {{spaces: {spaces}, program: {program}, options: {{{more.get("options", "")}}}{more.get("parameters", "")}}}
 workload: {{kind: silent}}
 duration: {more.get("duration", "10 s")}
 drain: 30 s

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from node.errors import LocalError, RemoteError
-from node.objects.errors import DeadObject, EmptyGroup, NoSuchGroup, Refused, RemoteException
+from node.objects.errors import CallError, DeadObject, EmptyGroup, NoSuchGroup, Refused, RemoteException
 from node.objects.export import Remote, export, kind_name
 from node.objects.groups import SHAPE_UGROUP, Group, RGroup, UGroup
 from node.objects.names import SHAPE_GROUP, UnknownName
@@ -125,6 +125,35 @@ def test_who_joins_takes_the_state_over_exactly_where_it_joins(monkeypatch: pyte
     assert notes.found["old"] == list(range(200))
     assert all(heard == notes.found["old"] for heard in notes.found.values()), "nothing missed, nothing twice"
     assert len(notes.found) == 4
+
+
+def test_in_a_cut_the_minority_refuses_and_joins_again_with_the_state_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, Any] = {}
+
+    async def main(space: Space, setting: Setting) -> None:
+        group, here = await everybody(space, setting)
+        await members_there(group, 3)
+        if is_first(setting):
+            for number in range(100):
+                await group.proxy.tell(number)
+                await asyncio.sleep(0.1)
+            found["majority"] = await here.all_heard()
+        elif setting.membership.partition == 1:
+            await asyncio.sleep(1.5)
+            with pytest.raises(CallError):
+                await group.proxy.tell.options(timeout=0.5)(1000)
+            found["before"] = len(await here.all_heard())
+            await group.expelled(here)
+            await group.join(here)
+            while 99 not in (heard := await here.all_heard()):
+                await asyncio.sleep(0.1)
+            found["minority"] = heard
+
+    cut = "{at: 1 s, for: 5 s, cut: {links: [p1--p2]}}"
+    play(monkeypatch, main, (2, 1), faults=cut, duration="20 s", parameters=", patience: 2 s, vote: 1 s")
+    assert found["before"] < 20
+    assert [number for number in found["majority"] if number < 1000] == list(range(100))
+    assert found["minority"] == found["majority"]
 
 
 def test_the_interface_of_figure_3(monkeypatch: pytest.MonkeyPatch) -> None:
