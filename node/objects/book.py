@@ -61,9 +61,10 @@ it is never given before a commit is settled. It blocks the covered objects of B
 Invariants: clock >= every timestamp in the Book; an object's queue is sorted; a record is in the queues of its objects
 until it is handed over or dropped; at rest there are no records: what is left is one number per road, space and life.
 
-What this leans on, and does not do. Whatever another sub-network can see of an entry (all but calls within the
-sub-network that are not atomic) must not be lost with the machine that applied it: such entries need resilience 1 in
-the log (`needs_resilience`). If every machine of A ends, its log is lost, and those in doubt abort when they hear of
+What this leans on, and does not do. What another sub-network has seen of an entry must not be lost with the one machine
+that applied it, or a number on a road would be given twice, and a vote or an outcome forgotten: all entries but calls
+within the sub-network need resilience 1 in the log. `heard` of a caller counts what was handed over at its machine and
+the timestamps of its own calls' answers, for its next call may have another coordinator. If every machine of A ends, its log is lost, and those in doubt abort when they hear of
 the new epoch: others may have committed, so atomicity holds while of each coordinator's sub-network one machine lives.
 Nobody tells a member that it was left out of its group before it was asked anything: it finds out from MEMBERS.
 """
@@ -406,18 +407,6 @@ class Book:
             joiner = addressing.objects[0]
             if record.stage is Stage.FINAL and joiner not in group.members and joiner not in record.missing:
                 group.members += (joiner,)
-
-
-def needs_resilience(entry: Entry, place: int, place_of: Mapping[int, int]) -> bool:
-    """Whether this entry of the log of the sub-network at `place` must be stored by a second machine before it counts:
-    others would see that it was, and it is gone with the only machine that applied it."""
-    if not isinstance(entry, Called):
-        return not isinstance(entry, Heard)
-    call = entry.call
-    if call.addressing.group is not None or call.addressing.operation is not Operation.CALL:
-        return True
-    is_far = any(place_of.get(one.member) != place for one in (call.caller, *call.covered))
-    return is_far or call.addressing.is_atomic
 
 
 _OF_NAMES = (Operation.BIND, Operation.UNBIND, Operation.LOOKUP)

@@ -6,7 +6,7 @@ import pytest
 
 from node.errors import RemoteError
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.book import Book, needs_resilience
+from node.objects.book import Book
 from node.objects.entries import (
     Answer,
     Asked,
@@ -395,12 +395,3 @@ def test_a_snapshot_cut_short_or_of_another_place_is_refused() -> None:
             Book.restore(wrong, place=A, partitions=PLACES)
     with pytest.raises(RemoteError):
         Book.restore(data, place=B, partitions=PLACES)
-
-
-def test_what_others_can_see_must_be_stored_twice() -> None:
-    place_of = {member: place for place, members in enumerate(PLACES) for member in members}
-    assert not needs_resilience(Called(call=call_of(0, 1, 0, 1)), A, place_of)
-    assert needs_resilience(Called(call=call_of(0, 1, 0, 2)), A, place_of)
-    assert needs_resilience(Called(call=call_of(0, 1, 0, is_atomic=True)), A, place_of)
-    assert needs_resilience(on_group(0, 1), A, place_of)
-    assert needs_resilience(GivenUp(id=CallId(0, 1, 1), place=B), A, place_of)
