@@ -18,7 +18,9 @@ therefore is a place in that stream, and gaps do not exist. What is stable the l
 Resilience. A message that asks for r is *tentative* when it has its number. The r lowest others that took part then
 tell that they have the log up to there (STORED); the sequencer tells all (ACCEPT without words); then it is delivered,
 and what comes after it. With fewer than r others, all others must. So r crashes lose nothing that anybody has
-delivered. With r = 0 delivery is AGREED, not uniform (see the reliable layer).
+delivered, nor put it into another order. With r = 0 delivery is AGREED, not uniform (see the reliable layer), and so is
+the order: who crashes together with the numbers that only it had, the sequencer above all, may have delivered in an
+order in which the senders that live do not get their new numbers. All who live on have one order.
 
 Take-over. No message elects. The news of the sequencer's end comes when all survivors have the same of its stream, so
 they have the same log, and in it who takes part: the lowest of those is the next sequencer, or if that one has ended,
