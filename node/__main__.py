@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import time
 
 from node.config import NodeConfig, parse
 from node.driver import host, new_loop, say
@@ -24,15 +25,20 @@ def main() -> int:
 
 async def _live() -> int:
     lines = await _standard_input()
-    line = (await lines.readline()).decode("utf-8", "replace")
+    line = await lines.readline()
     try:
-        config = parse(line)
+        config = parse(line.decode("utf-8", "replace"))
         entry = _entry(config)
-        core = entry.build(membership=config.membership, parameters=config.parameters, seed=config.seed)
-        application = entry.application_for(config)
+        parts = entry.parts_for(config, line, time.monotonic_ns())
+        if parts is None:
+            core = entry.build(membership=config.membership, parameters=config.parameters, seed=config.seed)
+            application = entry.application_for(config)
+        else:
+            core, application = parts.core, None
         # What exists now lives as long as we do: the collector need not walk it again and again.
         gc.freeze()
-        return await host(config, core, lines, traces_receipts=entry.traces_receipts, application=application)
+        traces_receipts = entry.traces_receipts
+        return await host(config, core, lines, traces_receipts=traces_receipts, application=application, parts=parts)
     except LocalError as error:
         return _refuse(str(error))
     except OSError as error:

@@ -23,6 +23,7 @@ import socket
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ from node.config import NodeConfig
 from node.core import Core
 from node.endpoint import Endpoint
 from node.host import TRANSMISSION_MASK, Host, TraceRow
+from node.parts import Parts
 from node.recorder import Recorder
 from node.trace import RECORD
 from node.wire import Message, encode_envelope, encode_message, table_struct
@@ -53,6 +55,7 @@ class Driver:
         *,
         traces_receipts: bool,
         application: Application | None = None,
+        parts: Parts | None = None,
     ) -> None:
         self._config = config
         self._say = say
@@ -81,13 +84,16 @@ class Driver:
             record=self._record,
             flush=self._recorder.flush,
             traces_receipts=traces_receipts,
-            application=application,
+            application=parts or application,
+            inside=parts.send if parts else None,
+            clock=parts.clock if parts else None,
         )
-        self._wake: asyncio.TimerHandle | None = None
-        self._wake_ns = 0
+        self._parts = parts
+        self._alarm = Alarm(self._loop, self._host, self._on_wake)
         self._flush: asyncio.TimerHandle | None = None
         self._ends_when_drained = False
         self._said_drained = False
+        self._is_stopping = False
         self._ended: asyncio.Future[int] = self._loop.create_future()
 
     async def run(self, lines: asyncio.StreamReader) -> int:
@@ -101,12 +107,17 @@ class Driver:
         commands = self._loop.create_task(self._obey(lines))
         for task in (status, commands):
             task.add_done_callback(self._on_task_done)
-        self._say({"event": "ready"})
         try:
+            if self._parts is not None:
+                await self._parts.open(self._host, self._after_inputs)
+            self._say({"event": "ready"})
             return await self._ended
         finally:
             commands.cancel()
             status.cancel()
+            self._alarm.stop()
+            if self._parts is not None:
+                self._parts.close()
             for one in self._endpoint.sockets:
                 self._loop.remove_reader(one)
             self._endpoint.close()
@@ -150,15 +161,17 @@ class Driver:
         except (ValueError, TypeError, KeyError):
             self._say({"event": "error", "message": f'start needs {{"at_ns": N}}, not {argument[:80]!r}'})
             return
+        if self._parts is not None:
+            self._parts.start(load_start_ns)
         self._host.start(load_start_ns)
         self._say({"event": "started"})
-        self._schedule_wake()
+        self._alarm.set()
 
     def _drain(self) -> None:
         if not self._host.is_draining:
             self._host.drain()
             if self._host.answers:
-                self._schedule_wake()
+                self._alarm.set()
             self._check_drained()
 
     def _on_terminate(self) -> None:
@@ -169,6 +182,15 @@ class Driver:
             self._stop()
 
     def _stop(self) -> None:
+        if self._is_stopping or self._ended.done():
+            return
+        self._is_stopping = True
+        if self._parts is None:
+            self._finish()
+        else:
+            self._parts.stop(self._finish)
+
+    def _finish(self) -> None:
         if self._ended.done():
             return
         is_drained = self._host.stop()
@@ -176,7 +198,7 @@ class Driver:
         self._say({"event": "stopped", "drained": is_drained, **self._counters()})
 
     def _check_drained(self) -> None:
-        if self._said_drained or self._ended.done():
+        if self._said_drained or self._is_stopping or self._ended.done():
             return
         if not self._host.is_quiet:
             self._loop.call_later(IDLE_CHECK_S, self._check_drained)
@@ -195,31 +217,14 @@ class Driver:
         self._after_inputs()
 
     def _on_wake(self) -> None:
-        self._wake = None
         self._host.wake()
         self._after_inputs()
 
     def _after_inputs(self) -> None:
         """After every round of inputs: what flow control held back may go now, and timers may have moved."""
         self._host.after_inputs()
-        self._schedule_wake()
-
-    # Time.
-
-    def _schedule_wake(self) -> None:
-        """Arm one loop timer for whatever is due first: the core's earliest timer or the next request."""
-        host = self._host
-        if not host.is_wake_stale and not host.is_saturating:
-            return
-        at_ns = host.next_wake_ns()
-        if self._wake is not None:
-            if at_ns == self._wake_ns:
-                return
-            self._wake.cancel()
-            self._wake = None
-        if at_ns is not None and not self._ended.done():
-            self._wake_ns = at_ns
-            self._wake = self._loop.call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, self._on_wake)
+        if not self._ended.done():
+            self._alarm.set()
 
     # What we say.
 
@@ -232,7 +237,7 @@ class Driver:
         host = self._host
         host.note_time()
         application = host.application
-        return {
+        counters = {
             "submitted": application.submitted,
             "delivered": host.delivered,
             "received": host.received,
@@ -248,6 +253,7 @@ class Driver:
             "idle": host.is_quiet,
             "over": host.is_over,
         }
+        return counters if self._parts is None else _with_parts(counters, self._parts.counters())
 
     def _record(self, row: TraceRow) -> None:
         self._recorder.add(_PACK_RECORD(*row))
@@ -259,6 +265,43 @@ class Driver:
         self._recorder.flush()
         if self._recorder.is_pending:
             self._flush = self._loop.call_later(TRACE_DELAY_S, self._flush_trace)
+
+
+class Alarm:
+    """One loop timer for whatever a host is to do first: the core's earliest timer or the next request."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, host: Host, ring: Callable[[], object]) -> None:
+        self._loop = loop
+        self._host = host
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+        self._at_ns = 0
+
+    def set(self) -> None:
+        """To be called after every round of inputs."""
+        host = self._host
+        if not host.is_wake_stale and not host.is_saturating:
+            return
+        at_ns = host.next_wake_ns()
+        if self._timer is not None:
+            if at_ns == self._at_ns:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at_ns is not None:
+            self._at_ns = at_ns
+            self._timer = self._loop.call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, self._go_off)
+
+    def stop(self) -> None:
+        """Until it is set again."""
+        self._host.is_wake_stale = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _go_off(self) -> None:
+        self._timer = None
+        self._ring()
 
 
 class _Wires:
@@ -296,6 +339,14 @@ class _Wires:
         )
 
 
+def _with_parts(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """What has a name in both is added up, but for lags, of which the greatest counts."""
+    drops = Counter(own["dropped"]) + Counter(theirs.pop("dropped"))
+    lags = {name: max(own[name], theirs.pop(name)) for name in ("lag_ns", "lag_max_ns")}
+    sums = {name: own[name] + theirs.pop(name) for name in list(theirs) if name in own}
+    return {**own, **sums, **lags, "dropped": dict(sorted(drops.items())), **theirs}
+
+
 def say(words: dict[str, Any]) -> None:
     """One JSON object, one line, at once."""
     sys.stdout.write(json.dumps(words, separators=(",", ":")) + "\n")
@@ -309,9 +360,11 @@ async def host(
     *,
     traces_receipts: bool,
     application: Application | None = None,
+    parts: Parts | None = None,
 ) -> int:
-    """Run `core` until it is told to stop; `application` None: one that sends what the workload says."""
-    driver = Driver(config, core, say, traces_receipts=traces_receipts, application=application)
+    """Run `core` until it is told to stop; `application` None: one that sends what the workload says. `parts`: other
+    processes that this machine consists of; they have the applications. LocalError when one of them cannot run."""
+    driver = Driver(config, core, say, traces_receipts=traces_receipts, application=application, parts=parts)
     return await driver.run(lines)
 
 

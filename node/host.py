@@ -199,11 +199,14 @@ class Host:
         self._handle(message, source, self._member, len(message.payload))
 
     def add_record(self, row: TraceRow) -> None:
-        """What such a part has written down. A delivery gets its place in the member's sequence here."""
+        """What such a part has written down. A delivery gets its place in the member's sequence here; a submission is
+        on the wire before anything that follows from it."""
         if row[0] == _DELIVER:
             self.delivered += 1
             row = (*row[:-1], self.delivered)
         self._record(row)
+        if row[0] == _SUBMIT:
+            self._flush()
 
     def _handle(self, message: Message, source: int, sender: int, size_bytes: int) -> None:
         """`sender`: the member that a record names when the core refuses it."""
@@ -492,5 +495,6 @@ def _unrecorded(_row: TraceRow) -> None:
 
 _UNPACK_STAMP = table_struct(APPLICATION_STAMP).unpack_from
 _DELIVER = Event.DELIVER
+_SUBMIT = Event.SUBMIT
 _OPTIMISTIC = Level.OPTIMISTIC
 _DROP_REASONS = {reason.value for reason in DropReason}

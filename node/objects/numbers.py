@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import replace
 
-from node.errors import LocalError
+from node.errors import DropReason, LocalError, RemoteError
 from node.host import TraceRow
 from node.objects.addresses import MAX_SPACES
 from node.trace import APPLICATION_STAMP, STAMP_SIZE, CallReport, Event, Notice
@@ -78,8 +78,10 @@ class Numbers:
         return ours[earlier + count - 1]
 
     def down(self, space: int, number: int) -> int:
-        """What a space calls the machine's `number`."""
-        assert 1 <= number <= len(self), f"call {number} of {len(self)}"
+        """What a space calls the machine's `number`. RemoteError for one that was never given: somebody elsewhere has
+        made it up."""
+        if not 1 <= number <= len(self):
+            raise RemoteError(DropReason.UNEXPECTED, f"call {number} of {len(self)}")
         count, owner = divmod(self._counts[number], 1 << _SPACE_BITS)
         count -= self._earlier[space]
         return count if owner == space and count > 0 else number | OTHER
@@ -99,8 +101,10 @@ class Numbers:
         return replace(message, seq=number, words=words, payload=self._stamped(message.payload, number))
 
     def message_down(self, space: int, message: Message) -> Message:
-        """From the manager of the machine to that of a space."""
-        if (message.origin, message.incarnation) != self._life or not message.seq:
+        """From the manager of the machine to that of a space. News are about its own calls, whoever sends them.
+        RemoteError as `down`."""
+        is_ours = (message.origin, message.incarnation) == self._life or message.kind is Kind.OBJECTS_NEWS
+        if not is_ours or not message.seq:
             return message
         count = self.down(space, message.seq)
         payload = self._stamped(message.payload, count) if message.kind is Kind.OBJECTS_CALL else message.payload

@@ -14,7 +14,9 @@ from node.errors import LocalError
 from node.objects.application import application_of
 from node.objects.machine import MachineCore
 from node.objects.parameters import ObjectsParameters
+from node.objects.processes import spaces_of
 from node.parameters import from_mapping
+from node.parts import Parts
 from node.protocols.abcast import AbcastCore, AbcastParameters
 from node.protocols.adaptive import AdaptiveCore, SelectionParameters
 from node.protocols.allack import AllAckCore, AllAckParameters
@@ -75,6 +77,9 @@ Make = Callable[[Membership, Any, Random], Core]
 """Makes a core: of a member, with the parameters that it has checked, and with a generator of its own."""
 MakeApplication = Callable[[NodeConfig, Any], Application]
 """Makes the application of a node, with the protocol's parameters, which have been checked."""
+MakeParts = Callable[[NodeConfig, Any, bytes, int], Parts | None]
+"""Makes a node of several processes, if its parameters say so: from its configuration, also as it came, and the true
+time now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +105,8 @@ class ProtocolEntry:
     """Raises LocalError when parameters that are right in themselves do not suit a group of that size."""
     application: MakeApplication | None = None
     """Who uses it, where that is not a workload's sender."""
+    parts: MakeParts | None = None
+    """On wires, where a node may consist of several processes."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -128,6 +135,13 @@ class ProtocolEntry:
         if self.application is None:
             return None
         return self.application(config, from_mapping(self.kind, config.parameters, self.name))
+
+    def parts_for(self, config: NodeConfig, line: bytes, true_ns: int) -> Parts | None:
+        """Of one life of a node on wires, whose configuration came as `line`; None: it is one process. LocalError as
+        `build`."""
+        if self.parts is None:
+            return None
+        return self.parts(config, from_mapping(self.kind, config.parameters, self.name), line, true_ns)
 
 
 def _is_set(parameters: Mapping[str, Any], name: str) -> bool:
@@ -338,6 +352,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             make=_objects,
             tolerates=CRASHES,
             application=application_of,
+            parts=spaces_of,
         ),
         ProtocolEntry(
             name="mutex",

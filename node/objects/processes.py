@@ -1,0 +1,431 @@
+"""The address spaces of a machine as processes (paper 004, figure 10: six processes on one machine).
+
+The node's own process is the machine's manager (SMM); it starts one process for each address space, with the local
+manager (LMM) and the objects of that space, and speaks to it on a pipe (node/objects/pipe.py). All are in one container
+and end together: a child ends when its pipe does, and the kernel ends it when its parent dies.
+
+    MachineCore   Send(SPACE_BASE + k)   ->  renumbered (node/objects/numbers.py)  ->  LocalCore of process k
+    MachineCore   on_message             <-  renumbered                            <-  LocalCore of process k
+    trace         records, numbered here <-  records with their own times          <-  host of process k
+
+Calls wait in the spaces while the machine takes none (commands open and shut); what is on its way then is taken.
+
+A space that ends by itself has crashed: its objects are dead and its program is over, the machine lives on. An empty
+space takes its place, which votes against everything and answers each call that its object is dead. It is given what
+its predecessor had not got done: calls that were handed down and are not recorded as delivered, and questions without a
+vote. Calls that the predecessor had still been keeping back are reported as unreachable.
+
+Not here: a crashed space does not leave the replicated groups of its objects. Their machine lives, so that their calls
+go on to be answered by DeadObject.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from node.config import NodeConfig
+from node.core import random_for
+from node.effects import Report
+from node.errors import LocalError, RemoteError
+from node.host import Host, TraceRow
+from node.objects.answers import ANY_MACHINE
+from node.objects.local import SPACE_BASE
+from node.objects.machine import MachineCore
+from node.objects.numbers import Numbers
+from node.objects.parameters import ObjectsParameters
+from node.objects.pipe import Pipe, Tag, pair
+from node.parts import Parts
+from node.trace import RECORD, CallReport, Event, Stamp
+from node.wire import Kind, Message, decode_message, encode_message, table_struct
+
+READY_S = 30.0
+"""A space that is not there by then will not come."""
+STOP_S = 3.0
+"""A space that has not ended by then is ended."""
+MOST_LIVES = 16
+"""Of one space: a machine whose spaces end again and again is broken."""
+MOST_WAITING_BYTES = 1 << 24
+"""For a space that does not listen; then it is ended."""
+ROOT = Path(__file__).resolve().parents[2]
+OWN_EVENTS = frozenset({Event.START, Event.DRAIN, Event.STOP, Event.OVER})
+"""What the machine records for itself."""
+ADDED = ("cpu_ns", "core_ns", "handled", "waiting")
+GREATEST = ("lag_ns", "lag_max_ns")
+
+_RECORD = table_struct(RECORD)
+_Name = tuple[int, int, int]
+"""A call: member, incarnation, number."""
+
+
+class Spaces(Parts):
+    """Of one life of one machine. `line`: the node's configuration, as it came."""
+
+    def __init__(self, config: NodeConfig, parameters: ObjectsParameters, line: bytes, true_ns: int) -> None:
+        us = config.membership
+        super().__init__(us)
+        rng = random_for(config.seed, us, "objects")
+        self.core = MachineCore(membership=us, parameters=parameters, rng=rng, is_alone=True)
+        self.clock = config.clock(true_ns)
+        self._origin_ns = true_ns
+        self._line = line
+        self._numbers = Numbers(us.member, us.incarnation)
+        self._count = parameters.spaces
+        self._processes: list[_Process] = []
+        self._reports: list[Report] = []
+        self._load_start_ns: int | None = None
+        self._is_ended = False
+        self._is_open = False
+        self._then: Callable[[], object] | None = None
+        self.crashed = 0
+        """Spaces that have ended by themselves."""
+        self._past: dict[str, int] = dict.fromkeys(ADDED, 0)
+        """What these had counted."""
+
+    # What the driver asks (node.parts).
+
+    async def open(self, host: Host, after_inputs: Callable[[], object]) -> None:
+        self._host = host
+        self._after_inputs = after_inputs
+        for space in range(self._count):
+            self._processes.append(self._begin(space, 1))
+        try:
+            async with asyncio.timeout(READY_S):
+                await asyncio.gather(*(one.ready for one in self._processes))
+        except TimeoutError:
+            raise LocalError(f"the address spaces were not there after {READY_S:g} s") from None
+
+    def start(self, load_start_ns: int) -> None:
+        self._load_start_ns = load_start_ns
+        for one in self._processes:
+            one.command("start", at_ns=load_start_ns)
+
+    def send(self, target: int, message: Message) -> None:
+        one = self._processes[target - SPACE_BASE]
+        try:
+            renumbered = self._numbers.message_down(one.space, message)
+        except RemoteError as error:
+            self._reports.append(Report(code=error.reason, member=message.origin, value=len(message.payload)))
+            return
+        one.send(renumbered, message)
+        if one.pipe.waiting_bytes > MOST_WAITING_BYTES:
+            one.kill("it does not listen")
+
+    def counters(self) -> dict[str, Any]:
+        statuses = [one.status for one in self._processes]
+        dropped: dict[str, int] = {}
+        for status in statuses:
+            for reason, count in status.get("dropped", {}).items():
+                dropped[reason] = dropped.get(reason, 0) + count
+        return {
+            **{name: self._past[name] + sum(status.get(name, 0) for status in statuses) for name in ADDED},
+            **{name: max(status.get(name, 0) for status in statuses) for name in GREATEST},
+            "dropped": dropped,
+            "spaces": sum(not one.is_gone for one in self._processes),
+            "spaces_crashed": self.crashed,
+            "packets_waited": sum(one.pipe.waited + one.status.get("waited", 0) for one in self._processes),
+        }
+
+    def stop(self, then: Callable[[], object]) -> None:
+        self._then = then
+        for one in self._processes:
+            one.command("stop")
+        asyncio.get_running_loop().call_later(STOP_S, self._kill_the_rest)
+        self._check_stopped()
+
+    def close(self) -> None:
+        for one in self._processes:
+            one.close()
+
+    def _kill_the_rest(self) -> None:
+        for one in self._processes:
+            if not one.is_gone:
+                one.kill("it does not stop")
+
+    def _check_stopped(self) -> None:
+        if self._then is not None and all(one.is_gone for one in self._processes):
+            then, self._then = self._then, None
+            then()
+
+    # What the host asks (node.application).
+
+    def begin(self) -> None:
+        """The spaces begin when they are told to start."""
+
+    def end(self) -> None:
+        if not self._is_ended:
+            self._is_ended = True
+            for one in self._processes:
+                one.command("drain")
+
+    @property
+    def is_idle(self) -> bool:
+        return all(one.is_quiet for one in self._processes)
+
+    def next_ns(self, *, can_submit: bool) -> int | None:
+        del can_submit
+        return None
+
+    def request(self, elapsed_ns: int, *, can_submit: bool) -> Stamp | None:
+        """It asks for nothing, but passes on whether the core takes anything."""
+        del elapsed_ns
+        if can_submit is not self._is_open:
+            self._is_open = can_submit
+            for one in self._processes:
+                one.command("open" if can_submit else "shut")
+        return None
+
+    def reports(self) -> list[Report]:
+        told, self._reports = self._reports, []
+        return told
+
+    def note_time(self, elapsed_ns: int) -> None:
+        """The spaces tell their lag with their status."""
+        del elapsed_ns
+        self.lag_ns = max(one.status.get("lag_ns", 0) for one in self._processes)
+        self.lag_max_ns = max(self.lag_max_ns, *(one.status.get("lag_max_ns", 0) for one in self._processes))
+
+    # What the spaces say.
+
+    def _begin(self, space: int, life: int) -> _Process:
+        return _Process(
+            space=space,
+            life=life,
+            line=self._line,
+            origin_ns=self._origin_ns,
+            on_packet=self._on_packet,
+            on_turn=self._after_turn,
+            on_end=self._on_end,
+        )
+
+    def _after_turn(self) -> None:
+        self._after_inputs()
+
+    def _on_packet(self, one: _Process, tag: int, content: bytes) -> None:
+        """A space that says what none can say is broken, and is ended."""
+        try:
+            if tag == Tag.RECORDS:
+                self._take_records(one, content)
+                return
+            if tag == Tag.MESSAGE:
+                message = self._numbers.message_up(one.space, decode_message(content))
+            else:
+                one.take(tag, content)
+                return
+        except (LocalError, RemoteError, struct.error, ValueError) as error:
+            one.kill(f"it says what cannot be: {error}")
+            return
+        one.note_said(message)
+        self._host.take_inside(message, SPACE_BASE + one.space)
+
+    def _take_records(self, one: _Process, content: bytes) -> None:
+        for row in _RECORD.iter_unpack(content):
+            if row[0] not in OWN_EVENTS:
+                self._take_record(one, self._numbers.record_up(one.space, row))
+
+    def _take_record(self, one: _Process, row: TraceRow) -> None:
+        if row[0] == Event.SUBMIT:
+            self.submitted += 1
+        one.note_record(row)
+        self._host.add_record(row)
+
+    def _on_end(self, one: _Process) -> None:
+        if self._then is None and one.ready.done() and not one.ready.exception():
+            self._replace(one)
+        self._check_stopped()
+
+    def _replace(self, old: _Process) -> None:
+        """A crash of this space alone."""
+        self.crashed += 1
+        sys.stderr.write(f"address space {old.space} has ended with exit code {old.exit_code()}: {old.why}\n")
+        if old.life == MOST_LIVES:
+            raise RuntimeError(f"address space {old.space} has ended {MOST_LIVES} times")
+        for name in ADDED:
+            self._past[name] += old.status.get(name, 0)
+        for number in old.kept:
+            self._reports.append(Report(code=CallReport.UNREACHABLE, member=ANY_MACHINE, value=number))
+        self._numbers.begin_anew(old.space)
+        new = self._processes[old.space] = self._begin(old.space, old.life + 1)
+        new.command("drain")
+        if self._load_start_ns is not None:
+            new.command("start", at_ns=self._load_start_ns)
+        new.command("open" if self._is_open else "shut")
+        for message in old.undone:
+            self.send(SPACE_BASE + old.space, message)
+        self._after_inputs()
+
+
+class _Process:
+    """One process of one address space, and what it still owes."""
+
+    def __init__(
+        self,
+        *,
+        space: int,
+        life: int,
+        line: bytes,
+        origin_ns: int,
+        on_packet: Callable[[_Process, int, bytes], object],
+        on_turn: Callable[[], object],
+        on_end: Callable[[_Process], object],
+    ) -> None:
+        self.space = space
+        self.life = life
+        self.why = "nobody told it to"
+        self.status: dict[str, Any] = {}
+        self.is_gone = False
+        self.kept: dict[int, None] = {}
+        """Numbers of calls that its objects have made and that it has not passed on, delivered or aborted."""
+        self._handed: dict[_Name, tuple[Message, set[int]]] = {}
+        """Calls that it was handed, and to which of its objects they are not recorded as delivered."""
+        self._asked: dict[_Name, Message] = {}
+        """Calls that it was asked to vote on, and has not."""
+        self._sent = 0
+        loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self._on_end = on_end
+        ours, theirs = pair()
+        with theirs:
+            self._process = _spawn(space, theirs.fileno(), line, origin_ns)
+        self.pipe = Pipe(
+            ours,
+            loop,
+            on_packet=lambda tag, content: on_packet(self, tag, content),
+            on_turn=on_turn,
+            on_end=self._ended,
+        )
+
+    # To it.
+
+    def command(self, do: str, **arguments: int) -> None:
+        self.pipe.send(Tag.COMMAND, json.dumps({"do": do, **arguments}).encode())
+
+    def send(self, renumbered: Message, message: Message) -> None:
+        """`message`: as the machine numbers it."""
+        name = (message.origin, message.incarnation, message.seq)
+        if message.kind is Kind.OBJECTS_CALL:
+            self._asked.pop(name, None)
+            self._handed[name] = (message, set(message.words))
+        elif message.kind is Kind.OBJECTS_ENTRY:
+            if message.words[0]:
+                self._asked[name] = message
+            else:
+                self._asked.pop(name, None)
+        self._sent += 1
+        self.pipe.send(Tag.MESSAGE, encode_message(renumbered))
+
+    def kill(self, why: str) -> None:
+        """It ends as if by itself."""
+        self.why = why
+        self._process.kill()
+
+    def close(self) -> None:
+        """At once, and for good."""
+        self.is_gone = True
+        if not self.ready.done():
+            self.ready.cancel()
+        self.pipe.close()
+        self._process.kill()
+        self._process.wait()
+
+    # From it.
+
+    def take(self, tag: int, content: bytes) -> None:
+        """ValueError, LocalError: what it says makes no sense."""
+        if tag == Tag.STATUS:
+            status = json.loads(content)
+            if not isinstance(status, dict):
+                raise ValueError("a status that is none")
+            self.status = status
+            if not self.ready.done():
+                self.ready.set_result(None)
+        elif tag == Tag.FAILED:
+            self.why = content.decode(errors="replace")
+        else:
+            raise LocalError(f"a packet with the tag {tag}")
+
+    def note_said(self, message: Message) -> None:
+        if message.kind is Kind.OBJECTS_VOTE:
+            self._asked.pop((message.origin, message.incarnation, message.seq), None)
+        else:
+            self.kept.pop(message.seq, None)
+
+    def note_record(self, row: TraceRow) -> None:
+        if row[0] == Event.SUBMIT:
+            self.kept[row[5]] = None
+        elif row[0] == Event.REPORT and row[1] == CallReport.ABORTED:
+            self.kept.pop(row[8], None)
+        elif row[0] == Event.DELIVER:
+            name = (row[2], row[3], row[5])
+            handed = self._handed.get(name)
+            if handed is None:
+                # A call of its own that reached it alone.
+                self.kept.pop(row[5], None)
+                return
+            handed[1].discard(row[4])
+            if not handed[1]:
+                del self._handed[name]
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is under way in it, or to it."""
+        return bool(self.status.get("quiet")) and (self.is_gone or self.status.get("received") == self._sent)
+
+    @property
+    def undone(self) -> list[Message]:
+        """What whoever takes its place must be told again."""
+        handed = [_narrowed(message, places) for message, places in self._handed.values()]
+        return [*self._asked.values(), *handed]
+
+    def exit_code(self) -> int:
+        """It has closed its pipe: its end is near, or is brought about."""
+        try:
+            return self._process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def _ended(self) -> None:
+        self.is_gone = True
+        if not self.ready.done():
+            self.ready.set_exception(LocalError(self.why))
+        self._on_end(self)
+
+
+def _narrowed(message: Message, places: set[int]) -> Message:
+    return Message(
+        kind=message.kind,
+        origin=message.origin,
+        incarnation=message.incarnation,
+        seq=message.seq,
+        words=tuple(place for place in message.words if place in places),
+        payload=message.payload,
+    )
+
+
+def _spawn(space: int, pipe: int, line: bytes, origin_ns: int) -> subprocess.Popen[bytes]:
+    """The configuration is in memory: it may be longer than a pipe takes at once."""
+    configuration = os.memfd_create("configuration")
+    try:
+        os.write(configuration, line)
+        return subprocess.Popen(
+            [sys.executable, "-m", "node.objects.space_process", *map(str, (space, pipe, configuration, origin_ns))],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            pass_fds=(pipe, configuration),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))},
+        )
+    finally:
+        os.close(configuration)
+
+
+def spaces_of(config: NodeConfig, parameters: ObjectsParameters, line: bytes, true_ns: int) -> Spaces | None:
+    """None: all address spaces are in the node's own process."""
+    return Spaces(config, parameters, line, true_ns) if parameters.processes else None
