@@ -141,7 +141,9 @@ def _encode_int(value: int, out: bytearray, _: int) -> None:
     size = int_size(value)
     if size > MAX_INT_BYTES:
         raise NotAValue(f"an int of {size} bytes is longer than the {MAX_INT_BYTES} that a message carries")
-    out += bytes((_INT, size)) + value.to_bytes(size, "big", signed=True)
+    out.append(_INT)
+    out.append(size)
+    out += value.to_bytes(size, "big", signed=True)
 
 
 def int_size(value: int) -> int:
@@ -243,7 +245,11 @@ class _Reader:
         raise RemoteError(DropReason.MALFORMED, f"a value with the tag {tag}")
 
     def _byte(self) -> int:
-        return self._take(1)[0]
+        at = self.at
+        if at >= len(self._data):
+            raise RemoteError(DropReason.TRUNCATED, "a value ends a byte too early")
+        self.at = at + 1
+        return self._data[at]
 
     def _take(self, size: int) -> bytes:
         taken = self._data[self.at : self.at + size]
