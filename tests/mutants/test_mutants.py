@@ -14,11 +14,12 @@ from node.wire import Kind
 from tests.mutants.cores import AskingOrder, reliable
 from tests.mutants.recorded import Recorded
 from tests.mutants.table import MUTANTS, Mutant
+from tests.mutants.table_calls import CALL_MUTANTS
 from tests.mutants.table_optimistic import OPTIMISTIC_MUTANTS
 from tests.node.cluster import Build
 
 
-@pytest.mark.parametrize("mutant", (*MUTANTS, *OPTIMISTIC_MUTANTS), ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", (*MUTANTS, *OPTIMISTIC_MUTANTS, *CALL_MUTANTS), ids=lambda mutant: mutant.name)
 def test_each_bug_is_caught_by_what_it_breaks(mutant: Mutant) -> None:
     right, wrong = mutant.right(), mutant.wrong()
 
@@ -31,7 +32,8 @@ def test_the_table_is_as_long_as_it_should_be() -> None:
     numbered = {mutant.bug for mutant in MUTANTS if mutant.bug}
     assert len(MUTANTS) >= 35
     assert len(numbered) >= 25
-    everything = (*MUTANTS, *OPTIMISTIC_MUTANTS)
+    assert sum(bool(mutant.breaks) for mutant in CALL_MUTANTS) >= 8
+    everything = (*MUTANTS, *OPTIMISTIC_MUTANTS, *CALL_MUTANTS)
     assert len({mutant.name for mutant in everything}) == len(everything)
 
 

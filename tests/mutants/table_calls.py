@@ -1,0 +1,180 @@
+"""Bugs of object groups (paper 004), each seeded into a history of calls, and the property of calls that it breaks.
+
+Two sub-networks: machines 0 and 1 in the one, 2 and 3 in the other. `x1` is object 1 on machine x, `x2` another one in
+the same address space, `x9` one in the second address space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from analysis.properties import Incarnation, MessageId
+from collector.records import CallReport, Event
+from node.protocols import CALL_PROMISES
+from tests.analysis.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor, Object
+from tests.analysis.histories import PlainHistory
+from tests.mutants.table import Mutant, of_history
+
+LIVES = tuple(Incarnation(member, 1) for member in range(4))
+A1, B1, C1, D1 = ((life, 1) for life in LIVES)
+A2, B2, C2, D2 = ((life, 2) for life in LIVES)
+A9, B9 = (LIVES[0], SPACE + 1), (LIVES[1], SPACE + 1)
+EVERYBODY = (A1, B1, C1, D1)
+
+Story = Callable[[CallAuthor, bool], None]
+"""Writes what happens, with or without the bug."""
+
+
+def told(story: Story, *, has_bug: bool) -> PlainHistory:
+    """Something of each kind that is right, then the story."""
+    author = CallAuthor()
+    author.start(*LIVES)
+    for flags in (0, ATOMIC):
+        author.hand(call(author, A1, *EVERYBODY, flags=flags), *EVERYBODY)
+    story(author, has_bug)
+    return author.stop(*(life for life in author.history if author.history[life][-1].event is not Event.OVER))
+
+
+def call(author: CallAuthor, asker: Object, *takers: Object, flags: int = 0) -> MessageId:
+    return author.submit(asker, [(life.member, number) for life, number in takers], flags)
+
+
+def local_call_overtakes(author: CallAuthor, has_bug: bool) -> None:
+    """A1 asks both sub-networks, then its neighbour A2, whom the local manager reaches at once."""
+    wide = call(author, A1, A2, C1)
+    local = call(author, A1, A2)
+    author.hand(wide, C1)
+    for message in (local, wide) if has_bug else (wide, local):
+        author.hand(message, A2)
+
+
+def low_against_high(author: CallAuthor, has_bug: bool) -> None:
+    """A call within the sub-network and one to both, both to A1 and B1: the sequencer below and the masters above."""
+    low, high = call(author, A2, A1, B1), call(author, C1, A1, B1, D1)
+    author.hand(high, D1)
+    author.hand(low, A1)
+    author.hand(high, A1)
+    for message in (high, low) if has_bug else (low, high):
+        author.hand(message, B1)
+
+
+def overlap_in_two_orders(author: CallAuthor, has_bug: bool) -> None:
+    """Two groups share B1 and C1, each in its own sub-network's order."""
+    one, other = call(author, A1, A1, B1, C1), call(author, D1, B1, C1, D1)
+    author.hand(one, A1)
+    author.hand(other, D1)
+    author.hand(one, B1)
+    author.hand(other, B1)
+    for message in (other, one) if has_bug else (one, other):
+        author.hand(message, C1)
+
+
+def ring_of_three_groups(author: CallAuthor, has_bug: bool) -> None:
+    """No two objects share two calls: each overlap alone is in order, all together are not."""
+    ab, bc, ca = call(author, D1, A1, B1), call(author, D2, B1, C1), call(author, C2, C1, A1)
+    sequences = {A1: (ca, ab), B1: (ab, bc), C1: (bc, ca) if has_bug else (ca, bc)}
+    for taker, messages in sequences.items():
+        for message in messages:
+            author.hand(message, taker)
+
+
+def atomic_at_some(author: CallAuthor, has_bug: bool) -> None:
+    """The outcome of two-phase commit reaches one sub-network only."""
+    message = call(author, A1, B1, C1, flags=ATOMIC)
+    author.hand(message, B1, *([] if has_bug else [C1]))
+
+
+def commit_after_abort(author: CallAuthor, has_bug: bool) -> None:
+    """One participant voted no; the others, in doubt, take silence for a yes."""
+    message = call(author, A1, B1, C1, flags=ATOMIC)
+    author.report(LIVES[0], CallReport.ABORTED, value=message.number)
+    if has_bug:
+        author.hand(message, B1, C1)
+
+
+def lost_outcome(author: CallAuthor, has_bug: bool) -> None:
+    """The new master manager has forgotten what its predecessor had begun: no commit, no abort."""
+    message = call(author, A1, B1, C1, flags=ATOMIC)
+    if not has_bug:
+        author.report(LIVES[0], CallReport.ABORTED, value=message.number)
+
+
+def not_a_member(author: CallAuthor, has_bug: bool) -> None:
+    """B2 has left the group, and is handed what follows all the same."""
+    author.hand(call(author, A1, B1, B9), B1, B9, *([B2] if has_bug else []))
+
+
+def twice_after_a_restart(author: CallAuthor, has_bug: bool) -> None:
+    """The next master manager hands over again what its predecessor had handed over."""
+    message = call(author, A1, B1, C1)
+    author.hand(message, B1, C1)
+    if has_bug:
+        author.hand(message, C1)
+
+
+def causality_through_a_third(author: CallAuthor, has_bug: bool) -> None:
+    """B1 got the question, and what it tells D1 makes D1 ask C1, which the question reaches late."""
+    question = call(author, A1, B1, C1)
+    author.hand(question, B1)
+    hint = call(author, B1, D1, flags=DIRECT)
+    author.hand(hint, D1)
+    effect = call(author, D1, C1)
+    for message in (effect, question) if has_bug else (question, effect):
+        author.hand(message, C1)
+
+
+def forgotten_below(author: CallAuthor, has_bug: bool) -> None:
+    """The machine's manager hands a call to one of its address spaces and forgets the other."""
+    author.hand(call(author, C1, A1, A9), A1, *([] if has_bug else [A9]))
+
+
+def lost_message_to_one(author: CallAuthor, has_bug: bool) -> None:
+    """A call with indivisibility off, lost on its way to one object; nobody says so."""
+    author.hand(call(author, C1, A1, D2, flags=UNORDERED), A1, *([] if has_bug else [D2]))
+
+
+def direct_overtakes(author: CallAuthor, has_bug: bool) -> None:
+    """A message to one object passes the group call that its sender made before."""
+    group, single = call(author, A1, C1, D1), call(author, A1, C1, flags=DIRECT)
+    author.hand(group, D1)
+    for message in (single, group) if has_bug else (group, single):
+        author.hand(message, C1)
+
+
+def given_up_in_the_open(author: CallAuthor, has_bug: bool) -> None:
+    """No bug: a sub-network that was cut off for too long misses a call, and says so."""
+    message = call(author, A1, B1, C1)
+    author.hand(message, B1, *([] if has_bug else [C1]))
+    if has_bug:
+        author.missed(LIVES[2], message)
+
+
+def mutant(story: Story, seeded: str, *breaks: str) -> Mutant:
+    what = (story.__doc__ or "").split("\n")[0]
+    return Mutant(
+        bug="",
+        story=f"{story.__name__.replace('_', ' ')}: {what}",
+        seeded=seeded,
+        right=partial(of_history, told(story, has_bug=False), CALL_PROMISES),
+        wrong=partial(of_history, told(story, has_bug=True), CALL_PROMISES),
+        breaks=frozenset(breaks),
+    )
+
+
+CALL_MUTANTS = (
+    mutant(local_call_overtakes, "a local call does not wait for a wider one", "no_overtaking", "call_causality"),
+    mutant(low_against_high, "a final wide call is inserted at another place", "indivisibility"),
+    mutant(overlap_in_two_orders, "groups are ordered one by one", "indivisibility"),
+    mutant(ring_of_three_groups, "groups are ordered pair by pair", "indivisibility"),
+    mutant(atomic_at_some, "the outcome is sent once", "atomicity"),
+    mutant(commit_after_abort, "a participant in doubt commits", "atomicity"),
+    mutant(lost_outcome, "duties die with the master manager", "atomicity"),
+    mutant(not_a_member, "members are those of the last call", "call_integrity"),
+    mutant(twice_after_a_restart, "numbers begin anew after a take-over", "call_integrity"),
+    mutant(causality_through_a_third, "a direct message does not carry what its sender heard", "call_causality"),
+    mutant(forgotten_below, "the first address space is taken for all", "call_agreement"),
+    mutant(lost_message_to_one, "unordered calls are not repeated", "call_agreement"),
+    mutant(direct_overtakes, "direct messages go past the queue", "no_overtaking"),
+    mutant(given_up_in_the_open, "nothing"),
+)
