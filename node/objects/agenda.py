@@ -6,8 +6,12 @@ for its object must wait in turn, or the direct message would be overtaken by wh
 
     direct message   waits until the log is complete up to `after`, for earlier ones of its source, and for calls up to
                      `after` that wait here
-    ordered call     waits for direct messages for one of its objects that came before it and have an earlier `after`,
-                     and for calls that wait here for one of its objects
+    ordered call     waits until the log is complete up to its timestamp, for direct messages for one of its objects
+                     that came before it and have an earlier `after`, and for earlier calls that wait here
+
+So a machine gets all of its ordered calls in the order of their timestamps, not only those of each object. It has to:
+a call for this machine or space alone is put between two of them, at several objects at once. If another object had
+got calls in another order, no one order would agree with both.
 
 Everything waits only for what is earlier by timestamp, so nothing waits for ever as long as the log goes on. Where it
 does not (a sub-network that was given up, a clock that stands still) a direct message goes out after `patience_ns`.
@@ -90,7 +94,9 @@ class Agenda:
     ) -> bool:
         item = one.item
         if item.source is None:
-            return not any(_is_before(other.item, item) for other in earlier)
+            is_first = not any(_precedes(other.item, item) for other in (*earlier, *later))
+            is_free = not any(_is_overtaken(other.item, item) for other in earlier)
+            return is_first and is_free and is_complete(item.timestamp)
         if any(other.item.source == item.source for other in earlier):
             return False
         if one.until_ns <= now_ns:
@@ -102,7 +108,12 @@ class Agenda:
         return not is_blocked and is_complete(item.timestamp)
 
 
-def _is_before(other: Item, call: Item) -> bool:
-    """Whether `other`, which waits, must be handed out before this ordered call."""
-    is_earlier = other.source is None or other.timestamp < call.timestamp
-    return is_earlier and not set(other.objects).isdisjoint(call.objects)
+def _precedes(other: Item, call: Item) -> bool:
+    """Whether both are ordered calls, `other` the earlier one."""
+    return other.source is None and (other.timestamp, other.call.id) < (call.timestamp, call.call.id)
+
+
+def _is_overtaken(other: Item, call: Item) -> bool:
+    """Whether `other` is a direct message that waits and must be handed out before this ordered call."""
+    is_direct = other.source is not None and other.timestamp < call.timestamp
+    return is_direct and not set(other.objects).isdisjoint(call.objects)

@@ -71,7 +71,7 @@ def draw(protocol: str, seed: int) -> Scenario:
 def is_fair(scenario: Scenario) -> bool:
     """Whether the protocol owes anything in this scenario: two members or more, at most a minority of them crashed or
     silent for long, those that the protocol cannot do without started again, and no such thing at all for a protocol
-    that does not tolerate crashes.
+    that does not tolerate crashes. Where each partition stands for itself: at most a minority of each gone for good.
     """
     victims = victims_of(scenario)
     members = len(scenario.members)
@@ -79,7 +79,11 @@ def is_fair(scenario: Scenario) -> bool:
         return False
     if victims and not PROTOCOLS[scenario.protocol].tolerates:
         return False
-    return len(victims) <= (members - 1) // 2 and not gone_of(scenario) & ranges.indispensable(scenario.protocol)
+    gone = gone_of(scenario)
+    if ranges.stands_by_partition(scenario.protocol):
+        parts = _parts_of(scenario)
+        return all(len(gone & part) <= (len(part) - 1) // 2 for part in parts)
+    return len(victims) <= (members - 1) // 2 and not gone & ranges.indispensable(scenario.protocol)
 
 
 def victims_of(scenario: Scenario) -> frozenset[int]:
@@ -92,6 +96,12 @@ def gone_of(scenario: Scenario) -> frozenset[int]:
     return frozenset(
         fault.member for fault in scenario.faults if (isinstance(fault, Crash) and fault.is_final) or _is_long(fault)
     )
+
+
+def _parts_of(scenario: Scenario) -> tuple[frozenset[int], ...]:
+    """The members of each partition."""
+    numbers = iter(range(len(scenario.members)))
+    return tuple(frozenset(next(numbers) for _ in segment.members) for segment in scenario.segments)
 
 
 def _is_long(fault: Fault) -> TypeGuard[Freeze]:
@@ -256,6 +266,13 @@ class _Aim:
         most = (members - 1) // 2
         return self.rng.sample(range(members), self.rng.randint(min(1, most), most))
 
+    def _is_needed(self, victim: int) -> bool:
+        """Whether enough of its partition may be gone without it."""
+        if not ranges.stands_by_partition(self.scenario.protocol):
+            return False
+        (part,) = (part for part in _parts_of(self.scenario) if victim in part)
+        return len(gone_of(replace(self.scenario, faults=tuple(self.found))) & part) >= (len(part) - 1) // 2
+
     def _add(self, fault: Fault) -> None:
         """Unless its member is down or frozen at the time already."""
         if isinstance(fault, Crash | Freeze):
@@ -271,7 +288,7 @@ class _Aim:
         target_ns, _ = self._target(own if self.rng.random() < 0.6 else ())
         for_ns = self._short_ns()
         long_ns = round(self.patience_ns * self.rng.uniform(0.1, 2.0)) // MICROSECOND * MICROSECOND
-        if victim in ranges.indispensable(protocol):
+        if victim in ranges.indispensable(protocol) or self._is_needed(victim):
             yield from self._restarts(victim, target_ns, (for_ns, long_ns))
             return
         what = self.rng.choice(("crash", "restart", "freeze"))

@@ -51,6 +51,11 @@ def indispensable(protocol: str) -> frozenset[int]:
     return _INDISPENSABLE.get(protocol, frozenset())
 
 
+def stands_by_partition(protocol: str) -> bool:
+    """Whether each partition decides for itself who has ended, so that a majority of each must live."""
+    return protocol in _BY_PARTITION
+
+
 def reliable(rng: Random) -> Parameters:
     return {
         "window": rng.choice((4, 5, 8, 64)),
@@ -245,5 +250,6 @@ _RANGES: dict[str, Callable[[Random], Parameters]] = {
     "objects": _objects,
     "adaptive": _adaptive,
 }
+_BY_PARTITION = frozenset({"objects"})
 _INDISPENSABLE: dict[str, frozenset[int]] = {"sequencer": frozenset({0})}
 """The sequencer's server is its member 0: the order stands still while it is away."""
