@@ -63,9 +63,13 @@ class Agenda:
         """When patience ends for the first of them."""
         return min((one.until_ns for one in self._waiting if one.item.source is not None), default=None)
 
-    def add(self, item: Item, is_complete: IsComplete, now_ns: int) -> list[Item]:
-        """It is next. Returns what can be handed out now, in order."""
+    def put(self, item: Item, now_ns: int) -> None:
+        """It is next. The log may give more at this moment: `take` when it has given all."""
         self._waiting.append(_Waiting(item, now_ns + self._patience_ns))
+
+    def add(self, item: Item, is_complete: IsComplete, now_ns: int) -> list[Item]:
+        """It is next, and nothing else comes now. Returns what can be handed out, in order."""
+        self.put(item, now_ns)
         return self.take(is_complete, now_ns)
 
     def take(self, is_complete: IsComplete, now_ns: int) -> list[Item]:

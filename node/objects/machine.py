@@ -788,6 +788,7 @@ class MachineCore(Core):
         # At once: what the Book has given away, it has no more, and nothing else may come between.
         for step in steps:
             self._on_step(step)
+        self._do(self._agenda.take(self._has_everything, self._now_ns))
         for joiner in sorted(self._state_wanted):
             self._give_state(joiner)
 
@@ -829,8 +830,7 @@ class MachineCore(Core):
         objects = self._mine(hand.objects)
         if objects:
             self._heard = max(self._heard, hand.timestamp)
-            item = Item(call=hand.call, objects=objects, timestamp=hand.timestamp)
-            self._do(self._agenda.add(item, self._has_everything, self._now_ns))
+            self._agenda.put(Item(call=hand.call, objects=objects, timestamp=hand.timestamp), self._now_ns)
 
     def _on_prepare(self, prepare: Prepare) -> None:
         name = prepare.call.id
