@@ -104,10 +104,12 @@ class Pipe:
 
     def flush_blocking(self, timeout_s: float) -> None:
         """Send what waits before the process ends. OSError (TimeoutError, too) when that cannot be."""
+        if self._waiting:
+            self._loop.remove_writer(self._end)
         self._end.settimeout(timeout_s)
         while self._waiting:
             self._end.send(self._waiting[0])
-            self._waiting.popleft()
+            self.waiting_bytes -= len(self._waiting.popleft())
         self._end.setblocking(False)
 
     def _try(self, packet: bytes) -> bool:

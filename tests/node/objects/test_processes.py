@@ -1,0 +1,240 @@
+"""Address spaces as processes of their own, on the loopback interface."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.linear import check_lives
+from analysis.properties import CALL_PROPERTIES, Incarnation
+from analysis.verdict import Verdict
+from node.objects.addresses import OBJECTS_IN_SPACE
+from node.trace import RECORD, CallReport, Event, Record, Timed
+from tests.node.processes import Nodes, nodes
+
+SILENT = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 64, "stop_after_ns": 0, "events": []}
+BUSY = {"kind": "poisson", "rate_per_s": 200.0, "size_bytes": 64, "stop_after_ns": 1_000_000_000, "events": []}
+SATURATING = SILENT | {"kind": "saturating", "stop_after_ns": 1_000_000_000}
+ENDLESS = BUSY | {"stop_after_ns": 60_000_000_000}
+PATIENCE_S = 20.0
+
+
+def machines(count: int, *, workload: dict[str, Any] = BUSY, clock: dict[str, Any] | None = None, **words: Any) -> Any:
+    parameters = {"processes": True, "spaces": 3} | words
+    given = {} if clock is None else {"clock": clock}
+    return nodes(count, workload=workload, protocol={"name": "objects", "parameters": parameters}, **given)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def space_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[3])
+
+
+def until(is_so: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end, f"{what} has not happened after {PATIENCE_S} s"
+        time.sleep(0.01)
+
+
+def reports(records: list[Record], code: int) -> Iterator[Record]:
+    return (one for one in records if one.event is Event.REPORT and one.detail == code)
+
+
+def broken(group: Nodes) -> list[str]:
+    """What the calls of a run do not keep."""
+    assert tuple(field.name for field in RECORD) == tuple(
+        name for name in ("event", "detail", "origin", "incarnation", "extra", "number", "at_ns", "clock_ns", "value")
+    )
+    names = [field.name for field in RECORD]
+    order = [[field.name for field in fields(Record)].index(name) for name in names]
+    lives = {
+        Incarnation(*life): [tuple(astuple(one)[place] for place in order) for one in records]
+        for life, records in group.monitor.records().items()
+    }
+    found = check_lives(lives, members=range(group.count), kinds=CALL_PROPERTIES)
+    return [f"{kind.value}: {one}" for kind, one in found.items() if one.verdict is Verdict.FAIL]
+
+
+def run_to_its_end(group: Nodes) -> dict[str, Any]:
+    """All drain, and stop; what the first has said last."""
+    group.tell_all("drain")
+    group.wait_all("drained")
+    assert group.stop_all() == [0] * group.count
+    return group.processes[0].said[-1]
+
+
+def loaded(group: Nodes) -> None:
+    """Start all and wait for the end of the load."""
+    at_ns = group.start_all()
+    until(lambda: time.monotonic_ns() > at_ns + 1_000_000_000, "the load")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_calls_between_spaces_keep_what_calls_promise(count: int) -> None:
+    with machines(count) as group:
+        loaded(group)
+        last = run_to_its_end(group)
+        assert last["drained"]
+        assert last["submitted"] > 100
+        assert last["spaces_crashed"] == 0
+        assert broken(group) == []
+        for records in group.monitor.records().values():
+            assert {one.extra // OBJECTS_IN_SPACE for one in records if one.event is Event.SUBMIT} == {0, 1, 2}
+            assert {one.extra // OBJECTS_IN_SPACE for one in records if one.event is Event.DELIVER} == {0, 1, 2}
+
+
+def test_a_machine_writes_one_trace() -> None:
+    """START first, STOP last, the calls of all spaces in one sequence, deliveries at their places in one."""
+    with machines(1) as group:
+        loaded(group)
+        last = run_to_its_end(group)
+        records = group.monitor.records()[0, 1]
+        events = [one.event for one in records]
+        assert (events[0], events[-1]) == (Event.START, Event.STOP)
+        assert [events.count(event) for event in (Event.START, Event.DRAIN, Event.STOP)] == [1, 1, 1]
+        submitted = [one.number for one in records if one.event is Event.SUBMIT]
+        assert submitted == list(range(1, last["submitted"] + 1))
+        assert records[-1].value == last["submitted"]
+        delivered = [one.value for one in records if one.event is Event.DELIVER]
+        assert delivered == list(range(1, last["delivered"] + 1))
+
+
+def test_all_processes_of_a_machine_show_one_clock() -> None:
+    with machines(1, clock={"offset_ns": 5_000_000_000, "drift_ppm": 20_000.0}) as group:
+        loaded(group)
+        run_to_its_end(group)
+        shown = sorted((one.at_ns, one.clock_ns) for one in group.monitor.records()[0, 1])
+        start_ns, start_clock_ns = shown[0]
+        wrong = [
+            clock_ns - start_clock_ns - (at_ns - start_ns) * 1_020_000_000 // 1_000_000_000 for at_ns, clock_ns in shown
+        ]
+        assert max(map(abs, wrong)) <= 2
+
+
+def test_a_program_calls_objects_in_other_processes() -> None:
+    options = {"members": 6, "locality": "machine", "rounds": 2}
+    with machines(1, workload=SILENT, spaces=4, program="figures", options=options) as group:
+        group.start_all()
+
+        def timed() -> list[Record]:
+            return list(reports(group.monitor.records().get((0, 1), []), CallReport.TIMED))
+
+        until(lambda: len(timed()) == 2 * 6 * len(("sync", "async", "group", "atomic")), "the measurement")
+        assert {one.extra >> 12 for one in timed()} == {Timed.SYNC, Timed.ASYNC, Timed.GROUP, Timed.ATOMIC}
+        assert min(one.value for one in timed()) > 0
+        run_to_its_end(group)
+        assert broken(group) == []
+
+
+def test_a_load_that_saturates_waits_for_the_machine() -> None:
+    """Spaces are told when the machine takes nothing; what is asked all the same is not lost."""
+    with machines(1, workload=SATURATING, outstanding=4) as group:
+        loaded(group)
+        last = run_to_its_end(group)
+        assert last["drained"]
+        assert last["submitted"] > 200
+        assert broken(group) == []
+
+
+def test_processor_time_of_the_spaces_counts() -> None:
+    with machines(1) as group:
+        loaded(group)
+        ours = group.processes[0].pid
+        ticks = sum(sum(map(int, Path(f"/proc/{pid}/stat").read_text().split()[13:15])) for pid in children_of(ours))
+        last = run_to_its_end(group)
+        assert last["cpu_ns"] / 1e9 >= ticks / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_space_that_is_killed_dies_alone() -> None:
+    """Its objects are dead: the others go on, all that was under way ends, and the machine says what has happened."""
+    with machines(1, workload=ENDLESS) as group:
+        group.start_all()
+        node = group.processes[0]
+        until(lambda: len(group.monitor.records().get((0, 1), [])) > 100, "the load")
+        (victim,) = (pid for pid in children_of(node.pid) if space_of(pid) == 1)
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: victim not in children_of(node.pid) and len(children_of(node.pid)) == 3, "the replacement")
+        before = len(group.monitor.records()[0, 1])
+        until(lambda: len(group.monitor.records()[0, 1]) > before + 200, "what comes after it")
+        last = run_to_its_end(group)
+        assert last["drained"]
+        assert last["spaces_crashed"] == 1
+        assert "address space 1 has ended with exit code -9" in node.errors()
+        assert broken(group) == []
+        later = group.monitor.records()[0, 1][before:]
+        assert {one.extra // OBJECTS_IN_SPACE for one in later if one.event is Event.SUBMIT} == {0, 2}
+
+
+def test_a_call_of_a_dead_space_is_answered() -> None:
+    """A program whose callee has died goes on: it is told that the object is dead, and ends with that."""
+    options = {"members": 2, "locality": "machine", "rounds": 100_000}
+    with machines(1, workload=SILENT, spaces=2, program="figures", options=options) as group:
+        group.start_all()
+        node = group.processes[0]
+        records = group.monitor.records
+        until(lambda: any(reports(records().get((0, 1), []), CallReport.TIMED)), "the first measurement")
+        first = children_of(node.pid)
+        os.kill(next(pid for pid in first if space_of(pid) == 1), signal.SIGKILL)
+        # Nobody catches the exception in the client's program: its space ends, too, and is replaced.
+        until(lambda: len(set(children_of(node.pid)) - set(first)) == 2, "the replacement of both")
+        last = run_to_its_end(group)
+        assert last["spaces_crashed"] == 2
+        assert "DeadObject" in node.errors()
+
+
+def test_nothing_is_left_of_a_machine_that_is_killed() -> None:
+    """Not even of a space that does not run, and so cannot notice that its pipe has ended."""
+    with machines(1, workload=ENDLESS) as group:
+        group.start_all()
+        children = children_of(group.processes[0].pid)
+        assert len(children) == 3
+        os.kill(children[0], signal.SIGSTOP)
+        group.processes[0].signal(signal.SIGKILL)
+        assert group.processes[0].exit_code() == -signal.SIGKILL
+        until(lambda: not any(map(is_alive, children)), "the end of the spaces")
+
+
+def test_a_machine_that_is_told_to_stop_takes_a_space_along_that_does_not_run() -> None:
+    with machines(1) as group:
+        group.start_all()
+        children = children_of(group.processes[0].pid)
+        os.kill(children[2], signal.SIGSTOP)
+        assert group.stop_all() == [0]
+        assert not any(map(is_alive, children))
+        assert group.processes[0].said[-1]["event"] == "stopped"
+
+
+def test_the_end_of_standard_input_ends_all() -> None:
+    with machines(1) as group:
+        group.start_all()
+        children = children_of(group.processes[0].pid)
+        group.processes[0].close_input()
+        assert group.processes[0].exit_code() == 0
+        assert not any(map(is_alive, children))
+
+
+def test_a_program_that_cannot_run_is_refused() -> None:
+    with machines(1, spaces=1, program="figures", options={"locality": "machine"}) as group:
+        node = group.start(0)
+        assert "needs another space" in node.wait("error")["message"]
+        assert node.exit_code() == 2
