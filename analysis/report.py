@@ -29,6 +29,7 @@ from analysis import (
     plot,
     plot_order,
     plot_spread,
+    report_calls,
     report_ordering,
     report_rows,
     report_told,
@@ -70,6 +71,7 @@ SECTIONS: Final = (
 )
 
 ORDERING: Final = ("ordering", "Ordering cost")
+CALLS: Final = ("calls", "Calls")
 """Only of a run that says anything about it."""
 
 Pair = tuple[Markup, Markup]
@@ -122,7 +124,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
     phases = phases_of(run.manifest)
     windows = windows_of(run, phases)
     conservation = report_rows.conservation(run.summary)
-    ordering = report_ordering.told(run.summary)
+    ordering, calls = report_ordering.told(run.summary), report_calls.told(run.summary)
     return {
         "title": words.clean(run.manifest.get("experiment"), 80) or run.path.name,
         "question": words.clean(run.manifest.get("question"), 600),
@@ -130,8 +132,9 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "in_short": headline.promised_in_short(run.summary),
         "problems": run.problems,
         "facts": report_rows.facts(run, phases),
-        "sections": _sections(ordering),
+        "sections": _sections(*([ORDERING] if ordering else []), *([CALLS] if calls else [])),
         "ordering": ordering,
+        "calls": calls,
         "key_numbers": headline.key_numbers(run.summary),
         "properties": report_rows.properties(run.summary),
         "expectations": report_rows.expectations(run.summary),
@@ -156,10 +159,10 @@ def _context(run: RunFiles) -> dict[str, Any]:
     }
 
 
-def _sections(ordering: report_ordering.Told | None) -> list[tuple[str, str]]:
-    """Those of the page, in order."""
+def _sections(*more: tuple[str, str]) -> list[tuple[str, str]]:
+    """Those of the page, in order, with those that only some runs have."""
     place = [id_ for id_, _ in SECTIONS].index("properties") + 1
-    return [*SECTIONS[:place], *([ORDERING] if ordering else []), *SECTIONS[place:]]
+    return [*SECTIONS[:place], *more, *SECTIONS[place:]]
 
 
 def _causes(rows: Sequence[report_rows.ConservationRow]) -> list[tuple[str, str]]:

@@ -1,0 +1,79 @@
+"""Calls between objects, as the report page and the terminal show them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from analysis import call_cost, text
+from analysis.calls import read_calls
+from analysis.oracle import raw
+from analysis.properties import Incarnation
+from analysis.report import write_report
+from analysis.report_calls import told
+from collector.records import CallReport, Timed
+from tests import report_runs
+from tests.analysis.call_histories import ATOMIC, CallAuthor
+
+A, B = Incarnation(0, 1), Incarnation(1, 1)
+MILLISECOND = 1_000_000
+
+
+def calls() -> dict[str, Any]:
+    author = CallAuthor()
+    author.start(A, B)
+    for flags in (0, ATOMIC):
+        message = author.submit((A, 1), [(0, 1), (1, 1)], flags)
+        author.now_ns += MILLISECOND
+        author.hand(message, (A, 1), (B, 1))
+    author.report(A, CallReport.ABORTED, value=author.submit((A, 1), [(1, 1)], ATOMIC).number)
+    author.report(A, CallReport.TIMED, extra=Timed.GROUP << 12 | 10, value=7 * MILLISECOND)
+    author.report(B, CallReport.TAKEN_OVER, extra=0, value=90 * MILLISECOND)
+    lives = raw(author.stop(A, B))
+    found = call_cost.section(read_calls(lives), lives, full=[A, B], networks={0: 1, 1: 1})
+    load = {"messages": 9, "datagrams": 12}
+    section = call_cost.per_call(found, load)
+    assert section is not None
+    return section
+
+
+def test_rows_are_there_for_what_there_is() -> None:
+    shown = told({"calls": calls()})
+    assert shown is not None
+    assert [(row.name, row.calls, row.objects) for row in shown.kinds] == [
+        ("Group calls", "1", "2.00"),
+        ("Atomic group calls", "2", "1.50"),
+    ]
+    assert [row.name for row in shown.heights] == ["In one sub-network"]
+    facts = {fact.name: fact.value for fact in shown.facts}
+    assert facts["Messages on the wire for each call"] == "3.00"
+    assert facts["Atomic calls aborted"] == "1"
+    assert facts["Take-over of a master manager"] == "90.0 ms"
+    assert [(row.name, row.objects, row.median) for row in shown.timed] == [("Group call", "10", "7.00 ms")]
+
+
+def test_other_runs_have_no_such_section(tmp_path: Path) -> None:
+    page = write_report(report_runs.quickstart(tmp_path / "run")).read_text()
+
+    assert told({"calls": None}) is None
+    assert 'id="calls"' not in page
+
+
+def test_the_page_and_the_terminal_show_it(tmp_path: Path) -> None:
+    run = report_runs.quickstart(tmp_path / "run")
+    report_runs.edit_json(run / "summary.json", {"calls": calls()})
+    page = write_report(run).read_text()
+
+    assert 'id="calls"' in page
+    assert "Atomic group calls" in page
+    assert 'href="#calls"' in page
+    line = text.calls_line({"calls": calls()}).plain
+    assert line.startswith("calls: 3 to 1.67 objects each, 1.00 ms until an object has it")
+
+
+def test_nonsense_in_a_summary_is_shown_as_nothing() -> None:
+    shown = told(
+        {"calls": {"by_kind": [1], "by_height": {"space": {"calls": "many"}}, "timed": [3, {}], "outcomes": 7}}
+    )
+    assert shown is not None
+    assert (shown.kinds, shown.heights) == ([], [])
