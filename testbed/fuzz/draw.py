@@ -82,7 +82,10 @@ def is_fair(scenario: Scenario) -> bool:
     gone = gone_of(scenario)
     if ranges.stands_by_partition(scenario.protocol):
         parts = _parts_of(scenario)
-        return all(len(gone & part) <= (len(part) - 1) // 2 for part in parts)
+        return all(
+            len(gone & part) <= (len(part) - 1) // 2 and len(victims & part) <= max(1, (len(part) - 1) // 2)
+            for part in parts
+        )
     return len(victims) <= (members - 1) // 2 and not gone & ranges.indispensable(scenario.protocol)
 
 
@@ -264,7 +267,13 @@ class _Aim:
             return []
         members = len(self.scenario.members)
         most = (members - 1) // 2
-        return self.rng.sample(range(members), self.rng.randint(min(1, most), most))
+        found = self.rng.sample(range(members), self.rng.randint(min(1, most), most))
+        if not ranges.stands_by_partition(protocol):
+            return found
+        kept: list[int] = []
+        for part in _parts_of(self.scenario):
+            kept += [victim for victim in found if victim in part][: max(1, (len(part) - 1) // 2)]
+        return kept
 
     def _is_needed(self, victim: int) -> bool:
         """Whether enough of its partition may be gone without it."""
