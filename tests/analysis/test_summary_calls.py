@@ -1,0 +1,111 @@
+"""A run of objects from its capture to summary.json and the report: the same figures as in memory."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from analysis import call_cost, linear, measures, order
+from analysis.calls import read_calls
+from analysis.oracle import raw
+from analysis.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Lives
+from analysis.report import write_report
+from analysis.sequences import EVENTS
+from analysis.summary import analyze
+from node.trace import CallReport, Timed
+from tests.analysis import histories
+from tests.analysis.call_histories import CallAuthor, right
+from tests.analysis.histories import PlainHistory
+from tests.analysis.runs import START_NS, MadeRun
+
+pytestmark = pytest.mark.spark
+
+MEMBERS = 4
+
+
+def spoilt(seed: int) -> PlainHistory:
+    """Right, but for one delivery that is missing; a program has measured something in between."""
+    history = histories.drop_delivery(right(seed, members=MEMBERS, calls=20), random.Random(seed))
+    author = CallAuthor(history={life: records[:-1] for life, records in history.items()}, now_ns=5_000)
+    first = min(history)
+    for took_ns in (2_000_000, 4_000_000):
+        author.report(first, CallReport.TIMED, extra=Timed.GROUP << 12 | 10, value=took_ns)
+    return author.stop(*history)
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], PlainHistory]:
+    history, run = spoilt(4), MadeRun()
+    run.manifest["promises"] = [kind.value for kind in CALL_PROPERTIES]
+    run.manifest["expect"] = ["max(where(calls.timed, kind == 'group' and objects == 10).median_ms) == 3"]
+    for life, records in history.items():
+        for r in records:
+            origin, incarnation, number = r.message
+            fields = {"origin": origin, "incarnation": incarnation, "number": number, "extra": r.extra}
+            run.note(life.member, r.event, START_NS + r.at_ns, detail=r.detail, value=r.value, **fields)
+    path = run.write(tmp_path_factory.mktemp("objects") / "run")
+    return path, analyze(path, spark=spark, on_progress=lambda text: None), history
+
+
+def shifted(history: PlainHistory) -> Lives:
+    return raw({life: [r._replace(at_ns=START_NS + r.at_ns) for r in rs] for life, rs in history.items()})
+
+
+def test_the_verdicts_are_those_of_the_linear_checker(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
+    _, summary, history = made
+    expected = linear.check_lives(shifted(history), members=range(MEMBERS), kinds=CALL_PROPERTIES)
+
+    found = {name: (one["verdict"], one["checked"], one["violations"]) for name, one in summary["properties"].items()}
+    for kind, finding in expected.items():
+        assert found[kind.value] == (finding.verdict.value, finding.checked, finding.violations), kind
+    assert {found[name][0] for name in ("call_agreement", "atomicity")} == {"pass", "fail"}
+    assert summary["verdict"] == "fail"
+
+
+def test_the_properties_of_deliveries_are_unknown(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
+    for kind in DELIVERY_PROPERTIES:
+        entry = made[1]["properties"][kind.value]
+        assert (entry["verdict"], entry["promised"]) == ("unknown", False)
+        assert "call_agreement" in entry["reason"]
+
+
+def test_the_figures_are_those_in_memory(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
+    _, summary, history = made
+    lives = shifted(history)
+    view, calls = linear.view_of(lives, members=range(MEMBERS)), read_calls(lives)
+    full = [life.name for life in view.full]
+    expected = call_cost.section(calls, lives, full=full, networks=dict.fromkeys(range(MEMBERS), 1))
+
+    assert expected is not None
+    for name in ("calls", "objects", "deliveries", "expected", "operations", "outcomes", "timed", "counted"):
+        assert summary["calls"][name] == expected[name], name
+    assert summary["calls"]["by_kind"]["atomic"] == pytest.approx(expected["by_kind"]["atomic"])
+    assert summary["messages"] == measures.messages(view, promises=[])
+    latency = measures.latency_of_calls(calls, between_ms=None, load_end_ns=None)
+    assert summary["latency"]["count"] == latency["count"] == expected["deliveries"]
+    assert summary["latency"]["p99_ms"] == pytest.approx(latency["p99_ms"])
+    assert summary["expect"][0]["verdict"] == "pass"
+
+
+def test_the_witness_names_the_object(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
+    path, summary, _ = made
+    broken = next(one for one in summary["properties"].values() if one["verdict"] == "fail")
+
+    assert all(place["object"] > 0 for place in broken["witness"]["places"])
+    assert " object " in broken["witness"]["sentence"]
+    assert 'id="calls"' in write_report(path).read_text()
+
+
+def test_spark_says_of_deliveries_what_the_linear_checker_says(spark: SparkSession) -> None:
+    history = right(2)
+    events = spark.createDataFrame(list(histories.rows(0, history)), EVENTS)
+    found = order.check(events, members={0: range(3)})[0]
+
+    expected = linear.check(history, members=range(3))
+    assert {kind: (one.verdict, one.reason) for kind, one in found.items()} == {
+        kind: (one.verdict, one.reason) for kind, one in expected.items()
+    }
