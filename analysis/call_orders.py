@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from analysis.calls import Call, Calls, Handed, Id, Object
 from analysis.properties import LOST_SUBMISSION, Incarnation, Place, Property, Tally, Witness
-from collector.records import Event
 
 PAIRS_MAX: Final = 20_000
 """Of objects that are looked at for a witness."""
@@ -75,8 +74,7 @@ def no_overtaking(calls: Calls) -> Tally:
 
 
 def indivisibility(calls: Calls) -> Tally:
-    living = {life for life, end in calls.ends.items() if end == Event.STOP}
-    sequences = [_ordered(calls, sequence) for one, sequence in calls.sequences.items() if one[0] in living]
+    sequences = [_ordered(calls, sequence) for one, sequence in calls.sequences.items() if calls.lives_on(one[0])]
     checked = sum(map(len, sequences))
     after: dict[Id, set[Id]] = {}
     for sequence in sequences:
@@ -117,7 +115,7 @@ def call_agreement(calls: Calls, full: Collection[Incarnation]) -> Tally:
         if not call.is_known or call.is_atomic:
             continue
         objects, has = calls.owed(call, full), takers.get(message, _NOBODY)
-        if call.life in full or (not call.is_loose and not has.isdisjoint(objects)):
+        if calls.lives_on(call.life) or (not call.is_loose and not has.isdisjoint(objects)):
             checked += 1
             lacking = [one for one in objects if one not in has and not calls.is_excused(call, one)]
             if lacking:
@@ -138,7 +136,7 @@ def atomicity(calls: Calls, full: Collection[Incarnation]) -> Tally:
         checked += 1
         objects, got = calls.owed(call, full), takers.get(message, _NOBODY)
         has, lacks = [one for one in objects if one in got], [one for one in objects if one not in got]
-        found = _torn(call, has, lacks, is_owed=call.life in full)
+        found = _torn(call, has, lacks, is_owed=calls.lives_on(call.life))
         if found is not None:
             wrong.append((call.at_ns, call.asker, call.record, call, *found))
     if not wrong:

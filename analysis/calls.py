@@ -102,6 +102,10 @@ class Calls:
     """STOP or OVER; not there: crashed."""
     lives: tuple[Incarnation, ...] = ()
 
+    def lives_on(self, life: Incarnation) -> bool:
+        """Whether it ends in order."""
+        return self.ends.get(life) == Event.STOP
+
     def place(self, one: Object, message: Id) -> Place:
         """Where this object gets the call, if it does."""
         for handed in self.sequences.get(one, ()):

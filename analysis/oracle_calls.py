@@ -50,6 +50,7 @@ class CallView:
     def __init__(self, lives: Lives, full: Collection[Incarnation] = ()) -> None:
         self.lives = lives
         self.full = sorted(full)
+        self.living = {life for life, records in lives.items() if _end(records) == Event.STOP}
         self.asked = {one.message: one for one in sorted(_asked(lives), reverse=True)}
         self.repeated = {one: list(_handed(lives, one)) for one in sorted(_takers(lives))}
         self.sequences = {one: list(_firsts(handed)) for one, handed in self.repeated.items()}
@@ -131,8 +132,7 @@ def no_overtaking(view: CallView) -> Tally:
 
 def indivisibility(view: CallView) -> Tally:
     """By closure: a call is wrong that comes after itself."""
-    living = {life for life, records in view.lives.items() if _end(records) == Event.STOP}
-    sequences = [view.ordered_of(one) for one in view.sequences if one.life in living]
+    sequences = [view.ordered_of(one) for one in view.sequences if one.life in view.living]
     after: dict[MessageId, set[MessageId]] = {h.message: set() for sequence in sequences for h in sequence}
     for sequence in sequences:
         for one, other in pairwise(sequence):
@@ -180,7 +180,7 @@ def call_agreement(view: CallView) -> Tally:
     for message in view.known - view.atomic:
         objects = view.owed(message)
         is_got = any(view.place(one, message).position for one in objects)
-        if (is_got and message in view.ordered) or Incarnation(*message[:2]) in view.full:
+        if (is_got and message in view.ordered) or Incarnation(*message[:2]) in view.living:
             owed.append(message)
             lacking = [one for one in objects if view.place(one, message).position is None]
             unexcused = [one for one in lacking if not view.is_excused(message, one)]
@@ -199,7 +199,7 @@ def atomicity(view: CallView) -> Tally:
             wrong.append((view.asked[message], "an object gets what was aborted", has[:1]))
         elif has and lacks:
             wrong.append((view.asked[message], "some objects get it and others do not", [has[0], lacks[0]]))
-        elif lacks and not told and Incarnation(*message[:2]) in view.full:
+        elif lacks and not told and Incarnation(*message[:2]) in view.living:
             wrong.append((view.asked[message], "nobody gets it, and its caller was not told", lacks[:1]))
     first = min(wrong, default=None)
     return Tally(len(view.atomic), len(wrong), _witness(*first[1:]) if first else None)

@@ -75,11 +75,12 @@ it. A call is *loose* that is point to point or has indivisibility off; the othe
   their pasts; and of each loose call that its object got, what the sender of that had got, but not what it had only
   submitted: a loose call does not wait until a call that goes elsewhere has its place. An object that gets a call and
   one of its past gets that of the past first. The process is the object;
-- call agreement: a call that is not atomic and that a full member submits, or (an ordered one) that an object of a full
-  member gets, all objects that it is for get, at full members. *Excused*: a machine that says that it MISSED the call,
-  or of which its caller says UNREACHABLE (of a call that was REFUSED: everybody). Section `calls` counts them;
+- call agreement: a call that is not atomic and whose caller lives on (its incarnation, also a joiner, ends with STOP),
+  or (an ordered one) that an object of a full member gets, all objects that it is for get, at full members. *Excused*:
+  a machine that says that it MISSED the call, or of which its caller says UNREACHABLE (of a call that was REFUSED:
+  everybody). Section `calls` counts them;
 - atomicity: of an atomic call all objects that it is for get it, at full members, or none does; and none does if its
-  caller says ABORTED. A call of a full member of which it says neither ABORTED, REFUSED nor UNREACHABLE all get.
+  caller says ABORTED. If the caller lives on and says neither ABORTED, REFUSED nor UNREACHABLE, all get it.
 
 In a run with ADDRESSED reports the properties of deliveries (validity to total order) are unknown: a member is no
 receiver there.

@@ -278,6 +278,15 @@ def test_a_call_that_nobody_gets(flags: int) -> None:
     assert broken(author.stop(A, B, C)) == {Property.CALL_AGREEMENT}
 
 
+def test_what_a_joiner_asks_for_arrives() -> None:
+    author, joiner = begun(), Incarnation(2, 2)
+    author.start(joiner)
+    author.submit((joiner, 1), [(1, 1)])
+
+    assert broken(author.stop(A, B, joiner)) == {Property.CALL_AGREEMENT}
+    assert not broken({life: records[: -1 if life == joiner else None] for life, records in author.history.items()})
+
+
 def test_what_is_reported_is_excused() -> None:
     for excuse in ("missed", "unreachable", "nobody"):
         author = begun()
