@@ -13,6 +13,8 @@ MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
 LOAD = "load"
 """The program that a node runs unless told otherwise: the workload's requests become calls (LoadParameters)."""
+MOST_PROCESSES = 10
+"""Address spaces of a machine that are processes: each takes 20 MB, and a container has 256 for all."""
 LOCALITIES = ("space", "machine", "network", "networks")
 """Where a program puts its objects: in one address space, on one machine, in one sub-network, in several (paper 004,
 figures 9 to 12)."""
@@ -114,6 +116,10 @@ class ObjectsParameters:
 
     def __post_init__(self) -> None:
         require(1 <= self.spaces <= MAX_SPACES, f"spaces must lie between 1 and {MAX_SPACES}, not {self.spaces}")
+        require(
+            not self.processes or self.spaces <= MOST_PROCESSES,
+            f"as processes, spaces must lie between 1 and {MOST_PROCESSES}, not {self.spaces}",
+        )
         most = OBJECTS_IN_SPACE - 1
         require(
             1 <= self.objects_per_space <= most,

@@ -167,7 +167,8 @@ class Spaces(Parts):
 
     @property
     def is_idle(self) -> bool:
-        return all(one.is_quiet for one in self._processes)
+        """What spaces have said before they heard of the end does not count: they may have begun something since."""
+        return all(one.is_quiet and (one.is_draining or not self._is_ended) for one in self._processes)
 
     def next_ns(self, *, can_submit: bool) -> int | None:
         del can_submit
@@ -377,6 +378,10 @@ class _Process:
     def is_quiet(self) -> bool:
         """Nothing is under way in it, or to it."""
         return bool(self.status.get("quiet")) and (self.is_gone or self.status.get("received") == self._sent)
+
+    @property
+    def is_draining(self) -> bool:
+        return bool(self.status.get("draining"))
 
     @property
     def undone(self) -> list[Message]:

@@ -195,6 +195,7 @@ class SpaceDriver:
         application = host.application
         status = {
             "quiet": host.is_quiet,
+            "draining": host.is_draining,
             "received": self._received,
             "handled": host.handled,
             "core_ns": host.core_ns,
