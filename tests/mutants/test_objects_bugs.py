@@ -1,0 +1,87 @@
+"""Bugs seeded into the managers of object groups themselves: the campaigns of the simulator catch each within some
+seeds, by the property that it breaks.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from node.objects.agenda import Agenda
+from node.objects.entries import CallId, Key
+from node.objects.holds import Holds
+from node.objects.local import LocalCore
+from node.objects.order import Order
+from testbed.fuzz.draw import draw
+from testbed.fuzz.judge import judge
+from testbed.simulated.point import measure
+from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
+from topologies.model import Impairment
+
+SEEDS = 20
+
+
+def caught() -> set[str]:
+    """What fails within some seeds; the first that fails is enough."""
+    for seed in range(SEEDS):
+        kinds = {failure.kind for failure in judge(draw("objects", seed)).failures}
+        if kinds:
+            return kinds
+    return set()
+
+
+def test_a_machine_whose_requests_pass_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Holds, "_passes", lambda *_: True)
+
+    assert caught() & {"no_overtaking", "call_causality"}
+
+
+def test_a_local_manager_that_does_not_wait_for_wider_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = LocalCore._go_on
+
+    def at_once(self: LocalCore, out: list[object]) -> None:
+        awaited, self._awaited = self._awaited, 0
+        try:
+            go_on(self, out)  # type: ignore[arg-type]
+        finally:
+            self._awaited += awaited
+
+    monkeypatch.setattr(LocalCore, "_go_on", at_once)
+
+    assert caught() & {"no_overtaking", "call_causality"}
+
+
+def test_calls_that_go_out_as_soon_as_they_are_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(self: Order, touched: dict[CallId, Key]) -> list[CallId]:
+        gone = []
+        while touched:
+            name = min(touched, key=touched.__getitem__)
+            key = touched.pop(name)
+            if name in self._finals:
+                for one in self._finals.pop(name)[1]:
+                    self._remove(one, key, touched)
+                gone.append(name)
+        return gone
+
+    monkeypatch.setattr(Order, "_take", take)
+    # What a machine hands out next is put in order once more: this bug alone does no harm.
+    monkeypatch.setattr(Agenda, "_can_go", lambda *_: True)
+
+    assert "indivisibility" in broken_when_busy()
+
+
+def broken_when_busy() -> set[str]:
+    """What does not hold in two sub-networks whose calls to both overlap all the time."""
+    made = experiment(
+        topology(2, 2, to_node=Impairment(delay_ns=3 * MILLISECOND, jitter_ns=3 * MILLISECOND)),
+        protocol="objects",
+        parameters={"objects_per_space": 1, "spaces": 1},
+        workload=periodic(300.0),
+        duration_ns=SECOND // 2,
+        drain_ns=60 * SECOND,
+    )
+    return {name for name, entry in measure(made)["properties"].items() if entry["verdict"] == "fail"}
+
+
+def test_without_a_bug_the_same_seeds_pass() -> None:
+    assert caught() == set()
+    assert broken_when_busy() == set()
