@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -17,7 +18,10 @@ from analysis.properties import CALL_PROPERTIES, Incarnation
 from analysis.verdict import Verdict
 from node.objects.addresses import OBJECTS_IN_SPACE
 from node.trace import RECORD, CallReport, Event, Record, Timed
+from testbed.simulated.simulation import simulate
 from tests.node.processes import Nodes, nodes
+from tests.testbed.orderbed_command import manifest_of, only_run, orderbed
+from tests.testbed.simulated.made import experiment, periodic, topology
 
 SILENT = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 64, "stop_after_ns": 0, "events": []}
 BUSY = {"kind": "poisson", "rate_per_s": 200.0, "size_bytes": 64, "stop_after_ns": 1_000_000_000, "events": []}
@@ -238,3 +242,63 @@ def test_a_program_that_cannot_run_is_refused() -> None:
         node = group.start(0)
         assert "needs another space" in node.wait("error")["message"]
         assert node.exit_code() == 2
+
+
+def test_more_spaces_than_a_container_has_room_for_are_refused() -> None:
+    with machines(1, spaces=11) as group:
+        node = group.start(0)
+        assert "spaces must lie between 1 and 10" in node.wait("error")["message"]
+        assert node.exit_code() == 2
+
+
+def test_in_the_simulator_it_means_nothing() -> None:
+    """One experiment file serves both worlds."""
+    workload = periodic(rate_per_s=50.0)
+    with_it, without = (
+        simulate(
+            experiment(topology(2, 1), protocol="objects", parameters={"processes": processes}, workload=workload),
+            group=7,
+        )
+        for processes in (True, False)
+    )
+    records = [life.records for life in with_it.lives]
+    assert records == [life.records for life in without.lives]
+    assert sum(row[0] == Event.DELIVER for life in records for row in life) > 100
+
+
+EXPERIMENT = """
+name: processes
+question: Do address spaces that are processes keep what calls promise, through a crash of their machine?
+topology:
+  name: two-networks
+  partitions:
+    p1: {nodes: 2}
+    p2: {nodes: 1}
+  links:
+    - {between: [p1, p2], delay: 1 ms}
+protocol: {name: objects, parameters: {spaces: 3, processes: true}}
+dissemination: multicast
+workload: {kind: poisson, rate: 15 /s, size: 128 B, senders: ["*"]}
+duration: 3 s
+drain: 20 s
+world: netns
+faults:
+  - {at: 1 s, for: 500 ms, crash: {targets: [p1/n2]}}
+"""
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_machines_on_emulated_wires_consist_of_processes(tmp_path: Path) -> None:
+    path = tmp_path / "processes.yaml"
+    path.write_text(EXPERIMENT)
+    done = orderbed("run", str(path), "--runs", str(tmp_path / "runs"))
+    # 0: all holds; 3: it holds, but this machine was too busy to vouch for its clocks.
+    assert done.code in (0, 3), done.out + done.err
+    run = only_run(tmp_path / "runs")
+    summary = json.loads((run / "summary.json").read_text())
+    found = {name: summary["properties"][name]["verdict"] for name in summary["properties"]}
+    assert {found[kind.value] for kind in CALL_PROPERTIES} == {"pass"}
+    lives = manifest_of(run)["nodes"]
+    assert len(lives) == 4
+    assert all(life["drained"] for life in lives if not life["crashed"])
