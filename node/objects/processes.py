@@ -81,8 +81,10 @@ class Spaces(Parts):
         self._processes: list[_Process] = []
         self._reports: list[Report] = []
         self._load_start_ns: int | None = None
+        self._are_ready = False
         self._is_ended = False
         self._is_open = False
+        self._is_stopping = False
         self._then: Callable[[], object] | None = None
         self.crashed = 0
         """Spaces that have ended by themselves."""
@@ -101,6 +103,7 @@ class Spaces(Parts):
                 await asyncio.gather(*(one.ready for one in self._processes))
         except TimeoutError:
             raise LocalError(f"the address spaces were not there after {READY_S:g} s") from None
+        self._are_ready = True
 
     def start(self, load_start_ns: int) -> None:
         self._load_start_ns = load_start_ns
@@ -134,6 +137,7 @@ class Spaces(Parts):
         }
 
     def stop(self, then: Callable[[], object]) -> None:
+        self._is_stopping = True
         self._then = then
         for one in self._processes:
             one.command("stop")
@@ -238,9 +242,12 @@ class Spaces(Parts):
         self._host.add_record(row)
 
     def _on_end(self, one: _Process) -> None:
-        if self._then is None and one.ready.done() and not one.ready.exception():
+        if not self._are_ready and not one.ready.done():
+            one.ready.set_exception(LocalError(one.why))
+        elif not self._is_stopping:
             self._replace(one)
-        self._check_stopped()
+        if self._is_stopping:
+            self._check_stopped()
 
     def _replace(self, old: _Process) -> None:
         """A crash of this space alone."""
@@ -399,8 +406,6 @@ class _Process:
 
     def _ended(self) -> None:
         self.is_gone = True
-        if not self.ready.done():
-            self.ready.set_exception(LocalError(self.why))
         self._on_end(self)
 
 

@@ -49,15 +49,27 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def space_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[3])
-
-
 def until(is_so: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + PATIENCE_S
     while not is_so():
         assert time.monotonic() < end, f"{what} has not happened after {PATIENCE_S} s"
         time.sleep(0.01)
+
+
+def space_process(node: int, space: int) -> int:
+    """The process of an address space of the machine whose process is `node`."""
+    found: list[int] = []
+
+    def look() -> bool:
+        for pid in children_of(node):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            # A process that has only just been made does not say yet what it is.
+            if words[2:4] == [b"node.objects.space_process", str(space).encode()]:
+                found.append(pid)
+        return bool(found)
+
+    until(look, f"the process of space {space}")
+    return found[0]
 
 
 def reports(records: list[Record], code: int) -> Iterator[Record]:
@@ -175,7 +187,7 @@ def test_a_space_that_is_killed_dies_alone() -> None:
         group.start_all()
         node = group.processes[0]
         until(lambda: len(group.monitor.records().get((0, 1), [])) > 100, "the load")
-        (victim,) = (pid for pid in children_of(node.pid) if space_of(pid) == 1)
+        victim = space_process(node.pid, 1)
         os.kill(victim, signal.SIGKILL)
         until(lambda: victim not in children_of(node.pid) and len(children_of(node.pid)) == 3, "the replacement")
         before = len(group.monitor.records()[0, 1])
@@ -189,6 +201,20 @@ def test_a_space_that_is_killed_dies_alone() -> None:
         assert {one.extra // OBJECTS_IN_SPACE for one in later if one.event is Event.SUBMIT} == {0, 2}
 
 
+def test_a_space_may_die_again_and_before_it_is_there() -> None:
+    with machines(1, workload=ENDLESS) as group:
+        group.start_all()
+        node = group.processes[0]
+        for _ in range(3):
+            before = children_of(node.pid)
+            os.kill(space_process(node.pid, 2), signal.SIGKILL)
+            until(lambda old=before: bool(set(children_of(node.pid)) - set(old)), "the replacement")  # type: ignore[misc]
+        last = run_to_its_end(group)
+        assert last["drained"]
+        assert last["spaces_crashed"] == 3
+        assert broken(group) == []
+
+
 def test_a_call_of_a_dead_space_is_answered() -> None:
     """A program whose callee has died goes on: it is told that the object is dead, and ends with that."""
     options = {"members": 2, "locality": "machine", "rounds": 100_000}
@@ -198,7 +224,7 @@ def test_a_call_of_a_dead_space_is_answered() -> None:
         records = group.monitor.records
         until(lambda: any(reports(records().get((0, 1), []), CallReport.TIMED)), "the first measurement")
         first = children_of(node.pid)
-        os.kill(next(pid for pid in first if space_of(pid) == 1), signal.SIGKILL)
+        os.kill(space_process(node.pid, 1), signal.SIGKILL)
         # Nobody catches the exception in the client's program: its space ends, too, and is replaced.
         until(lambda: len(set(children_of(node.pid)) - set(first)) == 2, "the replacement of both")
         last = run_to_its_end(group)
