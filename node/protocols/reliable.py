@@ -823,16 +823,21 @@ class ReliableCore(Core):
                     self._enter_expelled(source, out)
                     return False
             elif member in self._view.incarnations:
-                self._end(member, over, now_ns, out)
-                if known > self._view.incarnations[member]:
+                if known > max(over, self._view.incarnations[member]):
                     self._meet(member, known, now_ns, out)
+                else:
+                    self._end(member, over, now_ns, out)
         return True
 
     def _end(self, member: int, incarnation: int, now_ns: int, out: list[Effect]) -> None:
         """All lives of `member` up to `incarnation` are over: its stream is ending, and nobody waits for it any
         more."""
-        if self._view.is_stale(member, incarnation):
-            return
+        if not self._view.is_stale(member, incarnation):
+            self._close(member, incarnation, out)
+            self._change_view(now_ns, out)
+
+    def _close(self, member: int, incarnation: int, out: list[Effect]) -> None:
+        """What of `_end` comes before anybody hears of the new view."""
         last = self._view.incarnations[member]
         if self._view.end(member, incarnation):
             out.append(Report(code=ReliableReport.OVER, member=member, value=incarnation))
@@ -848,7 +853,6 @@ class ReliableCore(Core):
             self._bury(member, last, stream if is_party else None)
             if self._phase is Phase.MEMBER and (stream is None or not is_party):
                 out.append(_news(Kind.RELIABLE_ENDED, member, last))
-        self._change_view(now_ns, out)
 
     def _bury(self, member: int, incarnation: int, stream: IncomingStream | None) -> Ending:
         """The record of an ending stream; of each member only the last few, whatever we are told."""
@@ -917,8 +921,10 @@ class ReliableCore(Core):
 
     def _meet(self, member: int, incarnation: int, now_ns: int, out: list[Effect]) -> None:
         """A higher incarnation than we knew: the earlier ones are over, and this one is a stranger."""
-        self._end(member, incarnation - 1, now_ns, out)
+        if not self._view.is_stale(member, incarnation - 1):
+            self._close(member, incarnation - 1, out)
         self._view.meet(member, incarnation)
+        # Before the view counts: a joiner that misses no other WELCOME would be a member now, without this life.
         self._strangers.add(member)
         self._change_view(now_ns, out)
 

@@ -47,3 +47,14 @@ def test_a_gap_in_unicasts_of_one_who_lives_costs_no_questions() -> None:
     check_silence(cluster)
     assert [number for _, _, number in cluster.hosts[0].delivered] == [1, 2, 3]
     assert cluster.kinds(Kind.RELIABLE_HEARTBEAT) == []
+
+
+def test_a_joiner_is_no_member_before_a_later_life_that_it_hears_of_has_welcomed_it() -> None:
+    """Objects, seed 2109: for the moment between the end of a former life and the new one there was no stranger, and
+    the joiner was a member without having a part in the stream of anybody. Amoeba then founded a second log."""
+    cluster = group(2)
+    cluster.restart(1)
+    check_silence(cluster)
+    cluster.restart(0)
+    check_silence(cluster)
+    assert cluster.hosts[0].news[-2:] == [(Kind.RELIABLE_JOINED, 1, 2), (Kind.RELIABLE_JOINED, 0, 2)]
