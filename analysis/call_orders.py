@@ -131,9 +131,9 @@ def atomicity(calls: Calls, full: Collection[Incarnation]) -> Tally:
     checked = 0
     wrong: list[tuple[int, Object, int, Call, str, list[Object]]] = []
     for message, call in calls.by_message.items():
+        checked += call.is_known
         if not call.is_known or not call.is_atomic:
             continue
-        checked += 1
         objects, got = calls.owed(call, full), takers.get(message, _NOBODY)
         has, lacks = [one for one in objects if one in got], [one for one in objects if one not in got]
         found = _torn(call, has, lacks, is_owed=calls.lives_on(call.life))

@@ -202,7 +202,7 @@ def atomicity(view: CallView) -> Tally:
         elif lacks and not told and Incarnation(*message[:2]) in view.living:
             wrong.append((view.asked[message], "nobody gets it, and its caller was not told", lacks[:1]))
     first = min(wrong, default=None)
-    return Tally(len(view.atomic), len(wrong), _witness(*first[1:]) if first else None)
+    return Tally(len(view.known), len(wrong), _witness(*first[1:]) if first else None)
 
 
 CHECKS: dict[str, Callable[[CallView], Tally]] = {

@@ -80,7 +80,8 @@ it. A call is *loose* that is point to point or has indivisibility off; the othe
   a machine that says that it MISSED the call, or of which its caller says UNREACHABLE (of a call that was REFUSED:
   everybody). Section `calls` counts them;
 - atomicity: of an atomic call all objects that it is for get it, at full members, or none does; and none does if its
-  caller says ABORTED. If the caller lives on and says neither ABORTED, REFUSED nor UNREACHABLE, all get it.
+  caller says ABORTED. If the caller lives on and says neither ABORTED, REFUSED nor UNREACHABLE, all get it. A call that
+  is not atomic has what it asks for.
 
 In a run with ADDRESSED reports the properties of deliveries (validity to total order) are unknown: a member is no
 receiver there.
@@ -285,7 +286,7 @@ _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
     Property.INDIVISIBILITY: "no object got an ordered call",
     Property.CALL_CAUSALITY: "no object got an ordered call",
     Property.CALL_AGREEMENT: "nothing is known to have been called that had to arrive",
-    Property.ATOMICITY: "no atomic call is known",
+    Property.ATOMICITY: "no call is known",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -44,7 +44,7 @@ def sweep_table(points: Sequence[Mapping[str, Any]]) -> Table:
     for name in numbers:
         table.add_column(name, justify="right")
     for point in points:
-        settings = [Text(setting(point["variant"].get(key, NOT_RUN))) for key in keys]
+        settings = [Text(_told(point["variant"].get(key, NOT_RUN), _values(points, key))) for key in keys]
         table.add_row(*settings, mark(Verdict(point["verdict"])), *(Text(_number(point[name])) for name in numbers))
     return table
 
@@ -81,6 +81,31 @@ def setting(value: object) -> str:
     if isinstance(value, dict | list):
         return str(yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1000)).strip()
     return str(value)
+
+
+def _values(points: Sequence[Mapping[str, Any]], key: str) -> list[object]:
+    """What a sweep sets at one key, over all its points."""
+    return [point["variant"].get(key) for point in points]
+
+
+def _told(value: object, others: Sequence[object]) -> str:
+    """Of a block with a name what tells it from the others of its name; any other value whole."""
+    if not isinstance(value, dict) or "name" not in value:
+        return setting(value)
+    leaves = dict(_leaves(value))
+    peers = [dict(_leaves(other)) for other in others if isinstance(other, dict) and other.get("name") == value["name"]]
+    telling = {path: leaf for path, leaf in leaves.items() if any(peer.get(path) != leaf for peer in peers)}
+    parts = [f"{path.rpartition('.')[2]} {setting(leaf)}" for path, leaf in telling.items()]
+    return f"{value['name']}: {', '.join(parts)}" if parts else str(value["name"])
+
+
+def _leaves(block: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    """Everything in a block of blocks, each with its path."""
+    for key, value in block.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def over_seeds(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
