@@ -92,6 +92,12 @@ class Call:
     def caller(self) -> Reference:
         return self.addressing.caller
 
+    @property
+    def is_in_order(self) -> bool:
+        """Whether it has a place in the order: what is atomic has one, whatever it says."""
+        addressing = self.addressing
+        return not addressing.is_direct and (addressing.is_ordered or addressing.is_atomic)
+
     def without_payload(self) -> Call:
         return replace(self, payload=b"")
 

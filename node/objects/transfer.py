@@ -15,11 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from node.core import Membership
+from node.effects import Deliver, Timer
 from node.errors import DropReason, RemoteError
+from node.objects.book import Book
+from node.objects.context import Context
 from node.objects.direct import Life
 from node.objects.entries import MAX_NUMBER
 from node.wire import Flag, Kind, Message
 
+STATE = Timer("state")
 PIECE_BYTES = 1200
 """So that a piece fits an Ethernet frame with all headers."""
 MOST_PIECES = 2048
@@ -87,3 +91,69 @@ class Collection:
             return None
         self._collected = None
         return State(place=place, data=b"".join(found.pieces))
+
+
+class Joiner:
+    """A later life without its Book. `retry_ns`: after so long the next neighbour is asked."""
+
+    def __init__(self, *, context: Context, retry_ns: int) -> None:
+        self._context = context
+        self._retry_ns = retry_ns
+        self._turn = 0
+        self._kept: list[Deliver] = []
+        self._collection = Collection()
+        self.place = 0
+        """Of our JOINED in the log; 0: it has not come out yet."""
+
+    @property
+    def held(self) -> int:
+        return len(self._kept)
+
+    @property
+    def last(self) -> int:
+        """The place of what the log has given last."""
+        return max([self.place, *(delivery.seq for delivery in self._kept)])
+
+    def keep(self, delivery: Deliver) -> None:
+        """The log gives it, and the Book is not here."""
+        self._kept.append(delivery)
+
+    def ask(self, others: list[Life]) -> None:
+        """The next of these, in turn."""
+        context = self._context
+        target = others[self._turn % len(others)]
+        self._turn += 1
+        context.send(target, question(context.us, self.place))
+        context.timers.arm(STATE, context.now_ns + self._retry_ns, context.own)
+
+    def take(self, message: Message, source: Life) -> State | None:
+        """A piece, checked by `place_asked`. Returns the state when it is complete."""
+        return self._collection.take(message, source) if message.words[0] >= self.place > 0 else None
+
+    def end(self, place: int) -> list[Deliver]:
+        """The Book is here, with everything up to this place. Returns what comes after it, in order."""
+        self._context.timers.disarm(STATE, self._context.own)
+        kept, self._kept = self._kept, []
+        return [delivery for delivery in kept if delivery.seq > place]
+
+
+class Donor:
+    """A machine that has the Book, for those that have not."""
+
+    def __init__(self, *, context: Context) -> None:
+        self._context = context
+        self._wanted: dict[Life, int] = {}
+        """Who asked, and for a state of which place or later."""
+
+    def want(self, joiner: Life, place: int) -> None:
+        self._wanted[joiner] = place
+
+    def ended(self, life: Life) -> None:
+        self._wanted.pop(life, None)
+
+    def give(self, place: int, book: Book) -> None:
+        """The Book has everything up to this place: to all for whom this is enough."""
+        for joiner in sorted(joiner for joiner, wanted in self._wanted.items() if wanted <= place):
+            del self._wanted[joiner]
+            for piece in pieces_of(self._context.us, place, book.snapshot()):
+                self._context.send(joiner, piece)

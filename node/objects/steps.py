@@ -1,0 +1,123 @@
+"""What the Book says, carried out at one machine: who gets a call, who votes on one, who hears what became of it.
+
+Every machine of the sub-network has the same steps in the same order. Each does what concerns its own objects; what
+other sub-networks and their callers are to hear says the master (MMM) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from node.effects import Report
+from node.objects.addresses import Operation, Reference
+from node.objects.agenda import Item
+from node.objects.answers import unreachable
+from node.objects.context import Context
+from node.objects.direct import Life
+from node.objects.entries import Answer, Call, CallId, Drop, Entry, Hand, Missed, Prepare, Step, Tell
+from node.objects.handing import Handing
+from node.objects.managers import LocalManagers
+from node.objects.news import News, NewsKind
+from node.objects.preparing import Preparations
+from node.objects.requests import Requests
+from node.objects.service import Service
+from node.objects.votes import Votes
+from node.trace import CallReport
+
+
+class Steps:
+    """Of one machine. `cross`: to the sub-network at this place. `is_master`: whether we have the duties now."""
+
+    def __init__(
+        self,
+        *,
+        context: Context,
+        managers: LocalManagers,
+        handing: Handing,
+        votes: Votes,
+        preparations: Preparations,
+        requests: Requests,
+        service: Service,
+        cross: Callable[[int, Entry], None],
+        is_master: Callable[[], bool],
+    ) -> None:
+        self._context = context
+        self._managers = managers
+        self._handing = handing
+        self._votes = votes
+        self._preparations = preparations
+        self._requests = requests
+        self._service = service
+        self._cross = cross
+        self._is_master = is_master
+
+    def carry_out(self, step: Step) -> None:
+        """The steps of an entry come one after another, and nothing between."""
+        match step:
+            case Hand():
+                self._on_hand(step)
+            case Prepare():
+                self._on_prepare(step)
+            case Drop(call=call, objects=objects):
+                self._on_drop(call, self._context.mine(objects))
+            case Answer():
+                self._on_answer(step)
+            case Missed(id=name, caller=caller, objects=objects):
+                if self._context.mine(objects):
+                    self._report_missed(name)
+                self._on_missed(name, caller, unreachable(objects))
+            case Tell(place=place, entry=entry):
+                if self._is_master():
+                    self._cross(place, entry)
+
+    def _on_hand(self, hand: Hand) -> None:
+        self._decided(hand.call)
+        objects = self._context.mine(hand.objects)
+        if objects:
+            self._context.heard = max(self._context.heard, hand.timestamp)
+            self._handing.put(Item(call=hand.call, objects=objects, timestamp=hand.timestamp))
+
+    def _on_prepare(self, prepare: Prepare) -> None:
+        name = prepare.call.id
+        self._votes.open(name, {Life(*one[:2]) for one in prepare.objects}, self._context.now_ns)
+        objects = self._context.mine(prepare.objects)
+        if objects:
+            self._preparations.ask(prepare.call, objects)
+
+    def _tell_expelled(self, call: Call, objects: tuple[Reference, ...]) -> None:
+        """Who misses a call to its group is no member of it any more; of an aborted one nobody has missed anything."""
+        addressing = call.addressing
+        if addressing.group is not None and addressing.operation is Operation.CALL and not call.is_atomic:
+            for one in objects:
+                news = News(kind=NewsKind.EXPELLED, group=addressing.group, objects=(one,))
+                self._managers.tell_object(one.number, 0, news)
+
+    def _on_drop(self, call: Call, objects: tuple[Reference, ...]) -> None:
+        self._decided(call)
+        if objects:
+            self._managers.drop(call, objects)
+            self._report_missed(call.id)
+            self._tell_expelled(call, objects)
+        if call.id[:2] == self._context.life:
+            self._requests.dropped(call.id)
+
+    def _report_missed(self, name: CallId) -> None:
+        word = name.member << 48 | name.incarnation << 32 | name.number
+        self._context.own.append(Report(code=CallReport.MISSED, value=word))
+
+    def _decided(self, call: Call) -> None:
+        self._votes.close(call.id)
+        self._preparations.close(call.id)
+
+    def _on_answer(self, answer: Answer) -> None:
+        if answer.id[:2] == self._context.life:
+            self._requests.answered(answer)
+        else:
+            self._service.answered(answer)
+
+    def _on_missed(self, name: CallId, caller: Reference, news: News) -> None:
+        """Somebody will not get a call that is ordered: tell its caller; one elsewhere hears it of the master alone."""
+        if name[:2] == self._context.life:
+            self._managers.tell_object(caller.number, name.number, news)
+        elif self._is_master() and self._context.place_of.get(caller.member) != self._context.place:
+            self._service.send_news(caller, name.number, news)
