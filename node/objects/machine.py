@@ -350,6 +350,8 @@ class MachineCore(Core):
             self._requests.start()
             self._see_to_duties()
             self._feed_log()
+            # What was started just now may have failed at once, without an effect.
+            context.later(self._channels.drain(), self._on_event)
             if context.is_worked_off and not context.own:
                 break
             context.flush()

@@ -162,3 +162,19 @@ def test_the_crash_of_a_master_manager_stops_nobody() -> None:
     world.check_rest()
     assert world.receivers(call) == [*objects[1:3], *objects[4:]]
     check_calls(world)
+
+
+def test_a_call_of_a_life_that_is_known_to_be_over_fails_at_once() -> None:
+    """Seed 3239 of whole sub-networks that restart: who asked never heard of it, and its machine did not come to
+    rest."""
+    world = World(1, 1)
+    here, there = world.object(0), world.object(1)
+    world.call(here, there, is_direct=True)
+    world.check_rest()
+    world.restart(1)
+    world.run(for_ns=0)
+    world.call(world.object(1), here, is_direct=True)
+    world.check_rest()
+    late = world.call(here, there, is_direct=True)
+    world.check_rest()
+    assert [news.kind for news in world.told[late]] == [NewsKind.UNREACHABLE]
