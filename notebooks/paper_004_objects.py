@@ -14,8 +14,8 @@
 # # Paper 004: calls of objects, one by one and as a group
 #
 # Figures 9 to 12, redrawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`), ours over the paper's statements;
-# then what the paper does not have. `orderbed sweep objects-figures` makes the first (on real wires), and so on. What
-# cannot be drawn yet says which command is missing.
+# then what the paper does not have. `orderbed sweep objects-near` and `orderbed sweep objects-far` make the first (on
+# real wires), and so on. What cannot be drawn yet says which command is missing.
 #
 # A client calls 1 to 30 objects and waits for all replies. Point to point, one after the other (synchronous) or all at
 # once (asynchronous); as a group, without or with atomicity. The objects are in the client's address space, in six
@@ -53,9 +53,8 @@ FIGURES = {
 # Three sub-networks cost some tens of per cent more than one.
 
 # %%
-swept = Sweep.newest("objects-figures", runs).frame(
-    locality="given.parameters.options.locality", timed="calls.timed", verdict="verdict"
-)
+COLUMNS = {"locality": "given.parameters.options.locality", "timed": "calls.timed", "verdict": "verdict"}
+swept = pd.concat([Sweep.newest(name, runs).frame(**COLUMNS) for name in ("objects-near", "objects-far")])
 print("verdicts:", dict(swept["verdict"].value_counts()), "of", len(swept), "runs")
 times = pd.concat([pd.DataFrame(list(row["timed"])).assign(locality=row["locality"]) for _, row in swept.iterrows()])
 figure, panels = plt.subplots(2, 2, figsize=(11, 8), layout="constrained", sharex=True)
