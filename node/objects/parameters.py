@@ -86,6 +86,14 @@ class ProgramParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogParameters(AmoebaParameters):
+    """Of the log of a sub-network."""
+
+    resilience: int = 0
+    """Of calls that stay in the sub-network and go to a list; all else asks for 1 by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectsParameters:
     """Of a machine with its address spaces, of the log of its sub-network, and of what its node runs."""
 
@@ -108,7 +116,7 @@ class ObjectsParameters:
     """... up to this."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
     """Below the log, and of direct messages."""
-    amoeba: AmoebaParameters = field(default_factory=AmoebaParameters)
+    amoeba: LogParameters = field(default_factory=LogParameters)
     """The log; its own block `reliable` stays as it is."""
     program: str = LOAD
     load: LoadParameters = field(default_factory=LoadParameters)

@@ -109,8 +109,9 @@ class AmoebaParameters:
     large_bytes: int = 1024
     """Shorter messages go to the sequencer, which multicasts them (PB); from this length on their senders multicast
     them, and the sequencer multicasts their numbers (BB)."""
-    resilience: int = 0
-    """Others that must have stored a message before anybody delivers it, unless the submission says another number."""
+    resilience: int = 1
+    """Others that must have stored a message before anybody delivers it, unless the submission says another number.
+    With 0 who crashes may have delivered in an order of its own: total order holds among those that live on."""
     outstanding: int = 64
     """Own messages without a number."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)

@@ -147,7 +147,7 @@ def _amoeba(rng: Random) -> Parameters:
     """PB or BB for all, or each for some; groups in which all must have stored what is delivered."""
     return {
         "large_bytes": rng.choice((0, 40, 100_000)),
-        "resilience": rng.choice((0, 0, 1, 2, 5)),
+        "resilience": rng.choice((1, 1, 2, 5)),
         "outstanding": rng.choice((1, 2, 8, 64)),
     }
 

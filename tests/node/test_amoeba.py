@@ -42,7 +42,7 @@ LARGE = bytes(LARGE_BYTES)
 def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, incarnation: int = 1, **parameters: Any) -> AmoebaCore:
     made = AmoebaCore(
         membership=Membership(member=member, members=members, incarnation=incarnation),
-        parameters=AmoebaParameters(**{"large_bytes": LARGE_BYTES, **parameters}),
+        parameters=AmoebaParameters(**{"large_bytes": LARGE_BYTES, "resilience": 0, **parameters}),
         tells_news=True,
     )
     assert made.on_start(0) == []
@@ -422,7 +422,7 @@ def build(**parameters: Any) -> Callable[[Membership, int], Core]:
     def made(membership: Membership, seed: int) -> Core:
         return PROTOCOLS["amoeba"].build(
             membership=membership,
-            parameters={"reliable": RELIABLE, "large_bytes": LARGE_BYTES, **parameters},
+            parameters={"reliable": RELIABLE, "large_bytes": LARGE_BYTES, "resilience": 0, **parameters},
             seed=seed,
         )
 

@@ -71,7 +71,7 @@ class Patient(World):
 
 def run(seed: int, kind: type[AmoebaCore] = AmoebaCore) -> Patient:
     """It replays from its seed."""
-    parameters = AmoebaParameters(outstanding=3, large_bytes=LARGE_BYTES)
+    parameters = AmoebaParameters(outstanding=3, large_bytes=LARGE_BYTES, resilience=0)
 
     def make(us: Membership) -> Core:
         return kind(membership=us, parameters=parameters, tells_news=True)
@@ -122,7 +122,7 @@ class Mortal(Patient):
 
 
 def run_mortal(seed: int, kind: type[AmoebaCore] = AmoebaCore) -> Mortal:
-    parameters = AmoebaParameters(outstanding=3, large_bytes=LARGE_BYTES)
+    parameters = AmoebaParameters(outstanding=3, large_bytes=LARGE_BYTES, resilience=0)
     world = Mortal(seed, lambda us: kind(membership=us, parameters=parameters, tells_news=True))
     world.run()
     return world
