@@ -1,8 +1,9 @@
 """What a machine hands to its objects next: ordered calls as the log gives them, direct messages as they come.
 
-A direct message whose sender had made ordered calls before it carries the timestamp of the last that covered this
-machine (`after`). It waits until nothing at or before that timestamp can still be handed out here. Then a later call
-for its object must wait in turn, or the direct message would be overtaken by what its sender said after it:
+A direct message carries the highest timestamp that its sender's machine knew of (`after`): of calls that it had made or
+got, or of which another direct message told. It waits until nothing up to that timestamp can still be handed out here:
+an ordered call of its past could be among that, and what its object asks of others here next would pass it. Then a
+later call for its object must wait in turn, or the direct message would be overtaken by what its sender said after it:
 
     direct message   waits until the log is complete up to `after`, for earlier ones of its source, and for calls up to
                      `after` that wait here
@@ -13,8 +14,9 @@ So a machine gets all of its ordered calls in the order of their timestamps, not
 a call for this machine or space alone is put between two of them, at several objects at once. If another object had
 got calls in another order, no one order would agree with both.
 
-Everything waits only for what is earlier by timestamp, so nothing waits for ever as long as the log goes on. Where it
-does not (a sub-network that was given up, a clock that stands still) a direct message goes out after `patience_ns`.
+Everything waits only for what is earlier by timestamp, so nothing waits for ever as long as the log goes on; where
+other sub-networks are ahead, its clock is pushed (`awaited`). Where it does not go on (a minority, a call in doubt) a
+direct message goes out after `patience_ns`.
 """
 
 from __future__ import annotations
@@ -62,6 +64,11 @@ class Agenda:
     def next_ns(self) -> int | None:
         """When patience ends for the first of them."""
         return min((one.until_ns for one in self._waiting if one.item.source is not None), default=None)
+
+    @property
+    def awaited(self) -> int:
+        """The highest timestamp that a direct message waits for; 0: none waits."""
+        return max((one.item.timestamp for one in self._waiting if one.item.source is not None), default=0)
 
     def put(self, item: Item, now_ns: int) -> None:
         """It is next. The log may give more at this moment: `take` when it has given all."""

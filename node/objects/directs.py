@@ -1,8 +1,8 @@
 """Calls past the order: to each machine of their objects one direct message, over its channel.
 
-These are calls of one object, and lists and groups without indivisibility. To each machine they carry the timestamp of
-the last ordered call of ours that it gets (`after`), so that they do not overtake it (node/objects/agenda.py). A call
-is done when every machine has acknowledged its message, or will not get it any more.
+These are calls of one object, and lists and groups without indivisibility. They carry the highest timestamp that we
+know of (`after`): they overtake no ordered call of ours, and none that we have got (node/objects/agenda.py). A call is
+done when every machine has acknowledged its message, or will not get it any more.
 """
 
 from __future__ import annotations
@@ -34,15 +34,8 @@ class Directs:
     def __init__(self, *, context: Context, managers: LocalManagers) -> None:
         self._context = context
         self._managers = managers
-        self._after: dict[int, int] = {}
-        """Per machine: the highest timestamp of a call of ours that it gets."""
         self._sent: dict[int, tuple[Life, _Open]] = {}
         """By the channels' number: to whom, and of what."""
-
-    def ordered(self, machines: Iterable[int], timestamp: int) -> None:
-        """A call of ours has this place in the order, and these machines get it: what comes next is behind it."""
-        for member in machines:
-            self._after[member] = max(self._after.get(member, 0), timestamp)
 
     def send(self, call: Call, objects: tuple[Reference, ...], then: Callable[[], None]) -> None:
         """`call` to these objects; `then` when no message of it is under way any more."""
@@ -83,7 +76,7 @@ class Directs:
             addressing = replace(one.call.addressing, objects=some, group=None)
             heard = max(one.call.heard, self._context.heard)
             message = message_of(Called(call=replace(one.call, heard=heard, addressing=addressing)), self._context.us)
-            number = self._context.send(target, message, after=self._after.get(target.member, 0))
+            number = self._context.send(target, message, after=self._context.heard)
             self._sent[number] = (target, one)
 
     def _part_done(self, one: _Open) -> None:

@@ -37,6 +37,11 @@ class Handing:
         """What waits."""
         return len(self._agenda)
 
+    @property
+    def awaited(self) -> int:
+        """The timestamp that our Book's clock must reach before everything that waits can be handed out; 0: any."""
+        return self._agenda.awaited
+
     def put(self, item: Item) -> None:
         """The log gives it, and may give more at this moment: `take` when it has given all."""
         self._agenda.put(item, self._context.now_ns)

@@ -34,9 +34,10 @@ itself it puts between two of these at one place; so do LMMs. Wide calls have on
 sequences of all objects is therefore acyclic: every narrower call has its place in the sequence of its one manager.
 
 No overtaking, and causes. holds.py says what waits for what at the sender. Everything a machine says carries the
-highest timestamp that it knows of (`heard`): what it asks for afterwards gets a later one. A direct message waits for
-the earlier calls of its machine that reach its target, not for those that go elsewhere: a chain of direct messages
-through a third machine can be faster than a call that its first sender made before. The paper asks for no more.
+highest timestamp that it knows of (`heard`): what it asks for afterwards gets a later one, and a direct message waits
+at its target until all up to there is handed out; where the target's sub-network is behind, its clock is pushed
+(HEARD). Of its own calls a machine knows only those that have their timestamp: a chain of direct messages through a
+third machine can be faster than one that has none yet and goes elsewhere. The paper asks for no more.
 
 Dead managers (beyond the paper, which names it as future work). Everything that the MMM does follows from the Book, and
 the Book from the log: whoever is the sequencer next carries on. Entries that others are told about, and all that
@@ -79,6 +80,7 @@ from node.objects.entries import (
     Call,
     Called,
     Entry,
+    Heard,
     Outcome,
     Proposed,
     Settled,
@@ -149,6 +151,8 @@ class MachineCore(Core):
         """For the log, while it takes nothing."""
         self._crossing: set[tuple[int, int, int]] = set()
         """What other sub-networks said that is on its way into the log: kind, place, number."""
+        self._pushed = 0
+        """The timestamp that we have had the clock of our Book pushed to."""
         self._was_master = False
         self._ended: tuple[int, int] | None = None
         """The last machine here of which we have heard that it ended, and when."""
@@ -349,6 +353,7 @@ class MachineCore(Core):
             self._handing.see_to()
             self._requests.start()
             self._see_to_duties()
+            self._push_clock()
             self._feed_log()
             # What was started just now may have failed at once, without an effect.
             context.later(self._channels.drain(), self._on_event)
@@ -435,6 +440,8 @@ class MachineCore(Core):
         )
 
     def _resilience_of(self, entry: Entry) -> tuple[int, ...]:
+        if isinstance(entry, Heard):
+            return ()
         if not isinstance(entry, Called):
             return CAREFUL
         addressing = entry.call.addressing
@@ -542,6 +549,13 @@ class MachineCore(Core):
         self._between.owe(duties, self._now_ns, self._own)
         for vote in self._votes.see_to(self.sequencer, self._now_ns, self._own):
             self._enter(vote)
+
+    def _push_clock(self) -> None:
+        """What waits for a timestamp that our sub-network may not give for long must not wait so long."""
+        awaited = self._handing.awaited if self._phase is Phase.RUNNING else 0
+        if awaited > max(self._pushed, self._book.clock):
+            self._pushed = awaited
+            self._enter(Heard(timestamp=awaited))
 
     def _take_over(self) -> None:
         if self._ended is not None:

@@ -231,7 +231,6 @@ class Requests:
         context = self._context
         context.heard = max(context.heard, timestamp)
         machines = frozenset(one.member for one in objects)
-        self.directs.ordered(machines, timestamp)
         covers = frozenset(context.place_of[member] for member in machines if member in context.place_of)
         self._holds.resolved(request.key, machines=machines, covers=covers | {request.home})
         if context.mine(objects):

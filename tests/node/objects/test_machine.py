@@ -178,3 +178,31 @@ def test_a_call_of_a_life_that_is_known_to_be_over_fails_at_once() -> None:
     late = world.call(here, there, is_direct=True)
     world.check_rest()
     assert [news.kind for news in world.told[late]] == [NewsKind.UNREACHABLE]
+
+
+def test_a_direct_message_does_not_pass_an_ordered_call_that_its_sender_has_got() -> None:
+    """Seed 2116: the call was another machine's and lost on its way to the target, whose next call, for itself alone,
+    passed it."""
+    world = World(3)
+    everybody = [world.object(member) for member in world.members]
+    world.lose = lambda source, target, message: target == 2 and world.now_ns < 10 * MILLISECOND
+    call = world.call(everybody[1], *everybody)
+    world.run(for_ns=10 * MILLISECOND)
+    assert world.calls_of(everybody[0]) == [call] and world.calls_of(everybody[2]) == []
+    told = world.call(everybody[0], everybody[2], is_direct=True)
+    world.check_rest()
+    assert world.calls_of(everybody[2]) == [call, told]
+
+
+def test_a_sub_network_that_is_behind_keeps_no_direct_message_waiting() -> None:
+    world = World(2, 1)
+    here, next_door, far = (world.object(member) for member in world.members)
+    for _ in range(5):
+        world.call(here, here, next_door)
+    world.check_rest()
+    assert world.machine(2).book.clock == 0
+    call = world.call(here, far, is_direct=True)
+    world.run(for_ns=50 * MILLISECOND)
+    assert world.receivers(call) == [far]
+    assert world.machine(2).book.clock == world.machine(0).book.clock == 5
+    world.check_rest()
