@@ -87,7 +87,7 @@ for axes, (title, bound) in zip(
     axes.axhline(bound, color="black", linestyle=":", label=f"paper: at most {bound}")
     axes.set(title=title, xlabel="objects", ylim=(0, None))
     axes.legend()
-ratios[ratios.index.get_level_values("objects") >= 10].groupby("locality").mean().loc[list(FIGURES)]
+ratios[ratios.index.get_level_values("objects") >= 10].groupby("locality").mean().reindex(list(FIGURES))
 
 # %% [markdown]
 # ## What the hierarchy sends

@@ -73,6 +73,16 @@ ADAPTIVE_SWEEPS: dict[str, dict[str, list[Any]]] = {
     "adaptive-flapping": {"protocol": [TIMEWARP, ABCAST, FORCED]},
     "timewarp-gvt": {"protocol": [TIMEWARP, {"name": "timewarp", "parameters": {"gvt_every": "100 ms"}}]},
 }
+
+
+def _figures(spaces: int) -> dict[str, Any]:
+    options = {"members": 3, "rounds": 2}
+    return {"name": "objects", "parameters": {"program": "figures", "spaces": spaces, "options": options}}
+
+
+LOCALITY = "protocol.parameters.options.locality"
+_FAR_CALLS = {"machine_weight": 0, "network_weight": 0, "space_weight": 0, "networks_weight": 1}
+FAR_CALLS = {"name": "objects", "parameters": {"load": _FAR_CALLS}}
 BUSY = {"kind": "poisson", "rate": "20 /s", "size": "64 B", "senders": ["*"]}
 
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
@@ -100,10 +110,36 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
         name: {"duration": "2 s", "drain": "20 s", "workload": BUSY, "sweep": sweep}
         for name, sweep in ADAPTIVE_SWEEPS.items()
     },
+    "paper_004_objects": {
+        "objects-near": {
+            "duration": "1 s",
+            "protocol": _figures(spaces=3),
+            "sweep": {LOCALITY: ["space", "machine"]},
+        },
+        "objects-far": {
+            "duration": "1 s",
+            "protocol": _figures(spaces=1),
+            "sweep": {LOCALITY: ["network", "networks"]},
+        },
+        "objects-messages": {
+            "duration": "1 s",
+            "sweep": {"protocol": [FAR_CALLS, {"name": "amoeba"}], "dissemination": ["unicast", "multicast"]},
+        },
+        "objects-overrun": {
+            "duration": "1 s",
+            "sweep": {"workload.rate": ["2 /s", "4 /s"], "protocol": [{"name": "objects"}, {"name": "amoeba"}]},
+        },
+    },
 }
 """What is smaller here than in the shipped files."""
 
-FIGURES = {"paper_000_co": 5, "paper_001_lamport": 4, "paper_002_atop": 8, "paper_003_adaptive": 5}
+FIGURES = {
+    "paper_000_co": 5,
+    "paper_001_lamport": 4,
+    "paper_002_atop": 8,
+    "paper_003_adaptive": 5,
+    "paper_004_objects": 4,
+}
 
 
 def sweep_small(name: str, changes: dict[str, Any], folder: Path, spark: SparkSession) -> None:
@@ -113,7 +149,7 @@ def sweep_small(name: str, changes: dict[str, Any], folder: Path, spark: SparkSe
     # JSON is YAML without anchors, which are not taken.
     path.write_text(json.dumps({**yaml.safe_load(text), **changes, "claims": []}), encoding="utf-8")
     wishes = Wishes(world="sim", runs=folder / "runs")
-    is_job = name.startswith(("atop", "adaptive", "timewarp"))
+    is_job = name.startswith(("atop", "adaptive", "timewarp", "objects-messages", "objects-overrun"))
     points = run_sweep(str(path), Console(quiet=True), lambda _point: None, wishes=wishes, spark=spark, is_job=is_job)
     promised = [
         entry
