@@ -4,7 +4,7 @@ Paper 004, end of section 4: a message that a lower manager could deliver by its
 go higher. The paper says it of single senders; here it holds for all requests of a machine, because its objects can
 tell each other of what they have sent.
 
-A request takes one of three routes. To say that R passes Q means that R may start while Q, earlier, is not done:
+A request takes one of four routes. To say that R passes Q means that R may start while Q, earlier, is not done:
 
     Q, R            MACHINE (all objects here)   DIRECT (one target)            LOG (a sub-network orders it)
     MACHINE         no                           no                             no
@@ -21,6 +21,10 @@ of these then see Q before R, propose later timestamps for R, and the greatest o
 all other cases R waits until Q's timestamp is known, and asks for a later one.
 
 Nobody knows whom a call to a group covers before its place in the order: as Q it covers everybody, as R its home alone.
+
+MEMBERS is a call to a group that wants no order: its members are looked up, then it goes to each of them directly. It
+may be for anybody, here too, and what it looks up must be what earlier operations have left. So as R it passes a DIRECT
+that has started, and nothing else; nothing passes it.
 
 Pure bookkeeping; what becomes of a request that may start is its owner's.
 """
@@ -39,6 +43,7 @@ class Route(enum.Enum):
     MACHINE = enum.auto()
     DIRECT = enum.auto()
     LOG = enum.auto()
+    MEMBERS = enum.auto()
 
 
 class _Progress(enum.IntEnum):
@@ -139,10 +144,12 @@ class Holds:
     def _passes(self, earlier: _Open, later: Hold) -> bool:
         """The table in the module's text."""
         route = earlier.hold.route
-        if route is Route.MACHINE:
+        if route in (Route.MACHINE, Route.MEMBERS):
             return False
         if route is Route.DIRECT:
             return self._passes_direct(earlier, later)
+        if later.route is Route.MEMBERS:
+            return False
         if later.route is Route.LOG:
             return earlier.progress is _Progress.FINAL or self._follows(earlier, later)
         if not later.reaches(self._me) and earlier.progress is _Progress.FINAL:

@@ -32,6 +32,7 @@ from node.objects.questions import Questions
 from node.objects.service import ASKED_OF_ANY
 from node.wire import Message
 
+NUMBERED = frozenset({Route.LOG, Route.MEMBERS})
 NAMING = frozenset({Operation.BIND, Operation.UNBIND, Operation.LOOKUP})
 
 Look = Callable[[Call], News]
@@ -82,8 +83,8 @@ class Requests:
         )
         self._key = 0
         self._requests: dict[int, _Request] = {}
-        self._ordered: dict[int, _Request] = {}
-        """Those that a log orders, by the number of the call."""
+        self._numbered: dict[int, _Request] = {}
+        """Those on NUMBERED routes, by the number of the call: a Book says what becomes of them."""
 
     @property
     def under_way(self) -> int:
@@ -122,8 +123,10 @@ class Requests:
         if home >= len(self._context.us.partitions):
             self._managers.tell_caller(call, refused(call))
             return
-        reaches = addressing.operation in (Operation.CALL, Operation.JOIN)
-        self._add(call, Route.LOG, machines=None if reaches else frozenset(), home=home)
+        is_call = addressing.operation is Operation.CALL
+        reaches = is_call or addressing.operation is Operation.JOIN
+        route = Route.MEMBERS if is_call and not call.is_in_order else Route.LOG
+        self._add(call, route, machines=None if reaches else frozenset(), home=home)
 
     def _add(
         self,
@@ -140,8 +143,8 @@ class Requests:
         self._holds.add(Hold(key=self._key, route=route, machines=machines, home=home, covers=frozenset(covers)))
         request = _Request(key=self._key, call=call, route=route, home=home, objects=objects)
         self._requests[request.key] = request
-        if route is Route.LOG:
-            self._ordered[call.id.number] = request
+        if route in NUMBERED:
+            self._numbered[call.id.number] = request
 
     def start(self) -> None:
         """Whatever may start now."""
@@ -154,7 +157,7 @@ class Requests:
             self._send(request, request.objects)
         elif request.route is Route.MACHINE:
             self._start_here(request)
-        elif request.call.addressing.operation is Operation.CALL and not request.call.is_in_order:
+        elif request.route is Route.MEMBERS:
             self._look_up(request.call)
         elif request.home == self._context.place:
             self._enter(Called(call=self._told(request.call)))
@@ -170,8 +173,8 @@ class Requests:
     def _finish(self, request: _Request) -> None:
         """Nothing of it is under way any more."""
         self._holds.done(request.key)
-        if self._requests.pop(request.key, None) is not None and request.route is Route.LOG:
-            self._ordered.pop(request.call.id.number, None)
+        if self._requests.pop(request.key, None) is not None and request.route in NUMBERED:
+            self._numbered.pop(request.call.id.number, None)
 
     # Calls for this machine alone.
 
@@ -205,7 +208,7 @@ class Requests:
 
     def answered(self, answer: Answer) -> None:
         """What became of a request of ours in the log of our sub-network."""
-        request = self._ordered.get(answer.id.number)
+        request = self._numbered.get(answer.id.number)
         if request is None or request.home != self._context.place:
             return
         self._managers.tell_caller(request.call, *news_of(answer, request.call))
@@ -213,13 +216,13 @@ class Requests:
 
     def delivered(self, name: CallId) -> None:
         """Our objects have got it in the order, and so is everything after it behind it."""
-        request = self._ordered.get(name.number)
+        request = self._numbered.get(name.number)
         if request is not None:
             self._finish(request)
 
     def dropped(self, name: CallId) -> None:
         """Our objects will not get it. (Of one that another log orders; of ours the log answers.)"""
-        request = self._ordered.get(name.number)
+        request = self._numbered.get(name.number)
         if request is not None and request.home != self._context.place:
             self._finish(request)
 
@@ -259,7 +262,7 @@ class Requests:
 
     def _on_looked_up(self, call: Call, news: News) -> None:
         self._managers.tell_caller(call, news)
-        request = self._ordered.get(call.id.number)
+        request = self._numbered.get(call.id.number)
         if request is None:
             return
         if news.kind is NewsKind.RESOLVED:
@@ -296,7 +299,7 @@ class Requests:
             self._on_looked_up(call, news)
             return
         self._managers.tell_caller(call, news)
-        request = self._ordered.get(call.id.number)
+        request = self._numbered.get(call.id.number)
         if request is not None:
             self._learn(request, news.objects if news.kind is NewsKind.RESOLVED else None, news.timestamp)
 
@@ -305,6 +308,6 @@ class Requests:
         for call in self._questions.on_timer(self._context.now_ns, self._context.own):
             is_call = call.addressing.operation is Operation.CALL
             self._managers.tell_caller(call, unreachable() if is_call else refused(call))
-            request = self._ordered.get(call.id.number)
+            request = self._numbered.get(call.id.number)
             if request is not None:
                 self._finish(request)

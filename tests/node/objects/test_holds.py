@@ -35,6 +35,10 @@ def logged(key: int, *machines: int, home: int = HOME, covers: tuple[int, ...] =
     )
 
 
+def loose(key: int) -> Hold:
+    return Hold(key=key, route=Route.MEMBERS, machines=None, home=HOME, covers=frozenset({HOME}))
+
+
 def test_a_local_message_waits_for_a_wider_one_that_covers_this_machine_until_it_is_delivered() -> None:
     ours = holds()
     ours.add(logged(1, ME, NEIGHBOUR))
@@ -115,6 +119,52 @@ def test_a_call_to_a_group_covers_everybody_until_its_members_are_known() -> Non
     assert ours.take() == (2,)
     ours.done(2)
     assert ours.take() == (3,)
+
+
+@pytest.mark.parametrize("first", [logged(1, NEIGHBOUR), logged(1, ME), logged(1), loose(1), local(1)])
+def test_a_call_to_a_group_without_the_order_waits_until_all_earlier_ones_are_done(first: Hold) -> None:
+    ours = holds()
+    ours.add(first)
+    ours.add(loose(2))
+    assert ours.take() == (1,)
+    ours.done(1)
+    assert ours.take() == (2,)
+
+
+def test_a_call_to_a_group_without_the_order_waits_for_a_final_one_until_it_is_delivered_here() -> None:
+    ours = holds()
+    ours.add(logged(1, ME, FAR))
+    ours.add(loose(2))
+    assert ours.take() == (1,)
+    ours.final(1)
+    assert ours.take() == ()
+    ours.done(1)
+    assert ours.take() == (2,)
+
+
+def test_a_call_to_a_group_without_the_order_follows_direct_messages_in_their_channels() -> None:
+    ours = holds()
+    ours.add(direct(1, FAR))
+    ours.add(loose(2))
+    assert ours.take() == (1, 2)
+    ours.add(local(3))
+    ours.add(direct(4, NEIGHBOUR))
+    assert ours.take() == (), "a direct message that waits is passed by none that may be for its target"
+    ours.add(loose(5))
+    ours.done(2)
+    assert ours.take() == (3,)
+    ours.done(3)
+    assert ours.take() == (4, 5)
+
+
+@pytest.mark.parametrize("later", [local(2), direct(2, FAR), logged(2, FAR), logged(2), loose(2)])
+def test_nothing_passes_a_call_to_a_group_without_the_order(later: Hold) -> None:
+    ours = holds()
+    ours.add(loose(1))
+    ours.add(later)
+    assert ours.take() == (1,)
+    ours.done(1)
+    assert ours.take() == (2,)
 
 
 def test_what_is_final_and_not_for_us_is_done() -> None:
