@@ -28,12 +28,10 @@ BUSY = {"kind": "poisson", "rate_per_s": 200.0, "size_bytes": 64, "stop_after_ns
 SATURATING = SILENT | {"kind": "saturating", "stop_after_ns": 1_000_000_000}
 ENDLESS = BUSY | {"stop_after_ns": 60_000_000_000}
 PATIENCE_S = 20.0
-LOAD = {"unordered_permille": 0}
-"""What does not want an order says nothing about processes, which keep one."""
 
 
 def machines(count: int, *, workload: dict[str, Any] = BUSY, clock: dict[str, Any] | None = None, **words: Any) -> Any:
-    parameters = {"processes": True, "spaces": 3, "load": LOAD} | words
+    parameters = {"processes": True, "spaces": 3} | words
     given = {} if clock is None else {"clock": clock}
     return nodes(count, workload=workload, protocol={"name": "objects", "parameters": parameters}, **given)
 
@@ -304,7 +302,7 @@ topology:
     p2: {nodes: 1}
   links:
     - {between: [p1, p2], delay: 1 ms}
-protocol: {name: objects, parameters: {spaces: 3, processes: true, load: {unordered_permille: 0}}}
+protocol: {name: objects, parameters: {spaces: 3, processes: true}}
 dissemination: multicast
 workload: {kind: poisson, rate: 15 /s, size: 128 B, senders: ["*"]}
 duration: 3 s
