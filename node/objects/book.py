@@ -34,8 +34,11 @@ Rules.
   call to donor and joiner; the joiner is a member when it is final. An aborted one may be asked again.
 - Duplicates: a space's calls come into one log in the order of their numbers, so the last number is all that is kept.
   The last answer to a space elsewhere is kept, too, and given again when it asks again.
-- Epochs: a sub-network all of whose machines ended begins anew and remembers nothing. What it says names its epoch and
-  the other's as it knows it; what does not agree is not taken; a higher one (REBORN) ends all that was between the two.
+- Epochs: a sub-network of whose machines none has the Book any more begins anew and remembers nothing. What it says
+  names its epoch and the other's as it knows it; what does not agree is not taken; a higher one (REBORN) ends all that
+  was between the two. An epoch follows from the lowest of the lives that begin it, who do so once: no two beginnings
+  have the same (`epoch_of`). A later one can have the lower epoch, when other machines begin it. Others then know a
+  higher one, and say so; it is left at once for the next that nobody begins with (REBORN of our own place).
 
 Why the order is one. Take an object x of B and calls c, d to it, c handed over first. If d was in x's queue then, its
 key was higher, and a final key is never below its proposal. If it came later, its proposal was above B's clock, which
@@ -66,8 +69,9 @@ that applied it, or a number on a road would be given twice, and a vote or an ou
 within the sub-network need resilience 1 in the log. `heard` of a caller counts what was handed over at its machine and
 the timestamps of its own calls' answers, for its next call may have another coordinator. If every machine of A ends,
 its log is lost, and those in doubt abort when they hear of the new epoch: others may have committed, so atomicity holds
-while of each coordinator's sub-network one machine lives. Nobody tells a member
-that it was left out of its group before it was asked anything: it finds out from MEMBERS.
+while of each coordinator's sub-network one machine lives. Who begins anew twice, by other machines each time, and hears
+of the epoch that it had left only from somebody who does not know the last one, could take that a second time. Nobody
+tells a member that it was left out of its group before it was asked anything: it finds out from MEMBERS.
 """
 
 from __future__ import annotations
@@ -79,6 +83,7 @@ from node.errors import DropReason, RemoteError
 from node.objects.addresses import MAX_ADDRESSED, GroupId, Operation, Reference
 from node.objects.commit import Commit
 from node.objects.entries import (
+    MAX_EPOCH,
     Answer,
     Asked,
     Call,
@@ -105,6 +110,13 @@ from node.trace import STAMP_SIZE
 
 FORMAT = 1
 """Of a snapshot."""
+
+
+def epoch_of(members: tuple[int, ...], lives: Iterable[tuple[int, int]]) -> int:
+    """Of a log that these lives begin together, of a sub-network with these members: even, or 1 for the first. Odd ones
+    are not begun with."""
+    member, incarnation = min(lives)
+    return 1 if incarnation == 1 else min(2 * (incarnation * len(members) + members.index(member)), MAX_EPOCH)
 
 
 class Book:
@@ -182,6 +194,8 @@ class Book:
                 self._commit.given_up(entry, out)
             case Heard(timestamp=timestamp):
                 self._commit.clock = max(self._commit.clock, timestamp)
+            case Reborn(place=place, epoch=epoch) if place == self._place:
+                self._commit.outdated(epoch, out)
             case Reborn(place=place, epoch=epoch):
                 if place != self._place and place < len(self._partitions) and epoch > self._commit.epoch_of(place):
                     self._registry.gone(lambda one: self._place_of.get(one.member) == place)
@@ -217,6 +231,8 @@ class Book:
         road = entry.road
         if road.place == self._place or road.place >= len(self._partitions):
             return ()
+        if self.epoch < road.toward < MAX_EPOCH:
+            return (Reborn(place=self._place, epoch=(road.toward + 1) | 1),)
         if road.epoch > self._commit.epoch_of(road.place):
             return (Reborn(place=road.place, epoch=road.epoch),)
         return (entry,) if self._commit.wanted(entry) else ()

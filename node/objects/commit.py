@@ -415,18 +415,29 @@ class Commit:
         way = self._ways.get(entry.place)
         if way is None or entry.epoch <= way.epoch:
             return
+        self._forget_between(entry.place, entry.epoch, out)
+
+    def outdated(self, epoch: int, out: list[Step]) -> None:
+        """Others know later epochs of ours than this one: from here on it is `epoch`, which nobody knows yet."""
+        if epoch > self.epoch:
+            self.epoch = epoch
+            for place, way in self._ways.items():
+                self._forget_between(place, way.epoch, out)
+
+    def _forget_between(self, place: int, epoch: int, out: list[Step]) -> None:
+        """All that was between us and `place`, which is in this epoch, is over."""
         self._duties = None
-        self._ways[entry.place] = Way(epoch=entry.epoch)
+        self._ways[place] = Way(epoch=epoch)
         for record in list(self._records.values()):
-            if record.coordinator == entry.place and record.stage is not Stage.FINAL:
+            if record.coordinator == place and record.stage is not Stage.FINAL:
                 if record.stage is Stage.OPEN:
                     self._enter_dropped(record, out)
                 del self._records[record.call.id]
-            elif record.coordinator == self._place and entry.place in record.parties:
+            elif record.coordinator == self._place and place in record.parties:
                 if record.stage is Stage.FINAL and record.call.is_atomic:
-                    self._part(record, entry.place)
+                    self._part(record, place)
                 else:
-                    self._leave_out(record, entry.place, out)
+                    self._leave_out(record, place, out)
 
     # Between sub-networks.
 
@@ -442,7 +453,8 @@ class Commit:
         if entry.road.toward != self.epoch:
             return None if isinstance(entry, Settled) else Settled(road=self._road(place))
         if entry.road.epoch != self._ways[place].epoch:
-            return None
+            is_news = entry.road.epoch < self._ways[place].epoch and not isinstance(entry, Settled)
+            return Settled(road=self._road(place)) if is_news else None
         match entry:
             case Asked(number=number, call=call):
                 record = self._records.get(call.id)

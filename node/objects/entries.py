@@ -10,7 +10,7 @@ whoever got them. So a datagram from elsewhere and its entry in the log are the 
     OBJECTS_OUTCOME   seq: number on the road    road, id, timestamp (0: nothing will come of it)
     OBJECTS_SETTLED   seq: 0                     road, numbers
     OBJECTS_ENTRY     seq: which (EntryCode)     VOTED: id, vote; GIVEN_UP: id, place; REBORN: place, epoch;
-                                                 HEARD: timestamp
+                                                 HEARD: timestamp; LACKING: place in the log
 
 `life` is member and incarnation in one word, `id` is two words (life, number), `road` is one word: the place that
 sends, its epoch, and the receiver's epoch as the sender knows it. What a road is, and an epoch: node/objects/book.py.
@@ -30,7 +30,7 @@ from node.objects.addresses import MAX_ADDRESSED, Addressing, Reference
 from node.wire import Flag, Kind, Message
 
 MAX_PLACE = 0xFFF
-MAX_EPOCH = 0xFFFF
+MAX_EPOCH = (1 << 26) - 1
 MAX_NUMBER = 2**62
 """Of calls and on roads."""
 MAX_TIMESTAMP = 2**62
@@ -155,7 +155,8 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reborn:
-    """The sub-network at `place` has begun anew, for the `epoch`th time, and remembers nothing."""
+    """The sub-network at `place` has begun anew, in this `epoch`, and remembers nothing. Our own place: others know a
+    later epoch of ours, and nothing of this one; it is `epoch` from here on."""
 
     place: int
     epoch: int
@@ -169,6 +170,13 @@ class Heard:
     timestamp: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """A machine here, a later life, had our log up to the place `since`, and no Book."""
+
+    since: int
+
+
 class Road(NamedTuple):
     """Who speaks: the sub-network at `place`, in its `epoch`, to us, `toward` whose epoch as they know it."""
 
@@ -178,12 +186,12 @@ class Road(NamedTuple):
 
     @property
     def word(self) -> int:
-        return self.place << 32 | self.epoch << 16 | self.toward
+        return self.place << 52 | self.epoch << 26 | self.toward
 
     @classmethod
     def of_word(cls, word: int) -> Road:
         """RemoteError MALFORMED for a word that is no road."""
-        found = cls(word >> 32, word >> 16 & 0xFFFF, word & 0xFFFF)
+        found = cls(word >> 52, word >> 26 & MAX_EPOCH, word & MAX_EPOCH)
         _check(found.place <= MAX_PLACE and found.epoch >= 1 and found.toward >= 1, f"word {word:#x} is no road")
         return found
 
@@ -233,7 +241,7 @@ class Settled:
 Crossing = Asked | Proposed | Outcome | Settled
 """What sub-networks say to each other."""
 
-Entry = Called | Voted | GivenUp | Reborn | Heard | Crossing
+Entry = Called | Voted | GivenUp | Reborn | Heard | Lacking | Crossing
 
 
 class Verdict(enum.IntEnum):
@@ -341,6 +349,7 @@ class EntryCode(enum.IntEnum):
     GIVEN_UP = 2
     REBORN = 3
     HEARD = 4
+    LACKING = 5
 
 
 def message_of(entry: Entry, us: Membership) -> Message:
@@ -366,6 +375,8 @@ def message_of(entry: Entry, us: Membership) -> Message:
             return us.message(kind, seq=EntryCode.REBORN, flags=_CONTROL, words=(place, epoch))
         case Heard(timestamp=timestamp):
             return us.message(kind, seq=EntryCode.HEARD, flags=_CONTROL, words=(timestamp,))
+        case Lacking(since=since):
+            return us.message(kind, seq=EntryCode.LACKING, flags=_CONTROL, words=(since,))
 
 
 def entry_of(message: Message) -> Entry:
@@ -434,6 +445,9 @@ def _own(message: Message) -> Entry:
         case EntryCode.HEARD:
             _check(len(words) == 1 and words[0] <= MAX_TIMESTAMP, "words of no timestamp")
             return Heard(timestamp=words[0])
+        case EntryCode.LACKING:
+            _check(len(words) == 1 and words[0] <= MAX_NUMBER, "words of no place in a log")
+            return Lacking(since=words[0])
     raise RemoteError(DropReason.MALFORMED, f"{message.seq} is no code of an entry")
 
 
@@ -456,6 +470,7 @@ _KINDS: dict[type[Entry], Kind] = {
     GivenUp: Kind.OBJECTS_ENTRY,
     Reborn: Kind.OBJECTS_ENTRY,
     Heard: Kind.OBJECTS_ENTRY,
+    Lacking: Kind.OBJECTS_ENTRY,
 }
 
 

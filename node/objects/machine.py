@@ -43,8 +43,8 @@ Dead managers (beyond the paper, which names it as future work). Everything that
 the Book from the log: whoever is the sequencer next carries on. Entries that others are told about, and all that
 concerns groups, are resilient (CAREFUL): delivered when another machine has stored them, so that one crash makes nobody
 forget what a sub-network has said, or what was acknowledged. A later life of a machine gets the Book from a neighbour
-(transfer.py). A sub-network that was alone or died as a whole begins a new Book with a new epoch, and others drop what
-was between them. A minority of a sub-network stands still: its log does.
+(transfer.py). A sub-network in which nobody has the Book any more begins a new one, in a new epoch, and others drop
+what was between them. A minority of a sub-network stands still: its log does.
 
 Liars. What comes from outside is checked before anything changes; crossing messages only from machines of the
 sub-network that they speak for, votes only from our own. Nothing is signed: a machine can speak for its sub-network.
@@ -53,8 +53,7 @@ Invariants. The Book has exactly the log up to `applied`. Steps are carried out 
 comes from below. At rest there is no timer, no duty, no request. Over (the others have ended us): nothing is done.
 
 Not here: state of objects for joining members (the application's, at the JOIN's place in the order), time-outs of calls
-(the caller's), a new Book when several machines of a sub-network all come back and none of them has it, except when one
-is alone: they wait for one that has.
+(the caller's).
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import Operation
 from node.objects.agenda import Item
 from node.objects.between import BETWEEN, Between
-from node.objects.book import Book
+from node.objects.book import Book, epoch_of
 from node.objects.context import Context
 from node.objects.direct import TIMERS as DIRECT_TIMERS
 from node.objects.direct import Acknowledged, Arrival, Direct, DirectChannels, Event, Failed, Life
@@ -98,7 +97,7 @@ from node.objects.questions import QUESTIONS
 from node.objects.requests import Requests
 from node.objects.service import Service
 from node.objects.steps import Steps
-from node.objects.transfer import STATE, Donor, Joiner, place_asked
+from node.objects.transfer import NEWS, STATE, Donor, Joiner, place_asked
 from node.objects.votes import VOTES, Votes
 from node.protocols.amoeba import AmoebaCore
 from node.protocols.reliable import ReliableCore
@@ -210,13 +209,11 @@ class MachineCore(Core):
         )
 
     def _new_book(self) -> Book:
-        """Of a log that begins: with all machines in their first lives, or later with one that founds it."""
-        book = Book(place=self._place, partitions=self._us.partitions, epoch=self._us.incarnation)
-        if self._us.incarnation > 1:
-            for member in self._near.peers:
-                book.ended(member, 1)
-            book.joined(*self._life)
-        return book
+        """Of the log's beginning, with all machines in their first lives, or with the only one. Later lives get theirs
+        later."""
+        lives = dict.fromkeys(self._near.members, 1) | dict([self._life])
+        epoch = epoch_of(self._near.members, [self._life])
+        return Book(place=self._place, partitions=self._us.partitions, epoch=epoch, lives=lives)
 
     # What the host asks.
 
@@ -339,6 +336,7 @@ class MachineCore(Core):
             self._requests.on_timer()
         elif timer == STATE:
             self._ask_for_state()
+            self._say_lacking()
         elif timer not in (VOTES, AGENDA):
             raise LocalError(f"{timer} is no timer of this core")
 
@@ -468,11 +466,14 @@ class MachineCore(Core):
             self._apply(delivery)
         elif self._joiner.place:
             self._joiner.keep(delivery)
-            self._found_if_alone()
+            if delivery.inner in NEWS:
+                self._say_lacking()
+            elif self._joiner.has_nobody:
+                self._begin_book(delivery.seq)
         elif delivery.inner is Kind.RELIABLE_JOINED and (delivery.origin, delivery.incarnation) == self._life:
-            self._joiner.place = delivery.seq
+            self._joiner.joined(delivery.seq, (Life(*life) for life in self._amoeba.began_with))
             if delivery.seq == 1:
-                self._enter_running(1)
+                self._begin_book(1)
             else:
                 self._ask_for_state()
 
@@ -571,16 +572,23 @@ class MachineCore(Core):
     # How a later life gets the Book.
 
     def _ask_for_state(self) -> None:
-        others = [Life(*life) for life in self._amoeba.lives if life[0] != self._me]
-        if self._phase is Phase.JOINING and not self._found_if_alone() and others:
+        others = [life for life in self._joiner.lives if life.member != self._me]
+        if others:
             self._joiner.ask(sorted(others, key=lambda life: (life.member != self.sequencer, life)))
+        else:
+            self._say_lacking()
 
-    def _found_if_alone(self) -> bool:
-        """Nobody is left who had the Book: it begins anew."""
-        is_alone = self._phase is Phase.JOINING and all(life == self._life for life in self._amoeba.lives)
-        if is_alone and self._joiner.place:
-            self._enter_running(self._joiner.last)
-        return is_alone
+    def _say_lacking(self) -> None:
+        lacking = self._joiner.lack()
+        if lacking is not None:
+            self._enter(lacking)
+
+    def _begin_book(self, place: int) -> None:
+        """Nobody has the Book: we begin it anew here, and so does everybody else."""
+        lives = self._joiner.lives
+        epoch = epoch_of(self._near.members, lives)
+        self._book = Book(place=self._place, partitions=self._us.partitions, epoch=epoch, lives=dict(lives))
+        self._enter_running(place)
 
     def _on_state(self, message: Message, source: Life) -> None:
         if source.member not in self._near.members:

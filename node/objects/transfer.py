@@ -6,12 +6,19 @@ the place. The joiner restores it and carries on with what it has kept from behi
 before its JOINED, and in the snapshot. Nobody stops meanwhile. Who does not answer, or ends half-way, is followed by
 the next neighbour.
 
+Nobody left. It may be that all who take part in the log have come to it without the Book, and nobody who has it is
+there any more. Who has waited for long, and everybody without the Book when somebody joins or ends, says in the log
+that it lacks it (LACKING), and up to which place it had the log then. When all who take part have said so since the
+last that joined or ended, nobody has the Book: there was nobody to get it from since. (What an ended one has sent is
+not taken any more.) All see that at the same place of the log, and begin a new Book there together.
+
 Messages (kind OBJECTS_STATE, inside a direct message): seq 0, word: the place of the JOINED in the log: a question;
 seq k from 1, words: the place of the snapshot in the log, number of pieces: its k-th piece.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from node.core import Membership
@@ -20,14 +27,15 @@ from node.errors import DropReason, RemoteError
 from node.objects.book import Book
 from node.objects.context import Context
 from node.objects.direct import Life
-from node.objects.entries import MAX_NUMBER
-from node.wire import Flag, Kind, Message
+from node.objects.entries import MAX_NUMBER, Lacking, entry_of
+from node.wire import Flag, Kind, Message, decode_message
 
 STATE = Timer("state")
 PIECE_BYTES = 1200
 """So that a piece fits an Ethernet frame with all headers."""
 MOST_PIECES = 2048
 CONTROL = Flag.CONTROL.value
+NEWS = (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +112,14 @@ class Joiner:
         self._collection = Collection()
         self.place = 0
         """Of our JOINED in the log; 0: it has not come out yet."""
+        self._lives: frozenset[Life] = frozenset()
+        """Who takes part in the log, as far as it has come out."""
+        self._changed = 0
+        """The place of the last that joined or ended."""
+        self._said = 0
+        """The place up to which we had the log when we last said that we lack the Book."""
+        self._lacking: set[Life] = set()
+        """Who has said so since the last that joined or ended."""
 
     @property
     def held(self) -> int:
@@ -114,9 +130,38 @@ class Joiner:
         """The place of what the log has given last."""
         return max([self.place, *(delivery.seq for delivery in self._kept)])
 
+    @property
+    def lives(self) -> tuple[Life, ...]:
+        """Who takes part in the log after all that has come out of it, ascending."""
+        return tuple(sorted(self._lives))
+
+    @property
+    def has_nobody(self) -> bool:
+        """Whether nobody who takes part has the Book."""
+        return bool(self._lives) and self._lives == self._lacking
+
+    def joined(self, place: int, lives: Iterable[Life]) -> None:
+        """Our JOINED has come out; with us these take part."""
+        self.place = self._changed = place
+        self._lives = frozenset(lives)
+
     def keep(self, delivery: Deliver) -> None:
         """The log gives it, and the Book is not here."""
         self._kept.append(delivery)
+        life = Life(delivery.origin, delivery.incarnation)
+        if delivery.inner in NEWS:
+            self._lives = self._lives - {life} if delivery.inner is Kind.RELIABLE_ENDED else self._lives | {life}
+            self._changed = delivery.seq
+            self._lacking.clear()
+        elif delivery.inner is Kind.OBJECTS_ENTRY and _lacks(delivery, self._changed):
+            self._lacking.add(life)
+
+    def lack(self) -> Lacking | None:
+        """What to say in the log now, if nothing has been said since the last that joined or ended."""
+        if self._said >= self._changed:
+            return None
+        self._said = self.last
+        return Lacking(since=self._said)
 
     def ask(self, others: list[Life]) -> None:
         """The next of these, in turn."""
@@ -128,7 +173,8 @@ class Joiner:
 
     def take(self, message: Message, source: Life) -> State | None:
         """A piece, checked by `place_asked`. Returns the state when it is complete."""
-        return self._collection.take(message, source) if message.words[0] >= self.place > 0 else None
+        is_wanted = message.words[0] >= self.place > 0 and source in self._lives
+        return self._collection.take(message, source) if is_wanted else None
 
     def end(self, place: int) -> list[Deliver]:
         """The Book is here, with everything up to this place. Returns what comes after it, in order."""
@@ -157,3 +203,12 @@ class Donor:
             del self._wanted[joiner]
             for piece in pieces_of(self._context.us, place, book.snapshot()):
                 self._context.send(joiner, piece)
+
+
+def _lacks(delivery: Deliver, changed: int) -> bool:
+    """Whether this entry says LACKING since this place. Nonsense says nothing; it is reported when the Book is here."""
+    try:
+        entry = entry_of(decode_message(delivery.payload))
+    except RemoteError:
+        return False
+    return isinstance(entry, Lacking) and entry.since >= changed

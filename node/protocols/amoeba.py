@@ -197,6 +197,7 @@ class AmoebaCore(Core):
         self._log = Log(sequencer=min(founders), lives=founders) if is_founder else self._no_log()
         self._lives = set(founders)
         """Who takes part, after what we have delivered."""
+        self._began_with = tuple(sorted(founders))
         self._sequencer = self._log.sequencer[0]
         self._desk = _Desk.of(self._log) if is_founder and self._log.sequencer == self._life else None
 
@@ -261,6 +262,11 @@ class AmoebaCore(Core):
     def lives(self) -> tuple[Life, ...]:
         """Who takes part, after what was delivered last, ascending: members with their incarnations."""
         return tuple(sorted(self._lives))
+
+    @property
+    def began_with(self) -> tuple[Life, ...]:
+        """Who took part when we began to, ourselves included: after our WELCOME, or from the beginning. Ascending."""
+        return self._began_with
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return []
@@ -607,6 +613,7 @@ class AmoebaCore(Core):
             self._lives.add(item.life)
             self._joiners.pop(item.life, None)
             if item.life == self._life:
+                self._began_with = self.lives
                 self._enter_running(item.index, out)
         elif item.delivery.inner is Kind.RELIABLE_ENDED:
             if item.life not in self._lives:

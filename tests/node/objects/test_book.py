@@ -6,7 +6,7 @@ import pytest
 
 from node.errors import RemoteError
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.book import Book
+from node.objects.book import Book, epoch_of
 from node.objects.entries import (
     Answer,
     Asked,
@@ -260,6 +260,31 @@ def test_a_sub_network_that_begins_anew_ends_all_that_was_between() -> None:
     ours.apply(Called(call=call_of(0, 2, 0, 2)))
     question = asked_by(ours, B)
     assert question.number == 1 and reborn.news(question) == (question,)
+
+
+def test_a_sub_network_of_which_others_know_a_later_epoch_takes_a_new_one() -> None:
+    ours, early = book(A), book(B, epoch=4)
+    ours.apply(Reborn(place=B, epoch=6))
+    early.apply(Called(call=call_of(2, 1, 0, 2)))
+    hello = ours.reply(asked_by(early, A))
+    assert hello == Settled(road=Road(A, 1, 6)) and ours.news(asked_by(early, A)) == ()
+    (entry,) = early.news(hello)
+    assert entry == Reborn(place=B, epoch=7)
+    assert answer_in(early.apply(entry)).objects == (thing(2),)
+    assert early.epoch == 7 and early.is_idle and early.news(hello) == ()
+    early.apply(Called(call=call_of(2, 2, 0, 2)))
+    question = asked_by(early, A)
+    assert ours.news(question) == (Reborn(place=B, epoch=7),)
+    ours.apply(Reborn(place=B, epoch=7))
+    assert ours.news(question) == (question,)
+
+
+def test_no_two_beginnings_have_the_same_epoch() -> None:
+    members = (4, 7, 9)
+    lives = [(member, incarnation) for member in members for incarnation in range(2, 40)]
+    epochs = {epoch_of(members, [life]) for life in lives}
+    assert len(epochs) == len(lives) and not any(epoch % 2 for epoch in epochs)
+    assert epoch_of(members, [(7, 1), (9, 3)]) == 1
 
 
 # Groups.

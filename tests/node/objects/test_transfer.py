@@ -1,0 +1,131 @@
+"""Machines that are started again: they get the Book, or begin it anew with all others that lack it."""
+
+from __future__ import annotations
+
+from node.objects.machine import Phase
+from node.objects.news import NewsKind
+from node.wire import Kind, Message
+from tests.node.cluster import MILLISECOND, SECOND
+from tests.node.objects.machines import World, check_calls
+
+
+def is_running(world: World, member: int) -> bool:
+    return world.machine(member).phase.endswith(f"/{Phase.RUNNING}")
+
+
+def check_that_calls_work(world: World) -> None:
+    everybody = [world.object(host.membership.member) for host in world.survivors()]
+    for caller in everybody:
+        call = world.call(caller, *everybody)
+        world.check_rest()
+        assert world.receivers(call) == everybody
+    check_calls(world)
+
+
+def test_a_machine_that_restarts_gets_the_book_and_its_objects_are_called_again() -> None:
+    world = World(3, 1)
+    check_that_calls_work(world)
+    name = world.call(world.object(1), world.object(0), world.object(1))
+    world.restart(2)
+    world.run(for_ns=0)
+    world.appear(2)
+    world.check_rest()
+    assert world.machine(2).book.snapshot() == world.machine(0).book.snapshot()
+    assert world.machine(2).book.epoch == 1
+    assert world.receivers(name) == [world.object(0), world.object(1)]
+    check_that_calls_work(world)
+
+
+def test_a_minority_of_a_sub_network_refuses_what_needs_order_and_comes_back_with_the_book() -> None:
+    world = World(3)
+    world.cut((0, 1), (2,))
+    lonely = world.call(world.object(2), world.object(2), world.object(0))
+    world.run(for_ns=4 * SECOND)
+    assert world.receivers(lonely) == []
+    done = world.call(world.object(0), world.object(0), world.object(1))
+    world.run(for_ns=4 * SECOND)
+    assert world.receivers(done) == [world.object(0), world.object(1)]
+    world.heal()
+    world.run(for_ns=4 * SECOND)
+    assert world.machine(2).is_over and world.receivers(lonely) == []
+    world.restart(2)
+    world.run(for_ns=0)
+    world.appear(2)
+    world.check_rest()
+    assert world.machine(2).book.snapshot() == world.machine(1).book.snapshot()
+    check_that_calls_work(world)
+
+
+def test_a_whole_sub_network_that_restarts_begins_anew_and_others_drop_what_was() -> None:
+    world = World(2, 2)
+    check_that_calls_work(world)
+    open_call = world.call(world.object(2), world.object(0), world.object(2), is_atomic=True)
+    for member in (0, 1):
+        world.restart(member)
+    world.run(for_ns=0)
+    for member in (0, 1):
+        world.appear(member)
+    world.check_rest()
+    assert [news.kind for news in world.told[open_call]] == [NewsKind.ABORTED]
+    assert world.machine(0).book.epoch == world.machine(1).book.epoch > 1
+    check_that_calls_work(world)
+
+
+def hides_states(world: World) -> None:
+    """Nobody without the Book gets it."""
+
+    def lose(source: int, target: int, message: Message) -> bool:
+        return message.kind is Kind.OBJECTS_DIRECT and message.inner is Kind.OBJECTS_STATE and message.seq > 0
+
+    world.lose = lose
+
+
+def test_joiners_of_whom_none_has_the_book_begin_it_together() -> None:
+    """Seed 3316 of whole sub-networks that restart: who began anew crashed before it had given the Book to anybody;
+    its next life and the other machine waited for each other."""
+    world = World(2, 1)
+    check_that_calls_work(world)
+    hides_states(world)
+    for member in (0, 1):
+        world.restart(member)
+    world.run(for_ns=1 * SECOND)
+    first_epoch = world.machine(0).book.epoch
+    assert is_running(world, 0) and not is_running(world, 1)
+    world.restart(0)
+    world.run(for_ns=20 * SECOND)
+    assert is_running(world, 0) and is_running(world, 1)
+    assert world.machine(0).book.snapshot() == world.machine(1).book.snapshot()
+    assert world.machine(0).book.epoch not in (1, first_epoch)
+    world.lose = lambda source, target, message: False
+    for member in (0, 1):
+        world.appear(member)
+    check_that_calls_work(world)
+
+
+def test_a_joiner_that_is_left_alone_begins_anew() -> None:
+    world = World(2, 1)
+    hides_states(world)
+    world.restart(1)
+    world.run(for_ns=500 * MILLISECOND)
+    assert not is_running(world, 1)
+    world.crash(0)
+    world.run(for_ns=10 * SECOND)
+    assert is_running(world, 1)
+    assert world.machine(1).book.lives == {1: 2} and world.machine(1).book.epoch > 1
+    world.lose = lambda source, target, message: False
+    world.appear(1)
+    check_that_calls_work(world)
+
+
+def test_who_has_the_book_keeps_the_others_from_beginning_anew() -> None:
+    world = World(3)
+    check_that_calls_work(world)
+    hides_states(world)
+    for member in (0, 1):
+        world.restart(member)
+    world.run(for_ns=20 * SECOND)
+    assert not is_running(world, 0) and not is_running(world, 1)
+    world.lose = lambda source, target, message: False
+    world.check_rest()
+    assert world.machine(0).book.epoch == 1
+    assert world.machine(0).book.snapshot() == world.machine(2).book.snapshot()
