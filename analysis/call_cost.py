@@ -186,6 +186,7 @@ def _timed(reports: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
             "median_ms": float(np.median(values_ms)),
             "mean_ms": float(values_ms.mean()),
             "p90_ms": float(np.quantile(values_ms, 0.9)),
+            "max_ms": float(values_ms.max()),
         }
 
 
