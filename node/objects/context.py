@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from node.core import Membership
 from node.effects import CancelTimer, Effect, SetTimer, Timer
-from node.objects.addresses import Reference
+from node.objects.addresses import Operation, Reference
 from node.objects.direct import Direct, DirectChannels, Life
-from node.objects.entries import Entry
+from node.objects.entries import Call, Entry
 from node.objects.parameters import ObjectsParameters
 from node.protocols.timers import Timers
 from node.wire import Message, encode_message
@@ -59,6 +59,14 @@ class Context:
 
     def mine(self, objects: Iterable[Reference]) -> tuple[Reference, ...]:
         return tuple(filter(self.is_mine, objects))
+
+    def stays_here(self, call: Call) -> bool:
+        """Whether it is a call of this sub-network to a list within it: nobody elsewhere hears of it."""
+        addressing = call.addressing
+        if addressing.operation is not Operation.CALL or addressing.group is not None:
+            return False
+        members = (call.id.member, *(one.member for one in addressing.objects))
+        return all(self.place_of.get(member) == self.place for member in members)
 
     def send(self, target: Life, message: Message, *, after: int = 0) -> int:
         """To the manager of another machine, behind what it was sent before and when it has given out everything up to

@@ -41,8 +41,8 @@ third machine can be faster than one that has none yet and goes elsewhere. The p
 
 Dead managers (beyond the paper, which names it as future work). Everything that the MMM does follows from the Book, and
 the Book from the log: whoever is the sequencer next carries on. Entries that others are told about, and all that
-concerns groups, are resilient (CAREFUL): delivered when another machine has stored them, so that one crash makes nobody
-forget what a sub-network has said, or what was acknowledged. A later life of a machine gets the Book from a neighbour
+concerns groups, are resilient: delivered when another machine has stored them, so that one crash makes nobody forget
+what a sub-network has said, or what was acknowledged (entering.py). A later life of a machine gets the Book from a neighbour
 (transfer.py). A sub-network in which nobody has the Book any more begins a new one, in a new epoch, and others drop
 what was between them. A minority of a sub-network stands still: its log does.
 
@@ -59,7 +59,6 @@ Not here: state of objects for joining members (the application's, at the JOIN's
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
@@ -74,6 +73,7 @@ from node.objects.book import Book, epoch_of
 from node.objects.context import Context
 from node.objects.direct import TIMERS as DIRECT_TIMERS
 from node.objects.direct import Acknowledged, Arrival, Direct, DirectChannels, Event, Failed, Life
+from node.objects.entering import Entering
 from node.objects.entries import (
     Asked,
     Call,
@@ -103,12 +103,10 @@ from node.protocols.amoeba import AmoebaCore
 from node.protocols.reliable import ReliableCore
 from node.stack import Stack
 from node.trace import CallReport
-from node.wire import Kind, Message, decode_message, encode_message
+from node.wire import Kind, Message, decode_message
 
 LOG_LAYERS = frozenset({Kind.RELIABLE_DATA >> 4, Kind.AMOEBA_DATA >> 4})
 CROSSINGS = frozenset({Kind.OBJECTS_ASK, Kind.OBJECTS_PROPOSAL, Kind.OBJECTS_OUTCOME, Kind.OBJECTS_SETTLED})
-CAREFUL = (1,)
-"""Resilience of entries that others are told about: the crash of one machine must not make the log forget them."""
 
 
 class Phase(enum.StrEnum):
@@ -146,8 +144,6 @@ class MachineCore(Core):
         self._phase = Phase.RUNNING if is_first else Phase.JOINING
         self._book = self._new_book()
 
-        self._entries: deque[Submission] = deque()
-        """For the log, while it takes nothing."""
         self._crossing: set[tuple[int, int, int]] = set()
         """What other sub-networks said that is on its way into the log: kind, place, number."""
         self._pushed = 0
@@ -176,6 +172,8 @@ class MachineCore(Core):
             vote_ns=parameters.vote_ns,
             timers=context.timers,
         )
+        self._entering = Entering(context=context, votes=self._votes)
+        self._enter = self._entering.enter
         self._preparations = Preparations(context=context, managers=self._managers, votes=self._votes)
         self._joiner = Joiner(context=context, retry_ns=2 * most_ns)
         self._donor = Donor(context=context)
@@ -238,7 +236,7 @@ class MachineCore(Core):
     def held(self) -> int:
         if self.is_over:
             return 0
-        parts = (len(self._entries), len(self._handing), self._joiner.held, self._channels.held, self._book.held)
+        parts = (len(self._entering), len(self._handing), self._joiner.held, self._channels.held, self._book.held)
         return self._log.held + sum(parts) + self._requests.waiting + self._managers.held
 
     @property
@@ -252,7 +250,7 @@ class MachineCore(Core):
     def is_idle(self) -> bool:
         if self.is_over:
             return True
-        if self._phase is Phase.JOINING or self._entries or self._requests.under_way or self._crossing:
+        if self._phase is Phase.JOINING or len(self._entering) or self._requests.under_way or self._crossing:
             return False
         if len(self._preparations) or len(self._handing) or len(self._between) or len(self._votes):
             return False
@@ -283,16 +281,13 @@ class MachineCore(Core):
         return self._settle()
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        self._context.now_ns = now_ns
-        if source >= SPACE_BASE:
-            if not self.is_over:
-                self._managers.said(source - SPACE_BASE, message)
-        elif message.kind >> 4 in LOG_LAYERS:
-            if source not in self._near.members:
-                raise RemoteError(DropReason.UNEXPECTED, f"machine {source} has another log")
-            self._from_log(self._log.on_message(message, source, now_ns))
-        elif not self.is_over:
-            self._on_objects(message, source)
+        before_ns, self._context.now_ns = self._context.now_ns, now_ns
+        try:
+            self._receive(message, source, now_ns)
+        except RemoteError:
+            # It has not happened, not even this late.
+            self._context.now_ns = before_ns
+            raise
         return self._settle()
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
@@ -304,6 +299,18 @@ class MachineCore(Core):
             self._context.timers.fired(mine)
             self._on_own_timer(mine)
         return self._settle()
+
+    def _receive(self, message: Message, source: int, now_ns: int) -> None:
+        """RemoteError before anything has changed."""
+        if source >= SPACE_BASE:
+            if not self.is_over:
+                self._managers.said(source - SPACE_BASE, message)
+        elif message.kind >> 4 in LOG_LAYERS:
+            if source not in self._near.members:
+                raise RemoteError(DropReason.UNEXPECTED, f"machine {source} has another log")
+            self._from_log(self._log.on_message(message, source, now_ns))
+        elif not self.is_over:
+            self._on_objects(message, source)
 
     @property
     def _now_ns(self) -> int:
@@ -355,9 +362,8 @@ class MachineCore(Core):
             self._feed_log()
             # What was started just now may have failed at once, without an effect.
             context.later(self._channels.drain(), self._on_event)
-            if context.is_worked_off and not context.own:
+            if context.is_worked_off:
                 break
-            context.flush()
         if self.is_over:
             self._enter_over()
         return context.take_out()
@@ -425,31 +431,9 @@ class MachineCore(Core):
 
     # The log and the Book.
 
-    def _enter(self, entry: Entry) -> None:
-        """Into the log of the sub-network."""
-        message = message_of(entry, self._us)
-        self._entries.append(
-            Submission(
-                payload=encode_message(message),
-                inner=message.kind,
-                flags=message.flags,
-                words=self._resilience_of(entry),
-            )
-        )
-
-    def _resilience_of(self, entry: Entry) -> tuple[int, ...]:
-        if isinstance(entry, Heard):
-            return ()
-        if not isinstance(entry, Called):
-            return CAREFUL
-        addressing = entry.call.addressing
-        is_near = all(self._place_of.get(one.member) == self._place for one in addressing.objects)
-        is_plain = addressing.operation is Operation.CALL and addressing.group is None
-        return () if is_near and is_plain else CAREFUL
-
     def _feed_log(self) -> None:
-        while self._entries and self._log.can_submit:
-            self._from_log(self._log.on_submit(self._entries.popleft(), self._now_ns))
+        while len(self._entering) and self._log.can_submit:
+            self._from_log(self._log.on_submit(self._entering.pop(), self._now_ns))
 
     def _from_log(self, effects: Iterable[Effect]) -> None:
         self._context.flush()
@@ -563,7 +547,8 @@ class MachineCore(Core):
             member, ended_ns = self._ended
             self._own.append(Report(code=CallReport.TAKEN_OVER, member=member, value=self._now_ns - ended_ns))
         for prepare in self._book.open_votes():
-            self._votes.open(prepare.call.id, {Life(*one[:2]) for one in prepare.objects}, self._now_ns)
+            lives = {Life(*one[:2]) for one in prepare.objects}
+            self._votes.open(prepare.call.id, lives, self._now_ns, is_ours=self._context.stays_here(prepare.call))
 
     def _give_up_duties(self) -> None:
         for duty in self._between.on_timer(self._now_ns, self._own):

@@ -37,17 +37,21 @@ class LocalManagers:
             DistantCore(space=space) if is_alone else LocalCore(membership=context.us, space=space)
             for space in range(count)
         )
+        self._held = [0] * count
+        self._full: set[int] = set()
+        """Spaces that take no calls now. What a space says of itself changes when it is told something, and the host
+        asks far more often."""
 
     def __len__(self) -> int:
         return len(self._spaces)
 
     @property
     def held(self) -> int:
-        return sum(space.held for space in self._spaces)
+        return sum(self._held)
 
     @property
     def can_submit(self) -> bool:
-        return all(space.can_submit for space in self._spaces)
+        return not self._full
 
     @property
     def is_idle(self) -> bool:
@@ -58,7 +62,7 @@ class LocalManagers:
         space = submission.place // OBJECTS_IN_SPACE
         if not 0 <= space < len(self._spaces):
             raise LocalError(f"object {submission.place} lies in no address space of this machine")
-        self._say(space, self._spaces[space].on_submit(submission, self._context.now_ns))
+        self._said_by(space, self._spaces[space].on_submit(submission, self._context.now_ns))
 
     def said(self, space: int, message: Message) -> None:
         """The manager of this space passes it on; the machine sees to it in its turn."""
@@ -69,7 +73,7 @@ class LocalManagers:
         space = place // OBJECTS_IN_SPACE
         if not 0 <= space < len(self._spaces):
             raise RemoteError(DropReason.MALFORMED, f"object {place} lies in no address space of this machine")
-        self._say(space, self._spaces[space].on_message(message, MACHINE, self._context.now_ns))
+        self._said_by(space, self._spaces[space].on_message(message, MACHINE, self._context.now_ns))
 
     def tell_caller(self, call: Call, *news: News) -> None:
         """The object of ours that made `call`."""
@@ -96,7 +100,13 @@ class LocalManagers:
         known = [place for place in places if place // OBJECTS_IN_SPACE < len(self._spaces)]
         return [tuple(some) for _, some in groupby(known, key=lambda place: place // OBJECTS_IN_SPACE)]
 
-    def _say(self, space: int, effects: Iterable[Effect]) -> None:
+    def _said_by(self, space: int, effects: Iterable[Effect]) -> None:
+        core = self._spaces[space]
+        self._held[space] = core.held
+        if core.can_submit:
+            self._full.discard(space)
+        else:
+            self._full.add(space)
         self._context.flush()
         for effect in effects:
             if isinstance(effect, Send) and effect.target == MACHINE:

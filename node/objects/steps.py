@@ -79,7 +79,8 @@ class Steps:
 
     def _on_prepare(self, prepare: Prepare) -> None:
         name = prepare.call.id
-        self._votes.open(name, {Life(*one[:2]) for one in prepare.objects}, self._context.now_ns)
+        lives = {Life(*one[:2]) for one in prepare.objects}
+        self._votes.open(name, lives, self._context.now_ns, is_ours=self._context.stays_here(prepare.call))
         objects = self._context.mine(prepare.objects)
         if objects:
             self._preparations.ask(prepare.call, objects)

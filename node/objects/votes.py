@@ -36,6 +36,7 @@ class _Ballot:
     own: bool | None = None
     is_refused: bool = False
     is_logged: bool = False
+    is_ours: bool = False
     next_ns: int = 0
     pause_ns: int = field(default=0)
 
@@ -61,10 +62,16 @@ class Votes:
         """Open votes."""
         return len(self._open)
 
-    def open(self, name: CallId, lives: Iterable[Life], now_ns: int) -> None:
-        """The log asks these lives about a call. Nothing happens when it is open already."""
+    def open(self, name: CallId, lives: Iterable[Life], now_ns: int, *, is_ours: bool) -> None:
+        """The log asks these lives about a call. `is_ours`: nobody elsewhere hears how we vote. Nothing happens when it
+        is open already."""
         if name not in self._open:
-            self._open[name] = _Ballot(set(lives), now_ns, next_ns=now_ns, pause_ns=self._first_ns)
+            ballot = _Ballot(set(lives), now_ns, is_ours=is_ours, next_ns=now_ns, pause_ns=self._first_ns)
+            self._open[name] = ballot
+
+    def is_ours(self, name: CallId) -> bool:
+        """Whether nobody elsewhere hears how we vote in this open vote."""
+        return name in self._open and self._open[name].is_ours
 
     def cast(self, name: CallId, *, is_yes: bool, now_ns: int) -> None:
         """Our own machine's vote."""
