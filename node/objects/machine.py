@@ -42,9 +42,9 @@ third machine can be faster than one that has none yet and goes elsewhere. The p
 Dead managers (beyond the paper, which names it as future work). Everything that the MMM does follows from the Book, and
 the Book from the log: whoever is the sequencer next carries on. Entries that others are told about, and all that
 concerns groups, are resilient: delivered when another machine has stored them, so that one crash makes nobody forget
-what a sub-network has said, or what was acknowledged (entering.py). A later life of a machine gets the Book from a neighbour
-(transfer.py). A sub-network in which nobody has the Book any more begins a new one, in a new epoch, and others drop
-what was between them. A minority of a sub-network stands still: its log does.
+what a sub-network has said, or what was acknowledged (entering.py). A later life of a machine gets the Book from a
+neighbour (transfer.py). A sub-network in which nobody has the Book any more begins a new one, in a new epoch, and
+others drop what was between them. A minority of a sub-network stands still: its log does.
 
 Liars. What comes from outside is checked before anything changes; crossing messages only from machines of the
 sub-network that they speak for, votes only from our own. Nothing is signed: a machine can speak for its sub-network.
