@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from node.effects import Report
 from node.objects.machine import Phase
 from node.objects.news import NewsKind
+from node.trace import CallReport
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND
-from tests.node.objects.machines import World, check_calls
+from tests.node.objects.machines import PARAMETERS, World, check_calls
 
 
 def is_running(world: World, member: int) -> bool:
@@ -129,3 +131,40 @@ def test_who_has_the_book_keeps_the_others_from_beginning_anew() -> None:
     world.check_rest()
     assert world.machine(0).book.epoch == 1
     assert world.machine(0).book.snapshot() == world.machine(2).book.snapshot()
+
+
+def test_a_master_manager_that_crashes_between_the_votes_and_the_outcome_leaves_nobody_in_doubt() -> None:
+    """Its sub-network has asked the other one; what comes back goes to whoever is the master now."""
+    world = World(3, 2)
+    everybody = [world.object(member) for member in world.members]
+    world.lose = lambda source, target, message: message.kind is Kind.OBJECTS_PROPOSAL
+    call = world.call(everybody[1], *everybody[1:], is_atomic=True)
+    world.run(for_ns=20 * MILLISECOND)
+    assert world.machine(0).sequencer == 0 and world.machine(4).book.held and world.receivers(call) == []
+    world.crash(0)
+    world.lose = lambda source, target, message: False
+    world.check_rest()
+    assert world.machine(1).sequencer == 1 and world.receivers(call) == everybody[1:]
+    check_calls(world)
+
+
+def test_a_dead_master_manager_is_replaced_within_two_failure_detection_periods() -> None:
+    """Issue number 6. From the crash on, while there is something to do; TAKEN_OVER counts from the agreed end."""
+    world = World(3, 1)
+    check_that_calls_work(world)
+    period_ns = PARAMETERS.reliable.suspect_after_ns
+    world.crash(0)
+    crashed_ns = world.now_ns
+    call = world.call(world.object(1), world.object(1), world.object(2), world.object(3))
+    while not taken_over(world, 1):
+        assert world.now_ns < crashed_ns + 2 * period_ns
+        world.run(for_ns=10 * MILLISECOND)
+    world.run(for_ns=crashed_ns + 2 * period_ns - world.now_ns)
+    assert world.receivers(call) == [world.object(1), world.object(2), world.object(3)]
+    (report,) = taken_over(world, 1)
+    assert report.member == 0 and report.value <= period_ns
+    assert not taken_over(world, 2)
+
+
+def taken_over(world: World, member: int) -> list[Report]:
+    return [report for report in world.hosts[member].reports if report.code is CallReport.TAKEN_OVER]
