@@ -6,23 +6,32 @@ from __future__ import annotations
 
 import pytest
 
+from node.objects import machine
 from node.objects.agenda import Agenda
+from node.objects.context import Context
 from node.objects.entries import CallId, Key
 from node.objects.holds import Holds
 from node.objects.local import LocalCore
 from node.objects.order import Order
+from node.objects.records import Record
+from node.objects.transfer import Joiner
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import judge
 from testbed.simulated.point import measure
+from tests.node.objects import test_machine, test_transfer
 from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment
 
 SEEDS = 20
+FALLS = range(36, 40)
+"""Seeds in which a machine is cut off while others go on."""
+BEGINNINGS = range(76, 80)
+"""Seeds in which a whole sub-network crashes and comes back."""
 
 
-def caught() -> set[str]:
+def caught(seeds: range = range(SEEDS)) -> set[str]:
     """What fails within some seeds; the first that fails is enough."""
-    for seed in range(SEEDS):
+    for seed in seeds:
         kinds = {failure.kind for failure in judge(draw("objects", seed)).failures}
         if kinds:
             return kinds
@@ -69,6 +78,40 @@ def test_calls_that_go_out_as_soon_as_they_are_final(monkeypatch: pytest.MonkeyP
     assert "indivisibility" in broken_when_busy()
 
 
+def test_direct_messages_that_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Context.send
+    monkeypatch.setattr(Context, "send", lambda self, target, message, *, after=0: send(self, target, message))
+
+    assert caught(FALLS) & {"no_overtaking", "call_causality"}
+
+
+def test_machines_that_do_not_say_which_timestamps_they_have_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Context, "heard", property(lambda self: 0, lambda self, value: None), raising=False)
+
+    assert caught(FALLS) & {"no_overtaking", "call_causality"}
+
+
+def test_sub_networks_that_begin_anew_under_their_first_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "epoch_of", lambda members, lives: 1)
+
+    assert "rest" in caught(BEGINNINGS)
+
+
+def test_a_joiner_that_begins_anew_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Joiner, "has_nobody", property(lambda self: self._context.life in self._lacking))
+
+    with pytest.raises(AssertionError):
+        test_transfer.test_who_has_the_book_keeps_the_others_from_beginning_anew()
+
+
+def test_a_commit_without_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_answers = property(lambda self: all(party.timestamp for party in self.parties.values()))
+    monkeypatch.setattr(Record, "is_complete", has_answers)
+
+    with pytest.raises(AssertionError):
+        test_machine.test_a_call_in_one_sub_network_that_names_an_object_that_does_not_exist_is_aborted()
+
+
 def broken_when_busy() -> set[str]:
     """What does not hold in two sub-networks whose calls to both overlap all the time."""
     made = experiment(
@@ -84,4 +127,5 @@ def broken_when_busy() -> set[str]:
 
 def test_without_a_bug_the_same_seeds_pass() -> None:
     assert caught() == set()
+    assert caught(FALLS) == caught(BEGINNINGS) == set()
     assert broken_when_busy() == set()

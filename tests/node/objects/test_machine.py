@@ -59,6 +59,15 @@ def test_an_atomic_call_with_an_object_that_does_not_exist_reaches_nobody() -> N
     assert [news.kind for news in world.told[call]] == [NewsKind.ABORTED]
 
 
+def test_a_call_in_one_sub_network_that_names_an_object_that_does_not_exist_is_aborted() -> None:
+    world = World(2)
+    objects = [world.object(0), world.object(1, index=77)]
+    call = world.call(objects[0], *objects, is_atomic=True)
+    world.check_rest()
+    assert world.receivers(call) == []
+    assert [news.kind for news in world.told[call]] == [NewsKind.ABORTED]
+
+
 def test_direct_and_unordered_calls_reach_their_objects() -> None:
     world = World(2, 2)
     objects = [world.object(member) for member in world.members]
