@@ -15,8 +15,8 @@ a call for this machine or space alone is put between two of them, at several ob
 got calls in another order, no one order would agree with both.
 
 Everything waits only for what is earlier by timestamp, so nothing waits for ever as long as the log goes on; where
-other sub-networks are ahead, its clock is pushed (`awaited`). Where it does not go on (a minority, a call in doubt) a
-direct message goes out after `patience_ns`.
+other sub-networks are ahead, its clock is pushed (`awaited`). Where it does not go on (a minority, an atomic call in
+doubt) a direct message goes out after `patience_ns`: more than it takes to give up a call that is not atomic.
 """
 
 from __future__ import annotations

@@ -190,7 +190,8 @@ class MachineCore(Core):
         self._handing = Handing(
             context=context,
             managers=self._managers,
-            patience_ns=patience_ns,
+            # A call in doubt that they wait for may be given up after `patience_ns`: not before that.
+            patience_ns=2 * patience_ns,
             is_complete=self._has_everything,
             delivered=self._requests.delivered,
         )
@@ -281,13 +282,16 @@ class MachineCore(Core):
         return self._settle()
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        before_ns, self._context.now_ns = self._context.now_ns, now_ns
-        try:
-            self._receive(message, source, now_ns)
-        except RemoteError:
-            # It has not happened, not even this late.
-            self._context.now_ns = before_ns
-            raise
+        self._context.now_ns = now_ns
+        if source >= SPACE_BASE:
+            if not self.is_over:
+                self._managers.said(source - SPACE_BASE, message)
+        elif message.kind >> 4 in LOG_LAYERS:
+            if source not in self._near.members:
+                raise RemoteError(DropReason.UNEXPECTED, f"machine {source} has another log")
+            self._from_log(self._log.on_message(message, source, now_ns))
+        elif not self.is_over:
+            self._on_objects(message, source)
         return self._settle()
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
@@ -299,18 +303,6 @@ class MachineCore(Core):
             self._context.timers.fired(mine)
             self._on_own_timer(mine)
         return self._settle()
-
-    def _receive(self, message: Message, source: int, now_ns: int) -> None:
-        """RemoteError before anything has changed."""
-        if source >= SPACE_BASE:
-            if not self.is_over:
-                self._managers.said(source - SPACE_BASE, message)
-        elif message.kind >> 4 in LOG_LAYERS:
-            if source not in self._near.members:
-                raise RemoteError(DropReason.UNEXPECTED, f"machine {source} has another log")
-            self._from_log(self._log.on_message(message, source, now_ns))
-        elif not self.is_over:
-            self._on_objects(message, source)
 
     @property
     def _now_ns(self) -> int:

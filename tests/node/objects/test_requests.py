@@ -7,7 +7,7 @@ import pytest
 from node.objects.addresses import GroupId, Operation, Reference
 from node.objects.news import NewsKind
 from tests.node.cluster import MILLISECOND
-from tests.node.objects.machines import World, check_calls
+from tests.node.objects.machines import PARAMETERS, World, check_calls
 
 
 def grouped(world: World, place: int, *members: Reference) -> GroupId:
@@ -62,3 +62,16 @@ def test_a_later_call_waits_until_an_unordered_call_to_a_group_has_come() -> Non
     world.check_rest()
     assert world.calls_of(far)[-3:] == [loose, *later[:2]]
     assert world.calls_of(here)[-2:] == [loose, later[2]]
+
+
+def test_a_direct_message_waits_until_what_comes_before_it_is_given_up() -> None:
+    """Its patience ended a moment before that of the sub-network, and it overtook an ordered call of its own object."""
+    world = World(2, 1)
+    here, there, dead = (world.object(member) for member in world.members)
+    world.crash(2)
+    doubtful = world.call(there, there, dead)
+    world.run(for_ns=3 * MILLISECOND)
+    calls = [world.call(here, here, there), world.call(here, there, is_direct=True)]
+    world.check_rest()
+    assert world.calls_of(there) == [doubtful, *calls]
+    assert world.now_ns >= PARAMETERS.patience_ns
