@@ -126,7 +126,7 @@ class Cluster:
             host.submitted += 1
             stamp = Stamp(origin=member, incarnation=host.membership.incarnation, number=host.submitted)
             self.submissions.append((stamp.origin, stamp.incarnation, stamp.number))
-            host.queue.append(Submission(payload=encode_stamp(stamp) + bytes(size - 8), target=target))
+            host.queue += self._submissions(host, encode_stamp(stamp) + bytes(size - 8), target)
         self._push(host)
 
     def submit_after(self, member: int, not_before: int) -> None:
@@ -227,6 +227,10 @@ class Cluster:
         return self._digest.hexdigest()
 
     # The host loop.
+
+    def _submissions(self, host: Host, payload: bytes, target: int | None) -> list[Submission]:
+        """What the application asks for, as the protocol wants it."""
+        return [Submission(payload=payload, target=target)]
 
     def _start(self, member: int, incarnation: int) -> None:
         membership = Membership(

@@ -25,6 +25,9 @@ from node.core import Core, Membership, Submission
 from node.effects import Deliver, Undo
 from node.errors import DropReason, RemoteError
 from node.host import Host
+from node.objects.addresses import Addressing, GroupId, Operation, Reference
+from node.objects.context import Context
+from node.objects.machine import MachineCore
 from node.protocols import PROTOCOLS, ProtocolEntry
 from node.protocols.words import pack
 from node.trace import STAMP_SIZE, Level, decode_stamp
@@ -50,6 +53,7 @@ STRANGER = 9
 ENVELOPE_SIZE = table_struct(ENVELOPE).size
 LATER_LIFE = 0.001
 """Share of flipped incarnations that are let through."""
+Partitions = tuple[tuple[int, ...], ...]
 NUMBERS = (0, 1, 2, 3, 5, 8, 30, 64, 65, 1000, 2**31, 2**32 - 2, 2**32 - 1, 2**48, 2**63, 2**64 - 1)
 
 
@@ -61,10 +65,15 @@ def build_of(entry: ProtocolEntry) -> Build:
 class Busy(Cluster):
     """A cluster that keeps the datagrams that reach the victim, and what everybody delivers of its true sender."""
 
-    def __init__(self, build: Build, *, seed: int = 1) -> None:
+    def __init__(self, build: Build, *, seed: int = 1, partitions: Partitions = ()) -> None:
         self.honest: list[bytes] = []
         self.true: dict[int, list[Identity]] = {member: [] for member in range(MEMBERS)}
-        super().__init__(MEMBERS, build, seed=seed)
+        super().__init__(MEMBERS, build, seed=seed, partitions=partitions)
+
+    def _submissions(self, host: ClusterHost, payload: bytes, target: int | None) -> list[Submission]:
+        if isinstance(host.core, MachineCore):
+            return called(host.membership, payload)
+        return super()._submissions(host, payload, target)
 
     def _carry(self, data: bytes, target: int) -> None:
         if target == VICTIM:
@@ -84,9 +93,44 @@ class Busy(Cluster):
             super()._undo(host, undo)
 
 
-def busy(entry: ProtocolEntry, *, seed: int = 1) -> Busy:
+ORDERED_TURNS = (1, 2, 5)
+
+
+def has_place(call: Identity) -> bool:
+    """Of those that `called` makes: whether all who get it agree where."""
+    return (call[2] - 1) % 10 in ORDERED_TURNS
+
+
+def called(us: Membership, payload: bytes) -> list[Submission]:
+    """The next call of the first object of a machine: calls of all kinds take turns, all of them for first objects."""
+    number = decode_stamp(payload).number
+    firsts = tuple(Reference(member, 1, 1) for member in us.members)
+    caller = firsts[us.member]
+    is_founder = us.member == us.partitions[0][0] if us.partitions else us.member == us.members[0]
+    group = GroupId(0, us.partitions[0][0] if us.partitions else us.members[0], 1, 1)
+    made = Operation.CREATE if is_founder else Operation.JOIN
+    turns = (  # ORDERED_TURNS are those with a place in the order
+        Addressing(caller=caller, group=group, operation=made, objects=() if is_founder else (caller,)),
+        Addressing(caller=caller, objects=firsts),
+        Addressing(caller=caller, objects=firsts, is_atomic=True),
+        Addressing(caller=caller, objects=(firsts[(us.member + 1) % len(firsts)],), is_direct=True),
+        Addressing(caller=caller, objects=firsts, is_ordered=False),
+        Addressing(caller=caller, group=group),
+        Addressing(caller=caller, group=group, is_ordered=False),
+        Addressing(caller=caller, group=group, operation=Operation.MEMBERS),
+        Addressing(caller=caller, group=group, operation=Operation.BIND),
+        Addressing(caller=caller, operation=Operation.LOOKUP),
+    )
+    asked = Submission(payload=payload, words=turns[(number - 1) % len(turns)].words, place=caller.number)
+    if number > 1:
+        return [asked]
+    appear = Addressing(caller=caller, objects=(caller,), operation=Operation.APPEAR)
+    return [Submission(payload=b"", words=appear.words, place=caller.number), asked]
+
+
+def busy(entry: ProtocolEntry, *, seed: int = 1, partitions: Partitions = ()) -> Busy:
     """Four members in the middle of their work: something delivered, something under way."""
-    cluster = Busy(build_of(entry), seed=seed)
+    cluster = Busy(build_of(entry), seed=seed, partitions=partitions)
     load(cluster, entry)
     cluster.run(for_ns=155 * MILLISECOND)
     assert cluster.honest, "there must be something to imitate"
@@ -268,6 +312,9 @@ class _Pickler(pickle.Pickler):
             return str, (value.__qualname__,)
         if isinstance(value, type(hashlib.sha256())):
             return bytes, (value.digest(),)
+        if isinstance(value, Context):
+            # When it was called last is nothing that it knows: each call says what time it is.
+            return dict, (vars(value) | {"now_ns": 0},)
         return (struct.Struct, (value.format,)) if isinstance(value, struct.Struct) else NotImplemented
 
 
@@ -365,11 +412,13 @@ def _first(count: int, endless: Refused) -> Iterator[tuple[str, bytes]]:
     return (found for found, _ in zip(endless, range(count), strict=False))
 
 
-def tell_lies(entry: ProtocolEntry, count: int, *, seed: int = 1, pace: int = 20) -> tuple[Busy, Tally, int]:
+def tell_lies(
+    entry: ProtocolEntry, count: int, *, seed: int = 1, pace: int = 20, partitions: Partitions = ()
+) -> tuple[Busy, Tally, int]:
     """The liar, who has crashed, tells the victim `count` lies, `pace` of them each millisecond. Returns the cluster as
     it is then, what became of the lies, and the most messages that the victim held.
     """
-    cluster = busy(entry, seed=seed)
+    cluster = busy(entry, seed=seed, partitions=partitions)
     cluster.crash(LIAR)
     rng = Random(f"{seed}/{entry.name}/lies")
     victim = cluster.hosts[VICTIM]

@@ -24,6 +24,7 @@ from tests.node.hostile import (
     busy,
     digest,
     envelope_of,
+    has_place,
     host_around,
     insider,
     lie,
@@ -56,6 +57,7 @@ REASONS = {
 """Whatever the protocol. The others depend on it, or on which bit it was."""
 
 PROTOCOL_NAMES = sorted(PROTOCOLS)
+TWO_NETWORKS = ((0, 1), (2, 3))
 LAYERED = [name for name in PROTOCOL_NAMES if name != "reliable" and Kind.RELIABLE_DATA in PROTOCOLS[name].kinds]
 
 
@@ -122,6 +124,22 @@ def test_lies_of_a_member_end_nobody_and_fill_no_memory(protocol: str, seed: int
     check_true_messages(cluster, protocol)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_lies_from_another_sub_network_end_nobody_and_fill_no_memory(seed: int) -> None:
+    entry = PROTOCOLS["objects"]
+    cluster, tally, most = tell_lies(entry, LIES, seed=seed, partitions=TWO_NETWORKS)
+
+    assert sum(tally.given.values()) == LIES
+    assert most <= MOST_HELD
+    load(cluster, entry, members=(0, 1, 2), count=20)
+    cluster.run(for_ns=30 * SECOND)
+    check_true_messages(cluster, "objects")
+    listed = {(member, 1, number) for member in (0, 1, 2) for number in (22, 32)}
+    assert listed < set(cluster.submissions)
+    for member in (0, 1, 2):
+        assert listed < set(cluster.true[member]), "later calls are not held up"
+
+
 @pytest.mark.parametrize("protocol", LAYERED)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_wrong_messages_inside_right_ones_leave_the_others_in_order(protocol: str, seed: int) -> None:
@@ -148,9 +166,10 @@ def check_true_messages(cluster: Busy, protocol: str) -> None:
             numbers = [identity[2] for identity in delivered if identity[0] == origin]
             assert numbers == sorted(set(numbers)), (protocol, member, origin)
         assert set(delivered) <= set(cluster.submissions)
-    if "total_order" in PROTOCOLS[protocol].promises:
+    if {"total_order", "indivisibility"} & set(PROTOCOLS[protocol].promises):
         for one, other in ((0, 1), (1, 2), (0, 2)):
-            rank = {identity: place for place, identity in enumerate(cluster.true[one])}
+            ordered = cluster.true[one] if protocol != "objects" else filter(has_place, cluster.true[one])
+            rank = {identity: place for place, identity in enumerate(ordered)}
             ranks = [rank[identity] for identity in cluster.true[other] if identity in rank]
             assert ranks == sorted(ranks), (protocol, one, other)
 
