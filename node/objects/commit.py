@@ -567,10 +567,10 @@ class Commit:
     def read(self, reader: Reader) -> None:
         """Into a new one. RemoteError MALFORMED for what `write` never gives."""
         self.epoch, self.clock = reader.word(), reader.word()
-        self.lives = dict(_pairs(reader.list()))
+        self.lives = dict(reader.pairs())
         for place in self._ways:
             self._ways[place] = Way(reader.word(), reader.word(), reader.word())
-        stale = _pairs(reader.list())
+        stale = reader.pairs()
         self._stale = {(GroupId.of_word(group), Reference.of_word(one)): None for group, one in stale}
         for record in reader.many(lambda: Record.read(reader)):
             self._restore(record)
@@ -593,11 +593,6 @@ class Commit:
 
 
 _NOBODY = CallId(0, 0, 0)
-
-
-def _pairs(words: tuple[int, ...]) -> list[tuple[int, int]]:
-    _check(len(words) % 2 == 0, "half a pair")
-    return list(zip(words[::2], words[1::2], strict=True))
 
 
 def _check(condition: bool, sentence: str) -> None:

@@ -55,6 +55,13 @@ class Reader:
     def list(self) -> tuple[int, ...]:
         return self.many(self.word)
 
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Of a list, two words each."""
+        words = self.list()
+        if len(words) % 2:
+            raise RemoteError(DropReason.MALFORMED, "half a pair in a state")
+        return tuple(zip(words[::2], words[1::2], strict=True))
+
     def many(self, read: Callable[[], T]) -> tuple[T, ...]:
         """As many as the next word says."""
         count = self.word()
