@@ -39,10 +39,12 @@ class Service:
     def serve(self, call: Call) -> None:
         """A machine elsewhere asks for one of its objects."""
         addressing = call.addressing
-        if addressing.operation in ASKED_OF_ANY or not call.is_in_order:
-            self._tell(call, self.look(call))
-        elif addressing.group is None or addressing.group.partition != self._context.place:
+        is_loose = addressing.operation is Operation.CALL and not call.is_in_order
+        is_ours = addressing.group is not None and addressing.group.partition == self._context.place
+        if not is_ours and addressing.operation is not Operation.LOOKUP:
             self._tell(call, refused(call))
+        elif is_loose or addressing.operation in ASKED_OF_ANY:
+            self._tell(call, self.look(call))
         else:
             self._asked[call.id] = call
             if len(self._asked) > MOST_REMEMBERED:
