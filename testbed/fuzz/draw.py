@@ -5,7 +5,7 @@ message has reached everybody, and it touches the sender or somebody who is to r
 protocol, half of the faults are placed around one member's step of a switch instead. Everything heals before the load
 ends, so what is promised eventually must be there when the run has come to rest. At most a minority is crashed or
 silent for longer than the group is patient, and only of a protocol that tolerates it; where each partition stands for
-itself, whole partitions crash, of which a majority starts again.
+itself, whole partitions crash, too, of which all members start again.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def draw(protocol: str, seed: int) -> Scenario:
 def is_fair(scenario: Scenario) -> bool:
     """Whether the protocol owes anything in this scenario: two members or more, at most a minority of them crashed or
     silent for long, those that the protocol cannot do without started again, and no such thing at all for a protocol
-    that does not tolerate crashes. Where each partition stands for itself: at most a minority of each gone for good,
-    and any number that come back.
+    that does not tolerate crashes. Where each partition stands for itself: at most a minority of each falls, or any
+    number that all come back.
     """
     victims = victims_of(scenario)
     members = len(scenario.members)
@@ -83,7 +83,8 @@ def is_fair(scenario: Scenario) -> bool:
         return False
     gone = gone_of(scenario)
     if ranges.stands_by_partition(scenario.protocol):
-        return all(len(gone & part) <= (len(part) - 1) // 2 for part in _parts_of(scenario))
+        minorities = [((len(part) - 1) // 2, part) for part in _parts_of(scenario)]
+        return all(not gone & part or len(victims & part) <= most for most, part in minorities)
     return len(victims) <= (members - 1) // 2 and not gone & ranges.indispensable(scenario.protocol)
 
 
@@ -241,12 +242,14 @@ class _Aim:
     rng: Random
     found: list[Fault] = field(default_factory=list)
     moments: tuple[Moment, ...] = ()
+    victims: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.moments = moments(self.scenario)
 
     def faults(self) -> tuple[Fault, ...]:
-        for victim in self._victims():
+        self.victims = tuple(self._victims())
+        for victim in self.victims:
             for fall in self._falls(victim):
                 self._add(fall)
         kinds: list[Callable[[], Iterator[Fault]]] = [
@@ -266,17 +269,17 @@ class _Aim:
         members = len(self.scenario.members)
         most = (members - 1) // 2
         if ranges.stands_by_partition(protocol) and self.rng.random() < 0.3:
-            # A whole partition forgets everything; `_falls` lets most of it come back.
+            # A whole partition forgets everything.
             part = sorted(self.rng.choice(_parts_of(self.scenario)))
             return self.rng.sample(part, len(part))
         return self.rng.sample(range(members), self.rng.randint(min(1, most), most))
 
     def _is_needed(self, victim: int) -> bool:
-        """Whether enough of its partition may be gone without it."""
+        """Whether it must come back: it falls with more than a minority of its partition, of which nobody stays."""
         if not ranges.stands_by_partition(self.scenario.protocol):
             return False
         (part,) = (part for part in _parts_of(self.scenario) if victim in part)
-        return len(gone_of(replace(self.scenario, faults=tuple(self.found))) & part) >= (len(part) - 1) // 2
+        return len(part.intersection(self.victims)) > (len(part) - 1) // 2
 
     def _add(self, fault: Fault) -> None:
         """Unless its member is down or frozen at the time already."""
