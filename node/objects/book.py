@@ -84,6 +84,7 @@ from node.objects.addresses import MAX_ADDRESSED, GroupId, Operation, Reference
 from node.objects.commit import Commit
 from node.objects.entries import (
     MAX_EPOCH,
+    MOST_AHEAD,
     Answer,
     Asked,
     Call,
@@ -102,6 +103,7 @@ from node.objects.entries import (
     Step,
     Verdict,
     Voted,
+    timestamp_of,
 )
 from node.objects.records import Record, Stage
 from node.objects.registry import Group, Registry
@@ -110,6 +112,8 @@ from node.trace import STAMP_SIZE
 
 FORMAT = 1
 """Of a snapshot."""
+MOST_HELD = 4096
+"""Calls that are not over: beyond it, no other sub-network's question is taken, which asks again."""
 
 
 def epoch_of(members: tuple[int, ...], lives: Iterable[tuple[int, int]]) -> int:
@@ -175,8 +179,10 @@ class Book:
         return self.held == 0
 
     def apply(self, entry: Entry) -> list[Step]:
-        """The next entry of the log. What is not new, or too late, changes nothing."""
+        """The next entry of the log. What is not new, or too late, or cannot be, changes nothing."""
         out: list[Step] = []
+        if not self._is_possible(entry):
+            return out
         match entry:
             case Called(call=call):
                 self._on_called(call, out)
@@ -194,12 +200,8 @@ class Book:
                 self._commit.given_up(entry, out)
             case Heard(timestamp=timestamp):
                 self._commit.clock = max(self._commit.clock, timestamp)
-            case Reborn(place=place, epoch=epoch) if place == self._place:
-                self._commit.outdated(epoch, out)
-            case Reborn(place=place, epoch=epoch):
-                if place != self._place and place < len(self._partitions) and epoch > self._commit.epoch_of(place):
-                    self._registry.gone(lambda one: self._place_of.get(one.member) == place)
-                    self._commit.reborn(entry, out)
+            case Reborn():
+                self._on_reborn(entry, out)
         return self._end(out)
 
     def ended(self, member: int, incarnation: int) -> list[Step]:
@@ -297,6 +299,24 @@ class Book:
         return found
 
     # Calls and operations.
+
+    def _is_possible(self, entry: Entry) -> bool:
+        """Whether somebody honest can have said so: of a list its caller's sub-network asks, of a group that which
+        keeps it, and no more than its machines can have under way."""
+        if timestamp_of(entry) > self.clock + MOST_AHEAD:
+            return False
+        if not isinstance(entry, Asked):
+            return True
+        group = entry.call.addressing.group
+        coordinator = self._place_of.get(entry.call.id.member) if group is None else group.partition
+        return entry.road.place == coordinator and self._commit.held < MOST_HELD
+
+    def _on_reborn(self, entry: Reborn, out: list[Step]) -> None:
+        if entry.place == self._place:
+            self._commit.outdated(entry.epoch, out)
+        elif entry.place < len(self._partitions) and entry.epoch > self._commit.epoch_of(entry.place):
+            self._registry.gone(lambda one: self._place_of.get(one.member) == entry.place)
+            self._commit.reborn(entry, out)
 
     def _on_called(self, asked: Call, out: list[Step]) -> None:
         space = (asked.id.member, asked.caller.space)

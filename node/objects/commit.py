@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from node.errors import DropReason, RemoteError
 from node.objects.addresses import GroupId, Operation, Reference
 from node.objects.entries import (
+    MAX_TIMESTAMP,
     Answer,
     Asked,
     Call,
@@ -36,7 +36,7 @@ from node.objects.entries import (
 )
 from node.objects.order import Order
 from node.objects.records import Party, Record, SpaceOf, Stage, Vote, Way
-from node.objects.states import Reader, Writer
+from node.objects.states import Reader, Writer, check
 
 
 class Commit:
@@ -108,7 +108,7 @@ class Commit:
     def begin(self, call: Call, out: list[Step]) -> None:
         """A call with its members, ours to coordinate."""
         self._duties = None
-        self.clock = max(self.clock, call.heard) + 1
+        is_possible = call.id not in self._records and self._tick(call.heard)
         here = tuple(one for one in call.covered if self.is_ours(one))
         missing = tuple(one for one in call.covered if one.member not in self._place_of)
         missing += tuple(one for one in here if not self.is_alive(one))
@@ -120,7 +120,7 @@ class Commit:
             objects=tuple(one for one in here if self.is_alive(one)),
             missing=missing,
         )
-        if call.is_atomic and missing:
+        if not is_possible or (call.is_atomic and missing):
             self._answer(record, Verdict.ABORTED, out)
             self.closed.append(record)
             return
@@ -295,7 +295,7 @@ class Commit:
             return
         self._duties = None
         self._ways[entry.road.place].taken = entry.number
-        self.clock = max(self.clock, entry.call.heard) + 1
+        is_possible = self._tick(entry.call.heard)
         if entry.call.id in self._records:
             return
         call = entry.call
@@ -310,7 +310,7 @@ class Commit:
             missing=tuple(one for one in here if one not in objects),
         )
         self._enter_open(record, out)
-        if call.is_atomic and record.missing:
+        if not is_possible or (call.is_atomic and record.missing):
             self._enter_dropped(record, out)
 
     def outcome(self, entry: Outcome, out: list[Step]) -> None:
@@ -329,9 +329,13 @@ class Commit:
             self._enter_final(record, entry.timestamp, out)
 
     def _is_next(self, entry: Asked) -> bool:
-        if not self._is_known(entry.road):
-            return False
-        return entry.after <= self._ways[entry.road.place].taken < entry.number
+        return self._is_known(entry.road) and entry.after <= self._ways[entry.road.place].taken < entry.number
+
+    def _tick(self, heard: int) -> bool:
+        """For the next proposal. False: there are no timestamps left (node/objects/entries.py: MAX_TIMESTAMP)."""
+        wanted = max(self.clock, heard) + 1
+        self.clock = min(wanted, MAX_TIMESTAMP)
+        return wanted <= MAX_TIMESTAMP
 
     def _enter_dropped(self, record: Record, out: list[Step]) -> None:
         """We do without, whatever the outcome; only its coordinator has to hear so."""
@@ -576,13 +580,13 @@ class Commit:
             self._restore(record)
         for record in self._records.values():
             if record.stage is Stage.FINAL and not record.is_handed:
-                _check(not self._order.finish(record.key, record.key, record.objects), "a call that should be out")
+                check(not self._order.finish(record.key, record.key, record.objects), "a call that should be out")
         self._duties = None
 
     def _restore(self, record: Record) -> None:
         name, objects = record.call.id, record.objects
-        _check(name not in self._records and len(set(objects)) == len(objects), "a call or an object twice")
-        _check(set(record.parties) <= set(self._ways), "a call for a place that does not exist")
+        check(name not in self._records and len(set(objects)) == len(objects), "a call or an object twice")
+        check(set(record.parties) <= set(self._ways), "a call for a place that does not exist")
         self._records[name] = record
         for place, party in record.parties.items():
             self._asked[place, party.number] = name
@@ -593,8 +597,3 @@ class Commit:
 
 
 _NOBODY = CallId(0, 0, 0)
-
-
-def _check(condition: bool, sentence: str) -> None:
-    if not condition:
-        raise RemoteError(DropReason.MALFORMED, sentence)

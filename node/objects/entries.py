@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from node.core import MAX_INCARNATION, MAX_MEMBER, Membership
 from node.errors import DropReason, RemoteError
-from node.objects.addresses import MAX_ADDRESSED, Addressing, Reference
+from node.objects.addresses import MAX_ADDRESSED, Addressing, Operation, Reference
 from node.wire import Flag, Kind, Message
 
 MAX_PLACE = 0xFFF
@@ -35,6 +35,9 @@ MAX_NUMBER = 2**62
 """Of calls and on roads."""
 MAX_TIMESTAMP = 2**62
 """Timestamps count events: no run comes near it, only an enemy does."""
+MOST_AHEAD = 2**40
+"""So many events can have happened elsewhere of which nothing here has heard. Whoever tells of more lies: a clock that
+believed him would have no numbers left."""
 
 _CONTROL = Flag.CONTROL.value
 
@@ -408,11 +411,30 @@ def call_words(message: Message) -> tuple[int, ...]:
     return message.words if message.kind is Kind.OBJECTS_CALL else message.words[2:]
 
 
+def timestamp_of(entry: Entry) -> int:
+    """The highest of which it tells; 0: of none."""
+    match entry:
+        case Called(call=call) | Asked(call=call):
+            return call.heard
+        case Proposed(timestamp=timestamp) | Outcome(timestamp=timestamp) | Heard(timestamp=timestamp):
+            return timestamp
+        case _:
+            return 0
+
+
+def _has_its_members(call: Call) -> bool:
+    """Only calls are asked about, and JOINs: of the donor, if there is one, and the joiner."""
+    if call.addressing.operation is Operation.JOIN:
+        return len(call.members) <= 2 and call.members[-1:] == call.addressing.objects[:1]
+    return call.addressing.operation is Operation.CALL
+
+
 def _asked(message: Message) -> Asked:
     _check(len(message.words) > 2, "words that ask nothing")
     number, after = _number(message.seq), message.words[1]
     call = Call.of_words(message.words[2:], message.payload)
     _check(after < number and bool(call.covered), "a question that nobody can take")
+    _check(_has_its_members(call), "a question about an operation")
     return Asked(road=Road.of_word(message.words[0]), number=number, after=after, call=call)
 
 

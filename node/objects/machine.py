@@ -75,6 +75,7 @@ from node.objects.direct import TIMERS as DIRECT_TIMERS
 from node.objects.direct import Acknowledged, Arrival, Direct, DirectChannels, Event, Failed, Life
 from node.objects.entering import Entering
 from node.objects.entries import (
+    MOST_AHEAD,
     Asked,
     Call,
     Called,
@@ -87,10 +88,12 @@ from node.objects.entries import (
     Voted,
     entry_of,
     message_of,
+    timestamp_of,
 )
 from node.objects.handing import AGENDA, Handing
 from node.objects.local import SPACE_BASE, Vote
 from node.objects.managers import LocalManagers
+from node.objects.news import decode_news
 from node.objects.parameters import ObjectsParameters
 from node.objects.preparing import Preparations
 from node.objects.questions import QUESTIONS
@@ -394,18 +397,26 @@ class MachineCore(Core):
         message = decode_message(direct.payload)
         if (message.kind, message.origin, message.incarnation) != (direct.inner, *source):
             raise RemoteError(DropReason.MALFORMED, "the inner message does not agree with the outer one")
+        self._check_timestamp(max(direct.after, direct.heard))
         if message.kind is Kind.OBJECTS_CALL:
             entry = entry_of(message)
             if not isinstance(entry, Called) or entry.call.id[:2] != source:
                 raise RemoteError(DropReason.MALFORMED, "a call of somebody else")
+            self._check_timestamp(entry.call.heard)
             self._on_call(source, entry.call, direct)
         elif message.kind is Kind.OBJECTS_NEWS:
+            self._check_timestamp(decode_news(message.payload).timestamp)
             self._requests.on_news(message)
         elif message.kind is Kind.OBJECTS_STATE:
             self._on_state(message, source)
         else:
             raise RemoteError(DropReason.UNEXPECTED, f"{message.kind.name} is nothing that machines send each other")
         self._context.heard = max(self._context.heard, direct.heard)
+
+    def _check_timestamp(self, timestamp: int) -> None:
+        """RemoteError for one that nobody can have heard of."""
+        if timestamp > max(self._context.heard, self._book.clock) + MOST_AHEAD:
+            raise RemoteError(DropReason.MALFORMED, f"a timestamp of {timestamp}")
 
     def _on_call(self, source: Life, call: Call, direct: Direct) -> None:
         addressing = call.addressing
@@ -502,6 +513,7 @@ class MachineCore(Core):
         assert isinstance(entry, Asked | Proposed | Outcome | Settled), "these are what crosses"
         if self._place_of[source] != entry.road.place or entry.road.place == self._place:
             raise RemoteError(DropReason.MALFORMED, f"machine {source} speaks for sub-network {entry.road.place}")
+        self._check_timestamp(timestamp_of(entry))
         if self._phase is not Phase.RUNNING:
             return
         reply = self._book.reply(entry)

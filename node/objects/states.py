@@ -18,6 +18,12 @@ MAX_COUNT = 2**20
 """Of what one state has of anything."""
 
 
+def check(condition: bool, sentence: str) -> None:
+    """RemoteError MALFORMED with this sentence, unless the condition holds."""
+    if not condition:
+        raise RemoteError(DropReason.MALFORMED, sentence)
+
+
 class Writer:
     """Collects; `data` is all of it."""
 

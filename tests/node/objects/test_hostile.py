@@ -1,0 +1,229 @@
+"""Lies of a machine that knows the rules: well-formed in every layer, and never what an honest manager would say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from node.core import Membership
+from node.errors import LocalError
+from node.objects.addresses import Addressing, GroupId, Operation, Reference
+from node.objects.entries import (
+    MAX_EPOCH,
+    MAX_NUMBER,
+    MAX_TIMESTAMP,
+    Asked,
+    Call,
+    Called,
+    CallId,
+    Crossing,
+    Outcome,
+    Proposed,
+    Road,
+    Settled,
+    message_of,
+)
+from node.objects.machine import MachineCore
+from node.objects.news import News, NewsKind, encode_news
+from node.objects.transfer import pieces_of, question
+from node.protocols import PROTOCOLS
+from node.wire import Kind, Message, encode_message
+from tests.node.cluster import MILLISECOND, SECOND
+from tests.node.hostile import LIAR, VICTIM, Busy, busy, envelope_of, has_place, load
+
+T = TypeVar("T")
+
+NEIGHBOUR, STRANGER = ((0, 1, 2, 3),), ((0, 1, 2), (3,))
+SESSION = 7000
+LIES = 1500
+MOST_HELD = 600
+
+
+class Liar:
+    """Speaks to the victim over a direct channel, and for its sub-network. `most`: the highest number it says."""
+
+    def __init__(self, cluster: Busy, rng: Random, most: int) -> None:
+        self._cluster = cluster
+        self._rng = rng
+        self._most = most
+        self._said = 0
+        self._us: Membership = cluster.hosts[LIAR].membership
+
+    def lie(self) -> None:
+        ways = (self._call, self._news, self._state, self._garbage, self._cross, self._vote)
+        self._rng.choice(ways)()
+
+    def _tell(self, message: Message) -> None:
+        self._cluster._arrive(self._cluster.hosts[VICTIM], envelope_of(message, sender=LIAR))
+
+    def _direct(self, payload: bytes, inner: Kind) -> None:
+        rng = self._rng
+        self._said += 1
+        after, heard = (self._number(), self._number()) if rng.random() < 0.3 else (0, 0)
+        words = (1 << 32 | SESSION, 0, 0, after, heard)
+        self._tell(self._us.message(Kind.OBJECTS_DIRECT, seq=self._said, words=words, inner=inner, payload=payload))
+
+    # What it says.
+
+    def _call(self) -> None:
+        message = message_of(Called(call=self._a_call(LIAR)), self._us)
+        self._direct(encode_message(message), message.kind)
+
+    def _news(self) -> None:
+        rng = self._rng
+        place = rng.choice((1, 1, 1, 2, 4097, 99999, 0))
+        payload = encode_news(_valid(self._some_news))
+        message = self._us.message(Kind.OBJECTS_NEWS, seq=rng.randint(0, 60), words=(place,), payload=payload)
+        self._direct(encode_message(message), message.kind)
+
+    def _state(self) -> None:
+        place = min(self._number(), MAX_NUMBER)
+        asked = [question(self._us, place)]
+        for message in self._rng.choice((asked, pieces_of(self._us, place, self._rng.randbytes(3000)))):
+            self._direct(encode_message(message), message.kind)
+
+    def _garbage(self) -> None:
+        kinds = (Kind.OBJECTS_CALL, Kind.OBJECTS_NEWS, Kind.OBJECTS_STATE, Kind.APPLICATION)
+        self._direct(self._rng.randbytes(30), self._rng.choice(kinds))
+
+    def _cross(self) -> None:
+        self._tell(message_of(self._crossing(), self._us))
+
+    def _vote(self) -> None:
+        words = (self._rng.randrange(4) << 16 | 1, self._rng.randint(0, 60), self._rng.randrange(3))
+        self._tell(self._us.message(Kind.OBJECTS_VOTE, words=words))
+
+    # Of what it is made.
+
+    def _number(self) -> int:
+        rng = self._rng
+        return rng.choice((rng.randint(0, 60), rng.randint(0, 60), self._most, self._most - 1, 2**16, 2**32))
+
+    def _reference(self) -> Reference:
+        rng = self._rng
+        return Reference(rng.randrange(5), rng.choice((1, 1, 1, 2)), rng.choice((1, 1, 1, 2, 77, 4097, 8193, 60000)))
+
+    def _references(self, most: int) -> tuple[Reference, ...]:
+        return tuple({self._reference(): None for _ in range(self._rng.randint(0, most))})
+
+    def _group(self) -> GroupId:
+        rng = self._rng
+        return GroupId(rng.choice((0, 0, 1, 3)), rng.choice((0, 0, 1, 3)), 1, rng.choice((1, 1, 2, 7)))
+
+    def _addressing(self, caller: Reference) -> Addressing:
+        rng = self._rng
+        return Addressing(
+            caller=caller,
+            objects=self._references(3),
+            group=rng.choice((None, None, self._group())),
+            operation=rng.choice((Operation.CALL, *Operation)),
+            is_atomic=rng.random() < 0.3,
+            is_ordered=rng.random() < 0.6,
+            is_direct=rng.random() < 0.2,
+        )
+
+    def _a_call(self, member: int) -> Call:
+        rng = self._rng
+        caller = Reference(member, 1, rng.choice((1, 2, 4097)))
+        addressing = _valid(lambda: self._addressing(caller))
+        name = CallId(member, 1, max(1, min(self._number(), MAX_NUMBER)))
+        payload = rng.randbytes(rng.choice((0, 8, 20, 100)))
+        is_atomic = addressing.is_atomic
+        return Call(id=name, addressing=addressing, heard=self._number(), payload=payload, is_atomic=is_atomic)
+
+    def _some_news(self) -> News:
+        rng = self._rng
+        return News(
+            kind=rng.choice(list(NewsKind)),
+            operation=rng.choice(list(Operation)),
+            objects=self._references(3),
+            group=rng.choice((None, self._group())),
+            is_atomic=rng.random() < 0.5,
+            timestamp=self._number(),
+        )
+
+    def _crossing(self) -> Crossing:
+        rng = self._rng
+        place = self._us.partition
+        road = Road(rng.choice((place, place, place, 0, 2)), *rng.choices((1, 2, MAX_EPOCH), (18, 1, 1), k=2))
+        number, name = max(1, min(self._number(), MAX_NUMBER)), CallId(rng.randrange(4), 1, rng.randint(1, 60))
+        timestamp = self._number()
+        match rng.randrange(4):
+            case 0:
+                call = self._a_call(rng.randrange(4))
+                if call.addressing.group is not None and rng.random() < 0.7:
+                    call = replace(call, members=self._references(3))
+                return Asked(road=road, number=number, after=rng.choice((0, number - 1)), call=call)
+            case 1:
+                is_yes, missing = rng.random() < 0.6, self._references(2)
+                return Proposed(road=road, number=number, id=name, timestamp=timestamp, is_yes=is_yes, missing=missing)
+            case 2:
+                return Outcome(road=road, number=number, id=name, timestamp=rng.choice((0, timestamp)))
+            case _:
+                return Settled(road=road, numbers=tuple(sorted({rng.randint(1, 60) for _ in range(3)})))
+
+
+def _valid(make: Callable[[], T]) -> T:
+    """The first one that can be."""
+    while True:
+        try:
+            return make()
+        except LocalError:
+            continue
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("most", [64, 4096, MAX_TIMESTAMP])
+@pytest.mark.parametrize("partitions", [NEIGHBOUR, STRANGER])
+def test_a_machine_that_lies_ends_nobody_and_changes_no_order(
+    partitions: tuple[tuple[int, ...], ...], most: int, seed: int
+) -> None:
+    entry = PROTOCOLS["objects"]
+    cluster = busy(entry, seed=seed, partitions=partitions)
+    cluster.crash(LIAR)
+    liar = Liar(cluster, Random(f"{seed}/{most}/objects"), most)
+    held = 0
+    for number in range(LIES):
+        liar.lie()
+        if number % 10 == 0:
+            cluster.run(for_ns=MILLISECOND)
+            held = max(held, cluster.core(VICTIM).held)
+    assert held <= MOST_HELD
+    load(cluster, entry, members=(0, 1, 2))
+    cluster.run(for_ns=60 * SECOND)
+    _check_order(cluster, seed)
+    # 22 is a list of all: it comes, unless an atomic call that nobody decides any more stands before it.
+    assert (0, 1, 22) in cluster.true[VICTIM]
+
+
+def _check_order(cluster: Busy, seed: int) -> None:
+    for member in (0, 1, 2):
+        for origin in (0, 1, 2):
+            numbers = [call[2] for call in cluster.true[member] if call[0] == origin]
+            assert numbers == sorted(set(numbers)), f"{member} of {origin} (seed {seed})"
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        rank = {call: place for place, call in enumerate(filter(has_place, cluster.true[one]))}
+        ranks = [rank[call] for call in cluster.true[other] if call in rank]
+        assert ranks == sorted(ranks), f"{one} and {other} disagree (seed {seed})"
+
+
+def test_a_timestamp_that_nobody_can_have_heard_of_is_refused() -> None:
+    entry = PROTOCOLS["objects"]
+    cluster = busy(entry, partitions=NEIGHBOUR)
+    core = cluster.core(VICTIM)
+    assert isinstance(core, MachineCore)
+    us = cluster.hosts[LIAR].membership
+    for number in range(1, 4):
+        words = (1 << 32 | SESSION, 0, 0, MAX_TIMESTAMP, MAX_TIMESTAMP)
+        news = us.message(Kind.OBJECTS_NEWS, words=(1,), payload=encode_news(News(kind=NewsKind.UNREACHABLE)))
+        message = us.message(
+            Kind.OBJECTS_DIRECT, seq=number, words=words, inner=Kind.OBJECTS_NEWS, payload=encode_message(news)
+        )
+        cluster._arrive(cluster.hosts[VICTIM], envelope_of(message, sender=LIAR))
+    cluster.run(for_ns=60 * SECOND)
+    assert core.book.clock < 1000
+    assert core.is_idle
