@@ -43,6 +43,7 @@ class Questions:
         self._timers = timers
         self._ask = ask
         self._open: dict[int, _Open] = {}
+        self._armed_ns = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -93,6 +94,11 @@ class Questions:
                 found.pause_ns = min(2 * found.pause_ns, self._most_ns)
         if self._open:
             due_ns = min(min(found.next_ns, found.until_ns) for found in self._open.values())
-            self._timers.arm(QUESTIONS, max(now_ns + 1, due_ns), out)
+            if due_ns < self._armed_ns:
+                # A new question waits for no other's long pause.
+                self._timers.disarm(QUESTIONS, out)
+            if QUESTIONS not in self._timers:
+                self._armed_ns = max(now_ns + 1, due_ns)
+                self._timers.arm(QUESTIONS, self._armed_ns, out)
         else:
             self._timers.disarm(QUESTIONS, out)
