@@ -10,9 +10,15 @@ A request takes one of four routes. To say that R passes Q means that R may star
     MACHINE         no                           no                             no
     DIRECT waits    unless Q is for us           unless the target is the same  unless R covers Q's target
     DIRECT started  yes                          yes (one channel, FIFO)        unless R covers Q's target
-    LOG not final   unless Q covers us           unless Q covers R's target     see below
+    LOG not final   unless Q covers us           only if R is for us, and Q     see below
+                                                 does not cover us
     LOG final       unless Q covers us           unless R's target is us, and   yes
                                                  Q covers us
+
+What leaves the machine past the order waits until all that was asked for before has its timestamp, and tells its target
+the highest one (`Direct.after`): its target may cause a call that reaches an object of Q before Q does, and the objects
+here that told each other of Q have no timestamp for that. This is what keeps causality beyond single senders; it
+delays replies by one round of the log where a machine calls and answers at the same time.
 
 A direct message that is acknowledged, a LOG request that is final and delivered here (or not for us), a MACHINE request
 that is delivered are done.
@@ -152,8 +158,8 @@ class Holds:
             return False
         if later.route is Route.LOG:
             return earlier.progress is _Progress.FINAL or self._follows(earlier, later)
-        if not later.reaches(self._me) and earlier.progress is _Progress.FINAL:
-            return True
+        if later.route is Route.DIRECT and not later.reaches(self._me):
+            return earlier.progress is _Progress.FINAL
         return not any(earlier.hold.reaches(member) for member in later.machines or (self._me,))
 
     def _passes_direct(self, earlier: _Open, later: Hold) -> bool:
