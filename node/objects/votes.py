@@ -57,6 +57,7 @@ class Votes:
         self._timers = timers
         self._sequencer = -1
         self._open: dict[CallId, _Ballot] = {}
+        self._armed_ns = 0
 
     def __len__(self) -> int:
         """Open votes."""
@@ -137,7 +138,12 @@ class Votes:
             if (not ballot.is_logged if is_ours else ballot.own is not None)
         ]
         if due:
-            self._timers.arm(VOTES, max(now_ns + 1, min(due)), out)
+            if min(due) < self._armed_ns:
+                # A new vote waits for no other's long pause.
+                self._timers.disarm(VOTES, out)
+            if VOTES not in self._timers:
+                self._armed_ns = max(now_ns + 1, min(due))
+                self._timers.arm(VOTES, self._armed_ns, out)
         else:
             self._timers.disarm(VOTES, out)
 
