@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -10,8 +11,13 @@ from typing import TypeVar
 import pytest
 
 from node.core import Membership
-from node.errors import LocalError
+from node.effects import Deliver
+from node.errors import DropReason, LocalError
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
+from node.objects.application import ProgramApplication
+from node.objects.calls import CallBody, ReplyBody, encode_body
+from node.objects.calls import CallId as BodyId
+from node.objects.calls import Outcome as ReplyOutcome
 from node.objects.entries import (
     MAX_EPOCH,
     MAX_NUMBER,
@@ -27,13 +33,22 @@ from node.objects.entries import (
     Settled,
     message_of,
 )
+from node.objects.errors import CallError
+from node.objects.export import Remote, export
+from node.objects.groups import RGroup
 from node.objects.machine import MachineCore
 from node.objects.news import News, NewsKind, encode_news
+from node.objects.parameters import ObjectsParameters
+from node.objects.programs import Program
+from node.objects.programs.program import Setting
+from node.objects.space import Space
 from node.objects.transfer import pieces_of, question
 from node.protocols import PROTOCOLS
+from node.trace import Stamp, encode_stamp
 from node.wire import Kind, Message, encode_message
 from tests.node.cluster import MILLISECOND, SECOND
 from tests.node.hostile import LIAR, VICTIM, Busy, busy, envelope_of, has_place, load
+from tests.node.objects.configurations import machine
 
 T = TypeVar("T")
 
@@ -76,7 +91,7 @@ class Liar:
     def _news(self) -> None:
         rng = self._rng
         place = rng.choice((1, 1, 1, 2, 4097, 99999, 0))
-        payload = encode_news(_valid(self._some_news))
+        payload = encode_news(self.some_news())
         message = self._us.message(Kind.OBJECTS_NEWS, seq=rng.randint(0, 60), words=(place,), payload=payload)
         self._direct(encode_message(message), message.kind)
 
@@ -135,7 +150,11 @@ class Liar:
         is_atomic = addressing.is_atomic
         return Call(id=name, addressing=addressing, heard=self._number(), payload=payload, is_atomic=is_atomic)
 
-    def _some_news(self) -> News:
+    def some_news(self) -> News:
+        """Of any kind."""
+        return _valid(self._maybe_news)
+
+    def _maybe_news(self) -> News:
         rng = self._rng
         return News(
             kind=rng.choice(list(NewsKind)),
@@ -227,3 +246,70 @@ def test_a_timestamp_that_nobody_can_have_heard_of_is_refused() -> None:
     cluster.run(for_ns=60 * SECOND)
     assert core.book.clock < 1000
     assert core.is_idle
+
+
+class _Sum(Remote):
+    def __init__(self) -> None:
+        self.total = 0
+
+    @export
+    def add(self, amount: int) -> int:
+        self.total += amount
+        return self.total
+
+
+async def _busy_program(space: Space, setting: Setting) -> None:
+    """Calls and operations that are open while the lies come; whatever they say ends none of it but by its errors."""
+    here, other = space.create(_Sum()), space.proxy(Reference(1, 1, 2), _Sum)
+
+    async def in_a_group() -> None:
+        group = await RGroup.create(space, _Sum)
+        await group.join(here)
+        await group.proxy.add(1)
+
+    asked = (other.add(1), in_a_group(), space.names.lookup("x", _Sum))
+    for found in await asyncio.gather(*asked, return_exceptions=True):
+        assert not isinstance(found, BaseException) or isinstance(found, CallError)
+    await asyncio.sleep(3600)
+
+
+def _body(rng: Random, numbers: list[int]) -> bytes:
+    """Of a call, or of a reply to one of ours; whole, with flipped bits, cut short, or nothing but noise."""
+    value = rng.choice((1, "x", None, b"q", [1], {"a": [1, 2]}, 2**40))
+    called = CallBody(call=BodyId(Reference(1, 1, 1), rng.randint(1, 9)), name="add", arguments=(value,))
+    member = Reference(rng.randrange(2), 1, rng.randint(1, 3))
+    replied = ReplyBody(number=rng.choice(numbers), member=member, outcome=rng.choice(list(ReplyOutcome)), value=value)
+    body = bytearray(encode_body(rng.choice((called, replied))))
+    for _ in range(rng.choice((0, 0, 1, 5))):
+        body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
+    return rng.choice((bytes(body), bytes(body), bytes(body[: rng.randrange(len(body))]), rng.randbytes(20)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bodies_and_news_that_nobody_honest_sends_end_no_program(seed: int) -> None:
+    rng = Random(f"{seed}/application")
+    program = Program(name="test", main=_busy_program, require=lambda setting: None)
+    application = ProgramApplication(machine(0, (2,)), ObjectsParameters(spaces=1), program)
+    application.begin()
+    numbers = [1]
+    cluster = busy(PROTOCOLS["objects"])
+    liar = Liar(cluster, rng, 64)
+    for number in range(60):
+        place, origin = rng.choice((1, 2, 3, 77, 4000)), rng.choice((0, 1, 5))
+        if rng.random() < 0.5:
+            payload = encode_stamp(Stamp(origin=origin, incarnation=1, number=number + 1)) + _body(rng, numbers)
+            told = Deliver(payload=payload, origin=origin, incarnation=1, place=place)
+        else:
+            # What was created says our own sub-network, with its name.
+            news = next(one for one in iter(liar.some_news, None) if one.kind is not NewsKind.DONE or one.group)
+            payload = encode_news(news)
+            seq = rng.choice((0, 99, *numbers))
+            told = Deliver(payload=payload, origin=0, incarnation=1, seq=seq, inner=Kind.OBJECTS_NEWS, place=place)
+        application.take(told, 0)
+        while (stamp := application.request(number * SECOND // 10, can_submit=True)) is not None:
+            numbers.append(stamp.number)
+            application.queue.clear()
+        application.queue.clear()
+    reasons = {report.code for report in application.reports() if isinstance(report.code, DropReason)}
+    assert reasons, "some of it was refused"
+    application.end()
