@@ -62,6 +62,8 @@ def calls(draw: st.DrawFn, *, is_resolved: bool = False) -> Call:
     else:
         addressing = Addressing(caller=caller, group=group, operation=Operation.JOIN, objects=(caller,))
     members = draw(lists) if is_resolved and addressing.group is not None else ()
+    if members and addressing.operation is Operation.JOIN:
+        members = (*(one for one in members[:1] if one != caller), caller)
     return Call(
         id=name,
         addressing=addressing,
@@ -138,6 +140,18 @@ def test_one_wrong_word_is_refused_or_another_entry(entry: Entry, data: st.DataO
 def test_another_kind_is_no_entry() -> None:
     with pytest.raises(RemoteError, match="UNEXPECTED"):
         entry_of(US.message(Kind.OBJECTS_DIRECT))
+
+
+@pytest.mark.parametrize("operation", [Operation.JOIN, Operation.LEAVE, Operation.CREATE])
+@pytest.mark.parametrize("objects", [(), (Reference(3, 2, 7),)])
+def test_a_question_about_an_operation_but_a_join_of_its_members_is_refused(
+    operation: Operation, objects: tuple[Reference, ...]
+) -> None:
+    caller, others = Reference(3, 2, 1), tuple(Reference(1, 1, number) for number in (1, 2))
+    addressing = Addressing(caller=caller, group=GroupId(0, 1, 1, 1), operation=operation, objects=objects)
+    call = Call(id=CallId(3, 2, 1), addressing=addressing, members=(*others, *objects))
+    with pytest.raises(RemoteError):
+        entry_of(message_of(Asked(road=Road(0, 1, 1), number=1, after=0, call=call), US))
 
 
 def test_a_caller_in_another_machine_than_its_call_is_refused() -> None:
