@@ -24,6 +24,7 @@ TITLES = {
     "003": "Paper 003: adaptive selection of total-order protocols",
     "beyond 003": "Beyond paper 003",
     "004": "Paper 004: object groups",
+    "beyond 004": "Beyond paper 004",
 }
 MARKS = {"pass": "✔", "fail": "✘", "unknown": "?"}
 HEAD = """# Claims
