@@ -36,8 +36,7 @@ sequences of all objects is therefore acyclic: every narrower call has its place
 No overtaking, and causes. holds.py says what waits for what at the sender. Everything a machine says carries the
 highest timestamp that it knows of (`heard`): what it asks for afterwards gets a later one, and a direct message waits
 at its target until all up to there is handed out; where the target's sub-network is behind, its clock is pushed
-(HEARD). Of its own calls a machine knows only those that have their timestamp: a chain of direct messages through a
-third machine can be faster than one that has none yet and goes elsewhere. The paper asks for no more.
+(HEARD).
 
 Dead managers (beyond the paper, which names it as future work). Everything that the MMM does follows from the Book, and
 the Book from the log: whoever is the sequencer next carries on. Entries that others are told about, and all that
@@ -51,9 +50,7 @@ sub-network that they speak for, votes only from our own. Nothing is signed: a m
 
 Invariants. The Book has exactly the log up to `applied`. Steps are carried out in its order, before anything else
 comes from below. At rest there is no timer, no duty, no request. Over (the others have ended us): nothing is done.
-
-Not here: state of objects for joining members (the application's, at the JOIN's place in the order), time-outs of calls
-(the caller's).
+Not here: state of joining objects (the application's, at the JOIN's place in the order), time-outs (the caller's).
 """
 
 from __future__ import annotations

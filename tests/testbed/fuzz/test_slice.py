@@ -22,9 +22,14 @@ SEEDS = {
     "lamport": 400,
     "timewarp": 250,
     "adaptive": 100,
+    "objects": 200,
 }
 OTHERS = 400
 """For a protocol that nobody has measured."""
+
+UNJUDGED = {"objects": 0.5}
+"""Verdicts that cannot be told, for each seed: most properties of calls are about some kinds of calls only, and small
+scenarios have not all of them."""
 
 
 @pytest.mark.slow
@@ -37,5 +42,5 @@ def test_no_seed_of_the_slice_breaks_a_promise(protocol: str) -> None:
     assert tally.seeds == campaign.count
     assert tally.faults_met > 0.75 * tally.faults
     assert tally.unmet_seeds < 0.05 * tally.seeds
-    assert sum(tally.unjudged.values()) < 0.1 * tally.seeds
+    assert sum(tally.unjudged.values()) < UNJUDGED.get(protocol, 0.1) * tally.seeds
     assert 2 * tally.coverage.pairs_met > len(tally.coverage.pairs)
