@@ -112,7 +112,7 @@ def test_claims_can_speak_of_what_programs_measured() -> None:
     ratio = "mean(where(calls.timed, kind == 'group').median_ms / where(calls.timed, kind == 'async').median_ms)"
     assert value(ratio, timed()) == 0.5
     assert value("max(calls.timed.p90_ms)", timed()) == pytest.approx(60 * 7.6)
-    assert value("max(calls.timed.max_ms)", timed()) >= value("max(calls.timed.p90_ms)", timed())
+    assert value("max(calls.timed.max_ms) >= max(calls.timed.p90_ms)", timed()) is True
 
 
 @pytest.mark.parametrize(("replies", "totals", "wrong"), [([1, 2, 3], [3, 3], 0), ([1, 2, 2], [3, 2], 2)])
