@@ -101,12 +101,23 @@ def expected(calls: Calls, full: Collection[Incarnation]) -> int:
     )
 
 
+def _arrived(calls: Calls, full: Collection[Incarnation]) -> int:
+    """How many of those there are."""
+    lives = set(full)
+    due = {message: call for message, call in calls.by_message.items() if not (call.is_aborted or call.is_refused)}
+    return sum(
+        handed.message in due and (life.member, number) in due[handed.message].addressed
+        for (life, number), sequence in calls.sequences.items()
+        if life in lives
+        for handed in sequence
+    )
+
+
 def messages(calls: Calls, full: Collection[Incarnation]) -> dict[str, Any]:
     """What replaces figures of section `messages`: deliveries are those to objects."""
-    counted = {one: len(sequence) for one, sequence in calls.sequences.items()}
     return {
-        "deliveries": sum(counted.values()),
-        "deliveries_full": sum(count for one, count in counted.items() if one[0] in set(full)),
+        "deliveries": sum(map(len, calls.sequences.values())),
+        "deliveries_full": _arrived(calls, full),
         "deliveries_expected": expected(calls, full),
     }
 

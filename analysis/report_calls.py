@@ -112,7 +112,7 @@ def _timed_row(given: Mapping[str, Any]) -> TimedRow:
 
 
 def _sent(given: Mapping[str, Any]) -> Iterator[Fact]:
-    note = f"of {words.count(given.get('expected'))} at members that ran from start to end"
+    note = f"{words.count(given.get('expected'))} were due at members that ran from start to end"
     yield Fact("Deliveries to objects", words.count(given.get("deliveries")), note)
     if words.number(given.get("messages_per_call")) is not None:
         note = f"within the load; {words.significant(given.get('datagrams_per_call'))} datagrams"
