@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from analysis import svg, witness, words
 from analysis.headline import verdict_of
+from analysis.properties import ADDRESSED_TO_OBJECTS
 from analysis.verdict import Verdict, merge
 
 if TYPE_CHECKING:  # these bring pandas, for which a command line should not wait
@@ -195,8 +196,12 @@ def told(verdicts: Sequence[Verdict], noun: str, well: str) -> str:
 
 
 def properties(summary: Mapping[str, Any]) -> list[PropertyRow]:
-    """Promised ones first, in the order of the file."""
-    given = [(name, words.mapping(value)) for name, value in words.mapping(summary.get("properties")).items()]
+    """Promised ones first, in the order of the file; without those that are not about messages for objects, where all
+    are."""
+    found = [(name, words.mapping(value)) for name, value in words.mapping(summary.get("properties")).items()]
+    given = [
+        (name, value) for name, value in found if value.get("promised") or value.get("reason") != ADDRESSED_TO_OBJECTS
+    ]
     given.sort(key=lambda item: not item[1].get("promised"))
     return [_property(words.clean(name, 60), value, index) for index, (name, value) in enumerate(given[:100])]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from analysis import call_cost, text
+from analysis import call_cost, report_rows, text
 from analysis.calls import read_calls
 from analysis.oracle import raw
-from analysis.properties import Incarnation
+from analysis.properties import ADDRESSED_TO_OBJECTS, Incarnation
 from analysis.report import write_report
 from analysis.report_calls import told
 from collector.records import CallReport, Timed
@@ -77,3 +77,15 @@ def test_nonsense_in_a_summary_is_shown_as_nothing() -> None:
     )
     assert shown is not None
     assert (shown.kinds, shown.heights) == ([], [])
+
+
+def test_properties_of_members_are_left_out_where_messages_are_for_objects() -> None:
+    entry = {"verdict": "unknown", "checked": 3, "violations": 2, "witness": None}
+    summary = {
+        "properties": {
+            "fifo": {**entry, "promised": False, "reason": ADDRESSED_TO_OBJECTS},
+            "causal": {**entry, "promised": False, "reason": "the records have a gap"},
+            "validity": {**entry, "promised": True, "reason": ADDRESSED_TO_OBJECTS},
+        }
+    }
+    assert [row.name for row in report_rows.properties(summary)] == ["validity", "causal"]
