@@ -51,7 +51,8 @@ class Group(ABC, Generic[K]):
 
     @abstractmethod
     async def join(self, member: K) -> None:
-        """`member` is one from now on; joining again changes nothing."""
+        """`member` is one from now on; joining again changes nothing. LocalError when its class is neither the group's
+        nor derived from it, as far as is known here."""
 
     @abstractmethod
     async def leave(self, member: K) -> None:
@@ -145,7 +146,7 @@ class RGroup(Group[K]):
         """Returns when the object is a member; if it lives in this space, also when it has taken the state over.
         Raises Unreachable when the member that was to hand it over has ended meanwhile, RemoteException when it could
         not: then the object is no member. Try again."""
-        reference = Space.reference_of(member)
+        reference = _reference_of(member, self._kind)
         joined = self._space.joined(member, self.id) if self._space.is_home_of(reference) else None
         await self._operate(Operation.JOIN, reference)
         if joined is None:
@@ -295,6 +296,7 @@ class UGroup(Group[K]):
 
     def __init__(self, space: Space, keeper: Keeper, kind: type[K]) -> None:
         self._keeper = keeper
+        self._kind = kind
         kinds: type[Remote] = kind
         self.proxy = cast("K", proxy_class(UGroupRef, kinds)(space, keeper))
 
@@ -312,6 +314,7 @@ class UGroup(Group[K]):
         return cls(found.space, found.keeper, cast("type[K]", found.kind))
 
     async def join(self, member: K) -> None:
+        _reference_of(member, self._kind)
         await self._keeper.join(member)
 
     async def leave(self, member: K) -> None:
@@ -328,6 +331,17 @@ class UGroup(Group[K]):
     async def is_atomic(self) -> bool:
         _, is_atomic = await self._keeper.members()
         return is_atomic
+
+
+def _reference_of(member: object, kind: type[Remote]) -> Reference:
+    """Of one that may join a group of `kind`: any other would answer its calls with NoSuchMethod. Classes are compared
+    by the names that they have in messages: a module that is loaded anew makes no new ones."""
+    reference = Space.reference_of(member)
+    found = member.kind if isinstance(member, Proxy) else type(member)
+    if kind_name(kind) not in map(kind_name, found.__mro__):
+        name = kind.__name__
+        raise LocalError(f"a {found.__name__} cannot join a group of {name}: its class is not derived from {name}")
+    return reference
 
 
 def _group_proxy(space: Space, pointer: Pointer) -> object:

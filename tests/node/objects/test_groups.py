@@ -54,6 +54,10 @@ class Stateless(Remote):
         return "nobody"
 
 
+class Wider(Register):
+    """Has all that a Register has."""
+
+
 class Notes:
     """What a test's programs have found out."""
 
@@ -233,6 +237,31 @@ def test_a_donor_without_a_state_leaves_the_joiner_outside(monkeypatch: pytest.M
 
     play(monkeypatch, main, (2,))
     assert done == [1]
+
+
+def test_only_what_has_the_methods_of_a_group_can_join_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[list[int]] = []
+
+    async def main(space: Space, setting: Setting) -> None:
+        if not is_first(setting):
+            return
+        stranger: Any = space.create(Stateless())
+        wider = Wider()
+        space.create(wider)
+        groups: list[Group[Register]] = [await RGroup.create(space, Register), UGroup.create(space, Register)]
+        for group in groups:
+            with pytest.raises(
+                LocalError, match="a Stateless cannot join a group of Register: its class is not derived"
+            ):
+                await group.join(stranger)
+            await group.join(space.create(Register()))
+            await group.join(wider)
+            with pytest.raises(LocalError, match="no object of a space"):
+                await group.join(group.proxy)
+            done.append(await group.proxy.tell.all(1))
+
+    play(monkeypatch, main, (2,))
+    assert done == [[1, 1], [1, 2]]
 
 
 def test_a_group_is_a_value_that_others_can_call_without_knowing_it(monkeypatch: pytest.MonkeyPatch) -> None:
