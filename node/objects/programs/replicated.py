@@ -131,8 +131,11 @@ async def ask(space: Space, setting: Setting) -> None:
 
 
 def check(setting: Setting) -> None:
-    """LocalError where server and client would share a machine."""
-    servers = setting.networks[0][: setting.options.members]
+    """LocalError where there are not so many servers, or where server and client would share a machine."""
+    members, machines = setting.options.members, len(setting.networks[0])
+    sentence = f"a replicated server of {members} members needs {members} machines in the first sub-network"
+    require(members <= machines, f"{sentence}, not {machines}")
+    servers = setting.networks[0][:members]
     client = setting.membership.members[-1]
     require(client not in servers, "the replicated server needs a machine beside its servers, for the client")
 

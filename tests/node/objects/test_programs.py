@@ -139,6 +139,7 @@ def test_objects_lie_where_the_paper_has_them(
         ("figures", (3,), {"locality": "machine"}, "needs another space, or machine"),
         ("figures", (1, 2), {"locality": "network"}, "needs another space, or machine"),
         ("replicated", (3,), {"members": 3}, "needs a machine beside its servers"),
+        ("replicated", (3, 2), {"members": 4}, "of 4 members needs 4 machines in the first sub-network, not 3"),
         ("nothing", (3,), {}, "no program is called 'nothing'; there are load, figures, replicated"),
     ],
 )
