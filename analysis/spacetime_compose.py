@@ -39,7 +39,7 @@ from analysis.spacetime import (
 from analysis.spacetime_bands import epochs, fault_bands, grants, holds
 from analysis.spacetime_pairs import Locator, Pairs
 from analysis.spacetime_rollbacks import taken_back, with_roles
-from collector.records import DropReason, Event, Level, Notice
+from collector.records import CallReport, DropReason, Event, Level, Notice
 
 MAX_ARROWS: Final = 2000
 MAX_MARKS: Final = 4000
@@ -66,9 +66,12 @@ RECORDED: Final = {
 """Records that are events of their own; SEND and RECEIVE are the ends of arrows."""
 
 SILENT_NOTICES: Final = frozenset(
-    (Notice.TIMESTAMP, Notice.RESIDENT, Notice.COST, Notice.REDONE, Notice.STATE, Notice.ESTIMATE)
+    (
+        *(Notice.TIMESTAMP, Notice.RESIDENT, Notice.COST, Notice.REDONE, Notice.STATE, Notice.ESTIMATE),
+        *(Notice.CALLED, Notice.ADDRESSED),
+    )
 )
-"""They come with every event or delivery and would hide it."""
+"""They come with every event, submission or delivery and would hide it."""
 
 NOTED: Final = {
     Notice.LEFT: What.LEAVE,
@@ -415,7 +418,7 @@ class _Composer:
         if what is What.NOTICE and step.detail == Notice.GVT:
             return f"GVT {step.value}", f"knows that all up to virtual time {step.value} is final"
         if what is What.NOTICE:
-            return f"report {step.detail:#04x}", f"reports {_notice(step)}"
+            return f"report {_NAMES.get(step.detail, f'{step.detail:#04x}').lower()}", f"reports {_notice(step)}"
         return what.value, _PLAIN.get(what, what.value)
 
     def _struck(self, fault: Mapping[str, Any]) -> Iterator[_Draft]:
@@ -533,15 +536,15 @@ def _level(code: int) -> str:
 
 
 def _notice(step: Step) -> str:
-    name = Notice(step.detail).name if step.detail in _NOTICES else f"{step.detail:#04x}"
-    return f"{name}: member {step.extra}, value {step.value}"
+    return f"{_NAMES.get(step.detail, f'{step.detail:#04x}')}: member {step.extra}, value {step.value}"
 
 
 _ABOUT_MESSAGES = (What.SUBMIT, What.DELIVER, What.ENTER, What.UNDO)
 _SHORT = {"acknowledgement": "ack", "acknowledge": "ack"}
 _EVENTS = frozenset(event.value for event in Event)
 _LEVELS = frozenset(level.value for level in Level)
-_NOTICES = frozenset(notice.value for notice in Notice)
+_NAMES = {code.value: code.name for codes in (Notice, CallReport) for code in codes}
+"""Of reports; cores have codes of their own besides."""
 _REASONS = frozenset(reason.value for reason in DropReason)
 _PLAIN = {
     What.START: "starts",
