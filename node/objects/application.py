@@ -19,6 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from node.application import Application
 from node.config import NodeConfig
@@ -45,10 +46,17 @@ def application_of(config: NodeConfig, parameters: ObjectsParameters, space: int
     LocalError when there is none, or when it cannot run in such a run."""
     if parameters.program == LOAD:
         return LoadApplication(config, parameters, space)
-    program = PROGRAMS.get(parameters.program)
-    if program is None:
-        raise LocalError(f"no program is called {parameters.program!r}; there are {LOAD}, {', '.join(PROGRAMS)}")
-    return ProgramApplication(config, parameters, program, space)
+    require_program(parameters)
+    return ProgramApplication(config, parameters, PROGRAMS[parameters.program], space)
+
+
+def require_program(parameters: ObjectsParameters) -> None:
+    """LocalError when there is none of that name."""
+    given, known = parameters.program, (LOAD, *PROGRAMS)
+    if given not in known:
+        close = get_close_matches(given[:64], known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+        raise LocalError(f"no program is called {given[:64]!r}; {hint}")
 
 
 class ProgramApplication(Application):

@@ -11,7 +11,7 @@ from node.application import Application
 from node.config import NodeConfig
 from node.core import Core, Membership, random_for
 from node.errors import LocalError
-from node.objects.application import application_of
+from node.objects.application import application_of, require_program
 from node.objects.machine import MachineCore
 from node.objects.parameters import ObjectsParameters
 from node.objects.processes import spaces_of
@@ -351,6 +351,7 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
             kinds=OBJECTS_KINDS,
             make=_objects,
             tolerates=CRASHES,
+            require_members=lambda parameters, _: require_program(parameters),
             application=application_of,
             parts=spaces_of,
         ),

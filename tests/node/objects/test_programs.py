@@ -14,11 +14,14 @@ from node.objects.programs import PROGRAMS
 from node.objects.programs.figures import MOST_PLACES, Place, places_of
 from node.objects.programs.program import OBJECTS_BITS, Setting
 from node.objects.programs.replicated import REPLY
+from node.protocols import PROTOCOLS
 from node.protocols.reliable import ReliableParameters
 from node.trace import CallReport, Timed
+from testbed import spec
 from testbed.simulated.simulation import Ending, Simulation
 from tests.node.objects.configurations import machine
-from tests.node.objects.stage import perform, reports
+from tests.node.objects.stage import experiment_text, perform, reports
+from topologies.errors import InputError
 
 ROUNDS = 40
 REPLICATED = f"members: 3, rounds: {ROUNDS}, pause: 50 ms"
@@ -149,6 +152,13 @@ def test_a_program_that_cannot_run_is_refused_before_anything_starts(
     parameters = ObjectsParameters(spaces=1, program=program, options=ProgramParameters(**options))  # type: ignore[arg-type]
     with pytest.raises(LocalError, match=sentence):
         application_of(machine(0, networks), parameters)
+
+
+def test_a_program_of_no_known_name_is_refused_where_the_experiment_names_it() -> None:
+    text = experiment_text("replicate", (3, 1))
+    with pytest.raises(InputError, match="no program is called 'replicate'; did you mean replicated") as caught:
+        spec.loads(text, "x.yaml", protocols=PROTOCOLS)
+    assert (caught.value.source, caught.value.line) == ("x.yaml", 4)
 
 
 def test_programs_are_registered_under_their_names() -> None:
