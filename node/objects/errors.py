@@ -16,7 +16,8 @@ class CallError(Exception):
 
 
 class RemoteException(CallError):
-    """The method raised: `type_name` is the exception's class name, `text` what it said."""
+    """The method raised: `type_name` is the exception's class name, `text` what it said. A method that lets such a
+    one through passes both on."""
 
     def __init__(self, type_name: str, text: str) -> None:
         super().__init__(f"{type_name}: {text}" if text else type_name)

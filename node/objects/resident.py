@@ -307,10 +307,20 @@ class Resident:
 
 
 def _exception(number: int, member: Reference, error: BaseException) -> ReplyBody:
-    name = type(error).__name__[:MAX_TEXT]
-    return ReplyBody(number=number, member=member, outcome=Outcome.EXCEPTION, type_name=name, text=_told(error))
+    """What another object has raised, and the method let through, keeps its name and text."""
+    if isinstance(error, RemoteException):
+        name, text = error.type_name, error.text
+    else:
+        name, text = type(error).__name__, str(error)
+    outcome = Outcome.EXCEPTION
+    return ReplyBody(number=number, member=member, outcome=outcome, type_name=_sayable(name), text=_sayable(text))
 
 
 def _told(error: BaseException) -> str:
-    """What an exception says, as text that can travel (a lone surrogate cannot)."""
-    return str(error)[:MAX_TEXT].encode(errors="replace").decode()
+    """What an exception says, as text that can travel."""
+    return _sayable(str(error))
+
+
+def _sayable(text: str) -> str:
+    """As much of it as can travel (a lone surrogate cannot)."""
+    return text[:MAX_TEXT].encode(errors="replace").decode()

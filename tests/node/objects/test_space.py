@@ -160,6 +160,24 @@ def test_exceptions_are_replies() -> None:
     run(main)
 
 
+def test_an_exception_that_goes_through_several_objects_stays_what_it_was() -> None:
+    class Between(Remote):
+        @export
+        async def ask(self, counter: Counter, others: list[Between]) -> None:
+            if others:
+                await others[0].ask(counter, others[1:])
+            await counter.fail("too bad")
+
+    async def main(space: Space) -> None:
+        counter = space.create(Counter())
+        one, *others = (space.create(Between()) for _ in range(3))
+        with pytest.raises(RemoteException, match=r"^ValueError: too bad$") as caught:
+            await one.ask(counter, others)
+        assert (caught.value.type_name, caught.value.text) == ("ValueError", "too bad")
+
+    run(main)
+
+
 def test_arguments_that_do_not_fit_are_refused_by_the_callee() -> None:
     counter = Counter()
 
@@ -314,7 +332,7 @@ def test_tasks_of_a_method_call_as_its_object() -> None:
 def test_a_call_back_into_an_object_that_waits_is_refused_where_the_circle_closes() -> None:
     async def main(space: Space) -> None:
         one, two = space.create(Relay()), space.create(Relay())
-        with pytest.raises(RemoteException, match="RemoteException: Deadlock"):
+        with pytest.raises(RemoteException, match=r"^Deadlock: the callee"):
             await one.through(two, one)
         with pytest.raises(RemoteException, match="Deadlock: the callee waits for this very call"):
             await one.touch(one)
