@@ -219,6 +219,13 @@ class Remote(Pointed):
         raise LocalError(f"{type(self).__name__} has no set_state: objects of a replicated group take a state over")
 
 
+def require_state(kind: type[Remote]) -> None:
+    """LocalError unless objects of this class can hand their state over and take one over."""
+    missing = [name for name in ("get_state", "set_state") if getattr(kind, name) is getattr(Remote, name)]
+    if missing:
+        raise LocalError(f"a {kind.__name__} cannot join a replicated group: it needs {' and '.join(missing)}")
+
+
 class _OwnMethod(BoundMethod[P, R]):
     """A method of an object that is at hand: a plain call of the function, for `self.method()` in its own class."""
 

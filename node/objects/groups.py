@@ -11,7 +11,8 @@ at first; a single call may ask for it, too.
 RGroup is kept by all machines of the sub-network that made it and survives the crash of any of them. A call has its
 members at its place in the order; an object that joins takes over the state of a member (Remote.get_state, set_state)
 exactly there, and handles no later call before it has it. Members whose machine ends, or is given up, are members no
-more; one that lives learns it (`expelled`) and may join again.
+more; one that lives learns it (`expelled`) and may join again. An object of this space whose class lacks get_state or
+set_state is refused at once, also as the first member (LocalError): with it in the group no other could join.
 
 UGroup is kept by one object, in the space that made it, and is gone with it. A call first asks it who the members are;
 so calls of one group keep their order, but a later call of its caller to others may come before. No state is handed

@@ -34,7 +34,7 @@ from node.objects.errors import (
     Refused,
     Unreachable,
 )
-from node.objects.export import Options, Proxy, Remote, kind_name, kind_named, proxy_class
+from node.objects.export import Options, Proxy, Remote, kind_name, kind_named, proxy_class, require_state
 from node.objects.names import Names
 from node.objects.news import News, NewsKind
 from node.objects.replies import Answer, Call, Replies
@@ -212,8 +212,11 @@ class Space:
         return make(self, pointer)
 
     def joined(self, callee: Remote, group: GroupId) -> asyncio.Future[None]:
-        """Done when an object of this space is a member of `group` and has its state. Ask before you ask to join."""
-        return self._resident(self.reference_of(callee)).joined(group)
+        """Done when an object of this space is a member of `group` and has its state. Ask before you ask to join.
+        LocalError when it can take none over."""
+        resident = self._resident(self.reference_of(callee))
+        require_state(type(resident.own))
+        return resident.joined(group)
 
     def expelled(self, callee: Remote, group: GroupId) -> asyncio.Future[None]:
         """Done when an object of this space learns that `group` goes on without it."""

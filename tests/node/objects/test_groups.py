@@ -54,6 +54,13 @@ class Stateless(Remote):
         return "nobody"
 
 
+class Reticent(Register):
+    """Can be a replica, and fails at it."""
+
+    def get_state(self) -> list[int]:
+        raise RuntimeError("not now")
+
+
 class Wider(Register):
     """Has all that a Register has."""
 
@@ -223,16 +230,36 @@ def test_groups_of_nobody_and_groups_that_are_not_there(monkeypatch: pytest.Monk
     assert done == ["all"]
 
 
-def test_a_donor_without_a_state_leaves_the_joiner_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_state_to_hand_over_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
+
+    class Half(Stateless):
+        def get_state(self) -> None:
+            return None
 
     async def main(space: Space, setting: Setting) -> None:
         if not is_first(setting):
             return
         group = await RGroup.create(space, Stateless)
-        await group.join(space.create(Stateless()))
-        with pytest.raises(RemoteException, match="get_state"):
-            await group.join(space.create(Stateless()))
+        for one, sentence in ((Stateless(), "it needs get_state and set_state"), (Half(), "it needs set_state")):
+            with pytest.raises(LocalError, match=f"{type(one).__name__} cannot join a replicated group: {sentence}"):
+                await group.join(space.create(one))
+        done.append(await group.size())
+
+    play(monkeypatch, main, (2,))
+    assert done == [0]
+
+
+def test_a_donor_that_hands_no_state_over_leaves_the_joiner_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+
+    async def main(space: Space, setting: Setting) -> None:
+        if not is_first(setting):
+            return
+        group = await RGroup.create(space, Register)
+        await group.join(space.create(Reticent()))
+        with pytest.raises(RemoteException, match="not now"):
+            await group.join(space.create(Reticent()))
         done.append(await group.size())
 
     play(monkeypatch, main, (2,))

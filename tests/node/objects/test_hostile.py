@@ -257,6 +257,12 @@ class _Sum(Remote):
         self.total += amount
         return self.total
 
+    def get_state(self) -> int:
+        return self.total
+
+    def set_state(self, state: int) -> None:
+        self.total = state
+
 
 async def _busy_program(space: Space, setting: Setting) -> None:
     """Calls and operations that are open while the lies come; whatever they say ends none of it but by its errors."""

@@ -540,10 +540,10 @@ def test_a_joiner_takes_the_state_over_before_later_calls() -> None:
 
 def test_a_join_fails_when_its_donor_is_gone_or_has_no_state() -> None:
     loop, _, space = recorded()
-    relay = Relay()
-    reference = space.reference_of(space.create(relay))
+    counter = Counter()
+    reference = space.reference_of(space.create(counter))
     for number, end in enumerate(("lost", "none", "expelled")):
-        joined = space.joined(relay, GROUP)
+        joined = space.joined(counter, GROUP)
         space.on_news(
             reference.number, 0, news(NewsKind.JOINED, objects=(reference, THERE), group=GROUP, timestamp=number)
         )
