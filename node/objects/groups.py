@@ -16,13 +16,15 @@ set_state is refused at once, also as the first member (LocalError): with it in 
 
 UGroup is kept by one object, in the space that made it, and is gone with it. A call first asks it who the members are;
 so calls of one group keep their order, but a later call of its caller to others may come before. No state is handed
-over.
+over. A member that has been destroyed is one until a call waits for its answer and hears of it. Atomic calls hear of
+nobody, they are aborted: who destroys a member of an atomic group makes it leave before.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -30,7 +32,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import GroupId, Operation, Reference
-from node.objects.errors import CallError, EmptyGroup, NoSuchGroup
+from node.objects.errors import CallError, EmptyGroup, NoSuchGroup, Overrun
 from node.objects.export import Options, Proxy, Remote, export, kind_name, kind_named, proxy_class
 from node.objects.names import SHAPE_GROUP
 from node.objects.news import News
@@ -223,6 +225,12 @@ class Keeper(Remote):
         self._members.remove(member)
 
     @export
+    def drop(self, member: Remote) -> None:
+        """It is dead. Several callers may find that out."""
+        if member in self._members:
+            self._members.remove(member)
+
+    @export
     def members(self) -> tuple[list[Remote], bool]:
         """In the order in which they joined; and whether calls are atomic."""
         return self._members, self._is_atomic
@@ -275,8 +283,19 @@ class UGroupRef(Proxy):
             replies.fail(EmptyGroup("the group has no member"))
             return
         replies.resolve(tuple(map(Space.reference_of, members)))
+        replies.on_dead = self._lose
         wanted = replace(options, is_atomic=is_atomic or options.is_atomic)
         self.space.begin(name, arguments, keywords, wanted, replies)
+
+    def _lose(self, member: Reference) -> None:
+        # We may be outside of the loop, in the middle of an arrival.
+        self.space.loop.call_soon(self._drop, member, context=self.space.context)
+
+    def _drop(self, member: Reference) -> None:
+        with suppress(Overrun):  # then a later call will find it out again
+            told = self.keeper.drop.send(self.space.proxy(member, self.kind))
+            # Nobody minds when the keeper is gone, too.
+            told.add_done_callback(lambda call: call.cancelled() or call.exception())
 
     @property
     def pointer(self) -> Pointer:

@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from node.errors import LocalError
 from node.objects.addresses import MAX_ADDRESSED, Reference
-from node.objects.errors import CallError, CallTimeout, NoReply, Unreachable
+from node.objects.errors import CallError, CallTimeout, DeadObject, NoReply, Unreachable
 
 R = TypeVar("R")
 V = TypeVar("V")
@@ -97,6 +97,8 @@ class Replies(Generic[R]):
         """Nothing changes any more."""
         self.owner: Owner | None = None
         """The call in its space."""
+        self.on_dead: Callable[[Reference], None] | None = None
+        """Hears of each member whose answer is that it is dead."""
 
     @property
     def is_complete(self) -> bool:
@@ -112,6 +114,8 @@ class Replies(Generic[R]):
     def take(self, answer: Answer[R]) -> None:
         """An answer that `wants`."""
         self.arrived[answer.member] = answer
+        if self.on_dead is not None and isinstance(answer.error, DeadObject):
+            self.on_dead(answer.member)
         self._note()
 
     def resolve(self, members: tuple[Reference, ...]) -> None:

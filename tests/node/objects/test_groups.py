@@ -348,6 +348,34 @@ def test_a_group_whose_keeper_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done == ["all"]
 
 
+def test_a_group_with_a_keeper_goes_on_without_a_member_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+
+    async def main(space: Space, setting: Setting) -> None:
+        if setting.membership.member:
+            there = space.create(Register())
+            await space.names.bind("there", there)
+            await there.tell(0)
+            while await there.all_heard() != [0, 1]:
+                await asyncio.sleep(0.01)
+            space.destroy(there)
+            return
+        group = UGroup.create(space, Register)
+        here, there = space.create(Register()), await space.names.wait_for("there", Register)
+        await group.join(here)
+        await group.join(there)
+        found.append(await group.proxy.tell.all(1))
+        await asyncio.sleep(1)
+        for number in (2, 3):
+            answers = await group.proxy.tell.answers(number)
+            found.append([type(answer.error) for answer in answers])
+            await asyncio.sleep(1)
+        assert await group.members() == [here]
+
+    play(monkeypatch, main, (2,))
+    assert found == [[1, 2], [type(None), DeadObject], [type(None)]]
+
+
 # Names.
 
 
