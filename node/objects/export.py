@@ -17,6 +17,7 @@ anything else is an AttributeError there, and NoSuchMethod for a caller who asks
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
@@ -53,6 +54,13 @@ class Options:
     is_ordered: bool = True
     """Its members take it in one order with other calls (indivisibility)."""
     timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        given: object = self.timeout
+        if given is None:
+            return
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+            raise LocalError(f"a time-out is a finite number of seconds, more than 0, not {given!r}")
 
 
 DEFAULT = Options()
@@ -136,8 +144,6 @@ class BoundMethod(Generic[P, R]):
         self, *, atomic: bool | None = None, ordered: bool | None = None, timeout: float | None = None
     ) -> BoundMethod[P, R]:
         """This method, called so: what is not named stays as it is. `timeout` in seconds."""
-        if timeout is not None and timeout <= 0:
-            raise LocalError(f"a time-out is more than 0 seconds, not {timeout}")
         now = self._options
         options = replace(
             now,
@@ -217,6 +223,13 @@ class Remote(Pointed):
     def set_state(self, state: Any) -> None:  # noqa: ARG002 (the subclasses' signature)
         """Take over what `get_state` of another object gave."""
         raise LocalError(f"{type(self).__name__} has no set_state: objects of a replicated group take a state over")
+
+
+def require_kind(kind: object) -> None:
+    """LocalError unless it is a class of objects that others can call."""
+    if not isinstance(kind, type) or not issubclass(kind, Remote):
+        what = kind.__name__ if isinstance(kind, type) else f"a {type(kind).__name__}"
+        raise LocalError(f"{what} is no class of objects that others can call: such a class is derived from Remote")
 
 
 def require_state(kind: type[Remote]) -> None:

@@ -33,7 +33,7 @@ from typing import Any, Generic, TypeVar, cast
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import GroupId, Operation, Reference
 from node.objects.errors import CallError, EmptyGroup, NoSuchGroup, Overrun
-from node.objects.export import Options, Proxy, Remote, export, kind_name, kind_named, proxy_class
+from node.objects.export import Options, Proxy, Remote, export, kind_name, kind_named, proxy_class, require_kind
 from node.objects.names import SHAPE_GROUP
 from node.objects.news import News
 from node.objects.replies import Call, Replies
@@ -132,7 +132,9 @@ class RGroup(Group[K]):
 
     @classmethod
     async def create(cls, space: Space, kind: type[K]) -> RGroup[K]:
-        """A new one, of nobody yet, kept in the sub-network of this machine."""
+        """A new one, of nobody yet, kept in the sub-network of this machine. LocalError when `kind` is no class of
+        objects."""
+        require_kind(kind)
         news = await space.operate(Operation.CREATE)
         assert news.group is not None
         return cls(space, news.group, kind)
@@ -322,7 +324,8 @@ class UGroup(Group[K]):
 
     @classmethod
     def create(cls, space: Space, kind: type[K]) -> UGroup[K]:
-        """A new one, of nobody yet, whose keeper lives in this space."""
+        """A new one, of nobody yet, whose keeper lives in this space. LocalError when `kind` is no class of objects."""
+        require_kind(kind)
         return cls(space, space.create(Keeper()), kind)
 
     @classmethod

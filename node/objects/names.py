@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from node.errors import LocalError
 from node.objects.addresses import GroupId, Operation
 from node.objects.errors import CallError
-from node.objects.export import Remote, kind_name
+from node.objects.export import Remote, kind_name, require_kind
 from node.objects.news import News
 from node.objects.values import Pointed, Pointer
 
@@ -53,7 +53,8 @@ class Names:
         await self._space.operate(Operation.UNBIND, name=_checked(name))
 
     async def lookup(self, name: str, kind: type[K]) -> K:
-        """A proxy of what `name` means, as a `kind`. Raises UnknownName when it means nothing, Unreachable."""
+        """A proxy of what `name` means, as a `kind`. Raises UnknownName when it means nothing, Unreachable; LocalError
+        for a name that cannot be, or a `kind` that is no class of objects."""
         found = await self.find(name, kind)
         if found is None:
             raise UnknownName(f"no object or group is called {name!r}")
@@ -61,6 +62,7 @@ class Names:
 
     async def find(self, name: str, kind: type[K]) -> K | None:
         """As `lookup`; None when the name means nothing."""
+        require_kind(kind)
         return self._proxy(await self._space.operate(Operation.LOOKUP, name=_checked(name)), kind)
 
     async def wait_for(self, name: str, kind: type[K]) -> K:
@@ -86,6 +88,9 @@ class Names:
 
 
 def _checked(name: str) -> str:
+    given: object = name
+    if not isinstance(given, str):
+        raise LocalError(f"a name is a text, not {given!r}")
     if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
         raise LocalError(f"a name has 1 to {MAX_NAME_BYTES} bytes in UTF-8, not {len(name.encode())}")
     return name

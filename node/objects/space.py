@@ -166,8 +166,12 @@ class Space:
     # Objects.
 
     def create(self, own: K) -> K:
-        """Let others call `own` from now on: its proxy. LocalError when it lives in a space already, or all numbers of
-        this space have been given: none is given twice in a life."""
+        """Let others call `own` from now on: its proxy. LocalError when it is no Remote, when it lives in a space
+        already, or when all numbers of this space have been given: none is given twice in a life."""
+        given: object = own
+        if not isinstance(given, Remote):
+            what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+            raise LocalError(f"{what} is no object that others can call: create one of a class derived from Remote")
         if own.home is not None:
             raise LocalError(f"this {type(own).__name__} has been created already")
         if self._next_object >= self.program.number - 1 + OBJECTS_IN_SPACE:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
+from node.errors import LocalError
 from node.objects.alone import alone
 from node.objects.errors import Aborted, DeadObject, EmptyGroup, NoSuchGroup, Refused
-from node.objects.groups import RGroup
+from node.objects.groups import RGroup, UGroup
 from node.objects.lists import ObjectList
 from node.objects.loop import VirtualLoop
 from node.objects.names import UnknownName
@@ -91,5 +93,27 @@ def test_a_group_that_never_was_is_told() -> None:
         with pytest.raises(NoSuchGroup):
             await nobody.members()
         assert space.under_way == 0
+
+    asyncio.run(alone(main))
+
+
+def test_what_is_no_class_of_objects_is_refused_with_a_sentence() -> None:
+    async def main(space: Space) -> None:
+        unfit: Any = int
+        sentence = "int is no class of objects that others can call: such a class is derived from Remote"
+        for given, what in ((object(), "a object"), (Counter, "the class Counter"), (space.create(Counter()), "a Ref")):
+            with pytest.raises(LocalError, match=f"^{what}.* is no object that others can call: create one"):
+                space.create(cast("Any", given))
+        with pytest.raises(LocalError, match=sentence):
+            await RGroup.create(space, unfit)
+        with pytest.raises(LocalError, match=sentence):
+            UGroup.create(space, unfit)
+        for ask in (space.names.lookup, space.names.find, space.names.wait_for):
+            with pytest.raises(LocalError, match=sentence):
+                await ask("x", unfit)
+        with pytest.raises(LocalError, match="a Counter is no class of objects"):
+            await RGroup.create(space, cast("Any", Counter()))
+        with pytest.raises(LocalError, match="a name is a text, not 5"):
+            await space.names.lookup(cast("Any", 5), Counter)
 
     asyncio.run(alone(main))

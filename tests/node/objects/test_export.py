@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from typing import Any
 
@@ -109,7 +110,10 @@ def test_names_that_proxies_need_cannot_be_exported() -> None:
 
 @pytest.mark.parametrize(
     ("change", "match"),
-    [({"timeout": 0.0}, "more than 0 seconds"), ({"timeout": -1.0}, "more than 0 seconds")],
+    [
+        ({"timeout": timeout}, f"a finite number of seconds, more than 0, not {timeout!r}")
+        for timeout in (0.0, -1.0, math.inf, math.nan, "x", True)
+    ],
 )
 def test_options_that_cannot_be_are_refused(change: dict[str, Any], match: str) -> None:
     with pytest.raises(LocalError, match=match):

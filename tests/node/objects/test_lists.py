@@ -186,5 +186,7 @@ def test_lists_that_cannot_be_are_refused() -> None:
             ObjectList([one, space.create(Stranger())])
         with pytest.raises(LocalError, match="no object"):
             ObjectList([ObjectList([one])])
+        with pytest.raises(LocalError, match="a time-out is a finite number of seconds"):
+            ObjectList([one], timeout=0)
 
     run(main)
