@@ -61,6 +61,10 @@ class NoSuchGroup(EmptyGroup):
     """There is no such group, or its keeper is gone."""
 
 
+class TooFewMembers(CallError):
+    """The caller's mistake: more replies were asked for than the call has members."""
+
+
 class Aborted(CallError):
     """The call was atomic, and some member could not take it: none has."""
 

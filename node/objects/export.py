@@ -123,7 +123,8 @@ class BoundMethod(Generic[P, R]):
         return replies.call
 
     def first(self, count: int, /, *args: P.args, **kwargs: P.kwargs) -> Call[list[R]]:
-        """The first `count` replies in order of arrival; the others are ignored."""
+        """The first `count` replies in order of arrival; the others are ignored. The call raises TooFewMembers when
+        there are not so many members: it is sent all the same."""
         if count < 1:
             raise LocalError(f"the first {count} replies are none: ask for 1 or more")
         replies: Awaited[R, list[R]] = Awaited(first_of(count), asyncio.get_running_loop())

@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from node.errors import LocalError
 from node.objects.addresses import MAX_ADDRESSED, Reference
-from node.objects.errors import CallError, CallTimeout, DeadObject, NoReply, Unreachable
+from node.objects.errors import CallError, CallTimeout, DeadObject, EmptyGroup, NoReply, TooFewMembers
 
 R = TypeVar("R")
 V = TypeVar("V")
@@ -225,11 +225,15 @@ def every_answer(replies: Replies[R]) -> list[Answer[R]] | _Pending:
 
 
 def first_of(count: int) -> Callable[[Replies[R]], list[R] | _Pending]:
-    """The first `count` replies, in order of arrival; a NoReply when so many do not come."""
+    """The first `count` replies, in order of arrival; a NoReply when so many do not come, TooFewMembers when they could
+    not: nobody waits for that."""
 
     def judge(replies: Replies[R]) -> list[R] | _Pending:
         if replies.failure is not None:
             raise replies.failure
+        if replies.members is not None and len(replies.members) < count:
+            there = f"{len(replies.members)} member{'s' if len(replies.members) != 1 else ''}"
+            raise TooFewMembers(f"the first {count} replies were asked for, but the call has {there}: ask for fewer")
         came = [answer for answer in replies.arrived.values() if not isinstance(answer.error, NoReply)]
         if len(came) >= count:
             return [answer.value for answer in came[:count]]
@@ -241,7 +245,7 @@ def first_of(count: int) -> Callable[[Replies[R]], list[R] | _Pending]:
 def _nobody(replies: Replies[Any]) -> Any:
     """Too few have replied: raises what the last one that did not reply gave for a reason."""
     reasons = [answer.error for answer in replies.arrived.values() if isinstance(answer.error, NoReply)]
-    raise reasons[-1] if reasons else Unreachable(f"the call has {len(replies.arrived)} members, too few")
+    raise reasons[-1] if reasons else EmptyGroup("the call has no member")
 
 
 class ReplyHandler(Replies[R]):

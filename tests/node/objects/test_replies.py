@@ -10,7 +10,16 @@ import pytest
 
 from node.errors import LocalError
 from node.objects.addresses import Reference
-from node.objects.errors import Aborted, CallTimeout, DeadObject, EmptyGroup, NoReply, RemoteException, Unreachable
+from node.objects.errors import (
+    Aborted,
+    CallTimeout,
+    DeadObject,
+    EmptyGroup,
+    NoReply,
+    RemoteException,
+    TooFewMembers,
+    Unreachable,
+)
 from node.objects.loop import VirtualLoop
 from node.objects.replies import Answer, Awaited, Replies, ReplyHandler, every_answer, every_value, first, first_of
 
@@ -65,10 +74,17 @@ def test_what_a_caller_wants_of_three(judge: Any, answers: Any, expected: object
     assert replies.is_over == (expected != "pending")
 
 
-def test_more_than_there_are_never_come() -> None:
-    replies = awaited(first_of(4), A, B)
-    feed(replies, (A, 1), (B, 2))
-    assert "2 members, too few" in str(replies.call.exception())
+@pytest.mark.parametrize(("members", "there"), [((A, B), "2 members"), ((A,), "1 member")])
+def test_more_than_there_are_never_come(members: tuple[Reference, ...], there: str) -> None:
+    sentence = f"the first 4 replies were asked for, but the call has {there}: ask for fewer"
+    for answer in (1, WRONG, GONE):
+        replies = awaited(first_of(4), *members)
+        feed(replies, (A, answer))
+        assert repr(replies.call.exception()) == repr(TooFewMembers(sentence)), "it is known with the first answer"
+    unknown: Any = awaited(first_of(4), A)
+    unknown.members = None
+    unknown.resolve(members)
+    assert isinstance(unknown.call.exception(), TooFewMembers)
 
 
 @pytest.mark.parametrize("judge", [first, every_value, every_answer, first_of(2)])
