@@ -228,7 +228,8 @@ def test_a_call_of_a_dead_space_is_answered() -> None:
         # Nobody catches the exception in the client's program: its space ends, too, and is replaced.
         until(lambda: len(set(children_of(node.pid)) - set(first)) == 2, "the replacement of both")
         last = run_to_its_end(group)
-        assert last["spaces_crashed"] == 2
+        # More than two when what the first one meets by name, started anew, is dead, too.
+        assert last["spaces_crashed"] >= 2
         assert "DeadObject" in node.errors()
 
 
