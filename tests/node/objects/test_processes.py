@@ -216,8 +216,10 @@ def test_a_space_may_die_again_and_before_it_is_there() -> None:
 
 
 def test_a_call_of_a_dead_space_is_answered() -> None:
-    """A program whose callee has died goes on: it is told that the object is dead, and ends with that."""
-    options = {"members": 2, "locality": "machine", "rounds": 100_000}
+    """A program whose callee has died goes on: it is told that the object is dead, and ends with that. The pause
+    between two measurements is for the kill: a call that is being handled then is never answered.
+    """
+    options = {"members": 2, "locality": "machine", "rounds": 100_000, "pause_ns": 2_000_000_000}
     with machines(1, workload=SILENT, spaces=2, program="figures", options=options) as group:
         group.start_all()
         node = group.processes[0]
