@@ -6,7 +6,6 @@ Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or inval
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 import sys
 import traceback
@@ -21,21 +20,13 @@ from analysis.errors import AnalysisError
 from netem.errors import FabricError
 from node.errors import LocalError
 from testbed import listings, store
+from testbed.cli_parts import DEFAULT_RUNS, ExitCode, Json, Panel, Runs
+from testbed.cli_parts import print_json as _print_json
 from testbed.console import Console
 from testbed.store import StoreError
 from topologies.errors import InputError
 
-DEFAULT_RUNS = Path("runs")
 DEFAULT_FUZZ = DEFAULT_RUNS / "fuzz"
-
-
-class ExitCode(enum.IntEnum):
-    """What the shell learns."""
-
-    GOOD = 0
-    FAILED = 1
-    WRONG_USE = 2
-    UNKNOWN = 3
 
 
 EXIT_OF_INTERRUPT = 130
@@ -55,8 +46,6 @@ app = typer.Typer(
     epilog="Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or invalid run.",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, nothing else.")]
-Runs = Annotated[Path, typer.Option("--runs", help="Where runs are kept.", envvar="ORDERBED_RUNS")]
 RunName = Annotated[
     str | None,
     typer.Argument(
@@ -88,7 +77,7 @@ def main() -> None:
         _stop("this is a bug of orderbed; please report it with the lines above", ExitCode.UNKNOWN)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.MACHINE)
 def doctor(as_json: Json = False) -> None:
     """Show every probe: what this machine can carry, and what to install for the rest."""
     from testbed.doctor import checks
@@ -102,7 +91,7 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(ExitCode.WRONG_USE)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.EXPERIMENTS)
 def plan(
     experiment: Annotated[
         str, typer.Argument(help="A shipped experiment or topology such as quickstart or wan, or a YAML file.")
@@ -125,7 +114,7 @@ def plan(
             out.print(f"  {line}", markup=False)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.EXPERIMENTS)
 def run(
     experiment: ExperimentName,
     world: World = None,
@@ -145,7 +134,7 @@ def run(
     _show(outcome.directory, outcome.summary, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.RUNS)
 def analyze(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
     """Turn a run's capture into tables, verdicts and the report again."""
     from testbed.run import analyze_and_report
@@ -155,14 +144,14 @@ def analyze(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = Fals
     _show(directory, summary, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.RUNS)
 def check(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
     """Say again how a run was judged; the exit code is the verdict."""
     directory = store.find(runs, run)
     _show(directory, _summary_of(directory), as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.RUNS)
 def report(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
     """Write a run's report.html again from its summary and tables."""
     from analysis.report import write_report
@@ -176,7 +165,7 @@ def report(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False
         RichConsole(highlight=False, soft_wrap=True).print(str(path), markup=False)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.RUNS)
 def diagram(
     run: RunName = None,
     runs: Runs = DEFAULT_RUNS,
@@ -215,7 +204,7 @@ def diagram(
         console.print(str(output), markup=False)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.EXPERIMENTS)
 def sweep(
     experiment: ExperimentName,
     world: World = None,
@@ -246,7 +235,7 @@ def sweep(
     raise typer.Exit(EXIT_OF_VERDICT[worst])
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.EXPERIMENTS)
 def claims(
     paper: Annotated[str | None, typer.Option(help="Only this paper's, for example 002.")] = None,
     experiment: Annotated[str | None, typer.Option(help="Only this experiment's.")] = None,
@@ -284,7 +273,7 @@ def claims(
         raise typer.Exit(EXIT_OF_VERDICT[listings.worst(row["verdict"] for row in rows)])
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.SEARCH)
 def fuzz(
     protocol: Annotated[str, typer.Argument(help="A protocol of node/protocols, such as reliable.")],
     seeds: Annotated[int, typer.Option(help="How many.")] = 1000,
@@ -326,7 +315,7 @@ def fuzz(
         raise typer.Exit(ExitCode.UNKNOWN)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.SEARCH)
 def explore(
     protocol: Annotated[str, typer.Argument(help="A protocol of node/protocols, such as sequencer.")],
     submissions: Annotated[str, typer.Option(help="How many messages each member sends, such as 1,1,1.")] = "1,1,1",
@@ -364,7 +353,7 @@ def explore(
         raise typer.Exit(ExitCode.UNKNOWN)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.MACHINE)
 def down(
     everything: Annotated[bool, typer.Option("--all", help="Also of runs whose conductor still lives.")] = False,
     as_json: Json = False,
@@ -415,10 +404,6 @@ def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> 
         out.print(tables.results(summary, store.read_manifest(directory)))
         out.print(f"report: {directory / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(EXIT_OF_VERDICT[summary["verdict"]])
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def _stop(sentence: str, code: ExitCode) -> None:

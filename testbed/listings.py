@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich import box
@@ -13,7 +13,9 @@ from rich.text import Text
 from analysis.estimate import estimate, told
 from analysis.text import mark
 from analysis.verdict import Verdict, merge
-from testbed.doctor import Check
+
+if TYPE_CHECKING:
+    from testbed.doctor import Check
 
 NOT_RUN = "–"
 TOLD_ELSEWHERE = ("variant", "given", "verdict", "directory")
