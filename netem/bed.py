@@ -24,7 +24,7 @@ from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
 from netem.guest import Guest, find_guest_kernel
 from netem.hand import FABRIC
 from netem.kernel import KernelChoice, KernelWish
-from netem.processes import KeeperLink, Process
+from netem.processes import KeeperLink, Process, Quarters
 from netem.steps import Kernel, Side
 from topologies.model import Bus, Direction, Impairment, Node, NodeName, PartitionName, Topology
 
@@ -132,12 +132,22 @@ class Bed:
         return name
 
     def spawn(
-        self, argv: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int], *, namespace: str
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+        *,
+        namespace: str,
+        directory: Path | None = None,
+        quarters: Quarters | None = None,
     ) -> Process:
         """Start a program as a node: in a held network namespace, in PID and mount namespaces of its own, without
         capabilities. `descriptors` become its 0, 1, 2. Raises FabricError.
         """
-        return self._keeper.spawn(argv, environment, descriptors, namespace=namespace, isolated=True)
+        return self._keeper.spawn(
+            argv, environment, descriptors,
+            namespace=namespace, isolated=True, directory=directory, quarters=quarters,
+        )  # fmt: skip
 
     def spawn_in_fabric(
         self,

@@ -31,6 +31,7 @@ from typing import NoReturn
 
 from netem.framing import ChannelClosedError, receive_frame, send_frame
 from netem.hand import CLONE_NEWNET, Hand, Reply, Request
+from netem.quarters import become_init, furnish
 
 _CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWIPC = 0x00020000, 0x20000000, 0x08000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
@@ -212,6 +213,9 @@ class Keeper:
                 step = "mount /proc for"
                 _check(libc.unshare(_CLONE_NEWNS), "unshare")
                 _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+            if request["supervised"]:
+                step = "make room for"
+                furnish(request)
             step = "pass descriptors to"
             _arrange(descriptors, report)
             step = "enter the directory of"
@@ -221,6 +225,9 @@ class Keeper:
             if request["isolated"]:
                 step = "drop the capabilities of"
                 _drop_capabilities()
+            if request["supervised"]:
+                step = "give an init to"
+                become_init(report)
             step = "start"
             _execute(request["argv"], request["environment"])
         except OSError as error:

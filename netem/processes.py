@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,16 @@ _ROOT = Path(__file__).resolve().parent.parent
 _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from netem.keeper import run; run(sys.argv[2:])"
 _REQUEST_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarters:
+    """What an isolated process finds around it (netem.quarters): an init that passes signals on and collects orphans, a
+    host name, and at each place in `private` a directory of the host's, or with None an empty one in memory.
+    """
+
+    hostname: str
+    private: Sequence[tuple[str, Path | None]] = ()
 
 
 class KeeperLink:
@@ -86,15 +97,18 @@ class KeeperLink:
         isolated: bool = False,
         urgent: bool = False,
         directory: Path | None = None,
+        quarters: Quarters | None = None,
     ) -> Process:
         """Start a program in a namespace that the keeper holds; `descriptors` become its 0, 1, 2, …
 
         `urgent`: scheduled before ordinary processes. `isolated`: in a PID and mount namespace of its own, without
-        capabilities. Raises FabricError when it cannot start.
+        capabilities; `quarters`: what an isolated process finds in it. Raises FabricError when it cannot start.
         """
         reply, received = self.ask(
             "spawn", descriptors, step="starting a process", argv=list(argv), environment=dict(environment),
             namespace=namespace, isolated=isolated, urgent=urgent, directory=str(directory or Path.cwd()),
+            supervised=quarters is not None, hostname=quarters.hostname if quarters else "",
+            private=[[place, source and str(source)] for place, source in quarters.private] if quarters else [],
         )  # fmt: skip
         return Process(self, reply["pid"], received[0], argv[0])
 
@@ -131,6 +145,14 @@ class Process:
         self._handle = handle
         self._code: int | None = None
         self.program = program
+
+    @property
+    def pid(self) -> int:
+        """Its number as this process counts; 0 once it has ended."""
+        if self._handle < 0:
+            return 0
+        lines = Path(f"/proc/self/fdinfo/{self._handle}").read_text(encoding="ascii").splitlines()
+        return max(0, next(int(line.split()[1]) for line in lines if line.startswith("Pid:")))
 
     @property
     def pid_in_bed(self) -> int:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from topologies.model import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the processes of one node may use together; None: no bound of its own."""
+
+    memory_bytes: int | None = None
+    processes: int | None = None
+    cpus: float | None = None
+    """Of processor time, per second of time: 0.5 is half a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +30,18 @@ class Program:
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    work: Path | None = None
+    """The node's own directory on the host, at the same path in the node: its working directory, writable.
+
+    With it the node has, too, an init that passes signals on and collects orphans, its name as host name, and an empty
+    /dev/shm; without it the program is our own, and process 1.
+    """
+    private: Mapping[str, Path] = field(default_factory=dict)
+    """Absolute directory in the node -> directory on the host that stands there, writable; needs `work`."""
+    image: str | None = None
+    """Docker: the image to run in; None: ours."""
+    limits: Limits | None = None
+    """What the node may use; None: what the runtime gives to our own programs."""
 
 
 class NodeHandle(Protocol):
@@ -29,6 +52,12 @@ class NodeHandle(Protocol):
 
     def poll(self) -> int | None:
         """Exit code once it has ended (negative: the signal), else None. Does not block."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to its program; none is sent to one that has ended."""
+
+    def pid(self) -> int:
+        """Its first process, as this machine counts; 0 once it has ended."""
 
     def kill(self) -> None:
         """Crash it: SIGKILL to everything in it; returns when it is gone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import threading
@@ -91,6 +92,14 @@ class ContainerHandle:
         if self._failure is not None:
             raise FabricError(f"lost track of {self._name}: {self._failure}") from self._failure
         return self._exit
+
+    def signal(self, number: signal.Signals) -> None:
+        """See `NodeHandle.signal`."""
+        self._ask("signal", lambda: self._api.kill(self._id, number.name))
+
+    def pid(self) -> int:
+        """See `NodeHandle.pid`."""
+        return 0 if self._gone.is_set() else self._pid
 
     def kill(self) -> None:
         """See `NodeHandle.kill`. When it returns, the container and its network namespace are no more."""

@@ -7,6 +7,7 @@ node runs as the bed's user id but without capabilities and with no way to gain 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -16,13 +17,17 @@ from typing import IO
 
 from netem.bed import Bed
 from netem.errors import FabricError
-from netem.processes import Process
+from netem.processes import Process, Quarters
 from netem.runtimes.base import Program
 from netem.runtimes.lines import LineSplitter
 from topologies.model import Node, NodeName
 
 _CHUNK_BYTES = 65536
 _KILL_TIMEOUT_S = 5.0
+_SIGNAL_EXIT_BASE = 128
+"""An init ends with this plus the signal that ended its program."""
+
+FOREIGN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -50,7 +55,7 @@ class NetnsRuntime:
             with log_path.open("ab") as log:
                 process = self._bed.spawn(
                     _command(program), _environment(program), [input_read, output_write, log.fileno()],
-                    namespace=namespace,
+                    namespace=namespace, directory=program.work, quarters=_quarters(node, program),
                 )  # fmt: skip
         except BaseException:
             os.close(input_write)
@@ -60,8 +65,9 @@ class NetnsRuntime:
             os.close(input_read)
             os.close(output_write)
         handle = NetnsNode(
-            node.name, process, os.fdopen(input_write, "wb", 0), os.fdopen(output_read, "rb", 0), on_line
-        )
+            node.name, process, os.fdopen(input_write, "wb", 0), os.fdopen(output_read, "rb", 0), on_line,
+            has_init=program.work is not None,
+        )  # fmt: skip
         self._handles.append(handle)
         return handle
 
@@ -84,8 +90,11 @@ class NetnsNode:
         standard_input: IO[bytes],
         standard_output: IO[bytes],
         on_line: Callable[[str], None],
+        *,
+        has_init: bool = False,
     ) -> None:
         self.name = name
+        self._has_init = has_init
         self._process = process
         self._input = standard_input
         self._output = standard_output
@@ -102,14 +111,25 @@ class NetnsNode:
 
     def poll(self) -> int | None:
         """Exit code once it has ended (negative: the signal), else None."""
-        return self._process.poll()
+        code = self._process.poll()
+        if code is not None and self._has_init and code > _SIGNAL_EXIT_BASE:
+            return _SIGNAL_EXIT_BASE - code
+        return code
 
     def poll_quietly(self) -> int | None:
         """The same; a bed that is gone has taken the node along."""
         try:
-            return self._process.poll()
+            return self.poll()
         except FabricError:
             return -9
+
+    def signal(self, number: signal.Signals) -> None:
+        """To its program, through its init if it has one."""
+        self._process.signal(number)
+
+    def pid(self) -> int:
+        """Its first process, as this machine counts; 0 once it has ended."""
+        return self._process.pid
 
     def kill(self) -> None:
         """SIGKILL to its whole PID namespace; returns when it is gone."""
@@ -154,4 +174,13 @@ def _command(program: Program) -> list[str]:
 def _environment(program: Program) -> dict[str, str]:
     """Only what a node needs: nothing of ours leaks into it, and two runs give it the same."""
     base = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8", "PYTHONPATH": str(_ROOT)}
+    if program.work is not None:
+        base |= {"PATH": FOREIGN_PATH, "HOME": str(program.work), "TMPDIR": str(program.work)}
     return base | dict(program.environment)
+
+
+def _quarters(node: Node, program: Program) -> Quarters | None:
+    if program.work is None:
+        return None
+    private: list[tuple[str, Path | None]] = [("/dev/shm", None)]  # noqa: S108  # a file system of the node's own
+    return Quarters(hostname=node.name.replace("/", "-"), private=[*private, *sorted(program.private.items())])

@@ -1,0 +1,115 @@
+"""Programs of others in a node of runtime `netns`: their directories, their init, their signals, their limits."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from netem.bed import Bed, KernelWish
+from netem.errors import FabricError
+from netem.runtimes.base import Program
+from netem.runtimes.netns import NetnsNode, NetnsRuntime
+from tests.netem.network import topology
+
+pytestmark = [pytest.mark.root, pytest.mark.uml]
+
+NODE = topology(2).node("p1/n1")
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    with Bed.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("bed")) as opened:
+        yield opened
+
+
+class Running:
+    """A shell script in a node, with directories of its own."""
+
+    def __init__(self, bed: Bed, tmp_path: Path, script: str, *, private: tuple[str, ...] = ()) -> None:
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        name = NODE.name.replace("/", ".")
+        self.work = tmp_path / name
+        places = {place: tmp_path / f"{name}.private" / place.strip("/") for place in private}
+        for directory in (self.work, *places.values()):
+            directory.mkdir(parents=True, exist_ok=True)
+        program = Program(argv=("bash", "-c", script), work=self.work, private=places)
+        self.runtime = NetnsRuntime(bed)
+        self.log = tmp_path / f"{name}.log"
+        self.handle: NetnsNode = self.runtime.start(NODE, program, on_line=self.lines.put, log_path=self.log)
+
+    def line(self) -> str:
+        return self.lines.get(timeout=5)
+
+    def end(self) -> int:
+        deadline = time.monotonic() + 5
+        while (code := self.handle.poll()) is None:
+            assert time.monotonic() < deadline, "it does not end"
+            time.sleep(0.005)
+        self.runtime.close()
+        return code
+
+
+def test_its_directory_is_where_it_stands_and_outlives_it(bed: Bed, tmp_path: Path) -> None:
+    node = Running(bed, tmp_path, "pwd; hostname; echo $HOME; echo kept > state")
+    assert [node.line() for _ in range(3)] == [str(node.work), "p1-n1", str(node.work)]
+    assert node.end() == 0
+    assert (node.work / "state").read_text() == "kept\n"
+
+
+def test_private_directories_are_its_own_even_one_that_hides_the_working_directory(bed: Bed, tmp_path: Path) -> None:
+    hiding = "/" + tmp_path.parts[1]
+    script = f"echo mine > {hiding}/mine; ls {hiding}; echo $$ > /dev/shm/word; ls -A /dev/shm; pwd; echo here > here"
+    node = Running(bed, tmp_path, script, private=(hiding,))
+    said = [node.line() for _ in range(4)]
+    assert node.end() == 0
+    assert said == ["mine", tmp_path.parts[2], "word", str(node.work)]
+    assert (node.work / "here").read_text() == "here\n"
+    assert not Path(hiding, "mine").exists()
+    assert (tmp_path / "p1.n1.private" / hiding.strip("/") / "mine").read_text() == "mine\n"
+
+
+def test_it_is_not_process_one_so_that_signals_end_it_and_orphans_are_collected(bed: Bed, tmp_path: Path) -> None:
+    orphan = "(sleep 0.05 & ) ; echo $$; exec sleep 60"
+    node = Running(bed, tmp_path, orphan)
+    assert int(node.line()) > 1
+    assert node.handle.pid() > 1
+    assert Path(f"/proc/{node.handle.pid()}/net/tcp").exists()
+    node.handle.signal(signal.SIGTERM)
+    assert node.end() == -signal.SIGTERM
+    assert node.handle.pid() == 0
+
+
+def test_its_own_exit_code_comes_through_its_init(bed: Bed, tmp_path: Path) -> None:
+    assert Running(bed, tmp_path, "exit 3").end() == 3
+
+
+def test_pause_stops_all_of_it_and_resume_lets_it_go_on(bed: Bed, tmp_path: Path) -> None:
+    node = Running(bed, tmp_path, "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.01; done")
+    assert node.line() == "up"
+    node.handle.pause()
+    node.handle.signal(signal.SIGTERM)
+    with pytest.raises(queue.Empty):
+        node.lines.get(timeout=0.1)
+    node.handle.resume()
+    assert node.line() == "asked"
+    assert node.end() == 0
+
+
+def test_what_cannot_be_started_is_a_sentence(bed: Bed, tmp_path: Path) -> None:
+    runtime = NetnsRuntime(bed)
+    program = Program(argv=("no-such-program",), work=tmp_path)
+
+    def start(program: Program) -> None:
+        runtime.start(NODE, program, on_line=lambda _line: None, log_path=tmp_path / "log")
+
+    with pytest.raises(FabricError, match="cannot start no-such-program: No such file or directory"):
+        start(program)
+    with pytest.raises(FabricError, match="a directory of its own at /no/such/place"):
+        start(replace(program, argv=("true",), private={"/no/such/place": tmp_path}))
+    runtime.close()
