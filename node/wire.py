@@ -70,6 +70,11 @@ class Kind(enum.IntEnum):
     """What a message is. The high half-byte names the protocol core, so that kinds never clash in a stack."""
 
     APPLICATION = 0x00
+    TRIAL_1 = 0x01
+    """This and the next three: for a protocol that is being tried out and has no kinds of its own yet."""
+    TRIAL_2 = 0x02
+    TRIAL_3 = 0x03
+    TRIAL_4 = 0x04
     RELIABLE_DATA = 0x10
     RELIABLE_NACK = 0x11
     RELIABLE_HEARTBEAT = 0x12
