@@ -149,6 +149,25 @@ class Bed:
             namespace=namespace, isolated=True, directory=directory, quarters=quarters,
         )  # fmt: skip
 
+    def enter(
+        self,
+        node: Node,
+        process: Process | None,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+        *,
+        is_terminal: bool,
+        directory: Path | None = None,
+    ) -> Process:
+        """Start a command beside a node's process, in its network, PID and mount namespaces, with our privileges; None:
+        in the network namespace that the bed holds for the node, and nothing else. Raises FabricError.
+        """
+        return self._keeper.spawn(
+            argv, environment, descriptors,
+            namespace=self.own_namespace(node), inside=process, is_terminal=is_terminal, directory=directory,
+        )  # fmt: skip
+
     def spawn_in_fabric(
         self,
         argv: Sequence[str],

@@ -24,6 +24,7 @@ import signal
 import socket
 import struct
 import sys
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ from netem.framing import ChannelClosedError, receive_frame, send_frame
 from netem.hand import CLONE_NEWNET, Hand, Reply, Request
 from netem.quarters import become_init, furnish
 
-_CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWIPC = 0x00020000, 0x20000000, 0x08000000
+_CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWIPC, _CLONE_NEWUTS = 0x00020000, 0x20000000, 0x08000000, 0x04000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -172,17 +173,22 @@ class Keeper:
         """
         if not self._namespace_exists(request["namespace"]):
             raise OSError(errno.ENOENT, f"no namespace named {request['namespace']!r} is held here")
+        host = self._host_of(request)
         outcome, report = os.pipe2(os.O_CLOEXEC)
         isolated = bool(request["isolated"])
         if isolated:
             _check(libc.unshare(_CLONE_NEWPID), "unshare")  # of our next child, not of ourselves
+        elif host is not None:
+            _check(libc.setns(host["pid"], _CLONE_NEWPID), "setns")
         try:
             pid = os.fork()
             if pid == 0:
-                self._become(request, descriptors, report)
+                self._become(request, descriptors, report, host)
         finally:
-            if isolated:
+            if isolated or host is not None:
                 _check(libc.setns(self._own_pids, _CLONE_NEWPID), "setns")
+            for descriptor in (host or {}).values():
+                os.close(descriptor)
         os.close(report)
         with os.fdopen(outcome, "rb") as pipe:
             failure = pipe.read()
@@ -192,6 +198,15 @@ class Keeper:
             raise OSError(code, text)
         return pid
 
+    def _host_of(self, request: Request) -> dict[str, int] | None:
+        """The namespaces of the child that a command is to join; None where it only joins a network namespace."""
+        pid = request["inside"]
+        if not pid:
+            return None
+        if self._exit_codes.get(pid, 0) is not None:
+            raise OSError(errno.ESRCH, f"no child {pid} runs here")
+        return {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("pid", "mnt", "uts")}
+
     def _namespace_exists(self, name: str) -> bool:
         try:
             self._hand.namespace(name)
@@ -199,7 +214,9 @@ class Keeper:
             return False
         return True
 
-    def _become(self, request: Request, descriptors: Sequence[int], report: int) -> NoReturn:
+    def _become(
+        self, request: Request, descriptors: Sequence[int], report: int, host: Mapping[str, int] | None
+    ) -> NoReturn:
         """In the child: turn into the program, or report why not."""
         step = "prepare"
         try:
@@ -209,6 +226,10 @@ class Keeper:
                 signal.signal(number, signal.SIG_DFL)
             step = "enter the network namespace of"
             self._hand.enter(request["namespace"])
+            if host is not None:
+                step = "join the node for"
+                _check(libc.setns(host["uts"], _CLONE_NEWUTS), "setns")
+                _check(libc.setns(host["mnt"], _CLONE_NEWNS), "setns")
             if request["isolated"]:
                 step = "mount /proc for"
                 _check(libc.unshare(_CLONE_NEWNS), "unshare")
@@ -218,6 +239,9 @@ class Keeper:
                 furnish(request)
             step = "pass descriptors to"
             _arrange(descriptors, report)
+            if request["terminal"]:
+                step = "give a terminal to"
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             step = "enter the directory of"
             os.chdir(request["directory"])
             if request["urgent"]:
@@ -243,9 +267,12 @@ class Keeper:
         return {"code": self._exit_codes[request["pid"]]}
 
     def _signal(self, request: Request, _descriptors: Sequence[int]) -> Reply:
-        """Send a signal to a child that we have not reaped; one that has ended is left alone."""
-        if self._exit_codes.get(request["pid"]) is None and request["pid"] in self._exit_codes:
-            os.kill(request["pid"], request["signal"])
+        """Send a signal to a child that we have not reaped, or to its process group; one that has ended is left
+        alone.
+        """
+        if self._exit_codes.get(request["pid"], 0) is None:
+            send = os.killpg if request["group"] else os.kill
+            send(request["pid"], request["signal"])
         return {}
 
     def _freeze(self, request: Request, _descriptors: Sequence[int]) -> Reply:

@@ -98,15 +98,20 @@ class KeeperLink:
         urgent: bool = False,
         directory: Path | None = None,
         quarters: Quarters | None = None,
+        inside: Process | None = None,
+        is_terminal: bool = False,
     ) -> Process:
         """Start a program in a namespace that the keeper holds; `descriptors` become its 0, 1, 2, …
 
         `urgent`: scheduled before ordinary processes. `isolated`: in a PID and mount namespace of its own, without
-        capabilities; `quarters`: what an isolated process finds in it. Raises FabricError when it cannot start.
+        capabilities; `quarters`: what an isolated process finds in it. `inside`: in the PID and mount namespaces of
+        that process, with all privileges. `is_terminal`: descriptor 0 becomes its controlling terminal. Raises
+        FabricError when it cannot start.
         """
         reply, received = self.ask(
             "spawn", descriptors, step="starting a process", argv=list(argv), environment=dict(environment),
             namespace=namespace, isolated=isolated, urgent=urgent, directory=str(directory or Path.cwd()),
+            inside=inside.pid_in_bed if inside else 0, terminal=is_terminal,
             supervised=quarters is not None, hostname=quarters.hostname if quarters else "",
             private=[[place, source and str(source)] for place, source in quarters.private] if quarters else [],
         )  # fmt: skip
@@ -180,9 +185,10 @@ class Process:
         text: str = self._keeper.ask("scheduling", step=f"looking at {self.program}", pid=self._pid)[0]["scheduling"]
         return text
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal; none is sent to a process that has ended."""
-        self._keeper.ask("signal", step=f"signalling {self.program}", pid=self._pid, signal=int(number))
+    def signal(self, number: signal.Signals, *, group: bool = False) -> None:
+        """Send a signal, or with `group` to its process group; none is sent to a process that has ended."""
+        step = f"signalling {self.program}"
+        self._keeper.ask("signal", step=step, pid=self._pid, signal=int(number), group=group)
 
     def terminate(self) -> None:
         self.signal(signal.SIGTERM)
