@@ -10,7 +10,10 @@ per frame; `trace`: one row per trace record), `parts` (how many pieces one file
 one machine). Files are cut at block boundaries; small files share a partition. Only the columns of the schema are
 made: Spark tells a Python source nothing of the columns a query needs, so a narrow schema is what makes it fast.
 
-A capture that was cut off gives the rows before the cut; `inspect` says so. One that is no capture is an error.
+A capture that was cut off gives the rows before the cut; `inspect` says so. One that is no capture is an error, and so
+is one of another link type than Ethernet.
+
+`spark.readStream.format("orderbed-pcapng")` follows a capture that is still being written (`analysis.stream`).
 """
 
 from __future__ import annotations
@@ -27,12 +30,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from analysis.errors import AnalysisError
-from collector.blocks import CutOffError
-from collector.parse import CaptureHead, batches, decode_frames, decode_trace, map_capture, read_interfaces, split
-from collector.records import DECODED_ROW, FRAME_ROW, TRACE_ROW, CaptureError, Column, Frames
+from collector import index
+from collector.blocks import CutOffError, Interfaces
+from collector.parse import (
+    CaptureHead,
+    batches,
+    decode_frames,
+    decode_trace,
+    map_capture,
+    read_sections,
+    split_section,
+)
+from collector.records import DECODED_ROW, ETHERNET_LINK_TYPE, FRAME_ROW, TRACE_ROW, CaptureError, Column, Frames
 from collector.walk import Buffer
 
 FORMAT = "orderbed-pcapng"
@@ -60,12 +72,30 @@ _SPARK_TYPES: dict[type[np.generic], T.DataType] = {
 }
 
 
+LINK_TYPES = {
+    0: "BSD loopback",
+    1: "Ethernet",
+    101: "raw IP",
+    105: "IEEE 802.11",
+    113: "Linux cooked",
+    127: "IEEE 802.11 with radiotap",
+    220: "USB",
+    239: "Netfilter log",
+    253: "Netlink",
+    276: "Linux cooked, version 2",
+}
+"""Those that one meets; all others go by their numbers."""
+
+
 class Piece(NamedTuple):
-    """Part of one file: the blocks that begin in [start, end)."""
+    """Part of one section of one file: the blocks that begin in [start, end)."""
 
     path: str
     start: int
     end: int
+    interfaces: Interfaces
+    is_last: bool = True
+    """Nothing of the section comes behind it; else it must end exactly where the next piece begins."""
 
 
 class Pieces(InputPartition):
@@ -90,8 +120,20 @@ class CaptureSource(DataSource):
         path = self.options.get("path")
         if path is None:
             raise AnalysisError(f"{FORMAT}: give the capture, for example .load('capture.pcapng')")
-        parts = int(self.options.get("parts") or os.cpu_count() or 1)
-        return CaptureReader(path, _checked(schema, self._table), self._table, parts)
+        return CaptureReader(path, _checked(schema, self._table), self._table, self._parts)
+
+    def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
+        from analysis.stream import CaptureStream
+
+        path = self.options.get("path")
+        if path is None:
+            raise AnalysisError(f"{FORMAT}: give the capture to follow, for example .load('capture.pcapng')")
+        batch = _number(self.options.get("batchBytes"), "batchBytes")
+        return CaptureStream(path, _checked(schema, self._table), self._table, parts=self._parts, batch_bytes=batch)
+
+    @property
+    def _parts(self) -> int:
+        return _number(self.options.get("parts"), "parts") or os.cpu_count() or 1
 
     @property
     def _table(self) -> str:
@@ -111,7 +153,7 @@ class CaptureReader(DataSourceReader):
         self.parts = parts
 
     def partitions(self) -> Sequence[InputPartition]:
-        pieces = [Piece(str(file), *bounds) for file in _files(self.path) for bounds in _cuts(file, self.parts)]
+        pieces = [piece for file in _files(self.path) for piece in _pieces(file, self.parts)]
         return [Pieces(group) for group in _grouped(pieces)] or [Pieces(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -119,21 +161,25 @@ class CaptureReader(DataSourceReader):
         gc.freeze()
         assert isinstance(partition, Pieces)
         for piece in partition.pieces:
-            yield from self._read(piece)
+            yield from read_piece(piece, self.schema, self.table)
 
-    def _read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        interfaces = read_interfaces(piece.path).interfaces
-        buffer = map_capture(piece.path)
-        make = _frame_columns if self.table == "frames" else _trace_columns
-        arrow = _arrow_schema(self.schema)
-        for frames in batches(buffer, start=piece.start, end=piece.end, interfaces=interfaces):
-            columns = make(buffer, frames, self.schema.names)
-            rows = len(next(iter(columns.values()), ()))
-            if FILE_COLUMN in self.schema.names:
-                columns[FILE_COLUMN] = pa.repeat(piece.path, rows)
-            batch = pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in arrow.names], schema=arrow)
-            for at in range(0, rows, ROWS_PER_BATCH):
-                yield batch.slice(at, ROWS_PER_BATCH)
+
+def read_piece(piece: Piece, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:
+    """The rows of one piece. Raises AnalysisError when it does not end where the next one begins."""
+    buffer = map_capture(piece.path)
+    make = _frame_columns if table == "frames" else _trace_columns
+    arrow = _arrow_schema(schema)
+    for frames in batches(buffer, start=piece.start, end=piece.end, interfaces=piece.interfaces):
+        columns = make(buffer, frames, schema.names)
+        rows = len(next(iter(columns.values()), ()))
+        if FILE_COLUMN in schema.names:
+            columns[FILE_COLUMN] = pa.repeat(piece.path, rows)
+        batch = pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in arrow.names], schema=arrow)
+        for at in range(0, rows, ROWS_PER_BATCH):
+            yield batch.slice(at, ROWS_PER_BATCH)
+        if not piece.is_last and not frames.problem and frames.stop > piece.end:
+            beside = index.path_of(Path(piece.path)).name
+            raise AnalysisError(f"{piece.path}: its index does not fit it; remove {beside} and try again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +187,7 @@ class CaptureState:
     """What can be said of one capture before its rows are looked at. `problem` is empty when every block is whole."""
 
     interface_names: tuple[str, ...]
+    """Over all sections."""
     metadata: dict[str, Any]
     """The section header's JSON object: run, group, clock; empty for foreign captures."""
     frames: int
@@ -161,26 +208,78 @@ def inspect(path: Path) -> CaptureState:
     """
     try:
         size = path.stat().st_size
-        head = _head(path)
-        found = [] if head is None else _survey(path, head, size)
+        heads = heads_of(path)
+        seen = _Seen()
+        for head in heads:
+            seen.look_through(path, head)
     except CaptureError as error:
         raise AnalysisError(str(error)) from error
     except OSError as error:
         raise AnalysisError(f"{path}: the capture cannot be read ({error.strerror})") from error
-    first_ns = [int(part.time_ns.min()) for part in found if len(part)]
-    last_ns = [int(part.time_ns.max()) for part in found if len(part)]
-    problem = next((part.problem for part in found if part.problem), "")
     return CaptureState(
-        interface_names=() if head is None else head.interfaces.names,
-        metadata={} if head is None else head.section.metadata,
-        frames=sum(len(part) for part in found),
+        interface_names=tuple(name for head in heads for name in head.interfaces.names),
+        metadata=heads[0].section.metadata if heads else {},
+        frames=seen.frames,
         bytes=size,
-        truncated=head is None or any(part.truncated for part in found),
-        problem="cut off in its head" if head is None else problem,
-        damaged=sum(part.damaged for part in found),
-        first_ns=min(first_ns, default=None),
-        last_ns=max(last_ns, default=None),
+        truncated=not heads or seen.is_truncated,
+        problem=seen.problem if heads else "cut off in its head",
+        damaged=seen.damaged,
+        first_ns=seen.first_ns,
+        last_ns=seen.last_ns,
     )
+
+
+class _Seen:
+    """What was counted so far. Frames are let go batch by batch: a capture may be larger than memory."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.damaged = 0
+        self.problem = ""
+        self.is_truncated = False
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
+
+    def look_through(self, path: Path, head: CaptureHead) -> None:
+        if head.first_offset >= head.end:
+            return
+        for part in batches(map_capture(path), start=head.first_offset, end=head.end, interfaces=head.interfaces):
+            self.frames += len(part)
+            self.damaged += part.damaged
+            self.problem = self.problem or part.problem
+            self.is_truncated |= part.truncated
+            if len(part):
+                first_ns, last_ns = int(part.time_ns.min()), int(part.time_ns.max())
+                self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
+                self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
+
+
+def heads_of(path: Path) -> tuple[CaptureHead, ...]:
+    """The sections of a capture of Ethernet frames; none when it was cut off in its head, or is still empty.
+
+    Raises CaptureError, AnalysisError or OSError.
+    """
+    if path.stat().st_size < MAGIC_BYTES:
+        return ()
+    try:
+        heads = read_sections(path)
+    except CutOffError:
+        return ()
+    for head in heads:
+        require_ethernet(path, head.interfaces)
+    return heads
+
+
+def require_ethernet(path: Path, interfaces: Interfaces) -> None:
+    """Raises AnalysisError for an interface of another link type: its bytes would be taken for what they are not."""
+    for port in interfaces.ports:
+        if port.link_type != ETHERNET_LINK_TYPE:
+            kind = LINK_TYPES.get(port.link_type, f"link type {port.link_type}")
+            raise AnalysisError(
+                f"{path}: interface {port.name!r} was captured as {kind}, and only Ethernet can be read; "
+                "capture at one Ethernet interface (not `any`), or keep the frames of such a one: "
+                "tshark -r old -Y frame.interface_id==0 -w new"
+            )
 
 
 def table_schema(table: str) -> T.StructType:
@@ -232,20 +331,17 @@ def _files(path: str) -> list[Path]:
     return sorted(found)
 
 
-def _head(path: Path) -> CaptureHead | None:
-    """What stands before the frames; None when the file was cut off in there, or is still empty."""
-    if path.stat().st_size < MAGIC_BYTES:
-        return None
+def _pieces(file: Path, parts: int) -> list[Piece]:
     try:
-        return read_interfaces(path)
-    except CutOffError:
-        return None
-
-
-def _cuts(file: Path, parts: int) -> list[tuple[int, int]]:
-    if _head(file) is None:
-        return []
-    return split(file, max(1, min(parts, file.stat().st_size // LEAST_PART_BYTES)))
+        heads = heads_of(file)
+    except CaptureError as error:
+        raise AnalysisError(str(error)) from error
+    pieces: list[Piece] = []
+    for head in heads:
+        wanted = max(1, min(parts, (head.end - head.first_offset) // LEAST_PART_BYTES))
+        cuts = split_section(file, head, wanted)
+        pieces += [Piece(str(file), *cut, head.interfaces, cut is cuts[-1]) for cut in cuts]
+    return pieces
 
 
 def _grouped(pieces: Sequence[Piece]) -> list[list[Piece]]:
@@ -262,10 +358,13 @@ def _grouped(pieces: Sequence[Piece]) -> list[list[Piece]]:
     return groups
 
 
-def _survey(path: Path, head: CaptureHead, size: int) -> list[Frames]:
-    if head.first_offset >= size:
-        return []
-    return list(batches(map_capture(path), start=head.first_offset, end=size, interfaces=head.interfaces))
+def _number(text: str | None, option: str) -> int | None:
+    """An option that counts something; None: not given."""
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:19]) < 1 << 62:
+        raise AnalysisError(f"{FORMAT}: {option} must be a number from 1 on, not {text!r}")
+    return int(text)
 
 
 _NUMPY_COLUMNS = {column.name for column in FRAME_ROW}

@@ -53,6 +53,16 @@ PCAP_MAGICS: dict[bytes, tuple[str, int]] = {
 PCAP_HEADER_BYTES = 24
 PCAP_RECORD_BYTES = 16
 
+COMPRESSED: dict[bytes, tuple[str, str]] = {
+    b"\x1f\x8b": ("gzip", "gunzip --keep"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd --keep"),
+    b"\xfd7zXZ": ("xz", "unxz --keep"),
+    b"BZh": ("bzip2", "bunzip2 --keep"),
+    b"\x04\x22\x4d\x18": ("lz4", "unlz4 --keep"),
+    b"PK\x03\x04": ("zip", "unzip"),
+}
+"""First bytes of packed files: how they were packed, and what unpacks them."""
+
 
 class Layout(enum.Enum):
     """Which of the two file formats."""
@@ -88,6 +98,8 @@ class Interfaces:
     byte_order: str
     """`<` or `>`, as in `struct`."""
     ports: tuple[Interface, ...]
+    first: int = 0
+    """Number of the first port in the whole capture: how many there are in the sections before."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -165,6 +177,8 @@ class Reader:
         self.frames = 0
         self.offset = 0
         """Bytes that were read as whole blocks."""
+        self._begin = 0
+        """Where the section begins that is being read."""
         self._ports: list[Interface] = []
         self._file: BinaryIO = path.open("rb")
         self._size = os.fstat(self._file.fileno()).st_size
@@ -189,15 +203,26 @@ class Reader:
 
         CutOffError when not even the section header is whole.
         """
-        while self.layout is Layout.PCAPNG and self._peek_kind() in (SECTION_HEADER, INTERFACE_DESCRIPTION):
+        while self.layout is Layout.PCAPNG and self._is_head(self._peek_kind()):
             try:
                 self._take(next(self._blocks()))
             except CutOffError:
-                if not self.offset:
+                if self.offset == self._begin:
                     raise
                 break
         self._file.seek(self.offset)
         return self.offset
+
+    def enter_section(self, offset: int) -> int:
+        """Forget the section before, and read the head of the one whose header begins at this byte; as `read_head`."""
+        self._ports, self.section = [], Section()
+        self._begin = self.offset = offset
+        self._file.seek(offset)
+        return self.read_head()
+
+    def _is_head(self, kind: int | None) -> bool:
+        """A section header that follows another one opens a section of its own."""
+        return kind == INTERFACE_DESCRIPTION or (kind == SECTION_HEADER and self.offset == self._begin)
 
     def __iter__(self) -> Iterator[Packet]:
         if self.layout is Layout.PCAP:
@@ -234,7 +259,7 @@ class Reader:
         if head[:4] in PCAP_MAGICS:
             return Layout.PCAP, self._read_pcap_header(head)
         if head[:4] != SECTION_HEADER.to_bytes(4, "big"):
-            raise CaptureError(f"{self.path}: is neither pcapng nor pcap (it begins with {head[:4].hex()})")
+            raise CaptureError(f"{self.path}: {_what_else(head, self.path.name)}")
         if len(head) < 12:
             raise CutOffError(self.path, 0, 0)
         return Layout.PCAPNG, self._order(head[8:12], 0)
@@ -289,7 +314,7 @@ class Reader:
             yield block
 
     def _order_of_section(self, magic: bytes) -> None:
-        if self.offset:
+        if self.offset != self._begin:
             raise CaptureError(
                 f"{self.path}: has a second section at byte {self.offset}; "
                 f"merge it into one with: mergecap -w new.pcapng {self.path.name}"
@@ -397,6 +422,14 @@ def summarise(path: Path) -> Summary:
             tuple(reader.statistics),
             problem,
         )
+
+
+def _what_else(head: bytes, name: str) -> str:
+    """What a file is that is no capture of ours, and what helps."""
+    for magic, (method, remedy) in COMPRESSED.items():
+        if head.startswith(magic):
+            return f"is compressed ({method}); unpack it first: {remedy} {name}"
+    return f"is neither pcapng nor pcap (it begins with {head[:4].hex()})"
 
 
 def options_of(data: bytes, byte_order: str) -> Iterator[tuple[int, bytes]]:

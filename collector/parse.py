@@ -7,7 +7,7 @@
             columns = decode_frames(buffer, frames)   # records.DECODED_ROW
             trace = decode_trace(buffer, frames.select(columns["is_trace"]))   # records.TRACE_ROW
 
-Reads pcapng (ours, dumpcap's, tcpdump's; any resolution, both byte orders, one section) and pcap (micro- and
+Reads pcapng (ours, dumpcap's, tcpdump's; any resolution, both byte orders, several sections) and pcap (micro- and
 nanosecond, both byte orders). A file that was cut off at any byte gives the whole frames before the cut, and says so
 in `Frames.truncated` and `Frames.problem`; reading can go on from `Frames.stop` when the file has grown. Nothing here
 needs more than the buffer and memory in proportion to the frames that are really in it.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ from collector.blocks import (
     PCAP_RECORD_BYTES,
     SECTION_HEADER,
     SIMPLE_PACKET,
+    CutOffError,
     Interfaces,
     Layout,
     Reader,
@@ -55,7 +56,9 @@ __all__ = [
     "map_capture",
     "parse_blocks",
     "read_interfaces",
+    "read_sections",
     "split",
+    "split_section",
     "udp_checksum_is_good",
 ]
 
@@ -64,32 +67,67 @@ FRAMES_PER_BATCH = 1 << 14
 WALK_BYTES = 1 << 26
 """Enough for a thousand lanes, and it bounds what a walk over a hostile file may hold."""
 
+FIRST_WALK_BYTES = 1 << 20
+MAX_SECTIONS = 1000
+MARK_BYTES = 1 << 20
+LEAST_MARKS = 256
+"""A survey notes a boundary each MiB, as an index does, and this many in a small file."""
+
 _PACKET_HEAD_BYTES = 28
 _OPTION_BYTES = 8
 
 
 class CaptureHead(NamedTuple):
-    """What must be known of a file before any part of it can be read. All of it can be pickled."""
+    """One section: what must be known before any part of it can be read. Plain data."""
 
     interfaces: Interfaces
     section: Section
     first_offset: int
     """The byte at which the first packet block begins."""
+    end: int
+    """The byte at which the next section begins, or up to which the file was looked at."""
+    marks: tuple[int, ...] = ()
+    """Block boundaries in between, ascending: from the index, else from a survey."""
 
 
-def read_interfaces(path: Path | str) -> CaptureHead:
-    """The head of a capture. Foreign files (those without our index) are surveyed whole for interfaces that appear
-    later.
+def read_sections(path: Path | str) -> tuple[CaptureHead, ...]:
+    """The sections of a capture: one in ours and in most, several where files were put one behind the other.
 
-    Raises CaptureError (one sentence) when this is no capture or has several sections.
+    Files without our index are surveyed whole (20 million frames a second): the only way to be sure, for payloads may
+    look like blocks. Raises CutOffError when not even the first head is whole, CaptureError (one sentence) when this
+    is no capture.
     """
     path = Path(path)
     with Reader(path) as reader:
-        first = reader.read_head()
-        if reader.layout is Layout.PCAPNG and not _marks(path, first, reader.interfaces):
-            for offset in _late_interfaces(path, first, reader.interfaces):
-                reader.add_interface(reader.read_block(offset))
-        return CaptureHead(reader.interfaces, reader.section, first)
+        first, size = reader.read_head(), path.stat().st_size
+        marks = _marks(path, first, reader.interfaces)
+        if marks or first >= size:
+            return (CaptureHead(reader.interfaces, reader.section, first, size, tuple(marks)),)
+        heads = [_surveyed(path, reader, 0, first)]
+        while heads[-1].end < size and _is_section(path, heads[-1].end):
+            begin = heads[-1].end
+            if len(heads) == MAX_SECTIONS:
+                raise CaptureError(
+                    f"{path}: has more than {MAX_SECTIONS} sections; "
+                    f"merge them into one with: mergecap -w new.pcapng {path.name}"
+                )
+            try:
+                first = reader.enter_section(begin)
+            except CutOffError:
+                break
+            heads.append(_surveyed(path, reader, heads[-1].interfaces.first + len(heads[-1].interfaces.ports), first))
+    return (*heads[:-1], heads[-1]._replace(end=size))
+
+
+def read_interfaces(path: Path | str) -> CaptureHead:
+    """The head of a capture of one section. Raises as `read_sections`, and CaptureError where there are several."""
+    heads = read_sections(path)
+    if len(heads) > 1:
+        raise CaptureError(
+            f"{path}: has a second section at byte {heads[0].end}; "
+            f"merge it into one with: mergecap -w new.pcapng {Path(path).name}"
+        )
+    return heads[0]
 
 
 def map_capture(path: Path | str) -> Buffer:
@@ -101,25 +139,26 @@ def map_capture(path: Path | str) -> Buffer:
 
 
 def split(path: Path | str, parts: int) -> list[tuple[int, int]]:
-    """At most `parts` ranges of about equal size that together hold every block behind the head, cut at block
-    boundaries.
-
-    With an index the boundaries come from there; without one from a survey of the whole file, which reads each
-    block's length once (the only way to be sure: payloads may look like blocks). The last range ends with the file.
-    """
-    path = Path(path)
+    """`split_section` of a capture of one section."""
     if parts < 1:
         raise ValueError("a file has at least 1 part")
-    with Reader(path) as reader:
-        first, interfaces = reader.read_head(), reader.interfaces
-    size = path.stat().st_size
-    if first >= size:
+    return split_section(path, read_interfaces(path), parts)
+
+
+def split_section(path: Path | str, head: CaptureHead, parts: int) -> list[tuple[int, int]]:
+    """At most `parts` ranges of about equal size that together hold every block behind the head, cut at block
+    boundaries. The last range ends with the section.
+
+    Boundaries from an index are looked at; where none is one, all of it is one part.
+    """
+    first, end = head.first_offset, head.end
+    if first >= end:
         return []
-    wanted = first + (size - first) * np.arange(1, parts) // parts
-    cuts = _cuts_from(_marks(path, first, interfaces), wanted)
-    if not len(cuts) or not _are_boundaries(path, cuts, interfaces):
-        cuts = _survey(path, first, interfaces, wanted)
-    return list(itertools.pairwise([first, *sorted(set(cuts) - {first}), size]))
+    wanted = first + (end - first) * np.arange(1, parts) // parts
+    cuts = _cuts_from(head.marks, wanted)
+    if not _are_boundaries(Path(path), cuts, head.interfaces):
+        cuts = []
+    return list(itertools.pairwise([first, *sorted(set(cuts) - {first}), end]))
 
 
 def batches(
@@ -192,52 +231,57 @@ def _are_boundaries(path: Path, offsets: list[int], interfaces: Interfaces) -> b
     return all(len(walked.offsets) == 1 for walked in found)
 
 
-def _late_interfaces(path: Path, first: int, interfaces: Interfaces) -> list[int]:
-    """Where interface descriptions stand behind the first packet. A second section is an error."""
-    late: list[int] = []
-    if first >= path.stat().st_size:
-        return late
-    buffer = map_capture(path)
+def _surveyed(path: Path, reader: Reader, number: int, first: int) -> CaptureHead:
+    """One section, looked through from its first packet block on: its later interfaces, marks and end."""
+    buffer, interfaces = map_capture(path), reader.interfaces
     kinds = overlapping(buffer, interfaces.byte_order + "u4")
-    for offsets in _boundaries(buffer, first, interfaces):
-        kind = kinds[offsets]
-        if bool((kind == SECTION_HEADER).any()):
-            byte = int(offsets[kind == SECTION_HEADER][0])
-            raise CaptureError(
-                f"{path}: has a second section at byte {byte}; "
-                f"merge it into one with: mergecap -w new.pcapng {path.name}"
-            )
-        late.extend(offsets[kind == INTERFACE_DESCRIPTION].tolist())
-    return late
+    step = max(1, min(MARK_BYTES, (len(buffer) - first) // LEAST_MARKS))
+    late: list[int] = []
+    marks: list[int] = []
+    end = first
+    for found in _walks(buffer, first, interfaces):
+        offsets, end = found.offsets, found.stop
+        if interfaces.layout is Layout.PCAPNG:
+            kind = kinds[offsets]
+            if bool((is_section := kind == SECTION_HEADER).any()):
+                end = int(offsets[is_section][0])
+                offsets, kind = offsets[offsets < end], kind[offsets < end]
+            late += offsets[kind == INTERFACE_DESCRIPTION].tolist()
+        marks += offsets[np.flatnonzero(np.diff(offsets // step, prepend=-1))].tolist()
+        if end < found.stop:
+            break
+    for offset in late:
+        reader.add_interface(reader.read_block(offset))
+    ports = dataclasses.replace(reader.interfaces, first=number)
+    return CaptureHead(ports, reader.section, first, end, tuple(marks))
 
 
-def _cuts_from(bounds: list[int], wanted: Offsets) -> list[int]:
+def _is_section(path: Path, offset: int) -> bool:
+    """Whether a section header stands there. Its letters are the same in both byte orders."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(4) == SECTION_HEADER.to_bytes(4, "big")
+
+
+def _cuts_from(bounds: Sequence[int], wanted: Offsets) -> list[int]:
     """For each wanted byte the first of these boundaries at or behind it, as far as there is one."""
     places = np.searchsorted(np.array(bounds, np.int64), wanted)
     return [bounds[place] for place in places.tolist() if place < len(bounds)]
 
 
-def _survey(path: Path, first: int, interfaces: Interfaces, wanted: Offsets) -> list[int]:
-    """For each wanted byte the first true boundary at or behind it, as far as the file is whole."""
-    cuts: list[int] = []
-    for offsets in _boundaries(map_capture(path), first, interfaces):
-        while len(cuts) < len(wanted) and len(offsets) and wanted[len(cuts)] <= offsets[-1]:
-            cuts.append(int(offsets[np.searchsorted(offsets, wanted[len(cuts)])]))
-    return cuts
-
-
-def _boundaries(buffer: Buffer, first: int, interfaces: Interfaces) -> Iterator[Offsets]:
-    at = first
+def _walks(buffer: Buffer, first: int, interfaces: Interfaces) -> Iterator[Walk]:
+    """The file piece by piece; the first pieces are small, for a section may end soon."""
+    at, reach = first, FIRST_WALK_BYTES
     while at < len(buffer):
         found = walk(
             buffer,
             start=at,
-            end=min(at + WALK_BYTES, len(buffer)),
+            end=min(at + reach, len(buffer)),
             layout=interfaces.layout,
             byte_order=interfaces.byte_order,
         )
-        yield found.offsets
-        at = found.stop
+        yield found
+        at, reach = found.stop, min(2 * reach, WALK_BYTES)
         if found.problem:
             return
 
@@ -288,6 +332,7 @@ def _enhanced_frames(buffer: Buffer, heads: _Heads, interfaces: Interfaces) -> F
         heads = heads.select(is_good)
     return _frames(
         heads,
+        first=interfaces.first,
         time_ns=_times_ns(heads.ticks, heads.interface, interfaces),
         direction=_directions(buffer, heads.options, heads.options_end, interfaces.byte_order),
         damaged=damaged,
@@ -351,7 +396,13 @@ def _simple_packet_blocks(buffer: Buffer, blocks: Offsets, interfaces: Interface
     is_good = (room >= 0) & (len(interfaces.ports) > 0)
     heads = heads.select(is_good)
     nothing = np.zeros(len(heads.data), np.int64)
-    return _frames(heads, time_ns=nothing, direction=nothing.astype(np.int8), damaged=int((~is_good).sum()))
+    return _frames(
+        heads,
+        first=interfaces.first,
+        time_ns=nothing,
+        direction=nothing.astype(np.int8),
+        damaged=int((~is_good).sum()),
+    )
 
 
 def _records(buffer: Buffer, records: Offsets, interfaces: Interfaces) -> Frames:
@@ -369,10 +420,10 @@ def _records(buffer: Buffer, records: Offsets, interfaces: Interfaces) -> Frames
     )
 
 
-def _frames(heads: _Heads, *, time_ns: Offsets, direction: npt.NDArray[np.int8], damaged: int) -> Frames:
+def _frames(heads: _Heads, *, first: int, time_ns: Offsets, direction: npt.NDArray[np.int8], damaged: int) -> Frames:
     return Frames(
         time_ns=time_ns,
-        interface=heads.interface.astype(np.int32),
+        interface=(heads.interface + first).astype(np.int32),
         direction=direction,
         length=_clipped(heads.length),
         captured=heads.captured.astype(np.int32),
