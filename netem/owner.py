@@ -54,10 +54,11 @@ def _pid_namespace() -> str:
 
 
 def _started_ticks(pid: int) -> int | None:
-    """Start time in clock ticks since boot; None when there is no such process."""
+    """Start time in clock ticks since boot; None when there is no such process, or only a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The program's name stands in parentheses and may contain anything; field 22 is the 20th after it.
-    return int(stat.rpartition(")")[2].split()[19])
+    # The program's name stands in parentheses and may contain anything; field 3 is the state, field 22 the start.
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state in "ZX" else int(fields[18])

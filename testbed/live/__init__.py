@@ -1,0 +1,22 @@
+"""A testbed that stays up: people, programs and notebooks bring networks up, enter nodes, and change what happens.
+
+with Testbed("three-partitions") as bed:
+    bed.impair("p1/*", loss="10 %", delay="20 ms")
+    print(bed.run("p1/n1", ["ping", "-c", "3", "10.1.0.2"]).stdout)
+"""
+
+from testbed.live.client import Testbed, running
+from testbed.live.commands import Completed, Running
+from testbed.live.status import Counters, Description, LinkStatus, NodeState, NodeStatus
+
+__all__ = [
+    "Completed",
+    "Counters",
+    "Description",
+    "LinkStatus",
+    "NodeState",
+    "NodeStatus",
+    "Running",
+    "Testbed",
+    "running",
+]

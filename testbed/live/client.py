@@ -1,0 +1,412 @@
+"""`Testbed`: what people, programs and notebooks hold of a testbed that is up.
+
+    with Testbed("three-partitions") as bed:          its own: it goes with this block, or with this process
+    bed = Testbed.up("three-partitions", name="lab")  it stays until somebody says `down`
+    bed = Testbed.attach("lab")                       one that is up already
+
+All methods may be called from any thread. They raise InputError for what cannot be (before anything has changed) and
+FabricError when the network, the kernel or Docker refuses, or the testbed is no longer up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+from netem.errors import FabricError
+from netem.kernel import KernelWish
+from netem.runtimes.base import Program
+from testbed.live import place as places
+from testbed.live import terminal as terminals
+from testbed.live.commands import Completed, Running
+from testbed.live.door import Door, raise_refusal
+from testbed.live.place import Place
+from testbed.live.starter import Wish, start_server
+from testbed.live.status import Counters, Description, LinkStatus, NodeStatus
+from topologies.errors import InputError
+from topologies.load import find, load, loads
+from topologies.model import Topology
+from topologies.yaml_source import read
+
+Selectors: TypeAlias = "str | Iterable[str]"
+"""One selector such as `p1/*`, or several."""
+
+FaultLine: TypeAlias = Mapping[str, Any]
+"""What faults.jsonl says of a change: asked, issued, effective, and what the kernel read back."""
+
+WORLDS = ("auto", "netns", "docker")
+KERNELS = tuple(wish.value for wish in KernelWish)
+CHUNK_BYTES = 1 << 16
+GONE_TIMEOUT_S = 30.0
+STREAM_END_TIMEOUT_S = 1.0
+"""After a command's end: what it left in the background may hold its streams open for ever."""
+
+
+def running() -> list[Description]:
+    """All testbeds that are up on this machine, by name."""
+    return places.descriptions()
+
+
+class Testbed:
+    """One testbed. Made here, it ends with `close`, with its `with` block, or with this process, however that ends."""
+
+    __test__ = False  # its name looks like a test to pytest
+
+    def __init__(
+        self,
+        topology: str | Path,
+        *,
+        name: str | None = None,
+        world: str = "auto",
+        kernel: str = "auto",
+        program: Program | None = None,
+        runs: Path = Path("runs"),
+        on_progress: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """Bring up `topology` (a shipped name or a file); returns when every node is there.
+
+        `name`: the topology's when not given. `program`: what each node runs; without one a node only rests. Raises
+        InputError and FabricError; nothing is left behind then.
+        """
+        wish = _wish(topology, name=name, world=world, kernel=kernel, program=program, runs=runs, stays=False)
+        self._join(Place.of(wish.name), start_server(wish, on_progress), owns=True)
+
+    @classmethod
+    def up(
+        cls,
+        topology: str | Path,
+        *,
+        name: str | None = None,
+        world: str = "auto",
+        kernel: str = "auto",
+        program: Program | None = None,
+        runs: Path = Path("runs"),
+        on_progress: Callable[[str], None] = lambda _line: None,
+    ) -> Testbed:
+        """The same, but it stays up after this process, until `down`."""
+        wish = _wish(topology, name=name, world=world, kernel=kernel, program=program, runs=runs, stays=True)
+        return cls._of(Place.of(wish.name), start_server(wish, on_progress))
+
+    @classmethod
+    def attach(cls, name: str | None = None) -> Testbed:
+        """The testbed called `name`, or the only one that is up. Raises InputError when there is none."""
+        place = places.the_place(name)
+        return cls._of(place, Door.ask(place, {"do": "describe"}))
+
+    @classmethod
+    def _of(cls, place: Place, about: Mapping[str, Any]) -> Testbed:
+        made = cls.__new__(cls)
+        made._join(place, about, owns=False)
+        return made
+
+    def _join(self, place: Place, about: Mapping[str, Any], *, owns: bool) -> None:
+        self._place = place
+        self._owns = owns
+        self.description = Description.from_json(about["description"])
+        self.topology: Topology = loads(about["topology"], place.name)
+
+    def __enter__(self) -> Testbed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        return self._place.name
+
+    @property
+    def directory(self) -> Path:
+        """Its record: topology.yaml, manifest.json, faults.jsonl, captures, nodes/*.log."""
+        return self.description.directory
+
+    # What is there.
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """Every node as it is now, in the topology's order."""
+        return tuple(NodeStatus.from_json(one) for one in self._ask("nodes"))
+
+    def links(self) -> tuple[LinkStatus, ...]:
+        """Every link between routers as it is now."""
+        return tuple(LinkStatus.from_json(one) for one in self._ask("links"))
+
+    def counters(self) -> Counters:
+        """The kernel's counters of every port, link and bus."""
+        return Counters.from_json(self._ask("counters"))
+
+    def logs(self, node: str) -> str:
+        """What the main process of a node has written so far, both streams, all incarnations."""
+        return self.log_path(node).read_text(encoding="utf-8", errors="replace")
+
+    def log_path(self, node: str) -> Path:
+        """The file in which `logs` grows."""
+        return Path(self._ask("log", node=node))
+
+    def failure(self) -> str | None:
+        """Why the network is no longer there although the testbed is up (a killed kernel), or None."""
+        failure: str | None = self._ask("failure")
+        return failure
+
+    # Commands in nodes.
+
+    def run(
+        self,
+        node: str,
+        argv: Sequence[str],
+        *,
+        input: bytes = b"",  # noqa: A002  # as subprocess.run calls it
+        timeout_s: float | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Completed:
+        """Run a command in a node and wait for it. Raises TimeoutError, after it was killed.
+
+        It runs in the network, PID and mount namespaces of the node's main process, with the rights of the testbed's
+        owner and not those of the node's program. In a node that has crashed (world netns) it has the network only.
+        """
+        with self.start(node, argv, environment=environment) as command:
+            return _communicate(command, input, timeout_s)
+
+    def start(
+        self,
+        node: str,
+        argv: Sequence[str],
+        *,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        is_terminal: bool = False,
+    ) -> Running:
+        """Start a command in a node. Streams that are None become pipes, on `Running`; others are descriptors.
+
+        `is_terminal`: the descriptors are a terminal that becomes its own. Raises InputError and FabricError, also when
+        there is no such program.
+        """
+        with ExitStack() as undo:
+            ends: list[tuple[int, IO[bytes] | None]] = [
+                _end(given, is_input=number == 0, undo=undo) for number, given in enumerate((stdin, stdout, stderr))
+            ]
+            keep = undo.enter_context(ExitStack())
+            for _descriptor, pipe in ends:
+                if pipe is not None:
+                    keep.callback(pipe.close)
+            connection = keep.enter_context(Door.connect(self._place))
+            request = {
+                "do": "exec",
+                "node": node,
+                "argv": list(argv),
+                "environment": dict(environment or {}),
+                "terminal": is_terminal,
+                "directory": str(Path.cwd()),
+            }
+            Door.tell(connection, request, [descriptor for descriptor, _pipe in ends])
+            raise_refusal(Door.hear(connection))
+            keep.pop_all()
+            pipes = [pipe for _descriptor, pipe in ends]
+            return Running(connection, argv, stdin=pipes[0], stdout=pipes[1], stderr=pipes[2])
+
+    def terminal(
+        self,
+        node: str,
+        argv: Sequence[str],
+        stdin: int = 0,
+        stdout: int = 1,
+        stderr: int = 2,
+        environment: Mapping[str, str] | None = None,
+    ) -> int:
+        """Run a command with our streams as its own and return its exit code.
+
+        Where `stdin` and `stdout` are a terminal, it gets one of its own: ours is raw meanwhile, and its size follows.
+        Ctrl-C and a closed terminal then reach the command as from any shell.
+        """
+        return terminals.run(self.start, node, argv, (stdin, stdout, stderr), dict(environment or {}))
+
+    # Changes.
+
+    def impair(self, targets: Selectors, *, direction: str = "to-node", **changes: Any) -> tuple[FaultLine, ...]:
+        """Change ports of nodes, in the words of experiment files: loss="10 %", delay="20 ms", rate="10 Mbit/s", …
+
+        What is not named stays as it is now. `direction`: to-node, from-node or both.
+        """
+        return self._change("impair", impair={"targets": _list(targets), "direction": direction, **changes})
+
+    def impair_link(self, link: Selectors, *, direction: str = "both", **changes: Any) -> tuple[FaultLine, ...]:
+        """Change links between routers. `direction`: there (from the first partition of its name), back or both."""
+        return self._change("impair", impair={"links": _list(link), "direction": direction, **changes})
+
+    def restore(self, targets: Selectors | None = None, *, links: Selectors | None = None) -> tuple[FaultLine, ...]:
+        """Give ports, or links, what the topology asks for; without any, all of both."""
+        given = {"targets": targets, "links": links}
+        return self._change("restore", restore={key: _list(one) for key, one in given.items() if one is not None})
+
+    def cut(self, *groups: Selectors, links: Selectors | None = None) -> tuple[FaultLine, ...]:
+        """Cut nodes in different groups off from each other, both ways, or cut links between routers."""
+        if links is not None:
+            return self._change("cut", cut={"links": _list(links)} | ({"groups": []} if groups else {}))
+        return self._change("cut", cut={"groups": [_list(group) for group in groups]})
+
+    def cut_one_way(self, senders: Selectors, receivers: Selectors) -> tuple[FaultLine, ...]:
+        """What `senders` send no longer reaches `receivers`; the way back is open."""
+        return self._change("cut", cut={"from": _list(senders), "to": _list(receivers)})
+
+    def heal(self) -> tuple[FaultLine, ...]:
+        """End all cuts."""
+        return self._change("heal")
+
+    def crash(self, targets: Selectors) -> tuple[FaultLine, ...]:
+        """SIGKILL to everything in these nodes; what they had not sent is gone."""
+        return self._change("crash", targets=_list(targets))
+
+    def restart(self, targets: Selectors) -> tuple[FaultLine, ...]:
+        """Start the next incarnation of nodes that crashed or ended, with their wires as they are now."""
+        return self._change("restart", targets=_list(targets))
+
+    def pause(self, targets: Selectors) -> tuple[FaultLine, ...]:
+        """Freeze all processes of these nodes; their kernels go on receiving."""
+        return self._change("pause", targets=_list(targets))
+
+    def resume(self, targets: Selectors) -> tuple[FaultLine, ...]:
+        """Let paused nodes go on."""
+        return self._change("resume", targets=_list(targets))
+
+    # Capture.
+
+    def start_capture(self, path: str | Path | None = None) -> Path:
+        """Record every frame at every switch port, both ways, from now on; the file, in our record if not given."""
+        return Path(self._ask("start_capture", path=None if path is None else str(Path(path).absolute())))
+
+    def stop_capture(self) -> dict[str, Any]:
+        """End the capture; `path`, `frames`, `bytes`, `kernel_dropped_frames` and `complete` of the whole file."""
+        counts: dict[str, Any] = self._ask("stop_capture")
+        return counts
+
+    # The end.
+
+    def down(self) -> None:
+        """End it, whoever made it; returns when nothing of it is left. A capture that runs is closed whole."""
+        server = _hold(self.description.server_pid)
+        try:
+            self._ask("down")
+        finally:
+            _wait_gone(server, self.name)
+            if self._place.is_dead():
+                self._place.sweep()
+
+    def close(self) -> None:
+        """Take down a testbed that was made here; one that was attached to stays up. May be called again."""
+        if self._owns:
+            self._owns = False
+            try:
+                self.down()
+            except FabricError:
+                if not self._place.is_dead():
+                    raise
+
+    def _change(self, do: str, **arguments: Any) -> tuple[FaultLine, ...]:
+        return tuple(self._ask(do, **arguments))
+
+    def _ask(self, do: str, **arguments: Any) -> Any:
+        return Door.ask(self._place, {"do": do, **arguments})
+
+
+def _wish(
+    topology: str | Path,
+    *,
+    name: str | None,
+    world: str,
+    kernel: str,
+    program: Program | None,
+    runs: Path,
+    stays: bool,
+) -> Wish:
+    """What is wished for, checked as far as it can be before anything starts. Raises InputError."""
+    path = find(topology)
+    document = read(path)
+    network = load(path)
+    for option, given, allowed in (("world", world, WORLDS), ("kernel", kernel, KERNELS)):
+        if given not in allowed:
+            raise InputError(f"--{option}: {given!r} is none of {', '.join(allowed)}")
+    return Wish(
+        name=Place.of(name or network.name).name,
+        topology_text=document.text,
+        topology_source=str(path),
+        world=world,
+        kernel=kernel,
+        program=program,
+        runs=runs.absolute(),
+        stays=stays,
+    )
+
+
+def _list(given: Selectors) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _end(given: int | None, *, is_input: bool, undo: ExitStack) -> tuple[int, IO[bytes] | None]:
+    """The command's end of one stream, and ours if it is a pipe. Their end of a pipe is closed with `undo`."""
+    if given is not None:
+        return given, None
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    theirs, ours = (read_end, write_end) if is_input else (write_end, read_end)
+    undo.callback(os.close, theirs)
+    return theirs, os.fdopen(ours, "wb" if is_input else "rb", 0 if is_input else -1)
+
+
+def _communicate(command: Running, given: bytes, timeout_s: float | None) -> Completed:
+    """Feed it, read both streams to their ends, and wait. Raises TimeoutError after it was killed."""
+    collected: dict[int, bytes] = {}
+    readers = [
+        threading.Thread(target=_collect, args=(pipe, number, collected), daemon=True)
+        for number, pipe in ((1, command.stdout), (2, command.stderr))
+    ]
+    readers.append(threading.Thread(target=_feed, args=(command.stdin, given), daemon=True))
+    for reader in readers:
+        reader.start()
+    try:
+        code = command.wait(timeout_s)
+    except TimeoutError:
+        command.kill()
+        command.wait()
+        raise
+    finally:
+        for reader in readers:
+            reader.join(STREAM_END_TIMEOUT_S)
+    return Completed(argv=command.argv, code=code, stdout=collected.get(1, b""), stderr=collected.get(2, b""))
+
+
+def _collect(pipe: IO[bytes] | None, number: int, collected: dict[int, bytes]) -> None:
+    assert pipe is not None, "no descriptor was given for it"
+    pieces = bytearray()
+    while piece := os.read(pipe.fileno(), CHUNK_BYTES):
+        pieces += piece
+        collected[number] = bytes(pieces)
+
+
+def _feed(pipe: IO[bytes] | None, given: bytes) -> None:
+    assert pipe is not None, "no descriptor was given for it"
+    with contextlib.suppress(BrokenPipeError), pipe:  # it need not read all of it
+        pipe.write(given)
+
+
+def _hold(pid: int) -> int | None:
+    """A descriptor that becomes readable at the end of a process; None when it has ended."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _wait_gone(server: int | None, name: str) -> None:
+    if server is None:
+        return
+    try:
+        if not select.select([server], [], [], GONE_TIMEOUT_S)[0]:
+            raise FabricError(f"the server of the testbed {name} has not ended after {GONE_TIMEOUT_S:.0f} s")
+    finally:
+        os.close(server)

@@ -1,0 +1,165 @@
+"""Where a testbed that is up can be found: one directory per name, made exclusively, swept when its owner is dead.
+
+    $XDG_RUNTIME_DIR/orderbed/NAME/    or /run/orderbed/NAME/, mode 0700
+        owner        the server process (netem.owner.Owner)
+        about.json   what it is (testbed.live.status.Description), once it is up
+        control      the socket
+
+The directory is made complete under another name and then renamed: a rename onto a directory that is not empty fails,
+so of two that come at once one wins, and nobody ever sees a place without its owner.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netem.owner import Owner
+from testbed.live.status import Description
+from testbed.store import write_json
+from topologies.border import parse_title
+from topologies.errors import InputError, did_you_mean
+
+_ATTEMPTS = 5
+
+
+def root() -> Path:
+    """Where all places are."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime or "/run") / "orderbed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The place of one name; nothing says yet that a testbed is there."""
+
+    name: str
+    path: Path
+
+    @classmethod
+    def of(cls, name: str) -> Place:
+        """Raises InputError for what is no name."""
+        try:
+            return cls(name=parse_title(name), path=root() / name)
+        except ValueError as error:
+            raise InputError(f"the name of a testbed: {error}") from None
+
+    def take(self) -> None:
+        """Make it ours. Raises InputError when a testbed of this name is up already, or no place can be made."""
+        fresh = self.path.with_name(f".{self.name}.{os.getpid()}")
+        try:
+            root().mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh.mkdir(mode=0o700)
+            (fresh / "owner").write_text(str(Owner.this_process()), encoding="ascii")
+            self._move_in(fresh)
+        except OSError as error:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise InputError(
+                f"{self.path}: cannot be made ({error.strerror}); run as root, or set XDG_RUNTIME_DIR"
+            ) from (error)
+
+    def give_back(self) -> None:
+        """Remove it; called by the one who took it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def publish(self, description: Description) -> None:
+        """From now on it is found by `described`."""
+        write_json(self.path / "about.json", description.as_json())
+
+    def description(self) -> Description | None:
+        """What is up here; None when nothing is, or not yet, or no longer."""
+        if self.is_dead():
+            return None
+        try:
+            return Description.from_json(json.loads((self.path / "about.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def is_dead(self) -> bool:
+        """True when what was here has certainly ended, or nothing ever was."""
+        owner = self._owner()
+        return owner is None or owner.is_dead()
+
+    def sweep(self) -> None:
+        """Take away what a dead owner left. Two may do so at once: the rename lets one have it."""
+        away = self.path.with_name(f".{self.name}.{os.getpid()}.dead")
+        try:
+            self.path.rename(away)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(away, ignore_errors=True)
+
+    @contextmanager
+    def socket_path(self) -> Iterator[str]:
+        """A path of the socket that is short enough for an address, however long that of the place is."""
+        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{directory}/control"
+        finally:
+            os.close(directory)
+
+    def _owner(self) -> Owner | None:
+        try:
+            return Owner.parse((self.path / "owner").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def _move_in(self, fresh: Path) -> None:
+        for _attempt in range(_ATTEMPTS):
+            try:
+                fresh.rename(self.path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                if not self.is_dead():
+                    shutil.rmtree(fresh)
+                    raise InputError(
+                        f"a testbed called {self.name} is up already: take it down with `orderbed down {self.name}`, "
+                        "or give this one another name"
+                    ) from None
+                self.sweep()
+            else:
+                return
+        raise OSError(errno.EBUSY, "somebody else takes it again and again")
+
+
+def descriptions() -> list[Description]:
+    """All testbeds that are up, by name. Places of dead owners are swept aside."""
+    found = []
+    for path in sorted(_entries()):
+        place = Place(name=path.name, path=path)
+        description = place.description()
+        if description is not None:
+            found.append(description)
+        elif place.is_dead():
+            place.sweep()
+    return found
+
+
+def the_place(name: str | None) -> Place:
+    """The place of the testbed called `name`, or of the only one that is up. Raises InputError."""
+    up = [one.name for one in descriptions()]
+    if name is None and len(up) == 1:
+        return Place.of(up[0])
+    if not up:
+        raise InputError("no testbed is up; make one with `orderbed up three-partitions`")
+    if name is None:
+        raise InputError(f"several testbeds are up: say which of {', '.join(up)}")
+    if name not in up:
+        hint = did_you_mean(name, up) or f"; up are {', '.join(up)}"
+        raise InputError(f"no testbed called {name[:40]} is up{hint}")
+    return Place.of(name)
+
+
+def _entries() -> list[Any]:
+    try:
+        return [path for path in root().iterdir() if not path.name.startswith(".") and path.is_dir()]
+    except OSError:
+        return []
