@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from testbed import spec_parts, spec_sweep, unrest
+from testbed import spec_parts, spec_program, spec_sweep, unrest
 from testbed.paths import EXPERIMENTS
 from testbed.spec_parts import ProtocolEntry
 from testbed.spec_raw import Dissemination, KernelWish, RawExperiment, WorkloadKind, World
@@ -142,8 +142,9 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
     raw = validated(RawExperiment, document)
     _check_durations(raw, document)
     topology, topology_text = _topology(raw, document, folder)
-    protocol = spec_parts.protocol(raw, topology, document, protocols)
-    workloads = spec_parts.workloads(raw, topology, document, protocols)
+    programs = spec_program.programs(raw, topology, document, folder)
+    protocol = spec_parts.protocol(raw, topology, document, protocols, programs)
+    workloads = spec_parts.workloads(raw, topology, document, protocols, programs)
     unrests = spec_parts.unrests(raw, topology, document)
     return Experiment(
         name=raw.name,
@@ -162,6 +163,7 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
         expect=tuple(spec_parts.expectations(raw, document)),
         sweep=spec_sweep.axes(raw, document),
         claims=tuple(spec_parts.claims(raw, document)),
+        programs=programs,
         unrest=unrests,
         seeds=spec_sweep.seeds(raw, document),
         text=document.text,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from types import MappingProxyType
 from typing import Any, Protocol, get_type_hints
 
 from analysis.expression import Expression, ExpressionError, parse
 from node.clock import MAX_DRIFT_PPM
 from node.errors import LocalError
 from testbed import unrest
+from testbed.program import ProgramChoice
 from testbed.spec_raw import Parameter, RawClaim, RawExperiment, RawUnrest, RawWorkload, WorkloadKind
 from testbed.spec_values import Claim, ProtocolChoice, RateChange, Unrest, Workload, WrongClock
 from topologies import units
@@ -45,9 +47,20 @@ class ProtocolEntry(Protocol):
 
 
 def protocol(
-    raw: RawExperiment, topology: Topology, document: Document, protocols: Mapping[str, ProtocolEntry]
-) -> ProtocolChoice:
-    """The protocol under test, its parameters in base units under the names that the protocol has for them."""
+    raw: RawExperiment, topology: Topology, document: Document, protocols: Mapping[str, ProtocolEntry],
+    programs: Mapping[NodeName, ProgramChoice] = MappingProxyType({}),
+) -> ProtocolChoice:  # fmt: skip
+    """The protocol under test, its parameters in base units under the names that the protocol has for them. Where every
+    node has a program of its own: that program's name.
+    """
+    ours = [node for node in topology.nodes() if node.name not in programs]
+    if raw.protocol is None and ours:
+        why = f"{ours[0].name} runs our program" if programs else "the protocol under test, such as {name: sequencer}"
+        raise document.error((), f"the key protocol is missing: {why}")
+    if raw.protocol is None:
+        return ProtocolChoice(name=", ".join(dict.fromkeys(one.title for one in programs.values())), parameters={})
+    if not ours:
+        raise document.error(("protocol",), "every node runs a program of its own; leave protocol out")
     name = raw.protocol.name
     if name not in protocols:
         hint = did_you_mean(name, protocols) or f"; there are {', '.join(sorted(protocols))}"
@@ -55,16 +68,26 @@ def protocol(
     known = protocols[name].kind
     parameters = _parameters(raw.protocol.parameters, known, name, document, ("protocol", "parameters"))
     try:
-        protocols[name].check(parameters, members=len(topology))
+        members = [n for n in topology.nodes() if n.name not in programs or programs[n.name].is_member]
+        protocols[name].check(parameters, members=len(members))
     except LocalError as error:
         raise document.error(("protocol",), str(error)) from None
     return ProtocolChoice(name=name, parameters=parameters)
 
 
 def workloads(
-    raw: RawExperiment, topology: Topology, document: Document, protocols: Mapping[str, ProtocolEntry]
-) -> Mapping[NodeName, Workload]:
-    """What each node sends, in member order."""
+    raw: RawExperiment, topology: Topology, document: Document, protocols: Mapping[str, ProtocolEntry],
+    programs: Mapping[NodeName, ProgramChoice] = MappingProxyType({}),
+) -> Mapping[NodeName, Workload]:  # fmt: skip
+    """What each node that runs our program sends, in member order."""
+    if raw.protocol is None:
+        if raw.workload:
+            raise document.error(("workload",), "every node runs a program of its own, which sends; leave workload out")
+        return {}
+    if not raw.workload:
+        raise document.error(
+            (), "the key workload is missing: what is sent, such as {kind: periodic, rate: 50 /s, size: 512 B}"
+        )
     sends = protocols[raw.protocol.name].takes_submissions
     taken: dict[NodeName, Workload] = {}
     for position, block in enumerate(raw.workload):
@@ -72,7 +95,10 @@ def workloads(
         workload = _workload(block, raw.duration, document, at)
         if workload.kind is not WorkloadKind.SILENT and not sends:
             raise document.error((*at, "kind"), f"{raw.protocol.name} sends nothing for an application; make it silent")
-        for name in _selected(topology, block.senders, document, (*at, "senders")):
+        senders = _selected(topology, block.senders, document, (*at, "senders"))
+        if all(name in programs for name in senders):
+            raise document.error((*at, "senders"), "all of these run a program of their own, which no workload tells")
+        for name in (sender for sender in senders if sender not in programs):
             if name in taken:
                 raise document.error((*at, "senders"), f"{name} stands in two workloads; a node can have one")
             taken[name] = workload

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema
 
+from testbed.program_raw import RawPrograms
 from topologies.border import (
     Drift,
     Duration,
@@ -267,12 +268,17 @@ class RawExperiment(RawBlock):
     impairments: dict[Text, RawPort] = Field(
         {}, description="impairments of ports over those of the topology, by selector"
     )
-    protocol: RawProtocol = Field(description="the protocol under test, such as {name: sequencer}")
+    protocol: RawProtocol | None = Field(
+        None, description="the protocol under test, such as {name: sequencer}; needed where a node runs our program"
+    )
+    program: RawPrograms = Field(
+        [], description="programs of your own in some nodes or all, such as {command: etcd --name {host}, ...}"
+    )
     dissemination: choice(Dissemination) = Field(  # type: ignore[valid-type]
         Dissemination.MULTICAST, description="multicast or unicast"
     )
     workload: Annotated[list[RawWorkload], OneOrMany()] = Field(
-        description="what is sent, such as {kind: periodic, rate: 50 /s, size: 512 B}; a list for different senders"
+        [], description="what is sent, such as {kind: periodic, rate: 50 /s, size: 512 B}; a list for different senders"
     )
     clocks: dict[Text, RawClock] = Field({}, description="wrong clocks, by selector")
     duration: Duration = Field(description="how long the workload runs, such as 20 s")

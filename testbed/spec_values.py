@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.expression import Expression, Unknown, condition, evaluate, parse
+from testbed.program import ProgramChoice
 from testbed.spec_faults import Fault
 from testbed.spec_raw import Dissemination, KernelWish, Parameter, WorkloadKind, World
-from topologies.model import NodeName, Topology
+from topologies.model import Node, NodeName, Topology
 from topologies.yaml_source import Document, Value
 
 
@@ -130,6 +131,7 @@ class Experiment:
     question: str
     topology: Topology
     protocol: ProtocolChoice
+    """When every node has a program of its own: that program's name, which is none of ours (`has_protocol`)."""
     dissemination: Dissemination
     workloads: Mapping[NodeName, Workload]
     clocks: Mapping[NodeName, WrongClock]
@@ -142,6 +144,8 @@ class Experiment:
     expect: tuple[Expression, ...]
     sweep: tuple[SweepAxis, ...]
     claims: tuple[Claim, ...]
+    programs: Mapping[NodeName, ProgramChoice] = field(default_factory=dict)
+    """What the nodes run that do not run ours, in member order."""
     unrest: tuple[Unrest, ...] = ()
     """Whose rate changes are in `workloads` already, drawn from `seed`; testbed.unrest.reseeded draws them anew."""
     seeds: int = 0
@@ -153,3 +157,16 @@ class Experiment:
     document: Document = field(repr=False, compare=False)
     folder: Path | None = field(default=None, repr=False, compare=False)
     """Where relative paths begin: the folder of the file."""
+
+    @property
+    def has_protocol(self) -> bool:
+        """Whether any node runs our program."""
+        return len(self.programs) < len(self.topology)
+
+    @property
+    def members(self) -> tuple[Node, ...]:
+        """Whose traces are judged, and to whom our nodes send: our nodes and the programs that are members; in member
+        order. Everybody where nobody is one.
+        """
+        nodes = tuple(self.topology.nodes())
+        return tuple(n for n in nodes if n.name not in self.programs or self.programs[n.name].is_member) or nodes
