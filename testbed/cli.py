@@ -19,7 +19,9 @@ from analysis import text as tables
 from analysis.errors import AnalysisError
 from netem.errors import FabricError
 from node.errors import LocalError
-from testbed import listings, store
+from testbed import cli_live, listings, store
+from testbed import live_completion as complete
+from testbed.cli_live import CommandEndedError
 from testbed.cli_parts import DEFAULT_RUNS, ExitCode, Json, Panel, Runs
 from testbed.cli_parts import print_json as _print_json
 from testbed.console import Console
@@ -52,7 +54,12 @@ RunName = Annotated[
         help="A run: its directory, <experiment>/<name>, or an experiment (newest run). Default: the newest."
     ),
 ]
-ExperimentName = Annotated[str, typer.Argument(help="A shipped experiment such as quickstart, or a YAML file.")]
+ExperimentName = Annotated[
+    str,
+    typer.Argument(
+        help="A shipped experiment such as quickstart, or a YAML file.", autocompletion=complete.experiments
+    ),
+]
 World = Annotated[str | None, typer.Option(help="auto, netns, docker or sim. Default: as the experiment says.")]
 KernelOption = Annotated[
     str | None, typer.Option("--kernel", help="auto, host or uml. Default: as the experiment says.")
@@ -67,6 +74,8 @@ def main() -> None:
         _stop(str(error), ExitCode.WRONG_USE)
     except (FabricError, AnalysisError, StoreError) as error:
         _stop(str(error), ExitCode.UNKNOWN)
+    except CommandEndedError as ended:
+        sys.exit(ended.code)
     except SystemExit as leaving:
         if leaving.code != EXIT_OF_INTERRUPT:
             raise
@@ -75,20 +84,6 @@ def main() -> None:
         # Python would leave with 1, which says that a verdict failed.
         traceback.print_exc()
         _stop("this is a bug of orderbed; please report it with the lines above", ExitCode.UNKNOWN)
-
-
-@app.command(rich_help_panel=Panel.MACHINE)
-def doctor(as_json: Json = False) -> None:
-    """Show every probe: what this machine can carry, and what to install for the rest."""
-    from testbed.doctor import checks
-
-    found = checks()
-    if as_json:
-        _print_json([dataclasses.asdict(check) for check in found])
-    else:
-        RichConsole().print(listings.doctor_table(found))
-    if not all(check.ok or check.optional for check in found):
-        raise typer.Exit(ExitCode.WRONG_USE)
 
 
 @app.command(rich_help_panel=Panel.EXPERIMENTS)
@@ -273,6 +268,10 @@ def claims(
         raise typer.Exit(EXIT_OF_VERDICT[listings.worst(row["verdict"] for row in rows)])
 
 
+# Commands and their headings stand in the help as they stand here.
+cli_live.register(app)
+
+
 @app.command(rich_help_panel=Panel.SEARCH)
 def fuzz(
     protocol: Annotated[str, typer.Argument(help="A protocol of node/protocols, such as reliable.")],
@@ -354,21 +353,17 @@ def explore(
 
 
 @app.command(rich_help_panel=Panel.MACHINE)
-def down(
-    everything: Annotated[bool, typer.Option("--all", help="Also of runs whose conductor still lives.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Remove what killed runs may have left: exactly the containers that carry our label.
+def doctor(as_json: Json = False) -> None:
+    """Show every probe: what this machine can carry, and what to install for the rest."""
+    from testbed.doctor import checks
 
-    Network namespaces need no removing: they end with their run, however it ends.
-    """
-    from netem import daemon
-
-    removed = daemon.down(everything=everything)
+    found = checks()
     if as_json:
-        _print_json({"removed": removed})
+        _print_json([dataclasses.asdict(check) for check in found])
     else:
-        RichConsole(highlight=False).print(f"{len(removed)} containers removed" if removed else "nothing was left")
+        RichConsole().print(listings.doctor_table(found))
+    if not all(check.ok or check.optional for check in found):
+        raise typer.Exit(ExitCode.WRONG_USE)
 
 
 def _split(given: list[str] | None) -> list[str]:

@@ -27,7 +27,7 @@ class Panel(enum.StrEnum):
 
     EXPERIMENTS = "Experiments: a question to a network, answered"
     RUNS = "Runs: look again at what was measured"
-    INTERACTIVE = "Interactive: a network that stays up"
+    INTERACTIVE = "Interactive: a testbed that stays up"
     SEARCH = "Search for bugs, simulated"
     MACHINE = "This machine"
 

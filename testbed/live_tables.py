@@ -1,0 +1,259 @@
+"""What people see of a bed: its nodes, its links, its counters, all beds, and one line that says how it stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from testbed.live_words import LINK_MARK, shortened
+from topologies.dump import changed_fields, spelled
+from topologies.model import Distribution, Impairment, NodeName, Topology
+
+if TYPE_CHECKING:
+    from testbed.live import Counters, Description, LinkStatus, NodeStatus
+
+NOTHING: Final = "–"
+STYLE_OF_STATE: Final = {"running": "green", "paused": "yellow", "crashed": "red", "ended": "magenta"}
+WAYS: Final = {"to-node": "to the node", "from-node": "from the node"}
+UNITS_S: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def beds_table(beds: Sequence[Description], now: datetime | None = None) -> Table:
+    """One row per bed that is up."""
+    table = _table("bed", "topology", "nodes>", "world", "kernel", "up for>", "record")
+    for bed in beds:
+        table.add_row(
+            Text(bed.name, "bold"),
+            Text(bed.topology),
+            str(bed.node_count),
+            bed.world,
+            bed.kernel,
+            age(bed.since, now),
+            Text(str(bed.directory), overflow="fold"),
+        )
+    return table
+
+
+def nodes_table(nodes: Sequence[NodeStatus], topology: Topology, now: datetime | None = None) -> Table:
+    """One row per node; what holds for no node has no column."""
+    columns = [column for column in _node_columns(topology, now) if column.is_shown(nodes)]
+    table = _table(*(column.heading for column in columns))
+    for node in nodes:
+        table.add_row(*(column.cell(node) for column in columns))
+    return table
+
+
+def links_table(links: Sequence[LinkStatus]) -> Table:
+    """One row per link between routers; what holds in both directions stands once."""
+    is_alike = all(link.there == link.back for link in links)
+    table = _table("link", *(("both ways",) if is_alike else ("there", "back")), "state")
+    for link in links:
+        ways = [impairment_text(link.there)] if is_alike else [impairment_text(link.there), impairment_text(link.back)]
+        state = Text("cut", "red") if link.is_cut else Text("up", "green")
+        table.add_row(Text(link.name, "bold"), *ways, state)
+    return table
+
+
+def counters_tables(counters: Counters) -> Iterator[Table]:
+    """What the kernel counted: ports, then links and shared media where there are some. Columns of zeros are left
+    out."""
+    yield _counters_table("node", [(port.node, WAYS[port.direction.value], port) for port in counters.ports])
+    if counters.links:
+        yield _counters_table("link", [(one.link, f"from {one.from_partition}", one) for one in counters.links])
+    if counters.buses:
+        yield _counters_table("bus", [(bus.partition, "shared", bus) for bus in counters.buses])
+
+
+def change_lines(change: Mapping[str, Any], topology: Topology) -> Iterator[tuple[str, Text]]:
+    """What one line of faults.jsonl says, for people: its kind, and to whom what was done, and how long it took."""
+    took = Text(f"  in force after {(change['effective_ns'] - change['issued_ns']) / 1e6:.1f} ms", "dim")
+    if change.get("asked"):
+        kind = "impair" if change["parameters"] else "restore"
+        for targets, asked in _alike(change["asked"]):
+            names = _targets_text(targets, topology)
+            yield (
+                change["kind"] or kind,
+                Text.assemble(
+                    names, f" {WAYS.get(change['direction'], change['direction'])}: ", _asked_text(asked), took
+                ),
+            )
+    elif change["kind"] == "cut":
+        yield "cut", _cut_text(change["parameters"], topology) + took
+    else:
+        yield change["kind"], Text(_targets_text(change["targets"], topology)) + took
+
+
+def _cut_text(parameters: Mapping[str, Any], topology: Topology) -> Text:
+    if "groups" in parameters:
+        return Text(" | ").join(Text(_targets_text(group, topology)) for group in parameters["groups"])
+    if "links" in parameters:
+        return Text(f"link {', '.join(parameters['links'])}")
+    pairs = parameters["pairs"]
+    senders = [sender for sender, _receiver in pairs]
+    receivers = [receiver for _sender, receiver in pairs]
+    return Text(f"{_targets_text(senders, topology)} → {_targets_text(receivers, topology)}")
+
+
+def _alike(asked: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
+    """Targets that are asked for the same, together."""
+    groups: dict[str, list[str]] = {}
+    for target, fields in asked.items():
+        groups.setdefault(repr(sorted(fields.items())), []).append(target)
+    yield from ((targets, asked[targets[0]]) for targets in groups.values())
+
+
+def _asked_text(fields: Mapping[str, Any]) -> Text:
+    shape = {"distribution": Distribution(fields["distribution"])} if "distribution" in fields else {}
+    return impairment_text(Impairment(**{**fields, **shape}), nothing="nothing")
+
+
+def _targets_text(targets: Sequence[str], topology: Topology) -> str:
+    """Nodes as selectors, links by name."""
+    links = [target for target in targets if LINK_MARK in target]
+    return ", ".join(links) or shortened({NodeName(target) for target in targets}, topology) or NOTHING
+
+
+def status_line(nodes: Sequence[NodeStatus], links: Sequence[LinkStatus], topology: Topology) -> Text:
+    """How the bed stands, in a line: `9 nodes: 8 running, 1 crashed · impaired p1/* · cut off p1/*, p2/*`."""
+    states = Counter(node.state.value for node in nodes)
+    parts = [Text(f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: ") + _counted(states)]
+    marked = (
+        ("impaired", [node.name for node in nodes if _differs(node, topology)]),
+        ("cut off", [node.name for node in nodes if node.cut_off_from]),
+    )
+    parts += [Text(f"{word} {shortened(names, topology)}", "yellow") for word, names in marked if names]
+    parts += [Text(f"link {link.name} cut", "red") for link in links if link.is_cut]
+    return Text(" · ", "dim").join(parts)
+
+
+def impairment_text(impairment: Impairment, nothing: str = NOTHING) -> Text:
+    """`loss 10 %, delay 20 ms`, in the words of files."""
+    words = spelled(changed_fields(impairment))
+    if not words:
+        return Text(nothing, "dim")
+    return Text(", ").join(Text(f"{key} {value}".replace(" ", "\u00a0")) for key, value in words.items())
+
+
+def age(since: datetime, now: datetime | None = None) -> str:
+    """How long ago, in two numbers at most: `12 s`, `4 min 10 s`, `3 h 5 min`, `2 d 1 h`."""
+    seconds = max(0, int(((now or datetime.now(UTC)) - since).total_seconds()))
+    parts: list[tuple[int, str]] = []
+    for size, unit in UNITS_S:
+        count, seconds = divmod(seconds, size)
+        if count or parts:
+            parts.append((count, unit))
+    parts.append((seconds, "s"))
+    return " ".join(f"{count} {unit}" for position, (count, unit) in enumerate(parts[:2]) if count or position == 0)
+
+
+class _Column:
+    """One column of the table of nodes."""
+
+    def __init__(
+        self,
+        heading: str,
+        cell: Callable[[NodeStatus], Text | str],
+        has_news: Callable[[NodeStatus], bool] = lambda _node: True,
+    ) -> None:
+        self.heading = heading
+        self.cell = cell
+        self._has_news = has_news
+
+    def is_shown(self, nodes: Iterable[NodeStatus]) -> bool:
+        return any(map(self._has_news, nodes))
+
+
+def _node_columns(topology: Topology, now: datetime | None) -> list[_Column]:
+    return [
+        _Column("node", lambda node: Text(node.name, "bold")),
+        _Column("address", lambda node: node.ip),
+        _Column("state", _state),
+        _Column("for>", lambda node: age(node.since, now)),
+        _Column("starts>", lambda node: str(node.incarnation + 1), lambda node: node.incarnation > 0),
+        _Column("to the node", lambda node: impairment_text(node.to_node), lambda node: not node.to_node.is_clear),
+        _Column(
+            "from the node", lambda node: impairment_text(node.from_node), lambda node: not node.from_node.is_clear
+        ),
+        _Column(
+            "hears nothing of",
+            lambda node: _names(node.cut_off_from, node.name, topology),
+            lambda node: bool(node.cut_off_from),
+        ),
+    ]
+
+
+def _state(node: NodeStatus) -> Text:
+    word = node.state.value
+    said = Text(word, STYLE_OF_STATE[word])
+    if word == "ended" and node.exit_code is not None:
+        how = f" ({node.exit_code})" if node.exit_code >= 0 else f" (signal {-node.exit_code})"
+        said.append(how, "dim")
+    return said
+
+
+def _names(names: Sequence[NodeName], own: NodeName, topology: Topology) -> Text:
+    if not names:
+        return Text(NOTHING, "dim")
+    if len(set(names) | {own}) == len(topology):
+        return Text("everybody", "red")
+    return Text(shortened(names, topology), "red")
+
+
+def _differs(node: NodeStatus, topology: Topology) -> bool:
+    """Whether its port does something else than the topology asks for."""
+    asked = topology.node(node.name)
+    return (node.to_node, node.from_node) != (asked.to_node, asked.from_node)
+
+
+def _counted(states: Counter[str]) -> Text:
+    found = [state for state in STYLE_OF_STATE if states[state]]
+    if len(found) == 1:
+        return Text(f"all {found[0]}", STYLE_OF_STATE[found[0]])
+    return Text(", ").join(Text(f"{states[state]} {state}", STYLE_OF_STATE[state]) for state in found)
+
+
+_COUNTS: Final = (
+    ("frames", "sent_frames"),
+    ("bytes", "sent_bytes"),
+    ("lost", "delay_line_dropped_frames"),
+    ("overrun", "queue_dropped_frames"),
+    ("cut", "cut_dropped_frames"),
+    ("waiting", "backlog_frames"),
+)
+"""Of a port: what passed, then what did not, and what still waits."""
+
+_ALWAYS_COUNTED: Final = ("frames", "bytes")
+
+
+def _counters_table(heading: str, rows: Sequence[tuple[str, str, object]]) -> Table:
+    """Rows of name, direction and counters; a name stands once."""
+    counts = [
+        (word, name)
+        for word, name in _COUNTS
+        if word in _ALWAYS_COUNTED or any(getattr(row, name, 0) for _name, _way, row in rows)
+    ]
+    table = _table(heading, "direction", *(f"{word}>" for word, _name in counts))
+    before = ""
+    for name, way, row in rows:
+        values = (f"{getattr(row, count, 0):,}" for _word, count in counts)
+        table.add_row(Text(name if name != before else "", "bold"), way, *values)
+        before = name
+    return table
+
+
+def _table(*headings: str) -> Table:
+    """A table in the house's look; a heading that ends in `>` is of numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        justify: Literal["left", "right"] = "right" if heading.endswith(">") else "left"
+        table.add_column(heading.rstrip(">"), justify=justify, no_wrap=heading.rstrip(">") in _NARROW)
+    return table
+
+
+_NARROW: Final = ("node", "address", "state", "for", "starts", "up for", "link", "direction")
