@@ -44,8 +44,44 @@ class Program:
     """What the node may use; None: what the runtime gives to our own programs."""
 
 
+class Command(Protocol):
+    """A command that an operator runs in a node, beside its program. Any thread may use it."""
+
+    def poll(self) -> int | None:
+        """Exit code once it has ended (negative: the signal), else None. Does not block."""
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for its end; its exit code. Raises TimeoutError."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and its process group; none is sent to one that has ended."""
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Its terminal has another size from now on."""
+
+    def close(self) -> None:
+        """Give back what is held for it, after its end."""
+
+
 class NodeHandle(Protocol):
     """One incarnation of one node."""
+
+    def enter(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+        *,
+        is_terminal: bool,
+        directory: Path | None = None,
+    ) -> Command:
+        """Run a command in the network, PID and mount namespaces of the node, with the operator's rights and not those
+        of the node's program. Any thread may ask.
+
+        `descriptors` become its 0, 1 and 2 and stay the caller's; `is_terminal`: 0 is a terminal that becomes its own.
+        `environment` comes on top of a plain one. `directory` is where it starts, if it has that directory. A node that
+        has ended has its network left at most. Raises FabricError, also when there is no such program.
+        """
 
     def send(self, line: str) -> None:
         """Write one line to the node's standard input. A node that is gone is a FabricError."""

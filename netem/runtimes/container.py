@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,15 @@ from docker.errors import DockerException
 
 from netem.daemon import is_gone, remove_container, root_cause
 from netem.errors import FabricError
+from netem.runtimes.execution import DockerCommand
 from netem.runtimes.freezer import wait_frozen
 from netem.runtimes.lines import LineSplitter
+from netem.runtimes.streams import STDERR_STREAM, frames, upgraded
 from topologies.model import NodeName
 
 END_BOUND_S = 10.0
 SEND_BOUND_S = 10
 
-STDERR_STREAM = 2
-FRAME_HEADER = struct.Struct(">BxxxL")
-CHUNK_BYTES = 64 * 1024
 SIGNAL_EXIT_BASE = 128
 
 
@@ -75,6 +73,21 @@ class ContainerHandle:
                 "the Docker daemon runs its containers on another machine: unset DOCKER_HOST, or use the world netns"
             )
         return self._pid
+
+    def enter(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+        *,
+        is_terminal: bool,
+        directory: Path | None = None,
+    ) -> DockerCommand:
+        """See `NodeHandle.enter`. Where it starts, the image says: the caller's directories are not in there."""
+        del directory
+        if self._gone.is_set():
+            raise FabricError(f"{self._name} has ended and its container with it: restart it, then enter it")
+        return DockerCommand.start(self._id, self._name, argv, environment, descriptors, is_terminal=is_terminal)
 
     def send(self, line: str) -> None:
         """See `NodeHandle.send`. Raises FabricError, too, when the node has not read for SEND_BOUND_S."""
@@ -150,7 +163,7 @@ class ContainerHandle:
 
     def _read_streams(self) -> None:
         lines = LineSplitter()
-        for stream, chunk in _frames(self._socket):
+        for stream, chunk in frames(self._socket):
             if stream == STDERR_STREAM:
                 self._log.write(chunk)
                 continue
@@ -161,20 +174,10 @@ class ContainerHandle:
 
 
 def _attach(api: docker.APIClient, container_id: str) -> socket.socket:
-    """The container's three standard streams as one connection of our own, multiplexed as `_frames` undoes it."""
-    response = api.post(
-        f"{api.base_url}/v{api.api_version}/containers/{container_id}/attach",
-        params={"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1},
-        headers={"Connection": "Upgrade", "Upgrade": "tcp"},
-        stream=True,
-        timeout=None,
+    """The container's three standard streams as one connection of our own, multiplexed as `frames` undoes it."""
+    connection = upgraded(
+        api, f"containers/{container_id}/attach", params={"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
     )
-    with closing(response):
-        if response.status_code != requests.codes.switching_protocols:
-            raise FabricError(f"Docker would not attach to a container: {response.text.strip()}")
-        connection = socket.socket(fileno=os.dup(response.raw.fileno()))
-    # The SDK's connection had a timeout: the descriptor is non-blocking until told otherwise.
-    connection.setblocking(True)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_BOUND_S, 0))
     return connection
 
@@ -189,18 +192,6 @@ def _ask_for_the_end(api: docker.APIClient, container_id: str) -> requests.Respo
     )
     response.raise_for_status()
     return response
-
-
-def _frames(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """(stream, bytes) until the connection ends; each frame comes in pieces of at most 64 KiB."""
-    with connection.makefile("rb") as file:
-        while header := file.read(FRAME_HEADER.size):
-            if len(header) < FRAME_HEADER.size:
-                return
-            stream, remaining = FRAME_HEADER.unpack(header)
-            while remaining > 0 and (chunk := file.read1(min(remaining, CHUNK_BYTES))):
-                remaining -= len(chunk)
-                yield stream, chunk
 
 
 def _exit_code(end: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -20,7 +20,7 @@ from netem.errors import FabricError
 from netem.processes import Process, Quarters
 from netem.runtimes.base import Program
 from netem.runtimes.lines import LineSplitter
-from topologies.model import Node, NodeName
+from topologies.model import Node
 
 _CHUNK_BYTES = 65536
 _KILL_TIMEOUT_S = 5.0
@@ -65,7 +65,7 @@ class NetnsRuntime:
             os.close(input_read)
             os.close(output_write)
         handle = NetnsNode(
-            node.name, process, os.fdopen(input_write, "wb", 0), os.fdopen(output_read, "rb", 0), on_line,
+            self._bed, node, process, os.fdopen(input_write, "wb", 0), os.fdopen(output_read, "rb", 0), on_line,
             has_init=program.work is not None,
         )  # fmt: skip
         self._handles.append(handle)
@@ -85,7 +85,8 @@ class NetnsNode:
 
     def __init__(
         self,
-        name: NodeName,
+        bed: Bed,
+        node: Node,
         process: Process,
         standard_input: IO[bytes],
         standard_output: IO[bytes],
@@ -93,14 +94,33 @@ class NetnsNode:
         *,
         has_init: bool = False,
     ) -> None:
-        self.name = name
+        self.name = node.name
+        self._bed = bed
+        self._node = node
         self._has_init = has_init
         self._process = process
         self._input = standard_input
         self._output = standard_output
         self._on_line = on_line
-        self._reader = threading.Thread(target=self._read, name=f"output of {name}", daemon=True)
+        self._reader = threading.Thread(target=self._read, name=f"output of {self.name}", daemon=True)
         self._reader.start()
+
+    def enter(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+        *,
+        is_terminal: bool,
+        directory: Path | None = None,
+    ) -> NetnsCommand:
+        """See `NodeHandle.enter`. Of a node that has ended, the network namespace is left: it is entered alone."""
+        host = self._process if self._process.poll() is None else None
+        process = self._bed.enter(
+            self._node, host, argv, _operators_environment() | dict(environment), descriptors,
+            is_terminal=is_terminal, directory=directory or Path("/"),
+        )  # fmt: skip
+        return NetnsCommand(process)
 
     def send(self, line: str) -> None:
         """Write one line to its standard input. Raises FabricError when the node is gone."""
@@ -166,6 +186,28 @@ class NetnsNode:
             self._on_line(line)
 
 
+class NetnsCommand:
+    """A command of the operator's in a node (netem.runtimes.base.Command)."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        return self._process.wait(timeout_s)
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.signal(number, group=True)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The terminal is the caller's own, who resizes it himself; the kernel tells the command."""
+
+    def close(self) -> None:
+        """Nothing is held for a command that has ended."""
+
+
 def _command(program: Program) -> list[str]:
     first, *others = program.argv
     return [sys.executable if first == "python3" else first, *others]
@@ -177,6 +219,12 @@ def _environment(program: Program) -> dict[str, str]:
     if program.work is not None:
         base |= {"PATH": FOREIGN_PATH, "HOME": str(program.work), "TMPDIR": str(program.work)}
     return base | dict(program.environment)
+
+
+def _operators_environment() -> dict[str, str]:
+    """What a command of the operator's has at least."""
+    inherited = {name: os.environ[name] for name in ("HOME", "USER", "SHELL") if name in os.environ}
+    return {"PATH": FOREIGN_PATH, "HOME": "/", "LANG": "C.UTF-8"} | inherited
 
 
 def _quarters(node: Node, program: Program) -> Quarters | None:

@@ -1,0 +1,198 @@
+"""A command of the operator's in a container, through the daemon's exec: streams carried both ways, exit code, signals.
+
+The daemon offers no signal to such a command; it tells its process, and the daemon runs on this machine (`find_pid`
+has made sure), so the signal goes there directly, by a descriptor that no other process can come to mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+import time
+import tty
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
+
+import docker
+from docker.errors import DockerException
+
+from netem.daemon import connect, root_cause
+from netem.errors import FabricError
+from netem.runtimes.streams import CHUNK_BYTES, STDERR_STREAM, frames, plain, upgraded
+from topologies.model import NodeName
+
+OPERATOR = "0:0"
+START_BOUND_S = 30.0
+POLL_S = 0.01
+SIGNAL_EXIT_BASE = 128
+
+
+class DockerCommand:
+    """A command in a container (netem.runtimes.base.Command). Its threads and its client of the daemon are its own."""
+
+    def __init__(
+        self,
+        client: docker.DockerClient,
+        command_id: str,
+        name: NodeName,
+        connection: socket.socket,
+        descriptors: Sequence[int],
+        *,
+        is_terminal: bool,
+    ) -> None:
+        self._client = client
+        self._api = client.api
+        self._id = command_id
+        self._name = name
+        self._connection = connection
+        self._is_terminal = is_terminal
+        self._descriptors = [os.dup(descriptor) for descriptor in descriptors]
+        self._code: int | None = None
+        self._failure: Exception | None = None
+        self._ended = threading.Event()
+        self._quit_read, self._quit = os.pipe2(os.O_CLOEXEC)
+        self._process: list[int] = []
+        """Its descriptor, while there is one to have."""
+        self._carriers: list[threading.Thread] = []
+
+    @classmethod
+    def start(
+        cls,
+        container_id: str,
+        name: NodeName,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+        *,
+        is_terminal: bool,
+    ) -> DockerCommand:
+        """Start it. Raises FabricError: a container that is paused, a program that is not there."""
+        with ExitStack() as undo:
+            client = undo.enter_context(closing(connect()))
+            try:
+                created = client.api.exec_create(
+                    container_id, list(argv), stdin=True, tty=is_terminal, environment=dict(environment),
+                    user=OPERATOR, privileged=True,
+                )  # fmt: skip
+                path = f"exec/{created['Id']}/start"
+                connection = undo.enter_context(upgraded(client.api, path, json={"Detach": False, "Tty": is_terminal}))
+            except (DockerException, OSError) as error:
+                raise FabricError(f"{name} cannot be entered: {root_cause(error)}") from error
+            made = cls(client, created["Id"], name, connection, descriptors, is_terminal=is_terminal)
+            undo.callback(made.close)
+            made.begin(argv)
+            undo.pop_all()
+        return made
+
+    def begin(self, argv: Sequence[str]) -> None:
+        """Wait until it runs (or has ended already), then carry its streams. Raises FabricError if it never ran."""
+        deadline = time.monotonic() + START_BOUND_S
+        while (found := self._inspect())["Pid"] == 0 and found["ExitCode"] is None:
+            if time.monotonic() > deadline:
+                raise FabricError(f"{self._name}: Docker has not started {argv[0]} after {START_BOUND_S:.0f} s")
+            time.sleep(POLL_S)
+        if found["Pid"] == 0:
+            said = b"".join(chunk for _stream, chunk in plain(self._connection))
+            raise FabricError(f"{self._name} cannot start {argv[0]}: {_reason(said)}")
+        with contextlib.suppress(ProcessLookupError):
+            self._process = [os.pidfd_open(found["Pid"])]
+        if self._is_terminal:
+            tty.setraw(self._descriptors[0])  # the container has a terminal of its own, which echoes and edits
+        for carry in (self._carry_in, self._carry_out):
+            carrier = threading.Thread(target=carry, name=f"streams of {self._name}", daemon=True)
+            self._carriers.append(carrier)
+            carrier.start()
+
+    def poll(self) -> int | None:
+        """Exit code once it has ended and all that it said is out. Raises FabricError when its streams broke."""
+        if self._failure is not None:
+            raise FabricError(f"lost a command in {self._name}: {self._failure}") from self._failure
+        return self._code
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        if not self._ended.wait(timeout_s):
+            raise TimeoutError(f"a command in {self._name} is still running after {timeout_s} s")
+        code = self.poll()
+        assert code is not None, "it has ended"
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        """To its process group, which it leads; it is its descriptor that says whether it still lives."""
+        if not self._process or self._ended.is_set():
+            return
+        pid = int(self._inspect()["Pid"])
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._process[0], 0)  # the number is still its own
+            if os.getpgid(pid) == pid:
+                os.killpg(pid, number)
+            else:
+                signal.pidfd_send_signal(self._process[0], number)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Tell the container's terminal."""
+        with contextlib.suppress(DockerException, OSError):  # it may have ended meanwhile
+            self._api.exec_resize(self._id, height=rows, width=columns)
+
+    def close(self) -> None:
+        """Give back what it holds; one that still runs goes on without streams."""
+        os.write(self._quit, b"x")
+        with contextlib.suppress(OSError):  # the daemon may have hung up
+            self._connection.shutdown(socket.SHUT_RDWR)
+        for carrier in self._carriers:
+            carrier.join()
+        for descriptor in (*self._descriptors, self._quit_read, self._quit, *self._process):
+            os.close(descriptor)
+        self._connection.close()
+        self._client.close()
+
+    def _inspect(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = self._api.exec_inspect(self._id)
+        except (DockerException, OSError) as error:
+            raise FabricError(f"Docker does not tell about a command in {self._name}: {root_cause(error)}") from error
+        return found
+
+    def _carry_in(self) -> None:
+        """What is typed goes in; its end is passed on; nothing is read once the command has ended."""
+        source = self._descriptors[0]
+        with contextlib.suppress(OSError):  # the command reads no more
+            while select.select([source, self._quit_read], [], [])[0] == [source]:
+                if not (piece := os.read(source, CHUNK_BYTES)):
+                    self._connection.shutdown(socket.SHUT_WR)
+                    return
+                self._connection.sendall(piece)
+
+    def _carry_out(self) -> None:
+        """What it says comes out; then its exit code."""
+        try:
+            chunks = plain(self._connection) if self._is_terminal else frames(self._connection)
+            for stream, chunk in chunks:
+                _write_all(self._descriptors[2 if stream == STDERR_STREAM else 1], chunk)
+            while (found := self._inspect())["Running"]:
+                time.sleep(POLL_S)
+            code = int(found["ExitCode"])
+            self._code = SIGNAL_EXIT_BASE - code if code > SIGNAL_EXIT_BASE else code
+        except Exception as error:
+            # Kept and raised by `poll`: nobody looks at a dead thread.
+            self._failure = error
+        finally:
+            self._ended.set()
+
+
+def _write_all(descriptor: int, piece: bytes) -> None:
+    """A reader that has gone loses the rest, as with any pipe."""
+    rest = memoryview(piece)
+    with contextlib.suppress(BrokenPipeError):
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+
+def _reason(said: bytes) -> str:
+    """The daemon's words without its chain of prefixes: `OCI runtime exec failed: exec failed: …: exec: "x": …`."""
+    text = said.decode("utf-8", errors="replace").strip()
+    return text.rpartition("exec: ")[2].removesuffix(": unknown") or "no reason given"
