@@ -41,6 +41,7 @@ from random import Random
 
 from node.effects import Effect, Timer
 from node.errors import LocalError
+from node.values import quick
 from node.wire import Kind, Message
 
 MAX_MEMBER = 0xFFFE
@@ -115,6 +116,7 @@ class Membership:
         )
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """What somebody above asks a core to send: the application, or the core above in a stack.

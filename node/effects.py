@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from node.trace import Level
+from node.values import quick
 from node.wire import Kind, Message
 
 
@@ -23,6 +24,7 @@ class Timer(NamedTuple):
     layer: int = 0
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
     """Transmit `message` to one member."""
@@ -31,6 +33,7 @@ class Send:
     message: Message
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multicast:
     """Transmit `message` to every other member. It never comes back to its sender: a core handles its own messages
@@ -40,6 +43,7 @@ class Multicast:
     is_near: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
     """Call `on_timer(timer)` once when the core's clock reads `at_ns` or more. A timer that is armed already moves."""
@@ -48,6 +52,7 @@ class SetTimer:
     at_ns: int
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTimer:
     """Disarm a timer. One that is not armed: nothing happens."""
@@ -55,6 +60,7 @@ class CancelTimer:
     timer: Timer
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver:
     """Hand a message over: to the application, or in a stack to the core above.
@@ -84,6 +90,7 @@ class Deliver:
         )
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
     """Take an optimistic delivery back; the fields are those of its Deliver."""
@@ -96,6 +103,7 @@ class Undo:
     inner: Kind = Kind.APPLICATION
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Something worth knowing; it obliges nobody. A `code` that is a DropReason says that a message of `member` was

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from node.errors import DropReason, LocalError, RemoteError
+from node.values import quick
 
 MAGIC = 0x6F62
 """The letters `ob`."""
@@ -177,6 +178,7 @@ MAX_DATAGRAM = 65_507
 """Bytes of a UDP datagram over IPv4."""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """What one core says to others. `flags` are Flag bits, kept as a plain int: this is made for every datagram.
@@ -194,8 +196,7 @@ class Message:
     payload: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
+class Envelope(NamedTuple):
     """Who transmitted a datagram, and which of his datagrams it is."""
 
     group: int
@@ -267,8 +268,7 @@ def decode_datagram(data: bytes, *, group: int | None = None) -> tuple[Envelope,
         raise RemoteError(DropReason.MALFORMED, f"the reserved byte is {reserved}")
     if group is not None and its_group != group:
         raise RemoteError(DropReason.OTHER_GROUP, f"group {its_group}, ours is {group}")
-    envelope = Envelope(group=its_group, sender=sender, sender_incarnation=incarnation, transmission=transmission)
-    return envelope, decode_message(data, _ENVELOPE.size)
+    return Envelope(its_group, sender, incarnation, transmission), decode_message(data, _ENVELOPE.size)
 
 
 def decode_message(data: bytes, offset: int = 0) -> Message:
