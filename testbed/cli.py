@@ -15,11 +15,10 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console as RichConsole
 
-from analysis import text as tables
 from analysis.errors import AnalysisError
 from netem.errors import FabricError
 from node.errors import LocalError
-from testbed import cli_live, listings, store
+from testbed import cli_live, store
 from testbed import live_completion as complete
 from testbed.cli_live import CommandEndedError
 from testbed.cli_parts import DEFAULT_RUNS, ExitCode, Json, Panel, Runs
@@ -213,6 +212,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Run an experiment once for each combination of its `sweep` values."""
+    from testbed import listings
     from testbed.run import Wishes
     from testbed.sweep import Point, run_sweep
 
@@ -245,6 +245,7 @@ def claims(
     as_json: Json = False,
 ) -> None:
     """Run the papers' figures as checked claims: the paper's value, ours, and a verdict."""
+    from testbed import listings
     from testbed.claims import Selection, list_claims, run_claims
     from testbed.claims_page import check as check_page
     from testbed.claims_page import update
@@ -355,6 +356,7 @@ def explore(
 @app.command(rich_help_panel=Panel.MACHINE)
 def doctor(as_json: Json = False) -> None:
     """Show every probe: what this machine can carry, and what to install for the rest."""
+    from testbed import listings
     from testbed.doctor import checks
 
     found = checks()
@@ -395,6 +397,8 @@ def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> 
     if as_json:
         _print_json({**summary, "directory": str(directory)})
     else:
+        from analysis import text as tables
+
         out = RichConsole()
         out.print(tables.results(summary, store.read_manifest(directory)))
         out.print(f"report: {directory / 'report.html'}", markup=False, highlight=False, soft_wrap=True)

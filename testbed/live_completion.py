@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -22,6 +23,7 @@ BED_VARIABLE: Final = "ORDERBED_BED"
 MANY_NODES: Final = 100
 """A bed with more offers partitions first, and nodes once the partition has been typed."""
 
+HELP_WIDTH: Final = 70
 LINE_OF_WORDS: Final = re.compile(r"^(?:description|question): *[\"']?(.*?)[\"']? *$", re.MULTILINE)
 
 Offer: TypeAlias = tuple[str, str]
@@ -156,7 +158,7 @@ def _is_sound(about: Any) -> bool:
 def _shipped(folder: Path) -> Iterator[Offer]:
     for path in sorted(folder.glob("*.yaml")):
         found = LINE_OF_WORDS.search(path.read_text(encoding="utf-8"))
-        yield path.stem, found[1] if found else ""
+        yield path.stem, textwrap.shorten(found[1], HELP_WIDTH, placeholder="…") if found else ""
 
 
 def _files(incomplete: str) -> Sequence[Offer]:
@@ -168,6 +170,7 @@ def _files(incomplete: str) -> Sequence[Offer]:
         entries = sorted(at.iterdir())
     except OSError:
         return []
-    files = [(f"{prefix}{path.name}", "file") for path in entries if path.suffix in (".yaml", ".yml")]
-    folders = [(f"{prefix}{path.name}/", "") for path in entries if prefix and path.is_dir()]
+    files = [(f"{prefix}{path.name}", "a file") for path in entries if path.suffix in (".yaml", ".yml")]
+    shown = [path for path in entries if prefix and not path.name.startswith(".")]
+    folders = [(f"{prefix}{path.name}/", "") for path in shown if path.is_dir()]
     return files + folders
