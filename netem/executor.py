@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import enum
 import errno
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import groupby
+from typing import Any, Protocol, TypeAlias
 
 from netem import filters, netlink, qdisc
 from netem import steps as step_kinds
@@ -24,6 +26,32 @@ _READY_GRAIN_S = 0.001
 _FEW_DEVICES = 8
 """Up to so many devices are asked for one by one, more by a dump."""
 
+_PARCEL_WEIGHT, _SINGLE_WEIGHT = 4000, 20
+"""Requests that go to a hand at once are as much work as this many netlink messages: in a guest, 0.4 s."""
+
+
+class _Waits(enum.Enum):
+    """Whether a step needs an answer before the next can be carried out."""
+
+    NOT = 1
+    FOR_ANSWER = 2
+    TOGETHER = 3
+    """Steps of this kind that follow each other wait all at once."""
+
+    @classmethod
+    def of(cls, step: AnyStep) -> _Waits:
+        match step:
+            case step_kinds.MakeNamespaces() | step_kinds.FindDevices():
+                return cls.FOR_ANSWER
+            case step_kinds.AwaitReady():
+                return cls.TOGETHER
+            case _:
+                return cls.NOT
+
+
+_Waiting: TypeAlias = tuple[step_kinds.AwaitReady, set[int]]
+"""A step, and the devices that do not carry frames yet."""
+
 
 class HandLink(Protocol):
     """A way to a hand: the keeper's, or the guest's."""
@@ -36,8 +64,24 @@ class HandLink(Protocol):
 class _Batch:
     """Netlink messages for one namespace, each with the step that wanted it."""
 
+    place: tuple[Side, str]
     messages: list[bytes] = field(default_factory=list)
     steps: list[AnyStep] = field(default_factory=list)
+
+    def request(self) -> dict[str, Any]:
+        return _netlink_request(self.place[1], self.messages)
+
+
+@dataclass(slots=True)
+class _Single:
+    """A request that is not netlink's, and needs no answer but that it was carried out."""
+
+    place: tuple[Side, str]
+    step: AnyStep
+    words: dict[str, Any]
+
+    def request(self) -> dict[str, Any]:
+        return self.words
 
 
 class Executor:
@@ -52,20 +96,19 @@ class Executor:
         self._namespaces: dict[tuple[HandLink, str], int] = {}
 
     def run(self, steps: Iterable[AnyStep]) -> None:
-        """Carry out steps in order. Raises FabricError that names the step, its place and the kernel's reason."""
-        batch = _Batch()
-        place: tuple[Side, str] | None = None
-        for step in steps:
-            messages = self._encode(step)
-            if messages is None or place != (step.side, step.namespace):
-                self._flush(place, batch)
-                batch, place = _Batch(), (step.side, step.namespace)
-            if messages is None:
-                self._perform(step)
+        """Carry out steps in order. Raises FabricError that names the step, its place and the kernel's reason.
+
+        What needs no answer is gathered, and goes to its hand in few requests: netlink messages for one namespace in a
+        batch, and batches and settings of many namespaces in one request.
+        """
+        for kind, group in groupby(steps, _Waits.of):
+            if kind is _Waits.NOT:
+                self._send(self._gathered(group))
+            elif kind is _Waits.TOGETHER:
+                self._await_ready([step for step in group if isinstance(step, step_kinds.AwaitReady)])
             else:
-                batch.messages += messages
-                batch.steps += [step] * len(messages)
-        self._flush(place, batch)
+                for step in group:
+                    self._ask(step)
 
     def hold_namespace(self, side: Side, name: str, descriptor: int) -> None:
         """Make known a namespace that was made or adopted elsewhere; `descriptor` is a number of the hand's process."""
@@ -113,13 +156,44 @@ class Executor:
 
     # Helpers.
 
-    def _flush(self, place: tuple[Side, str] | None, batch: _Batch) -> None:
-        if place is None or not batch.messages:
+    def _gathered(self, steps: Iterable[AnyStep]) -> Iterator[_Batch | _Single]:
+        """Requests in order; messages of neighbouring steps in one namespace share a batch."""
+        batch: _Batch | None = None
+        for step in steps:
+            place, messages = (step.side, step.namespace), self._encode(step)
+            if batch is not None and (messages is None or batch.place != place):
+                yield batch
+                batch = None
+            if messages is None:
+                yield _Single(place, step, self._words(step))
+                continue
+            batch = batch or _Batch(place)
+            batch.messages += messages
+            batch.steps += [step] * len(messages)
+        if batch is not None:
+            yield batch
+
+    def _send(self, requests: Iterable[_Batch | _Single]) -> None:
+        """In parcels for one hand, so large that asking costs little, and small enough to be answered soon."""
+        for side, of_one_hand in groupby(requests, lambda request: request.place[0]):
+            parcel: list[_Batch | _Single] = []
+            weight = 0
+            for request in of_one_hand:
+                parcel.append(request)
+                weight += len(request.messages) if isinstance(request, _Batch) else _SINGLE_WEIGHT
+                if weight >= _PARCEL_WEIGHT:
+                    self._deliver(side, parcel)
+                    parcel, weight = [], 0
+            self._deliver(side, parcel)
+
+    def _deliver(self, side: Side, parcel: Sequence[_Batch | _Single]) -> None:
+        if not parcel:
             return
-        reply = self._converse(place[0], place[1], batch.messages)
-        if "error" in reply:
-            failed = batch.steps[min(reply["error"].get("index", 0), len(batch.steps) - 1)]
-            raise self._refusal(step_kinds.describe(failed), reply["error"])
+        replies = self._links[side].hand("many", requests=[request.request() for request in parcel])["replies"]
+        request, error = parcel[len(replies) - 1], replies[-1].get("error")
+        if error is not None:
+            failed = request.step if isinstance(request, _Single) else request.steps[_culprit(error, request)]
+            raise self._refusal(step_kinds.describe(failed), error)
 
     def _encode(self, step: AnyStep) -> list[bytes] | None:
         """The netlink messages of a step; None for a step that is not netlink's."""
@@ -183,53 +257,65 @@ class Executor:
         except ValueError as error:
             raise FabricError(f"{step.label}: {error}") from error
 
-    def _perform(self, step: AnyStep) -> None:
-        """Steps that are not netlink's."""
+    def _words(self, step: AnyStep) -> dict[str, Any]:
+        """The request of a step that is not netlink's."""
+        here = {"namespace": step.namespace}
         match step:
-            case step_kinds.MakeNamespace():
-                reply = self._request(step, "namespace", name=step.name)
-                self.hold_namespace(step.side, step.name, reply["descriptor"])
             case step_kinds.SetSysctls():
                 settings = [list(setting) for setting in step.settings]
-                self._request(step, "sysctl", namespace=step.namespace, settings=settings, optional=step.optional)
+                return here | {"do": "sysctl", "settings": settings, "optional": step.optional}
             case step_kinds.MakeTaps():
-                self._request(step, "taps", namespace=step.namespace, names=list(step.names))
+                return here | {"do": "taps", "names": list(step.names)}
             case step_kinds.SwitchOffloadsOff():
-                self._request(step, "offloads", namespace=step.namespace, devices=list(step.devices))
-            case step_kinds.FindDevices():
-                replies = self.exchange(step.side, step.namespace, [netlink.get_links()], step_kinds.describe(step))
-                for link in netlink.links_in(replies):
-                    self._learn(step, link.name, link.index)
-            case step_kinds.AwaitReady():
-                self._await_ready(step)
+                return here | {"do": "offloads", "devices": list(step.devices)}
             case step_kinds.RouteMulticast():
-                self._route_multicast(step)
+                return here | {"do": "multicast"} | self._multicast_words(step)
             case _:
                 raise AssertionError(f"no way to carry out {step}")
 
-    def _await_ready(self, step: step_kinds.AwaitReady) -> None:
-        """Ask again until every device is ready; each question goes through the lock that the kernel's queue needs."""
-        waiting = {self._of(step, device) for device in step.devices}
-        deadline = time.monotonic() + _READY_TIMEOUT_S
-        while True:
-            few = len(waiting) <= _FEW_DEVICES
-            questions = [netlink.get_link(index) for index in waiting] if few else [netlink.get_links()]
-            replies = self.exchange(step.side, step.namespace, questions, step_kinds.describe(step))
-            waiting -= {link.index for link in netlink.links_in(replies) if link.ready}
-            if not waiting:
-                return
-            if time.monotonic() > deadline:
-                raise FabricError(f"{step_kinds.describe(step)}: {len(waiting)} of them still carry nothing")
-            time.sleep(_READY_GRAIN_S)
-
-    def _route_multicast(self, step: step_kinds.RouteMulticast) -> None:
+    def _multicast_words(self, step: step_kinds.RouteMulticast) -> dict[str, Any]:
         numbers = {device: number for number, device in enumerate(step.devices)}
         routes = [
             [source, group, numbers[parent], [numbers[device] for device in children]]
             for source, group, parent, children in step.routes
         ]
-        interfaces = [self._of(step, device) for device in step.devices]
-        self._request(step, "multicast", namespace=step.namespace, interfaces=interfaces, routes=routes)
+        return {"interfaces": [self._of(step, device) for device in step.devices], "routes": routes}
+
+    def _ask(self, step: AnyStep) -> None:
+        """Steps whose answer those behind them need."""
+        match step:
+            case step_kinds.MakeNamespaces():
+                reply = self._request(step, "namespaces", names=list(step.names))
+                for name, descriptor in reply["descriptors"].items():
+                    self.hold_namespace(step.side, name, descriptor)
+            case step_kinds.FindDevices():
+                replies = self.exchange(step.side, step.namespace, [netlink.get_links()], step_kinds.describe(step))
+                for link in netlink.links_in(replies):
+                    self._learn(step, link.name, link.index)
+            case _:
+                raise AssertionError(f"no way to carry out {step}")
+
+    def _await_ready(self, steps: Sequence[step_kinds.AwaitReady]) -> None:
+        """Ask again until every device is ready; each question goes through the lock that the kernel's queue needs."""
+        waiting = [(step, {self._of(step, device) for device in step.devices}) for step in steps]
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while waiting := [(step, left) for step, left in self._still_waiting(waiting) if left]:
+            if time.monotonic() > deadline:
+                step, left = waiting[0]
+                raise FabricError(f"{step_kinds.describe(step)}: {len(left)} of them still carry nothing")
+            time.sleep(_READY_GRAIN_S)
+
+    def _still_waiting(self, waiting: Sequence[_Waiting]) -> Iterator[_Waiting]:
+        """One request to each hand for all namespaces; what is not answered (a change overtook it) waits on."""
+        for side, group in groupby(waiting, lambda one: one[0].side):
+            asked = list(group)
+            requests = [_netlink_request(step.namespace, _questions(left)) for step, left in asked]
+            replies = self._links[side].hand("many", requests=requests)["replies"]
+            for number, (step, left) in enumerate(asked):
+                reply = replies[number] if number < len(replies) else {}
+                if "error" in reply and reply["error"]["errno"] != errno.EINTR:
+                    raise self._refusal(step_kinds.describe(step), reply["error"])
+                yield step, left - _ready_in(reply)
 
     def _learn(self, step: AnyStep, device: str, index: int) -> int:
         self._indexes[self._links[step.side], step.namespace, device] = index
@@ -239,8 +325,7 @@ class Executor:
         return self.index(step.side, step.namespace, device)
 
     def _converse(self, side: Side, namespace: str, messages: Sequence[bytes]) -> dict[str, Any]:
-        batch = base64.b64encode(netlink.numbered(messages)).decode("ascii")
-        return self._links[side].hand("netlink", namespace=namespace, batch=batch)
+        return self._links[side].hand(**_netlink_request(namespace, messages))
 
     def _request(self, step: AnyStep, do: str, **arguments: Any) -> dict[str, Any]:
         reply = self._links[step.side].hand(do, **arguments)
@@ -250,3 +335,24 @@ class Executor:
 
     def _refusal(self, what: str, error: Mapping[str, Any]) -> FabricError:
         return FabricError(f"{what}: the {self._kernel.value} kernel refused: {error['text']} (errno {error['errno']})")
+
+
+def _netlink_request(namespace: str, messages: Sequence[bytes]) -> dict[str, Any]:
+    batch = base64.b64encode(netlink.numbered(messages)).decode("ascii")
+    return {"do": "netlink", "namespace": namespace, "batch": batch}
+
+
+def _culprit(error: Mapping[str, Any], batch: _Batch) -> int:
+    """Which of a batch's steps was refused."""
+    return min(int(error.get("index", 0)), len(batch.steps) - 1)
+
+
+def _questions(devices: set[int]) -> list[bytes]:
+    return [netlink.get_link(index) for index in devices] if len(devices) <= _FEW_DEVICES else [netlink.get_links()]
+
+
+def _ready_in(reply: Mapping[str, Any]) -> set[int]:
+    """Devices that carry frames by an answer; none if it was not given."""
+    if "error" in reply or "replies" not in reply:
+        return set()
+    return {link.index for link in netlink.links_in(base64.b64decode(reply["replies"])) if link.ready}

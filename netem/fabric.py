@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +84,12 @@ class Fabric:
 
     # Building.
 
-    def wire_node(self, node: Node, *, again: bool) -> None:
-        """Wire a node whose namespace is held; `again`: its port may still be there and is replaced."""
-        if again:
-            self._remove_port(node)
-        self.executor.run(plan.plan_node(self._topology, node, self._kernel))
+    def wire_nodes(self, nodes: Sequence[Node], *, again: Collection[NodeName] = ()) -> None:
+        """Wire nodes whose namespaces are held; `again`: those whose port may still be there and is replaced."""
+        for node in nodes:
+            if node.name in again:
+                self._remove_port(node)
+        self.executor.run(plan.plan_nodes(self._topology, nodes, self._kernel))
 
     # Changing.
 

@@ -74,7 +74,9 @@ class Hand:
         self._buffer = bytearray(_BUFFER_BYTES)
         self.operations: dict[str, Callable[[Request, Sequence[int]], Reply]] = {
             "hello": self._hello,
+            "many": self._perform_many,
             "namespace": self._make_namespace,
+            "namespaces": self._make_namespaces,
             "adopt": self._adopt_namespace,
             "forget": self._forget_namespace,
             "netlink": self._exchange,
@@ -114,15 +116,34 @@ class Hand:
     def _hello(self, _request: Request, _descriptors: Sequence[int]) -> Reply:
         return {"release": os.uname().release, "pid": os.getpid()}
 
+    def _perform_many(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        """Requests in order, up to the first that is refused; one answer each."""
+        replies: list[Reply] = []
+        for single in request["requests"]:
+            replies.append(self.perform(single))
+            if "error" in replies[-1]:
+                break
+        return {"replies": replies}
+
     def _make_namespace(self, request: Request, _descriptors: Sequence[int]) -> Reply:
-        self._refuse_second(request["name"])
-        self._check(self._libc.unshare(CLONE_NEWNET), "unshare")
+        name = request["name"]
+        return {"descriptor": self._make_namespaces({"names": [name]}, ())["descriptors"][name]}
+
+    def _make_namespaces(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        """All of them or none."""
+        made: dict[str, int] = {}
         try:
-            made = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            for name in request["names"]:
+                self._refuse_second(name)
+                self._check(self._libc.unshare(CLONE_NEWNET), "unshare")
+                made[name] = self._namespaces[name] = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            for name in made:
+                os.close(self._namespaces.pop(name))
+            raise
         finally:
             self._set_namespace(self._namespaces[FABRIC])
-        self._namespaces[request["name"]] = made
-        return {"descriptor": made}
+        return {"descriptors": made}
 
     def _adopt_namespace(self, request: Request, descriptors: Sequence[int]) -> Reply:
         self._forget_namespace(request, ())

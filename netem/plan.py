@@ -18,7 +18,7 @@ Names of devices are unique within a namespace; the executor turns them into int
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from netem import guest
 from netem.hand import FABRIC, MAX_ROUTER_INTERFACES
@@ -37,7 +37,7 @@ from netem.steps import (
     FindDevices,
     Forward,
     LengthenQueue,
-    MakeNamespace,
+    MakeNamespaces,
     MakeTaps,
     OpenHooks,
     Plug,
@@ -146,7 +146,14 @@ def plan_carrier(topology: Topology, kernel: Kernel) -> tuple[AnyStep, ...]:
 
 def plan_node(topology: Topology, node: Node, kernel: Kernel) -> tuple[AnyStep, ...]:
     """Wire a node whose namespace is held as `node_namespace(node)`."""
-    return tuple(_node_steps(topology, node, kernel))
+    return plan_nodes(topology, (node,), kernel)
+
+
+def plan_nodes(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> tuple[AnyStep, ...]:
+    """Wire several nodes, stage by stage, so that what belongs to one namespace is done in one go and all of them wait
+    for their carriers together.
+    """
+    return tuple(_node_steps(topology, nodes, kernel))
 
 
 def _quiet(side: Side, namespace: str = FABRIC) -> Iterator[AnyStep]:
@@ -270,8 +277,7 @@ def _join(node: Node, kernel: Kernel, *, open_hooks: bool) -> Iterator[AnyStep]:
 
 
 def _router_steps(topology: Topology) -> Iterator[AnyStep]:
-    for partition in topology.partitions:
-        yield MakeNamespace(name=router_namespace(partition))
+    yield MakeNamespaces(names=tuple(router_namespace(partition) for partition in topology.partitions))
     for partition in topology.partitions:
         yield from _leg_steps(partition)
     for number, link in enumerate(topology.links):
@@ -397,27 +403,33 @@ def _link_between(topology: Topology, one: PartitionName, other: PartitionName) 
 # Nodes.
 
 
-def _node_steps(topology: Topology, node: Node, kernel: Kernel) -> Iterator[AnyStep]:
-    partition, inside = topology.partition(node.partition), node_namespace(node)
-    port = node.port_device
-    yield from _quiet(Side.HOST, inside)
-    yield AddCable(
-        side=Side.HOST, name=port, index=node.port_ifindex,
-        peer=NODE_DEVICE, peer_index=node.port_ifindex, peer_namespace=inside, peer_mac=node.mac,
-    )  # fmt: skip
-    yield SwitchOffloadsOff(side=Side.HOST, devices=(port,))
-    yield SwitchOffloadsOff(side=Side.HOST, namespace=inside, devices=(NODE_DEVICE,))
-    if kernel is Kernel.UML:
-        yield Plug(side=Side.HOST, device=port, bridge=_wire_name(node))
-    else:
-        yield from _join(node, kernel, open_hooks=True)
-    yield BringUp(side=Side.HOST, namespace=inside, device="lo")
-    yield BringUp(side=Side.HOST, namespace=inside, device=NODE_DEVICE)
-    # The port last: once it is up the bridge may send to it, and what it cannot hand on is lost.
-    yield BringUp(side=Side.HOST, device=port)
-    yield AwaitReady(side=Side.HOST, namespace=inside, devices=(NODE_DEVICE,))
-    yield AwaitReady(side=Side.HOST, devices=(port,))
-    yield from _node_address_steps(topology, node, partition)
+def _node_steps(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> Iterator[AnyStep]:
+    ports = tuple(node.port_device for node in nodes)
+    for node in nodes:
+        yield from _quiet(Side.HOST, node_namespace(node))
+    for node in nodes:
+        yield AddCable(
+            side=Side.HOST, name=node.port_device, index=node.port_ifindex, peer=NODE_DEVICE,
+            peer_index=node.port_ifindex, peer_namespace=node_namespace(node), peer_mac=node.mac,
+        )  # fmt: skip
+    yield SwitchOffloadsOff(side=Side.HOST, devices=ports)
+    for node in nodes:
+        if kernel is Kernel.UML:
+            yield Plug(side=Side.HOST, device=node.port_device, bridge=_wire_name(node))
+        else:
+            yield from _join(node, kernel, open_hooks=True)
+    for node in nodes:
+        yield SwitchOffloadsOff(side=Side.HOST, namespace=node_namespace(node), devices=(NODE_DEVICE,))
+        yield BringUp(side=Side.HOST, namespace=node_namespace(node), device="lo")
+        yield BringUp(side=Side.HOST, namespace=node_namespace(node), device=NODE_DEVICE)
+    # The ports last: once they are up the bridge may send to them, and what they cannot hand on is lost.
+    for port in ports:
+        yield BringUp(side=Side.HOST, device=port)
+    for node in nodes:
+        yield AwaitReady(side=Side.HOST, namespace=node_namespace(node), devices=(NODE_DEVICE,))
+    yield AwaitReady(side=Side.HOST, devices=ports)
+    for node in nodes:
+        yield from _node_address_steps(topology, node, topology.partition(node.partition))
 
 
 def _node_address_steps(topology: Topology, node: Node, partition: Partition) -> Iterator[AnyStep]:

@@ -36,8 +36,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakeNamespace(Step):
-    name: str
+class MakeNamespaces(Step):
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ class RouteMulticast(Step):
 
 
 AnyStep: TypeAlias = (
-    MakeNamespace | SetSysctls | MakeTaps | AddCable | AddBridge | AddShaper | FindDevices | SwitchOffloadsOff
+    MakeNamespaces | SetSysctls | MakeTaps | AddCable | AddBridge | AddShaper | FindDevices | SwitchOffloadsOff
     | LengthenQueue | Plug | Forward | BuildTree | BuildBus | OpenHooks | Redirect | PrepareCut | BringUp | AddAddress
     | AddRoute | AddNeighbour | RouteMulticast | AwaitReady
 )  # fmt: skip
@@ -204,7 +204,7 @@ def describe(step: AnyStep) -> str:
 
 
 _VERBS: dict[type[Step], str] = {
-    MakeNamespace: "make a network namespace",
+    MakeNamespaces: "make network namespaces",
     SetSysctls: "set",
     MakeTaps: "make taps",
     AddCable: "lay a cable (veth)",

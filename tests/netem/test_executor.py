@@ -55,7 +55,7 @@ def test_steps_may_refer_to_what_the_same_batch_makes(executor: Executor) -> Non
 def test_a_cable_may_end_in_another_namespace(executor: Executor) -> None:
     executor.run(
         [
-            steps.MakeNamespace(name="far"),
+            steps.MakeNamespaces(names=("far",)),
             steps.AddCable(name="near", index=501, peer="eth0", peer_index=501, peer_namespace="far"),
             steps.AddAddress(namespace="far", device="eth0", ip="10.9.0.1", prefix_length=16, broadcast="10.9.255.255"),
         ]

@@ -89,7 +89,7 @@ def test_a_node_knows_every_neighbour_so_that_it_never_asks() -> None:
 
 def test_one_partition_needs_no_router() -> None:
     made = (*plan.plan(topology(4), Kernel.UML), *plan.plan_node(topology(4), topology(4).node("p1/n1"), Kernel.UML))
-    assert not [step for step in made if isinstance(step, steps.MakeNamespace | steps.RouteMulticast)]
+    assert not [step for step in made if isinstance(step, steps.MakeNamespaces | steps.RouteMulticast)]
     assert not [step for step in made if isinstance(step, steps.AddRoute) and step.gateway]
 
 
