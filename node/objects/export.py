@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from types import MappingProxyType
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
 
 from node.errors import LocalError
 from node.objects.checks import Checks
@@ -66,6 +66,15 @@ class Options:
 DEFAULT = Options()
 
 
+class Asked(NamedTuple):
+    """What is asked of a callee: a method by its name, with these arguments, in this way."""
+
+    name: str
+    arguments: tuple[object, ...]
+    keywords: dict[str, object]
+    options: Options
+
+
 class Callee(Protocol):
     """Behind a proxy: an object, a list of them, or a group."""
 
@@ -73,15 +82,8 @@ class Callee(Protocol):
     def pointer(self) -> Pointer:
         """The proxy as data."""
 
-    def begin(
-        self,
-        name: str,
-        arguments: tuple[object, ...],
-        keywords: dict[str, object],
-        options: Options,
-        replies: Replies[Any],
-    ) -> None:
-        """Send a call of `name`; its answers go to `replies`, whose members are set as soon as they are known.
+    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
+        """Send what is asked; its answers go to `replies`, whose members are set as soon as they are known.
 
         NotAValue when an argument is no data, Overrun when too many calls are under way.
         """
@@ -107,19 +109,19 @@ class BoundMethod(Generic[P, R]):
     def send(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The asynchronous call: go on, and await the (first) reply later, or never."""
         replies: Awaited[R, R] = Awaited(first, asyncio.get_running_loop())
-        self._callee.begin(self._name, args, kwargs, self._options, replies)
+        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
         return replies.call
 
     def all(self, *args: P.args, **kwargs: P.kwargs) -> Call[list[R]]:
         """The replies of all members, in their order; raises the error of the first of them that has one."""
         replies: Awaited[R, list[R]] = Awaited(every_value, asyncio.get_running_loop())
-        self._callee.begin(self._name, args, kwargs, self._options, replies)
+        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
         return replies.call
 
     def answers(self, *args: P.args, **kwargs: P.kwargs) -> Call[list[Answer[R]]]:
         """What all members answer, in their order: values and errors alike."""
         replies: Awaited[R, list[Answer[R]]] = Awaited(every_answer, asyncio.get_running_loop())
-        self._callee.begin(self._name, args, kwargs, self._options, replies)
+        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
         return replies.call
 
     def first(self, count: int, /, *args: P.args, **kwargs: P.kwargs) -> Call[list[R]]:
@@ -128,13 +130,13 @@ class BoundMethod(Generic[P, R]):
         if count < 1:
             raise LocalError(f"the first {count} replies are none: ask for 1 or more")
         replies: Awaited[R, list[R]] = Awaited(first_of(count), asyncio.get_running_loop())
-        self._callee.begin(self._name, args, kwargs, self._options, replies)
+        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
         return replies.call
 
     def handler(self, *args: P.args, **kwargs: P.kwargs) -> ReplyHandler[R]:
         """A reply handler, for groups whose size is not known."""
         replies: ReplyHandler[R] = ReplyHandler()
-        self._callee.begin(self._name, args, kwargs, self._options, replies)
+        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
         return replies
 
     def arrival(self, *args: P.args, **kwargs: P.kwargs) -> ReplyHandler[R]:

@@ -33,7 +33,7 @@ from typing import Any, Generic, TypeVar, cast
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import GroupId, Operation, Reference
 from node.objects.errors import CallError, EmptyGroup, NoSuchGroup, Overrun
-from node.objects.export import Options, Proxy, Remote, export, kind_name, kind_named, proxy_class, require_kind
+from node.objects.export import Asked, Proxy, Remote, export, kind_name, kind_named, proxy_class, require_kind
 from node.objects.names import SHAPE_GROUP
 from node.objects.news import News
 from node.objects.replies import Call, Replies
@@ -96,15 +96,8 @@ class GroupRef(Proxy):
         self.space = space
         self.id = name
 
-    def begin(
-        self,
-        name: str,
-        arguments: tuple[object, ...],
-        keywords: dict[str, object],
-        options: Options,
-        replies: Replies[Any],
-    ) -> None:
-        self.space.begin(name, arguments, keywords, options, replies, group=self.id)
+    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
+        self.space.begin(asked, replies, group=self.id)
 
     @property
     def pointer(self) -> Pointer:
@@ -252,42 +245,26 @@ class UGroupRef(Proxy):
         self.space = space
         self.keeper = keeper
 
-    def begin(
-        self,
-        name: str,
-        arguments: tuple[object, ...],
-        keywords: dict[str, object],
-        options: Options,
-        replies: Replies[Any],
-    ) -> None:
-        asked = self.keeper.members.options(timeout=options.timeout).send()
-        go_on = partial(self._go_on, name, arguments, keywords, options, replies)
+    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
+        members = self.keeper.members.options(timeout=asked.options.timeout).send()
         # It goes on as whoever calls: the object at work, or the program.
-        asked.add_done_callback(go_on, context=copy_context())
+        members.add_done_callback(partial(self._go_on, asked, replies), context=copy_context())
 
-    def _go_on(
-        self,
-        name: str,
-        arguments: tuple[object, ...],
-        keywords: dict[str, object],
-        options: Options,
-        replies: Replies[Any],
-        asked: Call[tuple[list[Remote], bool]],
-    ) -> None:
-        if replies.is_over or asked.cancelled():
+    def _go_on(self, asked: Asked, replies: Replies[Any], found: Call[tuple[list[Remote], bool]]) -> None:
+        if replies.is_over or found.cancelled():
             return
-        error = asked.exception()
+        error = found.exception()
         if error is not None:
             replies.fail(error if isinstance(error, CallError) else NoSuchGroup(str(error)))
             return
-        members, is_atomic = asked.result()
+        members, is_atomic = found.result()
         if not members:
             replies.fail(EmptyGroup("the group has no member"))
             return
         replies.resolve(tuple(map(Space.reference_of, members)))
         replies.on_dead = self._lose
-        wanted = replace(options, is_atomic=is_atomic or options.is_atomic)
-        self.space.begin(name, arguments, keywords, wanted, replies)
+        options = replace(asked.options, is_atomic=is_atomic or asked.options.is_atomic)
+        self.space.begin(asked._replace(options=options), replies)
 
     def _lose(self, member: Reference) -> None:
         # We may be outside of the loop, in the middle of an arrival.

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import MAX_ADDRESSED, Reference
-from node.objects.export import Options, Proxy, Remote, kind_name, kind_named, proxy_class
+from node.objects.export import Asked, Options, Proxy, Remote, kind_name, kind_named, proxy_class
 from node.objects.replies import Replies
 from node.objects.space import Ref, Space
 from node.objects.values import MAX_POINTER_WORDS, Pointer
@@ -57,16 +57,9 @@ class ListRef(Proxy):
         self.references = references
         self.default_options = options
 
-    def begin(
-        self,
-        name: str,
-        arguments: tuple[object, ...],
-        keywords: dict[str, object],
-        options: Options,
-        replies: Replies[Any],
-    ) -> None:
+    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
         replies.members = self.references
-        self._space.begin(name, arguments, keywords, options, replies)
+        self._space.begin(asked, replies)
 
     @property
     def pointer(self) -> Pointer:

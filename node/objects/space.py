@@ -34,7 +34,7 @@ from node.objects.errors import (
     Refused,
     Unreachable,
 )
-from node.objects.export import Options, Proxy, Remote, kind_name, kind_named, proxy_class, require_state
+from node.objects.export import Asked, Options, Proxy, Remote, kind_name, kind_named, proxy_class, require_state
 from node.objects.names import Names
 from node.objects.news import News, NewsKind
 from node.objects.replies import Answer, Call, Replies
@@ -59,16 +59,9 @@ class Ref(Proxy):
         self.space = space
         self.reference = reference
 
-    def begin(
-        self,
-        name: str,
-        arguments: tuple[object, ...],
-        keywords: dict[str, object],
-        options: Options,
-        replies: Replies[Any],
-    ) -> None:
+    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
         replies.members = (self.reference,)
-        self.space.begin(name, arguments, keywords, options, replies)
+        self.space.begin(asked, replies)
 
     @property
     def pointer(self) -> Pointer:
@@ -257,28 +250,20 @@ class Space:
 
     # Sending.
 
-    def begin(
-        self,
-        name: str,
-        arguments: tuple[object, ...],
-        keywords: dict[str, object],
-        options: Options,
-        replies: Replies[Any],
-        group: GroupId | None = None,
-    ) -> None:
+    def begin(self, asked: Asked, replies: Replies[Any], group: GroupId | None = None) -> None:
         """Call the members of `replies`, or `group`. NotAValue, Overrun; LocalError when a list names nobody."""
         if len(self._under_way) >= MAX_UNDER_WAY:
             raise Overrun(f"{MAX_UNDER_WAY} calls of this space wait for their answers: wait for some of them first")
         if group is None and not replies.members:
-            raise LocalError(f"{name} is called of nobody: a list names at least one object")
+            raise LocalError(f"{asked.name} is called of nobody: a list names at least one object")
         activity = self._activity()
-        addressing = self._addressing(activity, options, replies, group)
+        addressing = self._addressing(activity, asked.options, replies, group)
         call = _UnderWay(self, self._next_call, replies, activity)
         body = CallBody(
             call=CallId(activity.reference, call.number),
-            name=name,
-            arguments=arguments,
-            keywords=keywords,
+            name=asked.name,
+            arguments=asked.arguments,
+            keywords=asked.keywords,
             chain=() if activity is self._idle else (*activity.chain, CallId(activity.reference, call.number)),
         )
         self._next_call += 1
@@ -293,8 +278,8 @@ class Space:
         if not replies.is_over:
             call.submission = submission
             self._submissions[submission] = call
-            if options.timeout is not None:
-                call.deadline = self.loop.call_later(options.timeout, replies.expire)
+            if asked.options.timeout is not None:
+                call.deadline = self.loop.call_later(asked.options.timeout, replies.expire)
 
     def operate(
         self,

@@ -25,7 +25,7 @@ from node.objects.errors import (
     RemoteException,
     Unreachable,
 )
-from node.objects.export import DEFAULT, Remote, export
+from node.objects.export import DEFAULT, Asked, Remote, export
 from node.objects.loop import VirtualLoop
 from node.objects.news import News, NewsKind
 from node.objects.replies import ReplyHandler
@@ -392,7 +392,7 @@ def recorded() -> tuple[VirtualLoop, Recorder, Space]:
 def begin(space: Space, loop: VirtualLoop, members: tuple[Reference, ...] | None) -> ReplyHandler[Any]:
     replies: ReplyHandler[Any] = ReplyHandler()
     replies.members = members
-    space.begin("add", (1,), {}, DEFAULT, replies, GROUP if members is None else None)
+    space.begin(Asked("add", (1,), {}, DEFAULT), replies, GROUP if members is None else None)
     return replies
 
 
