@@ -11,10 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 STAGE_WIDTH = 10
 PLAIN_PROGRESS_S = 5.0
@@ -108,6 +111,8 @@ class Stage:
 
     def __enter__(self) -> Stage:
         if self._out.is_terminal:
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
             columns = [SpinnerColumn(), TextColumn(f"[bold]{self._name.ljust(STAGE_WIDTH)}")]
             if self._total is not None:
                 columns.append(BarColumn(bar_width=24))
