@@ -54,12 +54,17 @@ def ways(nodes: Sequence[NodeName], count: int) -> tuple[tuple[NodeName, ...], .
     return tuple(tuple(nodes[start:end]) for start, end in pairwise(starts))
 
 
-def bridge(nodes: Sequence[NodeName]) -> Pairs:
-    """Two halves that hear nothing of each other, and one node between them that hears both. Needs three nodes."""
+def bridged(nodes: Sequence[NodeName]) -> tuple[tuple[NodeName, ...], tuple[NodeName, ...]]:
+    """Two groups that share the node in the middle: it hears all of them. Raises ValueError for fewer than three."""
     if len(nodes) < 3:
         raise ValueError("a bridge needs at least three nodes")
     middle = len(nodes) // 2
-    return split((nodes[: middle + 1], nodes[middle:]))
+    return tuple(nodes[: middle + 1]), tuple(nodes[middle:])
+
+
+def bridge(nodes: Sequence[NodeName]) -> Pairs:
+    """Two halves that hear nothing of each other, and one node between them that hears both. Needs three nodes."""
+    return split(bridged(nodes))
 
 
 def ring(nodes: Sequence[NodeName], reach: int = 1) -> Pairs:

@@ -15,9 +15,13 @@ from typing import Any, ClassVar, TypeAlias
 
 from topologies.dump import as_json, changed_fields, spelled
 from topologies.model import Direction, Impairment, NodeName
+from topologies.units import format_drift, format_duration, format_ratio, format_size
 
 Changes: TypeAlias = Mapping[str, Any]
 """Fields of Impairment with their new values."""
+
+MAX_GROUPS_SHOWN = 4
+"""Of a cut with a shape; one with more groups is told by its shape."""
 
 
 class LinkDirection(enum.Enum):
@@ -98,12 +102,14 @@ class Cut(Fault):
     """Frames stop passing: between nodes that share no group, from each pair's first to its second, over the links.
 
     Nodes that are in no group keep all their wires. `in_force`: ids of all cuts from now on, this one included.
+    `shape`: what its groups or pairs make together, for people.
     """
 
     kind: ClassVar[str] = "cut"
     groups: tuple[tuple[NodeName, ...], ...] = ()
     pairs: tuple[tuple[NodeName, NodeName], ...] = ()
     links: tuple[str, ...] = ()
+    shape: str = ""
     in_force: tuple[int, ...] = ()
 
     def blocked_pairs(self) -> frozenset[tuple[NodeName, NodeName]]:
@@ -121,10 +127,14 @@ class Cut(Fault):
             "links": list(self.links),
         }
         ends = dict.fromkeys(node for group in (*self.groups, *self.pairs) for node in group)
-        parameters = {name: part for name, part in parts.items() if part}
+        parameters: dict[str, Any] = {name: part for name, part in parts.items() if part}
+        if self.shape:
+            parameters["shape"] = self.shape
         return Fault.record(self) | {"targets": [*ends, *self.links], "parameters": parameters}
 
     def __str__(self) -> str:
+        if self.shape and (self.pairs or len(self.groups) > MAX_GROUPS_SHOWN):
+            return f"cut {self.shape}"
         if self.groups:
             return "cut " + " | ".join(_listed(group) for group in self.groups)
         if self.links:
@@ -180,6 +190,67 @@ class Resume(NodeFault):
     """A paused node goes on."""
 
     kind: ClassVar[str] = "resume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow(NodeFault):
+    """The kernel gives each target no more than this much of one core."""
+
+    kind: ClassVar[str] = "slow"
+    cpu_ratio: float
+
+    def record(self) -> dict[str, Any]:
+        return NodeFault.record(self) | {"parameters": {"cpu_ratio": self.cpu_ratio}}
+
+    def __str__(self) -> str:
+        return f"{NodeFault.__str__(self)}: {format_ratio(self.cpu_ratio)} of a core"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deaf(NodeFault):
+    """Each receive buffer of the targets' sockets holds so much; what comes when one is full is lost."""
+
+    kind: ClassVar[str] = "deaf"
+    buffer_bytes: int
+
+    def record(self) -> dict[str, Any]:
+        return NodeFault.record(self) | {"parameters": {"buffer_bytes": self.buffer_bytes}}
+
+    def __str__(self) -> str:
+        return f"{NodeFault.__str__(self)}: a receive buffer of {format_size(self.buffer_bytes)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockShift(NodeFault):
+    """The targets' own clocks jump by `step_ns`, and run faster by `drift_ppm` from then on."""
+
+    kind: ClassVar[str] = "clock"
+    step_ns: int = 0
+    drift_ppm: float = 0.0
+
+    def record(self) -> dict[str, Any]:
+        parameters = {"step_ns": self.step_ns, "drift_ppm": self.drift_ppm}
+        return NodeFault.record(self) | {"parameters": {name: value for name, value in parameters.items() if value}}
+
+    def __str__(self) -> str:
+        step = f"a step of {format_duration(self.step_ns)}" if self.step_ns else ""
+        drift = f"a drift of {format_drift(self.drift_ppm)}" if self.drift_ppm else ""
+        return f"{NodeFault.__str__(self)}: {' and '.join(part for part in (step, drift) if part)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recover(NodeFault):
+    """What fault `ends` did to its targets ends: slow, deaf or clock. A clock is put where it would be without it."""
+
+    kind: ClassVar[str] = "recover"
+    what: str
+    ends: int
+
+    def record(self) -> dict[str, Any]:
+        return NodeFault.record(self) | {"parameters": {"what": self.what, "ends": self.ends}}
+
+    def __str__(self) -> str:
+        return f"{NodeFault.__str__(self)} from {self.what}"
 
 
 def blocked_after(faults: Sequence[Fault], fault: Cut | Heal) -> frozenset[tuple[NodeName, NodeName]]:

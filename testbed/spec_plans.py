@@ -7,14 +7,16 @@ plan's start or end changes that and returns the event which says so.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
 from testbed.spec_faults import (
     Changes,
+    ClockShift,
     Crash,
     Cut,
+    Deaf,
     Fault,
     Heal,
     Impair,
@@ -22,8 +24,10 @@ from testbed.spec_faults import (
     LinkDirection,
     NodeFault,
     Pause,
+    Recover,
     Restart,
     Resume,
+    Slow,
 )
 from topologies.model import Direction, Impairment, NodeName, Topology
 from topologies.units import format_duration
@@ -51,7 +55,8 @@ class Plan(Protocol):
 
     def start(self, course: Course, now: Now) -> Fault: ...
 
-    def end(self, course: Course, now: Now) -> Fault: ...
+    def end(self, course: Course, now: Now) -> Fault | None:
+        """None: something else has ended it before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +90,21 @@ class Course:
         """Crashes and pauses by id, with the nodes that they still hold."""
         self.status: dict[NodeName, tuple[Status, int]] = {}
         """Of nodes that something happened to, with the time since when."""
+        self.conditions: dict[tuple[str, NodeName], int] = {}
+        """Who is slow, deaf or has a wrong clock until an end, and the id of the fault that made it so."""
         self.until: dict[int, int] = {}
 
-    def perform(self, strike: Strike, number: int) -> Fault:
+    def perform(self, strike: Strike, number: int) -> Fault | None:
         now = Now(id=number, at_ns=strike.at_ns, path=strike.path)
         return strike.plan.end(self, now) if strike.is_end else strike.plan.start(self, now)
+
+    def forget(self, nodes: Iterable[NodeName], now: Now) -> None:
+        """A node that crashes takes along that it was slow, deaf or mistimed: what starts again is a new process."""
+        for key, number in list(self.conditions.items()):
+            if key[1] in nodes:
+                del self.conditions[key]
+                if number not in self.conditions.values():
+                    self.until[number] = now.id
 
     def fail(self, now: Now, sentence: str) -> NoReturn:
         raise self.document.error(now.path, sentence)
@@ -177,11 +192,12 @@ class Restoring(Layer):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CutPlan:
-    """A cut, in one of its three forms."""
+    """A cut, in one of its three forms. `shape`: what they make together, for people."""
 
     groups: tuple[tuple[NodeName, ...], ...] = ()
     pairs: tuple[tuple[NodeName, NodeName], ...] = ()
     links: tuple[str, ...] = ()
+    shape: str = ""
     id: int = -1
 
     def start(self, course: Course, now: Now) -> Fault:
@@ -193,6 +209,7 @@ class CutPlan:
             groups=self.groups,
             pairs=self.pairs,
             links=self.links,
+            shape=self.shape,
             in_force=tuple(cut.id for cut in course.cuts),
         )
 
@@ -247,6 +264,8 @@ class NodePlan:
                     f"it must be {needed.value} and is {since}",
                 )
             course.status[target] = (status, now.at_ns)
+        if status is Status.CRASHED:
+            course.forget(self.targets, now)
         if status is Status.RUNNING:
             self._close(course, now)
         else:
@@ -259,3 +278,65 @@ class NodePlan:
             if not held:
                 course.until[number] = now.id
                 del course.open_faults[number]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ConditionPlan:
+    """A slow or deaf node, or one whose clock is wrong. `lasts`: it has an end of its own, a clock that is put right.
+
+    A clock and a buffer are changed by the node itself, which must be awake to do it.
+    """
+
+    targets: tuple[NodeName, ...]
+    cpu_ratio: float | None = None
+    buffer_bytes: int | None = None
+    step_ns: int = 0
+    drift_ppm: float = 0.0
+    lasts: bool = False
+    id: int = -1
+
+    @property
+    def what(self) -> str:
+        if self.cpu_ratio is not None:
+            return Slow.kind
+        return ClockShift.kind if self.buffer_bytes is None else Deaf.kind
+
+    def start(self, course: Course, now: Now) -> Fault:
+        self.id = now.id
+        for target in self.targets:
+            self._check(target, course, now)
+        if self.lasts or self.what != ClockShift.kind:
+            course.conditions |= {(self.what, target): now.id for target in self.targets}
+        common: dict[str, Any] = {"id": now.id, "at_ns": now.at_ns, "targets": self.targets}
+        if self.cpu_ratio is not None:
+            return Slow(**common, cpu_ratio=self.cpu_ratio)
+        if self.buffer_bytes is not None:
+            return Deaf(**common, buffer_bytes=self.buffer_bytes)
+        return ClockShift(**common, step_ns=self.step_ns, drift_ppm=self.drift_ppm)
+
+    def end(self, course: Course, now: Now) -> Fault | None:
+        left = tuple(target for target in self.targets if course.conditions.get((self.what, target)) == self.id)
+        for target in left:
+            self._check_awake(target, course, now, f"recover from {self.what}")
+            del course.conditions[self.what, target]
+        if not left:
+            return None
+        course.until[self.id] = now.id
+        return Recover(id=now.id, at_ns=now.at_ns, targets=left, what=self.what, ends=self.id)
+
+    def _check(self, target: NodeName, course: Course, now: Now) -> None:
+        doing = f"become {self.what}" if self.what != ClockShift.kind else "have its clock changed"
+        self._check_awake(target, course, now, doing)
+        if (self.what, target) in course.conditions:
+            earlier = course.conditions[self.what, target]
+            course.fail(
+                now, f"{target} cannot {doing} at {format_duration(now.at_ns)}: fault {earlier} still does that"
+            )
+
+    def _check_awake(self, target: NodeName, course: Course, now: Now, doing: str) -> None:
+        found, since_ns = course.status.get(target, (Status.RUNNING, 0))
+        if found is Status.CRASHED or (found is Status.PAUSED and self.what != Slow.kind):
+            since = f"{found.value} since {format_duration(since_ns)}"
+            course.fail(
+                now, f"{target} cannot {doing} at {format_duration(now.at_ns)}: it must be running and is {since}"
+            )

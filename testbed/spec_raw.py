@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema
 
 from testbed.program_raw import RawPrograms
+from testbed.spec_raw_faults import RawFault, Selectors
 from topologies.border import (
     Drift,
     Duration,
@@ -23,7 +24,7 @@ from topologies.border import (
     choice,
     whole,
 )
-from topologies.raw import RawImpairment, RawNetwork, RawPort
+from topologies.raw import RawNetwork, RawPort
 from topologies.units import shown
 
 MAX_SEED = 2**63 - 1
@@ -65,16 +66,6 @@ class KernelWish(enum.Enum):
     UML = "uml"
 
 
-class FaultDirection(enum.Enum):
-    """`to-node`, `from-node` for ports of nodes, `there`, `back` for links, `both` for either."""
-
-    TO_NODE = "to-node"
-    FROM_NODE = "from-node"
-    THERE = "there"
-    BACK = "back"
-    BOTH = "both"
-
-
 def parse_accept(given: object) -> list[float] | str:
     """`[low, high]`, or a condition."""
     if isinstance(given, str):
@@ -111,7 +102,6 @@ Scalar: TypeAlias = Annotated[
     PlainValidator(parse_scalar),
     WithJsonSchema({"type": ["string", "number", "boolean"]}),
 ]
-Selectors: TypeAlias = Annotated[list[Text], OneOrMany()]
 Accept: TypeAlias = Annotated[
     list[float] | str,
     PlainValidator(parse_accept),
@@ -181,70 +171,6 @@ class RawClock(RawBlock):
 
     offset: Offset = Field(0, description="how far ahead it starts, such as 5 ms or -5 ms")
     drift: Drift = Field(0.0, description="how much too fast it runs, such as 50 ppm or -50 ppm")
-
-
-class RawTargets(RawBlock):
-    """Some nodes."""
-
-    targets: Selectors = Field(description="the nodes, by selector, such as p1/n2")
-
-
-class RawImpair(RawImpairment):
-    """Changes at ports or links; what is not named stays as it is."""
-
-    targets: Selectors | None = Field(None, description="the nodes whose ports change, by selector, such as p1/*")
-    links: Selectors | None = Field(None, description="the links that change, by name, such as p1--p2")
-    direction: choice(FaultDirection) | None = Field(  # type: ignore[valid-type]
-        None, description="to-node (default), from-node or both; for links there, back or both (default)"
-    )
-
-
-class RawRestore(RawBlock):
-    """Ports or links go back to what the topology asks for."""
-
-    targets: Selectors | None = Field(None, description="the nodes whose ports are restored, by selector")
-    links: Selectors | None = Field(None, description="the links that are restored, by name")
-
-
-class RawCut(RawBlock):
-    """Who can no longer reach whom."""
-
-    groups: list[Selectors] | None = Field(
-        None, description="nodes in different groups are cut off from each other, such as [[p1/n1], [p1/n2, p1/n3]]"
-    )
-    from_: Selectors | None = Field(None, alias="from", description="with to: these nodes' frames no longer arrive")
-    to: Selectors | None = Field(None, description="with from: where those frames no longer arrive")
-    pairs: list[list[Text]] | None = Field(None, description="one-way cuts [from, to], such as [[p1/n1, p1/n2]]")
-    links: Selectors | None = Field(None, description="links that carry nothing, by name, such as p1--p2")
-
-
-class RawHeal(RawBlock):
-    """All cuts end."""
-
-
-class RawFault(RawBlock):
-    """One fault, at one time."""
-
-    may_be_empty: ClassVar[frozenset[str]] = frozenset({"heal"})
-    KINDS: ClassVar[tuple[str, ...]] = ("impair", "restore", "cut", "heal", "crash", "restart", "pause", "resume")
-    LASTING: ClassVar[tuple[str, ...]] = ("impair", "cut", "crash", "pause")
-    """What `for` can bring to an end."""
-
-    at: Duration = Field(description="when, from the start of the workload, such as 4 s")
-    for_: Duration | None = Field(None, alias="for", description="how long; without it until it is ended, or the end")
-    impair: RawImpair | None = Field(None, description="change loss, delay, rate, … at ports or links")
-    restore: RawRestore | None = Field(None, description="end what impair did")
-    cut: RawCut | None = Field(None, description="let frames no longer pass")
-    heal: RawHeal | None = Field(None, description="end all cuts")
-    crash: RawTargets | None = Field(None, description="kill nodes")
-    restart: RawTargets | None = Field(None, description="start crashed nodes again")
-    pause: RawTargets | None = Field(None, description="freeze nodes")
-    resume: RawTargets | None = Field(None, description="let paused nodes go on")
-
-    @property
-    def kinds(self) -> list[str]:
-        """What the block says is to happen; a valid block says one thing."""
-        return [kind for kind in self.KINDS if kind in self.model_fields_set]
 
 
 class RawClaim(RawBlock):

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from testbed.nodes import derive_seed
+from testbed.spec_timeline import replay
 from testbed.spec_values import Experiment, RateChange, Unrest, Workload
 from topologies.model import NodeName
 
@@ -51,7 +52,7 @@ def unsettled(
 def reseeded(experiment: Experiment, seed: int) -> Experiment:
     """The experiment under another seed: what was drawn when it was loaded is drawn anew."""
     workloads = unsettled(experiment.workloads, experiment.unrest, duration_ns=experiment.duration_ns, seed=seed)
-    return dataclasses.replace(experiment, seed=seed, workloads=workloads)
+    return dataclasses.replace(experiment, seed=seed, workloads=workloads, faults=replay(experiment, seed))
 
 
 def rate_changes(

@@ -209,24 +209,27 @@ def test_a_crash_of_several_ends_when_the_last_is_back() -> None:
             "without for it lasts to the end of the run",
         ),
         (["{at: 5 s, for: 0 s, crash: {targets: p1/n1}}"], "[0].for: expected a duration above 0"),
-        (["{at: 5 s, for: 1 s, heal: {}}"], "[0].for: heal has no end; only impair, cut, crash, pause take for"),
+        (["{at: 5 s, for: 1 s, heal: {}}"], "[0].for: heal has no end; only impair, cut, crash, pause, "
+         "slow, deaf, clock, flap, churn, chaos take for"),
         (
             ["{crash: {targets: p1/n1}}"],
             "[0]: the key at is missing: when, from the start of the workload, such as 4 s",
         ),
         (
             ["{at: 1 s}"],
-            "[0]: expected exactly one of impair, restore, cut, heal, crash, restart, pause, resume, got none",
+            "[0]: expected exactly one of impair, restore, cut, heal, crash, restart, pause, resume, "
+            "slow, deaf, clock, flap, churn, chaos, got none",
         ),
         (
             ["{at: 1 s, crash: {targets: p1/n1}, heal: {}}"],
             "[0]: expected exactly one of impair, restore, cut, heal, crash, restart, pause, resume, "
-            "got heal and crash",
+            "slow, deaf, clock, flap, churn, chaos, got heal and crash",
         ),
         (
             ["{at: 1 s, crush: {targets: p1/n1}}"],
             "[0].crush: unknown key; did you mean crash? "
-            "Allowed here: at, for, impair, restore, cut, heal, crash, restart, pause, resume",
+            "Allowed here: at, for, impair, restore, cut, heal, crash, restart, pause, resume, "
+            "slow, deaf, clock, flap, churn, chaos",
         ),
         (
             ["{at: 1 s, crash: {targets: p1/n9}}"],
@@ -289,11 +292,11 @@ def test_a_crash_of_several_ends_when_the_last_is_back() -> None:
         ),
         (
             ["{at: 1 s, cut: {}}"],
-            "[0].cut: expected exactly one of groups, from and to, pairs, links, got none",
+            "[0].cut: expected exactly one of groups, from and to, pairs, links, shape, got none",
         ),
         (
             ["{at: 1 s, cut: {groups: [[p1/n1], [p1/n2]], links: p1--p2}}"],
-            "[0].cut: expected exactly one of groups, from and to, pairs, links, got groups and links",
+            "[0].cut: expected exactly one of groups, from and to, pairs, links, shape, got groups and links",
         ),
         (["{at: 1 s, cut: {groups: [[p1/*]]}}"], "[0].cut: this separates nobody: name nodes on two different sides"),
         (
