@@ -72,7 +72,7 @@ def samples(frames: DataFrame, topology: Topology, references: Iterable[tuple[in
     """
     spark = frames.sparkSession
     protocol = frames.where(F.col("sender").isNotNull() & F.col("time_ns").isNotNull())
-    addresses = spark.createDataFrame(list(_addresses(topology)), _ADDRESSES)
+    addresses = spark.createDataFrame(list(reached_by(topology)), _ADDRESSES)
     is_own = (F.col("direction") == FROM_NODE) & (F.col("node_index") == F.col("sender"))
     offered = (
         protocol.where(is_own)
@@ -142,7 +142,7 @@ def _ports() -> Column:
 _ADDRESSES = "ip_dst long, receiver int, is_multicast boolean, is_near boolean"
 
 
-def _addresses(topology: Topology) -> Iterator[tuple[int, int, bool, bool]]:
+def reached_by(topology: Topology) -> Iterator[tuple[int, int, bool, bool]]:
     """Destination addresses of datagrams: whom they reach."""
     for partition in topology.partitions:
         near = _number(partition.multicast_group)

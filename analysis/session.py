@@ -38,6 +38,7 @@ from analysis.errors import AnalysisError
 from analysis.source import CaptureSource
 
 OLDEST_JAVA = 17
+LOCAL = "local[*]"
 DEFAULT_MEMORY = "1g"
 STOP_SECONDS = 10
 TRAINING_STOP_SECONDS = 300
@@ -93,9 +94,35 @@ def open_session(*, long_run: bool = False, memory: str | None = None) -> Iterat
                     # Ctrl-C must not wait for jobs that nobody wants any more.
                     _kill(gateway)
                     raise KeyboardInterrupt from error
+                if isinstance(error, (PySparkException, Py4JError, ConnectionError)):
+                    sentence = told(error)
+                    _stop_lost(spark, gateway)
+                    raise sentence from error
                 _stop(spark, gateway)
                 raise
             _stop(spark, gateway)
+
+
+def told(error: Exception) -> AnalysisError:
+    """What Spark says in many lines, as one sentence: ours where one of ours is in there."""
+    text = str(error)
+    if ours := re.search(r"\b(?:analysis\.errors\.AnalysisError|collector\.records\.CaptureError): (.+)", text):
+        return AnalysisError(ours.group(1).strip())
+    master = os.environ.get("SPARK_MASTER") or LOCAL
+    if _is_local(master):
+        return AnalysisError(f"Spark gave up ({_reason(text)}); set SPARK_DRIVER_MEMORY to more if memory was short")
+    return AnalysisError(
+        f"the cluster went away or gave up ({_reason(text)}); "
+        f"the run is whole: analyse it again when {master} answers, or unset SPARK_MASTER to use this machine"
+    )
+
+
+def _reason(text: str) -> str:
+    """The sentence of an error that says most in few words."""
+    for pattern in (r"Job aborted due to stage failure: ([^\n]+)", r"([^\n]*(?:All masters|cancelled because)[^\n]*)"):
+        if found := re.search(pattern, text):
+            return found.group(1).strip()[:200]
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")[:200]
 
 
 def require_java() -> Path:
@@ -120,7 +147,7 @@ def archive_path(java: Path) -> Path:
 
 
 def _configuration(scratch: Path, java: Path, *, long_run: bool, memory: str | None) -> SparkConf:
-    master = os.environ.get("SPARK_MASTER") or "local[*]"
+    master = os.environ.get("SPARK_MASTER") or LOCAL
     log_settings = scratch / "log4j2.properties"
     log_settings.write_text(_LOGGING, encoding="utf-8")
     flags = [*(_LONG_RUN if long_run else _QUICK_START), *_archive_flags(java)]
@@ -249,6 +276,14 @@ def _stop(spark: SparkSession, gateway: JavaGateway) -> None:
         process.kill()
         process.wait()
     _forget()
+
+
+def _stop_lost(spark: SparkSession, gateway: JavaGateway) -> None:
+    """End a session whose cluster, or whose Java machine, may not answer any more."""
+    try:
+        _stop(spark, gateway)
+    except (Py4JError, OSError):
+        _kill(gateway)
 
 
 def _kill(gateway: JavaGateway) -> None:

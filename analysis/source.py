@@ -6,9 +6,10 @@ Arrow.
     spark.read.format("orderbed-pcapng").schema("time_ns long, sender int").option("table", "frames").load(path)
 
 Options: `path` (a file, a directory, or a pattern; pcapng and pcap, ours or anybody's), `table` (`frames`: one row
-per frame; `trace`: one row per trace record), `parts` (how many pieces one file may be cut into; the default suits
-one machine). Files are cut at block boundaries; small files share a partition. Only the columns of the schema are
-made: Spark tells a Python source nothing of the columns a query needs, so a narrow schema is what makes it fast.
+per frame; `trace`: one row per trace record; `live`: both, and `event` is 0 in rows of frames), `parts` (how many
+pieces one file may be cut into; the default suits one machine). Files are cut at block boundaries; small files share a
+partition. Only the columns of the schema are made: Spark tells a Python source nothing of the columns a query needs,
+so a narrow schema is what makes it fast.
 
 A capture that was cut off gives the rows before the cut; `inspect` says so. One that is no capture is an error, and so
 is one of another link type than Ethernet.
@@ -59,9 +60,13 @@ FILE_COLUMN = "file"
 _CARRIER = tuple(column for column in FRAME_ROW if column.name in ("time_ns", "interface", "direction"))
 """What a trace row keeps of the frame that carried it."""
 
+_OF_FRAMES = {column.name for column in (*FRAME_ROW, *DECODED_ROW)}
+_ONLY_OF_RECORDS = tuple(column for column in TRACE_ROW if column.name not in _OF_FRAMES and column.name != "frame")
+
 _TABLES: dict[str, tuple[Column, ...]] = {
     "frames": (*FRAME_ROW, *DECODED_ROW),
     "trace": (*_CARRIER, *(column for column in TRACE_ROW if column.name != "frame")),
+    "live": (*FRAME_ROW, *DECODED_ROW, *_ONLY_OF_RECORDS),
 }
 _SPARK_TYPES: dict[type[np.generic], T.DataType] = {
     np.int8: T.ByteType(),
@@ -167,7 +172,7 @@ class CaptureReader(DataSourceReader):
 def read_piece(piece: Piece, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:
     """The rows of one piece. Raises AnalysisError when it does not end where the next one begins."""
     buffer = map_capture(piece.path)
-    make = _frame_columns if table == "frames" else _trace_columns
+    make = _MAKERS[table]
     arrow = _arrow_schema(schema)
     for frames in batches(buffer, start=piece.start, end=piece.end, interfaces=piece.interfaces):
         columns = make(buffer, frames, schema.names)
@@ -382,3 +387,23 @@ def _trace_columns(buffer: Buffer, frames: Frames, names: Sequence[str]) -> dict
     columns: dict[str, Any] = dict(decode_trace(buffer, frames))
     carrier: npt.NDArray[np.int64] = columns["frame"]
     return columns | {column.name: getattr(frames, column.name)[carrier] for column in _CARRIER if column.name in names}
+
+
+def _live_columns(buffer: Buffer, frames: Frames, names: Sequence[str]) -> dict[str, Any]:
+    """Rows of frames, and behind those of a batch the records that they carry; what a row has nothing of is 0."""
+    wanted = [name for name in (*_OF_FRAMES, "is_trace") if name in names or name == "is_trace"]
+    seen = _frame_columns(buffer, frames, wanted)
+    carriers = frames.select(seen["is_trace"])
+    told = _trace_columns(buffer, carriers, names)
+    count, records = len(frames), len(told["event"])
+    columns: dict[str, Any] = {}
+    for name in names:
+        if name == FILE_COLUMN:
+            continue
+        parts = [seen[name] if name in seen else np.zeros(count, told[name].dtype)]
+        parts.append(told[name] if name in told else np.zeros(records, parts[0].dtype))
+        columns[name] = np.concatenate(parts).astype(parts[0].dtype)
+    return columns
+
+
+_MAKERS = {"frames": _frame_columns, "trace": _trace_columns, "live": _live_columns}

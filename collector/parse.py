@@ -29,6 +29,7 @@ from collector.blocks import (
     BINARY_RESOLUTION,
     ENHANCED_PACKET,
     INTERFACE_DESCRIPTION,
+    INTERFACE_STATISTICS,
     MAX_FRAME_BYTES,
     OBSOLETE_PACKET,
     PACKET_FLAGS,
@@ -40,6 +41,8 @@ from collector.blocks import (
     Layout,
     Reader,
     Section,
+    Statistics,
+    statistics_of,
 )
 from collector.decode import decode_frames, decode_inner, decode_stamp, decode_trace, udp_checksum_is_good
 from collector.records import CaptureError, Frames, PortDirection
@@ -57,6 +60,7 @@ __all__ = [
     "parse_blocks",
     "read_interfaces",
     "read_sections",
+    "read_statistics",
     "split",
     "split_section",
     "udp_checksum_is_good",
@@ -73,6 +77,7 @@ MARK_BYTES = 1 << 20
 LEAST_MARKS = 256
 """A survey notes a boundary each MiB, as an index does, and this many in a small file."""
 
+LEAST_STATISTICS_BYTES = 12
 _PACKET_HEAD_BYTES = 28
 _OPTION_BYTES = 8
 
@@ -128,6 +133,25 @@ def read_interfaces(path: Path | str) -> CaptureHead:
             f"merge it into one with: mergecap -w new.pcapng {Path(path).name}"
         )
     return heads[0]
+
+
+def read_statistics(path: Path | str, head: CaptureHead) -> dict[int, Statistics]:
+    """The last statistics of each interface of a section that has any, by the interface's number in the capture."""
+    path, interfaces = Path(path), head.interfaces
+    found: dict[int, Statistics] = {}
+    if interfaces.layout is not Layout.PCAPNG or head.first_offset >= head.end:
+        return found
+    buffer = map_capture(path)[: head.end]
+    kinds = overlapping(buffer, interfaces.byte_order + "u4")
+    for walked in _walks(buffer, head.first_offset, interfaces):
+        for offset in walked.offsets[kinds[walked.offsets] == INTERFACE_STATISTICS].tolist():
+            body = buffer[offset + 8 : offset + int(kinds[offset + 4]) - 4].tobytes()
+            if len(body) < LEAST_STATISTICS_BYTES:
+                continue
+            said = statistics_of(body, interfaces.byte_order)
+            if said.interface < len(interfaces.ports):
+                found[interfaces.first + said.interface] = said
+    return found
 
 
 def map_capture(path: Path | str) -> Buffer:

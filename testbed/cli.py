@@ -18,7 +18,7 @@ from rich.console import Console as RichConsole
 from analysis.errors import AnalysisError
 from netem.errors import FabricError
 from node.errors import LocalError
-from testbed import cli_live, store
+from testbed import cli_live, store, watch_command
 from testbed import live_completion as complete
 from testbed.cli_live import CommandEndedError
 from testbed.cli_parts import DEFAULT_RUNS, ExitCode, Json, Panel, Runs
@@ -271,6 +271,7 @@ def claims(
 
 # Commands and their headings stand in the help as they stand here.
 cli_live.register(app)
+watch_command.register(app)
 
 
 @app.command(rich_help_panel=Panel.SEARCH)

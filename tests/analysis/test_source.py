@@ -105,7 +105,7 @@ def test_a_wrong_schema_is_explained(spark: SparkSession, capture: Path, schema:
 
 @pytest.mark.spark
 def test_an_unknown_table_is_explained(spark: SparkSession, capture: Path) -> None:
-    with pytest.raises(AnalysisException, match="there is no table 'farmes'; choose one of frames, trace"):
+    with pytest.raises(AnalysisException, match="there is no table 'farmes'; choose one of frames, live, trace"):
         spark.read.format(source.FORMAT).option("table", "farmes").load(str(capture))
 
 
