@@ -24,7 +24,7 @@ _DUMP_ATTEMPTS = 10
 _READY_TIMEOUT_S = 10.0
 _READY_GRAIN_S = 0.001
 _FEW_DEVICES = 8
-"""Up to so many devices are asked for one by one, more by a dump."""
+"""Up to so many devices are asked for one by one again and again, more by a dump."""
 
 _PARCEL_WEIGHT, _SINGLE_WEIGHT = 4000, 20
 """Requests that go to a hand at once are as much work as this many netlink messages: in a guest, 0.4 s."""
@@ -296,20 +296,24 @@ class Executor:
                 raise AssertionError(f"no way to carry out {step}")
 
     def _await_ready(self, steps: Sequence[step_kinds.AwaitReady]) -> None:
-        """Ask again until every device is ready; each question goes through the lock that the kernel's queue needs."""
+        """Ask until every device is ready. First one by one: since Linux 6.8 such a question makes the kernel follow
+        the device's carrier at once, which it does by itself once a second only. A dump does not.
+        """
         waiting = [(step, {self._of(step, device) for device in step.devices}) for step in steps]
         deadline = time.monotonic() + _READY_TIMEOUT_S
-        while waiting := [(step, left) for step, left in self._still_waiting(waiting) if left]:
+        limit: int | None = None
+        while waiting := [(step, left) for step, left in self._still_waiting(waiting, limit) if left]:
+            limit = _FEW_DEVICES
             if time.monotonic() > deadline:
                 step, left = waiting[0]
                 raise FabricError(f"{step_kinds.describe(step)}: {len(left)} of them still carry nothing")
             time.sleep(_READY_GRAIN_S)
 
-    def _still_waiting(self, waiting: Sequence[_Waiting]) -> Iterator[_Waiting]:
+    def _still_waiting(self, waiting: Sequence[_Waiting], limit: int | None) -> Iterator[_Waiting]:
         """One request to each hand for all namespaces; what is not answered (a change overtook it) waits on."""
         for side, group in groupby(waiting, lambda one: one[0].side):
             asked = list(group)
-            requests = [_netlink_request(step.namespace, _questions(left)) for step, left in asked]
+            requests = [_netlink_request(step.namespace, _questions(left, limit)) for step, left in asked]
             replies = self._links[side].hand("many", requests=requests)["replies"]
             for number, (step, left) in enumerate(asked):
                 reply = replies[number] if number < len(replies) else {}
@@ -347,8 +351,11 @@ def _culprit(error: Mapping[str, Any], batch: _Batch) -> int:
     return min(int(error.get("index", 0)), len(batch.steps) - 1)
 
 
-def _questions(devices: set[int]) -> list[bytes]:
-    return [netlink.get_link(index) for index in devices] if len(devices) <= _FEW_DEVICES else [netlink.get_links()]
+def _questions(devices: set[int], limit: int | None) -> list[bytes]:
+    """One for each device, or a single one when there are more than `limit`."""
+    if limit is not None and len(devices) > limit:
+        return [netlink.get_links()]
+    return [netlink.get_link(index) for index in sorted(devices)]
 
 
 def _ready_in(reply: Mapping[str, Any]) -> set[int]:

@@ -13,12 +13,14 @@ corrupt, tables) but forgets the loss model. pyroute2 0.9 lacks half of netem: `
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from netem import filters, netlink, tables
 from netem.codec import TbfOptions, TrafficMessage
+from netem.netlink import attribute
 from topologies.model import Bus, Impairment
 
 DELAY_LINE_FRAMES = 100_000
@@ -54,7 +56,15 @@ _TICK_SHIFT = 6
 _FULL = 2**32 - 1
 _LINK_LAYER_ETHERNET = 1
 _DIRECT_ACTION = 1
-_REDIRECT_TO_EGRESS, _REDIRECT_TO_INGRESS, _STOLEN = 1, 3, 4
+_REDIRECT_TO_EGRESS, _STOLEN = 1, 4
+
+_TRAFFIC = struct.Struct("=BxxxiIII")
+"""struct tcmsg: family, index, handle, parent, info."""
+_MIRRED = struct.Struct("=IIiiiiI")
+"""struct tc_mirred: index, capabilities, action, references, bindings, what to do, target."""
+_TCA_KIND, _TCA_OPTIONS = 1, 2
+_TCA_BPF_ACT, _TCA_BPF_OPS_LEN, _TCA_BPF_OPS, _TCA_BPF_FLAGS = 1, 4, 5, 8
+_ACTION_FIRST, _TCA_ACT_KIND, _TCA_ACT_OPTIONS, _TCA_MIRRED_PARMS = 1, 1, 2, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,30 +176,26 @@ def read_all() -> bytes:
 
 def add_clsact(index: int) -> bytes:
     """Both hooks for filters, before the qdisc (egress) and before the bridge (ingress)."""
-    return _new_qdisc(
-        index, netlink.ACKNOWLEDGE | netlink.CREATE | netlink.EXCLUSIVE, _CLSACT_PARENT, _CLSACT_HANDLE, "clsact", None
-    )
+    fixed = _TRAFFIC.pack(0, index, _CLSACT_HANDLE, _CLSACT_PARENT, 0)
+    flags = netlink.ACKNOWLEDGE | netlink.CREATE | netlink.EXCLUSIVE
+    return netlink.pack(RTM_NEWQDISC, flags, fixed, attribute(_TCA_KIND, b"clsact\0"))
 
 
 def add_redirect(index: int, program: filters.Program, target: int) -> bytes:
     """What `program` matches among the frames that arrive at a device leaves by `target` instead."""
-    mirred = {
-        "index": 0, "capab": 0, "action": _STOLEN, "refcnt": 0, "bindcnt": 0,
-        "eaction": _REDIRECT_TO_EGRESS, "ifindex": target,
-    }  # fmt: skip
-    action = [
-        ("TCA_ACT_KIND", "mirred"),
-        ("TCA_ACT_OPTIONS", {"attrs": [("TCA_MIRRED_PARMS", mirred)]}),
-    ]
-    actions = {"attrs": [("TCA_ACT_PRIO_1", {"attrs": action})]}
-    flags = netlink.ACKNOWLEDGE | netlink.CREATE | netlink.REPLACE
-    return _bpf(index, INGRESS, flags, program, [("TCA_BPF_ACT", actions)])
+    mirred = _MIRRED.pack(0, 0, _STOLEN, 0, 0, _REDIRECT_TO_EGRESS, target)
+    action = attribute(
+        _ACTION_FIRST,
+        attribute(_TCA_ACT_KIND, b"mirred\0"),
+        attribute(_TCA_ACT_OPTIONS, attribute(_TCA_MIRRED_PARMS, mirred)),
+    )
+    return _bpf(index, INGRESS, netlink.CREATE | netlink.REPLACE, program, attribute(_TCA_BPF_ACT, action))
 
 
 def set_cut(index: int, program: filters.Program, *, create: bool = False) -> bytes:
     """Install or exchange the program that drops frames about to leave by a device."""
-    flags = netlink.ACKNOWLEDGE | (netlink.CREATE | netlink.EXCLUSIVE if create else 0)
-    return _bpf(index, EGRESS, flags, program, [("TCA_BPF_FLAGS", _DIRECT_ACTION)])
+    flags = netlink.CREATE | netlink.EXCLUSIVE if create else 0
+    return _bpf(index, EGRESS, flags, program, attribute(_TCA_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION)))
 
 
 def read_cut(index: int) -> bytes:
@@ -350,9 +356,7 @@ def _ticks(duration_ns: int) -> int:
 
 def _new_qdisc(index: int, flags: int, parent: int, handle: int, kind: str, options: Any) -> bytes:
     fields = {"index": index, "parent": parent, "handle": handle}
-    attributes: list[Any] = [("TCA_KIND", kind)]
-    if options is not None:
-        attributes.append(("TCA_OPTIONS", options))
+    attributes = [("TCA_KIND", kind), ("TCA_OPTIONS", options)]
     return netlink.message(TrafficMessage, RTM_NEWQDISC, flags, fields, attributes)
 
 
@@ -406,10 +410,13 @@ def _leaf(index: int, flags: int, asked: TreeSettings) -> bytes:
     return _new_qdisc(index, flags, _TBF_HANDLE | 1, handle, asked.queue_kind, {"limit": asked.queue_limit})
 
 
-def _bpf(index: int, hook: int, flags: int, program: filters.Program, attributes: list[Any]) -> bytes:
-    operations = filters.encode(program)
-    fields = {"index": index, "parent": hook, "info": _ALL_PROTOCOLS, "handle": _FILTER_HANDLE}
-    options = [("TCA_BPF_OPS_LEN", len(program)), ("TCA_BPF_OPS", operations), *attributes]
-    return netlink.message(
-        TrafficMessage, RTM_NEWTFILTER, flags, fields, [("TCA_KIND", "bpf"), ("TCA_OPTIONS", {"attrs": options})]
+def _bpf(index: int, hook: int, flags: int, program: filters.Program, *attributes: bytes) -> bytes:
+    fixed = _TRAFFIC.pack(0, index, _FILTER_HANDLE, hook, _ALL_PROTOCOLS)
+    options = attribute(
+        _TCA_OPTIONS,
+        attribute(_TCA_BPF_OPS_LEN, struct.pack("=H", len(program))),
+        attribute(_TCA_BPF_OPS, filters.encode(program)),
+        *attributes,
     )
+    kind = attribute(_TCA_KIND, b"bpf\0")
+    return netlink.pack(RTM_NEWTFILTER, netlink.ACKNOWLEDGE | flags, fixed, kind, options)
