@@ -133,11 +133,11 @@ def status_line(nodes: Sequence[NodeStatus], links: Sequence[LinkStatus], topolo
 
 
 def impairment_text(impairment: Impairment, nothing: str = NOTHING) -> Text:
-    """`loss 10 %, delay 20 ms`, in the words of files."""
+    """`delay 20ms, loss 10%`: the words of files, values as one types them, so that no line breaks inside one."""
     words = spelled(changed_fields(impairment))
     if not words:
         return Text(nothing, "dim")
-    return Text(", ").join(Text(f"{key} {value}".replace(" ", "\u00a0")) for key, value in words.items())
+    return Text(", ").join(Text(f"{key} {value.replace(' ', '')}") for key, value in words.items())
 
 
 def age(since: datetime, now: datetime | None = None) -> str:

@@ -1,0 +1,127 @@
+"""What people see of a testbed, from values: every table fits, and says what it must."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console as RichConsole
+
+from netem.bed import BusCounters, LinkCounters, PortCounters
+from testbed import live_tables as tables
+from testbed.live import Counters, Description, LinkStatus, NodeState, NodeStatus
+from topologies.load import loads
+from topologies.model import CLEAR, Direction, Impairment, NodeName, PartitionName
+
+SMALL = loads("name: small\npartitions: {p1: {nodes: 4}, p2: {nodes: 2}}\nlinks: [{between: [p1, p2]}]\n")
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+LOSSY = Impairment(loss_ratio=0.1, delay_ns=20_000_000)
+
+
+def shown(renderable: object, width: int = 100) -> str:
+    console = RichConsole(width=width)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+def node(name: str, **changes: Any) -> NodeStatus:
+    one = SMALL.node(name)
+    plain = {
+        "state": NodeState.RUNNING, "incarnation": 0, "since": NOW - timedelta(seconds=42),
+        "to_node": CLEAR, "from_node": CLEAR, "cut_off_from": (),
+    }  # fmt: skip
+    return NodeStatus(name=one.name, ip=one.ip, **{**plain, **changes})
+
+
+def link(**changes: Any) -> LinkStatus:
+    plain = {"there": CLEAR, "back": CLEAR, "is_cut": False}
+    return LinkStatus(name="p1--p2", a=PartitionName("p1"), b=PartitionName("p2"), **{**plain, **changes})
+
+
+def test_what_holds_for_nobody_has_no_column() -> None:
+    text = shown(tables.nodes_table([node(one.name) for one in SMALL.nodes()], SMALL, NOW))
+    assert "10.2.0.2" in text
+    assert "42 s" in text
+    for absent in ("starts", "to the node", "hears nothing of"):
+        assert absent not in text
+
+
+def test_everything_that_is_done_to_a_node_is_told() -> None:
+    everybody = tuple(one.name for one in SMALL.nodes() if one.name != "p1/n1")
+    rows = [
+        node("p1/n1", to_node=LOSSY, cut_off_from=everybody),
+        node("p1/n2", from_node=LOSSY, cut_off_from=(NodeName("p2/n1"), NodeName("p2/n2"))),
+        node("p1/n3", state=NodeState.CRASHED, incarnation=2, exit_code=-9),
+        node("p1/n4", state=NodeState.ENDED, exit_code=3),
+    ]
+    lines = shown(tables.nodes_table(rows, SMALL, NOW), 140).splitlines()
+    first, second, third, fourth = (next(line for line in lines if one.name in line) for one in rows)
+    assert "delay 20ms, loss 10%" in first
+    assert "everybody" in first
+    assert "p2/*" in second
+    assert "crashed" in third
+    assert "3" in third
+    assert "ended (3)" in fourth
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_keep_names_and_addresses_whole(width: int) -> None:
+    rows = [node(one.name, to_node=LOSSY, cut_off_from=(NodeName("p2/n1"),)) for one in SMALL.nodes()]
+    text = shown(tables.nodes_table(rows, SMALL, NOW), width)
+    assert "…" not in text
+    for one in SMALL.nodes():
+        assert one.name in text
+        assert one.ip in text
+
+
+def test_links_say_both_ways_once_where_they_are_alike() -> None:
+    assert "both ways" in shown(tables.links_table([link(there=LOSSY, back=LOSSY)]))
+    text = shown(tables.links_table([link(there=LOSSY, is_cut=True)]))
+    assert "there" in text
+    assert "back" in text
+    assert "cut" in text
+
+
+def test_counters_leave_out_what_never_happened() -> None:
+    counts = {
+        "sent_frames": 1234, "sent_bytes": 99, "delay_line_dropped_frames": 0, "queue_dropped_frames": 7,
+        "cut_dropped_frames": 0, "backlog_frames": 0,
+    }  # fmt: skip
+    port = PortCounters(node=NodeName("p1/n1"), direction=Direction.TO_NODE, **counts)
+    ways = LinkCounters(link="p1--p2", from_partition=PartitionName("p1"), **counts)
+    bus = BusCounters(
+        partition=PartitionName("p1"), sent_frames=5, sent_bytes=6, queue_dropped_frames=0, backlog_frames=0
+    )
+    found = [shown(one) for one in tables.counters_tables(Counters(ports=(port,), links=(ways,), buses=(bus,)))]
+    assert ["1,234" in text for text in found] == [True, True, False]
+    assert ["overrun" in text for text in found] == [True, True, False]
+    assert not any("waiting" in text or "lost" in text for text in found)
+
+
+def test_one_line_says_how_a_testbed_stands() -> None:
+    calm = [node(one.name) for one in SMALL.nodes()]
+    assert tables.status_line(calm, [link()], SMALL).plain == "6 nodes: all running"
+    rows = [node("p1/n1", state=NodeState.CRASHED), node("p1/n2", to_node=LOSSY), *calm[2:]]
+    said = tables.status_line(rows, [link(is_cut=True)], SMALL).plain
+    assert said == "6 nodes: 5 running, 1 crashed · impaired p1/n2 · link p1--p2 cut"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (130, "2 min 10 s"), (7300, "2 h 1 min"), (90000, "1 d 1 h")],
+)
+def test_ages_take_two_numbers_at_most(seconds: int, text: str) -> None:
+    assert tables.age(NOW - timedelta(seconds=seconds), NOW) == text
+
+
+def test_testbeds_are_listed_with_their_records() -> None:
+    bed = Description(
+        name="lab", topology="small", node_count=6, world="netns", kernel="uml", since=NOW - timedelta(minutes=3),
+        directory=Path("runs/up/lab-1"), server_pid=1,
+    )  # fmt: skip
+    text = shown(tables.beds_table([bed], NOW))
+    for word in ("lab", "small", "netns", "uml", "3 min", "runs/up/lab-1"):
+        assert word in text
