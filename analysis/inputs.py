@@ -127,6 +127,8 @@ class Manifest(_Part):
     group: Annotated[int, Field(ge=0, lt=2**32)]
     protocol: Protocol = Protocol()
     promises: tuple[Text, ...] = ()
+    members: tuple[Text, ...] = ()
+    """The nodes whose traces are judged; none named: all of them."""
     expect: tuple[Text, ...] = ()
     clock: Clock | None = None
     phases: Phases = Phases()
@@ -184,6 +186,12 @@ class RunInputs:
     def names(self) -> dict[int, str]:
         """Node names by member index."""
         return {node.index: str(node.name) for node in self.topology.nodes()}
+
+    @property
+    def members(self) -> dict[int, str]:
+        """Of `names`, those who are to leave trace records: not a node with a program that is in no group."""
+        chosen = self.manifest.members
+        return {index: name for index, name in self.names.items() if not chosen or name in chosen}
 
 
 def read_run(path: Path) -> RunInputs:

@@ -70,7 +70,7 @@ def unrecorded_ends(inputs: RunInputs, ended: Collection[Incarnation]) -> str:
     """Which nodes ended in order without a record of it (STOP or OVER): their last records are missing. Empty when none
     did.
     """
-    index = {name: member for member, name in inputs.names.items()}
+    index = {name: member for member, name in inputs.members.items()}
     missing = [
         entry.node
         for entry in inputs.manifest.nodes

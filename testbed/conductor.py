@@ -29,8 +29,9 @@ from testbed import health
 from testbed.capture import Capture
 from testbed.console import Console, Stage
 from testbed.crew import Crew, State
-from testbed.manifest import counted, doubts, said
+from testbed.manifest import counted, doubts, programs_said, said
 from testbed.nodes import configuration
+from testbed.program_life import own_programs
 from testbed.schedule import Schedule
 from testbed.spec import Experiment
 from testbed.store import RunDirectory, clock_pair
@@ -118,14 +119,15 @@ class Conductor:
                 configure=self._configure,
                 log_path=self._directory.node_log,
                 program=NODE_PROGRAM,
+                own=own_programs(self._experiment, self._directory.path / "nodes", group=self._directory.group),
             )
             crew.start_all(lambda started: stage.say(f"{started} of {count} started"))
             stage.say("waiting until all are ready")
-            timeout_s = READY_TIMEOUT_S + READY_TIMEOUT_PER_NODE_S * count
+            timeout_s = max(READY_TIMEOUT_S, crew.patience_s) + READY_TIMEOUT_PER_NODE_S * count
             crew.wait_all((State.READY,), timeout_s=timeout_s, doing="ready")
             stage.result = (
                 f"{count} ready in world {self._world.world.value} ({self._world.why}), "
-                f"{self._experiment.protocol.name}, {self._experiment.dissemination.value}"
+                f"{programs_said(self._experiment)}"
             )
         return crew
 

@@ -1,22 +1,26 @@
 """The crew: every node program of a run, what each last said, and the waiting for all of them.
 
-Nodes speak JSON lines (node/driver.py). Reader threads only put lines into one queue; everything else happens in the
+Nodes speak JSON lines (node/driver.py); programs of others do not, and are ready, drained and ended as their experiment
+says (testbed.program_life). Reader threads only put lines into one queue; everything else happens in the
 thread of the conductor, in `pump`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import queue
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from netem.errors import FabricError
 from netem.runtimes.base import NodeHandle, Program, Runtime
+from testbed.program_life import DRAINED_LINE, OwnProgram
 from topologies.model import Node, NodeName
 
 LOG_TAIL_LINES = 4
@@ -53,6 +57,15 @@ class Member:
     """It has been frozen by a fault: it was behind its workload on purpose."""
     last: dict[str, Any] = field(default_factory=dict)
     """The node's own latest counters."""
+    own: OwnProgram | None = None
+    """Not our program, but this one."""
+    since_s: float = 0.0
+    """When it was started (time.monotonic)."""
+    pressing: list[Callable[[], None]] = field(default_factory=list)
+    """How a program of somebody else's is still to be ended, the gentlest way first."""
+    press_at_s: float = 0.0
+    was_killed: bool = False
+    """It did not end in the time that it was given."""
 
     def manifest(self) -> dict[str, Any]:
         """This incarnation's entry in the manifest."""
@@ -65,6 +78,7 @@ class Member:
             "crashed": self.state is State.CRASHED,
             "over": bool(self.last.get("over", False)),
             "dropped": self.last.get("dropped", {}),
+            **({"killed": self.was_killed} if self.own is not None else {}),
             **counters,
         }
 
@@ -80,7 +94,9 @@ class Crew:
         configure: Callable[[Node, int], dict[str, Any]],
         log_path: Callable[[str], Path],
         program: Program,
+        own: Mapping[NodeName, OwnProgram] = MappingProxyType({}),
     ) -> None:
+        self._own = own
         self._runtime = runtime
         self._nodes = tuple(nodes)
         self._configure = configure
@@ -133,7 +149,7 @@ class Crew:
         members = [self.start(by_name[name]) for name in names]
         self.wait_all((State.READY,), timeout_s=RESTART_TIMEOUT_S, doing="ready again", members=members)
         for member in members:
-            member.handle.send(f'start {{"at_ns": {time.monotonic_ns()}}}')
+            self._tell(member, f'start {{"at_ns": {time.monotonic_ns()}}}')
         self.wait_all((State.RUNNING,), timeout_s=RESTART_TIMEOUT_S, doing="running again", members=members)
 
     def pause(self, name: NodeName) -> None:
@@ -152,7 +168,7 @@ class Crew:
 
     def broadcast(self, line: str) -> None:
         for member in self.alive():
-            member.handle.send(line)
+            self._tell(member, line)
 
     def pump(self, until_s: float) -> None:
         """Take in what nodes say until `until_s` (time.monotonic), and notice the dead.
@@ -165,6 +181,7 @@ class Crew:
                 name, incarnation, line = self._inbox.get(timeout=max(0.0, min(remaining, POLL_S)))
             except queue.Empty:
                 self._notice_the_dead()
+                self._notice_the_ready()
                 if remaining <= 0:
                     return
                 continue
@@ -182,6 +199,11 @@ class Crew:
             names = ", ".join(m.node.name for m in late[:5]) + (" …" if len(late) > 5 else "")
             raise FabricError(f"{names} did not become {doing} within {timeout_s:.0f} s{_tail(late[0])}")
 
+    @property
+    def patience_s(self) -> float:
+        """How long the slowest of the programs of others may take to become ready."""
+        return max((own.choice.ready.within_ns / 1e9 for own in self._own.values()), default=0.0)
+
     def reach(self, states: tuple[State, ...], *, timeout_s: float, members: list[Member] | None = None) -> bool:
         """Like `wait_all`, but says whether it came about."""
         deadline = time.monotonic() + timeout_s
@@ -194,8 +216,10 @@ class Crew:
 
     def wait_gone(self, *, timeout_s: float) -> None:
         """Pump until every process has ended; FabricError when one does not."""
-        deadline = time.monotonic() + timeout_s
+        presses = [len(m.pressing) * m.own.choice.grace_ns / 1e9 for m in self.history if m.own is not None]
+        deadline = time.monotonic() + timeout_s + max(presses, default=0.0)
         while any(m.exit_code is None for m in self.history):
+            self._press()
             if time.monotonic() >= deadline:
                 late = next(m for m in self.history if m.exit_code is None)
                 raise FabricError(f"{late.node.name} did not end within {timeout_s:.0f} s{_tail(late)}")
@@ -219,19 +243,63 @@ class Crew:
         def on_line(line: str) -> None:
             self._inbox.put((node.name, incarnation, line))
 
-        handle = self._runtime.start(node, self._program, on_line=on_line, log_path=log_path)
-        member = Member(node=node, incarnation=incarnation, handle=handle, log_path=log_path)
+        own = self._own.get(node.name)
+        if own is None:
+            handle = self._runtime.start(node, self._program, on_line=on_line, log_path=log_path)
+        else:
+            handle = self._start_own(own, node, incarnation, own.listener(on_line))
+        member = Member(
+            node=node, incarnation=incarnation, handle=handle, log_path=log_path, own=own, since_s=time.monotonic()
+        )
         self._current[node.name] = member
         self.history.append(member)
         return member
 
+    def _start_own(self, own: OwnProgram, node: Node, incarnation: int, on_line: Callable[[str], None]) -> NodeHandle:
+        program = own.prepare(incarnation)
+        try:
+            return self._runtime.start(node, program, on_line=on_line, log_path=self._log_path(node.name))
+        except FabricError as error:
+            raise FabricError(f"the program of {node.name} cannot be started: {error}") from error
+
+    def _tell(self, member: Member, line: str) -> None:
+        """Send a line; a program of somebody else's is only told what it asked to be told."""
+        if member.own is None:
+            member.handle.send(line)
+            return
+        verb, choice = line.split()[0], member.own.choice
+        if choice.cues and verb != "stop":
+            _cue(member, line)
+        if verb == "start":
+            member.state = State.RUNNING
+        elif verb == "drain" and not choice.cues:
+            member.state = State.DRAINED
+        elif verb == "stop":
+            member.state = State.STOPPED
+            asks = [lambda: _cue(member, line)] if choice.cues else []
+            member.pressing = [*asks, lambda: member.handle.signal(choice.stop_signal), lambda: _kill(member)]
+            self._press()
+
+    def _press(self) -> None:
+        """End programs of others that are to end and have not, each time less gently."""
+        for member in self.history:
+            if member.pressing and member.exit_code is None and time.monotonic() >= member.press_at_s:
+                assert member.own is not None
+                member.pressing.pop(0)()
+                member.press_at_s = time.monotonic() + member.own.choice.grace_ns / 1e9
+
     def _configure_now(self, member: Member) -> None:
+        if member.own is not None:
+            return
         line = json.dumps(self._configure(member.node, member.incarnation), separators=(",", ":"))
         member.handle.send(line)
 
     def _take(self, name: NodeName, incarnation: int, line: str) -> None:
         member = self._current[name]
         if member.incarnation != incarnation or member.state is State.CRASHED:
+            return
+        if member.own is not None:
+            self._take_own(member, line)
             return
         try:
             said = json.loads(line)
@@ -251,11 +319,33 @@ class Crew:
         if "submitted" in said:
             member.last = said
 
+    @staticmethod
+    def _take_own(member: Member, line: str) -> None:
+        if line == DRAINED_LINE:
+            if member.state is State.RUNNING:
+                member.state = State.DRAINED
+        elif member.state is State.STARTING:
+            member.state = State.READY
+
+    def _notice_the_ready(self) -> None:
+        """Programs of others do not say it. Raises FabricError when one is not ready in its time."""
+        for member in self._current.values():
+            if member.own is None or member.state is not State.STARTING:
+                continue
+            ready = member.own.choice.ready
+            if member.own.is_ready(member.handle, member.since_s):
+                member.state = State.READY
+            elif time.monotonic() > member.since_s + ready.within_ns / 1e9:
+                waited = f"{ready} within {ready.within_ns / 1e9:g} s"
+                raise FabricError(f"the program of {member.node.name} is not ready: no {waited}{_tail(member)}")
+
     def _notice_the_dead(self) -> None:
         for member in self.history:
             if member.exit_code is not None:
                 continue
             member.exit_code = member.handle.poll()
+            if member.exit_code == 0 and member.own is not None and member.own.choice.may_end:
+                member.state = State.STOPPED
             if member.exit_code is not None and member.state not in (State.STOPPED, State.CRASHED):
                 self._last_words(member)
                 how = f"signal {-member.exit_code}" if member.exit_code < 0 else f"exit code {member.exit_code}"
@@ -272,6 +362,17 @@ class Crew:
                 self._take(name, incarnation, line)
                 if member.state is State.STOPPED:
                     return
+
+
+def _cue(member: Member, line: str) -> None:
+    """A program that does not listen any more has ended or closed its input, and is noticed where that matters."""
+    with contextlib.suppress(FabricError):
+        member.handle.send(line)
+
+
+def _kill(member: Member) -> None:
+    member.was_killed = True
+    member.handle.kill()
 
 
 def _tail(member: Member) -> str:

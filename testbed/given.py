@@ -28,15 +28,13 @@ def given(experiment: Experiment) -> dict[str, Any]:
     direction, `offset_ns` between the clock that is ahead of all and the one that is behind all. `unrest_…` are the
     greatest of any workload (0 without unrest).
     """
-    entry = PROTOCOLS[experiment.protocol.name]
-    parameters = from_mapping(entry.kind, experiment.protocol.parameters, entry.name)
     ports = [node.to_node for node in experiment.topology.nodes()]
     clocks = [experiment.clocks.get(node.name) for node in experiment.topology.nodes()]
     offsets_ns = [clock.offset_ns if clock else 0 for clock in clocks]
     return {
         "members": len(experiment.topology),
         "protocol": experiment.protocol.name,
-        "parameters": dataclasses.asdict(parameters),
+        "parameters": _parameters(experiment),
         "world": experiment.world.value,
         "dissemination": experiment.dissemination.value,
         "duration_ns": experiment.duration_ns,
@@ -49,6 +47,13 @@ def given(experiment: Experiment) -> dict[str, Any]:
         "rate_bps": _least(ports, "rate_bps"),
         "queue_frames": _least(ports, "queue_frames"),
     }
+
+
+def _parameters(experiment: Experiment) -> dict[str, Any]:
+    if not experiment.has_protocol:
+        return {}
+    entry = PROTOCOLS[experiment.protocol.name]
+    return dataclasses.asdict(from_mapping(entry.kind, experiment.protocol.parameters, entry.name))
 
 
 def _least(ports: list[Impairment], name: str) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from node.protocols import PROTOCOLS
 from testbed import health
+from testbed.program_life import described
 from testbed.spec import Experiment, WorkloadKind
 from testbed.store import RunDirectory
 from testbed.worlds import WorldChoice
@@ -26,7 +27,8 @@ def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDir
         "seed": experiment.seed,
         "group": directory.group,
         "protocol": {"name": experiment.protocol.name, "parameters": dict(experiment.protocol.parameters)},
-        "promises": list(PROTOCOLS[experiment.protocol.name].promised(experiment.protocol.parameters)),
+        "promises": _promises(experiment),
+        **_of_programs(experiment),
         "dissemination": experiment.dissemination.value,
         "workload": _workload(experiment),
         "duration_ns": experiment.duration_ns,
@@ -39,6 +41,17 @@ def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDir
             for n in experiment.topology.nodes()
         },
     }
+
+
+def programs_said(experiment: Experiment) -> str:
+    """What the nodes run, for people."""
+    others: dict[str, int] = {}
+    for program in experiment.programs.values():
+        others[program.title] = others.get(program.title, 0) + 1
+    parts = [f"{title} in {counted(count, 'node')}" for title, count in others.items()]
+    if experiment.has_protocol:
+        parts.insert(0, f"{experiment.protocol.name}, {experiment.dissemination.value}")
+    return ", ".join(parts)
 
 
 def doubts(experiment: Experiment, manifest: Mapping[str, Any]) -> list[str]:
@@ -70,6 +83,23 @@ def said(totals: Mapping[str, int]) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 fault`, `2 faults`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _promises(experiment: Experiment) -> list[str]:
+    """Of our protocol, where a node runs it, and of the programs of others."""
+    name, parameters = experiment.protocol.name, experiment.protocol.parameters
+    found = list(PROTOCOLS[name].promised(parameters)) if experiment.has_protocol else []
+    found += [promise for program in experiment.programs.values() for promise in program.promises]
+    return list(dict.fromkeys(found))
+
+
+def _of_programs(experiment: Experiment) -> dict[str, Any]:
+    if not experiment.programs:
+        return {}
+    return {
+        "members": [node.name for node in experiment.members],
+        "programs": described(experiment.programs),
+    }
 
 
 def _workload(experiment: Experiment) -> dict[str, Any]:

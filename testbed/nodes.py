@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 from testbed.spec_values import Experiment, Workload
-from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_PORT, Node, Topology
+from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_PORT, Node
 
 MULTICAST_TTL = 32
 
@@ -25,7 +26,7 @@ def configuration(
         "member": node.index,
         "incarnation": incarnation,
         "name": node.name,
-        "members": _members(topology),
+        "members": _members(experiment.members),
         "ip": node.ip,
         "port": PROTOCOL_PORT,
         "trace": {"ip": topology.partition(node.partition).monitor_ip, "port": TRACE_PORT},
@@ -50,10 +51,9 @@ def derive_seed(seed: int, *words: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def _members(topology: Topology) -> list[dict[str, Any]]:
+def _members(members: Iterable[Node]) -> list[dict[str, Any]]:
     return [
-        {"index": node.index, "name": node.name, "ip": node.ip, "partition": node.partition_index}
-        for node in topology.nodes()
+        {"index": node.index, "name": node.name, "ip": node.ip, "partition": node.partition_index} for node in members
     ]
 
 

@@ -12,7 +12,9 @@ from node.protocols import CRASHES, PROTOCOLS
 from testbed import spec, store
 from testbed.console import Console
 from testbed.manifest import first_manifest
+from testbed.program_life import require_runnable
 from testbed.spec import Experiment, KernelWish, World
+from testbed.spec_program import require_world
 from testbed.spec_raw import MAX_SEED
 from testbed.store import RunDirectory, StoreError
 from testbed.unrest import reseeded
@@ -104,6 +106,8 @@ def apply_wishes(experiment: Experiment, wishes: Wishes) -> Experiment:
         wish = _member(option, enumeration, getattr(wishes, option))
         if wish is not None:
             changes[option] = wish
+    if sentence := require_world(changes.get("world", experiment.world), experiment.programs):
+        raise InputError(f"--world: {sentence}")
     return dataclasses.replace(experiment, **changes)
 
 
@@ -125,6 +129,7 @@ def perform(experiment: Experiment, wishes: Wishes, console: Console, *, spark: 
         require_java()
     store.require_space(wishes.runs, needed_bytes(experiment))
     world = pick(experiment.world)
+    require_runnable(experiment, world.world)
     directory = store.create(
         wishes.runs,
         experiment.name,
@@ -180,6 +185,8 @@ def analyze_and_report(directory: Path, console: Console, *, spark: SparkSession
 def untolerated(experiment: Experiment) -> str:
     """What a reader should know before a node crashes under a protocol that does not live through it; else empty."""
     name = experiment.protocol.name
+    if not experiment.has_protocol:
+        return ""
     missing = {fault.kind for fault in experiment.faults} & CRASHES - PROTOCOLS[name].tolerates
     return f"{name} does not live through a crash: the group may stand still from then on" if missing else ""
 

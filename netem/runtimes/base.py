@@ -8,17 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from netem.runtimes.limits import Limits
 from topologies.model import Node
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What the processes of one node may use together; None: no bound of its own."""
-
-    memory_bytes: int | None = None
-    processes: int | None = None
-    cpus: float | None = None
-    """Of processor time, per second of time: 0.5 is half a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

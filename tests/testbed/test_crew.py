@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from netem.errors import FabricError
-from netem.runtimes.base import Program
+from netem.runtimes.base import Command, Program
 from testbed.crew import Crew, State
 from topologies.model import Node, NodeName, PartitionName
 
@@ -54,6 +54,15 @@ class ProcessHandle:
 
     def poll(self) -> int | None:
         return self.process.poll()
+
+    def enter(self, *_what: object, **_how: object) -> Command:
+        raise FabricError("a plain process has no namespaces to enter")
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def pid(self) -> int:
+        return self.process.pid
 
     def kill(self) -> None:
         self.process.kill()

@@ -203,8 +203,8 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (with_line("duration: 20 s\n", ""),
          "x.yaml:1: the key duration is missing: how long the workload runs, such as 20 s"),
         (with_line("question", "quetsion"), "x.yaml:2: quetsion: unknown key; did you mean question? Allowed here: "
-         "name, question, topology, impairments, protocol, dissemination, workload, clocks, duration, drain, seed, "
-         "world, kernel, faults, expect, sweep, claims"),
+         "name, question, topology, impairments, protocol, program, dissemination, workload, clocks, duration, drain, "
+         "seed, world, kernel, faults, expect, sweep, claims"),
         (with_line("one-partition", "one-partitoin"), "x.yaml:3: topology: no topology is called 'one-partitoin'; "
          "did you mean one-partition?, or give a path such as ./mine.yaml"),
         (with_line("one-partition", "./none.yaml"), "x.yaml:3: topology: none.yaml: there is no such file"),
