@@ -133,6 +133,26 @@ TRAFFIC_SERIES = _table(
     ("wire_bytes", LONG, ""),
 )
 
+CONVERSATIONS = _table(
+    ("t_s", DOUBLE, "begin of the bin, after the start of the workload"),
+    ("a", TEXT, "one end: a node, or the address of what is none"),
+    ("b", TEXT, "the other; it sorts behind `a`"),
+    ("protocol", TEXT, "tcp, udp, …"),
+    ("port", INT, "of the service: the smaller of the two; null: none"),
+    ("cast", TEXT, "unicast or multicast"),
+    ("frames", LONG, "that arrived, of both"),
+    ("wire_bytes", LONG, ""),
+)
+
+NODE_SERIES = _table(
+    ("t_s", DOUBLE, "begin of the bin, after the start of the workload"),
+    ("node", TEXT, "whose port"),
+    ("sent_frames", LONG, "put on the wire; trace datagrams left out"),
+    ("sent_bytes", LONG, ""),
+    ("received_frames", LONG, ""),
+    ("received_bytes", LONG, ""),
+)
+
 LATENCY_CDF = _table(
     ("member_name", TEXT, ""),
     ("latency_ms", DOUBLE, ""),
@@ -149,6 +169,8 @@ TABLES: dict[str, T.StructType] = {
     "latency_series": LATENCY_SERIES,
     "traffic_series": TRAFFIC_SERIES,
     "latency_cdf": LATENCY_CDF,
+    "conversations": CONVERSATIONS,
+    "node_series": NODE_SERIES,
 }
 
 

@@ -42,6 +42,7 @@ from analysis import (
     source,
     staging,
     tables,
+    traffic,
 )
 from analysis.calls import read_calls
 from analysis.errors import AnalysisError
@@ -145,7 +146,7 @@ class _Analysis:
         for name, contract in schema.TABLES.items():
             self.stage.write_rows(name, [], contract)
         self.stage.write_rows("faults", [_fault_row(line) for line in self.inputs.fault_lines], schema.FAULTS)
-        facts = order.no_facts(self.inputs.names, self.inputs.names)
+        facts = order.no_facts(self.inputs.members, self.inputs.names)
         findings = order.no_findings(facts) | reported.nothing_found(self.manifest.promises, facts.evidence)
         orders = _Orders(facts=facts, findings=findings, requests=cost.Requests(0, None), latency=cost.NO_LATENCY)
         return self._summary(orders=orders, staged=Staged(), results=self._results(orders, None, [], [], []))
@@ -160,16 +161,19 @@ class _Analysis:
         with _two_threads() as submit:
             network = submit(self._network)
             ordered = submit(lambda: self._orders(staged))
+            talk = self._traffic()
             counted = cost.traffic(self._read("frames"), start_ns=self.start_ns)
             load = self._load()
             orders, (links, balance) = ordered.result(), network.result()
         self.stage.write_rows("traffic_series", cost.traffic_series(counted), schema.TRAFFIC_SERIES)
-        return self._summary(orders=orders, staged=staged, results=self._results(orders, load, counted, links, balance))
+        results = self._results(orders, load, counted, links, balance)
+        results["traffic"] |= talk
+        return self._summary(orders=orders, staged=staged, results=results)
 
     def _orders(self, staged: Staged) -> _Orders:
         """Messages, deliveries and all that follows from the trace."""
         steps = sequences.steps(tables.events(self._read("trace"))).persist()
-        facts = order.run_facts(steps, members={0: self.inputs.names}, names=self.inputs.names)
+        facts = order.run_facts(steps, members={0: self.inputs.members}, names=self.inputs.names)
         asked = Observation("messages")
         figures = {
             "submitted": F.count("number"),
@@ -304,6 +308,14 @@ class _Analysis:
             return None
         return offered.measure(self._read("frames"), self._read("trace"), offered.Window(self.start_ns, end_ns))
 
+    def _traffic(self) -> dict[str, Any]:
+        """Who talked to whom, in whatever protocol: all that programs of others leave."""
+        assert self.capture is not None
+        talk = traffic.measure(self.spark, self.inputs, self.capture, start_ns=self.start_ns)
+        self.stage.write_rows("conversations", talk.conversations, schema.CONVERSATIONS)
+        self.stage.write_rows("node_series", talk.nodes, schema.NODE_SERIES)
+        return talk.summary
+
     # --- the summary
 
     def _results(
@@ -327,7 +339,8 @@ class _Analysis:
             "load": sent,
             "traffic": cost.traffic_figures(
                 counted, submitted=requests.submitted, deliveries=deliveries, application_bytes=requests.size_bytes
-            ),
+            )
+            | dict(traffic.NOTHING),
             "processing": cost.processing(self.manifest.nodes),
             **{name: told.get(name) for name in ("ordering", "clocks", "stages", "resident", "anomalies")},
             "links": links,

@@ -1,0 +1,193 @@
+"""What each fault did to the conversations: how long those that it touched were silent, when they were heard again, and
+how long each side that was left whole was without an answer. Pure.
+
+A fault *touches* a conversation between two nodes when it acts on what lies between them. A *side* is a greatest set of
+nodes that could all reach each other while it lasted; how long no service answered there says how long that side stood
+still. Only conversations that were alive are looked at: heard in several spans of the five seconds before the fault.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from analysis.network import Network, Strike
+from analysis.traffic_talk import Conversation, Gap, Rows, Service, longest_within, named, seconds
+
+ALIVE_NS: Final = 5_000_000_000
+ALIVE_SPANS: Final = 3
+MAX_FAULTS: Final = 100
+MAX_SERVICES: Final = 8
+LASTING: Final = ("impair", "cut", "crash", "pause", "slow", "deaf")
+"""Kinds that last until another fault ends them."""
+_DOWN: Final = ("crash", "pause")
+
+
+class Window(NamedTuple):
+    """A fault that lasts. `until_ns` None: to the end of the run."""
+
+    strike: Strike
+    from_ns: int
+    until_ns: int | None
+
+
+class View(NamedTuple):
+    """What is looked at: times on the monotonic clock, and who could be a side."""
+
+    network: Network
+    nodes: Sequence[str]
+    start_ns: int
+    end_ns: int
+    least_ns: int
+    """A shorter silence is not told."""
+
+
+def windows(strikes: Iterable[Strike]) -> list[Window]:
+    """The faults that last, in order of time; an impairment that only ends another is none."""
+    known = sorted(strikes, key=lambda strike: (strike.effective_ns, strike.id))
+    ends = {strike.until_id for strike in known}
+    at = {strike.id: strike.effective_ns for strike in known}
+    return [
+        Window(strike, strike.effective_ns, None if strike.until_id is None else at.get(strike.until_id))
+        for strike in known
+        if strike.kind in LASTING and not (strike.kind == "impair" and strike.id in ends)
+    ][:MAX_FAULTS]
+
+
+def section(found: Sequence[Conversation], strikes: Iterable[Strike], view: View) -> dict[str, Rows]:
+    """`faults`, one row each; `silences`, one for each fault and conversation that was silent; `sides`, one for each
+    fault, side and service.
+    """
+    result: dict[str, Rows] = {"faults": [], "silences": [], "sides": []}
+    for window in windows(strikes):
+        touches = _touches(window.strike, view.network)
+        alive = [one for one in found if _is_alive(one, window)]
+        silences = _silences(window, [one for one in alive if touches(one.talk.a, one.talk.b)], view)
+        result["faults"].append(_fault(window, silences, view))
+        result["silences"] += [row for row in silences if row["silent_s"] is not None]
+        result["sides"] += _sides(window, alive, touches, view)
+    return result
+
+
+def _is_alive(one: Conversation, window: Window) -> bool:
+    before = (window.from_ns - ALIVE_NS <= last < window.from_ns for _, last in one.heard)
+    return sum(before) >= ALIVE_SPANS
+
+
+def _head(window: Window) -> dict[str, Any]:
+    return {"fault": window.strike.id, "kind": window.strike.kind}
+
+
+def _fault(window: Window, silences: Rows, view: View) -> dict[str, Any]:
+    told = [row for row in silences if row["silent_s"] is not None]
+    late = [row["back_s"] for row in told]
+    return {
+        **_head(window),
+        "from_s": seconds(window.from_ns, view.start_ns),
+        "until_s": seconds(window.until_ns, view.start_ns),
+        "touched": len(silences),
+        "silent": len(told),
+        "silent_s": max((row["silent_s"] for row in told), default=None),
+        "back": sum(value is not None for value in late),
+        "back_s": None if not late or None in late else max(late),
+    }
+
+
+def _silences(window: Window, touched: Sequence[Conversation], view: View) -> Rows:
+    until_ns = view.end_ns if window.until_ns is None else window.until_ns
+    rows = []
+    for one in touched:
+        gap = longest_within(one.heard, window.from_ns, until_ns, view.end_ns)
+        rows.append({**_head(window), **named(one.talk), **_gap(gap, view), "back_s": _back_s(gap, window)})
+    return rows
+
+
+def _back_s(gap: Gap | None, window: Window) -> float | None:
+    """After the end of the fault; 0: it was heard again before. None: not heard again, or the fault did not end."""
+    if gap is None or gap.until_ns is None or window.until_ns is None:
+        return None
+    return max(0, gap.until_ns - window.until_ns) / 1e9
+
+
+def _gap(gap: Gap | None, view: View) -> dict[str, Any]:
+    if gap is None or gap.length_ns(view.end_ns) < view.least_ns:
+        return {"silent_s": None, "silent_from_s": None, "silent_until_s": None}
+    return {
+        "silent_s": gap.length_ns(view.end_ns) / 1e9,
+        "silent_from_s": seconds(gap.from_ns, view.start_ns),
+        "silent_until_s": seconds(gap.until_ns, view.start_ns),
+    }
+
+
+# --- sides
+
+
+def _sides(window: Window, alive: Sequence[Conversation], touches: _Touches, view: View) -> Rows:
+    """While the fault lasts: the longest time without an answer of each service within each side."""
+    until_ns = view.end_ns if window.until_ns is None else window.until_ns
+    services = list(dict.fromkeys(one.talk.service for one in alive))[:MAX_SERVICES]
+    rows: Rows = []
+    for side in _components(window.strike, touches, view.nodes):
+        for service in services:
+            heard = _answers(alive, service, side)
+            if not heard:
+                continue
+            gap = longest_within(heard, window.from_ns, until_ns, view.end_ns)
+            about = {"side": ", ".join(side), "nodes": len(side), "protocol": service.protocol, "port": service.port}
+            rows.append({**_head(window), **about, **_gap(gap, view)})
+    return rows
+
+
+def _answers(alive: Sequence[Conversation], service: Service, side: Sequence[str]) -> list[tuple[int, int]]:
+    inside = set(side)
+    return sorted(
+        heard
+        for one in alive
+        if one.talk.service == service and one.talk.a in inside and one.talk.b in inside
+        for heard in one.answers
+    )
+
+
+_Touches = Callable[[str, str], bool]
+
+
+def _components(strike: Strike, touches: _Touches, nodes: Sequence[str]) -> list[list[str]]:
+    """Sides of at least two nodes, the greatest first. An impairment parts nobody."""
+    if strike.kind not in ("cut", *_DOWN):
+        return [list(nodes)]
+    left, sides = list(nodes), []
+    while left:
+        side, border = [], [left.pop(0)]
+        while border:
+            here = border.pop()
+            side.append(here)
+            reached = [node for node in left if not touches(here, node)]
+            left = [node for node in left if node not in reached]
+            border += reached
+        sides.append(sorted(side, key=nodes.index))
+    return sorted((side for side in sides if len(side) > 1), key=lambda side: -len(side))
+
+
+def _touches(strike: Strike, network: Network) -> _Touches:
+    """Whether the fault acts on what lies between two nodes; names that are no nodes are never touched."""
+    known = {str(node.name) for node in network.topology.nodes()}
+    groups_of: dict[str, set[int]] = defaultdict(set)
+    for place, group in enumerate(strike.groups):
+        for node in group:
+            groups_of[node].add(place)
+    pairs = {frozenset(pair) for pair in strike.pairs}
+    targets = set(strike.targets) if strike.kind != "cut" else set()
+    links = set(strike.links) | {name for name in targets if "/" not in name}
+
+    def touches(a: str, b: str) -> bool:
+        if a not in known or b not in known:
+            return bool(targets & {a, b})
+        if targets & {a, b} or frozenset((a, b)) in pairs:
+            return True
+        if a in groups_of and b in groups_of and groups_of[a].isdisjoint(groups_of[b]):
+            return True
+        route = network.route(a, b) if links else None
+        return route is not None and not links.isdisjoint(route.links)
+
+    return touches
