@@ -1,0 +1,134 @@
+"""Beds for benchmarks: wires on any host's kernel, and the moment at which the kernel has taken all of a bed back."""
+
+from __future__ import annotations
+
+import base64
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from netem import netlink, plan
+from netem.bed import Bed
+from netem.executor import Executor
+from netem.fabric import Fabric
+from netem.kernel import KernelChoice
+from netem.processes import KeeperLink
+from netem.steps import AnyStep, BuildBus, BuildTree, Kernel, Side
+from topologies.model import Topology
+from topologies.shapes import link, network
+
+_SENTINEL = 900_000
+_GONE_TIMEOUT_S = 60.0
+
+
+class WiresOnly(Executor):
+    """Carries out every step but the queueing disciplines: a plan for kernel `host` then works without `sch_netem`."""
+
+    def run(self, steps: Iterable[AnyStep]) -> None:
+        super().run(step for step in steps if not isinstance(step, BuildTree | BuildBus))
+
+
+def open_wires(topology: Topology, log_dir: Path) -> Bed:
+    """A bed of kernel `host` with all namespaces, cables, bridges, routers, filters and addresses, but no impairment.
+    Raises FabricError.
+    """
+    log_dir.mkdir(parents=True, exist_ok=True)
+    keeper = KeeperLink.start(log_dir / "keeper.log")
+    try:
+        links = {Side.HOST: keeper, Side.CARRIER: keeper}
+        fabric = Fabric(topology, Kernel.HOST, links)
+        fabric.executor = WiresOnly(Kernel.HOST, links, seed=0)
+        fabric.executor.run(plan.plan_carrier(topology, Kernel.HOST))
+    except BaseException:
+        keeper.close()
+        raise
+    choice = KernelChoice(picked=Kernel.HOST, why="wires only", probes=(), guest_linux=None)
+    return Bed(topology, choice, keeper, fabric, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpAndDown:
+    """One bed's life, in seconds. `closed_s`: until close() returned. `gone_s`: until the kernel had taken every
+    namespace and device back, too, which it does in its own time.
+    """
+
+    up_s: float
+    closed_s: float
+    gone_s: float
+
+
+def up_and_down(
+    topology: Topology, log_dir: Path, *, open_bed: Callable[[Topology, Path], Bed] = open_wires
+) -> UpAndDown:
+    """Make a network with all its nodes' namespaces, wired and addressed, and end it."""
+    with witness(log_dir / "witness") as watch:
+        began = time.perf_counter()
+        bed = open_bed(topology, log_dir)
+        try:
+            bed.own_namespaces(topology.nodes())
+            up = time.perf_counter()
+            watch.observe(bed)
+            watched = time.perf_counter()
+        finally:
+            bed.close()
+        closed = time.perf_counter()
+        watch.await_end()
+        return UpAndDown(up_s=up - began, closed_s=closed - watched, gone_s=time.perf_counter() - watched)
+
+
+class Witness:
+    """A namespace outside of the bed with one end of a cable whose other end is in it. A bed's namespaces are
+    dismantled together: when this end vanishes, they are gone.
+    """
+
+    def __init__(self, keeper: KeeperLink) -> None:
+        self._keeper = keeper
+
+    def observe(self, bed: Bed) -> None:
+        inside = bed.fabric_namespace()
+        reply, _received = self._keeper.ask("adopt", [inside], name="bed")
+        os.close(inside)
+        message = netlink.add_veth("here", _SENTINEL, "there", _SENTINEL, peer_namespace=reply["descriptor"])
+        self._converse(message)
+        self._keeper.ask("forget", name="bed")
+
+    def await_end(self) -> None:
+        """Raises TimeoutError when the kernel does not take the bed back."""
+        deadline = time.monotonic() + _GONE_TIMEOUT_S
+        while any(found.index == _SENTINEL for found in netlink.links_in(self._converse(netlink.get_links()))):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the kernel holds the bed's namespaces after {_GONE_TIMEOUT_S:.0f} s")
+            time.sleep(0.001)
+
+    def _converse(self, message: bytes) -> bytes:
+        batch = base64.b64encode(netlink.numbered([message])).decode("ascii")
+        reply, _received = self._keeper.ask("netlink", namespace="", batch=batch)
+        return base64.b64decode(reply["replies"])
+
+
+@contextmanager
+def witness(log_dir: Path) -> Iterator[Witness]:
+    log_dir.mkdir(parents=True, exist_ok=True)
+    keeper = KeeperLink.start(log_dir / "keeper.log")
+    try:
+        yield Witness(keeper)
+    finally:
+        keeper.close()
+
+
+def partitions_in_a_row(nodes: int, partitions: int) -> Topology:
+    """Nodes dealt out to partitions that are joined one to the next."""
+    sizes = [nodes // partitions + (number < nodes % partitions) for number in range(partitions)]
+    members = {f"p{at}": [f"n{number + 1}" for number in range(size)] for at, size in enumerate(sizes, start=1)}
+    return network("benchmark", members, links=[link(f"p{at}", f"p{at + 1}") for at in range(1, partitions)])
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """For logs and captures of a benchmark."""
+    with tempfile.TemporaryDirectory(prefix="orderbed-bench-") as made:
+        yield Path(made)
