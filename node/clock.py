@@ -6,6 +6,8 @@ use the true clock; only cores and the application see this one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from node.errors import LocalError
 
 PARTS_PER_BILLION = 10**9
@@ -15,15 +17,47 @@ MAX_DRIFT_PPB = PARTS_PER_BILLION // 10
 MAX_DRIFT_PPM = MAX_DRIFT_PPB // 1000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """What a fault did to a clock at the true instant `at_ns`: it jumped, and runs faster by `drift_ppb` since."""
+
+    at_ns: int
+    step_ns: int
+    drift_ppb: int
+
+    def gained_ns(self, true_ns: int) -> int:
+        """By how much the clock is ahead of what it would show without it."""
+        return self.step_ns + (true_ns - self.at_ns) * self.drift_ppb // PARTS_PER_BILLION
+
+
 class NodeClock:
     """Reads `origin + offset + (true - origin) * (1 + drift)`; `origin_ns` is the true time at which it was set."""
 
     def __init__(self, *, origin_ns: int, offset_ns: int = 0, drift_ppm: float = 0.0) -> None:
         self._origin_ns = origin_ns
         self._offset_ns = offset_ns
-        self._drift_ppb = round(drift_ppm * 1000)
-        if abs(self._drift_ppb) > MAX_DRIFT_PPB:
-            raise LocalError(f"a drift of {drift_ppm:g} ppm is beyond {MAX_DRIFT_PPM} ppm")
+        self._drift_ppb = _checked_ppb(round(drift_ppm * 1000))
+
+    @property
+    def second_ns(self) -> int:
+        """What it shows in a second of true time."""
+        return PARTS_PER_BILLION + self._drift_ppb
+
+    def shift(self, true_ns: int, *, step_ns: int, drift_ppm: float) -> Shift:
+        """From now on (`true_ns`) it shows more by `step_ns` and runs faster by `drift_ppm`. LocalError: too fast."""
+        shift = Shift(at_ns=true_ns, step_ns=step_ns, drift_ppb=round(drift_ppm * 1000))
+        self._set(true_ns, step_ns, shift.drift_ppb)
+        return shift
+
+    def undo(self, true_ns: int, shift: Shift) -> None:
+        """From now on it shows and runs as if that had never been."""
+        self._set(true_ns, -shift.gained_ns(true_ns), -shift.drift_ppb)
+
+    def _set(self, true_ns: int, step_ns: int, drift_ppb: int) -> None:
+        total_ppb = _checked_ppb(self._drift_ppb + drift_ppb)
+        self._offset_ns = self.read_ns(true_ns) + step_ns - true_ns
+        self._origin_ns = true_ns
+        self._drift_ppb = total_ppb
 
     def read_ns(self, true_ns: int) -> int:
         """What this clock shows at the true instant `true_ns`."""
@@ -39,3 +73,9 @@ class NodeClock:
         while self.read_ns(guess) < shown_ns:
             guess += 1
         return guess
+
+
+def _checked_ppb(drift_ppb: int) -> int:
+    if abs(drift_ppb) > MAX_DRIFT_PPB:
+        raise LocalError(f"a drift of {drift_ppb / 1000:g} ppm is beyond {MAX_DRIFT_PPM} ppm")
+    return drift_ppb

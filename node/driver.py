@@ -4,9 +4,11 @@ Sockets, loop, signals and commands are here; what a life of a node is, `node.ho
 input and answers with one JSON object per line on standard output:
 
     in    start {"at_ns": N}   the core runs from now on; the workload starts at N (CLOCK_MONOTONIC, one for all nodes)
+          clock {"fault": F, "step_ns": S, "drift_ppm": D}   our own clock jumps and drifts; {"right": F} ends that
+          buffer {"bytes": N}  a fault: each receive buffer holds so much; {} ends it
           drain                the workload ends; say `drained` once nothing is under way any more
           stop                 end now, in order (so does the end of standard input)
-    out   ready, started, status (each second), drained, stopped, error
+    out   ready, started, changed (clock or buffer, and when), status (each second), drained, stopped, error
 
 SIGTERM drains and then ends with exit code 0, at the latest after `drain_timeout_ns`. A bad datagram is dropped,
 counted and traced (so many each second), never fatal. Any other exception is ours: an error line, exit code 1.
@@ -31,6 +33,7 @@ from node.application import Application
 from node.config import NodeConfig
 from node.core import Core
 from node.endpoint import Endpoint
+from node.errors import LocalError
 from node.host import TRANSMISSION_MASK, Host, TraceRow
 from node.parts import Parts
 from node.recorder import Recorder
@@ -38,7 +41,7 @@ from node.trace import RECORD
 from node.wire import Message, encode_envelope, encode_message, table_struct
 
 STATUS_INTERVAL_S = 1.0
-TRACE_DELAY_S = 0.005
+TRACE_DELAY_S = 0.01
 IDLE_CHECK_S = 0.01
 
 _PACK_RECORD = table_struct(RECORD).pack
@@ -82,7 +85,7 @@ class Driver:
             true_ns=time.monotonic_ns,
             cpu_ns=time.thread_time_ns,
             record=self._record,
-            flush=self._recorder.flush,
+            flush=self._hold_back,
             traces_receipts=traces_receipts,
             application=parts or application,
             inside=parts.send if parts else None,
@@ -131,6 +134,8 @@ class Driver:
             word, _, argument = line.partition(" ")
             if word == "start" and not self._host.is_started:
                 self._start(argument)
+            elif word in ("clock", "buffer") and self._host.is_started:
+                self._change(word, argument)
             elif word == "drain":
                 self._drain()
             elif word == "stop":
@@ -164,12 +169,40 @@ class Driver:
         if self._parts is not None:
             self._parts.start(load_start_ns)
         self._host.start(load_start_ns)
+        self._endpoint.release()
         self._say({"event": "started"})
         self._alarm.set()
+
+    def _change(self, what: str, argument: str) -> None:
+        """What a fault wants of the machine that we are: as said, or an error that names what was wrong with it."""
+        try:
+            asked = json.loads(argument or "{}")
+            done = self._change_clock(asked) if what == "clock" else self._change_buffers(asked)
+        except (ValueError, TypeError, KeyError, AttributeError, LocalError) as error:
+            self._say({"event": "error", "message": f"{what} cannot be {argument[:80]!r}: {error}"})
+            return
+        self._say({"event": "changed", "what": what, "at_ns": time.monotonic_ns(), **done})
+
+    def _change_clock(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if "right" in asked:
+            self._host.right_clock(int(asked["right"]))
+        else:
+            self._host.shift_clock(
+                int(asked["fault"]), step_ns=int(asked["step_ns"]), drift_ppm=float(asked["drift_ppm"])
+            )
+        self._after_inputs()
+        now_ns = time.monotonic_ns()
+        clock = self._host.clock
+        return {"offset_ns": clock.read_ns(now_ns) - now_ns, "drift_ppm": (clock.second_ns - 10**9) / 1000}
+
+    def _change_buffers(self, asked: dict[str, Any]) -> dict[str, Any]:
+        wanted = asked.get("bytes")
+        return {"bytes": self._endpoint.set_receive_buffers(None if wanted is None else int(wanted))}
 
     def _drain(self) -> None:
         if not self._host.is_draining:
             self._host.drain()
+            self._endpoint.release()
             if self._host.answers:
                 self._alarm.set()
             self._check_drained()
@@ -194,6 +227,7 @@ class Driver:
         if self._ended.done():
             return
         is_drained = self._host.stop()
+        self._endpoint.release()
         self._ended.set_result(0)
         self._say({"event": "stopped", "drained": is_drained, **self._counters()})
 
@@ -223,8 +257,13 @@ class Driver:
     def _after_inputs(self) -> None:
         """After every round of inputs: what flow control held back may go now, and timers may have moved."""
         self._host.after_inputs()
+        self._endpoint.release()
         if not self._ended.done():
             self._alarm.set()
+
+    def _hold_back(self) -> None:
+        """What is recorded is to be on the wire before any later datagram: those of this turn wait for its end."""
+        self._endpoint.hold(self._recorder.flush)
 
     # What we say.
 
@@ -245,6 +284,7 @@ class Driver:
             "core_ns": host.core_ns,
             "dropped": dict(sorted(host.dropped.items())),
             "send_failures": self._endpoint.send_failures,
+            "overrun": self._endpoint.overrun,
             "trace_given_up": self._recorder.given_up,
             "waiting": len(application.queue),
             "lag_ns": application.lag_ns,

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from node.application import Application, WorkloadApplication
-from node.clock import NodeClock
+from node.clock import NodeClock, Shift
 from node.config import NodeConfig
 from node.core import MAX_MEMBER, Core, random_for
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Undo
@@ -34,10 +34,12 @@ REQUEST_BATCH = 32
 """Requests made in one turn, so that receiving gets its turn."""
 FIRE_BATCH = 64
 """Timers fired in one turn, for the same reason."""
-MEASURED_EVERY = 11
-"""A prime, so that no round of senders falls in step with it."""
+MEASURED_EVERY = 37
+"""A prime, so that no round of senders falls in step with it; more often, reading the clock would show in what a
+message costs."""
 
 TRANSMISSION_MASK = 0xFFFF_FFFF
+EXTRA_MASK = 0xFFFF
 
 TraceRow: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
 """The values of one trace record in the order of node.trace.RECORD."""
@@ -108,6 +110,8 @@ class Host:
         self._read_at_ns = -1
         self._shown_ns = 0
         """What the clock shows at `_read_at_ns` (true time)."""
+        self._shifts: dict[int, Shift] = {}
+        """What faults have done to the clock, by fault."""
         self._schedule = Schedule()
         if application is None:
             workload_rng = random_for(config.seed, config.membership, "workload")
@@ -274,6 +278,29 @@ class Host:
         self._trace(Event.STOP, detail=int(is_drained), value=self.application.submitted)
         self._flush()
         return is_drained
+
+    def shift_clock(self, fault: int, *, step_ns: int, drift_ppm: float) -> None:
+        """A fault: our clock jumps and drifts from now on. LocalError: it would run too fast to be a clock."""
+        before_ns = self._now_ns()
+        self._shifts[fault] = self.clock.shift(self._true_ns(), step_ns=step_ns, drift_ppm=drift_ppm)
+        self._note_clock(fault, before_ns, detail=0)
+
+    def right_clock(self, fault: int) -> None:
+        """The end of that fault: the clock shows what it would show without it. One that we do not know has ended with
+        an earlier life."""
+        shift = self._shifts.pop(fault, None)
+        if shift is not None:
+            before_ns = self._now_ns()
+            self.clock.undo(self._true_ns(), shift)
+            self._note_clock(fault, before_ns, detail=1)
+
+    def _note_clock(self, fault: int, before_ns: int, *, detail: int) -> None:
+        """Timers are due by the clock as it is now."""
+        self._read_at_ns = -1
+        self.is_wake_stale = True
+        number, value = max(0, before_ns), self.clock.second_ns
+        self._trace(Event.CLOCK, detail, extra=fault & EXTRA_MASK, number=number, value=value)
+        self._flush()
 
     # What the holder asks.
 

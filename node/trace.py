@@ -121,6 +121,10 @@ class Event(enum.IntEnum):
     OVER = 13
     """Last record of a life that the others have ended, in place of STOP and as soon as it learns of it. It counts as
     crashed, though its program runs on; `value`: messages submitted."""
+    CLOCK = 14
+    """A fault has changed the node's own clock (`detail` 0), or its end has put it right (1). `clock_ns`: what it shows
+    from now on, `number`: what it would have shown; `value`: ns that it shows in a true second from now on; `extra`:
+    the fault."""
 
 
 class Notice(enum.IntEnum):

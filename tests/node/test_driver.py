@@ -22,6 +22,7 @@ COUNTERS = {
     "core_ns",
     "dropped",
     "send_failures",
+    "overrun",
     "trace_given_up",
     "waiting",
     "lag_ns",
