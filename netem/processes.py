@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -149,6 +150,7 @@ class Process:
         self._pid = pid
         self._handle = handle
         self._code: int | None = None
+        self._asking = threading.Lock()
         self.program = program
 
     @property
@@ -166,10 +168,11 @@ class Process:
 
     def poll(self) -> int | None:
         """Exit code once it has ended (negative: the signal), else None. Raises FabricError when the keeper is gone."""
-        if self._code is None and self._has_ended(0):
-            self._code = self._keeper.ask("status", pid=self._pid)[0]["code"]
-            self._release()
-        return self._code
+        with self._asking:
+            if self._code is None and self._has_ended(0):
+                self._code = self._keeper.ask("status", pid=self._pid)[0]["code"]
+                self._release()
+            return self._code
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait for its end and return the exit code. Raises TimeoutError, FabricError."""

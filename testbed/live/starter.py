@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from netem.errors import FabricError
-from netem.runtimes.base import Limits, Program
+from netem.runtimes.base import Program
+from netem.runtimes.limits import Limits
 from testbed.live.door import raise_refusal
 from testbed.paths import ROOT
 

@@ -1,0 +1,352 @@
+"""A testbed at work: desk, wires, nodes, capture and record together. Everything in here is one thread's.
+
+The desk decides what an event is, the bed and the house perform it, the record keeps it; only then does it hold.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from netem.bed import Bed, Change
+from netem.errors import FabricError
+from netem.kernel import KernelWish
+from netem.runtimes.base import NodeHandle, Runtime
+from netem.runtimes.netns import NetnsRuntime
+from testbed.capture import Capture
+from testbed.live import asks
+from testbed.live.desk import NODE_FAULTS, Desk, wall_clock
+from testbed.live.house import REST, House
+from testbed.live.record import Record
+from testbed.live.starter import Wish
+from testbed.live.status import Counters, Description, NodeState
+from testbed.schedule import Struck
+from testbed.spec import World
+from testbed.spec_faults import Crash, Cut, Fault, Heal, Impair, ImpairLink, LinkDirection, NodeFault, Pause, Restart
+from testbed.store import StoreError, clock_pair
+from testbed.versions import collect as collect_versions
+from testbed.worlds import pick
+from topologies.border import RawBlock
+from topologies.dump import dumps
+from topologies.errors import InputError
+from topologies.load import loads
+from topologies.model import Topology
+
+ANYWAY = frozenset({"describe", "nodes", "links", "failure", "log", "stop_capture"})
+"""What can be asked of a testbed whose network is gone."""
+
+
+class Keep:
+    """Made by `bring_up`; `close` gives back everything."""
+
+    def __init__(self, wish: Wish, on_progress: Callable[[str], None]) -> None:
+        """Bring it up. Raises InputError and FabricError, after everything was given back."""
+        self._wish = wish
+        self.topology: Topology = loads(wish.topology_text, wish.topology_source)
+        self._capture: tuple[Capture, Path] | None = None
+        with ExitStack() as stack:
+            self.record = Record(wish, self.topology)
+            stack.push(self._failed)
+            self._world = pick(World(wish.world))
+            on_progress(f"world {self._world.world.value}: {self._world.why}")
+            self._bed = stack.enter_context(self._open_bed(on_progress))
+            runtime = self._open_runtime(on_progress)
+            self.house = House(
+                runtime,
+                self.topology,
+                wish.program or REST,
+                log_path=self.record.node_log,
+                rooms=self._rooms(),
+            )
+            stack.callback(self.house.close)
+            self.house.start_all(on_progress)
+            self._stack = stack.pop_all()
+        self._started_ns = time.monotonic_ns()
+        self.record.phase("start_ns", self._started_ns)
+        self.desk = Desk(self.topology, wall_clock())
+        self._description = self._describe()
+
+    # Verbs: each takes the words of its request and returns what crosses the socket.
+
+    def perform(self, verb: str, words: RawBlock) -> Any:
+        """Carry out one verb. Raises InputError, FabricError, StoreError."""
+        failure = self._bed.failure()
+        if failure is not None and verb not in ANYWAY:
+            raise FabricError(f"{failure}; `orderbed down {self._wish.name}` clears away what is left")
+        return _VERBS[verb](self, words)
+
+    @property
+    def description(self) -> Description:
+        return self._description
+
+    def enter(self, node: str) -> tuple[str, NodeHandle]:
+        """The node in which a command is to run, and its latest incarnation. Raises InputError, FabricError."""
+        name = self.desk.node(node)
+        if self._world.world is World.DOCKER and self.desk.state(name) is NodeState.PAUSED:
+            raise FabricError(f"{name} is paused and runs nothing: resume it, then enter it")
+        return name, self.house.handle(name)
+
+    def notice(self) -> None:
+        """Take in which nodes have ended by themselves, and what the collector said."""
+        if self._bed.failure() is not None:
+            return
+        for name, code in self.house.ended():
+            self.desk.ended(name, code, wall_clock())
+
+    def close(self) -> None:
+        """End everything: the capture whole, the record complete, nothing left behind. Raises FabricError, StoreError
+        of the first thing that went wrong, after all was given back.
+        """
+        self.record_end()
+        self._stack.close()
+
+    def record_end(self) -> None:
+        with ExitStack() as last:
+            facts: dict[str, Any] = {"status": "complete"}
+            last.callback(self._close_record, facts)
+            try:
+                failure = self._bed.failure()
+                if failure is not None:
+                    facts |= {"status": "failed", "error": str(failure)}
+                else:
+                    facts |= self._counters().as_json()
+                if self._capture is not None:
+                    self._stop_capture()
+            except (FabricError, StoreError) as error:
+                facts |= {"status": "failed", "error": str(error)}
+
+    # Bringing up.
+
+    def _open_bed(self, on_progress: Callable[[str], None]) -> Bed:
+        bed = Bed.open(
+            self.topology,
+            kernel=KernelWish(self._wish.kernel),
+            log_dir=self.record.path / "bed",
+            on_progress=on_progress,
+        )
+        choice = bed.choice
+        self.record.note(
+            {
+                "world": self._world.world.value,
+                "kernel": {"picked": choice.picked.value, "why": choice.why},
+                "versions": collect_versions(guest_linux=choice.guest_linux),
+                "readback": bed.readback(),
+            }
+        )
+        return bed
+
+    def _open_runtime(self, on_progress: Callable[[str], None]) -> Runtime:
+        if self._world.world is World.NETNS:
+            return NetnsRuntime(self._bed)
+        from netem.runtimes.docker import DockerRuntime
+
+        # The label of the containers: not even a testbed of the same name and second shares it.
+        return DockerRuntime(self._bed, run_id=f"{self.record.run_id}-{os.getpid()}", on_progress=on_progress)
+
+    def _rooms(self) -> Path | None:
+        """A container has a host name and its own directories already."""
+        has_containers = self._world.world is World.DOCKER
+        return None if has_containers and self._wish.program is None else self.record.path / "nodes"
+
+    def _failed(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """It did not come up: the record says why."""
+        if error is not None:
+            self.record.close({"status": "failed", "error": str(error)}, {})
+
+    def _describe(self) -> Description:
+        return Description(
+            name=self._wish.name,
+            topology=self.topology.name,
+            node_count=len(self.topology),
+            world=self._world.world.value,
+            kernel=self._bed.choice.picked.value,
+            since=wall_clock(),
+            directory=self.record.path,
+            server_pid=os.getpid(),
+        )
+
+    # Looking.
+
+    def about(self, _words: RawBlock | None = None) -> dict[str, Any]:
+        """What a client needs to know once."""
+        return {"description": self._description.as_json(), "topology": dumps(self.topology)}
+
+    def _nodes(self, _words: RawBlock) -> list[dict[str, Any]]:
+        self.notice()
+        return [one.as_json() for one in self.desk.nodes()]
+
+    def _links(self, _words: RawBlock) -> list[dict[str, Any]]:
+        return [one.as_json() for one in self.desk.links()]
+
+    def _count(self, _words: RawBlock) -> dict[str, Any]:
+        return self._counters().as_json()
+
+    def _counters(self) -> Counters:
+        return Counters(ports=self._bed.counters(), links=self._bed.link_counters(), buses=self._bed.bus_counters())
+
+    def _failure(self, _words: RawBlock) -> str | None:
+        failure = self._bed.failure()
+        return None if failure is None else str(failure)
+
+    def _log(self, words: asks.AskNode) -> str:
+        return str(self.house.log_path(self.desk.node(words.node)))
+
+    # Changing.
+
+    def _impair(self, words: asks.AskImpair) -> list[dict[str, Any]]:
+        return self._happen(self.desk.impair(words.impair, self._now_ns()))
+
+    def _restore(self, words: asks.AskRestore) -> list[dict[str, Any]]:
+        return self._happen(self.desk.restore(words.restore, self._now_ns()))
+
+    def _cut(self, words: asks.AskCut) -> list[dict[str, Any]]:
+        return self._happen(self.desk.cut(words.cut, self._now_ns()))
+
+    def _heal(self, _words: RawBlock) -> list[dict[str, Any]]:
+        return self._happen(self.desk.heal(self._now_ns()))
+
+    def _node_fault(self, kind: type[NodeFault], words: asks.AskTargets) -> list[dict[str, Any]]:
+        self.notice()
+        return self._happen(self.desk.node_fault(kind, words.targets, self._now_ns()))
+
+    def _happen(self, events: list[Fault]) -> list[dict[str, Any]]:
+        """Perform, record and commit each; their lines in faults.jsonl."""
+        lines = []
+        for event in events:
+            struck = self._strike(event)
+            self.desk.commit(event, wall_clock())
+            if isinstance(event, Crash):
+                for target in event.targets:
+                    self.desk.crashed_with(target, self.house.handle(target).poll())
+            line = event.record() | {
+                "issued_ns": struck.issued_ns,
+                "effective_ns": struck.effective_ns,
+                "readback": dict(struck.readback),
+            }
+            self.record.append_fault(line)
+            lines.append(line)
+        return lines
+
+    def _strike(self, event: Fault) -> Struck:
+        if isinstance(event, Impair):
+            return _together(
+                {str(name): self._bed.impair(name, event.direction, asked) for name, asked in event.settings}
+            )
+        if isinstance(event, ImpairLink):
+            return _together({name: self._impair_link(event, name, asked) for name, asked in event.settings})
+        if isinstance(event, Cut | Heal):
+            pairs, links = self.desk.blocked(event)
+            changes = {"pairs": self._bed.block(pairs)}
+            if self.topology.links:
+                changes["links"] = self._bed.block_links(links)
+            return _together(changes)
+        assert isinstance(event, NodeFault), "the desk makes no other"
+        return self._strike_nodes(event)
+
+    def _strike_nodes(self, event: NodeFault) -> Struck:
+        act: dict[type[NodeFault], Callable[[Any], Any]] = {
+            Crash: self.house.crash,
+            Restart: self.house.start,
+            Pause: self.house.pause,
+        }
+        issued_ns = time.monotonic_ns()
+        for target in event.targets:
+            act.get(type(event), self.house.resume)(target)
+        return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns())
+
+    def _impair_link(self, event: ImpairLink, name: str, asked: Any) -> Change:
+        link = self.topology.link(name)
+        origin = link.a if event.direction is LinkDirection.THERE else link.b
+        return self._bed.impair_link(name, from_partition=origin, impairment=asked)
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() - self._started_ns
+
+    # Capture.
+
+    def _start_capture(self, words: asks.AskCapture) -> str:
+        if self._capture is not None:
+            raise InputError(f"a capture runs already, into {self._capture[1]}; stop it first")
+        path = self.record.next_capture() if words.path is None else _new_file(words.path)
+        capture = Capture(
+            self._bed,
+            self.topology,
+            path,
+            self.record.capture_comment(),
+            self.record.path / "bed" / "collector.log",
+        )
+        self._capture = capture, path
+        self._capture_clock = clock_pair()
+        return str(path)
+
+    def _end_capture(self, _words: RawBlock) -> dict[str, Any]:
+        if self._capture is None:
+            raise InputError("no capture runs; start one first")
+        return self._stop_capture()
+
+    def _stop_capture(self) -> dict[str, Any]:
+        assert self._capture is not None, "the caller has looked"
+        capture, path = self._capture
+        self._capture = None
+        facts: dict[str, Any] = {"path": str(path), "clock": self._capture_clock}
+        try:
+            closing = capture.stop()
+        except FabricError as error:
+            self.record.note_capture(facts | {"complete": False, "error": str(error)})
+            raise
+        facts |= {name: closing.get(name) for name in ("frames", "bytes", "kernel_dropped_frames", "complete")}
+        self.record.note_capture(facts)
+        return facts
+
+    def _close_record(self, facts: Mapping[str, Any]) -> None:
+        nodes = [one.as_json() for one in self.desk.nodes()]
+        end = {"phases": {"start_ns": self._started_ns, "end_ns": time.monotonic_ns()}, "nodes": nodes}
+        self.record.close({**facts, **end}, self.desk.until)
+
+
+_VERBS: dict[str, Callable[[Keep, Any], Any]] = {
+    "describe": Keep.about,
+    "nodes": Keep._nodes,
+    "links": Keep._links,
+    "counters": Keep._count,
+    "failure": Keep._failure,
+    "log": Keep._log,
+    "impair": Keep._impair,
+    "restore": Keep._restore,
+    "cut": Keep._cut,
+    "heal": Keep._heal,
+    "start_capture": Keep._start_capture,
+    "stop_capture": Keep._end_capture,
+}
+
+
+def _verb_of(kind: type[NodeFault]) -> Callable[[Keep, asks.AskTargets], Any]:
+    return lambda keep, words: keep._node_fault(kind, words)
+
+
+_VERBS |= {name: _verb_of(kind) for name, kind in NODE_FAULTS.items()}
+
+
+def _new_file(given: str) -> Path:
+    """A path of the user's for a capture, which must be new. Raises InputError."""
+    path = Path(given)
+    if not path.is_absolute():
+        raise InputError(f"{given[:200]}: give the whole path of the capture")
+    if path.exists():
+        raise InputError(f"{path}: this file exists and is not written over; give another")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the directory {path.parent} does not exist; make it first")
+    return path
+
+
+def _together(changes: Mapping[str, Change]) -> Struck:
+    """One event of several kernel changes: from the first that was issued to the last that took effect."""
+    return Struck(
+        issued_ns=min(change.issued_ns for change in changes.values()),
+        effective_ns=max(change.effective_ns for change in changes.values()),
+        readback={target: change.readback for target, change in changes.items()},
+    )

@@ -1,0 +1,339 @@
+"""The process behind a testbed: `python -m testbed.live.server STARTER`, started by testbed.live.starter.
+
+    acceptor thread ── one thread per connection ──> verbs: a queue ──> this, the main thread, owns desk and network
+                                              └────> commands run beside it, for as long as they like
+
+It ends when somebody says `down`, on SIGTERM, and, unless it is to stay, when its starter ends in any way; what it
+holds then goes in order. Should it be killed itself, keeper and guard take everything along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from netem.errors import FabricError
+from netem.framing import ChannelClosedError
+from netem.runtimes.base import Command, NodeHandle
+from testbed.live import asks
+from testbed.live.door import BadFrameError, answer, close_all, receive, refusal
+from testbed.live.keep import Keep
+from testbed.live.place import Place
+from testbed.live.starter import Wish
+from testbed.store import StoreError
+from topologies.errors import InputError
+
+TICK_S = 0.25
+REQUEST_TIMEOUT_S = 30.0
+HANGUP_GRACE_S = 0.5
+MAX_CONNECTIONS = 500
+BACKLOG = 64
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Stopped(BaseException):
+    """SIGTERM while it was not up yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something for the main thread, and where its result goes."""
+
+    do: Callable[[], Any]
+    done: Future[Any] = field(default_factory=Future)
+
+
+class Server:
+    """One testbed that is up."""
+
+    def __init__(self, keep: Keep, place: Place) -> None:
+        self._keep = keep
+        self._place = place
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._leaving: list[socket.socket] = []
+        """Whoever said `down` and waits for the end."""
+        self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
+
+    def open_door(self) -> socket.socket:
+        """From now on requests are taken."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        with self._place.socket_path() as path:
+            listener.bind(path)
+        listener.listen(BACKLOG)
+        threading.Thread(target=self._accept, args=(listener,), name="acceptor", daemon=True).start()
+        return listener
+
+    def stop(self) -> None:
+        """End, soon. Safe in a signal handler."""
+        self._jobs.put(None)
+
+    def serve(self) -> None:
+        """Until somebody says down."""
+        while True:
+            try:
+                job = self._jobs.get(timeout=TICK_S)
+            except queue.Empty:
+                with contextlib.suppress(FabricError):  # a bed that is gone is told to whoever asks for something
+                    self._keep.notice()
+                continue
+            if job is None:
+                return
+            _perform(job)
+
+    def farewell(self, error: Exception | None) -> None:
+        """Tell those who said `down` how it went."""
+        reply = {"result": None} if error is None else refusal(error)
+        for connection in self._leaving:
+            answer(connection, reply)
+        while not self._jobs.empty():
+            late = self._jobs.get()
+            if late is not None:
+                late.done.set_exception(FabricError("the testbed is going down"))
+
+    # Connections.
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _address = listener.accept()
+            except OSError:
+                return  # closed: we are leaving
+            if self._connections.acquire(blocking=False):
+                threading.Thread(target=self._attend, args=(connection,), name="client", daemon=True).start()
+            else:
+                answer(connection, refusal(FabricError(f"more than {MAX_CONNECTIONS} clients at once; end some")))
+                connection.close()
+
+    def _attend(self, connection: socket.socket) -> None:
+        with ExitStack() as stack:
+            stack.callback(self._connections.release)
+            if self._serve_one(connection, stack):
+                connection.close()
+
+    def _serve_one(self, connection: socket.socket, stack: ExitStack) -> bool:
+        """One request; False when its connection is kept open."""
+        connection.settimeout(REQUEST_TIMEOUT_S)
+        try:
+            _check_peer(connection)
+            request, descriptors = receive(connection)
+            stack.callback(close_all, descriptors)
+            verb, words = asks.parse(request)
+            connection.settimeout(None)
+            if verb == "down":
+                self._leaving.append(connection)
+                self.stop()
+                return False
+            if isinstance(words, asks.AskExec):
+                self._execute(connection, words, descriptors)
+                return True
+            answer(connection, {"result": self._ask(lambda: self._keep.perform(verb, words))})
+        except (ChannelClosedError, TimeoutError, ConnectionError):
+            return True  # the client has gone, or says nothing
+        except BadFrameError as error:
+            answer(connection, refusal(InputError(f"a request that cannot be read: {error}")))
+        except Exception as error:
+            if not isinstance(error, InputError | FabricError | StoreError):
+                sys.excepthook(type(error), error, error.__traceback__)  # into the server's log
+            answer(connection, refusal(error))
+        return True
+
+    def _ask(self, do: Callable[[], Any]) -> Any:
+        """Have the main thread do it."""
+        job = Job(do)
+        self._jobs.put(job)
+        return job.done.result()
+
+    # Commands.
+
+    def _execute(self, connection: socket.socket, words: asks.AskExec, descriptors: tuple[int, ...]) -> None:
+        """Start it, then pass words in and its end out. A client that goes takes its command along."""
+        if len(descriptors) != 3:
+            raise InputError(f"a command needs 3 descriptors with its request, not {len(descriptors)}")
+        if words.terminal and not os.isatty(descriptors[0]):
+            raise InputError("descriptor 0 is no terminal")
+        name, handle = self._ask(lambda: self._keep.enter(words.node))
+        command = _start(handle, name, words, descriptors)
+        answer(connection, {"started": True})
+        waiter = threading.Thread(target=_tell_end, args=(command, connection), name="command", daemon=True)
+        waiter.start()
+        try:
+            _pass_words(command, connection)
+        finally:
+            _hang_up(command, waiter)
+            command.close()
+
+
+def _start(handle: NodeHandle, name: str, words: asks.AskExec, descriptors: tuple[int, ...]) -> Command:
+    directory = Path(words.directory)
+    return handle.enter(
+        words.argv,
+        {"ORDERBED_NODE": name, **words.environment},
+        descriptors,
+        is_terminal=words.terminal,
+        directory=directory if directory.is_dir() else Path("/"),
+    )
+
+
+def _pass_words(command: Command, connection: socket.socket) -> None:
+    """Signals and sizes, until the client or the command has ended."""
+    while True:
+        try:
+            word, _none = receive(connection, max_descriptors=0)
+        except (ChannelClosedError, BadFrameError, OSError):
+            return
+        _pass_word(command, word)
+
+
+def _pass_word(command: Command, word: dict[str, Any]) -> None:
+    """What is neither is not for us: it changes nothing."""
+    number, size = word.get("signal"), word.get("resize")
+    if isinstance(number, int) and number in signal.valid_signals() and number != 0:
+        command.signal(signal.Signals(number))
+    elif (
+        isinstance(size, list) and len(size) == 2 and all(type(one) is int and 0 < one <= asks.MAX_SIZE for one in size)
+    ):
+        command.resize(size[0], size[1])
+
+
+def _tell_end(command: Command, connection: socket.socket) -> None:
+    try:
+        answer(connection, {"ended": command.wait()})
+    except (FabricError, ValueError, AssertionError) as error:
+        answer(connection, refusal(error))
+    with contextlib.suppress(OSError):  # wakes the thread that listens; the client may have gone
+        connection.shutdown(socket.SHUT_RD)
+
+
+def _hang_up(command: Command, waiter: threading.Thread) -> None:
+    """End a command whose client has gone, as a closed terminal would; then for certain."""
+    for number in (signal.SIGHUP, signal.SIGKILL):
+        if not waiter.is_alive():
+            return
+        with contextlib.suppress(FabricError):  # the bed has gone and taken it along
+            command.signal(number)
+        waiter.join(HANGUP_GRACE_S)
+
+
+def _perform(job: Job) -> None:
+    try:
+        job.done.set_result(job.do())
+    except Exception as error:
+        job.done.set_exception(error)
+
+
+def _check_peer(connection: socket.socket) -> None:
+    """The directory lets in nobody else; neither do we."""
+    _pid, uid, _gid = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    if uid not in (0, os.geteuid()):
+        raise InputError(f"user {uid} may not use this testbed")
+
+
+# The process.
+
+
+def main(starter: int) -> int:
+    """Bring up what standard input asks for, serve, and give everything back; the exit code."""
+    signal.signal(signal.SIGTERM, _stop_now)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    wish = Wish.from_json(json.loads(sys.stdin.readline()))
+    is_up = threading.Event()
+    _watch(starter, lambda: wish.stays and is_up.is_set())
+    with ExitStack() as stack:
+        try:
+            place = Place.of(wish.name)
+            place.take()
+            stack.callback(place.give_back)
+            keep = Keep(wish, lambda line: _say({"progress": line}))
+        except Stopped:
+            return 1
+        except Exception as error:
+            if not isinstance(error, InputError | FabricError | StoreError):
+                sys.excepthook(type(error), error, error.__traceback__)
+            stack.close()
+            _say(refusal(error))
+            return 1
+        _run(keep, place, is_up)
+    return 0
+
+
+def _run(keep: Keep, place: Place, is_up: threading.Event) -> None:
+    server = Server(keep, place)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: server.stop())
+    failure: Exception | None = None
+    try:
+        listener = server.open_door()
+        place.publish(keep.description)
+        is_up.set()
+        _say({"up": keep.about()})
+        _detach(keep)
+        server.serve()
+        listener.close()
+    finally:
+        try:
+            keep.close()
+        except (FabricError, StoreError) as error:
+            failure = error
+        place.give_back()
+        server.farewell(failure)
+
+
+def _stop_now(_number: int, _frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def _watch(pid: int, may_go: Callable[[], bool]) -> None:
+    """End, in order, when that process ends, unless it may go."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        handle = -1
+    if handle < 0 or os.getppid() != pid:  # it has ended before we looked
+        raise SystemExit(1)
+
+    def wait() -> None:
+        select.select([handle], [], [])
+        os.close(handle)
+        if not may_go():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="watch", daemon=True).start()
+
+
+def _say(values: dict[str, Any]) -> None:
+    """A line for the starter, who may be gone."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(json.dumps(values) + "\n")
+        sys.stdout.flush()
+
+
+def _detach(keep: Keep) -> None:
+    """Let go of the starter's streams; what there is still to say goes to a log."""
+    with (keep.record.path / "server.log").open("ab") as log, open(os.devnull, "r+b") as nothing:  # noqa: PTH123
+        sys.stdout.flush()
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
