@@ -266,7 +266,7 @@ def test_a_run_loads_as_a_value(lossy: Lossy) -> None:
     assert run.summary["run"] == run.manifest["run"] == "made/1"
     assert len(run.topology) == 4
     assert run.table("deliveries", ["latency_ns"]).columns.tolist() == ["latency_ns"]
-    with pytest.raises(AnalysisError, match="there is no table 'framse'; there are: deliveries, faults"):
+    with pytest.raises(AnalysisError, match="there is no table 'framse'; there are: conversations, deliveries, faults"):
         run.table("framse")
 
 
