@@ -235,7 +235,7 @@ def impair(
     change = (
         found.impair_link(what.links, **way, **changes) if what.links else found.impair(what.nodes, **way, **changes)
     )
-    _tell(found, change, as_json=as_json)
+    _tell("impair", found, change, as_json=as_json)
 
 
 def restore(
@@ -257,7 +257,7 @@ def restore(
     else:
         what = named(targets, found.topology)
         change = found.restore(links=what.links) if what.links else found.restore(what.nodes)
-    _tell(found, change, as_json=as_json)
+    _tell("restore", found, change, as_json=as_json)
 
 
 def cut(
@@ -293,13 +293,13 @@ def cut(
         change = found.cut(links=what.links)
     else:
         change = found.cut(*sides, *([rest_of(sides[0], found.topology)] if len(sides) == 1 else []))
-    _tell(found, change, as_json=as_json)
+    _tell("cut", found, change, as_json=as_json)
 
 
 def heal(bed: Bed = None, as_json: Json = False) -> None:
     """End all cuts."""
     found = _attach(bed)
-    _tell(found, found.heal(), as_json=as_json)
+    _tell("heal", found, found.heal(), as_json=as_json)
 
 
 def crash(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
@@ -432,7 +432,7 @@ def _strike(verb: str, words: Sequence[str], bed: str | None, *, as_json: bool) 
     from testbed.live_words import nodes_named
 
     found = _attach(bed)
-    _tell(found, getattr(found, verb)(nodes_named(words, found.topology)), as_json=as_json)
+    _tell(verb, found, getattr(found, verb)(nodes_named(words, found.topology)), as_json=as_json)
 
 
 def _attach(name: str | None) -> Testbed:
@@ -539,19 +539,16 @@ def _follow(bed: Testbed, path: Path, offset: int) -> None:
             time.sleep(FOLLOW_PERIOD_S)
 
 
-def _tell(bed: Testbed, changes: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+def _tell(verb: str, bed: Testbed, changes: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
     """Say what was changed and how long it took until the kernel had it."""
     from testbed.live_tables import change_lines
 
-    found = list(changes)
     if as_json:
-        print_json(found)
+        print_json(list(changes))
         return
-    lines = [(kind, line) for change in found for kind, line in change_lines(change, bed.topology)]
-    for kind, line in lines:
-        _done(kind, line)
-    if not lines:
-        _out().print("nothing had to change")
+    for change in changes:
+        for line in change_lines(verb, change, bed.topology):
+            _done(verb, line)
 
 
 def _done(stage: str, text: Text) -> None:

@@ -70,23 +70,17 @@ def counters_tables(counters: Counters) -> Iterator[Table]:
         yield _counters_table("bus", [(bus.partition, "shared", bus) for bus in counters.buses])
 
 
-def change_lines(change: Mapping[str, Any], topology: Topology) -> Iterator[tuple[str, Text]]:
-    """What one line of faults.jsonl says, for people: its kind, and to whom what was done, and how long it took."""
+def change_lines(verb: str, change: Mapping[str, Any], topology: Topology) -> Iterator[Text]:
+    """What one line of faults.jsonl says, for people: to whom what was done, and how long it took."""
     took = Text(f"  in force after {(change['effective_ns'] - change['issued_ns']) / 1e6:.1f} ms", "dim")
-    if change.get("asked"):
-        kind = "impair" if change["parameters"] else "restore"
+    if verb in ("impair", "restore"):
+        way = WAYS.get(change["direction"], change["direction"])
         for targets, asked in _alike(change["asked"]):
-            names = _targets_text(targets, topology)
-            yield (
-                change["kind"] or kind,
-                Text.assemble(
-                    names, f" {WAYS.get(change['direction'], change['direction'])}: ", _asked_text(asked), took
-                ),
-            )
-    elif change["kind"] == "cut":
-        yield "cut", _cut_text(change["parameters"], topology) + took
+            yield Text(f"{_targets_text(targets, topology)} {way}: ") + _asked_text(asked) + took
+    elif verb == "cut":
+        yield _cut_text(change["parameters"], topology) + took
     else:
-        yield change["kind"], Text(_targets_text(change["targets"], topology)) + took
+        yield Text(_targets_text(change["targets"], topology) if change["targets"] else "all cuts are over") + took
 
 
 def _cut_text(parameters: Mapping[str, Any], topology: Topology) -> Text:
@@ -110,7 +104,7 @@ def _alike(asked: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[list[str], 
 
 def _asked_text(fields: Mapping[str, Any]) -> Text:
     shape = {"distribution": Distribution(fields["distribution"])} if "distribution" in fields else {}
-    return impairment_text(Impairment(**{**fields, **shape}), nothing="nothing")
+    return impairment_text(Impairment(**{**fields, **shape}), nothing="clear")
 
 
 def _targets_text(targets: Sequence[str], topology: Topology) -> str:
@@ -175,7 +169,7 @@ def _node_columns(topology: Topology, now: datetime | None) -> list[_Column]:
         _Column("address", lambda node: node.ip),
         _Column("state", _state),
         _Column("for>", lambda node: age(node.since, now)),
-        _Column("starts>", lambda node: str(node.incarnation + 1), lambda node: node.incarnation > 0),
+        _Column("starts>", lambda node: str(node.incarnation), lambda node: node.incarnation > 1),
         _Column("to the node", lambda node: impairment_text(node.to_node), lambda node: not node.to_node.is_clear),
         _Column(
             "from the node", lambda node: impairment_text(node.from_node), lambda node: not node.from_node.is_clear

@@ -30,7 +30,7 @@ def shown(renderable: object, width: int = 100) -> str:
 def node(name: str, **changes: Any) -> NodeStatus:
     one = SMALL.node(name)
     plain = {
-        "state": NodeState.RUNNING, "incarnation": 0, "since": NOW - timedelta(seconds=42),
+        "state": NodeState.RUNNING, "incarnation": 1, "since": NOW - timedelta(seconds=42),
         "to_node": CLEAR, "from_node": CLEAR, "cut_off_from": (),
     }  # fmt: skip
     return NodeStatus(name=one.name, ip=one.ip, **{**plain, **changes})
@@ -125,3 +125,30 @@ def test_testbeds_are_listed_with_their_records() -> None:
     text = shown(tables.beds_table([bed], NOW))
     for word in ("lab", "small", "netns", "uml", "3 min", "runs/up/lab-1"):
         assert word in text
+
+
+def test_changes_are_told_with_what_is_in_force_now() -> None:
+    asked = {name: {"loss_ratio": 0.1} for name in ("p1/n1", "p1/n2")} | {
+        "p1/n3": {"loss_ratio": 0.1, "delay_ns": 10**7}
+    }
+    change = {
+        "kind": "impair", "direction": "to-node", "targets": list(asked), "asked": asked,
+        "parameters": {"loss_ratio": 0.1}, "issued_ns": 1_000_000, "effective_ns": 3_500_000,
+    }  # fmt: skip
+    assert [line.plain for line in tables.change_lines("impair", change, SMALL)] == [
+        "p1/n1, p1/n2 to the node: loss 10%  in force after 2.5 ms",
+        "p1/n3 to the node: delay 10ms, loss 10%  in force after 2.5 ms",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"groups": [["p1/n1", "p1/n2", "p1/n3", "p1/n4"], ["p2/n1"]]}, "p1/* | p2/n1"),
+        ({"links": ["p1--p2"]}, "link p1--p2"),
+        ({"pairs": [["p1/n1", "p2/n1"], ["p1/n1", "p2/n2"]]}, "p1/n1 → p2/*"),
+    ],
+)
+def test_cuts_are_told_as_they_were_asked_for(parameters: dict[str, Any], text: str) -> None:
+    change = {"kind": "cut", "targets": [], "parameters": parameters, "issued_ns": 0, "effective_ns": 0}
+    assert [line.plain for line in tables.change_lines("cut", change, SMALL)] == [f"{text}  in force after 0.0 ms"]
