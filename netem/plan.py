@@ -26,7 +26,7 @@ from netem.steps import (
     AddAddress,
     AddBridge,
     AddCable,
-    AddNeighbour,
+    AddNeighbours,
     AddRoute,
     AddShaper,
     AnyStep,
@@ -67,6 +67,7 @@ INNER_BASE, OUTER_BASE, WIRE_BASE = 200_000, 300_000, 400_000
 BRIDGE_BASE, LEG_BASE, BUS_BASE, LINK_BASE = 500_000, 600_000, 700_000, 800_000
 """Interface indexes are ours to choose, so that messages can refer to devices that are not there yet."""
 
+_PING_FOR_ALL = ("net/ipv4/ping_group_range", "0 2147483647")
 _BACKLOG_FRAMES = 100_000
 """Receive backlog of the guest's kernel: a flood through many cables must not overrun it."""
 
@@ -304,8 +305,8 @@ def _leg_steps(partition: Partition) -> Iterator[AnyStep]:
         namespace=inside, device=LEG, ip=partition.router_ip, prefix_length=NETWORK_PREFIX_LENGTH,
         broadcast=_broadcast(partition),
     )  # fmt: skip
-    for node in partition.nodes:
-        yield AddNeighbour(namespace=inside, device=LEG, ip=node.ip, mac=node.mac)
+    known = tuple((node.ip, node.mac) for node in partition.nodes)
+    yield AddNeighbours(namespace=inside, device=LEG, known=known)
 
 
 def _link_steps(topology: Topology, number: int, link: Link) -> Iterator[AnyStep]:
@@ -366,7 +367,8 @@ def _unicast_route(topology: Topology, here: Partition, there: Partition) -> Ite
         namespace=inside, destination=there.network.partition("/")[0], prefix_length=NETWORK_PREFIX_LENGTH,
         device=link_device(number), gateway=gateway,
     )  # fmt: skip
-    yield AddNeighbour(namespace=inside, device=link_device(number), ip=gateway, mac=link_mac(number, far_end))
+    known = ((gateway, link_mac(number, far_end)),)
+    yield AddNeighbours(namespace=inside, device=link_device(number), known=known)
 
 
 def _multicast_routes(topology: Topology, here: Partition) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
@@ -407,6 +409,8 @@ def _node_steps(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> It
     ports = tuple(node.port_device for node in nodes)
     for node in nodes:
         yield from _quiet(Side.HOST, node_namespace(node))
+        # Any user may ping: a node's program has no rights for raw sockets.
+        yield SetSysctls(side=Side.HOST, namespace=node_namespace(node), settings=(_PING_FOR_ALL,))
     for node in nodes:
         yield AddCable(
             side=Side.HOST, name=node.port_device, index=node.port_ifindex, peer=NODE_DEVICE,
@@ -443,8 +447,7 @@ def _node_address_steps(topology: Topology, node: Node, partition: Partition) ->
         side=Side.HOST, namespace=inside, device=NODE_DEVICE, ip=node.ip, prefix_length=NETWORK_PREFIX_LENGTH,
         broadcast=_broadcast(partition),
     )  # fmt: skip
-    for ip, mac in known:
-        yield AddNeighbour(side=Side.HOST, namespace=inside, device=NODE_DEVICE, ip=ip, mac=mac)
+    yield AddNeighbours(side=Side.HOST, namespace=inside, device=NODE_DEVICE, known=tuple(known))
     yield AddRoute(side=Side.HOST, namespace=inside, destination=_MULTICAST, prefix_length=4, device=NODE_DEVICE)
     if len(topology.partitions) > 1:
         yield AddRoute(

@@ -75,6 +75,7 @@ class Clone:
         self.tool("python3", PYTHON)
         self.tool("linux.uml")
         self.tool("ip")
+        self.tool("ping")
         self.tool("tcpdump")
 
     def tool(self, name: str, text: str = JAVA) -> None:
