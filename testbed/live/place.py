@@ -2,7 +2,7 @@
 
     $XDG_RUNTIME_DIR/orderbed/NAME/    or /run/orderbed/NAME/, mode 0700
         owner        the server process (netem.owner.Owner)
-        about.json   what it is (testbed.live.status.Description), once it is up
+        about.json   what it is (testbed.live.status.Description) and its names, once it is up
         control      the socket
 
 The directory is made complete under another name and then renamed: a rename onto a directory that is not empty fails,
@@ -26,6 +26,7 @@ from testbed.live.status import Description
 from testbed.store import write_json
 from topologies.border import parse_title
 from topologies.errors import InputError, did_you_mean
+from topologies.model import Topology
 
 _ATTEMPTS = 5
 
@@ -69,9 +70,16 @@ class Place:
         """Remove it; called by the one who took it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def publish(self, description: Description) -> None:
-        """From now on it is found by `described`."""
-        write_json(self.path / "about.json", description.as_json())
+    def publish(self, description: Description, topology: Topology) -> None:
+        """From now on it is found by `description`; names of nodes and links stand there for the shell's completion."""
+        names = {
+            "partitions": {
+                partition.name: [node.name.partition("/")[2] for node in partition.nodes]
+                for partition in topology.partitions
+            },
+            "links": [link.name for link in topology.links],
+        }
+        write_json(self.path / "about.json", description.as_json() | names)
 
     def description(self) -> Description | None:
         """What is up here; None when nothing is, or not yet, or no longer."""

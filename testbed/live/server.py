@@ -282,7 +282,7 @@ def _run(keep: Keep, place: Place, is_up: threading.Event) -> None:
     failure: Exception | None = None
     try:
         listener = server.open_door()
-        place.publish(keep.description)
+        place.publish(keep.description, keep.topology)
         is_up.set()
         _say({"up": keep.about()})
         _detach(keep)
