@@ -174,6 +174,7 @@ class Bed:
         return self._keeper.spawn(
             argv, environment, descriptors,
             namespace=self.own_namespace(node), inside=process, is_terminal=is_terminal, directory=directory,
+            step=node.name,
         )  # fmt: skip
 
     def spawn_in_fabric(

@@ -101,6 +101,7 @@ class KeeperLink:
         quarters: Quarters | None = None,
         inside: Process | None = None,
         is_terminal: bool = False,
+        step: str = "starting a process",
     ) -> Process:
         """Start a program in a namespace that the keeper holds; `descriptors` become its 0, 1, 2, …
 
@@ -110,7 +111,7 @@ class KeeperLink:
         FabricError when it cannot start.
         """
         reply, received = self.ask(
-            "spawn", descriptors, step="starting a process", argv=list(argv), environment=dict(environment),
+            "spawn", descriptors, step=step, argv=list(argv), environment=dict(environment),
             namespace=namespace, isolated=isolated, urgent=urgent, directory=str(directory or Path.cwd()),
             inside=inside.pid_in_bed if inside else 0, terminal=is_terminal,
             supervised=quarters is not None, hostname=quarters.hostname if quarters else "",

@@ -279,7 +279,7 @@ class Testbed:
 
     def start_capture(self, path: str | Path | None = None) -> Path:
         """Record every frame at every switch port, both ways, from now on; the file, in our record if not given."""
-        return Path(self._ask("start_capture", path=None if path is None else str(Path(path).absolute())))
+        return Path(self._ask("start_capture", **({} if path is None else {"path": str(Path(path).absolute())})))
 
     def stop_capture(self) -> dict[str, Any]:
         """End the capture; `path`, `frames`, `bytes`, `kernel_dropped_frames` and `complete` of the whole file."""
