@@ -26,7 +26,9 @@ from topologies.model import Node, NodeName
 LOG_TAIL_LINES = 4
 POLL_S = 0.05
 RESTART_TIMEOUT_S = 20.0
-MANIFEST_COUNTERS = ("submitted", "delivered", "handled", "core_ns", "lag_max_ns", "cpu_ns")
+CHANGE_TIMEOUT_S = 10.0
+"""A node that gets a hundredth of a core takes a while."""
+MANIFEST_COUNTERS = ("submitted", "delivered", "handled", "overrun", "core_ns", "lag_max_ns", "cpu_ns")
 """Of a node's own counters, those that the manifest keeps."""
 
 
@@ -57,6 +59,8 @@ class Member:
     """It has been frozen by a fault: it was behind its workload on purpose."""
     last: dict[str, Any] = field(default_factory=dict)
     """The node's own latest counters."""
+    changed: dict[str, Any] = field(default_factory=dict)
+    """What it said of the last change that it was asked for; empty: nothing yet."""
     own: OwnProgram | None = None
     """Not our program, but this one."""
     since_s: float = 0.0
@@ -165,6 +169,21 @@ class Crew:
         for member in self.alive():
             if member.paused:
                 self.resume(member.node.name)
+
+    def change(self, names: Iterable[NodeName], line: str) -> dict[NodeName, dict[str, Any]]:
+        """Tell nodes to change something about their machine (`clock`, `buffer` of node/driver.py); what each says of
+        it when it is done. Raises FabricError when one does not.
+        """
+        members = [self._current[name] for name in names]
+        for member in members:
+            member.changed = {}
+            self._tell(member, line)
+        deadline = time.monotonic() + CHANGE_TIMEOUT_S
+        while late := [member for member in members if not member.changed]:
+            if time.monotonic() >= deadline:
+                raise FabricError(f"{late[0].node.name} did not obey {line!r} within {CHANGE_TIMEOUT_S:.0f} s")
+            self.pump(min(time.monotonic() + POLL_S / 10, deadline))
+        return {member.node.name: member.changed for member in members}
 
     def broadcast(self, line: str) -> None:
         for member in self.alive():
@@ -316,6 +335,8 @@ class Crew:
         }
         if event in states:
             member.state = states[event]
+        if event == "changed":
+            member.changed = said
         if "submitted" in said:
             member.last = said
 

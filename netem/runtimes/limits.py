@@ -16,6 +16,7 @@ work that takes longer than a period. Quotas of 1 ms in 10 ms gave half of what 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection
 from contextlib import suppress
@@ -69,6 +70,7 @@ class Mount:
     """Where groups of one controller are made."""
 
     version: int
+    root: Path
     parent: Path
 
 
@@ -93,9 +95,9 @@ def find_mount(controller: str, proc: Path = Path("/proc")) -> Mount | None:
         file_system, _, options = after.split(" ", 2)
         point = Path(before.split(" ")[4])
         if file_system == "cgroup" and controller in options.split(","):
-            return Mount(version=1, parent=_own_place(point, controller, groups))
+            return Mount(version=1, root=point, parent=_own_place(point, controller, groups))
         if file_system == "cgroup2" and controller in _words(point / "cgroup.controllers"):
-            unified = Mount(version=2, parent=point)
+            unified = Mount(version=2, root=point, parent=point)
     return unified
 
 
@@ -138,7 +140,7 @@ class ControlGroup:
     def take_in(self, pid: int) -> None:
         """Move a process (a pid of our own namespace) into the group; its children to come are in it, too."""
         for directory in self._directories():
-            self._write(directory / "cgroup.procs", str(pid))
+            _write(directory / "cgroup.procs", str(pid))
 
     def set(self, limits: Limits) -> Limits:
         """Put all limits in force whose controllers the group has; what was limited before and is no more, is free.
@@ -159,24 +161,13 @@ class ControlGroup:
 
     def set_cpu(self, ratio: float | None) -> float | None:
         """So much of one core; None: as much as there is. Returns what the kernel says is in force."""
-        directory, version = self._place("cpu")
-        quota_us, period_us = cpu_quota_us(ratio) if ratio is not None else (-1, 100_000)
-        if version == 2:
-            self._write(directory / "cpu.max", f"{'max' if quota_us < 0 else quota_us} {period_us}")
-        else:
-            # In this order no pair in between is refused: without a quota every period will do.
-            self._write(directory / "cpu.cfs_quota_us", "-1")
-            self._write(directory / "cpu.cfs_period_us", str(period_us))
-            self._write(directory / "cpu.cfs_quota_us", str(quota_us))
-        return self.cpu_ratio()
-
-    def cpu_ratio(self) -> float | None:
-        """What the kernel says; None: no limit."""
-        return read_cpu(*self._place("cpu"))
+        directory, version = self.place("cpu")
+        write_cpu(directory, version, ratio)
+        return read_cpu(directory, version)
 
     def throttled_ns(self) -> int:
         """For how long the group was ready to run and not let, by the kernel's count."""
-        directory, version = self._place("cpu")
+        directory, version = self.place("cpu")
         name, unit_ns = ("throttled_usec", 1000) if version == 2 else ("throttled_time", 1)
         for line in self._read(directory / "cpu.stat").splitlines():
             if line.split()[0] == name:
@@ -207,29 +198,30 @@ class ControlGroup:
             directory.mkdir(exist_ok=True)
 
     def _set_memory(self, limit_bytes: int | None) -> int | None:
-        directory, version = self._place("memory")
+        directory, version = self.place("memory")
         limit = directory / ("memory.max" if version == 2 else "memory.limit_in_bytes")
         swap = directory / ("memory.swap.max" if version == 2 else "memory.memsw.limit_in_bytes")
         free = "max" if version == 2 else "-1"
         text = free if limit_bytes is None else str(limit_bytes)
         if not swap.exists():
-            self._write(limit, text)
+            _write(limit, text)
         elif version == 2:
-            self._write(limit, text)
-            self._write(swap, free if limit_bytes is None else "0")
+            _write(limit, text)
+            _write(swap, free if limit_bytes is None else "0")
         else:
             # Memory with swap is never less than memory alone: first free, then memory, then both.
             for path, value in ((swap, free), (limit, text), (swap, text)):
-                self._write(path, value)
+                _write(path, value)
         return None if limit_bytes is None else int(self._read(limit))
 
     def _set_processes(self, limit: int | None) -> int | None:
-        directory, _ = self._place("pids")
-        self._write(directory / "pids.max", "max" if limit is None else str(limit))
+        directory, _ = self.place("pids")
+        _write(directory / "pids.max", "max" if limit is None else str(limit))
         value = self._read(directory / "pids.max").strip()
         return None if value == "max" else int(value)
 
-    def _place(self, controller: str) -> tuple[Path, int]:
+    def place(self, controller: str) -> tuple[Path, int]:
+        """Its directory for this controller, and the version. Raises FabricError when it was made without."""
         if controller not in self._mounts:
             raise FabricError(f"the control group {self.name} was made without {controller}")
         mount = self._mounts[controller]
@@ -238,12 +230,6 @@ class ControlGroup:
     def _directories(self) -> list[Path]:
         return sorted({mount.parent / self.name for mount in self._mounts.values()})
 
-    def _write(self, path: Path, text: str) -> None:
-        try:
-            path.write_text(text, encoding="ascii")
-        except OSError as error:
-            raise FabricError(f"the kernel refuses {text!r} for {path}: {error.strerror}") from error
-
     def _read(self, path: Path) -> str:
         try:
             return path.read_text(encoding="ascii")
@@ -251,20 +237,113 @@ class ControlGroup:
             raise FabricError(f"cannot read {path}: {error.strerror}") from error
 
 
-def cpu_of(pid: int, proc: Path = Path("/proc")) -> float | None:
-    """The CPU share that the control group of `pid` has by itself; None: no limit. Raises FabricError if unknown."""
-    mount = find_mount("cpu", proc)
+class Brakes:
+    """Slows nodes down and lets them go again, whoever carries them; used by one thread.
+
+    A node that has a control group of its own (a container, a program with limits) is slowed in it, any other is moved
+    into a new one. Close it when the nodes have ended: a group that holds a process stays.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Brake] = {}
+        self._made: list[ControlGroup] = []
+
+    def slow(self, name: str, pid: int, ratio: float) -> float | None:
+        """Leave the processes of node `name` this share of one core; `pid` is the first of them. Returns what the
+        kernel says is in force. Raises FabricError.
+        """
+        self.release(name)
+        place, version, before = _cpu_place(pid), _cpu_mount().version, cpu_of(pid)
+        if place == _cpu_place(os.getpid()):
+            group = ControlGroup.make(f"{len(self._made)}-{name}", {"cpu"})
+            self._made.append(group)
+            for one in processes_with(pid):
+                group.take_in(one)
+            (place, version), before = group.place("cpu"), None
+        self._held[name] = _Brake(place=place, version=version, before=before)
+        write_cpu(place, version, ratio)
+        return read_cpu(place, version)
+
+    def release(self, name: str) -> None:
+        """It gets what it had before. One that is not slow, or has ended, is passed over."""
+        brake = self._held.pop(name, None)
+        if brake is not None and brake.place.is_dir():
+            write_cpu(brake.place, brake.version, brake.before)
+
+    def release_all(self) -> None:
+        for name in list(self._held):
+            self.release(name)
+
+    def close(self) -> None:
+        self._held.clear()
+        for group in self._made:
+            group.remove()
+        self._made.clear()
+
+    def __enter__(self) -> Brakes:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _t: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Brake:
+    """The group in which a node is slowed, and the share that it had before."""
+
+    place: Path
+    version: int
+    before: float | None
+
+
+def processes_with(pid: int) -> list[int]:
+    """All processes in the PID namespace of `pid`, by our own count. Raises FabricError when it has ended."""
     try:
-        groups = (proc / str(pid) / "cgroup").read_text(encoding="utf-8").splitlines()
+        wanted = Path(f"/proc/{pid}/ns/pid").stat().st_ino
     except OSError as error:
-        raise FabricError(f"cannot see the control group of process {pid}: {error.strerror}") from error
+        raise FabricError(f"process {pid} has ended") from error
+    found = []
+    for one in Path("/proc").iterdir():
+        with suppress(OSError):
+            if one.name.isdigit() and (one / "ns" / "pid").stat().st_ino == wanted:
+                found.append(int(one.name))
+    return found
+
+
+def cpu_of(pid: int) -> float | None:
+    """The CPU share that the control group of `pid` has by itself; None: no limit. Raises FabricError if unknown."""
+    return read_cpu(_cpu_place(pid), _cpu_mount().version)
+
+
+def _cpu_mount() -> Mount:
+    mount = find_mount("cpu")
     if mount is None:
         raise FabricError(f"this machine has no control groups for cpu: {_REMEDY}")
-    own = _path_of("cpu" if mount.version == 1 else "", groups)
-    root = next(one for one in (mount.parent, *mount.parent.parents) if (one / "cgroup.procs").exists())
-    while (root.parent / "cgroup.procs").exists():
-        root = root.parent
-    return read_cpu(root / own.lstrip("/"), mount.version)
+    return mount
+
+
+def _cpu_place(pid: int) -> Path:
+    """The directory of the group of `pid` that shares out CPU time."""
+    mount = _cpu_mount()
+    try:
+        groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise FabricError(f"cannot see the control group of process {pid}: {error.strerror}") from error
+    return mount.root / _path_of("cpu" if mount.version == 1 else "", groups).lstrip("/")
+
+
+def write_cpu(directory: Path, version: int, ratio: float | None) -> None:
+    """Leave the group in `directory` this share of one core; None: no limit. Raises FabricError."""
+    quota_us, period_us = cpu_quota_us(ratio) if ratio is not None else (-1, 100_000)
+    if version == 2:
+        _write(directory / "cpu.max", f"{'max' if quota_us < 0 else quota_us} {period_us}")
+        return
+    # In this order no pair in between is refused: without a quota every period will do.
+    _write(directory / "cpu.cfs_quota_us", "-1")
+    _write(directory / "cpu.cfs_period_us", str(period_us))
+    _write(directory / "cpu.cfs_quota_us", str(quota_us))
 
 
 def read_cpu(directory: Path, version: int) -> float | None:
@@ -291,6 +370,13 @@ def sweep() -> None:
             if owner is not None and owner.is_dead():
                 with suppress(OSError):
                     directory.rmdir()
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="ascii")
+    except OSError as error:
+        raise FabricError(f"the kernel refuses {text!r} for {path}: {error.strerror}") from error
 
 
 _REMEDY = "run as root on the machine itself, with the control group file system mounted and writable"

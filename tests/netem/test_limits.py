@@ -62,12 +62,12 @@ def test_a_share_that_no_kernel_takes_is_refused(ratio: float) -> None:
 
 def test_version_1_groups_lie_beside_our_own(tmp_path: Path) -> None:
     mount = limits.find_mount("cpu", mounted(tmp_path, MOUNTED_V1 + MOUNTED_V2, "cpu memory"))
-    assert mount == limits.Mount(version=1, parent=tmp_path / "cpu" / "ours")
+    assert mount == limits.Mount(version=1, root=tmp_path / "cpu", parent=tmp_path / "cpu" / "ours")
 
 
 def test_version_2_groups_lie_at_the_root(tmp_path: Path) -> None:
     mount = limits.find_mount("memory", mounted(tmp_path, MOUNTED_V1 + MOUNTED_V2, "cpu memory"))
-    assert mount == limits.Mount(version=2, parent=tmp_path / "unified")
+    assert mount == limits.Mount(version=2, root=tmp_path / "unified", parent=tmp_path / "unified")
 
 
 def test_a_controller_that_nobody_mounted_is_refused_in_a_sentence(
@@ -122,3 +122,44 @@ def test_what_a_dead_owner_left_is_swept_and_what_a_living_one_has_is_not() -> N
         limits.sweep()
         assert not (place.parent / dead).exists()
         assert (place.parent / group.name).exists()
+
+
+@pytest.mark.root
+def test_brakes_slow_all_processes_of_a_namespace_and_let_them_go() -> None:
+    inner = f"{sys.executable} -c 'while True: pass' & {sys.executable} -c 'while True: pass'"
+    command = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", inner]
+    with subprocess.Popen(command) as outer:
+        first = child_of(outer.pid)
+        while len(limits.processes_with(first)) < 3:
+            time.sleep(0.01)
+        with limits.Brakes() as brakes:
+            assert brakes.slow("p1/n1", first, 0.05) == 0.05
+            assert [limits.cpu_of(pid) for pid in limits.processes_with(first)] == [0.05, 0.05, 0.05]
+            assert brakes.slow("p1/n1", first, 0.5) == 0.5  # now in the group that the node has
+            brakes.release("p1/n1")
+            assert limits.cpu_of(first) is None
+            brakes.release("p1/n9")  # nobody
+            outer.kill()
+            outer.wait()
+            while Path(f"/proc/{first}").exists():
+                time.sleep(0.01)
+    mount = limits.find_mount("cpu")
+    assert mount is not None
+    assert not [one for one in mount.parent.glob(f"{limits.PREFIX}-*") if "p1_n1" in one.name or "p1+n1" in one.name]
+
+
+def child_of(pid: int) -> int:
+    while True:
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text(encoding="ascii").rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid:
+                return int(stat.parent.name)
+        time.sleep(0.01)
+
+
+def test_a_process_that_has_ended_is_told_in_a_sentence() -> None:
+    with pytest.raises(FabricError, match="has ended"):
+        limits.processes_with(2**22 + 1)
