@@ -147,6 +147,7 @@ def ps(
         return
     out = _out()
     out.print(Text.assemble((found.name, "bold"), f"  {_summary(found)}, up for {tables.age(found.description.since)}"))
+    out.print(Text(f"record {found.directory}", "dim"), soft_wrap=True)
     out.print(tables.nodes_table(nodes, found.topology))
     if links:
         out.print(tables.links_table(links))

@@ -26,7 +26,7 @@ UNITS_S: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 def beds_table(beds: Sequence[Description], now: datetime | None = None) -> Table:
     """One row per bed that is up."""
-    table = _table("bed", "topology", "nodes>", "world", "kernel", "up for>", "record")
+    table = _table("bed", "topology", "nodes>", "world", "kernel", "up for>")
     for bed in beds:
         table.add_row(
             Text(bed.name, "bold"),
@@ -35,7 +35,6 @@ def beds_table(beds: Sequence[Description], now: datetime | None = None) -> Tabl
             bed.world,
             bed.kernel,
             age(bed.since, now),
-            Text(str(bed.directory), overflow="fold"),
         )
     return table
 
@@ -127,11 +126,11 @@ def status_line(nodes: Sequence[NodeStatus], links: Sequence[LinkStatus], topolo
 
 
 def impairment_text(impairment: Impairment, nothing: str = NOTHING) -> Text:
-    """`delay 20ms, loss 10%`: the words of files, values as one types them, so that no line breaks inside one."""
+    """`delay=20ms, loss=10%`: in the words of files, written so that no line of a table breaks inside one."""
     words = spelled(changed_fields(impairment))
     if not words:
         return Text(nothing, "dim")
-    return Text(", ").join(Text(f"{key} {value.replace(' ', '')}") for key, value in words.items())
+    return Text(", ").join(Text(f"{key}={value.replace(' ', '')}") for key, value in words.items())
 
 
 def age(since: datetime, now: datetime | None = None) -> str:

@@ -159,7 +159,9 @@ def the_place(name: str | None) -> Place:
     if not up:
         raise InputError("no testbed is up; make one with `orderbed up three-partitions`")
     if name is None:
-        raise InputError(f"several testbeds are up: say which of {', '.join(up)}")
+        raise InputError(
+            f"several testbeds are up: {', '.join(up)}; say which one, on the command line by --bed or ORDERBED_BED"
+        )
     if name not in up:
         hint = did_you_mean(name, up) or f"; up are {', '.join(up)}"
         raise InputError(f"no testbed called {name[:40]} is up{hint}")

@@ -59,7 +59,7 @@ def test_everything_that_is_done_to_a_node_is_told() -> None:
     ]
     lines = shown(tables.nodes_table(rows, SMALL, NOW), 140).splitlines()
     first, second, third, fourth = (next(line for line in lines if one.name in line) for one in rows)
-    assert "delay 20ms, loss 10%" in first
+    assert "delay=20ms, loss=10%" in first
     assert "everybody" in first
     assert "p2/*" in second
     assert "crashed" in third
@@ -117,13 +117,13 @@ def test_ages_take_two_numbers_at_most(seconds: int, text: str) -> None:
     assert tables.age(NOW - timedelta(seconds=seconds), NOW) == text
 
 
-def test_testbeds_are_listed_with_their_records() -> None:
+def test_testbeds_are_listed() -> None:
     bed = Description(
         name="lab", topology="small", node_count=6, world="netns", kernel="uml", since=NOW - timedelta(minutes=3),
         directory=Path("runs/up/lab-1"), server_pid=1,
     )  # fmt: skip
     text = shown(tables.beds_table([bed], NOW))
-    for word in ("lab", "small", "netns", "uml", "3 min", "runs/up/lab-1"):
+    for word in ("lab", "small", "netns", "uml", "3 min"):
         assert word in text
 
 
@@ -136,8 +136,8 @@ def test_changes_are_told_with_what_is_in_force_now() -> None:
         "parameters": {"loss_ratio": 0.1}, "issued_ns": 1_000_000, "effective_ns": 3_500_000,
     }  # fmt: skip
     assert [line.plain for line in tables.change_lines("impair", change, SMALL)] == [
-        "p1/n1, p1/n2 to the node: loss 10%  in force after 2.5 ms",
-        "p1/n3 to the node: delay 10ms, loss 10%  in force after 2.5 ms",
+        "p1/n1, p1/n2 to the node: loss=10%  in force after 2.5 ms",
+        "p1/n3 to the node: delay=10ms, loss=10%  in force after 2.5 ms",
     ]
 
 
