@@ -63,19 +63,21 @@ def _interfaces(found: Totals) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
     table.add_column("interface", overflow="fold")
     table.add_column("link")
-    for heading in ("in", "out", "no direction", "bytes", "dropped"):
-        table.add_column(heading, justify="right")
+    has_directions = any(one.inbound or one.outbound for one in found.interfaces)
+    for heading in (*(("in", "out") if has_directions else ("frames",)), "bytes", "dropped"):
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("stamps")
     for one in found.interfaces[:MOST_ROWS]:
-        table.add_row(*_cells(one))
+        table.add_row(*_cells(one, has_directions=has_directions))
     if len(found.interfaces) > MOST_ROWS:
         table.add_row(Text(f"and {len(found.interfaces) - MOST_ROWS} more (--json has all)", "dim"))
     return table
 
 
-def _cells(one: InterfaceTotals) -> list[Text]:
+def _cells(one: InterfaceTotals, *, has_directions: bool) -> list[Text]:
     dropped = Text(NOTHING, "dim") if one.dropped is None else Text(f"{one.dropped:,}", "red" if one.dropped else "")
-    counts = [Text(f"{count:,}" if count else NOTHING) for count in (one.inbound, one.outbound, one.undirected)]
+    directed = (one.inbound, one.outbound) if has_directions else (one.frames,)
+    counts = [Text(f"{count:,}" if count else NOTHING) for count in directed]
     name, link = Text(_printable(one.name)), Text(one.link_type)
     return [name, link, *counts, Text(f"{one.bytes:,}"), dropped, Text(one.resolution)]
 

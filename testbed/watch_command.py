@@ -13,18 +13,19 @@ import typer
 from rich.console import Console as RichConsole
 from rich.live import Live as LiveDisplay
 
+from testbed.cli_parts import Json, Panel, Runs
 from testbed.console import Console
 from topologies.errors import InputError
 
+DEFAULT_RUNS = Path("runs")
 LONGEST_IDLE_S = 30.0
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, nothing else.")]
 
 
 def watch(
     what: Annotated[
         str | None, typer.Argument(metavar="[RUN|CAPTURE]", help="A run that goes on, or a capture. Default: newest.")
     ] = None,
-    runs: Annotated[Path, typer.Option("--runs", help="Where runs are kept.", envvar="ORDERBED_RUNS")] = Path("runs"),
+    runs: Runs = DEFAULT_RUNS,
     idle: Annotated[
         float, typer.Option("--idle", help="End when nothing was written for so many seconds.")
     ] = LONGEST_IDLE_S,
@@ -45,7 +46,9 @@ def watch(
             return
         out = RichConsole(highlight=False)
         if not out.is_terminal:
-            out.print(look_table(watching.watch(target, lambda _: None, console, idle_s=idle), target.name))
+            out.print(
+                look_table(watching.watch(target, lambda _: None, console, idle_s=idle), target.name, width=out.width)
+            )
             return
         with contextlib.ExitStack() as stack:
             display = LiveDisplay(console=out, auto_refresh=False, vertical_overflow="crop")
@@ -53,7 +56,7 @@ def watch(
             def show(look: watching.Look) -> None:
                 if not display.is_started:
                     stack.enter_context(display)
-                display.update(look_table(look, target.name, height=out.height), refresh=True)
+                display.update(look_table(look, target.name, width=out.width, height=out.height), refresh=True)
 
             watching.watch(target, show, console, idle_s=idle)
 
@@ -74,5 +77,5 @@ def info(
 
 def register(app: typer.Typer) -> None:
     """Put the verbs into the command line."""
-    app.command()(watch)
-    app.command()(info)
+    for verb in (watch, info):
+        app.command(rich_help_panel=Panel.RUNS)(verb)

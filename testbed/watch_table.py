@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -16,22 +19,46 @@ FEW_ROWS = 3
 LOSS_SHOWN = 0.0005
 
 
-def look_table(look: Look, title: str, *, height: int | None = None) -> RenderableType:
+class _Column(NamedTuple):
+    """One column. Those that a narrow terminal can spare are left out there."""
+
+    heading: str
+    cell: Callable[[Figures], Text]
+    width: int
+    is_spared: bool = False
+
+
+COLUMNS = (
+    _Column("sent/s", lambda one: _number(one.sent_per_s), 7),
+    _Column("Mbit/s", lambda one: _number(one.sent_bps / 1e6, digits=2), 7, is_spared=True),
+    _Column("got/s", lambda one: _number(one.received_per_s), 6),
+    _Column("network\np50 ms", lambda one: _time(one.network.p50_ms), 7),
+    _Column("\np99 ms", lambda one: _time(one.network.p99_ms), 7),
+    _Column("deliv-\nered/s", lambda one: _number(one.delivered_per_s), 6),
+    _Column("delivery\np50 ms", lambda one: _time(one.delivery.p50_ms), 8),
+    _Column("\np99 ms", lambda one: _time(one.delivery.p99_ms), 7),
+    _Column("dummy", lambda one: _percent(one.dummy_rate), 6),
+    _Column("copies", lambda one: _percent(one.retransmission_ratio), 7, is_spared=True),
+    _Column("lost", lambda one: _percent(one.loss_ratio, alarm=True), 6),
+)
+WIDE = 104
+"""Columns of a terminal that has room for all of them."""
+
+
+def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None = None) -> RenderableType:
     """The table of one look; `height` lines at most, and then the nodes with the most traffic are shown."""
     view = look.view
-    nodes = view.nodes if height is None else _busiest(view.nodes, max(height - 9, FEW_ROWS))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
-    table.add_column("node", min_width=8, no_wrap=True)
-    for heading in ("sent/s", "Mbit/s", "got/s", "delivered/s"):
-        table.add_column(heading, justify="right", min_width=max(len(heading), 7), no_wrap=True)
-    for heading in ("network p50", "p99 ms", "delivery p50", "p99 ms"):
-        table.add_column(heading, justify="right", min_width=len(heading), no_wrap=True)
-    for heading in ("dummies", "copies", "lost"):
-        table.add_column(heading, justify="right", min_width=7, no_wrap=True)
+    nodes = view.nodes if height is None else _busiest(view.nodes, max(height - 10, FEW_ROWS))
+    columns = [column for column in COLUMNS if width >= WIDE or not column.is_spared]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(width >= WIDE), 0, 0), header_style="dim")
+    table.add_column("\nnode", min_width=6, overflow="ellipsis", no_wrap=True)
+    for column in columns:
+        heading = column.heading if "\n" in column.heading else f"\n{column.heading}"
+        table.add_column(heading, justify="right", min_width=column.width)
     for figures in nodes:
-        table.add_row(figures.name, *_cells(figures))
+        table.add_row(Text(figures.name), *(column.cell(figures) for column in columns))
     table.add_section()
-    table.add_row("all", *_cells(view.total), style="bold")
+    table.add_row("all", *(column.cell(view.total) for column in columns), style="bold")
     parts: list[RenderableType] = [_head(look, title), table]
     if len(nodes) < len(view.nodes):
         parts.append(Text(f"  and {len(view.nodes) - len(nodes)} nodes with less traffic", "dim"))
@@ -52,34 +79,23 @@ def _head(look: Look, title: str) -> Text:
 
 
 def _foot(view: View) -> Text:
-    said = [f"rates and latencies over the last {view.window_s:.0f} s of capture time"]
+    said = [f"rates and latencies: the last {view.window_s:.0f} s"]
     if view.lost:
         said.append(f"{view.lost:,} lost in all")
     if view.late:
-        said.append(f"{view.late:,} arrived too late to be paired, counted as lost")
+        said.append(f"{view.late:,} came too late, counted as lost")
     if view.unpaired:
         said.append(f"{view.unpaired:,} deliveries without their request")
     return Text("  " + "; ".join(said), "dim")
 
 
-def _cells(figures: Figures) -> list[Text]:
-    return [
-        _number(figures.sent_per_s),
-        _number(figures.sent_bps / 1e6, digits=2),
-        _number(figures.received_per_s),
-        _number(figures.delivered_per_s),
-        _number(figures.network.p50_ms, digits=2),
-        _number(figures.network.p99_ms, digits=2),
-        _number(figures.delivery.p50_ms, digits=2),
-        _number(figures.delivery.p99_ms, digits=2),
-        _percent(figures.dummy_rate),
-        _percent(figures.retransmission_ratio),
-        _percent(figures.loss_ratio, alarm=True),
-    ]
-
-
 def _number(value: float | None, *, digits: int = 0) -> Text:
     return Text(NOTHING, "dim") if value is None else Text(f"{value:,.{digits}f}")
+
+
+def _time(value_ms: float | None) -> Text:
+    """Three figures or more, in the room of six."""
+    return _number(value_ms, digits=2 if value_ms is None or value_ms < 100 else 0)
 
 
 def _percent(value: float | None, *, alarm: bool = False) -> Text:
