@@ -219,8 +219,8 @@ class Executor:
             case step_kinds.AddRoute():
                 index = self._of(step, step.device)
                 return [netlink.add_route(step.destination, step.prefix_length, index, step.gateway)]
-            case step_kinds.AddNeighbour():
-                return [netlink.add_neighbour(self._of(step, step.device), step.ip, step.mac)]
+            case step_kinds.AddNeighbours():
+                return netlink.add_neighbours(self._of(step, step.device), step.known)
             case _:
                 return self._encode_traffic_control(step)
 

@@ -175,10 +175,11 @@ class AddRoute(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddNeighbour(Step):
+class AddNeighbours(Step):
+    """(address, MAC) of everybody that this device will ever have to know."""
+
     device: str
-    ip: str
-    mac: str
+    known: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +193,7 @@ class RouteMulticast(Step):
 AnyStep: TypeAlias = (
     MakeNamespaces | SetSysctls | MakeTaps | AddCable | AddBridge | AddShaper | FindDevices | SwitchOffloadsOff
     | LengthenQueue | Plug | Forward | BuildTree | BuildBus | OpenHooks | Redirect | PrepareCut | BringUp | AddAddress
-    | AddRoute | AddNeighbour | RouteMulticast | AwaitReady
+    | AddRoute | AddNeighbours | RouteMulticast | AwaitReady
 )  # fmt: skip
 
 
@@ -224,7 +225,7 @@ _VERBS: dict[type[Step], str] = {
     AwaitReady: "wait until these carry frames:",
     AddAddress: "give the address",
     AddRoute: "route",
-    AddNeighbour: "set the neighbour",
+    AddNeighbours: "set the neighbours of",
     RouteMulticast: "route multicast",
 }
 

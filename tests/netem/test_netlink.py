@@ -49,9 +49,10 @@ def test_addresses_and_neighbours() -> None:
     )
     fields = {"family": 2, "ifindex": 5, "state": 0x80, "flags": 0, "ndm_type": 0}
     flags = netlink.ACKNOWLEDGE | netlink.CREATE | netlink.REPLACE
-    assert netlink.add_neighbour(5, "10.1.0.7", MAC) == netlink.message(
-        ndmsg.ndmsg, 28, flags, fields, [("NDA_DST", "10.1.0.7"), ("NDA_LLADDR", MAC)]
-    )
+    known = [("10.1.0.7", MAC), ("10.1.0.8", "02:0b:00:01:00:08")]
+    assert netlink.add_neighbours(5, known) == [
+        netlink.message(ndmsg.ndmsg, 28, flags, fields, [("NDA_DST", ip), ("NDA_LLADDR", mac)]) for ip, mac in known
+    ]
     fields = {"family": 7, "ifindex": 5, "state": 0x40, "flags": 4, "ndm_type": 0}
     assert netlink.add_forwarding(5, MAC) == netlink.message(ndmsg.ndmsg, 28, NEW, fields, [("NDA_LLADDR", MAC)])
 

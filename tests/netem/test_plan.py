@@ -79,9 +79,8 @@ def test_ipv6_is_off_in_a_namespace_before_its_first_device_appears() -> None:
 def test_a_node_knows_every_neighbour_so_that_it_never_asks() -> None:
     network = topology(3, 1, links=[(1, 2)])
     node = network.node("p1/n2")
-    known = {
-        step.ip: step.mac for step in plan.plan_node(network, node, Kernel.UML) if isinstance(step, steps.AddNeighbour)
-    }
+    made = plan.plan_node(network, node, Kernel.UML)
+    known = {ip: mac for step in made if isinstance(step, steps.AddNeighbours) for ip, mac in step.known}
     partition = network.partition("p1")
     others = {other.ip: other.mac for other in partition.nodes if other is not node}
     assert known == others | {partition.monitor_ip: TRACE_MAC, partition.router_ip: partition.router_mac}
@@ -115,8 +114,8 @@ def test_unicast_goes_by_the_next_hop_and_its_address_is_known() -> None:
         namespace="router p1", destination="10.3.0.0", prefix_length=16, device="link0", gateway=far.router_ip
     )
     assert route in made
-    neighbours = [step for step in made if isinstance(step, steps.AddNeighbour) and step.namespace == "router p1"]
-    assert (far.router_ip, plan.link_mac(0, 1)) in {(step.ip, step.mac) for step in neighbours}
+    neighbours = [step for step in made if isinstance(step, steps.AddNeighbours) and step.namespace == "router p1"]
+    assert (far.router_ip, plan.link_mac(0, 1)) in {one for step in neighbours for one in step.known}
 
 
 def test_partitions_that_no_path_joins_get_no_route() -> None:
