@@ -6,6 +6,7 @@ Placeholders stand in a command, in environment variables and in files:
     {dir}                                              its own directory, where it starts
     {members} {peers} {first}                          addresses with commas between; without its own; the first one's
     {trace_ip} {trace_port} {group} {incarnation}      where trace records go, and what they say of themselves
+    {ip:p1/n1}                                         the address of another node
     {each members ,}{host}=http://{ip}:2380{end}       the same for each one, with the separator between
 
 `number` counts the nodes of one program from 1, `index` all nodes from 0. `{{word}}` is the text {word}; `${word}` and
@@ -30,7 +31,7 @@ WORDS = (*NODE_WORDS, "dir", "members", "peers", "first", "trace_ip", "trace_por
 LISTS = ("members", "peers", "nodes")
 
 _EACH = re.compile(r"(?<![${])\{each (?P<which>[a-z]+)(?: (?P<between>[^{}]*))?\}\n?(?P<body>.*?)\{end\}", re.DOTALL)
-_WORD = re.compile(r"\{\{(?P<literal>[a-z_]+)\}\}|(?<!\$)\{(?P<word>[a-z_]+)\}")
+_WORD = re.compile(r"\{\{(?P<literal>[a-z_]+)\}\}|(?<!\$)\{(?P<word>[a-z_]+|ip:[a-z0-9/-]+)\}")
 _LOOSE = re.compile(r"(?<![${])\{(each\b[^{}]*|end)\}?")
 
 
@@ -158,6 +159,7 @@ class Place:
     def _of_place(self) -> dict[str, str]:
         members = [node.ip for node in self._listed("members")]
         return {
+            **{f"ip:{node.name}": node.ip for node in self.topology.nodes()},
             "dir": str(self.directory),
             "members": ",".join(members),
             "peers": ",".join(node.ip for node in self._listed("peers")),
@@ -184,7 +186,7 @@ def _filler(values: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
             return f"{{{found['literal']}}}"
         word = found["word"]
         if word not in values:
-            hint = did_you_mean(word, values) or f"; there are {', '.join(values)}"
+            hint = did_you_mean(word, values) or f"; there are {', '.join(WORDS)} and ip:NODE"
             raise PlaceholderError(f"the placeholder {{{word}}} is unknown{hint} (the text {{{word}}}: {{{{{word}}}}})")
         return values[word]
 

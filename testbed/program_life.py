@@ -62,7 +62,8 @@ class OwnProgram:
         return Program(
             argv=tuple(place.fill(word) for word in self.choice.command),
             environment={name: place.fill(text) for name, text in self.choice.environment.items()}
-            | place.environment(),
+            | place.environment()
+            | {"ORDERBED_REALTIME_OFFSET_NS": str(time.time_ns() - time.monotonic_ns())},
             work=place.directory,
             private=private,
             image=self.choice.image,
