@@ -26,6 +26,8 @@ SUBJECTS = {
     "worlds": "Networks with nodes",
     "namespaces": "Many namespaces",
     "accuracy": "Accuracy of delay, loss and rate",
+    "node": "What a node costs",
+    "rates": "Message rates",
 }
 """Module `bench_SUBJECT` and heading, in the page's order."""
 

@@ -1,21 +1,19 @@
-"""What a node costs: codec, handlers, and a whole node on the loopback interface.
+"""What a node costs: codec, handlers, and a whole node on the loopback interface, by load and by size of the group.
 
-    python -m benchmarks.bench_node            codec and handlers, some seconds
-    python -m benchmarks.bench_node driver     and eight processes, one sender, ten seconds more
-
-Numbers are microseconds of one core. They depend on what else the machine does: compare on a quiet one, and take the
-least of several.
+Microseconds of processor time. One member sends; the others receive and deliver, and what their processes took is
+divided by what they delivered: sockets, loop, codec, core, records and what tells of them. A node with little to do
+finds its caches cold with each message, so the same work costs several times as much as in a row: each load is a row.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 import timeit
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from benchmarks.rows import Bar, Row, Watch, at_most, shown, straight_line
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Send, SetTimer
 from node.protocols import PROTOCOLS
@@ -23,39 +21,105 @@ from node.schedule import Schedule
 from node.wire import Kind, Message, decode_datagram, encode_datagram
 from tests.node.processes import nodes
 
+PROTOCOLS_MEASURED = ("reliable", "sequencer")
 MEMBERS = 8
+SIZES = (4, 8, 16, 30)
 PAYLOAD = bytes(512)
 STEP_NS = 500_000
-MULTICASTS = 10_000
-RATE_PER_S = 500.0
-DRIVER_S = 8
+MULTICASTS = 5_000
+LOADS_PER_S = (200, 500, 2000)
+SLOPE_LOAD_PER_S = 200
+BAR_US = 80
+SECONDS = 3
 SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
 
 
-def main() -> None:
-    print(f"{'what':52} us")
-    bench_codec()
-    for protocol in PROTOCOLS:
-        bench_handlers(protocol)
-    if "driver" in sys.argv[1:]:
-        for protocol in PROTOCOLS:
-            bench_driver(protocol)
+def measure(*, quick: bool) -> Iterator[Row]:
+    rounds = 1 if quick else 3
+    yield from _codec(rounds)
+    for protocol in PROTOCOLS_MEASURED:
+        yield _handlers(protocol, rounds)
+    for protocol in PROTOCOLS_MEASURED:
+        yield from _whole_node(protocol, rounds, LOADS_PER_S[-1:] if quick else LOADS_PER_S)
+    if not quick:
+        for protocol in PROTOCOLS_MEASURED:
+            yield _slope(protocol)
 
 
-def line(what: str, microseconds: float, note: str = "") -> None:
-    print(f"{what:52} {microseconds:.2f}  {note}")
-
-
-def bench_codec() -> None:
+def _codec(rounds: int) -> Iterator[Row]:
     message = Message(kind=Kind.RELIABLE_DATA, origin=3, incarnation=1, seq=42, words=(40,), payload=PAYLOAD)
     fields = {"group": 1, "sender": 3, "sender_incarnation": 1, "transmission": 7}
     data = encode_datagram(**fields, message=message)
-    line("encode a datagram of 512 bytes payload", _least(lambda: encode_datagram(**fields, message=message)))
-    line("decode it", _least(lambda: decode_datagram(data, group=1)))
+    for name, act in (
+        ("encode", lambda: encode_datagram(**fields, message=message)),
+        ("decode", lambda: decode_datagram(data, group=1)),
+    ):
+        watch = Watch()
+        yield watch.row(f"node.{name}", f"{name} a datagram of 512 bytes payload", "us", _least(act, rounds))
 
 
-def _least(act: Callable[[], object], count: int = 20_000) -> float:
-    return min(timeit.repeat(act, number=count, repeat=5)) / count * 1e6
+def _least(act: Callable[[], object], rounds: int, count: int = 20_000) -> list[float]:
+    taken = timeit.repeat(act, number=count, repeat=rounds, timer=time.process_time)
+    return [seconds / count * 1e6 for seconds in taken]
+
+
+def _handlers(protocol: str, rounds: int) -> Row:
+    watch, values = Watch(), []
+    for _ in range(rounds):
+        bench = Bench(protocol)
+        bench.run(sender=1)
+        values.append(bench.receive_ns / bench.delivered / 1e3)
+    note = f"{bench.received / MULTICASTS:.2f} receptions per multicast"
+    what = f"{protocol}: handlers alone, per delivery, {MEMBERS} members"
+    return watch.row(f"node.{protocol}.handlers", what, "us", values, note=note)
+
+
+def _whole_node(protocol: str, rounds: int, loads: Sequence[int]) -> Iterator[Row]:
+    for load in loads:
+        watch = Watch()
+        values = [per_delivery_us(protocol, MEMBERS, load) for _ in range(rounds)]
+        bar: Bar | None = at_most(BAR_US) if load == LOADS_PER_S[-1] else None
+        what = f"{protocol}: received message to deliver, {MEMBERS} members, {load:,} messages/s"
+        yield watch.row(f"node.{protocol}.deliver.{load}", what, "us", values, bar=bar)
+
+
+def _slope(protocol: str) -> Row:
+    """What each member more adds to a delivery, at the same load."""
+    watch = Watch()
+    values = [per_delivery_us(protocol, size, SLOPE_LOAD_PER_S) for size in SIZES]
+    fit = straight_line(SIZES, values)
+    points = ", ".join(f"{size}: {shown(value)}" for size, value in zip(SIZES, values, strict=True))
+    what = f"{protocol}: slope over the number of members, {SLOPE_LOAD_PER_S} messages/s"
+    return watch.row(f"node.{protocol}.slope", what, "us a member", fit.slope, note=f"us by members: {points}")
+
+
+def per_delivery_us(protocol: str, members: int, load_per_s: int) -> float:
+    """Processor time of the receivers (neither sender nor sequencer) in steady state, per message delivered."""
+    workload = {
+        "kind": "periodic",
+        "rate_per_s": float(load_per_s),
+        "size_bytes": len(PAYLOAD),
+        "stop_after_ns": (SECONDS + 8) * 10**9,
+        "events": [],
+    }
+    sender = members - 1
+    with nodes(
+        members, workload=SILENT, dissemination="multicast", protocol={"name": protocol, "parameters": {}}
+    ) as group:
+        for member in range(members):
+            group.start(member, **({"workload": workload} if member == sender else {}))
+        group.wait_all("ready")
+        group.tell_all(f'start {{"at_ns": {time.monotonic_ns()}}}')
+        group.wait_all("started")
+        group.wait_all("status")
+        first = group.wait_all("status")
+        for _ in range(SECONDS):
+            last = group.wait_all("status")
+        group.tell_all("stop")
+    receivers = [(a, b) for member, (a, b) in enumerate(zip(first, last, strict=True)) if member not in (0, sender)]
+    cpu_ns = sum(after["cpu_ns"] - before["cpu_ns"] for before, after in receivers)
+    delivered = sum(after["delivered"] - before["delivered"] for before, after in receivers)
+    return float(cpu_ns / delivered / 1e3)
 
 
 class Bench:
@@ -73,8 +137,7 @@ class Bench:
         self.now_ns = 0
         self.received = 0
         self.delivered = 0
-        self.receive_s = 0.0
-        self.submit_s = 0.0
+        self.receive_ns = 0
 
     def run(self, sender: int) -> None:
         submitted = 0
@@ -85,17 +148,14 @@ class Bench:
                     self.carry_out(member, self.cores[member].on_timer(timer, self.now_ns))
             if self.cores[sender].can_submit:
                 submitted += 1
-                start = time.perf_counter()
-                effects = self.cores[sender].on_submit(Submission(payload=PAYLOAD), self.now_ns)
-                self.submit_s += time.perf_counter() - start
-                self.carry_out(sender, effects)
+                self.carry_out(sender, self.cores[sender].on_submit(Submission(payload=PAYLOAD), self.now_ns))
             while self.flying:
                 self.receive(*self.flying.popleft())
 
     def receive(self, source: int, target: int, message: Message) -> None:
-        start = time.perf_counter()
+        began_ns = time.perf_counter_ns()
         effects = self.cores[target].on_message(message, source, self.now_ns)
-        self.receive_s += time.perf_counter() - start
+        self.receive_ns += time.perf_counter_ns() - began_ns
         self.received += 1
         self.carry_out(target, effects)
 
@@ -114,50 +174,3 @@ class Bench:
                     self.delivered += 1
                 case _:
                     raise AssertionError(effect)
-
-
-def bench_handlers(protocol: str) -> None:
-    bench = Bench(protocol)
-    bench.run(sender=1)
-    messages = bench.received / MULTICASTS
-    line(f"{protocol}: on_message, n={MEMBERS}", bench.receive_s / bench.received * 1e6)
-    line(f"{protocol}: all on_message per delivery, n={MEMBERS}", bench.receive_s / bench.delivered * 1e6)
-    line(f"{protocol}: on_submit", bench.submit_s / MULTICASTS * 1e6, f"{messages:.2f} receptions per multicast")
-
-
-def bench_driver(protocol: str) -> None:
-    workload = {
-        "kind": "periodic",
-        "rate_per_s": RATE_PER_S,
-        "size_bytes": 512,
-        "stop_after_ns": DRIVER_S * 10**9,
-        "events": [],
-    }
-    sender = MEMBERS - 1
-    with nodes(
-        MEMBERS, workload=SILENT, dissemination="multicast", protocol={"name": protocol, "parameters": {}}
-    ) as group:
-        for member in range(MEMBERS):
-            group.start(member, **({"workload": workload} if member == sender else {}))
-        group.wait_all("ready")
-        group.tell_all(f'start {{"at_ns": {time.monotonic_ns()}}}')
-        group.wait_all("started")
-        group.wait_all("status")
-        first = group.wait_all("status")
-        for _ in range(DRIVER_S - 4):
-            last = group.wait_all("status")
-        group.tell_all("drain")
-        group.wait_all("drained")
-        group.stop_all()
-    receivers = [(a, b) for member, (a, b) in enumerate(zip(first, last, strict=True)) if member not in (0, sender)]
-    cpu_ns = sum(after["cpu_ns"] - before["cpu_ns"] for before, after in receivers)
-    delivered = sum(after["delivered"] - before["delivered"] for before, after in receivers)
-    received = sum(after["received"] - before["received"] for before, after in receivers)
-    line(
-        f"{protocol}: a whole node, per delivery, n={MEMBERS}", cpu_ns / delivered / 1e3, "processor time of receivers"
-    )
-    line(f"{protocol}: a whole node, per datagram, n={MEMBERS}", cpu_ns / received / 1e3)
-
-
-if __name__ == "__main__":
-    main()
