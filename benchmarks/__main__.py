@@ -26,6 +26,7 @@ SUBJECTS = {
     "worlds": "Networks with nodes",
     "namespaces": "Many namespaces",
     "accuracy": "Accuracy of delay, loss and rate",
+    "collector": "Recording and parsing, beside dumpcap, scapy and tshark",
     "node": "What a node costs",
     "rates": "Message rates",
 }

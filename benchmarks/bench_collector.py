@@ -1,22 +1,18 @@
 """How fast the collector records, and how fast its files are parsed, beside other tools on the same frames.
 
-    python benchmarks/bench_collector.py [--frames 400000] [--rate 200000] [--json FILE]
-
-Recording: a veth pair in a namespace of its own, frames of 560 bytes sent with sendmmsg at a steady rate; the
-collector, dumpcap and tcpdump record the same load one after the other. Stated are lost frames and CPU time per
-frame, start-up taken off. Parsing: the collector's file, ten columns, beside `tshark -T fields` with four of them on
-its first frames, and beside a plain read of the file. Machines differ and are shared: trust the ratios of one run.
-Needs root; takes about half a minute.
+Recording: a veth pair in a network namespace of its own, frames of 560 bytes sent with sendmmsg; the collector, dumpcap
+and scapy record in turns. Told are lost frames and processor time of a frame, start-up taken off. Parsing: the
+collector's file, ten columns, in turns with `tshark -T fields` with four of them on its first frames, a loop with
+`struct`, and a plain read of the file; rates are by processor time. Needs root.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
+import resource
 import select
-import shutil
 import socket
 import statistics
 import struct
@@ -24,14 +20,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from benchmarks.rows import Compared, Row, Watch, at_least, at_most, shown, take_turns
+
+PROGRAMS = ("dumpcap", "tshark", "editcap", "unshare", "ip")
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
 FRAME_BYTES = 560
+RATE_PER_S = 205_000
+SCAPY_RATE_PER_S = 2_000
+"""What it can follow: with more it loses nearly all, and its cost of a frame could not be told."""
 BATCH = 64
 IFINDEX = 100_000
 PORTS = json.dumps([{"ifindex": IFINDEX, "name": "p1/n1", "mac": "02:0b:00:01:00:01"}])
@@ -47,55 +48,94 @@ TEN_COLUMNS = (
     "origin",
     "seq",
 )
-TSHARK_FRAMES = 50_000
-ROUNDS = 3
+TSHARK_FRAMES = 20_000
+STRUCT_FRAMES = 100_000
 SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20
+SNIFF = """
+import sys
+from scapy.all import sniff
+from scapy.utils import PcapWriter
+writer = PcapWriter(sys.argv[1])
+sniff(iface="ob0", store=False, prn=writer.write, started_callback=lambda: print("sniffing", flush=True))
+"""
 
 
 class Recorder(NamedTuple):
-    """A program that records, how one sees that it runs, and how many frames its file holds."""
+    """A program that records, its file, and how one sees that it runs."""
 
-    name: str
     command: list[str]
+    file: Path
     ready: bytes
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=400_000)
-    parser.add_argument("--rate", type=int, default=200_000, help="frames a second; 0: as fast as the sender can")
-    parser.add_argument("--json", type=Path, help="write the figures here, too")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if not options.inside:
-        inside = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable]
-        return subprocess.run([*inside, *sys.argv, "--inside"], check=False).returncode
+class Recording(NamedTuple):
+    """Of one round."""
+
+    sent_per_s: float
+    lost: int
+    cpu_us: float
+    """Of a frame that was recorded."""
+
+
+def measure(*, quick: bool) -> Iterator[Row]:
+    rounds, frames = (1, 100_000) if quick else (3, 400_000)
     with tempfile.TemporaryDirectory(prefix="bench-collector-") as directory:
-        figures = _run(Path(directory), options.frames, options.rate)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+        inside = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-m"]
+        watch = Watch()
+        subprocess.run([*inside, __name__, directory, str(rounds), str(frames)], check=True, cwd=ROOT)
+        found = json.loads((Path(directory) / "recorded.json").read_text())
+        recorded = {name: [Recording(*one) for one in rounds] for name, rounds in found.items()}
+        yield from _recording_rows(watch, recorded)
+        yield from _parsing_rows(Path(directory) / "collector.pcapng", Path(directory), 1 if quick else 5)
+
+
+def _recording_rows(watch: Watch, recorded: dict[str, list[Recording]]) -> Iterator[Row]:
+    ours, dumpcap, scapy = (recorded[name] for name in ("collector", "dumpcap", "scapy"))
+    lost = {name: sum(one.lost for one in rounds) for name, rounds in recorded.items()}
+    bare = [one.sent_per_s for one in ours]
+    note = f"lost: collector {lost['collector']}, dumpcap {lost['dumpcap']}, of {FRAME_BYTES}-byte frames"
+    bar = at_least(200_000, aim="no loss where dumpcap has none")
+    kept = [one.sent_per_s if not one.lost else 0.0 for one in ours]
+    what = "recorded without a loss"
+    yield watch.row("collector.rate", what, "frames/s", kept, bar=bar, note=f"{note}; sent {shown(max(bare))} a second")
+    cpu = [one.cpu_us for one in ours]
+    what = "recording, processor time of a frame"
+    theirs = ("dumpcap", [one.cpu_us for one in dumpcap])
+    yield watch.row("collector.cpu", what, "us", cpu, peer=theirs, bar=at_most(1.5, aim="less than dumpcap"))
+    theirs = ("scapy sniff", [one.cpu_us for one in scapy])
+    note = f"scapy at {SCAPY_RATE_PER_S:,} frames/s lost {lost['scapy']}"
+    yield watch.row("collector.cpu_scapy", what, "us", cpu, peer=theirs, note=note)
+
+
+def main() -> int:
+    """In a namespace of its own: rounds of recording, whose figures go into a file."""
+    directory, rounds, frames = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    _make_wire()
+    recorders = {
+        "collector": _collector(directory / "collector.pcapng"),
+        "dumpcap": _dumpcap(directory / "dumpcap.pcapng"),
+        "scapy": _scapy(directory / "scapy.pcap"),
+    }
+    recorded: dict[str, list[Recording]] = {name: [] for name in recorders}
+    for number in range(rounds):
+        for name in list(recorders)[:: 1 if number % 2 == 0 else -1]:
+            rate = SCAPY_RATE_PER_S if name == "scapy" else RATE_PER_S
+            recorded[name].append(_record(recorders[name], frames * rate // RATE_PER_S, rate))
+    (directory / "recorded.json").write_text(json.dumps(recorded))
     return 0
 
 
-def _run(directory: Path, frames: int, rate: int) -> dict[str, Any]:
-    _make_wire()
-    own = directory / "own.pcapng"
-    recorders = [
-        Recorder(
-            "collector",
-            [sys.executable, "-m", "collector", "--output", str(own), "--ports", PORTS, "--ifindex-base", str(IFINDEX)],
-            b"ready",
-        ),
-        Recorder(
-            "tcpdump", ["tcpdump", "-ni", "ob0", "-w", str(directory / "tcpdump.pcap"), "-Z", "root"], b"listening"
-        ),
-        Recorder("dumpcap", ["dumpcap", "-qi", "ob0", "-w", str(directory / "dumpcap.pcapng")], b"File:"),
-    ]
-    found = [recorder for recorder in recorders if shutil.which(recorder.command[0])]
-    print(f"recording {frames} frames of {FRAME_BYTES} bytes at {rate or 'full'} frames/s")
-    print(f"{'':12}{'sent/s':>12}{'lost':>10}{'us/frame':>12}")
-    recording = {recorder.name: _record(recorder, frames, rate) for recorder in found}
-    return {"recording": recording, "parsing": _parse(own, directory)}
+def _collector(file: Path) -> Recorder:
+    where = ["--output", str(file), "--ports", PORTS, "--ifindex-base", str(IFINDEX)]
+    return Recorder([sys.executable, "-m", "collector", *where], file, b"ready")
+
+
+def _dumpcap(file: Path) -> Recorder:
+    return Recorder(["dumpcap", "-qi", "ob0", "-w", str(file)], file, b"File:")
+
+
+def _scapy(file: Path) -> Recorder:
+    return Recorder([sys.executable, "-c", SNIFF, str(file)], file, b"sniffing")
 
 
 def _make_wire() -> None:
@@ -107,11 +147,12 @@ def _make_wire() -> None:
         subprocess.run(["ip", *command.split()], check=True)
 
 
-def _record(recorder: Recorder, frames: int, rate: int) -> dict[str, float]:
+def _record(recorder: Recorder, frames: int, rate: int) -> Recording:
+    for old in (recorder.file, recorder.file.with_name(recorder.file.name + ".index")):
+        old.unlink(missing_ok=True)
     process = subprocess.Popen(
         recorder.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT
     )
-    assert process.stdout is not None
     _wait_for(process, recorder.ready)
     before = _cpu_ns(process.pid)
     seconds = _send(frames, rate)
@@ -119,16 +160,8 @@ def _record(recorder: Recorder, frames: int, rate: int) -> dict[str, float]:
     cpu_ns = _cpu_ns(process.pid) - before
     process.terminate()
     process.communicate(timeout=60)
-    recorded = _count(
-        Path(recorder.command[recorder.command.index("-w" if "-w" in recorder.command else "--output") + 1])
-    )
-    figures = {
-        "sent_per_s": frames / seconds,
-        "lost_frames": frames - recorded,
-        "cpu_us_per_frame": cpu_ns / 1000 / max(recorded, 1),
-    }
-    print(f"{recorder.name:12}{figures['sent_per_s']:12.0f}{frames - recorded:10}{figures['cpu_us_per_frame']:12.2f}")
-    return figures
+    recorded = _count(recorder.file)
+    return Recording(frames / seconds, frames - recorded, cpu_ns / 1000 / max(recorded, 1))
 
 
 def _wait_for(process: subprocess.Popen[bytes], word: bytes) -> None:
@@ -223,34 +256,46 @@ def _frame(number: int) -> bytes:
     return bytes.fromhex("01005e4d0001020b000100010800") + ip + udp + datagram
 
 
-def _parse(path: Path, directory: Path) -> dict[str, Any]:
-    """Interleaved rounds of our parser, tshark and a plain read; rates in frames a second, and medians of ratios."""
+def _parsing_rows(path: Path, directory: Path, rounds: int) -> Iterator[Row]:
     part = directory / "part.pcapng"
     subprocess.run(["editcap", "-r", str(path), str(part), f"1-{TSHARK_FRAMES}"], check=True, capture_output=True)
-    frames = _count(path)
-    rounds: dict[str, list[float]] = {"ours": [], "tshark": [], "read": []}
-    for _ in range(ROUNDS):
-        rounds["ours"].append(frames / _seconds(lambda: _parse_all(path, frames)))
-        rounds["tshark"].append(TSHARK_FRAMES / _seconds(lambda: _parse_with_tshark(part)))
-        rounds["read"].append(frames / _seconds(lambda: _read(path)))
-    ratios = [ours / tshark for ours, tshark in zip(rounds["ours"], rounds["tshark"], strict=True)]
-    of_read = [ours / read for ours, read in zip(rounds["ours"], rounds["read"], strict=True)]
-    print(f"\nparsing {frames} frames, median of {ROUNDS} rounds")
-    for name, label in (("ours", "10 columns"), ("tshark", "4 fields"), ("read", "plain read")):
-        print(f"{name:12}{statistics.median(rounds[name]) / 1e6:10.3f} M frames/s  ({label})")
-    print(f"ratio       {statistics.median(ratios):10.1f} x tshark, {statistics.median(of_read):.2f} of a plain read")
-    return {
-        "frames": frames,
-        "frames_per_s": {name: statistics.median(values) for name, values in rounds.items()},
-        "ratio_to_tshark": statistics.median(ratios),
-        "ratio_to_read": statistics.median(of_read),
-    }
+    frames, watch = _count(path), Watch()
+    found = take_turns(
+        rounds,
+        {
+            "ours": lambda: frames / _seconds(lambda: _parse_all(path, frames)),
+            "tshark": lambda: TSHARK_FRAMES / _seconds(lambda: _parse_with_tshark(part)),
+            "struct": lambda: STRUCT_FRAMES / _seconds(lambda: _parse_with_struct(path)),
+            "read": lambda: frames / _seconds(lambda: _read(path)),
+        },
+    )
+    millions = {name: [value / 1e6 for value in values] for name, values in found.items()}
+    what = "parsing, ten columns, one core, page cache"
+    bar = at_least(5, aim="10")
+    yield watch.row("collector.parse", what, "M frames/s", millions["ours"], bar=bar, note=_beside(millions))
+    bar = at_least(90, of=Compared.RATIO)
+    theirs = ("tshark, 4 fields", millions["tshark"])
+    yield watch.row("collector.parse_tshark", what, "M frames/s", millions["ours"], peer=theirs, bar=bar)
+    theirs = ("struct loop, 4 fields", millions["struct"])
+    yield watch.row("collector.parse_struct", what, "M frames/s", millions["ours"], peer=theirs)
+    theirs = ("plain read", millions["read"])
+    yield watch.row("collector.parse_read", what, "M frames/s", millions["ours"], peer=theirs)
 
 
-def _seconds(action: Callable[[], None]) -> float:
-    began = time.monotonic()
+def _beside(millions: dict[str, list[float]]) -> str:
+    return "the machine gave a plain read " + shown(statistics.median(millions["read"])) + " M frames/s"
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    """Processor seconds, ours and those of programs that we started."""
+    before = _used_s()
     action()
-    return time.monotonic() - began
+    return _used_s() - before
+
+
+def _used_s() -> float:
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _parse_all(path: Path, expected: int) -> None:
@@ -271,6 +316,20 @@ def _parse_with_tshark(path: Path) -> None:
     )
     if len(result.stdout.splitlines()) != TSHARK_FRAMES:
         raise RuntimeError("tshark did not read every frame")
+
+
+def _parse_with_struct(path: Path) -> None:
+    """Time, source, destination port and length of the first frames, as one would write it down."""
+    data = path.read_bytes()
+    head = struct.Struct("<IIIIIII").unpack_from
+    fields = struct.Struct(">12xH12xI4x2xHH").unpack_from
+    rows: list[tuple[int, ...]] = []
+    at = 0
+    while len(rows) < STRUCT_FRAMES:
+        kind, size, _, high, low, _, _ = head(data, at)
+        if kind == 6:
+            rows.append((high << 32 | low, *fields(data, at + 28)))
+        at += size
 
 
 def _read(path: Path) -> None:
