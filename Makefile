@@ -6,7 +6,7 @@ SHELL := bash
 
 BIN := .venv/bin
 SCRIPTS := scripts/setup scripts/docker scripts/common.sh .ci/run
-HOST_ONLY := not root and not uml and not docker and not spark and not tshark and not browser
+HOST_ONLY := not root and not uml and not docker and not spark and not compilers and not tshark and not browser
 PYTEST_ARGS ?=
 
 .PHONY: help testbed test test-fast lint format lock docker docker-stop notebook bench doctor down clean

@@ -70,6 +70,7 @@ def checks() -> list[Check]:
         check_memory(),
         check_disk(),
         check_clock(),
+        check_compilers(),
         check_tshark(),
         check_browser(),
     ]
@@ -195,6 +196,15 @@ def check_tshark() -> Check:
         detail = f"{', '.join(missing)} not found: captures cannot be checked against other programs"
         return Check(name="tshark", ok=False, detail=detail, remedy="install tshark and tcpdump", optional=True)
     return Check(name="tshark", ok=True, detail=_first_line(["tshark", "--version"]), optional=True)
+
+
+def check_compilers() -> Check:
+    """Of the languages in which trace senders are shown (docs/senders)."""
+    missing = [name for name in ("cc", "go") if shutil.which(name) is None]
+    if missing:
+        detail = f"{', '.join(missing)} not found: trace senders in other languages cannot be tested"
+        return Check(name="compilers", ok=False, detail=detail, remedy="install gcc and golang-go", optional=True)
+    return Check(name="compilers", ok=True, detail=_first_line(["go", "version"]), optional=True)
 
 
 def check_browser() -> Check:

@@ -77,6 +77,8 @@ class Clone:
         self.tool("ip")
         self.tool("ping")
         self.tool("tcpdump")
+        self.tool("gcc")
+        self.tool("go")
 
     def tool(self, name: str, text: str = JAVA) -> None:
         (self.toolbox / name).write_text(text)
