@@ -12,6 +12,7 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
@@ -25,6 +26,7 @@ from analysis.traffic_talk import PROTOCOLS, Conversation, Count, Rows, Service,
 
 MAX_CONVERSATIONS: Final = 100
 MAX_MIDDLES: Final = 200
+MAX_PHASES: Final = 40
 MIDDLE_SERVICES: Final = 4
 WIDTH_NS: Final = 100_000_000
 """Of a span, at least."""
@@ -40,6 +42,7 @@ NOTHING: Final[Mapping[str, Any]] = {
     "conversations_left_out": 0,
     "wire_bytes_left_out": 0,
     "tcp": None,
+    "phases": [],
     "middles": [],
     "faults": [],
     "silences": [],
@@ -238,15 +241,16 @@ class _Measurement:
         figures = [F.sum(name).alias(name) for name in ("frames", "wire_bytes")]
         return [PortCount(*row) for row in counted.groupBy("interface", "arrived", "span").agg(*figures).collect()]
 
-    def _tcp(self, found: Sequence[Conversation]) -> dict[tuple[str, str, int] | None, traffic_tcp.Tcp]:
+    def _tcp(self, found: Sequence[Conversation]) -> traffic_tcp.Measured | None:
         if not any(one.talk.service.protocol == PROTOCOLS[TCP] for one in found):
-            return {}
-        measured = traffic_tcp.measure(self._read("segments"))
-        result: dict[tuple[str, str, int] | None, traffic_tcp.Tcp] = {}
-        for pair, tcp in measured.items():
-            a, b = ("", "") if pair is None else sorted(map(self.name, pair[:2]))
-            result[None if pair is None else (a, b, pair[2])] = tcp
-        return result
+            return None
+        edges = [_clamped(edge + self.offset_ns) for edge in self._phase_edges()]
+        return traffic_tcp.measure(self._read("segments"), edges)
+
+    def _phase_edges(self) -> list[int]:
+        """When the first faults began and ended."""
+        struck = {at for window in self.windows for at in (window.from_ns, window.until_ns) if at is not None}
+        return sorted(struck)[:MAX_PHASES]
 
     # --- results
 
@@ -257,14 +261,16 @@ class _Measurement:
     def _summary(
         self,
         told: _Told,
-        tcp: Mapping[tuple[str, str, int] | None, traffic_tcp.Tcp],
+        tcp: traffic_tcp.Measured | None,
     ) -> dict[str, Any]:
         found = told.found
         end_ns = min(self.last_ns, self.inputs.manifest.phases.load_end_ns or self.last_ns)
         seconds_s = max(0, self.last_ns - self.first_ns) / 1e9
         entries = traffic_talk.entries(found, start_ns=self.start_ns, seconds_s=seconds_s, width_ns=self.width_ns)
+        by_pair = {} if tcp is None else {self._ends(pair): one for pair, one in tcp.pairs.items()}
         for entry in entries:
-            entry["tcp"] = _tcp_entry(tcp.get((entry["a"], entry["b"], entry["port"])), entry["protocol"])
+            is_tcp = entry["protocol"] == PROTOCOLS[TCP]
+            entry["tcp"] = _tcp_entry(by_pair.get((entry["a"], entry["b"], entry["port"])) if is_tcp else None)
         view = traffic_faults.View(
             network=self.inputs.network,
             nodes=self._talkers(found),
@@ -278,10 +284,29 @@ class _Measurement:
             "conversations": entries,
             "conversations_left_out": told.left_out,
             "wire_bytes_left_out": told.bytes_left_out,
-            "tcp": _tcp_entry(tcp.get(None), PROTOCOLS[TCP]) if tcp else None,
+            "tcp": None if tcp is None else _tcp_entry(tcp.whole),
+            "phases": [] if tcp is None else self._phases(tcp),
             "middles": self._middles(found),
             **traffic_faults.section(found, self.inputs.strikes, view),
         }
+
+    def _ends(self, pair: tuple[int, int, int]) -> tuple[str, str, int]:
+        a, b = sorted(map(self.name, pair[:2]))
+        return a, b, pair[2]
+
+    def _phases(self, tcp: traffic_tcp.Measured) -> Rows:
+        """What TCP cost between one change of the network and the next, and which faults were in force."""
+        edges = [self.first_ns, *self._phase_edges(), self.last_ns]
+        rows: Rows = []
+        for place, (from_ns, until_ns) in enumerate(pairwise(edges)):
+            in_force = [
+                window.strike.id
+                for window in self.windows
+                if window.from_ns <= from_ns and (window.until_ns is None or window.until_ns >= until_ns)
+            ]
+            span = {"from_s": (from_ns - self.start_ns) / 1e9, "until_s": (until_ns - self.start_ns) / 1e9}
+            rows.append({**span, "faults": in_force, "tcp": _tcp_entry(tcp.phases.get(place))})
+        return rows
 
     def _talkers(self, found: Sequence[Conversation]) -> list[str]:
         """The nodes among the ends of what is told, in the topology's order."""
@@ -374,8 +399,8 @@ def address_text(address: int) -> str:
     return str(ipaddress.IPv4Address(address & 0xFFFFFFFF))
 
 
-def _tcp_entry(tcp: traffic_tcp.Tcp | None, protocol: str) -> dict[str, Any] | None:
-    if tcp is None or protocol != PROTOCOLS[TCP]:
+def _tcp_entry(tcp: traffic_tcp.Tcp | None) -> dict[str, Any] | None:
+    if tcp is None:
         return None
     ratio = tcp.retransmissions / tcp.segments if tcp.segments else None
     return {**tcp._asdict(), "retransmission_ratio": ratio}

@@ -9,7 +9,7 @@ still. Only conversations that were alive are looked at: heard in several spans 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from analysis.network import Network, Strike
@@ -66,7 +66,7 @@ def section(found: Sequence[Conversation], strikes: Iterable[Strike], view: View
         silences = _silences(window, [one for one in alive if touches(one.talk.a, one.talk.b)], view)
         result["faults"].append(_fault(window, silences, view))
         result["silences"] += [row for row in silences if row["silent_s"] is not None]
-        result["sides"] += _sides(window, alive, touches, view)
+        result["sides"] += _sides(window, alive, found, view)
     return result
 
 
@@ -123,30 +123,30 @@ def _gap(gap: Gap | None, view: View) -> dict[str, Any]:
 # --- sides
 
 
-def _sides(window: Window, alive: Sequence[Conversation], touches: _Touches, view: View) -> Rows:
-    """While the fault lasts: the longest time without an answer of each service within each side."""
+def _sides(window: Window, alive: Sequence[Conversation], found: Sequence[Conversation], view: View) -> Rows:
+    """From each fault on: the longest time without an answer of each service that was alive, within each side."""
     until_ns = view.end_ns if window.until_ns is None else window.until_ns
     services = list(dict.fromkeys(one.talk.service for one in alive))[:MAX_SERVICES]
     rows: Rows = []
-    for side in _components(window.strike, touches, view.nodes):
+    for side in _components(window.strike, _touches(window.strike, view.network), view.nodes):
         for service in services:
-            heard = _answers(alive, service, side)
-            if not heard:
+            if not any(one.talk.service == service and {one.talk.a, one.talk.b} & set(side) for one in alive):
                 continue
+            # Whoever had no partner on its own side waits from the fault on.
+            heard = [(window.from_ns, window.from_ns), *_answers(found, service, side, window.from_ns)]
             gap = longest_within(heard, window.from_ns, until_ns, view.end_ns)
             about = {"side": ", ".join(side), "nodes": len(side), "protocol": service.protocol, "port": service.port}
             rows.append({**_head(window), **about, **_gap(gap, view)})
     return rows
 
 
-def _answers(alive: Sequence[Conversation], service: Service, side: Sequence[str]) -> list[tuple[int, int]]:
+def _answers(
+    found: Sequence[Conversation], service: Service, side: Sequence[str], from_ns: int
+) -> Iterator[tuple[int, int]]:
     inside = set(side)
-    return sorted(
-        heard
-        for one in alive
-        if one.talk.service == service and one.talk.a in inside and one.talk.b in inside
-        for heard in one.answers
-    )
+    for one in found:
+        if one.talk.service == service and one.talk.a in inside and one.talk.b in inside:
+            yield from (heard for heard in one.answers if heard[0] >= from_ns)
 
 
 _Touches = Callable[[str, str], bool]

@@ -8,6 +8,7 @@ peer's patience with its acknowledgement is part of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
@@ -28,16 +29,28 @@ class Tcp(NamedTuple):
     segments: int
     retransmissions: int
     connections: int
+    """That were tried: first segments of them."""
     rtt_p50_ms: float | None
     rtt_p99_ms: float | None
 
 
-def measure(segments: DataFrame) -> dict[tuple[int, int, int] | None, Tcp]:
-    """From rows of traffic_source.SEGMENTS: by the two addresses (the smaller first) and the service's port; None is
-    all of them together.
+NO_TCP: Final = Tcp(0, 0, 0, None, None)
+
+
+class Measured(NamedTuple):
+    """All together; by the two addresses (the smaller first) and the service's port; by phase."""
+
+    whole: Tcp
+    pairs: dict[tuple[int, int, int], Tcp]
+    phases: dict[int, Tcp]
+
+
+def measure(segments: DataFrame, edges_ns: Sequence[int]) -> Measured:
+    """From rows of traffic_source.SEGMENTS. `edges_ns` part the time into phases, by when a segment was first sent: 0
+    is before the first edge.
     """
     sent = _sent(segments.where(~F.col("arrived")))
-    grouped = sent.withColumns(_pair()).select("*", *_round_trip_key("end"))
+    grouped = sent.withColumns(_pair()).withColumnRenamed("end", "raw_end")
     acknowledged = (
         segments.where(F.col("arrived") & (F.col("flags").bitwiseAND(F.lit(_ACK)) != 0))
         .select(
@@ -54,30 +67,37 @@ def measure(segments: DataFrame) -> dict[tuple[int, int, int] | None, Tcp]:
     once = grouped.groupBy(*_CONNECTION, "raw_end", *_PAIR).agg(
         F.count("*").alias("segments"),
         F.sum("is_again").alias("retransmissions"),
+        F.sum("is_opening").alias("connections"),
         F.min("time_ns").alias("sent_ns"),
     )
     trip_ns = F.col("acknowledged_ns") - F.col("sent_ns")
     is_trip = (F.col("segments") == 1) & (F.col("retransmissions") == 0) & (trip_ns > 0)
+    phase = sum(((F.col("sent_ns") >= F.lit(edge)).cast("int") for edge in edges_ns), F.lit(0))
+    pair_columns = {"pair": F.struct(*_PAIR), "phase": phase}
     rows = (
         once.join(acknowledged, on=[*_CONNECTION, "raw_end"], how="left")
-        .rollup(F.struct(*_PAIR).alias("pair"))
+        .withColumns(pair_columns)
+        .groupingSets([["pair"], ["phase"], []], "pair", "phase")
         .agg(
             F.sum("segments").alias("segments"),
             F.sum("retransmissions").alias("retransmissions"),
-            F.count_distinct(F.struct(*_CONNECTION)).alias("ways"),
+            F.sum("connections").alias("connections"),
             F.percentile_approx(F.when(is_trip, trip_ns / 1e6), [0.5, 0.99], 1000).alias("trips"),
         )
         .orderBy(F.desc("segments"))
         .limit(MAX_PAIRS)
         .collect()
     )
-    return {None if row["pair"] is None else tuple(row["pair"]): _tcp(row) for row in rows}
+    return Measured(
+        whole=next((_tcp(row) for row in rows if row["pair"] is None and row["phase"] is None), NO_TCP),
+        pairs={tuple(row["pair"]): _tcp(row) for row in rows if row["pair"] is not None},
+        phases={row["phase"]: _tcp(row) for row in rows if row["phase"] is not None},
+    )
 
 
 def _tcp(row: Any) -> Tcp:
     trips = row["trips"] or [None, None]
-    # Each connection has two ways; of one that was never answered only one was seen.
-    return Tcp(row["segments"], row["retransmissions"], (row["ways"] + 1) // 2, trips[0], trips[1])
+    return Tcp(row["segments"], row["retransmissions"], row["connections"], trips[0], trips[1])
 
 
 def _sent(segments: DataFrame) -> DataFrame:
@@ -100,6 +120,9 @@ def _sent(segments: DataFrame) -> DataFrame:
         .withColumns({"step": F.when(is_new, F.lit(_APART)).otherwise(F.coalesce(step, F.lit(0))).cast("long")})
         .withColumns({"place": place})
         .withColumns({"is_again": F.coalesce(F.col("place") < reached, F.lit(False)).cast("int")})
+        .withColumns(
+            {"is_opening": (is_syn & (flags.bitwiseAND(F.lit(_ACK)) == 0)).cast("int") * (1 - F.col("is_again"))}
+        )
         .withColumns({"end": F.pmod(number + F.col("taken"), F.lit(_TURN))})
     )
 
@@ -110,7 +133,3 @@ def _pair() -> dict[str, Column]:
         "high": F.greatest("source", "target"),
         "port": F.least("source_port", "target_port"),
     }
-
-
-def _round_trip_key(end: str) -> tuple[Column, ...]:
-    return (F.col(end).alias("raw_end"),)
