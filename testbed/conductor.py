@@ -24,6 +24,7 @@ from netem.bed import Bed
 from netem.kernel import KernelWish
 from netem.runtimes.base import Program, Runtime
 from netem.runtimes.docker import DockerRuntime
+from netem.runtimes.limits import Brakes
 from netem.runtimes.netns import NetnsRuntime
 from testbed import health
 from testbed.capture import Capture
@@ -67,10 +68,12 @@ class Conductor:
             bed = stack.enter_context(self._open_bed())
             capture = self._start_capture(bed)
             stack.callback(self._close_capture, capture)
+            brakes = stack.enter_context(Brakes())
             crew = self._start_nodes(bed, stack)
             stack.callback(self._record_nodes, crew)
-            self._load(bed, crew, capture)
+            self._load(bed, crew, capture, brakes)
             self._drain(crew)
+            brakes.release_all()
             self._stop(bed, crew, capture)
 
     # --- phases, in order
@@ -131,12 +134,12 @@ class Conductor:
             )
         return crew
 
-    def _load(self, bed: Bed, crew: Crew, capture: Capture) -> None:
+    def _load(self, bed: Bed, crew: Crew, capture: Capture, brakes: Brakes) -> None:
         before = health.CpuTimes.read()
         self._start_ns = time.monotonic_ns() + START_LEAD_NS
         crew.broadcast(f'start {{"at_ns": {self._start_ns}}}')
         self._phase("start_ns", self._start_ns)
-        schedule = Schedule(self._experiment, bed, crew, self._directory, start_ns=self._start_ns)
+        schedule = Schedule(self._experiment, bed, crew, self._directory, brakes, start_ns=self._start_ns)
         duration_s = self._experiment.duration_ns / 1e9
         with self._console.bar("load", "", total_s=duration_s) as stage:
             end_ns = self._start_ns + self._experiment.duration_ns

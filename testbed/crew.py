@@ -56,7 +56,7 @@ class Member:
     exit_code: int | None = None
     paused: bool = False
     was_paused: bool = False
-    """It has been frozen by a fault: it was behind its workload on purpose."""
+    """It has been frozen or slowed by a fault: it was behind its workload on purpose."""
     last: dict[str, Any] = field(default_factory=dict)
     """The node's own latest counters."""
     changed: dict[str, Any] = field(default_factory=dict)

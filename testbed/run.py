@@ -129,6 +129,7 @@ def perform(experiment: Experiment, wishes: Wishes, console: Console, *, spark: 
         require_java()
     store.require_space(wishes.runs, needed_bytes(experiment))
     world = pick(experiment.world)
+    require_faults(experiment, world)
     require_runnable(experiment, world.world)
     directory = store.create(
         wishes.runs,
@@ -180,6 +181,16 @@ def analyze_and_report(directory: Path, console: Console, *, spark: SparkSession
         path = write_report(directory)
         stage.result = f"{path} ({path.stat().st_size / 1000:.0f} kB)"
     return summary
+
+
+def require_faults(experiment: Experiment, world: WorldChoice) -> None:
+    """FabricError before anything has started when a fault cannot be had in this world."""
+    if world.world is World.SIM or not experiment.faults:
+        return
+    from testbed import schedule
+
+    entry = PROTOCOLS.get(experiment.protocol.name)
+    schedule.require(experiment, several_processes=entry is not None and entry.parts is not None)
 
 
 def untolerated(experiment: Experiment) -> str:

@@ -5,25 +5,33 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from netem.bed import Bed, Change
+from netem.errors import FabricError
+from netem.runtimes import limits
+from netem.runtimes.limits import Brakes
 from testbed.crew import Crew
 from testbed.spec import Experiment
 from testbed.spec_faults import (
+    ClockShift,
     Crash,
     Cut,
+    Deaf,
     Fault,
     Heal,
     Impair,
     ImpairLink,
     LinkDirection,
     Pause,
+    Recover,
     Restart,
     Resume,
+    Slow,
     blocked_after,
     blocked_links_after,
 )
@@ -43,13 +51,23 @@ class Struck:
 
 
 class Schedule:
-    """The faults of one run, from `start_ns` on."""
+    """The faults of one run, from `start_ns` on. `brakes` slow nodes down; whoever made them lets them go."""
 
-    def __init__(self, experiment: Experiment, bed: Bed, crew: Crew, directory: RunDirectory, *, start_ns: int) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        bed: Bed,
+        crew: Crew,
+        directory: RunDirectory,
+        brakes: Brakes,
+        *,
+        start_ns: int,
+    ) -> None:
         self._experiment = experiment
         self._topology = experiment.topology
         self._bed = bed
         self._crew = crew
+        self._brakes = brakes
         self._directory = directory
         self._start_ns = start_ns
         self._waiting = list(experiment.faults)
@@ -64,6 +82,10 @@ class Schedule:
             Restart: self._restart,
             Pause: self._pause,
             Resume: self._resume,
+            Slow: self._slow,
+            Deaf: self._deaf,
+            ClockShift: self._shift_clock,
+            Recover: self._recover,
         }
 
     def next_ns(self) -> int:
@@ -98,7 +120,7 @@ class Schedule:
         self._in_force = {key: old for key, old in self._in_force.items() if old.until_id != fault.id}
         if isinstance(fault, Heal):
             self._in_force = {key: old for key, old in self._in_force.items() if not isinstance(old, Cut)}
-        is_end = isinstance(fault, Heal | Restart | Resume) or getattr(fault, "restores", False)
+        is_end = isinstance(fault, Heal | Restart | Resume | Recover) or getattr(fault, "restores", False)
         if not is_end:
             self._in_force[fault.id] = fault
 
@@ -138,6 +160,60 @@ class Schedule:
 
     def _resume(self, fault: Resume) -> Struck:
         return _each(self._crew.resume, fault.targets)
+
+    def _slow(self, fault: Slow) -> Struck:
+        """Effective when the kernel holds all of the targets' processes to it."""
+        issued_ns = time.monotonic_ns()
+        shares = {}
+        for name in fault.targets:
+            member = self._crew.member(name)
+            member.was_paused = True
+            shares[str(name)] = {"cpu_ratio": self._brakes.slow(str(name), member.handle.pid(), fault.cpu_ratio)}
+        return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns(), readback=shares)
+
+    def _deaf(self, fault: Deaf) -> Struck:
+        return self._change(fault.targets, "buffer", {"bytes": fault.buffer_bytes})
+
+    def _shift_clock(self, fault: ClockShift) -> Struck:
+        words = {"fault": fault.id, "step_ns": fault.step_ns, "drift_ppm": fault.drift_ppm}
+        return self._change(fault.targets, "clock", words)
+
+    def _recover(self, fault: Recover) -> Struck:
+        if fault.what == Deaf.kind:
+            return self._change(fault.targets, "buffer", {})
+        if fault.what == ClockShift.kind:
+            return self._change(fault.targets, "clock", {"right": fault.ends})
+        return _each(lambda name: self._brakes.release(str(name)), fault.targets)
+
+    def _change(self, targets: tuple[NodeName, ...], what: str, words: Mapping[str, Any]) -> Struck:
+        """Effective when the last of the nodes has done it, by its own word."""
+        issued_ns = time.monotonic_ns()
+        said = self._crew.change(targets, f"{what} {json.dumps(words)}")
+        return Struck(
+            issued_ns=issued_ns,
+            effective_ns=max(issued_ns, *(int(one["at_ns"]) for one in said.values())),
+            readback={
+                str(name): {key: value for key, value in one.items() if key not in ("event", "what")}
+                for name, one in said.items()
+            },
+        )
+
+
+def require(experiment: Experiment, *, several_processes: bool) -> None:
+    """FabricError, one sentence, when this machine or this protocol cannot have the experiment's faults on real wires.
+
+    `several_processes`: a node of this protocol consists of them.
+    """
+    kinds = {type(fault) for fault in experiment.faults}
+    if Slow in kinds:
+        why = limits.reason_against({"cpu"})
+        if why:
+            raise FabricError(f"no node can be slowed here: {why}; or use --world sim")
+    if ClockShift in kinds and several_processes:
+        raise FabricError(
+            f"the nodes of {experiment.protocol.name} consist of several processes, whose clock cannot be changed "
+            "while they run: use --world sim, or clocks: for clocks that are wrong from the start"
+        )
 
 
 def _together(changes: Mapping[str, Change]) -> Struck:

@@ -5,7 +5,7 @@ Each block of the file becomes plans. The starts and ends of all plans are sorte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import NoReturn
@@ -28,6 +28,7 @@ from testbed.spec_plans import (
 )
 from testbed.spec_raw import RawExperiment
 from testbed.spec_raw_faults import (
+    ChaosKind,
     CutShape,
     FaultDirection,
     RawChaos,
@@ -54,24 +55,38 @@ BUFFER_MAX_BYTES = 8 * 2**20
 
 
 def timeline(
-    raw: Sequence[RawFault], topology: Topology, duration_ns: int, document: Document, *, seed: int = 1
+    raw: Sequence[RawFault],
+    topology: Topology,
+    duration_ns: int,
+    document: Document,
+    *,
+    seed: int = 1,
+    programs: Collection[NodeName] = (),
 ) -> tuple[Fault, ...]:
-    """The events in time order; `seed` is where generators draw from. Raises InputError for what names nothing, lies
-    outside the run, or cannot happen.
+    """The events in time order; `seed` is where generators draw from, `programs` are nodes with a program that is not
+    ours. Raises InputError for what names nothing, lies outside the run, or cannot happen.
     """
     strikes: list[Strike] = []
     for position, block in enumerate(raw):
         path = document.item(("faults",), position)
         # Of a seed of its own, so that a block draws the same whatever stands beside it draws.
         rng = Random(derive_seed(seed, "faults", position))  # noqa: S311 (repeatable, not secret)
-        strikes += _Reader(topology, document, path, duration_ns, rng).strikes(block)
+        reader = _Reader(topology, document, path, duration_ns, rng, programs)
+        strikes += reader.strikes(block)
     return play(strikes, topology, document)
 
 
 def replay(experiment: Experiment, seed: int) -> tuple[Fault, ...]:
     """The events of the experiment's faults under another seed."""
     raw = validated(RawExperiment, experiment.document)
-    return timeline(raw.faults, experiment.topology, experiment.duration_ns, experiment.document, seed=seed)
+    return timeline(
+        raw.faults,
+        experiment.topology,
+        experiment.duration_ns,
+        experiment.document,
+        seed=seed,
+        programs=experiment.programs,
+    )
 
 
 def play(strikes: Sequence[Strike], topology: Topology, document: Document) -> tuple[Fault, ...]:
@@ -90,12 +105,21 @@ def play(strikes: Sequence[Strike], topology: Topology, document: Document) -> t
 class _Reader:
     """One block of the file to its plans: what is allowed, and names to nodes and links."""
 
-    def __init__(self, topology: Topology, document: Document, path: KeyPath, duration_ns: int, rng: Random) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        document: Document,
+        path: KeyPath,
+        duration_ns: int,
+        rng: Random,
+        programs: Collection[NodeName],
+    ) -> None:
         self._topology = topology
         self._document = document
         self._path = path
         self._duration_ns = duration_ns
         self._rng = rng
+        self._programs = programs
 
     def strikes(self, block: RawFault) -> Iterator[Strike]:
         kinds = block.kinds
@@ -129,6 +153,8 @@ class _Reader:
 
     def _condition(self, block: RawFault, targets: tuple[NodeName, ...]) -> Plan:
         lasts = block.for_ is not None
+        if block.slow is None:
+            self._refuse_programs(targets, "deaf" if block.deaf is not None else "clock", "targets")
         if block.slow is not None:
             if not CPU_MIN_RATIO <= block.slow.cpu < 1:
                 self._fail("expected at least 0.1 % and less than 100 % of a core", "slow", "cpu")
@@ -141,6 +167,12 @@ class _Reader:
         if not block.clock.step and not block.clock.drift:
             self._fail("nothing is changed; give a step such as 50 ms, or a drift such as 100 ppm", "clock")
         return ConditionPlan(targets=targets, step_ns=block.clock.step, drift_ppm=block.clock.drift, lasts=lasts)
+
+    def _refuse_programs(self, targets: tuple[NodeName, ...], *key: str) -> None:
+        """A clock and receive buffers are changed by our own node program."""
+        for name in targets:
+            if name in self._programs:
+                self._fail(f"{name} runs a program of its own, whose clock and sockets only it can change", *key)
 
     # Generators.
 
@@ -204,9 +236,12 @@ class _Reader:
             self._fail("expected [shortest, longest], both above 0, such as [500 ms, 2 s]", "chaos", "lasts")
         if not block.kinds:
             self._fail("expected at least one kind", "chaos", "kinds")
+        nodes = self._nodes(block.within, "chaos", "within")
+        if {ChaosKind.DEAF, ChaosKind.CLOCK} & set(block.kinds):
+            self._refuse_programs(nodes, "chaos", "within")
         return Chaos(
             kinds=tuple(dict.fromkeys(block.kinds)),
-            nodes=self._nodes(block.within, "chaos", "within"),
+            nodes=nodes,
             every_ns=block.every,
             lasts_ns=(block.lasts[0], block.lasts[1]),
             at_most=block.at_most,

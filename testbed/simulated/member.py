@@ -3,6 +3,9 @@
 The process is infinitely fast: what a datagram or an alarm causes has happened at the same instant. Only an application
 that saturates needs time, SATURATION_NS for each message; on real machines a request takes longer than that.
 
+A process that a fault has made slow or deaf is not: each datagram takes it INPUT_NS, divided by its share of the
+processor, and what comes meanwhile waits in its sockets' buffers. What falls due in that time is done at its end.
+
 Frozen (SIGSTOP) it does nothing, while its kernel goes on receiving: into one buffer for each of its sockets, of the
 size that node.endpoint asks for. Thawed it does what the driver's loop would do: in turn a batch of datagrams of its
 own address, one of the group's, one of the near group's, what is due; then, between two turns, the command that waits.
@@ -29,6 +32,8 @@ from testbed.simulated.network import Datagram, Port, frame_bytes
 from topologies.model import Node
 
 SATURATION_NS = 20_000
+INPUT_NS = 80_000
+"""What a received datagram takes of one core, from the kernel to the end of its handling (docs/limits.md)."""
 TRACE_DELAY_NS = 5_000_000
 """How long records wait for others before they go out together, as in node.driver."""
 
@@ -64,7 +69,7 @@ class Life:
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Datagrams and messages refused, by the name of their DropReason."""
     overrun: int = 0
-    """Datagrams lost because a socket's buffer was full while the process was frozen."""
+    """Datagrams lost because a socket's buffer was full while the process was frozen, slow or deaf."""
     core_ns: int = field(default=0, compare=False)
     """Real time inside the core for `handled` messages."""
     waiting: int = 0
@@ -127,6 +132,12 @@ class Member:
         """When a saturating application may ask again."""
         self._must_drain = False
         self._is_gone = False
+        self._cpu_ratio: float | None = None
+        """Slow: the share of one core that is left to it."""
+        self._is_deaf = False
+        self._in_hand: Datagram | None = None
+        """Slow or deaf: what it is handling, until `_busy_until_ns`."""
+        self._busy_until_ns = 0
         self.host = Host(
             config,
             core,
@@ -157,7 +168,7 @@ class Member:
 
     @property
     def is_drained(self) -> bool:
-        return not self.is_paused and self.host.is_quiet
+        return not self.is_paused and self._in_hand is None and self.host.is_quiet
 
     def pause(self) -> None:
         self.is_paused = self.life.was_paused = True
@@ -165,24 +176,96 @@ class Member:
             self._tracer.is_frozen = True
 
     def resume(self) -> None:
-        """Everything that waited, now."""
+        """Everything that waited, now; or in its turn, by a process that needs time."""
         self.is_paused = False
         if self._tracer is not None:
             self._tracer.is_frozen = False
             self._tracer.flush()
+        if self._needs_time:
+            self._wake_if_due()
+            self._drain_if_told()
+            self._serve()
+        else:
+            self._catch_up()
+        self._arm()
+
+    def _catch_up(self) -> None:
         sockets = self._sockets
+        self._finish_in_hand()
         while True:
             for socket in sockets:
                 for datagram in socket.take(BATCH):
                     self._handle(datagram)
                 self.host.after_inputs()
             self._wake_if_due()
-            if self._must_drain:
-                self._must_drain = False
-                self.host.drain()
+            self._drain_if_told()
             if not any(socket.waiting for socket in sockets):
                 break
+
+    def _drain_if_told(self) -> None:
+        if self._must_drain:
+            self._must_drain = False
+            self.host.drain()
+
+    # Faults of its machine.
+
+    def slow(self, cpu_ratio: float | None) -> None:
+        """It has this share of one core; None: as much as it likes."""
+        needed_time, self._cpu_ratio = self._needs_time, cpu_ratio
+        self.life.was_paused |= cpu_ratio is not None
+        if needed_time:
+            self._hurry_if_free()
+
+    def deafen(self, buffer_bytes: int | None) -> None:
+        """Its sockets' buffers hold so much; None: as much as they did."""
+        needed_time, self._is_deaf = self._needs_time, buffer_bytes is not None
+        for socket in self._sockets:
+            socket.capacity_bytes = RECEIVE_BUFFER_BYTES if buffer_bytes is None else buffer_bytes
+        if needed_time:
+            self._hurry_if_free()
+
+    def shift_clock(self, fault: int, *, step_ns: int, drift_ppm: float) -> None:
+        self.host.shift_clock(fault, step_ns=step_ns, drift_ppm=drift_ppm)
         self._arm()
+
+    def right_clock(self, fault: int) -> None:
+        self.host.right_clock(fault)
+        self._arm()
+
+    @property
+    def _needs_time(self) -> bool:
+        return self._cpu_ratio is not None or self._is_deaf
+
+    def _hurry_if_free(self) -> None:
+        """Nothing is wrong any more: what it has in hand and what waits is done at once."""
+        if not self._needs_time and not self.is_paused:
+            self._catch_up()
+            self._arm()
+
+    def _serve(self) -> None:
+        """Take the next datagram in hand, if there is one; what it was frozen with it begins anew."""
+        if self._in_hand is None:
+            # As from a select loop: the sockets in turn.
+            waiting = [socket for socket in self._sockets if socket.waiting]
+            if not waiting:
+                return
+            self._in_hand = waiting[0].take(1)[0]
+        self._busy_until_ns = self._engine.now_ns + round(INPUT_NS / (self._cpu_ratio or 1.0))
+        self._engine.at(self._busy_until_ns, self._on_served, self._busy_until_ns)
+
+    def _on_served(self, at_ns: int) -> None:
+        if at_ns != self._busy_until_ns or self._in_hand is None or self._is_gone or self.is_paused:
+            return
+        self._finish_in_hand()
+        self._wake_if_due()
+        self._serve()
+        self._arm()
+
+    def _finish_in_hand(self) -> None:
+        if self._in_hand is not None:
+            datagram, self._in_hand = self._in_hand, None
+            self._handle(datagram)
+            self.host.after_inputs()
 
     def crash(self) -> None:
         """Gone, with all that it knew. Its records are not lost: whoever simulates knows what has happened."""
@@ -195,8 +278,10 @@ class Member:
     # Inputs.
 
     def _receive(self, datagram: Datagram) -> None:
-        if self.is_paused:
+        if self.is_paused or self._needs_time:
             self._socket_of(datagram).put(datagram)
+            if not self.is_paused and self._in_hand is None:
+                self._serve()
             return
         message = datagram.message
         assert message is not None
@@ -231,7 +316,7 @@ class Member:
         if at_ns != self._wake_ns or self._is_gone:
             return  # another alarm has taken its place
         self._wake_ns = None
-        if not self.is_paused:
+        if not self.is_paused and self._in_hand is None:
             self._wake()
             self._arm()
 
@@ -426,19 +511,20 @@ class _Wires:
 
 
 class _Socket:
-    """The receive buffer of one socket of a frozen process."""
+    """The receive buffer of one socket of a process that does not take datagrams at once."""
 
     def __init__(self) -> None:
         self.waiting: deque[Datagram] = deque()
+        self.capacity_bytes = RECEIVE_BUFFER_BYTES
         self.overrun = 0
         self._bytes = 0
 
     def put(self, datagram: Datagram) -> None:
-        charge = _charged_bytes(datagram)
-        if self._bytes + charge > RECEIVE_BUFFER_BYTES:
+        """Linux looks before it adds: the last datagram may stand over the edge."""
+        if self._bytes > self.capacity_bytes:
             self.overrun += 1
         else:
-            self._bytes += charge
+            self._bytes += _charged_bytes(datagram)
             self.waiting.append(datagram)
 
     def take(self, count: int) -> list[Datagram]:

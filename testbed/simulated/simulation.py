@@ -28,16 +28,21 @@ from testbed.nodes import configuration
 from testbed.simulated.member import Ending, Life, Member, Observer
 from testbed.simulated.network import BusCounters, Datagram, LinkCounters, Network, PortCounters, Tap
 from testbed.spec_faults import (
+    ClockShift,
     Crash,
     Cut,
+    Deaf,
     Fault,
     Heal,
     Impair,
     ImpairLink,
     LinkDirection,
+    NodeFault,
     Pause,
+    Recover,
     Restart,
     Resume,
+    Slow,
     blocked_after,
     blocked_links_after,
 )
@@ -178,6 +183,10 @@ class _World:
             Restart: self._restart,
             Pause: self._pause,
             Resume: self._resume,
+            Slow: self._slow,
+            Deaf: self._deafen,
+            ClockShift: self._shift_clock,
+            Recover: self._recover,
         }
 
     def run(self, on_progress: Callable[[int], None] | None, linger_ns: int) -> Simulation:
@@ -243,6 +252,7 @@ class _World:
 
     def _stop(self) -> None:
         for member in self._alive():
+            member.slow(None)
             if member.is_paused:
                 member.resume()
         for member in self._alive():
@@ -328,7 +338,28 @@ class _World:
             if member.is_paused:
                 member.resume()
 
-    def _targets(self, fault: Crash | Pause | Resume) -> list[Member]:
+    def _slow(self, fault: Slow) -> None:
+        for member in self._targets(fault):
+            member.slow(fault.cpu_ratio)
+
+    def _deafen(self, fault: Deaf) -> None:
+        for member in self._targets(fault):
+            member.deafen(fault.buffer_bytes)
+
+    def _shift_clock(self, fault: ClockShift) -> None:
+        for member in self._targets(fault):
+            member.shift_clock(fault.id, step_ns=fault.step_ns, drift_ppm=fault.drift_ppm)
+
+    def _recover(self, fault: Recover) -> None:
+        for member in self._targets(fault):
+            if fault.what == Slow.kind:
+                member.slow(None)
+            elif fault.what == Deaf.kind:
+                member.deafen(None)
+            else:
+                member.right_clock(fault.ends)
+
+    def _targets(self, fault: NodeFault) -> list[Member]:
         """Those of its targets that live; nobody can do anything to the others."""
         members = [self._members[name] for name in fault.targets]
         return [member for member in members if member.life.ending is None]

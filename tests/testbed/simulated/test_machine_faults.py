@@ -1,0 +1,111 @@
+"""Slow and deaf nodes and wrong clocks in virtual time: what each does, to the nanosecond where it can be said."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from node.trace import Event
+from testbed.simulated.member import INPUT_NS
+from testbed.simulated.simulation import START_NS, Simulation, simulate
+from testbed.spec_faults import ClockShift, Deaf, Fault, Pause, Recover, Resume, Slow
+from testbed.spec_values import Experiment
+from tests.testbed.simulated import made
+from tests.testbed.simulated.made import MILLISECOND, SECOND
+from topologies.model import Impairment, NodeName
+
+N2 = (NodeName("p1/n2"),)
+TWO = made.topology(2, to_node=Impairment(delay_ns=MILLISECOND))
+
+
+def run(*faults: Fault, rate_per_s: float = 1000.0, **changes: Any) -> Simulation:
+    """n1 sends to n2 for a second."""
+    experiment: Experiment = made.experiment(
+        TWO,
+        workload=made.periodic(rate_per_s),
+        senders=[0],
+        protocol=changes.pop("protocol", "reliable"),
+        faults=faults,
+        **changes,
+    )
+    return simulate(experiment, group=1)
+
+
+def deliveries(simulation: Simulation, life: int = 1) -> list[int]:
+    """When, from the start of the load."""
+    return [row[6] - START_NS for row in simulation.lives[life].records if row[0] == Event.DELIVER]
+
+
+def test_a_slow_node_takes_its_time_for_each_datagram_and_catches_up_when_it_is_over() -> None:
+    ratio = 0.02  # 4 ms each, of which one comes each millisecond
+    simulation = run(
+        Slow(id=0, at_ns=200 * MILLISECOND, targets=N2, cpu_ratio=ratio, until_id=1),
+        Recover(id=1, at_ns=600 * MILLISECOND, targets=N2, what="slow", ends=0),
+    )
+    times = deliveries(simulation)
+    within = [at_ns for at_ns in times if 210 * MILLISECOND < at_ns < 600 * MILLISECOND]
+    assert len(within) == pytest.approx(390 * MILLISECOND * ratio / INPUT_NS, abs=3)
+    assert {b - a for a, b in pairwise(within)} == {round(INPUT_NS / ratio)}
+    at_once = times.count(600 * MILLISECOND)
+    assert at_once > 250
+    assert simulation.lives[1].was_paused
+    assert simulation.lives[1].delivered == simulation.lives[0].submitted
+    assert simulation.lives[1].overrun == 0
+
+
+def test_a_slow_node_that_can_keep_up_only_delivers_later() -> None:
+    plain, slow = run(), run(Slow(id=0, at_ns=0, targets=N2, cpu_ratio=0.5))
+    assert [b - a for a, b in zip(deliveries(plain), deliveries(slow), strict=True)][5:100] == [2 * INPUT_NS] * 95
+
+
+def test_a_deaf_node_loses_what_comes_faster_than_it_takes_it() -> None:
+    simulation = run(
+        Slow(id=0, at_ns=200 * MILLISECOND, targets=N2, cpu_ratio=0.02),
+        Deaf(id=1, at_ns=200 * MILLISECOND, targets=N2, buffer_bytes=4096),
+        drain_ns=20 * SECOND,
+    )
+    deaf = simulation.lives[1]
+    assert deaf.overrun > 400
+    assert deaf.delivered == simulation.lives[0].submitted, "what was lost is asked for again"
+
+
+def test_a_deaf_node_that_is_quick_enough_loses_nothing() -> None:
+    simulation = run(Deaf(id=0, at_ns=0, targets=N2, buffer_bytes=4096))
+    assert simulation.lives[1].overrun == 0
+
+
+def test_frozen_a_deaf_node_keeps_what_its_buffer_holds() -> None:
+    simulation = run(
+        Deaf(id=0, at_ns=100 * MILLISECOND, targets=N2, buffer_bytes=4096),
+        Pause(id=1, at_ns=200 * MILLISECOND, targets=N2),
+        Recover(id=2, at_ns=400 * MILLISECOND, targets=N2, what="deaf", ends=0),
+        Resume(id=3, at_ns=400 * MILLISECOND, targets=N2),
+    )
+    assert 150 < simulation.lives[1].overrun < 250
+
+
+def test_a_clock_jumps_drifts_and_is_put_right() -> None:
+    simulation = run(
+        ClockShift(id=0, at_ns=200 * MILLISECOND, targets=N2, step_ns=50 * MILLISECOND, drift_ppm=100.0),
+        Recover(id=1, at_ns=700 * MILLISECOND, targets=N2, what="clock", ends=0),
+    )
+    records = simulation.lives[1].records
+    shifts = [(row[6] - START_NS, row[1], row[4], row[7] - row[5], row[8]) for row in records if row[0] == Event.CLOCK]
+    assert shifts == [
+        (200 * MILLISECOND, 0, 0, 50 * MILLISECOND, SECOND + 100_000),
+        (700 * MILLISECOND, 1, 0, -50 * MILLISECOND - 50_000, SECOND),
+    ]
+    wrong = {row[7] - row[6] for row in records if 200 * MILLISECOND <= row[6] - START_NS < 700 * MILLISECOND}
+    assert 50 * MILLISECOND <= min(wrong) <= max(wrong) <= 50 * MILLISECOND + 50_000
+    assert {row[7] - row[6] for row in records if row[6] - START_NS > 700 * MILLISECOND} == {0}
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    faults = (
+        Slow(id=0, at_ns=200 * MILLISECOND, targets=N2, cpu_ratio=0.05),
+        Deaf(id=1, at_ns=200 * MILLISECOND, targets=N2, buffer_bytes=8192),
+        ClockShift(id=2, at_ns=300 * MILLISECOND, targets=N2, step_ns=-5 * MILLISECOND),
+    )
+    assert run(*faults).lives == run(*faults).lives
