@@ -1,0 +1,104 @@
+"""30 node programs, from nothing to all of them ready: in namespaces, in containers, and what User-Mode Linux adds.
+
+The network is the one of `fabric`: 4 partitions in a row. Ready means: started, configured, joined to the multicast
+group, and said so. `netns` and `docker` are on the host's kernel, wires only; `uml` is the netns world whose wires a
+User-Mode Linux guest carries, with its trees of queueing disciplines, less the netns world of the same round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from benchmarks.beds import directory, open_wires
+from benchmarks.rows import Row, Watch, at_most, take_turns
+from netem.bed import Bed, KernelWish
+from netem.daemon import connect
+from netem.image import ensure_image
+from netem.runtimes.base import Runtime
+from netem.runtimes.docker import DockerRuntime
+from netem.runtimes.netns import NetnsRuntime
+from node.protocols import PROTOCOLS
+from testbed import spec
+from testbed.conductor import NODE_PROGRAM
+from testbed.crew import Crew, State
+from testbed.nodes import configuration
+from testbed.spec_values import Experiment
+from topologies.model import Topology
+
+NODES, QUICK_NODES = 30, 4
+ROUNDS, QUICK_ROUNDS = 5, 1
+RUN_ID = "benchmark-worlds"
+_GROUP = 1
+_PATIENCE_S = 120.0
+
+
+def measure(*, quick: bool) -> Iterator[Row]:
+    nodes, rounds = (QUICK_NODES, QUICK_ROUNDS) if quick else (NODES, ROUNDS)
+    experiment = _experiment(nodes)
+    with closing(connect()) as client:
+        image = ensure_image(client)
+    watch = Watch()
+    with directory() as logs:
+        worlds: dict[str, Callable[[], float]] = {
+            "netns": lambda: _seconds_until_ready(experiment, logs, open_wires, _netns),
+            "docker": lambda: _seconds_until_ready(experiment, logs, open_wires, lambda bed: _docker(bed, image)),
+            "uml": lambda: _seconds_until_ready(experiment, logs, _open_uml, _netns),
+        }
+        times = take_turns(rounds, worlds)
+    extra = [uml - netns for uml, netns in zip(times["uml"], times["netns"], strict=True)]
+    what = f"{nodes} node programs ready"
+    yield watch.row("worlds.netns", f"{what}: netns", "s", times["netns"], bar=at_most(5.0))
+    yield watch.row("worlds.docker", f"{what}: docker", "s", times["docker"], bar=at_most(30.0))
+    yield watch.row("worlds.uml", f"{what}: what kernel uml adds to netns", "s", extra, bar=at_most(6.0))
+
+
+def _seconds_until_ready(
+    experiment: Experiment,
+    logs: Path,
+    open_bed: Callable[[Topology, Path], Bed],
+    open_runtime: Callable[[Bed], Runtime],
+) -> float:
+    began = time.perf_counter()
+    with ExitStack() as stack:
+        bed = stack.enter_context(open_bed(experiment.topology, logs))
+        runtime = open_runtime(bed)
+        stack.callback(runtime.close)
+        crew = Crew(
+            runtime,
+            experiment.topology.nodes(),
+            configure=lambda node, incarnation: configuration(
+                experiment, node, incarnation=incarnation, group=_GROUP, elapsed_ns=0
+            ),
+            log_path=lambda name: logs / f"{name.replace('/', '-')}.log",
+            program=NODE_PROGRAM,
+        )
+        crew.start_all()
+        crew.wait_all((State.READY,), timeout_s=_PATIENCE_S, doing="ready")
+        return time.perf_counter() - began
+
+
+def _netns(bed: Bed) -> Runtime:
+    return NetnsRuntime(bed)
+
+
+def _docker(bed: Bed, image: str) -> Runtime:
+    return DockerRuntime(bed, run_id=RUN_ID, image=image)
+
+
+def _open_uml(topology: Topology, logs: Path) -> Bed:
+    return Bed.open(topology, kernel=KernelWish.UML, log_dir=logs)
+
+
+def _experiment(nodes: int) -> Experiment:
+    sizes = [nodes // 4 + (number < nodes % 4) for number in range(4)]
+    partitions = "\n".join(f"    p{at}: {{nodes: {size}}}" for at, size in enumerate(sizes, start=1))
+    links = "\n".join(f"    - {{between: [p{at}, p{at + 1}]}}" for at in range(1, 4))
+    text = (
+        "name: benchmark\nquestion: How soon is everybody ready?\n"
+        f"topology:\n  name: benchmark\n  partitions:\n{partitions}\n  links:\n{links}\nprotocol: {{name: sequencer}}\n"
+        "workload: {kind: periodic, rate: 1 /s, size: 100 B, senders: ['*']}\nduration: 1 s\ndrain: 1 s\nseed: 1\n"
+    )
+    return spec.loads(text, protocols=PROTOCOLS)
