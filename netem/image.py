@@ -84,6 +84,28 @@ def ensure_image(client: docker.DockerClient, on_progress: Callable[[str], None]
     return bootstrap_image(client, distribution, why=f"no registry answers ({refusal})")
 
 
+def provide_image(client: docker.DockerClient, name: str, on_progress: Callable[[str], None] = lambda _: None) -> str:
+    """Id of the image that somebody names, pulled where the machine has not got it. Raises FabricError."""
+    if (present := _named_image(client, name)) is not None:
+        return present
+    on_progress(f"pulling {name}")
+    try:
+        client.images.pull(*name.rsplit("@", 1) if "@" in name else (name,))
+    except (DockerException, OSError) as error:
+        raise FabricError(f"there is no image {name} here, and it cannot be pulled: {root_cause(error)}") from error
+    pulled = _named_image(client, name)
+    if pulled is None:
+        raise FabricError(f"Docker pulled {name} but does not have it; see the daemon's log")
+    return pulled
+
+
+def _named_image(client: docker.DockerClient, name: str) -> str | None:
+    try:
+        return find_image(client, name)
+    except (DockerException, OSError) as error:
+        raise FabricError(f"{name} cannot be the name of an image: {root_cause(error)}") from error
+
+
 def find_image(client: docker.DockerClient, tag: str) -> str | None:
     """Id of a local image, or None."""
     try:

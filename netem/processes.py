@@ -34,6 +34,8 @@ class Quarters:
 
     hostname: str
     private: Sequence[tuple[str, Path | None]] = ()
+    groups: Sequence[Path] = ()
+    """Files `cgroup.procs` of the control groups that it is in from its first instruction."""
 
 
 class KeeperLink:
@@ -116,6 +118,7 @@ class KeeperLink:
             inside=inside.pid_in_bed if inside else 0, terminal=is_terminal,
             supervised=quarters is not None, hostname=quarters.hostname if quarters else "",
             private=[[place, source and str(source)] for place, source in quarters.private] if quarters else [],
+            groups=[str(path) for path in quarters.groups] if quarters else [],
         )  # fmt: skip
         return Process(self, reply["pid"], received[0], argv[0])
 

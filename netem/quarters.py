@@ -25,9 +25,12 @@ libc = ctypes.CDLL(None, use_errno=True)
 def furnish(request: Mapping[str, Any]) -> None:
     """Give the calling process, already in a mount namespace of its own, what `request` asks for. Raises OSError.
 
+    `groups`: files `cgroup.procs` of control groups to enter.
     `private`: pairs (directory of the node, directory on the host that stands there; None: an empty one in memory).
     A private directory may hide the working directory: that is put back in its place.
     """
+    for procs in request["groups"]:
+        Path(procs).write_text("0", encoding="ascii")  # ourselves
     directory = os.open(request["directory"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sources = [None if source is None else _opened(source) for _target, source in request["private"]]
     for (target, _source), descriptor in zip(request["private"], sources, strict=True):

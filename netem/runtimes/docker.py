@@ -34,17 +34,22 @@ from netem.daemon import (
     root_cause,
 )
 from netem.errors import FabricError
-from netem.image import ensure_image
+from netem.image import ensure_image, provide_image
 from netem.owner import Owner
 from netem.runtimes.base import Program
 from netem.runtimes.container import ContainerHandle
 from netem.runtimes.guard import Guard
+from netem.runtimes.limits import Limits, cpu_quota_us
 from topologies.model import Node
 
 NODE_USER = "65534:65534"
 NODE_MEMORY_BYTES = 256 * 1024 * 1024
 NODE_PIDS = 64
 NODE_TMP_BYTES = 16 * 1024 * 1024
+FOREIGN_MEMORY_BYTES = 512 * 1024 * 1024
+FOREIGN_PIDS = 256
+"""What a program of somebody else's may take where it is not given limits."""
+
 CODE_PATH = "/orderbed"
 """Where our packages that a node may import are mounted in a container."""
 
@@ -86,8 +91,9 @@ class DockerRuntime:
 
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> ContainerHandle:
         """See `Runtime.start`. Takes about 0.25 s. On failure the container is gone before the FabricError arrives."""
+        image = self.image if program.image is None else provide_image(self._client, program.image)
         try:
-            container_id = self._create(node, program)
+            container_id = self._create(node, program, image)
         except (DockerException, OSError) as error:
             raise FabricError(f"Docker would not create a container for {node.name}: {root_cause(error)}") from error
         with ExitStack() as undo:
@@ -120,33 +126,46 @@ class DockerRuntime:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _create(self, node: Node, program: Program) -> str:
+    def _create(self, node: Node, program: Program, image: str) -> str:
         api = self._client.api
-        limits = api.create_host_config(
+        own_places = _own_places(program)
+        limits = _limits(program)
+        quota_us, period_us = cpu_quota_us(limits.cpu_ratio) if limits.cpu_ratio is not None else (None, None)
+        host = api.create_host_config(
             network_mode="none",
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             read_only=True,
             tmpfs={"/tmp": f"size={NODE_TMP_BYTES},mode=1777"},  # noqa: S108 (a file system of the container's own)
-            binds={str(self._code): {"bind": f"{CODE_PATH}/node", "mode": "ro"}},
-            mem_limit=NODE_MEMORY_BYTES,
-            memswap_limit=NODE_MEMORY_BYTES,
-            pids_limit=NODE_PIDS,
+            binds={str(self._code): {"bind": f"{CODE_PATH}/node", "mode": "ro"}, **own_places},
             auto_remove=True,
+            init=program.work is not None,
+            mem_limit=limits.memory_bytes,
+            memswap_limit=limits.memory_bytes,
+            pids_limit=limits.processes,
+            cpu_quota=quota_us,
+            cpu_period=period_us,
             log_config=LogConfig(type=LogConfig.types.NONE),
         )
         created = api.create_container(
-            self.image,
-            command=[*GATE, *program.argv],
+            image,
+            entrypoint=list(GATE),
+            command=list(program.argv) or self._command_of(image),
+            working_dir=None if program.work is None else str(program.work),
             name=f"orderbed-{_plain(self._run_id)}-{_plain(node.name)}-{time.monotonic_ns():x}",
             hostname=_plain(node.name)[:63],
             user=NODE_USER,
             stdin_open=True,
-            environment={"PYTHONPATH": CODE_PATH, "PYTHONUNBUFFERED": "1", **program.environment},
+            environment={"PYTHONPATH": CODE_PATH, "PYTHONUNBUFFERED": "1", **_home(program), **program.environment},
             labels={LABEL: "1", RUN_LABEL: self._run_id, OWNER_LABEL: str(Owner.this_process())},
-            host_config=limits,
+            host_config=host,
         )
         return str(created["Id"])
+
+    def _command_of(self, image: str) -> list[str]:
+        """What the image itself would run."""
+        own = self._client.images.get(image).attrs["Config"]
+        return [*(own.get("Entrypoint") or []), *(own.get("Cmd") or [])]
 
     def _wire(self, node: Node, handle: ContainerHandle) -> None:
         """Hand the container's network namespace to the bed, by a descriptor: no path, no pid that could be reused."""
@@ -158,6 +177,33 @@ class DockerRuntime:
             self._bed.attach(node, namespace)
         finally:
             os.close(namespace)
+
+
+def _own_places(program: Program) -> dict[str, dict[str, str]]:
+    """The node's directories on the host as Docker mounts them, made writable for the user inside."""
+    if program.work is None:
+        return {}
+    places = {str(program.work): program.work, **program.private}
+    user, group = map(int, NODE_USER.split(":"))
+    for source in places.values():
+        for path in (source, *source.rglob("*")):
+            os.chown(path, user, group, follow_symlinks=False)
+    return {str(source): {"bind": place, "mode": "rw"} for place, source in places.items()}
+
+
+def _home(program: Program) -> dict[str, str]:
+    return {} if program.work is None else {"HOME": str(program.work)}
+
+
+def _limits(program: Program) -> Limits:
+    """What a node may take: what was asked for, over what every node of its kind is given."""
+    is_ours = program.work is None
+    given = program.limits or Limits()
+    return Limits(
+        cpu_ratio=given.cpu_ratio,
+        memory_bytes=given.memory_bytes or (NODE_MEMORY_BYTES if is_ours else FOREIGN_MEMORY_BYTES),
+        processes=given.processes or (NODE_PIDS if is_ours else FOREIGN_PIDS),
+    )
 
 
 def _plain(text: str) -> str:

@@ -142,6 +142,10 @@ class ControlGroup:
         for directory in self._directories():
             _write(directory / "cgroup.procs", str(pid))
 
+    def doors(self) -> list[Path]:
+        """The files that a process writes 0 to, to be in the group itself."""
+        return [directory / "cgroup.procs" for directory in self._directories()]
+
     def set(self, limits: Limits) -> Limits:
         """Put all limits in force whose controllers the group has; what was limited before and is no more, is free.
 

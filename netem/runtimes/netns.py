@@ -19,8 +19,9 @@ from netem.bed import Bed
 from netem.errors import FabricError
 from netem.processes import Process, Quarters
 from netem.runtimes.base import Program
+from netem.runtimes.limits import ControlGroup
 from netem.runtimes.lines import LineSplitter
-from topologies.model import Node
+from topologies.model import Node, NodeName
 
 _CHUNK_BYTES = 65536
 _KILL_TIMEOUT_S = 5.0
@@ -37,6 +38,7 @@ class NetnsRuntime:
     def __init__(self, bed: Bed) -> None:
         self._bed = bed
         self._handles: list[NetnsNode] = []
+        self._groups: dict[NodeName, ControlGroup] = {}
 
     def __enter__(self) -> NetnsRuntime:
         return self
@@ -49,13 +51,14 @@ class NetnsRuntime:
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> NetnsNode:
         """Start one incarnation of a node with its wires attached. Raises FabricError when it cannot be started."""
         namespace = self._bed.own_namespace(node)
+        group = self._group(node, program)
         input_read, input_write = os.pipe()
         output_read, output_write = os.pipe()
         try:
             with log_path.open("ab") as log:
                 process = self._bed.spawn(
                     _command(program), _environment(program), [input_read, output_write, log.fileno()],
-                    namespace=namespace, directory=program.work, quarters=_quarters(node, program),
+                    namespace=namespace, directory=program.work, quarters=_quarters(node, program, group),
                 )  # fmt: skip
         except BaseException:
             os.close(input_write)
@@ -78,6 +81,18 @@ class NetnsRuntime:
                 handle.kill()
             handle.release()
         self._handles.clear()
+        for group in self._groups.values():
+            group.remove()
+        self._groups.clear()
+
+    def _group(self, node: Node, program: Program) -> ControlGroup | None:
+        """Of all incarnations of a node, with the limits of this one. Raises FabricError where there can be none."""
+        if program.work is None or program.limits is None or not program.limits.controllers:
+            return None
+        if node.name not in self._groups:
+            self._groups[node.name] = ControlGroup.make(node.name, program.limits.controllers)
+        self._groups[node.name].set(program.limits)
+        return self._groups[node.name]
 
 
 class NetnsNode:
@@ -227,8 +242,11 @@ def _operators_environment() -> dict[str, str]:
     return {"PATH": FOREIGN_PATH, "HOME": "/", "LANG": "C.UTF-8"} | inherited
 
 
-def _quarters(node: Node, program: Program) -> Quarters | None:
+def _quarters(node: Node, program: Program, group: ControlGroup | None) -> Quarters | None:
     if program.work is None:
         return None
+    groups = [] if group is None else group.doors()
     private: list[tuple[str, Path | None]] = [("/dev/shm", None)]  # noqa: S108  # a file system of the node's own
-    return Quarters(hostname=node.name.replace("/", "-"), private=[*private, *sorted(program.private.items())])
+    return Quarters(
+        hostname=node.name.replace("/", "-"), private=[*private, *sorted(program.private.items())], groups=groups
+    )

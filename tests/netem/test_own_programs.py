@@ -14,6 +14,7 @@ import pytest
 from netem.bed import Bed, KernelWish
 from netem.errors import FabricError
 from netem.runtimes.base import Program
+from netem.runtimes.limits import Limits
 from netem.runtimes.netns import NetnsNode, NetnsRuntime
 from tests.netem.network import topology
 
@@ -31,14 +32,17 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 class Running:
     """A shell script in a node, with directories of its own."""
 
-    def __init__(self, bed: Bed, tmp_path: Path, script: str, *, private: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, bed: Bed, tmp_path: Path, script: str, *, private: tuple[str, ...] = (),
+        limits: Limits | None = None,
+    ) -> None:  # fmt: skip
         self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         name = NODE.name.replace("/", ".")
         self.work = tmp_path / name
         places = {place: tmp_path / f"{name}.private" / place.strip("/") for place in private}
         for directory in (self.work, *places.values()):
             directory.mkdir(parents=True, exist_ok=True)
-        program = Program(argv=("bash", "-c", script), work=self.work, private=places)
+        program = Program(argv=("bash", "-c", script), work=self.work, private=places, limits=limits)
         self.runtime = NetnsRuntime(bed)
         self.log = tmp_path / f"{name}.log"
         self.handle: NetnsNode = self.runtime.start(NODE, program, on_line=self.lines.put, log_path=self.log)
@@ -113,3 +117,17 @@ def test_what_cannot_be_started_is_a_sentence(bed: Bed, tmp_path: Path) -> None:
     with pytest.raises(FabricError, match="a directory of its own at /no/such/place"):
         start(replace(program, argv=("true",), private={"/no/such/place": tmp_path}))
     runtime.close()
+
+
+def test_its_limits_hold_from_its_first_instruction(bed: Bed, tmp_path: Path) -> None:
+    limits = Limits(memory_bytes=32 << 20, processes=16, cpu_ratio=0.5)
+    script = "cat /proc/self/cgroup; python3 -c 'chr(120) * (1 << 28)'; echo $?"
+    node = Running(bed, tmp_path, script, limits=limits)
+    said = [node.line()]
+    while not said[-1].isdigit():
+        said.append(node.line())
+    groups = [line for line in said if "orderbed-" in line]
+    assert said[-1] == "137", "what takes more memory than it may is killed"
+    assert len(groups) == (1 if any(line.startswith("0::") for line in groups) else 3)
+    assert node.end() == 0
+    assert not list(Path("/sys/fs/cgroup").glob("**/orderbed-*p1*n1*"))
