@@ -8,6 +8,7 @@ seconds slower.
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -15,13 +16,15 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from analysis import accuracy, conservation, cost, offered, order, schema, sequences, session, staging, tables
+from analysis import accuracy, conservation, cost, offered, order, schema, sequences, session, source, staging, tables
 from analysis.errors import AnalysisError
 from analysis.network import build
 from collector.records import Event
 from topologies.model import Node, NodeName, Partition, PartitionName, Topology
 
 EMPTY_PCAP = bytes.fromhex("d4c3b2a1 0200 0400 00000000 00000000 ffff0000 01000000")
+
+ONE_RECORD = struct.pack("<IIII", 1, 0, 14, 14) + bytes(14)
 
 
 def prepare() -> Path:
@@ -56,8 +59,18 @@ def rehearse() -> None:
         stage.write("trace", tables.trace(tables.read_capture(spark, path, "trace"), ports=[None]))
         for name in ("frames", "trace"):
             spark.read.schema(schema.TABLES[name]).parquet(str(stage.path(name))).count()
+        _stream(spark, path.with_name("one.pcap"))
         _orders(_trace(spark), stage)
         _network(_frames(spark))
+
+
+def _stream(spark: SparkSession, path: Path) -> None:
+    """One micro-batch, which is what the beginning of a look waits for."""
+    path.write_bytes(EMPTY_PCAP + ONE_RECORD)
+    rows = spark.readStream.format(source.FORMAT).option("table", "live").load(str(path))
+    writer = rows.writeStream.foreachBatch(lambda batch, _: batch.toArrow())
+    checkpoint = str(path.with_suffix(".checkpoint"))
+    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 
 
 def _orders(trace: DataFrame, stage: staging.Staging) -> None:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,9 @@ OLDEST_JAVA = 17
 LOCAL = "local[*]"
 DEFAULT_MEMORY = "1g"
 STOP_SECONDS = 10
+NO_EXECUTOR_SECONDS = 60
+"""So long a cluster may have nobody who works for us."""
+POLL_SECONDS = 1.0
 TRAINING_STOP_SECONDS = 300
 """An archive is written at the very end."""
 
@@ -88,7 +92,8 @@ def open_session(*, long_run: bool = False, memory: str | None = None) -> Iterat
         with (scratch / "java.log").open("w+") as log:
             spark, gateway = _start(configuration, scratch, log)
             try:
-                yield spark
+                with _cluster_watch(spark):
+                    yield spark
             except BaseException as error:
                 if _is_interrupt(error):
                     # Ctrl-C must not wait for jobs that nobody wants any more.
@@ -101,6 +106,51 @@ def open_session(*, long_run: bool = False, memory: str | None = None) -> Iterat
                 _stop(spark, gateway)
                 raise
             _stop(spark, gateway)
+
+
+@contextlib.contextmanager
+def _cluster_watch(spark: SparkSession) -> Iterator[None]:
+    """Ends the jobs of a cluster that has no executor any more: Spark itself would wait for another one for ever."""
+    if _is_local(str(spark.sparkContext.master)):
+        yield
+        return
+    is_over = threading.Event()
+    watch = threading.Thread(target=_watch_executors, args=(spark, is_over), name="cluster", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watch.join()
+
+
+def _watch_executors(spark: SparkSession, is_over: threading.Event) -> None:
+    missing_s = 0.0
+    while not is_over.wait(POLL_SECONDS):
+        try:
+            missing_s = 0.0 if _executors(spark) else missing_s + POLL_SECONDS
+            if missing_s >= NO_EXECUTOR_SECONDS:
+                spark.sparkContext.cancelAllJobs()
+        except (Py4JError, OSError):
+            # The Java machine is gone, which the job at hand says itself.
+            return
+
+
+def _executors(spark: SparkSession) -> int:
+    """How many there are besides the driver."""
+    return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+
+def _await_executors(spark: SparkSession) -> None:
+    deadline = time.monotonic() + NO_EXECUTOR_SECONDS
+    while not _executors(spark):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no worker gave an executor of {_executor_memory()} within {NO_EXECUTOR_SECONDS} s")
+        time.sleep(POLL_SECONDS)
+
+
+def _executor_memory() -> str:
+    return os.environ.get("SPARK_EXECUTOR_MEMORY") or DEFAULT_MEMORY
 
 
 def told(error: Exception) -> AnalysisError:
@@ -161,7 +211,9 @@ def _configuration(scratch: Path, java: Path, *, long_run: bool, memory: str | N
         "spark.sql.shuffle.partitions": str(_shuffle_partitions(master)),
         "spark.default.parallelism": str(_shuffle_partitions(master)),
     }
-    if _is_local(master):
+    if not _is_local(master):
+        settings |= {"spark.executor.memory": _executor_memory()}
+    else:
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         if len(str(scratch)) < LONGEST_SOCKET_DIRECTORY:
             settings["spark.python.unix.domain.socket.enabled"] = "true"
@@ -210,6 +262,7 @@ def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[Spark
         spark = SparkSession(SparkContext(conf=configuration, gateway=gateway))
         if not _is_local(str(spark.sparkContext.master)):
             spark.sparkContext.addPyFile(str(_packages(scratch)))
+            _await_executors(spark)
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
         log.seek(0)
         reason = _first_error(log.read()) or str(error)

@@ -158,7 +158,8 @@ class CaptureReader(DataSourceReader):
         self.parts = parts
 
     def partitions(self) -> Sequence[InputPartition]:
-        pieces = [piece for file in _files(self.path) for piece in _pieces(file, self.parts)]
+        # A worker of a cluster has another working directory than we.
+        pieces = [piece for file in _files(str(Path(self.path).absolute())) for piece in _pieces(file, self.parts)]
         return [Pieces(group) for group in _grouped(pieces)] or [Pieces(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

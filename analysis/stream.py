@@ -167,7 +167,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.batch_bytes = batch_bytes or BATCH_BYTES
         self.last: int | None = None
         """Where a query over what is available now ends; None: it goes on."""
-        self.follower = Follower(Path(path))
+        self.follower = Follower(Path(path).absolute())
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (the names in this class are Spark's)
         return {BYTE: 0}
