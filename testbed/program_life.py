@@ -14,11 +14,12 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from netem.errors import FabricError
 from netem.runtimes.base import NodeHandle, Program
+from netem.runtimes.limits import reason_against
 from netem.runtimes.netns import FOREIGN_PATH
 from testbed.program import Place, ProgramChoice
 from testbed.spec_program import require_world
@@ -124,7 +125,8 @@ def require_runnable(experiment: Experiment, world: World) -> None:
     """InputError, before anything has started, for what this machine or this world has not."""
     if sentence := require_world(world, experiment.programs):
         raise InputError(sentence)
-    if world is not World.NETNS:
+    if world is World.DOCKER:
+        _provide_images(experiment)
         return
     for name, program in experiment.programs.items():
         place = _place(experiment, experiment.topology.node(name), Path("/"), 0)
@@ -134,6 +136,22 @@ def require_runnable(experiment: Experiment, world: World) -> None:
         for private in program.private:
             if not Path(private).is_dir():
                 raise InputError(f"{name}: the private directory {private} needs a place: make it on this machine once")
+
+
+def unlimited(experiment: Experiment, world: World) -> str:
+    """Why limits that were asked for cannot be kept here, as a sentence; empty: they can."""
+    asked = [program.limits for program in experiment.programs.values() if program.limits is not None]
+    wanted = frozenset(name for limits in asked for name in limits.controllers)
+    if world is not World.NETNS or not wanted:
+        return ""
+    reason = reason_against(wanted)
+    return f"programs run without their limits: {reason}" if reason else ""
+
+
+def without_limits(experiment: Experiment) -> Experiment:
+    """The same experiment, its programs unlimited."""
+    programs = {name: replace(program, limits=None) for name, program in experiment.programs.items()}
+    return replace(experiment, programs=programs)
 
 
 def has_port(pid: int, port: int) -> bool:
@@ -157,10 +175,27 @@ def described(programs: Mapping[NodeName, ProgramChoice]) -> list[dict[str, obje
             "command": list(program.command),
             "image": program.image,
             "ready": str(program.ready),
+            "limits": None if program.limits is None else asdict(program.limits),
             "member": program.is_member,
         }
         for name, program in programs.items()
     ]
+
+
+def _provide_images(experiment: Experiment) -> None:
+    """Every image that is named, pulled where it is missing. Raises InputError when there is no such image."""
+    images = {program.image for program in experiment.programs.values()} - {None}
+    if not images:
+        return
+    from netem.daemon import connect
+    from netem.image import provide_image
+
+    with contextlib.closing(connect()) as client:
+        for image in sorted(image for image in images if image is not None):
+            try:
+                provide_image(client, image)
+            except FabricError as error:
+                raise InputError(f"program.image: {error}") from error
 
 
 def _is_found(word: str, program: ProgramChoice, place: Place) -> bool:

@@ -12,7 +12,7 @@ from node.protocols import CRASHES, PROTOCOLS
 from testbed import spec, store
 from testbed.console import Console
 from testbed.manifest import first_manifest
-from testbed.program_life import require_runnable
+from testbed.program_life import require_runnable, unlimited, without_limits
 from testbed.spec import Experiment, KernelWish, World
 from testbed.spec_program import require_world
 from testbed.spec_raw import MAX_SEED
@@ -140,6 +140,9 @@ def perform(experiment: Experiment, wishes: Wishes, console: Console, *, spark: 
     )
     if warning := untolerated(experiment):
         console.warn("protocol", warning)
+    if warning := unlimited(experiment, world.world):
+        console.warn("limits", warning)
+        experiment = without_limits(experiment)
     (directory.path / "experiment.yaml").write_text(experiment.text, encoding="utf-8")
     (directory.path / "topology.yaml").write_text(experiment.topology_text, encoding="utf-8")
     directory.manifest = first_manifest(experiment, world, directory)
