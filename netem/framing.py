@@ -54,7 +54,8 @@ def send_frame(connection: socket.socket, values: dict[str, Any], descriptors: S
     data = pack(values)
     try:
         sent = socket.send_fds(connection, [data], list(descriptors)) if descriptors else connection.send(data)
-        connection.sendall(data[sent:])
+        if sent < len(data):  # an empty send would fail where the other side has answered and hung up already
+            connection.sendall(data[sent:])
     except (BrokenPipeError, ConnectionResetError) as error:
         raise ChannelClosedError(str(error)) from error
 

@@ -1,0 +1,42 @@
+"""Every test's testbeds are its own: a place and a record of its own, and a mark on every process that they start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.live import Testbed, running
+from tests.testbed.live import beds
+
+MARK = "ORDERBED_TEST_MARK"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The runtime directory of a module's tests; nothing of it is up before, and nothing may be left."""
+    folder = tmp_path_factory.mktemp("places")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        patch.setenv(MARK, folder.name)
+        yield folder
+        assert running() == []
+        beds.wait_until(lambda: not beds.processes_with(str(folder)), "processes of the testbeds have ended")
+
+
+@pytest.fixture(scope="module")
+def bed(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+    """One testbed for all tests of a module."""
+    folder = tmp_path_factory.mktemp("live")
+    with Testbed(beds.written("shared", folder), world="netns", runs=folder / "runs") as opened:
+        yield opened
+        assert opened.failure() is None
+
+
+@pytest.fixture
+def clear(bed: Testbed) -> Testbed:
+    """The same, with every wire as the topology asks for."""
+    bed.heal()
+    bed.restore()
+    return bed

@@ -1,0 +1,364 @@
+"""A testbed that is up, through its Python interface, on real wires."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netem.errors import FabricError
+from testbed.live import NodeState, Testbed, running
+from testbed.paths import ROOT
+from tests.testbed.live import beds
+from tests.testbed.live.beds import received, round_trips_ms
+from topologies.errors import InputError
+from topologies.model import Direction
+
+pytestmark = [pytest.mark.root, pytest.mark.uml]
+
+
+def ping(bed: Testbed, source: str, target: str, count: int = 3) -> str:
+    address = bed.topology.node(target).ip
+    return bed.run(source, ["ping", "-c", str(count), "-i", "0.05", "-W", "0.3", address], timeout_s=20).text
+
+
+def status(bed: Testbed, name: str) -> Any:
+    return next(one for one in bed.nodes() if one.name == name)
+
+
+def faults(bed: Testbed) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (bed.directory / "faults.jsonl").read_text().splitlines()]
+
+
+# What there is.
+
+
+def test_nodes_tell_what_they_are(clear: Testbed) -> None:
+    found = clear.nodes()
+    assert [(one.name, one.state, one.ip) for one in found] == [
+        ("p1/n1", NodeState.RUNNING, "10.1.0.1"),
+        ("p1/n2", NodeState.RUNNING, "10.1.0.2"),
+        ("p1/n3", NodeState.RUNNING, "10.1.0.3"),
+        ("p2/n1", NodeState.RUNNING, "10.2.0.1"),
+    ]
+    assert found[2].to_node.delay_ns == 5_000_000
+    assert found[0].cut_off_from == ()
+    assert datetime.now(UTC) - found[0].since < timedelta(minutes=5)
+
+
+def test_links_and_counters_tell_theirs(clear: Testbed) -> None:
+    (link,) = clear.links()
+    assert (link.name, link.there.delay_ns, link.is_cut) == ("p1--p2", 1_000_000, False)
+    before = {one.node: one.sent_frames for one in clear.counters().ports if one.direction is Direction.FROM_NODE}
+    assert received(ping(clear, "p1/n1", "p1/n2")) == 3
+    after = {one.node: one.sent_frames for one in clear.counters().ports if one.direction is Direction.FROM_NODE}
+    assert {name: after[name] - before[name] for name in after} == {"p1/n1": 3, "p1/n2": 3, "p1/n3": 0, "p2/n1": 0}
+
+
+def test_it_is_found_by_its_name_or_alone(bed: Testbed) -> None:
+    assert [(one.name, one.node_count, one.world) for one in running()] == [("shared", 4, "netns")]
+    for other in (Testbed.attach(), Testbed.attach("shared")):
+        with other:  # what was only attached to stays up
+            assert other.topology == bed.topology
+    assert [one.name for one in running()] == ["shared"]
+
+
+def test_a_second_one_of_the_same_name_is_refused(bed: Testbed, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a testbed called shared is up already: take it down with"):
+        Testbed(beds.written("shared", tmp_path), runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_name_is_told_with_those_that_are(bed: Testbed) -> None:
+    with pytest.raises(InputError, match="no testbed called sharde is up; did you mean shared"):
+        Testbed.attach("sharde")
+
+
+# Commands.
+
+
+def test_a_command_is_in_its_node(bed: Testbed) -> None:
+    done = bed.run(
+        "p1/n2", ["sh", "-c", "hostname; ip -4 -o addr show eth0; cat /proc/1/comm; ls /proc | grep -c ^[0-9]"]
+    )
+    assert done.code == 0
+    hostname, address, _init, processes = done.text.splitlines()
+    assert hostname == "p1-n2"
+    assert "10.1.0.2/16" in address
+    assert int(processes) < 10, "it sees processes of other nodes"
+
+
+def test_a_command_has_rights_streams_and_an_exit_code(bed: Testbed) -> None:
+    done = bed.run("p1/n1", ["sh", "-c", "cat; echo $GREETING $ORDERBED_NODE >&2; ip link set lo mtu 60000; exit 7"],
+                   input=b"to and fro\n" * 50_000, environment={"GREETING": "hello"})  # fmt: skip
+    assert (done.code, done.stdout, done.stderr) == (7, b"to and fro\n" * 50_000, b"hello p1/n1\n")
+    assert "mtu 60000" in bed.run("p1/n1", ["ip", "link", "show", "lo"]).text
+
+
+def test_a_command_starts_where_its_caller_is(bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert bed.run("p1/n1", ["pwd"]).text.strip() == str(tmp_path)
+
+
+def test_a_command_that_takes_too_long_is_killed(bed: Testbed) -> None:
+    with pytest.raises(TimeoutError, match=r"sleep is still running after 0\.2 s"):
+        bed.run("p1/n1", ["sleep", "4711"], timeout_s=0.2)
+    assert bed.run("p1/n1", ["pgrep", "-f", "sleep 4711"]).code == 1
+
+
+def test_a_command_in_the_background_blocks_nothing_and_takes_signals(bed: Testbed) -> None:
+    with bed.start("p1/n1", ["sleep", "600"]) as command:
+        assert command.poll() is None
+        began = time.monotonic()
+        assert received(ping(bed, "p1/n1", "p1/n2")) == 3
+        assert time.monotonic() - began < 5
+        command.signal(signal.SIGUSR1)
+        assert command.wait(5) == -signal.SIGUSR1
+        assert command.poll() == -signal.SIGUSR1
+
+
+def test_a_signal_reaches_the_whole_group(bed: Testbed) -> None:
+    with bed.start("p1/n1", ["sh", "-c", "sleep 4712 & echo up; wait"]) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"up\n"
+        command.terminate()
+        assert command.wait(5) == -signal.SIGTERM
+    assert bed.run("p1/n1", ["pgrep", "-f", "sleep 4712"]).code == 1
+
+
+CLIENT = """
+from testbed.live import Testbed
+command = Testbed.attach("shared").start("p1/n1", ["sleep", "4713"])
+print("up", flush=True)
+command.wait()
+"""
+
+
+def test_a_command_ends_with_its_client(bed: Testbed) -> None:
+    with subprocess.Popen([sys.executable, "-c", CLIENT], cwd=ROOT, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "up\n"
+        assert bed.run("p1/n1", ["pgrep", "-f", "sleep 4713"]).code == 0
+        client.kill()
+    beds.wait_until(lambda: bed.run("p1/n1", ["pgrep", "-f", "sleep 4713"]).code == 1, "the command has ended")
+
+
+def test_many_commands_at_once(bed: Testbed) -> None:
+    codes: list[int] = []
+    threads = [
+        threading.Thread(
+            target=lambda number=number: codes.append(bed.run("p1/n1", ["sh", "-c", f"exit {number}"]).code)
+        )
+        for number in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(codes) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("node", "argv", "error", "sentence"),
+    [
+        ("p1/n9", ["true"], InputError, "'p1/n9' names no node of shared"),
+        ("p1/*", ["true"], InputError, r"p1/\* names 3 nodes; give one, such as p1/n1"),
+        ("p1/n1", [], InputError, "argv: expected a command of 1 to 4096 words"),
+        ("p1/n1", [""], InputError, "expected a program as the first word"),
+        ("p1/n1", ["a\0b"], InputError, "without null"),
+        ("p1/n1", ["no-such-program"], FabricError, "p1/n1: cannot start no-such-program: No such file or directory"),
+        ("p1/n1", ["/etc/passwd"], FabricError, "p1/n1: cannot start /etc/passwd: Permission denied"),
+    ],
+)
+def test_a_command_that_cannot_be(
+    bed: Testbed, node: str, argv: list[str], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        bed.run(node, argv)
+
+
+# Changes.
+
+
+def test_an_impairment_is_felt_recorded_and_taken_back(clear: Testbed) -> None:
+    assert max(round_trips_ms(ping(clear, "p1/n1", "p1/n2"))) < 10
+    (line,) = clear.impair("p1/n1", delay="30 ms", rate="10 Mbit/s")
+    assert min(round_trips_ms(ping(clear, "p1/n1", "p1/n2"))) > 29.9
+    assert line == faults(clear)[-1]
+    assert line["asked"] == {"p1/n1": {"delay_ns": 30_000_000, "rate_bps": 10_000_000}}
+    assert line["issued_ns"] <= line["effective_ns"]
+    assert line["readback"]["p1/n1"]["netem"]["latency_ns"] == 30_000_000
+    clear.restore("p1/n1")
+    assert max(round_trips_ms(ping(clear, "p1/n1", "p1/n2"))) < 10
+
+
+def test_what_an_impairment_does_not_name_stays(clear: Testbed) -> None:
+    clear.impair("p1/n3", loss="10 %")
+    clear.impair(["p1/n3", "p1/n1"], direction="both", duplicate="1 %")
+    found = status(clear, "p1/n3")
+    assert (found.to_node.delay_ns, found.to_node.loss_ratio, found.to_node.duplicate_ratio) == (5_000_000, 0.1, 0.01)
+    assert (found.from_node.loss_ratio, found.from_node.duplicate_ratio) == (0.0, 0.01)
+    clear.restore()
+    assert status(clear, "p1/n3").to_node.delay_ns == 5_000_000
+    assert status(clear, "p1/n3").to_node.loss_ratio == 0.0
+
+
+def test_links_are_impaired_cut_and_healed(clear: Testbed) -> None:
+    clear.impair_link("p1--p2", direction="there", delay="40 ms")
+    assert (clear.links()[0].there.delay_ns, clear.links()[0].back.delay_ns) == (40_000_000, 1_000_000)
+    assert min(round_trips_ms(ping(clear, "p1/n1", "p2/n1"))) > 40.9
+    clear.cut(links="p1--p2")
+    assert clear.links()[0].is_cut
+    assert received(ping(clear, "p1/n1", "p2/n1")) == 0
+    clear.heal()
+    assert received(ping(clear, "p1/n1", "p2/n1")) == 3
+
+
+def test_cuts_separate_groups_and_ways(clear: Testbed) -> None:
+    clear.cut("p1/n1", ["p1/n2", "p2/*"])
+    assert received(ping(clear, "p1/n1", "p1/n2")) == 0
+    assert received(ping(clear, "p1/n1", "p1/n3")) == 3
+    assert status(clear, "p1/n1").cut_off_from == ("p1/n2", "p2/n1")
+    clear.heal()
+    clear.cut_one_way("p1/n1", "p1/n2")
+    assert (status(clear, "p1/n2").cut_off_from, status(clear, "p1/n1").cut_off_from) == (("p1/n1",), ())
+    clear.cut_one_way("p1/n3", "p1/n2")
+    assert status(clear, "p1/n2").cut_off_from == ("p1/n1", "p1/n3")
+    clear.heal()
+    assert received(ping(clear, "p1/n1", "p1/n2")) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"targets": "p9/*", "loss": "1 %"}, r"'p9/\*' names no node of shared"),
+        ({"targets": "p1/*", "loss": "101 %"}, "loss: expected a ratio between 0 % and 100 %"),
+        ({"targets": "p1/*", "los": "1 %"}, "los: unknown key; did you mean loss?"),
+        ({"targets": "p1/*"}, "nothing is changed; name what"),
+        ({"targets": "p1/*", "jitter": "1 ms"}, "p1/n1 to-node: jitter must not exceed the delay"),
+        ({"targets": "p1/*", "direction": "there", "loss": "1 %"}, "expected to-node, from-node or both, got there"),
+        ({"targets": [], "loss": "1 %"}, "expected at least one node"),
+    ],
+)
+def test_an_impairment_that_cannot_be_changes_nothing(clear: Testbed, words: dict[str, Any], sentence: str) -> None:
+    before, lines = clear.nodes(), faults(clear)
+    with pytest.raises(InputError, match=sentence):
+        clear.impair(**words)
+    assert (clear.nodes(), faults(clear)) == (before, lines)
+
+
+def test_a_node_lives_through_crash_and_restart_with_its_wires(clear: Testbed) -> None:
+    clear.impair("p1/n1", delay="10 ms")
+    clear.crash("p1/n1")
+    found = status(clear, "p1/n1")
+    assert (found.state, found.exit_code, found.incarnation) == (NodeState.CRASHED, -signal.SIGKILL, 1)
+    with pytest.raises(InputError, match="p1/n1 cannot crash: it must be running and is crashed since"):
+        clear.crash("p1/n1")
+    assert "10.1.0.1" in clear.run("p1/n1", ["ip", "addr"]).text, "of a crashed node the network is left"
+    clear.restart("p1/n1")
+    found = status(clear, "p1/n1")
+    assert (found.state, found.exit_code, found.incarnation) == (NodeState.RUNNING, None, 2)
+    assert min(round_trips_ms(ping(clear, "p1/n1", "p1/n2"))) > 9.9
+
+
+def test_a_command_ends_with_the_crash_of_its_node(clear: Testbed) -> None:
+    with clear.start("p1/n2", ["sleep", "600"]) as command:
+        clear.crash("p1/n2")
+        assert command.wait(5) == -signal.SIGKILL
+    clear.restart("p1/n2")
+
+
+def test_a_pause_freezes_and_a_resume_thaws(clear: Testbed) -> None:
+    ticks = ["sh", "-c", "while :; do echo tick; sleep 0.02; done"]
+    with clear.start("p1/n1", ticks) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"tick\n"
+        clear.pause("p1/n1")
+        with pytest.raises(InputError, match="p1/n1 cannot pause: it must be running and is paused since"):
+            clear.pause(["p1/n1", "p1/n2"])
+        assert status(clear, "p1/n2").state is NodeState.RUNNING
+        assert clear.run("p1/n1", ["echo", "I run"]).text == "I run\n"
+        clear.resume("p1/n1")
+        with pytest.raises(InputError, match="p1/n1 cannot resume: it must be paused and is running since"):
+            clear.resume("p1/n1")
+        assert command.stdout.readline() == b"tick\n"
+
+
+def test_a_node_that_ends_by_itself_is_told_and_can_be_started_again(clear: Testbed) -> None:
+    clear.run("p1/n3", ["pkill", "cat"])
+    beds.wait_until(lambda: status(clear, "p1/n3").state is NodeState.ENDED, "the node has ended")
+    assert status(clear, "p1/n3").exit_code == -signal.SIGTERM
+    clear.restart("p1/n3")
+    assert status(clear, "p1/n3").incarnation == 2
+    assert received(ping(clear, "p1/n3", "p1/n1")) == 3
+
+
+# Capture.
+
+
+def test_captures_start_and_stop_as_often_as_one_likes(clear: Testbed, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no capture runs; start one first"):
+        clear.stop_capture()
+    first = clear.start_capture()
+    with pytest.raises(InputError, match=r"a capture runs already, into .*capture-1\.pcapng; stop it first"):
+        clear.start_capture()
+    ping(clear, "p1/n1", "p1/n2")
+    counts = clear.stop_capture()
+    assert first == clear.directory / "capture-1.pcapng"
+    assert (counts["frames"], counts["kernel_dropped_frames"], counts["complete"]) == (12, 0, True)
+    assert clear.start_capture(tmp_path / "mine.pcapng") == tmp_path / "mine.pcapng"
+    ping(clear, "p1/n1", "p1/n3", count=1)
+    assert clear.stop_capture()["frames"] == 4
+    with pytest.raises(InputError, match="this file exists and is not written over"):
+        clear.start_capture(tmp_path / "mine.pcapng")
+    with pytest.raises(InputError, match="does not exist; make it first"):
+        clear.start_capture(tmp_path / "nowhere" / "mine.pcapng")
+
+
+@pytest.mark.tshark
+def test_others_read_a_capture(clear: Testbed) -> None:
+    path = clear.start_capture()
+    ping(clear, "p1/n1", "p1/n2", count=5)
+    clear.stop_capture()
+    command = ["tshark", "-r", str(path), "-T", "fields", "-e", "ip.src", "-e", "frame.interface_name"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(lines) == 20
+    assert set(lines) == {f"10.1.0.{source}\tp1/n{port}" for source in (1, 2) for port in (1, 2)}
+
+
+# The record.
+
+
+def test_the_record_is_a_runs(bed: Testbed) -> None:
+    manifest = json.loads((bed.directory / "manifest.json").read_text())
+    assert (manifest["kind"], manifest["status"], manifest["world"]) == ("up", "interrupted", "netns")
+    assert (bed.directory / "topology.yaml").read_text().startswith("\nname: shared")
+    assert bed.directory.parent.name == "up"
+
+
+def test_what_a_node_says_is_in_its_log(places: Path, tmp_path: Path) -> None:
+    from netem.runtimes.base import Program
+
+    talk = Program(argv=("sh", "-c", "echo out; echo err >&2; exec cat"))
+    with Testbed(beds.written("talk", tmp_path), world="netns", program=talk, runs=tmp_path) as bed:
+        beds.wait_until(lambda: len(bed.logs("p1/n1").splitlines()) == 2, "both lines are in the log")
+        assert sorted(bed.logs("p1/n1").split()) == ["err", "out"]
+        bed.crash("p1/*")
+        bed.impair("p1/n1", loss="1 %")
+        bed.restore("p1/n1")
+        bed.start_capture()
+        assert os.path.commonpath([bed.directory, tmp_path]) == str(tmp_path)
+    manifest = json.loads((bed.directory / "manifest.json").read_text())
+    assert manifest["status"] == "complete"
+    assert [one["complete"] for one in manifest["captures"]] == [True], "a capture that stands at down is closed whole"
+    assert [one["state"] for one in manifest["nodes"]] == ["crashed"] * 3 + ["running"]
+    assert [one["until_id"] for one in faults(bed)] == [None, 2, None, None]
