@@ -27,6 +27,7 @@ SUBJECTS = {
     "namespaces": "Many namespaces",
     "accuracy": "Accuracy of delay, loss and rate",
     "collector": "Recording and parsing, beside dumpcap, scapy and tshark",
+    "analysis": "From a capture to a summary",
     "node": "What a node costs",
     "rates": "Message rates",
 }

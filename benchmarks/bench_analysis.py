@@ -1,75 +1,150 @@
-"""How fast a capture becomes a summary: `python benchmarks/bench_analysis.py [frames] [members]`.
+"""How fast a capture becomes numbers: Spark's start, queries over a capture, the whole way to a summary.
 
-Makes a run of the given size (a multicast group in total order, one frame at the sender's port and one at each
-receiver's, and the trace), then times the whole analysis and its parts. The goal of step 6 is 700,000 frames a second
-on two cores and 2 million frames.
+The capture is that of a made run: a multicast group in total order, one frame at the sender's port and one at each
+receiver's, and the trace. Queries stand beside `tshark -T fields` on the first frames of the same file. All by the
+clock on the wall, on all processors that the machine gives.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-import sys
+import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
-from analysis import session, source
+from analysis import session
+from analysis.report import write_report
+from analysis.source import FORMAT
 from analysis.summary import analyze
+from benchmarks.rows import Compared, Row, Watch, at_least, at_most, seconds_of, shown, take_turns
+from collector.parse import batches, decode_frames, map_capture, read_interfaces, split
 from collector.pcapng import PcapngWriter, Port
 from collector.records import Event, Frames, Kind, Level, PortDirection
 from node.trace import MAX_RECORDS, Record, encode_trace
 from node.wire import Message, encode_datagram
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun, trace_frame, udp_frame
 
+PROGRAMS = ("tshark", "editcap")
+
+MEMBERS = 10
+PARTS = 2
+TSHARK_FRAMES = 20_000
 EVERY_NS = 100_000
 DELAY_NS = 5_100_000
 PAYLOAD = b"x" * 512
 CHUNK_MESSAGES = 10_000
 
 
-def main() -> None:
-    frames = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
-    members = int(sys.argv[2]) if len(sys.argv) > 2 else 10
-    directory = Path(tempfile.mkdtemp(prefix="orderbed-bench-"))
-    try:
-        path = make_run(directory / "run", frames=frames, members=members)
-        measure(path)
-    finally:
-        shutil.rmtree(directory)
+def measure(*, quick: bool) -> Iterator[Row]:
+    frames = 100_000 if quick else 2_000_000
+    with tempfile.TemporaryDirectory(prefix="bench-analysis-") as directory:
+        path = make_run(Path(directory) / "run", frames=frames, members=MEMBERS)
+        watch, began = Watch(), time.perf_counter()
+        with session.open_session(long_run=not quick) as spark:
+            spark.range(PARTS).mapInArrow(lambda rows: rows, "id long").count()
+            start_s = time.perf_counter() - began
+            yield watch.row("analysis.start", "Spark's start and first Python job", "s", start_s, bar=at_most(5))
+            yield from _queries(spark, path / "capture.pcapng", Path(directory), 1 if quick else 3)
+            yield _summary(spark, path, frames)
+        yield _report(path)
 
 
-def measure(path: Path) -> None:
-    capture = path / "capture.pcapng"
+def _queries(spark: SparkSession, capture: Path, directory: Path, rounds: int) -> Iterator[Row]:
+    part = directory / "part.pcapng"
+    subprocess.run(["editcap", "-r", str(capture), str(part), f"1-{TSHARK_FRAMES}"], check=True, capture_output=True)
+    total = _aggregated(spark, capture)
+    contenders: dict[str, Callable[[], int]] = {
+        "aggregate": lambda: _aggregated(spark, capture),
+        "percentiles": lambda: _percentiles(spark, capture),
+        "workers": lambda: _in_workers(spark, capture),
+    }
+    for contender in contenders.values():
+        if contender() != total:
+            raise RuntimeError("two queries saw different numbers of frames")
+    watch = Watch()
+    rates = take_turns(
+        rounds,
+        {name: _rate(query, total) for name, query in contenders.items()}
+        | {"tshark": _rate(lambda: _tshark(part), TSHARK_FRAMES)},
+    )
+    for name, what, least, factor in (
+        ("aggregate", "scan and aggregate", 2.5, 50),
+        ("percentiles", "percentiles", 1.5, 28),
+        ("workers", "aggregated by the workers", 5, 90),
+    ):
+        words = f"Spark: {what}, {total:,} frames"
+        yield watch.row(f"analysis.{name}", words, "M frames/s", rates[name], bar=at_least(least))
+        bar = at_least(factor, of=Compared.RATIO)
+        theirs = ("tshark, 4 fields", rates["tshark"])
+        yield watch.row(f"analysis.{name}_tshark", words, "M frames/s", rates[name], peer=theirs, bar=bar)
+
+
+def _rate(query: Callable[[], object], frames: int) -> Callable[[], float]:
+    return lambda: frames / seconds_of(query) / 1e6
+
+
+def _aggregated(spark: SparkSession, capture: Path) -> int:
+    rows = spark.read.format(FORMAT).schema("sender int, direction byte, length int").load(str(capture))
+    found = rows.groupBy("sender", "direction").agg(F.count("*").alias("frames"), F.sum("length")).collect()
+    return sum(int(row["frames"]) for row in found)
+
+
+def _percentiles(spark: SparkSession, capture: Path) -> int:
+    rows = spark.read.format(FORMAT).schema("sender int, time_ns long").load(str(capture))
+    within_s = F.percentile_approx(F.col("time_ns") % 10**9, [0.5, 0.9, 0.99], 1000)
+    found = rows.groupBy("sender").agg(F.count("*").alias("frames"), within_s).collect()
+    return sum(int(row["frames"]) for row in found)
+
+
+def _in_workers(spark: SparkSession, capture: Path) -> int:
+    """Each task parses its part and gives one small table; what is left for Spark is a sum."""
+    ranges = split(capture, PARTS)
+    counts = spark.sparkContext.parallelize(ranges, len(ranges)).map(lambda part: _counted(capture, part)).collect()
+    return int(np.sum(counts, axis=0)[:, 0].sum())
+
+
+def _counted(capture: Path, part: tuple[int, int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Frames and bytes by sender."""
+    head, buffer = read_interfaces(capture), map_capture(capture)
+    counted = np.zeros((1 << 16, 2), np.int64)
+    for frames in batches(buffer, start=part[0], end=part[1], interfaces=head.interfaces):
+        sender = decode_frames(buffer, frames, ("sender",))["sender"]
+        here = np.bincount(sender)
+        counted[: len(here), 0] += here
+        counted[: len(here), 1] += np.bincount(sender, frames.length).astype(np.int64)
+    return counted
+
+
+def _tshark(path: Path) -> None:
+    fields = ["-e", "frame.time_epoch", "-e", "ip.src", "-e", "udp.dstport", "-e", "udp.length"]
+    subprocess.run(["tshark", "-n", "-r", str(path), "-T", "fields", *fields], check=True, capture_output=True)
+
+
+def _summary(spark: SparkSession, path: Path, frames: int) -> Row:
+    """Cold, as one meets it: the session is open, none of the queries has run yet."""
+    watch, marks = Watch(), list[tuple[float, str]]()
     began = time.perf_counter()
-    state = source.inspect(capture)
-    row("look through the capture", state.frames, time.perf_counter() - began)
-    began = time.perf_counter()
-    with session.open_session(long_run=state.frames > 500_000) as spark:
-        row("start Spark", 0, time.perf_counter() - began)
-        for name in ("analysis, cold", "analysis, warm"):
-            summary = timed_analysis(path, spark, name, state.frames)
-    print(json.dumps({key: summary[key] for key in ("verdict", "messages", "accuracy")}))
-
-
-def timed_analysis(path: Path, spark: SparkSession, name: str, frames: int) -> dict[str, Any]:
-    marks: list[tuple[float, str]] = []
-    began = time.perf_counter()
-    summary = analyze(path, spark=spark, on_progress=lambda text: marks.append((time.perf_counter(), text)))
+    found = analyze(path, spark=spark, on_progress=lambda text: marks.append((time.perf_counter(), text)))
     ended = time.perf_counter()
-    row(name, frames, ended - began)
-    for (at, text), (until, _) in zip(marks, [*marks[1:], (ended, "")], strict=True):
-        row(f"  {text}", 0, until - at)
-    return summary
+    if found["verdict"] != "pass":
+        raise RuntimeError(f"the made run should pass: {found['reasons']}")
+    stages = zip(marks, [*marks[1:], (ended, "")], strict=True)
+    note = "; ".join(f"{text} {shown(until - at)} s" for (at, text), (until, _) in stages)
+    what = f"capture to summary, {frames:,} frames, session open"
+    bar = at_least(0.7)
+    return watch.row("analysis.summary", what, "M frames/s", frames / (ended - began) / 1e6, bar=bar, note=note)
 
 
-def row(name: str, frames: int, seconds: float) -> None:
-    rate = f"{frames / seconds:>12,.0f} frames/s" if frames else ""
-    print(f"{name:48} {seconds:8.2f} s {rate}", flush=True)
+def _report(path: Path) -> Row:
+    watch = Watch()
+    size = write_report(path).stat().st_size
+    return watch.row("analysis.report", "report, one file to be read offline", "MB", size / 1e6, bar=at_most(1.5))
 
 
 def make_run(path: Path, *, frames: int, members: int) -> Path:
@@ -86,7 +161,6 @@ def make_run(path: Path, *, frames: int, members: int) -> Path:
         (path / name).unlink()
     ports = [Port(ifindex=n.port_ifindex, name=str(n.name), mac=n.mac) for n in run.nodes]
     writer = PcapngWriter(path / "capture.pcapng", ports)
-    began = time.perf_counter()
     notes = {member: [Record(event=Event.START, at_ns=START_NS - 1, clock_ns=0)] for member in range(members)}
     first = dict.fromkeys(range(members), 1)
     for start in range(0, messages, CHUNK_MESSAGES):
@@ -96,7 +170,6 @@ def make_run(path: Path, *, frames: int, members: int) -> Path:
         notes[member].append(Record(event=Event.STOP, at_ns=last_ns, clock_ns=0, detail=1))
     write_trace(writer, run, notes, first, at_ns=last_ns, all_of_it=True)
     writer.close()
-    row("make the run", writer.frames, time.perf_counter() - began)
     return path
 
 
@@ -171,7 +244,3 @@ def write_trace(
             stop=len(buffer),
         ),
     )
-
-
-if __name__ == "__main__":
-    main()
