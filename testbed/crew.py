@@ -357,8 +357,8 @@ class Crew:
             if member.own.is_ready(member.handle, member.since_s):
                 member.state = State.READY
             elif time.monotonic() > member.since_s + ready.within_ns / 1e9:
-                waited = f"{ready} within {ready.within_ns / 1e9:g} s"
-                raise FabricError(f"the program of {member.node.name} is not ready: no {waited}{_tail(member)}")
+                waited = f"{ready.within_ns / 1e9:g} s (waited for {ready})"
+                raise FabricError(f"the program of {member.node.name} is not ready after {waited}{_tail(member)}")
 
     def _notice_the_dead(self) -> None:
         for member in self.history:

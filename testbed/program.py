@@ -52,7 +52,7 @@ class Ready:
 
     def __str__(self) -> str:
         if self.port is not None:
-            return f"port {self.port} in use"
+            return f"port {self.port}"
         if self.line is not None:
             return f"a line with {self.line}"
         return "started" if self.after_ns is None else f"{self.after_ns / 1e9:g} s after its start"

@@ -1,0 +1,180 @@
+"""Programs of others in real runs: three languages that are judged, a mixed group, and all that can go wrong."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from netem.errors import FabricError
+from node.protocols import PROTOCOLS
+from testbed import spec
+from testbed.console import Console
+from testbed.paths import ROOT
+from testbed.run import Wishes, apply_wishes, perform
+from tests.testbed.orderbed_command import manifest_of, only_run, processes_mentioning
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.root, pytest.mark.uml]
+
+SENDERS = ROOT / "docs" / "senders"
+LIE = """
+            for one in everybody:
+                one.write(line)
+"""
+LYING = """
+            lines.append(line)
+            for one in everybody:
+                if one is not everybody[-1] or not 2 <= len(lines) <= 3:
+                    one.write(line)
+            if len(lines) == 3:
+                everybody[-1].write(lines[2] + lines[1])
+"""
+HEAD = """\
+name: own
+question: Does it come through?
+topology: {partitions: {p1: {nodes: 3}}}
+duration: 1 s
+world: netns
+"""
+
+
+def run(text: str, tmp_path: Path, *, spark: SparkSession | None = None) -> tuple[dict[str, Any], Path]:
+    """Manifest and directory of a run; summary with a session."""
+    runs = tmp_path / "runs"
+    wishes = Wishes(runs=runs, analyze=spark is not None)
+    experiment = apply_wishes(spec.loads(text, "own.yaml", protocols=PROTOCOLS, folder=tmp_path), wishes)
+    outcome = perform(experiment, wishes, Console(quiet=True), spark=spark)
+    return outcome.summary or manifest_of(outcome.directory), outcome.directory
+
+
+def failure(text: str, tmp_path: Path) -> str:
+    """The sentence with which a run failed; nothing of it is left."""
+    with pytest.raises(FabricError) as caught:
+        run(text, tmp_path)
+    manifest = manifest_of(only_run(tmp_path / "runs"))
+    assert (manifest["status"], manifest["error"]) == ("failed", str(caught.value))
+    assert processes_mentioning(str(tmp_path)) == []
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The senders of the documentation, those in C and Go compiled as its page says."""
+    folder = tmp_path_factory.mktemp("senders")
+    shutil.copytree(SENDERS, folder, dirs_exist_ok=True)
+    subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "-o", "member-c", "member.c"], cwd=folder, check=True)
+    environment = {"PATH": "/usr/local/go/bin:/usr/bin:/bin", "HOME": str(folder), "CGO_ENABLED": "0"}
+    subprocess.run(["go", "build", "-o", "member-go", "member.go"], cwd=folder, env=environment, check=True)
+    return folder
+
+
+@pytest.mark.compilers
+@pytest.mark.spark
+@pytest.mark.parametrize("world", ["netns", pytest.param("docker", marks=pytest.mark.docker)])
+def test_three_languages_deliver_in_one_order(world: str, members: Path, tmp_path: Path, spark: SparkSession) -> None:
+    shutil.copytree(members, tmp_path, dirs_exist_ok=True)
+    text = (members / "experiment.yaml").read_text(encoding="utf-8") + f"world: {world}\n"
+    summary, directory = run(text, tmp_path, spark=spark)
+    promised = {name: entry["verdict"] for name, entry in summary["properties"].items() if entry["promised"]}
+    assert promised == dict.fromkeys(
+        ("validity", "agreement", "integrity", "fifo", "causal", "total_order"), "pass"
+    )  # fmt: skip
+    assert [one["verdict"] for one in summary["expect"]] == ["pass"] * 3
+    assert summary["capture"]["trace_gaps"] == 0
+    manifest = manifest_of(directory)
+    assert manifest["members"] == ["p1/n2", "p1/n3", "p1/n4"]
+    assert [(node["exit"], node["killed"]) for node in manifest["nodes"]][1:] == [(0, False)] * 3
+    assert (directory / "nodes" / "p1.n3.log").read_text() == "ready\ndrained\n"
+
+
+@pytest.mark.compilers
+@pytest.mark.spark
+def test_a_sequencer_that_lies_is_found_out(members: Path, tmp_path: Path, spark: SparkSession) -> None:
+    shutil.copytree(members, tmp_path, dirs_exist_ok=True)
+    honest = (members / "sequencer.py").read_text(encoding="utf-8")
+    assert LIE in honest
+    lying = honest.replace(LIE, LYING).replace("is_full = ", "lines: list[bytes] = []\n    is_full = ")
+    (tmp_path / "sequencer.py").write_text(lying, encoding="utf-8")
+    text = (members / "experiment.yaml").read_text(encoding="utf-8") + "world: netns\n"
+    summary, _ = run(text, tmp_path, spark=spark)
+    assert summary["properties"]["total_order"]["verdict"] == "fail"
+    assert summary["properties"]["total_order"]["witness"]
+    assert summary["properties"]["agreement"]["verdict"] == "pass"
+    assert summary["verdict"] == "fail"
+
+
+@pytest.mark.spark
+def test_a_mixed_group_is_judged_without_the_stranger(tmp_path: Path, spark: SparkSession) -> None:
+    text = (
+        HEAD + "protocol: {name: sequencer}\nworkload: {kind: periodic, rate: 40 /s, size: 64 B}\n"
+        "program: {nodes: p1/n2, command: ping -i 0.2 {ip:p1/n1}, ready: {after: 100 ms}, stop: {signal: INT}}\n"
+        "faults: {at: 300 ms, for: 200 ms, pause: {targets: p1/n2}}\n"
+    )
+    summary, directory = run(text, tmp_path, spark=spark)
+    assert summary["properties"]["total_order"]["verdict"] == "pass"
+    assert summary["messages"]["deliveries"] == 2 * summary["messages"]["submitted"] > 100
+    manifest = manifest_of(directory)
+    assert [(one["node"], one["member"]) for one in manifest["programs"]] == [("p1/n2", False)]
+    assert "packets transmitted" in (directory / "nodes" / "p1.n2.log").read_text()
+
+
+def test_the_example_of_the_page_lives_through_a_crash(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- example: echo.yaml -->\n```yaml\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    manifest, directory = run(found[1] + "world: netns\n", tmp_path)
+    assert manifest["status"] == "complete"
+    server = [node for node in manifest["nodes"] if node["node"] == "p1/n1"]
+    assert [(node["incarnation"], node["crashed"]) for node in server] == [(1, True), (2, False)]
+    logs = [(directory / "nodes" / f"p1.n{number}.log").read_text().splitlines() for number in (2, 3, 4)]
+    assert logs[0][0] == "p1-n2 is client 1 of 10.1.0.2,10.1.0.3,10.1.0.4"
+    answers = sorted(int(line.split()[0]) for log in logs for line in log[1:] if " from p1/" in line)
+    assert len(answers) > 10
+    assert answers == sorted(set(answers)), "the count was kept over the crash"
+    assert int((directory / "nodes" / "p1.n1" / "count").read_text()) >= answers[-1]
+
+
+def test_a_program_that_does_not_end_is_killed_and_that_is_told(tmp_path: Path) -> None:
+    stubborn = "program: {command: \"bash -c 'trap : TERM; while :; do sleep 0.1; done'\", stop: {grace: 200 ms}}\n"
+    manifest, _ = run(HEAD + stubborn, tmp_path)
+    assert [(node["exit"], node["killed"]) for node in manifest["nodes"]] == [(-9, True)] * 3
+
+
+def test_a_program_may_end_where_that_is_said(tmp_path: Path) -> None:
+    manifest, _ = run(HEAD + "program: {command: 'true', may_end: true}\n", tmp_path)
+    assert [(node["exit"], node["killed"]) for node in manifest["nodes"]] == [(0, False)] * 3
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        ("{command: sleep 60, ready: {port: 2379, within: 300 ms}}",
+         r"the program of p1/n1 is not ready after 0.3 s \(waited for port 2379\); its log .*p1.n1.log is empty"),
+        ("{command: \"bash -c 'echo hello; sleep 60'\", ready: {line: bye, within: 300 ms}}",
+         r"the program of p1/n1 is not ready after 0.3 s \(waited for a line with bye\); its log .* ends: hello"),
+        ("{command: \"bash -c 'echo no configuration; exit 7'\", ready: {after: 9 s}}",
+         r"p1/n\d ended by itself \(exit code 7\); its log .* ends: no configuration"),
+        ("{command: ./run, files: {run: no program}}",
+         r"the program of p1/n1 cannot be started: starting a process: cannot start ./run: Permission denied"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_one_sentence(program: str, sentence: str, tmp_path: Path) -> None:
+    assert re.match(sentence, failure(HEAD + f"program: {program}\n", tmp_path))
+
+
+@pytest.mark.docker
+def test_an_image_that_there_is_not_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    text = HEAD.replace("netns", "docker") + "program: {image: 'orderbed/no-such-image:1', command: x}\n"
+    with pytest.raises(
+        InputError, match=r"program\.image: there is no image orderbed/no-such-image:1 here, and it cannot"
+    ):
+        run(text, tmp_path)
+    assert not (tmp_path / "runs").exists()
