@@ -33,6 +33,7 @@ from analysis import (
     report_ordering,
     report_rows,
     report_told,
+    report_traffic,
     spacetime_report,
     words,
 )
@@ -125,6 +126,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
     windows = windows_of(run, phases)
     conservation = report_rows.conservation(run.summary)
     ordering, calls = report_ordering.told(run.summary), report_calls.told(run.summary)
+    talk = report_traffic.told(run.summary)
     return {
         "title": words.clean(run.manifest.get("experiment"), 80) or run.path.name,
         "question": words.clean(run.manifest.get("question"), 600),
@@ -132,7 +134,12 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "in_short": headline.promised_in_short(run.summary),
         "problems": run.problems,
         "facts": report_rows.facts(run, phases),
-        "sections": _sections(*([ORDERING] if ordering else []), *([CALLS] if calls else [])),
+        "sections": _sections(
+            *([ORDERING] if ordering else []),
+            *([CALLS] if calls else []),
+            *([report_traffic.SECTION] if talk else []),
+        ),
+        "talk": talk,
         "ordering": ordering,
         "calls": calls,
         "key_numbers": headline.key_numbers(run.summary),
@@ -148,7 +155,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "conserved_in_short": report_rows.told(
             [row.verdict for row in conservation], "port direction", "add up to what was offered"
         ),
-        "faults": report_rows.faults(windows),
+        "faults": report_rows.faults(windows, run.summary),
         "has_faults": bool(windows),
         "directory": str(run.path.name),
         "classes": CLASSES,
@@ -182,6 +189,7 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
     latency, traffic = latency_series(run.latency), traffic_series(run.traffic)
     epochs, costs = report_ordering.epochs_of(run.summary), report_ordering.costs_of(run.summary)
     rollbacks = report_ordering.rollbacks_of(run.rollbacks, phases)
+    nodes = report_traffic.node_lines(run.nodes)
     end_s = axis_end_s(phases, (latency, traffic, costs.series), windows)
     bare = not len(latency) and not len(traffic)
 
@@ -195,6 +203,10 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
     def traffic_plot(narrow: bool) -> Markup:
         surface = plot.frame(end_s, 200 if narrow else 210, narrow=narrow)
         return plot.traffic_over_time(traffic, windows, phases, surface)
+
+    def bytes_plot(narrow: bool) -> Markup:
+        surface = plot.frame(end_s, 220 if narrow else 250, narrow=narrow)
+        return report_traffic.bytes_over_time(nodes, windows, phases, surface)
 
     def order_band(narrow: bool) -> Markup:
         is_last = bare and not len(costs.series)
@@ -217,6 +229,8 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
         "cost": _pair(cost_plot) if len(costs.series) else None,
         "latency": _pair(latency_plot) if len(latency) else None,
         "traffic": _pair(traffic_plot) if len(traffic) else None,
+        "bytes": _pair(bytes_plot) if len(nodes) else None,
+        "bytes_key": list(enumerate(nodes.lines)),
         "data": {
             "latency": _plain(latency),
             "traffic": _plain(traffic),

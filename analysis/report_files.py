@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 
 from analysis import words
+from analysis.traffic_talk import is_foreign
 from collector.records import Event, Notice
 from topologies import load
 from topologies.errors import InputError
@@ -33,6 +34,7 @@ SERIES: Final[Mapping[str, Mapping[str, str]]] = {
     "latency_series": {"t_s": NUMBER, "count": NUMBER, "p50_ms": NUMBER, "p99_ms": NUMBER, "max_ms": NUMBER},
     "traffic_series": {"t_s": NUMBER, "class": TEXT, "datagrams": NUMBER, "wire_bytes": NUMBER},
     "latency_cdf": {"member_name": TEXT, "latency_ms": NUMBER, "ratio": NUMBER},
+    "node_series": {"t_s": NUMBER, "node": TEXT, "sent_bytes": NUMBER},
 }
 """Tables under `tables/` that the plots are drawn from, and the columns that they must have."""
 
@@ -55,6 +57,8 @@ class RunFiles:
     cdf: pd.DataFrame
     rollbacks: pd.DataFrame
     """`at_ns` and `extra` of each report of a roll-back; empty when the summary has no section `ordering`."""
+    nodes: pd.DataFrame
+    """`node_series`; empty when our own protocols made the traffic."""
     problems: Sequence[str]
     """One sentence per file that is missing or cannot be used, in the order of the run's stages."""
 
@@ -87,6 +91,7 @@ def read_run(path: Path) -> RunFiles:
     tables = {
         name: attempt(f"tables/{name}.parquet", _table_reader(name), _empty(name), "its plot is left out")
         for name in SERIES
+        if name != "node_series" or is_foreign(summary)
     }
     # Only a run that says what ordering cost has reported roll-backs, and only for it is the trace looked through.
     rollbacks = (
@@ -104,6 +109,7 @@ def read_run(path: Path) -> RunFiles:
         traffic=tables["traffic_series"],
         cdf=tables["latency_cdf"],
         rollbacks=rollbacks,
+        nodes=tables.get("node_series", _empty("node_series")),
         problems=tuple(problems),
     )
 

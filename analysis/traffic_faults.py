@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from analysis.network import Network, Strike
-from analysis.traffic_talk import Conversation, Gap, Rows, Service, longest_within, named, seconds
+from analysis.traffic_talk import Conversation, Gap, Rows, longest_within, named, seconds, served
 
 ALIVE_NS: Final = 5_000_000_000
 ALIVE_SPANS: Final = 3
@@ -126,26 +126,25 @@ def _gap(gap: Gap | None, view: View) -> dict[str, Any]:
 def _sides(window: Window, alive: Sequence[Conversation], found: Sequence[Conversation], view: View) -> Rows:
     """From each fault on: the longest time without an answer of each service that was alive, within each side."""
     until_ns = view.end_ns if window.until_ns is None else window.until_ns
-    services = list(dict.fromkeys(one.talk.service for one in alive))[:MAX_SERVICES]
+    services = list(dict.fromkeys((one.talk.service, one.talk.is_cast) for one in alive))[:MAX_SERVICES]
     rows: Rows = []
     for side in _components(window.strike, _touches(window.strike, view.network), view.nodes):
-        for service in services:
-            if not any(one.talk.service == service and {one.talk.a, one.talk.b} & set(side) for one in alive):
+        for service, is_cast in services:
+            inside = [one for one in found if (one.talk.service, one.talk.is_cast) == (service, is_cast)]
+            if not any(one in alive and {one.talk.a, one.talk.b} & set(side) for one in inside):
                 continue
             # Whoever had no partner on its own side waits from the fault on.
-            heard = [(window.from_ns, window.from_ns), *_answers(found, service, side, window.from_ns)]
+            heard = [(window.from_ns, window.from_ns), *_answers(inside, side, window.from_ns)]
             gap = longest_within(heard, window.from_ns, until_ns, view.end_ns)
-            about = {"side": ", ".join(side), "nodes": len(side), "protocol": service.protocol, "port": service.port}
+            about = {"side": ", ".join(side), "nodes": len(side), **served(service, is_cast)}
             rows.append({**_head(window), **about, **_gap(gap, view)})
     return rows
 
 
-def _answers(
-    found: Sequence[Conversation], service: Service, side: Sequence[str], from_ns: int
-) -> Iterator[tuple[int, int]]:
+def _answers(found: Sequence[Conversation], side: Sequence[str], from_ns: int) -> Iterator[tuple[int, int]]:
     inside = set(side)
     for one in found:
-        if one.talk.service == service and one.talk.a in inside and one.talk.b in inside:
+        if one.talk.a in inside and one.talk.b in inside:
             yield from (heard for heard in one.answers if heard[0] >= from_ns)
 
 

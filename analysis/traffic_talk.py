@@ -252,10 +252,19 @@ def _entry(one: Conversation, start_ns: int, seconds_s: float, width_ns: int) ->
 
 def named(talk: Talk) -> dict[str, Any]:
     """What names a conversation in the summary."""
-    return {
-        "a": talk.a,
-        "b": talk.b,
-        "protocol": talk.service.protocol,
-        "port": talk.service.port,
-        "cast": "multicast" if talk.is_cast else "unicast",
-    }
+    return {"a": talk.a, "b": talk.b, **served(talk.service, talk.is_cast)}
+
+
+def served(service: Service, is_cast: bool) -> dict[str, Any]:
+    """What names a service in the summary."""
+    cast = "multicast" if is_cast else "unicast"
+    return {"protocol": service.protocol, "port": service.port, "cast": cast}
+
+
+def is_foreign(summary: Mapping[str, Any]) -> bool:
+    """Whether most of a run's traffic is none of our protocols': then conversations are what can be told of it."""
+    given = summary.get("traffic")
+    if not isinstance(given, Mapping) or not given.get("conversations"):
+        return False
+    other, ours = given.get("other_frames"), given.get("datagrams")
+    return isinstance(other, int) and isinstance(ours, int) and other > ours
