@@ -129,9 +129,8 @@ def test_plain_pcap_of_any_kind(tmp_path: Path, order: str, nanoseconds: bool) -
     path.write_bytes(pcap(traffic(300), order=order, nanoseconds=nanoseconds))
     found = rows(path, 5)
 
-    assert [time_ns for _, time_ns, _ in found] == [
-        START_NS // 1000 * 1000 + 1000 * n for n in range(300)
-    ] or nanoseconds
+    stamps = [START_NS + 1000 * n for n in range(300)]
+    assert [time_ns for _, time_ns, _ in found] == (stamps if nanoseconds else [at // 1000 * 1000 for at in stamps])
     assert len(found) == 300
     assert found == rows(path, 1)
 
@@ -232,7 +231,8 @@ def test_damage_in_the_middle_keeps_what_stands_before_it(tmp_path: Path) -> Non
 
 def test_totals_add_up(tmp_path: Path) -> None:
     frames = traffic(100)
-    statistics = block("<", 5, struct.pack("<III", 1, 0, 0) + option("<", 4, struct.pack("<Q", 99)) + option("<", 5, struct.pack("<Q", 7)))  # fmt: skip
+    counters = option("<", 4, struct.pack("<Q", 99)) + option("<", 5, struct.pack("<Q", 7))
+    statistics = block("<", 5, struct.pack("<III", 1, 0, 0) + counters)
     path = tmp_path / "a.pcapng"
     path.write_bytes(pcapng(frames) + statistics)
     found = totals(path)
