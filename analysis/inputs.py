@@ -148,7 +148,7 @@ class Manifest(_Part):
 
 class _FaultLine(_Part):
     id: Count
-    kind: Literal["impair", "cut", "heal", "crash", "restart", "pause", "resume"]
+    kind: Literal["impair", "cut", "heal", "crash", "restart", "pause", "resume", "slow", "deaf", "clock", "recover"]
     targets: tuple[Text, ...] = ()
     direction: Literal["to-node", "from-node", "there", "back"] | None = None
     parameters: Mapping[str, Any] = Field(default_factory=dict)

@@ -122,7 +122,7 @@ class ExpectationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRow:
-    """One fault: when it was asked for, issued and in effect."""
+    """One fault: when it was asked for, issued and in effect, and how many frames it met."""
 
     number: str
     kind: str
@@ -133,6 +133,8 @@ class FaultRow:
     effective: str
     late: str
     ended: str
+    met: str
+    warning: str
     lasts: bool
 
 
@@ -218,7 +220,9 @@ def expectations(summary: Mapping[str, Any]) -> list[ExpectationRow]:
     ]
 
 
-def faults(windows: Sequence[FaultWindow]) -> list[FaultRow]:
+def faults(windows: Sequence[FaultWindow], summary: Mapping[str, Any]) -> list[FaultRow]:
+    """`summary` knows what each fault met; one that was made before there was such a section does not."""
+    judged = {str(entry.get("id")): entry for entry in words.objects(summary.get("faults"))}
     return [
         FaultRow(
             number=window.number,
@@ -230,6 +234,8 @@ def faults(windows: Sequence[FaultWindow]) -> list[FaultRow]:
             effective=words.seconds(window.effective_s),
             late=words.MISSING if window.late_ms is None else f"{window.late_ms:+.1f} ms",
             ended=words.seconds(window.until_s) if window.until_s is not None else "end of run" if window.lasts else "",
+            met=words.count(judged.get(window.number, {}).get("frames")) if window.lasts else "",
+            warning=words.clean(judged.get(window.number, {}).get("warning"), 300),
             lasts=window.lasts,
         )
         for window in windows[:MAX_ROWS]

@@ -24,7 +24,7 @@ MAX_POINTS: Final = 400
 MAX_WINDOWS: Final = 100
 """That the plots show."""
 
-LASTING: Final = ("impair", "cut", "crash", "pause")
+LASTING: Final = ("impair", "cut", "crash", "pause", "slow", "deaf", "clock")
 """Kinds that last until something ends them; the others (`heal`, `restart`, `resume`) are such ends."""
 
 CLASSES: Final = ("application", "dummy", "control", "retransmission")

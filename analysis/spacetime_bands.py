@@ -10,7 +10,7 @@ from analysis.properties import Incarnation
 from analysis.spacetime import Band, Scene, Step, Window, protocol_name
 from collector.records import Event, Notice
 
-LASTING: Final = ("impair", "cut", "crash", "pause")
+LASTING: Final = ("impair", "cut", "crash", "pause", "slow", "deaf", "clock")
 """Kinds that last until something ends them."""
 
 

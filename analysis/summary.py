@@ -28,6 +28,7 @@ from analysis import (
     call_cost,
     conservation,
     cost,
+    fault_overlap,
     judgement,
     measures,
     offered,
@@ -55,7 +56,7 @@ FORMAT = 1
 KEYS = (
     *("properties", "expect", "messages", "latency", "ordering", "calls", "load", "traffic", "processing"),
     *("clocks", "stages", "resident", "anomalies", "accuracy"),
-    *("links", "conservation", "capture", "health"),
+    *("links", "conservation", "faults", "capture", "health"),
 )
 """Of the summary, behind its head."""
 _FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
@@ -168,6 +169,7 @@ class _Analysis:
         self.stage.write_rows("traffic_series", cost.traffic_series(counted), schema.TRAFFIC_SERIES)
         results = self._results(orders, load, counted, links, balance)
         results["traffic"] |= talk
+        results["faults"] = fault_overlap.section(self.inputs, self.stage.path("frames"))
         return self._summary(orders=orders, staged=staged, results=results)
 
     def _orders(self, staged: Staged) -> _Orders:
@@ -345,6 +347,7 @@ class _Analysis:
             **{name: told.get(name) for name in ("ordering", "clocks", "stages", "resident", "anomalies")},
             "links": links,
             "conservation": balance,
+            "faults": fault_overlap.section(self.inputs, None),
         }
 
     def _summary(self, *, orders: _Orders, staged: Staged, results: dict[str, Any]) -> dict[str, Any]:

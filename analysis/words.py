@@ -177,11 +177,27 @@ def fault(fault: Mapping[str, Any]) -> str:
         return ", ".join(impairment(parameters)) or "impairment lifted"
     if kind == "cut":
         return _cut(parameters)
+    if kind == "slow":
+        return f"slow: {_share(parameters.get('cpu_ratio'))} of a core"
+    if kind == "deaf":
+        return f"deaf: a receive buffer of {plain(number(parameters.get('buffer_bytes')) or 0)} B"
+    if kind == "clock":
+        return _clock(parameters)
+    if kind == "recover":
+        return f"recover from {clean(parameters.get('what'), 24) or 'it'}"
     return kind
 
 
+def _clock(parameters: Mapping[str, Any]) -> str:
+    step_ns, drift_ppm = number(parameters.get("step_ns")), number(parameters.get("drift_ppm"))
+    parts = [f"{step_ns / 1e6:+g} ms" if step_ns else "", f"{drift_ppm:+g} ppm" if drift_ppm else ""]
+    return "clock " + " and ".join(part for part in parts if part)
+
+
 def _cut(parameters: Mapping[str, Any]) -> str:
-    groups = parameters.get("groups")
+    groups, shape = parameters.get("groups"), clean(parameters.get("shape"), 60)
+    if shape and (not isinstance(groups, list) or len(groups) > 4):
+        return f"cut {shape}"
     if isinstance(groups, list) and groups:
         return (
             "cut " + " | ".join(_group(texts(group, 60)) for group in groups[:6]) + (" | …" if len(groups) > 6 else "")

@@ -167,6 +167,7 @@ def analyze_and_report(directory: Path, console: Console, *, spark: SparkSession
 
     Raises AnalysisError.
     """
+    from analysis import fault_overlap
     from analysis.report import write_report
     from analysis.summary import analyze
 
@@ -183,6 +184,8 @@ def analyze_and_report(directory: Path, console: Console, *, spark: SparkSession
     with console.stage("report", "drawing") as stage:
         path = write_report(directory)
         stage.result = f"{path} ({path.stat().st_size / 1000:.0f} kB)"
+    for sentence in fault_overlap.warnings(summary["faults"]):
+        console.warn("fault", sentence)
     return summary
 
 

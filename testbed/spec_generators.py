@@ -21,6 +21,8 @@ MAX_INTERVALS = 20_000
 """Of one generator; each is performed, recorded and shown by itself."""
 SHORTEST_NS = 1_000_000
 """Nothing that is drawn lasts shorter."""
+GRAIN_NS = 100_000
+"""What is drawn is rounded to this: nobody strikes more exactly, and people read the times."""
 
 LOSS_RATIO = (0.02, 0.3)
 DELAY_NS = (5_000_000, 100_000_000)
@@ -64,7 +66,7 @@ class Flap:
         return found
 
     def _length_ns(self, usual_ns: int, rng: Random) -> int:
-        return max(SHORTEST_NS, round(usual_ns * (1 + self.jitter_ratio * rng.uniform(-1, 1))))
+        return _rounded(usual_ns * (1 + self.jitter_ratio * rng.uniform(-1, 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ class Chaos:
             draws += 1
             _check(draws)
             active = [one for one in active if one.until_ns > at_ns]
-            until_ns = min(end_ns, at_ns + max(SHORTEST_NS, rng.randint(*self.lasts_ns)))
+            until_ns = min(end_ns, at_ns + _rounded(rng.uniform(*self.lasts_ns)))
             kind = self.kinds[rng.randrange(len(self.kinds))]
             busy = {node for one in active for node in one.nodes}
             free = [node for node in self.nodes if node not in busy]
@@ -145,7 +147,7 @@ class Chaos:
             return ConditionPlan(targets=(one,), buffer_bytes=rng.randint(*BUFFER_BYTES), lasts=True), (one,)
         if kind is ChaosKind.CLOCK:
             sign = rng.choice((-1, 1))
-            step_ns, drift_ppm = rng.randint(*STEP_NS), round(rng.uniform(*DRIFT_PPM), 1)
+            step_ns, drift_ppm = _rounded(rng.uniform(*STEP_NS)), round(rng.uniform(*DRIFT_PPM), 1)
             plan = ConditionPlan(targets=(one,), step_ns=sign * step_ns, drift_ppm=sign * drift_ppm, lasts=True)
             return plan, (one,)
         return Layer(direction=Direction.TO_NODE, targets=(one,), changes=_impairment(rng)), (one,)
@@ -175,12 +177,16 @@ def _impairment(rng: Random) -> Changes:
     if which != 0:
         changes["loss_ratio"] = round(rng.uniform(*LOSS_RATIO), 3)
     if which != 1:
-        changes["delay_ns"] = rng.randint(*DELAY_NS)
+        changes["delay_ns"] = _rounded(rng.uniform(*DELAY_NS))
     return changes
 
 
 def _exponential_ns(mean_ns: int, rng: Random) -> int:
-    return max(SHORTEST_NS, round(rng.expovariate(1.0) * mean_ns))
+    return _rounded(rng.expovariate(1.0) * mean_ns)
+
+
+def _rounded(length_ns: float) -> int:
+    return max(SHORTEST_NS, round(length_ns / GRAIN_NS) * GRAIN_NS)
 
 
 def _check(count: int) -> None:

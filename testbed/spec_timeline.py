@@ -350,7 +350,7 @@ class _Reader:
         if block.reach is not None and shape is not CutShape.RING:
             self._fail("reach belongs to ring", *key, "reach")
         nodes = self._nodes(block.of or ["*"], *key, "of")
-        named = f"{shape.value} of {len(nodes)} nodes"
+        named = f"{shape.value} of {len(nodes)} node{'s' if len(nodes) > 1 else ''}"
         try:
             if shape is CutShape.RING:
                 return CutPlan(pairs=tuple(sorted(faults.ring(nodes, block.reach or 1))), shape=named)
