@@ -83,7 +83,10 @@ class Stack(Core):
         return self._run(deque([(True, self._upper.on_submit(submission, now_ns))]), now_ns)
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        return self._run(deque([(False, self._lower.on_message(message, source, now_ns))]), now_ns)
+        effects = self._lower.on_message(message, source, now_ns)
+        if not effects and not self._waiting:
+            return effects
+        return self._run(deque([(False, effects)]), now_ns)
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         if timer.layer < self._lower.depth:
@@ -118,6 +121,8 @@ class Stack(Core):
 
     def _upper_effect(self, effect: Effect, out: list[Effect]) -> None:
         match effect:
+            case Deliver():  # far the most frequent
+                out.append(effect)
             case Multicast(message=message, is_near=is_near):
                 assert not is_near, "a core above another cannot multicast to its sub-network alone"
                 self._waiting.append(_submission(message, target=None))

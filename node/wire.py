@@ -277,19 +277,18 @@ def decode_message(data: bytes, offset: int = 0) -> Message:
     RemoteError: TRUNCATED (the data ends too early), BAD_LENGTH (it goes on after the message), UNKNOWN_KIND (also of
     `inner`, also for LOCAL_KINDS), MALFORMED (unknown flags, a spare byte that is not 0).
     """
-    if len(data) < offset + _MESSAGE.size:
-        raise RemoteError(
-            DropReason.TRUNCATED, f"{len(data) - offset} bytes are less than a message of {_MESSAGE.size}"
-        )
-    kind, flags, inner, spare, origin, incarnation, word_count, length, seq = _MESSAGE.unpack_from(data, offset)
-    words_at = offset + _MESSAGE.size
+    size = len(data)
+    words_at = offset + _MESSAGE_SIZE
+    if size < words_at:
+        raise RemoteError(DropReason.TRUNCATED, f"{size - offset} bytes are less than a message of {_MESSAGE_SIZE}")
+    kind, flags, inner, spare, origin, incarnation, word_count, length, seq = _UNPACK_MESSAGE(data, offset)
     payload_at = words_at + word_count * WORD_SIZE
-    if len(data) != payload_at + length:
-        reason = DropReason.TRUNCATED if len(data) < payload_at + length else DropReason.BAD_LENGTH
-        raise RemoteError(reason, f"{len(data)} bytes where {payload_at + length} are announced")
+    if size != payload_at + length:
+        reason = DropReason.TRUNCATED if size < payload_at + length else DropReason.BAD_LENGTH
+        raise RemoteError(reason, f"{size} bytes where {payload_at + length} are announced")
     if kind not in _WIRE_KINDS or inner not in _INNER_KINDS:
         raise RemoteError(DropReason.UNKNOWN_KIND, f"kind {kind:#04x}, inner {inner:#04x}")
-    if spare or flags & ~_ALL_FLAGS:
+    if spare or flags & _NO_FLAGS:
         raise RemoteError(DropReason.MALFORMED, f"flags {flags:#04x}, spare byte {spare}")
     return Message(
         kind=_WIRE_KINDS[kind],
@@ -314,7 +313,9 @@ def encode_fields(table: struct.Struct, values: tuple[int, ...], what: str) -> b
 _FORMAT_OF_SIZE = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _ENVELOPE = table_struct(ENVELOPE)
 _MESSAGE = table_struct(MESSAGE)
-_ALL_FLAGS = sum(flag.value for flag in Flag)
+_MESSAGE_SIZE = _MESSAGE.size
+_UNPACK_MESSAGE = _MESSAGE.unpack_from
+_NO_FLAGS = ~sum(flag.value for flag in Flag)
 _WIRE_KINDS = {kind.value: kind for kind in Kind if kind not in LOCAL_KINDS}
 _INNER_KINDS = {**_WIRE_KINDS, Kind.APPLICATION.value: Kind.APPLICATION}
 _WORDS: dict[int, struct.Struct] = {}
