@@ -198,6 +198,19 @@ def check_tshark() -> Check:
     return Check(name="tshark", ok=True, detail=_first_line(["tshark", "--version"]), optional=True)
 
 
+def check_foreign() -> Check:
+    """Systems that nobody here wrote, in a cluster on the emulated network (docs/foreign.md)."""
+    missing = [name for name in ("etcd", "corosync") if shutil.which(name, path=_PROGRAM_PATH) is None]
+    if missing:
+        detail = f"{', '.join(missing)} not found: the experiments with other systems cannot run"
+        return Check(name="other systems", ok=False, detail=detail, remedy=_INSTALL_FOREIGN, optional=True)
+    return Check(name="other systems", ok=True, detail=_first_line(["etcd", "--version"]), optional=True)
+
+
+_PROGRAM_PATH = f"{os.defpath}:/usr/sbin:/sbin:/usr/local/bin"
+_INSTALL_FOREIGN = "install etcd-server and corosync"
+
+
 def check_compilers() -> Check:
     """Of the languages in which trace senders are shown (docs/senders)."""
     missing = [name for name in ("cc", "go") if shutil.which(name) is None]
