@@ -1,7 +1,8 @@
 """A command of the operator's in a container, through the daemon's exec: streams carried both ways, exit code, signals.
 
-The daemon offers no signal to such a command; it tells its process, and the daemon runs on this machine (`find_pid`
-has made sure), so the signal goes there directly, by a descriptor that no other process can come to mean.
+It runs as root of the container, which has no more rights than the container was given: none over devices and raw
+sockets. The daemon offers no signal to such a command; it tells its process, and the daemon runs on this machine
+(`find_pid` has made sure), so the signal goes there directly, by a descriptor that no other process can come to mean.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import socket
 import threading
 import time
 import tty
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -77,7 +78,7 @@ class DockerCommand:
             try:
                 created = client.api.exec_create(
                     container_id, list(argv), stdin=True, tty=is_terminal, environment=dict(environment),
-                    user=OPERATOR, privileged=True,
+                    user=OPERATOR,
                 )  # fmt: skip
                 path = f"exec/{created['Id']}/start"
                 connection = undo.enter_context(upgraded(client.api, path, json={"Detach": False, "Tty": is_terminal}))
@@ -97,7 +98,7 @@ class DockerCommand:
                 raise FabricError(f"{self._name}: Docker has not started {argv[0]} after {START_BOUND_S:.0f} s")
             time.sleep(POLL_S)
         if found["Pid"] == 0:
-            said = b"".join(chunk for _stream, chunk in plain(self._connection))
+            said = b"".join(chunk for _stream, chunk in self._said())
             raise FabricError(f"{self._name} cannot start {argv[0]}: {_reason(said)}")
         with contextlib.suppress(ProcessLookupError):
             self._process = [os.pidfd_open(found["Pid"])]
@@ -157,6 +158,9 @@ class DockerCommand:
             raise FabricError(f"Docker does not tell about a command in {self._name}: {root_cause(error)}") from error
         return found
 
+    def _said(self) -> Iterator[tuple[int, bytes]]:
+        return plain(self._connection) if self._is_terminal else frames(self._connection)
+
     def _carry_in(self) -> None:
         """What is typed goes in; its end is passed on; nothing is read once the command has ended."""
         source = self._descriptors[0]
@@ -170,8 +174,7 @@ class DockerCommand:
     def _carry_out(self) -> None:
         """What it says comes out; then its exit code."""
         try:
-            chunks = plain(self._connection) if self._is_terminal else frames(self._connection)
-            for stream, chunk in chunks:
+            for stream, chunk in self._said():
                 _write_all(self._descriptors[2 if stream == STDERR_STREAM else 1], chunk)
             while (found := self._inspect())["Running"]:
                 time.sleep(POLL_S)

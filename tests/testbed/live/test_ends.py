@@ -1,0 +1,260 @@
+"""However a testbed ends, nothing of it is left; two at once do not meet; and what an enemy says changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netem.errors import FabricError
+from netem.framing import LENGTH, pack
+from testbed.live import Testbed, running
+from testbed.live.door import Door, receive
+from testbed.live.place import Place
+from testbed.paths import ROOT
+from tests.testbed.live import beds
+from tests.testbed.live.beds import received
+from topologies.errors import InputError
+
+pytestmark = [pytest.mark.root, pytest.mark.uml]
+
+OWNER = """
+import sys
+from pathlib import Path
+from testbed.live import Testbed
+bed = Testbed(sys.argv[1], world="netns", runs=Path(sys.argv[2]))
+bed.start_capture()
+print(bed.directory, flush=True)
+sys.stdin.read()
+"""
+
+
+def gone(name: str, mark: str) -> None:
+    """Neither places nor processes of the testbed are left."""
+    beds.wait_until(lambda: name not in [one.name for one in running()], "it is no longer up")
+    beds.wait_until(lambda: not beds.processes_with(mark), "its processes have ended")
+
+
+def test_a_killed_owner_takes_its_testbed_along_in_order(
+    places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORDERBED_TEST_MARK", mark := f"mark-of-{tmp_path.name}")
+    command = [sys.executable, "-c", OWNER, str(beds.written("orphan", tmp_path)), str(tmp_path / "runs")]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        directory = Path(owner.stdout.readline().strip())
+        owner.kill()
+    gone("orphan", mark)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert (manifest["status"], manifest["captures"][0]["complete"]) == ("complete", True)
+
+
+def test_a_killed_server_leaves_nothing(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERBED_TEST_MARK", mark := f"mark-of-{tmp_path.name}")
+    path = beds.written("headless", tmp_path)
+    with Testbed(path, world="netns", runs=tmp_path / "runs") as bed, bed.start("p1/n1", ["sleep", "600"]) as command:
+        bed.start_capture()
+        os.kill(bed.description.server_pid, signal.SIGKILL)
+        with pytest.raises(FabricError, match="the testbed is no longer up: its server has ended"):
+            command.wait(10)
+        gone("headless", mark)
+        with pytest.raises(FabricError, match="the testbed headless is no longer up"):
+            bed.nodes()
+        with Testbed(path, world="netns", runs=tmp_path / "runs") as again:
+            assert received(again.run("p1/n1", ["ping", "-c", "1", "10.1.0.2"]).text) == 1
+
+
+def test_a_network_that_dies_is_told_and_taken_down(places: Path, tmp_path: Path) -> None:
+    with Testbed(beds.written("dying", tmp_path), world="netns", kernel="uml", runs=tmp_path / "runs") as bed:
+        bed.start_capture()
+        guests = [pid for pid in _descendants(bed.description.server_pid) if "linux.uml" in _command_line(pid)]
+        os.kill(min(guests), signal.SIGKILL)
+        beds.wait_until(lambda: bed.failure(), "the end of the guest kernel is noticed")
+        with pytest.raises(FabricError, match="`orderbed down dying` clears away what is left"):
+            bed.impair("p1/*", loss="1 %")
+        assert len(bed.nodes()) == 4
+    assert "dying" not in [one.name for one in running()]
+    assert json.loads((bed.directory / "manifest.json").read_text())["status"] == "failed"
+
+
+def _descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *_descendants(int(child))]
+    return found
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(bytes(1), b" ").decode()
+    except OSError:
+        return ""
+
+
+def test_two_at_once_do_not_meet(bed: Testbed, tmp_path: Path) -> None:
+    """The same names, addresses and MAC addresses in both; neither hears a frame of the other."""
+    with Testbed(beds.written("other", tmp_path), world="netns", runs=tmp_path / "runs") as other:
+        with pytest.raises(InputError, match="several testbeds are up: other, shared; say which one"):
+            Testbed.attach()
+        for one in (bed, other):
+            one.start_capture()
+        bed.impair("p1/n2", loss="100 %")
+        other.crash("p1/n3")
+        ping = ["ping", "-c", "5", "-i", "0.05", "-W", "0.3", "10.1.0.2"]
+        assert received(bed.run("p1/n1", ping).text) == 0
+        assert received(other.run("p1/n1", ping).text) == 5
+        assert bed.run("p1/n1", ["ping", "-c", "1", "10.1.0.3"]).code == 0
+        # Here what p1/n1 sends to its port, and what goes to and comes from n3; there both ways of both ports.
+        assert bed.stop_capture()["frames"] == 5 + 4
+        assert other.stop_capture()["frames"] == 20
+        bed.restore()
+
+
+def test_a_server_that_stays_outlives_its_starter(places: Path, tmp_path: Path) -> None:
+    code = "import sys; from testbed.live import Testbed; Testbed.up(sys.argv[1], world='netns', name='stays')"
+    subprocess.run([sys.executable, "-c", code, str(beds.written("any", tmp_path))], cwd=ROOT, check=True)
+    bed = Testbed.attach("stays")
+    try:
+        assert len(bed.nodes()) == 4
+    finally:
+        bed.down()
+        record = bed.directory
+        for path in sorted(record.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        record.rmdir()
+    with pytest.raises(InputError, match="no testbed"):
+        Testbed.attach("stays")
+
+
+def test_what_cannot_come_up_leaves_nothing(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from netem.runtimes.base import Program
+
+    monkeypatch.setenv("ORDERBED_TEST_MARK", mark := f"mark-of-{tmp_path.name}")
+    lines: list[str] = []
+    with pytest.raises(FabricError, match="cannot start no-such-program: No such file or directory"):
+        Testbed(
+            beds.written("broken", tmp_path),
+            world="netns",
+            program=Program(argv=("no-such-program",)),
+            runs=tmp_path / "runs",
+            on_progress=lines.append,
+        )
+    gone("broken", mark)
+    assert any(line.startswith("network ready") for line in lines)
+    (manifest,) = (tmp_path / "runs").rglob("manifest.json")
+    assert json.loads(manifest.read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"topology": "one-partitoin"}, "no topology is called 'one-partitoin'; did you mean one-partition"),
+        ({"topology": "nowhere.yaml"}, "nowhere.yaml: there is no such file"),
+        ({"topology": "one-partition", "world": "sim"}, "--world: 'sim' is none of auto, netns, docker"),
+        ({"topology": "one-partition", "kernel": "best"}, "--kernel: 'best' is none of auto, host, uml"),
+        (
+            {"topology": "one-partition", "name": "../up"},
+            "the name of a testbed: expected a name of lower-case letters",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(places: Path, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Testbed(**options)
+    assert sentence in str(refused.value)
+
+
+# An enemy at the door.
+
+
+def say(name: str, data: bytes, descriptors: tuple[int, ...] = ()) -> dict[str, Any]:
+    with Door.connect(Place.of(name)) as connection:
+        socket.send_fds(connection, [data], list(descriptors)) if descriptors else connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return receive(connection)[0]
+
+
+BOMB = zlib.compress(b'{"do": "' + b"x" * (64 << 20))
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (LENGTH.pack(1 << 31), "it has 2147483648 bytes, at most 8388608 are allowed"),
+        (LENGTH.pack(5) + b"hello", "it is no JSON in zlib"),
+        (LENGTH.pack(len(BOMB)) + BOMB, "or has more than 33554432 bytes"),
+        (pack({"do": "down everything"}), "is nothing that a testbed does"),
+        (pack({"do": None}), "nothing is nothing that a testbed does"),
+        (pack({}), "is nothing that a testbed does"),
+        (pack({"do": "heal", "now": True}), "now: unknown key"),
+        (pack({"do": "crash"}), "the key targets is missing"),
+        (pack({"do": "crash", "targets": {"a": 1}}), "targets"),
+        (pack({"do": "impair", "impair": [[[[]]]]}), "expected a block with the keys"),
+        (pack({"do": "exec", "node": "p1/n1", "argv": ["true"]}), "a command needs 3 descriptors with its request"),
+        (
+            pack({"do": "exec", "node": "p1/n1", "argv": ["true"], "environment": {"a=b": "c"}}),
+            "the name of a variable",
+        ),
+        (pack({"do": "start_capture", "path": "relative"}), "relative: give the whole path of the capture"),
+    ],
+)
+def test_a_request_that_cannot_be_is_refused_in_a_sentence(bed: Testbed, data: bytes, sentence: str) -> None:
+    reply = say(bed.name, data)
+    assert reply["error"]["kind"] == "input"
+    assert sentence in reply["error"]["text"]
+    assert len(bed.nodes()) == 4
+
+
+def test_descriptors_that_nobody_asked_for_are_closed(bed: Testbed) -> None:
+    server = Path(f"/proc/{bed.description.server_pid}/fd")
+    reader, writer = os.pipe()
+    before = len(list(server.iterdir()))
+    for _ in range(20):
+        assert "result" in say(bed.name, pack({"do": "heal"}), (writer, writer))
+        assert "error" in say(bed.name, pack({"do": "heal"}), (writer,) * 9)
+    os.close(writer)
+    assert os.read(reader, 1) == b"", "somebody still holds the other end"
+    os.close(reader)
+    beds.wait_until(lambda: len(list(server.iterdir())) <= before, "the server holds no more than before")
+
+
+def test_silent_clients_block_nobody(bed: Testbed) -> None:
+    silent = [Door.connect(Place.of(bed.name)) for _ in range(50)]
+    assert len(bed.nodes()) == 4
+    for connection in silent:
+        connection.close()
+
+
+def test_words_to_a_command_that_are_none_change_nothing(bed: Testbed) -> None:
+    with bed.start("p1/n1", ["sleep", "600"]) as command:
+        for word in ({"signal": 0}, {"signal": 9999}, {"signal": "KILL"}, {"resize": [0, 1]}, {"resize": 3}, {"x": 1}):
+            Door.tell(command._connection, word)
+        Door.tell(command._connection, {"signal": int(signal.SIGUSR2)})
+        assert command.wait(5) == -signal.SIGUSR2
+
+
+def test_all_at_once(bed: Testbed) -> None:
+    """Verbs of many clients are done one after the other; none is lost."""
+    count = len((bed.directory / "faults.jsonl").read_text().splitlines())
+    threads = [
+        threading.Thread(target=bed.impair, args=("p1/n1",), kwargs={"delay": f"{number} ms"})
+        for number in range(1, 31)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    lines = [json.loads(line) for line in (bed.directory / "faults.jsonl").read_text().splitlines()][count:]
+    assert [line["id"] for line in lines] == list(range(lines[0]["id"], lines[0]["id"] + 30))
+    assert bed.nodes()[0].to_node.delay_ns == lines[-1]["asked"]["p1/n1"]["delay_ns"]
+    bed.restore()
