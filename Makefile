@@ -8,6 +8,7 @@ BIN := .venv/bin
 SCRIPTS := scripts/setup scripts/docker scripts/common.sh .ci/run
 HOST_ONLY := not root and not uml and not docker and not spark and not compilers and not tshark and not browser
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 .PHONY: help testbed test test-fast lint format lock docker docker-stop notebook bench doctor down clean
 
@@ -50,9 +51,10 @@ notebook: ## execute the notebooks on the latest run
 	@scripts/setup --tests
 	@$(BIN)/pytest tests/notebooks $(PYTEST_ARGS)
 
-bench: ## measure speed side by side with other tools (root; takes minutes)
-	@scripts/setup --tests
-	@for benchmark in benchmarks/bench_*.py; do $(BIN)/python -m "benchmarks.$$(basename "$$benchmark" .py)"; done
+bench: ## measure speed side by side with other tools (root; takes minutes) and write docs/benchmarks.md
+	@scripts/setup --bench
+	@scripts/docker up
+	@$(BIN)/python -m benchmarks --page docs/benchmarks.md $(BENCH_ARGS)
 
 doctor: ## say what this machine can do, and how to get what it cannot
 	@scripts/setup

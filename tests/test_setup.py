@@ -183,7 +183,7 @@ def test_root_installs_what_is_missing_and_only_then_refreshes_the_lists(clone: 
 
 def test_wrong_use_is_one_sentence(clone: Clone) -> None:
     done = clone.set_up("--everything")
-    assert (done.returncode, done.stderr) == (2, "  set-up    use: scripts/setup [--tests]\n")
+    assert (done.returncode, done.stderr) == (2, "  set-up    use: scripts/setup [--tests | --bench]\n")
 
 
 def test_no_address_in_what_sets_up() -> None:

@@ -1,0 +1,166 @@
+"""How exactly each kernel realises delay, loss and rate, by the runs' own certificates; and where `uml` saturates.
+
+The certificate compares frame by frame, from the capture alone (`analysis.certificate`). Saturation: one node of 30
+floods its segment, everybody else is 5 ms away and does not listen; the port deliveries a second grow until the 99th
+percentile of the delay leaves its bound. A kernel that this machine has not is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.beds import directory
+from benchmarks.rows import Row, Watch, at_most, shown
+from collector.parse import batches, decode_frames, map_capture, read_interfaces
+from collector.records import PortDirection
+from netem.bed import Bed, Kernel, KernelWish
+from netem.errors import FabricError
+from netem.kernel import pick, probe
+from testbed.capture import Capture
+from testbed.console import Console
+from testbed.run import Wishes, load_experiment, perform
+from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Impairment, Topology
+from topologies.shapes import one_partition, with_ports
+
+QUICK_NS = 2 * 10**9
+PORTS, QUICK_PORTS = 30, 4
+RATES_PER_S, QUICK_RATES_PER_S = (250, 500, 1000, 1500, 2000, 2500, 3000, 4000), (250,)
+FLOOD_S = 3.0
+ASKED = Impairment(delay_ns=5_000_000)
+P99_BOUND_MS = 6.0
+"""Of a delay of 5 ms, as experiment accuracy-delay accepts it."""
+
+
+def measure(*, quick: bool) -> Iterator[Row]:
+    for kernel in _kernels():
+        with directory() as runs:
+            yield from _delay(kernel, runs, quick=quick)
+            if not quick:
+                yield from _loss(kernel, runs)
+                yield from _rate(kernel, runs)
+        if kernel is Kernel.UML:
+            yield from _saturation(quick=quick)
+
+
+def _kernels() -> tuple[Kernel, ...]:
+    found = []
+    probes = probe()
+    for kernel in Kernel:
+        try:
+            found.append(pick(KernelWish(kernel.value), probes).picked)
+        except FabricError as error:
+            print(f"  kernel {kernel.value} is left out: {error}", flush=True)
+    return tuple(found)
+
+
+def _delay(kernel: Kernel, runs: Path, *, quick: bool) -> Iterator[Row]:
+    watch = Watch()
+    links = _links("accuracy-delay", kernel, runs, duration_ns=QUICK_NS if quick else None)
+    for name, bar in (("p50", at_most(5.3)), ("p99", at_most(P99_BOUND_MS))):
+        values = [link[f"delay_{name}_ms"] for link in links if link["asked"].get("delay_ns")]
+        what = f"kernel {kernel.value}: 5 ms asked, 18,000 deliveries a second; {name}, worst of {len(values)} ports"
+        yield watch.row(f"accuracy.{kernel.value}_delay_{name}", what, "ms", max(values), bar=bar)
+
+
+def _loss(kernel: Kernel, runs: Path) -> Iterator[Row]:
+    watch = Watch()
+    links = [link for link in _links("accuracy-loss", kernel, runs) if link["asked"].get("loss_ratio")]
+    for asked in sorted({link["asked"]["loss_ratio"] for link in links}):
+        realised = [100 * link["loss_ratio"] for link in links if link["asked"]["loss_ratio"] == asked]
+        covered = sum(link["loss_low"] <= asked <= link["loss_high"] for link in links)
+        note = f"of all {len(links)} impaired ports, {covered} have what was asked in their 99 % interval"
+        what = f"kernel {kernel.value}: {100 * asked:g} % loss asked"
+        yield watch.row(f"accuracy.{kernel.value}_loss_{100 * asked:g}", what, "%", realised, note=note)
+
+
+def _rate(kernel: Kernel, runs: Path) -> Iterator[Row]:
+    watch = Watch()
+    for link in _links("overrun", kernel, runs):
+        asked = link["asked"].get("rate_bps")
+        if asked and link["rate_bps"]:
+            what = f"kernel {kernel.value}: {asked / 1e6:g} Mbit/s asked of an overrun port; realised / asked"
+            yield watch.row(f"accuracy.{kernel.value}_rate", what, "", link["rate_bps"] / asked)
+
+
+def _links(name: str, kernel: Kernel, runs: Path, *, duration_ns: int | None = None) -> list[dict[str, Any]]:
+    """The certificate's rows of one run of a shipped experiment."""
+    wishes = Wishes(world="netns", kernel=kernel.value, runs=runs, name=f"{name}-{kernel.value}")
+    experiment = load_experiment(name, wishes)
+    if duration_ns is not None:
+        experiment = dataclasses.replace(experiment, duration_ns=duration_ns)
+    outcome = perform(experiment, wishes, Console(quiet=True))
+    assert outcome.summary is not None, "it was asked to be analysed"
+    return list(outcome.summary["links"])
+
+
+# Saturation.
+
+
+def _saturation(*, quick: bool) -> Iterator[Row]:
+    watch = Watch()
+    topology = with_ports(one_partition(QUICK_PORTS if quick else PORTS), to_node=ASKED)
+    steps = []
+    with directory() as logs, Bed.open(topology, kernel=KernelWish.UML, log_dir=logs) as bed:
+        bed.own_namespaces(topology.nodes())
+        for rate_per_s in QUICK_RATES_PER_S if quick else RATES_PER_S:
+            steps.append(_flood(bed, topology, logs / f"{rate_per_s}.pcapng", rate_per_s))
+            if steps[-1][1] > P99_BOUND_MS:
+                break
+    kept = [deliveries for deliveries, p99_ms, _lost in steps if p99_ms <= P99_BOUND_MS]
+    note = "; ".join(f"{shown(deliveries)}/s: p99 {p99_ms:.2f} ms, {lost} lost" for deliveries, p99_ms, lost in steps)
+    what = (
+        f"kernel uml: most port deliveries a second with a p99 of at most {P99_BOUND_MS:g} ms at {len(topology)} ports"
+    )
+    yield watch.row("accuracy.uml_saturation", what, "/s", max(kept, default=0.0), note=note)
+
+
+def _flood(bed: Bed, topology: Topology, capture_path: Path, rate_per_s: float) -> tuple[float, float, int]:
+    """(deliveries a second, 99th percentile of the delay in ms, frames that did not arrive) of one step."""
+    capture = Capture(bed, topology, capture_path, {}, capture_path.with_suffix(".log"))
+    sender = next(iter(topology.nodes()))
+    argv = [
+        sys.executable,
+        "-m",
+        "benchmarks.flood",
+        str(rate_per_s),
+        str(FLOOD_S),
+        MULTICAST_GROUP,
+        str(PROTOCOL_PORT),
+    ]
+    environment = {"PYTHONPATH": str(Path(__file__).resolve().parent.parent), "PATH": os.defpath}
+    log = capture_path.with_suffix(".sender")
+    with log.open("wb") as said, Path(os.devnull).open("rb") as nothing:
+        descriptors = [nothing.fileno(), said.fileno(), said.fileno()]
+        process = bed.spawn(argv, environment, descriptors, namespace=bed.own_namespace(sender))
+    if code := process.wait(60 * FLOOD_S):
+        raise FabricError(f"the sender ended with exit code {code}: {log.read_text(encoding='utf-8')}")
+    capture.stop()
+    sent, seconds = (float(word) for word in log.read_text(encoding="utf-8").split())
+    delays_ns = _delays_ns(capture_path)
+    lost = round(sent) * (len(topology) - 1) - len(delays_ns)
+    return len(delays_ns) / seconds, float(np.percentile(delays_ns, 99)) / 1e6, lost
+
+
+def _delays_ns(path: Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Of every frame that reached a port, since its sender put it on the wire."""
+    head, buffer = read_interfaces(path), map_capture(path)
+    times, directions, numbers = [], [], []
+    for frames in batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces):
+        decoded = decode_frames(buffer, frames, ("is_protocol", "transmission"))
+        ours = decoded["is_protocol"].astype(bool)
+        times.append(frames.time_ns[ours])
+        directions.append(frames.direction[ours])
+        numbers.append(decoded["transmission"][ours].astype(np.int64))
+    time_ns, direction, number = (np.concatenate(column) for column in (times, directions, numbers))
+    is_sent = direction == PortDirection.INBOUND
+    sent_ns = np.zeros(int(number.max()) + 1, np.int64)
+    sent_ns[number[is_sent]] = time_ns[is_sent]
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = time_ns[~is_sent] - sent_ns[number[~is_sent]]
+    return found
