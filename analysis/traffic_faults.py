@@ -70,6 +70,26 @@ def section(found: Sequence[Conversation], strikes: Iterable[Strike], view: View
     return result
 
 
+def sides(strike: Strike, network: Network, nodes: Sequence[str]) -> list[list[str]]:
+    """Who could reach each other while the fault lasted: sides of at least two nodes, the greatest first. An impairment
+    parts nobody.
+    """
+    if strike.kind not in ("cut", *_DOWN):
+        return [list(nodes)]
+    touches = _touches(strike, network)
+    left, found = list(nodes), []
+    while left:
+        side, border = [], [left.pop(0)]
+        while border:
+            here = border.pop()
+            side.append(here)
+            reached = [node for node in left if not touches(here, node)]
+            left = [node for node in left if node not in reached]
+            border += reached
+        found.append(sorted(side, key=nodes.index))
+    return sorted((side for side in found if len(side) > 1), key=lambda side: -len(side))
+
+
 def _is_alive(one: Conversation, window: Window) -> bool:
     before = (window.from_ns - ALIVE_NS <= last < window.from_ns for _, last in one.heard)
     return sum(before) >= ALIVE_SPANS
@@ -128,7 +148,7 @@ def _sides(window: Window, alive: Sequence[Conversation], found: Sequence[Conver
     until_ns = view.end_ns if window.until_ns is None else window.until_ns
     services = list(dict.fromkeys((one.talk.service, one.talk.is_cast) for one in alive))[:MAX_SERVICES]
     rows: Rows = []
-    for side in _components(window.strike, _touches(window.strike, view.network), view.nodes):
+    for side in sides(window.strike, view.network, view.nodes):
         for service, is_cast in services:
             inside = [one for one in found if (one.talk.service, one.talk.is_cast) == (service, is_cast)]
             if not any(one in alive and {one.talk.a, one.talk.b} & set(side) for one in inside):
@@ -148,27 +168,7 @@ def _answers(found: Sequence[Conversation], side: Sequence[str], from_ns: int) -
             yield from (heard for heard in one.answers if heard[0] >= from_ns)
 
 
-_Touches = Callable[[str, str], bool]
-
-
-def _components(strike: Strike, touches: _Touches, nodes: Sequence[str]) -> list[list[str]]:
-    """Sides of at least two nodes, the greatest first. An impairment parts nobody."""
-    if strike.kind not in ("cut", *_DOWN):
-        return [list(nodes)]
-    left, sides = list(nodes), []
-    while left:
-        side, border = [], [left.pop(0)]
-        while border:
-            here = border.pop()
-            side.append(here)
-            reached = [node for node in left if not touches(here, node)]
-            left = [node for node in left if node not in reached]
-            border += reached
-        sides.append(sorted(side, key=nodes.index))
-    return sorted((side for side in sides if len(side) > 1), key=lambda side: -len(side))
-
-
-def _touches(strike: Strike, network: Network) -> _Touches:
+def _touches(strike: Strike, network: Network) -> Callable[[str, str], bool]:
     """Whether the fault acts on what lies between two nodes; names that are no nodes are never touched."""
     known = {str(node.name) for node in network.topology.nodes()}
     groups_of: dict[str, set[int]] = defaultdict(set)
