@@ -150,7 +150,7 @@ class Conductor:
                 self._check_machinery(bed, capture)
                 self._show_load(stage, crew, schedule)
             schedule.finish()
-            stage.result = f"{duration_s:g} s, {said(crew.totals())}, {counted(schedule.struck, 'fault')}"
+            stage.result = f"{duration_s:g} s, {self._said(crew)}, {counted(schedule.struck, 'fault')}"
         self._phase("load_end_ns", time.monotonic_ns())
         after = health.CpuTimes.read()
         self._manifest["health"] = health.summarize(before, after, crew.totals()["lag_max_ns"])
@@ -161,10 +161,10 @@ class Conductor:
             crew.broadcast("drain")
             if crew.reach((State.DRAINED, State.STOPPED), timeout_s=drain_s):
                 self._phase("drained_ns", time.monotonic_ns())
-                stage.result = f"every node is quiet, {said(crew.totals())}"
+                stage.result = f"every node is quiet, {self._said(crew)}"
             else:
                 stage.is_doubtful = True
-                stage.result = f"not every node became quiet within {drain_s:g} s, {said(crew.totals())}"
+                stage.result = f"not every node became quiet within {drain_s:g} s, {self._said(crew)}"
 
     def _stop(self, bed: Bed, crew: Crew, capture: Capture) -> None:
         with self._console.stage("stop", "ending") as stage:
@@ -190,6 +190,10 @@ class Conductor:
         if self._world.world is World.NETNS:
             return NetnsRuntime(bed)
         return DockerRuntime(bed, run_id=self._directory.run_id, on_progress=on_progress)
+
+    def _said(self, crew: Crew) -> str:
+        """What our nodes have done so far; what others did, the analysis finds."""
+        return said(crew.totals()) if self._experiment.has_protocol else programs_said(self._experiment)
 
     @staticmethod
     def _check_machinery(bed: Bed, capture: Capture) -> None:
@@ -239,7 +243,7 @@ class Conductor:
         assert self._start_ns is not None
         elapsed_s = max(0.0, (time.monotonic_ns() - self._start_ns) / 1e9)
         active = f"  ⚡ {schedule.active()}" if schedule.active() else ""
-        stage.advance_to(elapsed_s, f"{said(crew.totals())}{active}")
+        stage.advance_to(elapsed_s, f"{self._said(crew)}{active}")
 
 
 def _plain(counters: Any) -> dict[str, Any]:

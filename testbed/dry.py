@@ -7,6 +7,7 @@ from pathlib import Path
 from netem import plan
 from netem.steps import Kernel
 from testbed import spec
+from testbed.manifest import programs_said
 from testbed.paths import TOPOLOGIES
 from testbed.run import Wishes, check_world, load_experiment, untolerated
 from testbed.spec import Experiment, World
@@ -72,8 +73,14 @@ def _asked(impairment: Impairment) -> str:
     return ", ".join(f"{key} {value}" for key, value in spelled(changed_fields(impairment)).items()) or "clear"
 
 
+def _begins(experiment: Experiment) -> str:
+    """What begins with the load; programs of others have been started before."""
+    parts = [f"{len(experiment.workloads)} workloads start"] if experiment.has_protocol else []
+    return "; ".join([*parts, *([programs_said(experiment)] if experiment.programs else [])])
+
+
 def _schedule(experiment: Experiment) -> dict[str, list[str]]:
-    lines = [f"{format_duration(0)}  {len(experiment.workloads)} workloads start"]
+    lines = [f"{format_duration(0)}  {_begins(experiment)}"]
     lines += [f"{format_duration(fault.at_ns)}  {fault}" for fault in experiment.faults]
     end = f"workloads end; at most {format_duration(experiment.drain_ns)} to drain"
     lines.append(f"{format_duration(experiment.duration_ns)}  {end}")

@@ -37,6 +37,7 @@ def test_all_probes_answer_quickly_and_each_failure_has_a_way_out() -> None:
     ("probe", "remedy"),
     [
         (doctor.check_tshark, "install tshark and tcpdump"),
+        (doctor.check_compilers, "install gcc and golang-go"),
         (doctor.check_browser, "install chromium and chromium-driver"),
         (doctor.check_java, "install openjdk-17-jre-headless"),
         (doctor.check_guest, "install user-mode-linux"),
