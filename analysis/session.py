@@ -35,7 +35,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from analysis.errors import AnalysisError
+from analysis.errors import AnalysisError, SparkEndedError
 from analysis.source import CaptureSource
 
 OLDEST_JAVA = 17
@@ -160,8 +160,8 @@ def told(error: Exception) -> AnalysisError:
         return AnalysisError(ours.group(1).strip())
     master = os.environ.get("SPARK_MASTER") or LOCAL
     if _is_local(master):
-        return AnalysisError(f"Spark gave up ({_reason(text)}); set SPARK_DRIVER_MEMORY to more if memory was short")
-    return AnalysisError(
+        return SparkEndedError(f"Spark gave up ({_reason(text)}); set SPARK_DRIVER_MEMORY to more if memory was short")
+    return SparkEndedError(
         f"the cluster went away or gave up ({_reason(text)}); "
         f"the run is whole: analyse it again when {master} answers, or unset SPARK_MASTER to use this machine"
     )

@@ -1,0 +1,174 @@
+"""`orderbed watch` and `orderbed info`: what they find, when they end, and what they say of what they cannot read."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from analysis.stream_live import Figures, Quantiles, View
+from testbed import store, watch
+from testbed.watch import Look
+from testbed.watch_table import look_table
+from tests.analysis.runs import MadeRun, ordered
+from tests.collector.captures import pcap, pcapng, traffic
+from topologies.errors import InputError
+
+COMMAND = [sys.executable, "-c", "from testbed.cli import main; main()"]
+TIMEOUT_S = 120.0
+
+
+def orderbed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def figures(name: str) -> Figures:
+    latency = Quantiles(p50_ms=5.14, p99_ms=1203.4)
+    return Figures(
+        name=name,
+        sent_per_s=12_345.0,
+        sent_bps=98_765_432.0,
+        received_per_s=99_999.0,
+        submitted_per_s=1.0,
+        delivered_per_s=50_000.0,
+        dummy_rate=0.333,
+        control_ratio=None,
+        retransmission_ratio=0.031,
+        loss_ratio=1.0,
+        network=latency,
+        delivery=Quantiles(p50_ms=None, p99_ms=None),
+    )
+
+
+def look(nodes: int) -> Look:
+    view = View(
+        is_started=True,
+        since_s=20.5,
+        window_s=5.0,
+        frames=50_516,
+        records=38_000,
+        lost=3_871,
+        late=3,
+        unpaired=0,
+        total=figures(""),
+        nodes=tuple(figures(f"p1/n{number}") for number in range(1, nodes + 1)),
+    )
+    return Look(view=view, behind_bytes=0, batch_s=0.31, is_over=False)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits_the_terminal_and_no_figure_is_cut(width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(look_table(look(4), "runs/a/1", width=width))
+    text = console.export_text()
+
+    assert "…" not in text
+    assert "p1/n4" in text
+    assert text.count("100.0 %") == 5
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_short_terminal_shows_the_busiest() -> None:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(look_table(look(40), "runs/a/1", width=120, height=24))
+    text = console.export_text()
+
+    assert "and 26 nodes with less traffic" in text
+    assert len(text.splitlines()) <= 24
+
+
+def test_a_run_or_a_capture_is_found(tmp_path: Path) -> None:
+    run = MadeRun().write(tmp_path / "runs" / "made" / "1")
+    capture = run / "capture.pcapng"
+
+    assert watch.find(tmp_path / "runs", "made").run == run
+    assert watch.find(tmp_path / "runs", None).capture == capture
+    assert watch.find(tmp_path / "runs", str(capture)).run is None
+    with pytest.raises(InputError, match="there is no such capture"):
+        watch.find(tmp_path / "runs", "missing.pcapng")
+    with pytest.raises(InputError, match="no such run"):
+        watch.find(tmp_path / "runs", "missing")
+
+
+def test_info_of_a_capture_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.pcap"
+    path.write_bytes(pcap(traffic(100)))
+    table, data = orderbed("info", str(path)), orderbed("info", str(path), "--json")
+
+    assert (table.returncode, data.returncode) == (0, 0), table.stderr + data.stderr
+    assert "orderbed messages" in table.stdout
+    assert json.loads(data.stdout)["frames"] == 100
+
+
+def test_info_of_what_is_no_capture_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "packed.pcap.gz"
+    path.write_bytes(b"\x1f\x8b\x08" + bytes(40))
+    said = orderbed("info", str(path))
+
+    assert said.returncode == 2
+    assert said.stderr == f"orderbed: {path}: is compressed (gzip); unpack it first: gunzip --keep {path.name}\n"
+
+
+@pytest.mark.spark
+def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
+    """The capture is written piece by piece while it is looked at; the last line has all of it."""
+    made = MadeRun()
+    truth = ordered(made, messages=400, loss={1: 0.2})
+    run = made.write(tmp_path / "runs" / "made" / "1")
+    capture, index = run / "capture.pcapng", run / "capture.pcapng.index"
+    whole, end = capture.read_bytes(), index.read_bytes()
+    (run / ".reserve").touch()
+    index.unlink()
+    capture.write_bytes(whole[:3000])
+
+    def write() -> None:
+        with capture.open("ab", buffering=0) as file:
+            for at in range(3000, len(whole), 7001):
+                file.write(whole[at : at + 7001])
+                time.sleep(0.01)
+        index.write_bytes(end)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    said = orderbed("watch", "--runs", str(tmp_path / "runs"), "--json")
+    writer.join()
+    lines: list[dict[str, Any]] = [json.loads(line) for line in said.stdout.splitlines()]
+
+    assert said.returncode == 0, said.stderr
+    assert [line["is_over"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert (lines[-1]["lost"], lines[-1]["behind_bytes"]) == (sum(truth.lost.values()), 0)
+    assert lines[-1]["frames"] > 1000
+    assert [node["name"] for node in lines[-1]["nodes"]] == ["p1/n1", "p1/n2", "p1/n3", "p1/n4"]
+
+
+@pytest.mark.spark
+def test_ctrl_c_ends_a_look_cleanly(tmp_path: Path) -> None:
+    path = tmp_path / "growing.pcapng"
+    path.write_bytes(pcapng(traffic(50)))
+    with subprocess.Popen(
+        [*COMMAND, "watch", str(path), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["is_over"] is False
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=TIMEOUT_S)
+
+    assert (process.returncode, told) == (0, "")
+
+
+def test_a_run_whose_conductor_still_works_is_not_over(tmp_path: Path) -> None:
+    directory = store.create(tmp_path, "made", 1)
+    target = watch.Target(name="made", capture=directory.capture_path, run=directory.path)
+
+    assert not target.is_over
+    directory.close()
+    assert target.is_over
