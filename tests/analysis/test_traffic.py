@@ -1,0 +1,238 @@
+"""Conversations, silences and TCP's cost of captures whose truth is known; scapy counts a second time."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.l2 import Ether
+
+from analysis import source, traffic, traffic_faults, traffic_talk
+from analysis.inputs import read_run
+from analysis.network import Strike, build
+from analysis.report import render
+from analysis.report_files import read_run as read_files
+from analysis.summary import analyze
+from analysis.traffic import Traffic
+from collector.records import PortDirection
+from tests.analysis.runs import FOUR_NODES, START_NS, MadeRun, Sighting, udp_frame
+from topologies import load
+
+SECOND = 1_000_000_000
+PORT, CLIENT = 2380, 40_000
+SYN, ACK, PUSH = 0x02, 0x10, 0x18
+
+
+# --- pure
+
+
+def test_in_a_star_the_centre_is_in_the_middle_and_in_a_mesh_nobody() -> None:
+    star = {("a", "b"): 10, ("a", "c"): 10, ("a", "d"): 10}
+    mesh = {(a, b): 10 for a in "abcd" for b in "abcd" if a < b}
+    assert traffic_talk.in_the_middle(star) == ("a", 1.0, 3)
+    assert traffic_talk.in_the_middle(mesh) is None
+    assert traffic_talk.in_the_middle({("a", "b"): 10}) is None
+    assert traffic_talk.in_the_middle({**star, ("b", "c"): 1}) == ("a", 30 / 31, 3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50)), min_size=1, max_size=30))
+def test_the_longest_silence_is_the_one_that_a_search_at_every_instant_finds(marks: list[tuple[int, int]]) -> None:
+    heard = sorted((first, first + length) for first, length in marks)
+    busy = {at for first, last in heard for at in range(first, last)}
+    end = max(last for _, last in heard)
+    longest = run = 0
+    for at in range(heard[0][0], end):
+        run = 0 if at in busy else run + 1
+        longest = max(longest, run)
+    found = traffic_talk.longest(heard)
+    # Two instants that are heard with nothing between them are a silence as well, where neither lasts.
+    instants = {at for mark in heard for at in mark}
+    splits = any(first == last and first not in busy for first, last in heard)
+    if not splits:
+        assert (found.length_ns(end) if found else 0) == longest, (heard, instants)
+
+
+@pytest.mark.parametrize(
+    ("strike", "sides"),
+    [
+        ({"kind": "cut", "groups": (("p1/n1",), ("p1/n2", "p1/n3", "p1/n4"))}, [["p1/n2", "p1/n3", "p1/n4"]]),
+        ({"kind": "cut", "pairs": (("p1/n1", "p1/n2"),)}, [["p1/n1", "p1/n3", "p1/n4", "p1/n2"]]),
+        ({"kind": "crash", "targets": ("p1/n2",)}, [["p1/n1", "p1/n3", "p1/n4"]]),
+        ({"kind": "impair", "targets": ("p1/n2",)}, [["p1/n1", "p1/n2", "p1/n3", "p1/n4"]]),
+    ],
+)
+def test_a_side_is_who_could_reach_each_other(strike: dict[str, Any], sides: list[list[str]]) -> None:
+    about: dict[str, Any] = {
+        "id": 0,
+        "direction": None,
+        "asked": {},
+        "issued_ns": 0,
+        "effective_ns": 0,
+        "until_id": None,
+    }
+    whole = Strike(**{"targets": (), **about, **strike})
+    network = build(load.loads(FOUR_NODES), {}, [whole])
+    names = [f"p1/n{number}" for number in range(1, 5)]
+    found = traffic_faults.sides(whole, network, names)
+    assert [set(side) for side in found] == [set(side) for side in sides]
+
+
+# --- whole runs
+
+
+class Talker:
+    """Frames of made TCP connections between the nodes of a run."""
+
+    def __init__(self, run: MadeRun) -> None:
+        self.run = run
+        self.truth: Counter[tuple[str, str, str, int | None]] = Counter()
+
+    def tcp(self, at_ns: int, a: int, b: int, *, number: int, size: int, arrives: bool = True, **how: int) -> None:
+        """A segment from the client's port of `a` to the service of `b`; with `back`, an answer the other way."""
+        ports = (PORT, CLIENT) if how.get("back") else (CLIENT, PORT)
+        header = struct.pack(">HHIIBBHHH", *ports, number, how.get("ack", 1), 0x50, how.get("flags", PUSH), 1000, 0, 0)
+        nodes = self.run.nodes
+        data = _ip_frame(nodes[a], nodes[b], 6, header + b"x" * size)
+        self.run.sightings.append(Sighting(at_ns, a, PortDirection.INBOUND, data))
+        if arrives:
+            self.run.sightings.append(Sighting(at_ns + 1_000_000, b, PortDirection.OUTBOUND, data))
+
+
+def _ip_frame(sender: Any, receiver: Any, protocol: int, body: bytes) -> bytes:
+    plain = udp_frame(sender, receiver, 9, b"")
+    header = bytearray(plain[14:34])
+    header[2:4] = struct.pack(">H", 20 + len(body))
+    header[9] = protocol
+    return plain[:14] + bytes(header) + body
+
+
+def cut_run() -> MadeRun:
+    """n1 and n2 talk every 20 ms for 4 s; a cut from 1 s to 2 s parts them, n3 and n4 go on. Three segments are sent
+    twice.
+    """
+    run = MadeRun()
+    talk = Talker(run)
+    for turn in range(200):
+        at_ns = START_NS + turn * 20_000_000
+        is_cut = SECOND <= at_ns - START_NS < 2 * SECOND
+        talk.tcp(at_ns, 0, 1, number=(2**32 - 500 + 100 * turn) % 2**32, size=100, arrives=not is_cut)
+        if not is_cut:
+            acknowledged = (2**32 - 500 + 100 * turn + 100) % 2**32
+            talk.tcp(at_ns + 2_000_000, 1, 0, number=7 + 10 * turn, size=10, back=1, ack=acknowledged, flags=PUSH)
+        if turn in (3, 100, 150):
+            talk.tcp(at_ns + 5_000_000, 0, 1, number=(2**32 - 500 + 100 * turn) % 2**32, size=100, arrives=not is_cut)
+        data = udp_frame(run.nodes[2], run.nodes[3], 5405, b"token")
+        run.sightings.append(Sighting(at_ns, 2, PortDirection.INBOUND, data))
+        run.sightings.append(Sighting(at_ns + 500_000, 3, PortDirection.OUTBOUND, data))
+    groups = [["p1/n1", "p1/n3", "p1/n4"], ["p1/n2"]]
+    common = {"targets": [n for group in groups for n in group], "direction": None}
+    run.faults = [
+        {"id": 0, "kind": "cut", **common, "parameters": {"groups": groups}, **_struck(1), "until_id": 1},
+        {"id": 1, "kind": "heal", **common, "parameters": {}, **_struck(2), "until_id": None},
+    ]
+    return run
+
+
+def _struck(at_s: int) -> dict[str, int]:
+    at_ns = at_s * SECOND
+    return {"asked_ns": at_ns, "issued_ns": START_NS + at_ns, "effective_ns": START_NS + at_ns}
+
+
+def measured(spark: SparkSession, path: Path, **how: int) -> Traffic:
+    inputs = read_run(path)
+    return traffic.measure(spark, inputs, source.inspect(inputs.capture_path), start_ns=START_NS, **how)
+
+
+def by_scapy(run: MadeRun) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Ends, protocol and port of each frame that arrived, and its length."""
+    names = {node.ip: str(node.name) for node in run.nodes}
+    for sighting in run.sightings:
+        if sighting.direction is PortDirection.OUTBOUND:
+            packet = Ether(sighting.data)
+            ends = sorted(names.get(packet[IP].fields[end], packet[IP].fields[end]) for end in ("src", "dst"))
+            layer = packet[TCP] if TCP in packet else packet[UDP]
+            protocol = "tcp" if TCP in packet else "udp"
+            yield (*ends, protocol, str(min(layer.sport, layer.dport))), len(sighting.data)
+
+
+@pytest.mark.spark
+def test_a_cut_silences_whom_it_parts_and_nobody_else(spark: SparkSession, tmp_path: Path) -> None:
+    run = cut_run()
+    found = measured(spark, run.write(tmp_path / "run")).summary
+    assert found["faults"] == [
+        {"fault": 0, "kind": "cut", "from_s": 1.0, "until_s": 2.0, "touched": 1, "silent": 1, "silent_s": 1.018,
+         "back": 1, "back_s": 0.001}
+    ]  # fmt: skip
+    silence = found["silences"][0]
+    assert (silence["a"], silence["b"], silence["port"]) == ("p1/n1", "p1/n2", PORT)
+    assert silence["silent_from_s"] == pytest.approx(0.983)
+    assert silence["silent_until_s"] == pytest.approx(2.001)
+    sides = {(row["side"], row["port"]): row["silent_s"] for row in found["sides"]}
+    assert sides["p1/n1, p1/n3, p1/n4", 5405] is None
+    assert sides["p1/n1, p1/n3, p1/n4", PORT] == pytest.approx(3.0, abs=0.05), "who had only n2 to talk to waits"
+
+
+@pytest.mark.spark
+def test_conversations_are_those_that_scapy_counts(spark: SparkSession, tmp_path: Path) -> None:
+    run = cut_run()
+    result = measured(spark, run.write(tmp_path / "run"))
+    frames, wire_bytes = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for key, length in by_scapy(run):
+        frames[key] += 1
+        wire_bytes[key] += length
+    told = {(c["a"], c["b"], c["protocol"], str(c["port"])): c for c in result.summary["conversations"]}
+    assert {key: c["frames"] for key, c in told.items()} == frames
+    assert {key: c["wire_bytes"] for key, c in told.items()} == wire_bytes
+    assert sum(row["frames"] for row in result.conversations) == sum(frames.values())
+    assert sum(row["received_bytes"] for row in result.nodes) == sum(wire_bytes.values())
+    assert told["p1/n1", "p1/n2", "tcp", str(PORT)]["sent_frames"] == 200 + 150 + 3
+
+
+@pytest.mark.spark
+def test_what_is_sent_again_and_round_trips_come_from_the_numbers(spark: SparkSession, tmp_path: Path) -> None:
+    found = measured(spark, cut_run().write(tmp_path / "run")).summary
+    whole = found["tcp"]
+    assert (whole["segments"], whole["retransmissions"], whole["connections"]) == (353, 3, 0)
+    assert whole["rtt_p50_ms"] == pytest.approx(3.0), "1 ms there, answered after 2 ms, 1 ms back: 3 ms at n1's port"
+    phases = [(phase["faults"], phase["tcp"]["retransmissions"]) for phase in found["phases"]]
+    assert phases == [([], 1), ([0], 0), ([], 2)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [1])
+def test_an_enemy_s_conversations_are_bounded_and_counted(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    run = cut_run()
+    for number in range(400):
+        data = bytearray(udp_frame(run.nodes[0], run.nodes[1], 1000 + number, b"?" * rng.randrange(20)))
+        data[26:30] = rng.randbytes(4)
+        cut = rng.choice((len(data), len(data), rng.randrange(14, len(data))))
+        run.sightings.append(Sighting(START_NS + number * 1_000_000, 1, PortDirection.OUTBOUND, bytes(data[:cut])))
+    path = run.write(tmp_path / "run")
+    few, many = measured(spark, path), measured(spark, path, max_rows=10)
+    assert few == many, "the greatest are the same whoever adds up"
+    assert len(few.summary["conversations"]) == traffic.MAX_CONVERSATIONS
+    assert few.summary["conversations_left_out"] > 200
+    total = sum(len(s.data) for s in run.sightings if s.direction is PortDirection.OUTBOUND)
+    told = sum(c["wire_bytes"] for c in few.summary["conversations"])
+    assert told + few.summary["wire_bytes_left_out"] == total
+
+
+@pytest.mark.spark
+def test_the_summary_and_the_report_tell_it(spark: SparkSession, tmp_path: Path) -> None:
+    path = cut_run().write(tmp_path / "run", change=lambda manifest: manifest.update(promises=[]))
+    summary = analyze(path, spark=spark, on_progress=lambda _: None)
+    assert summary["traffic"]["faults"][0]["back_s"] == pytest.approx(0.001)
+    page = render(read_files(path))
+    assert 'id="conversations"' in page
+    assert "p1/n1 – p1/n2" in page
+    assert "Bytes put on the wire by each node" in page
