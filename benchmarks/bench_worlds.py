@@ -81,6 +81,7 @@ def _seconds_until_ready(
 
 
 def _netns(bed: Bed) -> Runtime:
+    bed.own_namespaces(bed.topology.nodes())
     return NetnsRuntime(bed)
 
 

@@ -188,6 +188,7 @@ class Conductor:
     def _open_runtime(self, bed: Bed, on_progress: Callable[[str], None]) -> Runtime:
         """A Docker world makes its image first when it is missing."""
         if self._world.world is World.NETNS:
+            bed.own_namespaces(self._topology.nodes())
             return NetnsRuntime(bed)
         return DockerRuntime(bed, run_id=self._directory.run_id, on_progress=on_progress)
 

@@ -159,6 +159,12 @@ def test_tests_go_on_without_their_packages_and_say_so(clone: Clone) -> None:
     assert "please install tshark (for tests of captures), chromium (for tests of the report)" in done.stderr
 
 
+def test_benchmarks_want_the_tools_that_they_are_measured_beside(clone: Clone) -> None:
+    clone.tool("java")
+    assert "mininet (for benchmarks of networks)" in clone.set_up("--bench").stderr
+    assert "mininet" not in clone.set_up("--tests").stderr
+
+
 def test_a_browser_that_only_starts_a_snap_is_missing(clone: Clone) -> None:
     for name in ("java", "tshark", "chromedriver"):
         clone.tool(name)
