@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from node.config import Address
-from node.endpoint import NEAR_TTL, Endpoint
+from node.endpoint import MOST_HELD, NEAR_TTL, Endpoint
 from tests.node.processes import free_port, ip_of
 
 EVERYBODY = "239.77.0.1"
@@ -105,3 +105,28 @@ def test_a_near_datagram_that_the_kernel_refuses_is_counted(multicast_ends: Ends
     one = multicast_ends.ends[0]
     one.transmit_near(bytes(70_000), one.near_targets()[0])
     assert one.send_failures == 1
+
+
+def test_what_is_held_leaves_in_order_behind_what_must_come_first(unicast_ends: Ends) -> None:
+    end = unicast_ends.ends[0]
+    end.hold(lambda: end.send(1, b"record"))
+    end.send(1, b"one")
+    end.transmit_near(b"two", end.near_targets()[0])
+    assert unicast_ends.received() == []
+    end.release()
+    end.send(1, b"after")
+    inbox = unicast_ends.ends[1].sockets[0]
+    assert [inbox.recv(64) for _ in range(4)] == [b"record", b"one", b"two", b"after"]
+
+
+def test_only_a_few_are_held(unicast_ends: Ends) -> None:
+    end, firsts = unicast_ends.ends[0], list[int]()
+    end.hold(lambda: firsts.append(1))
+    for number in range(MOST_HELD + 1):
+        end.send(1, b"%d" % number)
+    assert len(firsts) == 1
+    assert len(unicast_ends.received()) == MOST_HELD
+    end.release()
+    assert (len(firsts), len(unicast_ends.received())) == (2, 1)
+    end.release()
+    assert len(firsts) == 2
