@@ -125,6 +125,8 @@ def require_runnable(experiment: Experiment, world: World) -> None:
     """InputError, before anything has started, for what this machine or this world has not."""
     if sentence := require_world(world, experiment.programs):
         raise InputError(sentence)
+    if sentence := _beyond_programs(experiment):
+        raise InputError(sentence)
     if world is World.DOCKER:
         _provide_images(experiment)
         return
@@ -180,6 +182,14 @@ def described(programs: Mapping[NodeName, ProgramChoice]) -> list[dict[str, obje
         }
         for name, program in programs.items()
     ]
+
+
+def _beyond_programs(experiment: Experiment) -> str:
+    """What is asked of a program of somebody else's that only ours can do, as a sentence."""
+    for name in experiment.clocks:
+        if name in experiment.programs:
+            return f"clocks: {name} runs a program of its own, which reads the machine's clock; leave it out"
+    return ""
 
 
 def _provide_images(experiment: Experiment) -> None:

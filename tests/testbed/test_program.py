@@ -223,6 +223,10 @@ def test_in_a_mixed_group_our_nodes_are_told_of_members_only() -> None:
 def test_what_this_machine_has_not_is_said_before_anything_starts(tmp_path: Path) -> None:
     for text, sentence in (
         ("program: {command: no-such-program}", "p1/n1: this machine has no program no-such-program: install it, or"),
+        (
+            "program: {command: 'true'}\nclocks: {p1/n2: {offset: 1 ms}}",
+            "clocks: p1/n2 runs a program of its own, which",
+        ),
         ("program: {command: ./none}", r"this machine has no program ./none"),
         ("program: {command: 'true', private: /no/such}", "private directory /no/such needs a place: make it on this"),
     ):
