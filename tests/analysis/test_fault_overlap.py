@@ -1,0 +1,141 @@
+"""What each fault met, from a table of frames made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import fault_overlap
+from analysis.inputs import read_run
+from topologies import dump, shapes
+from topologies.model import MULTICAST_GROUP, Node
+
+SECOND = 10**9
+START_NS = 100 * SECOND
+TOPOLOGY = shapes.ring(3, 2)
+NODES = {str(node.name): node for node in TOPOLOGY.nodes()}
+GROUP_MAC = 0x01005E4D0001
+TRACE_MAC = 0x0180C200000E
+
+
+def line(number: int, kind: str, at_s: float, until: int | None = None, late_s: float = 0.0, **more: Any) -> Any:
+    effective_ns = START_NS + round((at_s + late_s) * SECOND)
+    return {
+        "id": number, "kind": kind, "targets": [], "parameters": {}, "asked_ns": round(at_s * SECOND),
+        "until_id": until, "issued_ns": effective_ns, "effective_ns": effective_ns, "readback": {}, **more,
+    }  # fmt: skip
+
+
+def address(text: str, separator: str = ".", base: int = 10) -> int:
+    value = 0
+    for part in text.split(separator):
+        value = value << 8 | int(part, base)
+    return value
+
+
+def frame(at_s: float, sender: str, receiver: str | None = None, direction: str = "from-node") -> dict[str, Any]:
+    to: Node | None = None if receiver is None else NODES[receiver]
+    return {
+        "time_ns": START_NS + round(at_s * SECOND),
+        "node_index": NODES[sender].index,
+        "direction": direction,
+        "eth_dst": GROUP_MAC if to is None else address(to.mac, ":", 16),
+        "ip_dst": address(MULTICAST_GROUP if to is None else to.ip),
+    }
+
+
+def judged(
+    tmp_path: Path, faults: Sequence[Mapping[str, Any]], frames: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    (tmp_path / "topology.yaml").write_text(dump.dumps(TOPOLOGY), encoding="utf-8")
+    manifest = {"format": 1, "run": "r", "status": "complete", "group": 1}
+    manifest |= {"phases": {"start_ns": START_NS, "end_ns": START_NS + 10 * SECOND}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    (tmp_path / "faults.jsonl").write_text("".join(json.dumps(one) + "\n" for one in faults), encoding="utf-8")
+    (tmp_path / "frames").mkdir()
+    kinds = {name: pa.string() if name == "direction" else pa.int64() for name in frame(0, "p1/n1")}
+    pq.write_table(pa.Table.from_pylist(list(frames), pa.schema(kinds)), tmp_path / "frames" / "part.parquet")
+    inputs = read_run(tmp_path)
+    assert not inputs.unread_faults
+    return fault_overlap.section(inputs, tmp_path / "frames")
+
+
+CUT = {"groups": [["p1/n1"], ["p1/n2", "p2/n1"]]}
+
+
+@pytest.mark.parametrize(
+    ("fault", "met"),
+    [
+        ({"kind": "cut", "targets": ["p1/n1", "p1/n2"], "parameters": CUT}, 3),
+        ({"kind": "cut", "targets": ["p1/n1", "p2/n2"], "parameters": {"pairs": [["p2/n2", "p1/n1"]]}}, 0),
+        ({"kind": "cut", "targets": ["p1--p2"], "parameters": {"links": ["p1--p2"]}}, 3),
+        ({"kind": "cut", "targets": ["p2--p3"], "parameters": {"links": ["p2--p3"]}}, 0),
+        ({"kind": "impair", "targets": ["p1/n2"], "direction": "to-node", "asked": {"p1/n2": {}}}, 3),
+        ({"kind": "impair", "targets": ["p1/n2"], "direction": "from-node", "asked": {"p1/n2": {}}}, 0),
+        ({"kind": "impair", "targets": ["p1--p2"], "direction": "there", "asked": {"p1--p2": {}}}, 2),
+        ({"kind": "impair", "targets": ["p1--p2"], "direction": "back", "asked": {"p1--p2": {}}}, 1),
+        ({"kind": "crash", "targets": ["p3/n1"]}, 1),
+        ({"kind": "pause", "targets": ["p1/n1"]}, 1),
+        ({"kind": "slow", "targets": ["p1/n2"], "parameters": {"cpu_ratio": 0.1}}, 3),
+        ({"kind": "deaf", "targets": ["p2/n2"], "parameters": {"buffer_bytes": 4096}}, 1),
+        ({"kind": "clock", "targets": ["p1/n1"], "parameters": {"step_ns": 5}}, 5),
+    ],
+)
+def test_frames_over_what_a_fault_acts_on_are_counted(tmp_path: Path, fault: dict[str, Any], met: int) -> None:
+    """In force from 2 s to 4 s. In it: two frames from p1/n1 to p1/n2, one to all, one to p2/n1, one back."""
+    sent = [
+        *(frame(3, "p1/n1", "p1/n2"), frame(3.5, "p1/n1", "p1/n2"), frame(3, "p1/n1")),
+        *(frame(2.5, "p1/n1", "p2/n1"), frame(3.9, "p2/n1", "p1/n1")),
+        *(frame(1.9, "p1/n1"), frame(4.1, "p1/n1"), frame(3, "p1/n2", direction="to-node")),
+        frame(3, "p1/n1") | {"eth_dst": TRACE_MAC},
+    ]
+    if fault["kind"] == "cut" and "groups" in fault["parameters"]:
+        met = 5  # to p1/n2 twice, to all, to p2/n1, and back
+    end = {"cut": "heal", "crash": "restart", "pause": "resume"}.get(fault["kind"], "recover")
+    begin = line(0, fault["kind"], 2, 1) | fault
+    entry, _ = judged(tmp_path, [begin, line(1, end, 4)], sent)
+    assert entry["frames"] == met
+    assert ("met no traffic" in entry["warning"]) == (met == 0)
+
+
+def test_a_fault_without_an_end_is_in_force_to_the_end_of_the_run(tmp_path: Path) -> None:
+    (entry,) = judged(
+        tmp_path, [line(0, "slow", 2, targets=["p1/n2"], late_s=0.5)], [frame(2.2, "p1/n1"), frame(9, "p1/n1")]
+    )
+    assert (entry["frames"], entry["effective_s"], entry["lag_ms"], entry["until_s"]) == (1, 2.5, 500.0, None)
+
+
+def test_one_that_met_nothing_is_told_in_a_sentence(tmp_path: Path) -> None:
+    faults = [
+        line(0, "cut", 4, 1, targets=["p1/n1"], parameters={"groups": [["p1/n1"], ["p1/n2"]]}),
+        line(1, "heal", 6),
+    ]
+    entries = judged(tmp_path, faults, [frame(3, "p1/n1")])
+    assert fault_overlap.warnings(entries) == ["fault 0 (cut p1/n1 | p1/n2, 4 s to 6 s) met no traffic"]
+
+
+def test_one_that_was_over_before_it_took_effect_is_told(tmp_path: Path) -> None:
+    faults = [line(0, "pause", 4, 1, late_s=0.05, targets=["p1/n2"]), line(1, "resume", 4.01, late_s=0.06)]
+    entries = judged(tmp_path, faults, [frame(4.06, "p1/n1")])
+    assert fault_overlap.warnings(entries) == [
+        "fault 0 (pause p1/n2, 4 s to 4.01 s) was to be over before it took effect, 50 ms late: give it more time"
+    ]
+
+
+def test_without_a_capture_nobody_knows(tmp_path: Path) -> None:
+    judged(tmp_path, [line(0, "crash", 1, targets=["p1/n1"])], [])
+    (entry,) = fault_overlap.section(read_run(tmp_path), None)
+    assert (entry["frames"], entry["warning"]) == (None, "")
+
+
+def test_many_warnings_are_counted_not_listed(tmp_path: Path) -> None:
+    faults = [line(number, "pause", 1, targets=["p1/n1"]) for number in range(fault_overlap.MAX_WARNED + 5)]
+    told = fault_overlap.warnings(judged(tmp_path, faults, []))
+    assert len(told) == fault_overlap.MAX_WARNED + 1
+    assert told[-1] == "5 more faults met no traffic or were over too early"
