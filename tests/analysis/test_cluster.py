@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 from analysis.summary import analyze
 from tests.analysis.runs import MadeRun, ordered
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-TIMEOUT_S = 180.0
+TIMEOUT_S = 300.0
 
 SCRIPT = """
     import sys
