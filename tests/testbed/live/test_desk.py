@@ -1,0 +1,149 @@
+"""The desk's rules: what may happen next, and what an event is. Pure, without a network."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.live import NodeState, asks
+from testbed.live.desk import NODE_FAULTS, Desk
+from testbed.live.status import LinkStatus, NodeStatus
+from testbed.spec_faults import Crash, Fault, Impair, Pause, Restart, Resume
+from tests.testbed.live.beds import TOPOLOGY
+from topologies.errors import InputError
+from topologies.load import loads
+
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+LATER = datetime(2026, 1, 1, 12, 5, tzinfo=UTC)
+NETWORK = loads(TOPOLOGY.format(name="desk"))
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk(NETWORK, NOW)
+
+
+def words(verb: str, **given: Any) -> Any:
+    return getattr(asks.parse({"do": verb, verb: given})[1], verb)
+
+
+def happen(desk: Desk, events: list[Fault]) -> list[Fault]:
+    for event in events:
+        desk.commit(event, LATER)
+    return events
+
+
+def test_nothing_holds_before_it_is_committed(desk: Desk) -> None:
+    before = desk.nodes()
+    desk.impair(words("impair", targets="p1/n1", loss="1 %"), 5)
+    desk.cut(words("cut", groups=[["p1/n1"], ["p1/n2"]]), 5)
+    desk.node_fault(Crash, ["p1/n1"], 5)
+    assert desk.nodes() == before
+
+
+def test_both_directions_are_two_events_with_numbers_of_their_own(desk: Desk) -> None:
+    events = happen(desk, desk.impair(words("impair", targets="p1/n1", direction="both", loss="1 %"), 5))
+    assert [(event.id, event.at_ns) for event in events] == [(0, 5), (1, 5)]
+    assert happen(desk, desk.heal(6))[0].id == 2
+
+
+def test_an_impairment_ends_where_it_is_restored_or_replaced(desk: Desk) -> None:
+    happen(desk, desk.impair(words("impair", targets="p1/*", loss="1 %"), 1))
+    happen(desk, desk.restore(words("restore", targets=["p1/n1", "p1/n2"]), 2))
+    assert desk.until == {}
+    happen(desk, desk.impair(words("impair", targets="p1/n3", loss="2 %", delay="9 ms"), 3))
+    assert desk.until == {0: 3}
+    happen(desk, desk.impair(words("impair", targets="p1/n3", delay="1 ms"), 4))
+    assert desk.until == {0: 3}, "the loss of the second still holds"
+    happen(desk, desk.restore(words("restore"), 5))
+    assert desk.until == {0: 3, 3: 5, 4: 5}
+
+
+def test_a_restore_of_everything_covers_links_too(desk: Desk) -> None:
+    happen(desk, desk.impair(words("impair", links="p1--p2", loss="1 %"), 1))
+    assert desk.links()[0].back.loss_ratio == 0.01
+    happen(desk, desk.restore(words("restore"), 2))
+    assert desk.links() == Desk(NETWORK, NOW).links()
+    assert desk.nodes() == Desk(NETWORK, NOW).nodes()
+
+
+def test_a_heal_names_the_cuts_that_it_ends(desk: Desk) -> None:
+    happen(desk, desk.cut(words("cut", groups=[["p1/n1"], ["p1/n2"]]), 1))
+    happen(desk, desk.cut(words("cut", links=["p1--p2"]), 2))
+    (heal,) = desk.heal(3)
+    assert (heal.cuts, heal.in_force) == ((0, 1), ())  # type: ignore[attr-defined]
+    assert desk.blocked(heal) == (frozenset(), frozenset())  # type: ignore[arg-type]
+    happen(desk, [heal])
+    assert desk.until == {0: 2, 1: 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "expected exactly one of groups, from and to, links, got none"),
+        ({"groups": [["p1/n1"]]}, "this separates nobody"),
+        ({"groups": [["p1/n1"], ["p1/n1"]]}, "this separates nobody"),
+        ({"from": ["p1/n1"]}, "from and to stand together"),
+        ({"from": ["p1/n1"], "to": ["p1/n1"]}, "this separates nobody"),
+        ({"links": ["p2--p1"]}, "did you mean p1--p2"),
+        ({"links": ["p1--p2"], "groups": []}, "got groups and links"),
+    ],
+)
+def test_a_cut_that_cannot_be(desk: Desk, given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        desk.cut(words("cut", **given), 1)
+
+
+def test_a_restart_closes_the_crash_of_the_same_nodes(desk: Desk) -> None:
+    happen(desk, desk.node_fault(Crash, ["p1/n1", "p1/n2"], 1))
+    happen(desk, desk.node_fault(Restart, ["p1/n1"], 2))
+    assert desk.until == {}
+    happen(desk, desk.node_fault(Restart, ["p1/n2"], 3))
+    assert desk.until == {0: 2}
+
+
+def test_a_node_that_ended_can_only_be_started_again(desk: Desk) -> None:
+    name = desk.node("p1/n1")
+    desk.ended(name, 3, LATER)
+    assert (desk.nodes()[0].state, desk.nodes()[0].exit_code, desk.nodes()[0].since) == (NodeState.ENDED, 3, LATER)
+    for kind in (Crash, Pause, Resume):
+        with pytest.raises(InputError, match="and is ended since 12:05:00 UTC"):
+            desk.node_fault(kind, ["p1/n1"], 1)
+    happen(desk, desk.node_fault(Restart, ["p1/n1"], 1))
+    assert (desk.nodes()[0].incarnation, desk.nodes()[0].exit_code) == (2, None)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(NODE_FAULTS)), st.sampled_from(["p1/n1", "p1/*", "*"])), max_size=30))
+def test_states_follow_the_rules_whatever_is_asked(asked: list[tuple[str, str]]) -> None:
+    desk = Desk(NETWORK, NOW)
+    for kind, selector in asked:
+        before = {one.name: one for one in desk.nodes()}
+        try:
+            events = desk.node_fault(NODE_FAULTS[kind], [selector], 1)
+        except InputError:
+            assert {one.name: one for one in desk.nodes()} == before
+            continue
+        happen(desk, events)
+        for one in desk.nodes():
+            raised = one.incarnation - before[one.name].incarnation
+            assert raised == (kind == "restart" and one.name in events[0].targets)  # type: ignore[attr-defined]
+    assert all(end > start for start, end in desk.until.items())
+
+
+def test_what_is_told_crosses_the_socket_unchanged(desk: Desk) -> None:
+    happen(desk, desk.impair(words("impair", targets="p1/n1", delay="9 ms", jitter="1 ms", distribution="normal"), 1))
+    happen(desk, desk.cut(words("cut", groups=[["p1/n1"], ["p1/n2"]]), 1))
+    assert tuple(NodeStatus.from_json(one.as_json()) for one in desk.nodes()) == desk.nodes()
+    assert tuple(LinkStatus.from_json(one.as_json()) for one in desk.links()) == desk.links()
+
+
+def test_the_record_of_an_impairment_has_its_whole_effect(desk: Desk) -> None:
+    happen(desk, desk.impair(words("impair", targets="p1/n1", loss="1 %"), 1))
+    (event,) = desk.impair(words("impair", targets="p1/n1", delay="9 ms"), 2)
+    assert isinstance(event, Impair)
+    assert event.record()["parameters"] == {"delay_ns": 9_000_000}
+    assert event.record()["asked"] == {"p1/n1": {"loss_ratio": 0.01, "delay_ns": 9_000_000}}

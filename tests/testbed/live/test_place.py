@@ -1,0 +1,94 @@
+"""Where a testbed can be found: one at a time has a name, and the dead are swept aside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netem.owner import Owner
+from testbed.live import place as places
+from testbed.live.place import Place
+from testbed.paths import ROOT
+from topologies.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+TAKE = "from testbed.live.place import Place; Place.of('lab').take(); print('taken', flush=True)"
+
+
+def dead_owner() -> str:
+    code = "from netem.owner import Owner; print(Owner.this_process())"
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_place_is_private_and_has_one_owner() -> None:
+    place = Place.of("lab")
+    place.take()
+    assert place.path.stat().st_mode & 0o777 == 0o700
+    assert not place.is_dead()
+    with pytest.raises(InputError, match="a testbed called lab is up already"):
+        place.take()
+    place.give_back()
+    assert [path.name for path in place.path.parent.iterdir()] == []
+    place.take()
+
+
+def test_what_a_dead_owner_left_is_swept_aside() -> None:
+    place = Place.of("lab")
+    place.take()
+    (place.path / "owner").write_text(dead_owner())
+    (place.path / "about.json").write_text("{}")
+    assert place.is_dead()
+    assert places.descriptions() == []
+    assert not place.path.exists()
+    subprocess.run([sys.executable, "-c", TAKE], cwd=ROOT, check=True)
+    place.take()
+    assert Owner.parse((place.path / "owner").read_text()) == Owner.this_process()
+
+
+def test_of_many_that_come_at_once_one_wins() -> None:
+    code = TAKE + "; import sys; sys.stdin.read()"
+    taking = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    said = [process.stdout.readline() for process in taking if process.stdout is not None]
+    for process in taking:
+        process.communicate("")
+    assert sorted(said) == ["", "", "", "taken\n"]
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "Lab", "x" * 41, "a b", "."])
+def test_what_is_no_name(name: str) -> None:
+    with pytest.raises(InputError, match="the name of a testbed: expected a name of"):
+        Place.of(name)
+
+
+def test_without_any_the_sentence_says_how_to_make_one() -> None:
+    with pytest.raises(InputError, match="no testbed is up; make one with"):
+        places.the_place(None)
+
+
+def test_a_socket_may_be_deep_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 200)))
+    place = Place.of("lab")
+    place.take()
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        with place.socket_path() as path:
+            listener.bind(path)
+        listener.listen()
+        with place.socket_path() as path:
+            client.connect(path)
+    assert (place.path / "control").is_socket()
