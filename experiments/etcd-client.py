@@ -20,13 +20,15 @@ PAUSE_S = 0.02
 def main():
     port, leader, move_after_s, *hosts = sys.argv[1:]
     client = Client(int(port), hosts)
+    mover = threading.Timer(float(move_after_s), client.move, [leader])
     print(json.dumps({"event": "ready"}), flush=True)
     for line in sys.stdin:
         cue = line.split()[:1]
         if cue == ["start"]:
             threading.Thread(target=client.write, daemon=True).start()
-            threading.Timer(float(move_after_s), client.move, [leader]).start()
+            mover.start()
         elif cue == ["drain"]:
+            mover.cancel()
             client.is_over.set()
             print("drained", flush=True)
         elif cue == ["stop"]:
@@ -63,6 +65,12 @@ class Client:
 
     def move(self, leader):
         """Whoever leads is asked to hand over to `leader`."""
+        try:
+            self.hand_over(leader)
+        except (OSError, http.client.HTTPException, KeyError) as error:
+            print(f"{time.monotonic():.3f} {leader} was not made the leader: {error}", file=sys.stderr, flush=True)
+
+    def hand_over(self, leader):
         status = {host: self.ask(host, "status", {}) for host in self.hosts}
         wanted = status[leader]["header"]["member_id"]
         for host, told in status.items():

@@ -77,6 +77,8 @@ class Clone:
         self.tool("ip")
         self.tool("ping")
         self.tool("tcpdump")
+        self.tool("etcd")
+        self.tool("corosync")
         self.tool("gcc")
         self.tool("go")
 
