@@ -32,7 +32,7 @@ from analysis.properties import (
     Tally,
     judge,
 )
-from analysis.skew import Reading
+from analysis.skew import Jump, Reading
 from collector.records import Event, Notice
 
 COUNTED = (
@@ -117,6 +117,16 @@ def readings(trace: Path) -> dict[str, list[Reading]]:
     columns = (rows[name].to_pylist() for name in ("member", "member_incarnation", "at_ns", "clock_ns", "value"))
     for member, incarnation, at_ns, clock_ns, value in zip(*columns, strict=True):
         found[f"{member}/{incarnation}"].append(Reading(at_ns=at_ns, own_ns=clock_ns, shown_ns=value))
+    return found
+
+
+def jumps(trace: Path) -> dict[str, list[Jump]]:
+    """When faults changed the own clock of each life, in order."""
+    found: dict[str, list[Jump]] = defaultdict(list)
+    rows = pq.read_table(trace, filters=pc.field("event") == int(Event.CLOCK)).sort_by("record")
+    columns = (rows[name].to_pylist() for name in ("member", "member_incarnation", "at_ns", "number", "clock_ns"))
+    for member, incarnation, at_ns, before_ns, after_ns in zip(*columns, strict=True):
+        found[f"{member}/{incarnation}"].append(Jump(at_ns=at_ns, before_ns=before_ns, after_ns=after_ns))
     return found
 
 

@@ -35,6 +35,38 @@ class Reading(NamedTuple):
     shown_ns: int
 
 
+class Jump(NamedTuple):
+    """A fault changed a node's own clock: what it showed just before and just after."""
+
+    at_ns: int
+    before_ns: int
+    after_ns: int
+
+
+def with_jumps(lives: Mapping[str, Sequence[Reading]], jumps: Mapping[str, Sequence[Jump]]) -> dict[str, list[Reading]]:
+    """The readings, and two more for each jump between them: the synchronised clock runs with the node's own up to the
+    jump, and jumps along. Without them a step would look like a drift from one reading to the next.
+    """
+    return {life: _jumped(sorted(readings), jumps.get(life, ())) for life, readings in lives.items()}
+
+
+def _jumped(readings: list[Reading], jumps: Sequence[Jump]) -> list[Reading]:
+    found: list[Reading] = []
+    waiting = sorted(jumps)
+    for reading in readings:
+        while waiting and waiting[0].at_ns < reading.at_ns:
+            jump = waiting.pop(0)
+            if found:
+                last = found[-1]
+                shown_ns = last.shown_ns + jump.before_ns - last.own_ns
+                found.append(Reading(jump.at_ns, jump.before_ns, shown_ns))
+                # A nanosecond later, so that the order of the two is theirs.
+                step_ns = jump.after_ns - jump.before_ns
+                found.append(Reading(jump.at_ns + 1, jump.after_ns + 1, shown_ns + step_ns + 1))
+        found.append(reading)
+    return found
+
+
 NO_CLOCKS: dict[str, Any] = {
     "readings": 0,
     "skew_max_ns": None,

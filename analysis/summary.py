@@ -217,7 +217,10 @@ class _Analysis:
         if notices.get(Notice.CLOCK):
             phases = self.manifest.phases
             load_ns = None if phases.load_end_ns is None else phases.load_end_ns - self.start_ns
-            told["clocks"] = skew.clocks(reported.readings(trace), start_ns=self.start_ns, load_ns=load_ns)
+            lives = reported.readings(trace)
+            readings = skew.with_jumps(lives, reported.jumps(trace))
+            told["clocks"] = skew.clocks(readings, start_ns=self.start_ns, load_ns=load_ns)
+            told["clocks"] |= {"readings": sum(map(len, lives.values()))}
         if notices.get(Notice.ACCEPTED):
             told["stages"] = reported.stages(trace)
         if notices.get(Notice.RESIDENT):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis import skew
-from analysis.skew import Reading
+from analysis.skew import Jump, Reading
 
 START_NS = 10**12
 SECOND_NS = 10**9
@@ -87,3 +87,23 @@ def test_the_skew_is_that_of_a_fine_sampling() -> None:
 
     _, skews = skew.skews(lives)
     assert largest <= skews.max() + 10 <= largest + 2_000
+
+
+def test_a_jump_between_two_readings_is_a_jump_and_no_drift() -> None:
+    """At 1 s the clock of `b` jumps 50 ms ahead; at 2 s it has been synchronised again."""
+    lives = {"a": clock((0, 0, 0), (2, 2, 2)), "b": clock((0, 0, 0), (2, 2.05, 2))}
+    (jump,) = (Jump(*one) for one in clock((1, 1, 1.05)))
+    drifting = skew.clocks(lives, start_ns=START_NS, load_ns=2 * SECOND_NS)
+    jumping = skew.clocks(skew.with_jumps(lives, {"b": [jump]}), start_ns=START_NS, load_ns=2 * SECOND_NS)
+    assert drifting["skew_max_ns"] == jumping["skew_max_ns"] == 50_000_000
+    at_ns, skew_ns = skew.skews(list(skew.with_jumps(lives, {"b": [jump]}).values()))
+    before = skew_ns[at_ns <= START_NS + SECOND_NS]
+    after = skew_ns[(at_ns > START_NS + SECOND_NS + 1) & (at_ns < START_NS + 2 * SECOND_NS)]
+    assert set(before.tolist()) == {0}
+    assert set(after.tolist()) <= {50_000_000}
+
+
+def test_jumps_before_the_first_reading_and_after_the_last_change_nothing() -> None:
+    lives = {"a": clock((1, 1, 1), (2, 2, 2))}
+    jumps = [Jump(*one) for one in clock((0, 0, 5), (3, 3, 4))]
+    assert skew.with_jumps(lives, {"a": jumps}) == lives
