@@ -6,6 +6,8 @@ Takes its cues on standard input (start, drain, stop). MOVE_AFTER_S after the st
 the experiment knows whom it cuts away.
 """
 
+# ruff: noqa: T201  (it speaks to whoever runs it by lines)
+
 import base64
 import http.client
 import json
