@@ -1,0 +1,63 @@
+"""Slow, deaf and mistimed nodes do the same on wires as in the simulator, and the kernel confirms them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.protocols import PROTOCOLS
+from testbed import run, spec
+from testbed.console import Console
+from testbed.run import Wishes
+
+TEXT = """
+name: machine-faults
+question: q
+topology: one-partition
+protocol: {name: reliable}
+workload: {kind: periodic, rate: 400 /s, size: 256 B, senders: [p1/n1, p1/n3]}
+duration: 2 s
+drain: 20 s
+faults:
+  - {at: 500 ms, for: 1 s, slow: {targets: p1/n2, cpu: 1 %}}
+  - {at: 500 ms, for: 1200 ms, deaf: {targets: p1/n2, buffer: 4 KiB}}
+  - {at: 600 ms, for: 1 s, clock: {targets: p1/n4, step: 50 ms}}
+"""
+
+
+def performed(world: str, runs: Path) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+    """The manifest, and the lines of faults.jsonl by kind and what they end."""
+    experiment = run.apply_wishes(spec.loads(TEXT, "x.yaml", protocols=PROTOCOLS), Wishes(world=world))
+    outcome = run.perform(experiment, Wishes(runs=runs, analyze=False), Console(quiet=True))
+    lines = [json.loads(line) for line in (outcome.directory / "faults.jsonl").read_text(encoding="utf-8").splitlines()]
+    manifest = json.loads((outcome.directory / "manifest.json").read_text(encoding="utf-8"))
+    return manifest, {(line["kind"], line["parameters"].get("what", "")): line for line in lines}
+
+
+def assert_the_deaf_node_lost_and_all_was_repaired(manifest: dict[str, Any]) -> None:
+    overrun = {node["node"]: node["overrun"] for node in manifest["nodes"]}
+    assert overrun["p1/n2"] > 20
+    assert sum(overrun.values()) == overrun["p1/n2"]
+    assert len({node["delivered"] for node in manifest["nodes"]}) == 1
+
+
+def test_in_the_simulator(tmp_path: Path) -> None:
+    manifest, lines = performed("sim", tmp_path)
+    assert_the_deaf_node_lost_and_all_was_repaired(manifest)
+    assert len(lines) == 6
+
+
+@pytest.mark.root
+@pytest.mark.uml
+def test_on_wires(tmp_path: Path) -> None:
+    manifest, lines = performed("netns", tmp_path)
+    assert_the_deaf_node_lost_and_all_was_repaired(manifest)
+    assert lines["slow", ""]["readback"] == {"p1/n2": {"cpu_ratio": 0.01}}
+    assert lines["deaf", ""]["readback"]["p1/n2"]["bytes"] == [4096, 4096, 4096]
+    clock, right = lines["clock", ""], lines["recover", "clock"]
+    assert clock["issued_ns"] <= clock["effective_ns"] == clock["readback"]["p1/n4"]["at_ns"]
+    assert clock["readback"]["p1/n4"]["offset_ns"] == 50_000_000
+    assert right["readback"]["p1/n4"]["offset_ns"] == 0
