@@ -115,7 +115,7 @@ def test_a_sequencer_that_lies_is_found_out(members: Path, tmp_path: Path, spark
 def test_a_mixed_group_is_judged_without_the_stranger(tmp_path: Path, spark: SparkSession) -> None:
     text = (
         HEAD + "protocol: {name: sequencer}\nworkload: {kind: periodic, rate: 40 /s, size: 64 B}\n"
-        "program: {nodes: p1/n2, command: ping -i 0.2 {ip:p1/n1}, ready: {after: 100 ms}, stop: {signal: INT}}\n"
+        "program: {nodes: p1/n2, command: 'ping -i 0.2 {ip:p1/n1}', ready: {after: 100 ms}, stop: {signal: INT}}\n"
         "faults: {at: 300 ms, for: 200 ms, pause: {targets: p1/n2}}\n"
     )
     summary, directory = run(text, tmp_path, spark=spark)
