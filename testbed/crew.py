@@ -70,6 +70,8 @@ class Member:
     press_at_s: float = 0.0
     was_killed: bool = False
     """It did not end in the time that it was given."""
+    cause: str = ""
+    """Who else ended it (`NodeHandle.cause`)."""
 
     def manifest(self) -> dict[str, Any]:
         """This incarnation's entry in the manifest."""
@@ -83,6 +85,7 @@ class Member:
             "over": bool(self.last.get("over", False)),
             "dropped": self.last.get("dropped", {}),
             **({"killed": self.was_killed} if self.own is not None else {}),
+            **({"cause": self.cause} if self.cause else {}),
             **counters,
         }
 
@@ -369,8 +372,8 @@ class Crew:
                 member.state = State.STOPPED
             if member.exit_code is not None and member.state not in (State.STOPPED, State.CRASHED):
                 self._last_words(member)
-                how = f"signal {-member.exit_code}" if member.exit_code < 0 else f"exit code {member.exit_code}"
-                raise FabricError(f"{member.node.name} ended by itself ({how}){_tail(member)}")
+                member.cause = member.handle.cause()
+                raise FabricError(f"{_obituary(member)}{_tail(member)}")
 
     def _last_words(self, member: Member) -> None:
         """What a dead node said before it ended explains more than its exit code."""
@@ -394,6 +397,15 @@ def _cue(member: Member, line: str) -> None:
 def _kill(member: Member) -> None:
     member.was_killed = True
     member.handle.kill()
+
+
+def _obituary(member: Member) -> str:
+    """That it has ended, and how."""
+    assert member.exit_code is not None, "it has ended"
+    if member.cause:
+        return f"{member.node.name} has ended: {member.cause}"
+    how = f"signal {-member.exit_code}" if member.exit_code < 0 else f"exit code {member.exit_code}"
+    return f"{member.node.name} ended by itself ({how})"
 
 
 def _tail(member: Member) -> str:

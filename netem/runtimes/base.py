@@ -80,6 +80,11 @@ class NodeHandle(Protocol):
     def poll(self) -> int | None:
         """Exit code once it has ended (negative: the signal), else None. Does not block."""
 
+    def cause(self) -> str:
+        """Once `poll` has told its end: who else ended it, as a sentence without a stop (the kernel at its memory
+        limit, somebody at another terminal). Empty: it ended by itself, or as it was asked to.
+        """
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its program; none is sent to one that has ended."""
 

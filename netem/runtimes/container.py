@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,20 @@ from netem.daemon import is_gone, remove_container, root_cause
 from netem.errors import FabricError
 from netem.runtimes.execution import DockerCommand
 from netem.runtimes.freezer import wait_frozen
+from netem.runtimes.limits import Limits
 from netem.runtimes.lines import LineSplitter
 from netem.runtimes.streams import STDERR_STREAM, frames, upgraded
+from netem.runtimes.witness import Witness, cause_of_end
 from topologies.model import NodeName
 
 END_BOUND_S = 10.0
 SEND_BOUND_S = 10
+LOSS_BOUND_S = 1.0
+"""A daemon that goes breaks all connections at once; the last of them is noticed by then."""
+
+DAEMON_GONE = (
+    "the Docker daemon has gone in mid-run, and the nodes with it: see its log, and start one with `make docker`"
+)
 
 SIGNAL_EXIT_BASE = 128
 
@@ -40,7 +49,15 @@ class ContainerHandle:
         *,
         on_line: Callable[[str], None],
         log_path: Path,
+        witness: Witness,
+        limits: Limits,
     ) -> None:
+        self._witness = witness
+        self._limits = limits
+        self._asked: list[signal.Signals] = []
+        self._cause = ""
+        self._process: int | None = None
+        """A descriptor of its first process: it can be ended without the daemon, and no reused pid be met."""
         self._client = client
         self._api = client.api
         self._id = container_id
@@ -64,6 +81,8 @@ class ContainerHandle:
         self._pid = int(state["Pid"]) if state else 0
         if self._pid == 0:
             raise FabricError(f"the container of {self._name} ended before its program could start")
+        with suppress(ProcessLookupError):
+            self._process = self._process or os.pidfd_open(self._pid)
         try:
             groups = Path(f"/proc/{self._pid}/cgroup").read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -103,11 +122,18 @@ class ContainerHandle:
     def poll(self) -> int | None:
         """See `NodeHandle.poll`. Raises FabricError when the node's output could not be kept (a full disk)."""
         if self._failure is not None:
+            if self._witness.await_loss(LOSS_BOUND_S):
+                raise FabricError(DAEMON_GONE) from self._failure
             raise FabricError(f"lost track of {self._name}: {self._failure}") from self._failure
         return self._exit
 
+    def cause(self) -> str:
+        """See `NodeHandle.cause`."""
+        return self._cause
+
     def signal(self, number: signal.Signals) -> None:
         """See `NodeHandle.signal`."""
+        self._asked.append(number)
         self._ask("signal", lambda: self._api.kill(self._id, number.name))
 
     def pid(self) -> int:
@@ -116,6 +142,7 @@ class ContainerHandle:
 
     def kill(self) -> None:
         """See `NodeHandle.kill`. When it returns, the container and its network namespace are no more."""
+        self._asked.append(signal.SIGKILL)
         self._ask("kill", lambda: self._api.kill(self._id, "SIGKILL"))
         if not self._gone.wait(END_BOUND_S):
             raise FabricError(f"the container of {self._name} is still there {END_BOUND_S:.0f} s after SIGKILL")
@@ -131,11 +158,28 @@ class ContainerHandle:
         wait_frozen(self._pid, frozen=False)
 
     def close(self) -> None:
-        """Remove the container if it is still there, and wait for the reader."""
-        remove_container(self._client, self._id)
+        """Remove the container if it is still there, and wait for the reader.
+
+        Without a daemon its processes are killed; what the daemon remembers of it, the next run or `orderbed down`
+        removes.
+        """
+        self._asked.append(signal.SIGKILL)
+        try:
+            if self._process is not None and self._witness.is_lost:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._process, signal.SIGKILL)
+            else:
+                remove_container(self._client, self._id)
+        finally:
+            self._give_back_process()
         if not self._gone.wait(END_BOUND_S):
             raise FabricError(f"the output of {self._name} does not end although its container is gone")
         self._reader.join()
+
+    def _give_back_process(self) -> None:
+        if self._process is not None:
+            os.close(self._process)
+            self._process = None
 
     def _ask(self, verb: str, action: Callable[[], Any]) -> Any:
         """Do it; None when the container is not running any more, which `poll` will tell."""
@@ -154,12 +198,23 @@ class ContainerHandle:
                     self._read_streams()
             finally:
                 with closing(self._end):
-                    self._exit = _exit_code(self._end.json())
+                    code = _exit_code(self._end.json())
+                self._bury(code)
+                self._exit = code
         except Exception as error:
             # Kept and raised by `poll` in the conductor's thread: nobody looks at a dead thread.
             self._failure = error
         finally:
             self._gone.set()
+
+    def _bury(self, code: int) -> None:
+        """See to it that the container is gone with its network, also when somebody starts it again: a node without its
+        wires is no node. Then say who ended it.
+        """
+        remove_container(self._client, self._id)
+        _await_removal(self._api, self._id)
+        seen = self._witness.hear(self._id)
+        self._cause = cause_of_end(seen, code, asked=self._asked, memory_bytes=self._limits.memory_bytes)
 
     def _read_streams(self) -> None:
         lines = LineSplitter()
@@ -183,15 +238,26 @@ def _attach(api: docker.APIClient, container_id: str) -> socket.socket:
 
 
 def _ask_for_the_end(api: docker.APIClient, container_id: str) -> requests.Response:
-    """Asked before the start, so that no end is missed, however soon; answered when the container is removed."""
-    response = api.post(
+    """Asked before the start, so that no end is missed, however soon; answered when its program has ended."""
+    response = _wait(api, container_id, "next-exit")
+    response.raise_for_status()
+    return response
+
+
+def _await_removal(api: docker.APIClient, container_id: str) -> None:
+    with closing(_wait(api, container_id, "removed")) as response:
+        if response.status_code != requests.codes.not_found:  # it has gone already
+            response.raise_for_status()
+            response.json()
+
+
+def _wait(api: docker.APIClient, container_id: str, condition: str) -> requests.Response:
+    return api.post(
         f"{api.base_url}/v{api.api_version}/containers/{container_id}/wait",
-        params={"condition": "removed"},
+        params={"condition": condition},
         stream=True,
         timeout=None,
     )
-    response.raise_for_status()
-    return response
 
 
 def _exit_code(end: Mapping[str, Any]) -> int:

@@ -40,6 +40,7 @@ from netem.runtimes.base import Program
 from netem.runtimes.container import ContainerHandle
 from netem.runtimes.guard import Guard
 from netem.runtimes.limits import Limits, cpu_quota_us
+from netem.runtimes.witness import Witness
 from topologies.model import Node
 
 NODE_USER = "65534:65534"
@@ -86,6 +87,7 @@ class DockerRuntime:
             remove_abandoned(self._client)
             self._code = _node_code()
             self.image = image if image is not None else ensure_image(self._client, on_progress)
+            self._witness = undo.enter_context(closing(Witness(run_id)))
             self._guard = Guard(run_id)
             undo.pop_all()
 
@@ -99,7 +101,10 @@ class DockerRuntime:
         with ExitStack() as undo:
             undo.callback(remove_container, self._client, container_id)
             try:
-                handle = ContainerHandle(self._client, container_id, node.name, on_line=on_line, log_path=log_path)
+                handle = ContainerHandle(
+                    self._client, container_id, node.name, on_line=on_line, log_path=log_path,
+                    witness=self._witness, limits=limits_of(program),
+                )  # fmt: skip
                 undo.callback(handle.close)
                 self._client.api.start(container_id)
             except (DockerException, OSError) as error:
@@ -115,10 +120,12 @@ class DockerRuntime:
         with ExitStack() as last:
             last.callback(self._client.close)
             last.callback(self._guard.close)
+            last.callback(self._witness.close)
             for handle in self._handles:
                 last.callback(handle.close)
             self._handles.clear()
-            remove_containers(self._run_id, client=self._client)
+            if not self._witness.is_lost:
+                remove_containers(self._run_id, client=self._client)
 
     def __enter__(self) -> DockerRuntime:
         return self
@@ -129,7 +136,7 @@ class DockerRuntime:
     def _create(self, node: Node, program: Program, image: str) -> str:
         api = self._client.api
         own_places = _own_places(program)
-        limits = _limits(program)
+        limits = limits_of(program)
         quota_us, period_us = cpu_quota_us(limits.cpu_ratio) if limits.cpu_ratio is not None else (None, None)
         host = api.create_host_config(
             network_mode="none",
@@ -195,7 +202,7 @@ def _home(program: Program) -> dict[str, str]:
     return {} if program.work is None else {"HOME": str(program.work)}
 
 
-def _limits(program: Program) -> Limits:
+def limits_of(program: Program) -> Limits:
     """What a node may take: what was asked for, over what every node of its kind is given."""
     is_ours = program.work is None
     given = program.limits or Limits()

@@ -26,6 +26,7 @@ from types import TracebackType
 
 from netem.errors import FabricError
 from netem.owner import Owner
+from topologies.units import format_size
 
 PREFIX = "orderbed"
 CONTROLLERS = frozenset({"cpu", "memory", "pids"})
@@ -101,6 +102,12 @@ def find_mount(controller: str, proc: Path = Path("/proc")) -> Mount | None:
     return unified
 
 
+def over_its_memory(limit_bytes: int | None) -> str:
+    """What became of a node that took more memory than it may, for people."""
+    limit = "" if limit_bytes is None else f" of {format_size(limit_bytes)}"
+    return f"the kernel killed it at its memory limit{limit}"
+
+
 def reason_against(controllers: Collection[str]) -> str:
     """Why no group with these controllers can be made here, one sentence; empty when one can. Makes one to find out."""
     try:
@@ -168,6 +175,13 @@ class ControlGroup:
         directory, version = self.place("cpu")
         write_cpu(directory, version, ratio)
         return read_cpu(directory, version)
+
+    def memory_kills(self) -> int:
+        """How many of its processes the kernel has killed for want of memory until now."""
+        directory, version = self.place("memory")
+        path = directory / ("memory.events" if version == 2 else "memory.oom_control")
+        counts = dict(line.split() for line in self._read(path).splitlines())
+        return int(counts.get("oom_kill", 0))
 
     def throttled_ns(self) -> int:
         """For how long the group was ready to run and not let, by the kernel's count."""

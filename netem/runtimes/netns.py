@@ -19,7 +19,7 @@ from netem.bed import Bed
 from netem.errors import FabricError
 from netem.processes import Process, Quarters
 from netem.runtimes.base import Program
-from netem.runtimes.limits import ControlGroup
+from netem.runtimes.limits import ControlGroup, Limits, over_its_memory
 from netem.runtimes.lines import LineSplitter
 from topologies.model import Node, NodeName
 
@@ -69,7 +69,7 @@ class NetnsRuntime:
             os.close(output_write)
         handle = NetnsNode(
             self._bed, node, process, os.fdopen(input_write, "wb", 0), os.fdopen(output_read, "rb", 0), on_line,
-            has_init=program.work is not None,
+            has_init=program.work is not None, group=group, limits=program.limits,
         )  # fmt: skip
         self._handles.append(handle)
         return handle
@@ -108,11 +108,17 @@ class NetnsNode:
         on_line: Callable[[str], None],
         *,
         has_init: bool = False,
+        group: ControlGroup | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.name = node.name
         self._bed = bed
         self._node = node
         self._has_init = has_init
+        self._group = group if limits is not None and limits.memory_bytes is not None else None
+        self._limits = limits
+        self._kills_before = 0 if self._group is None else self._group.memory_kills()
+        self._was_killed = False
         self._process = process
         self._input = standard_input
         self._output = standard_output
@@ -158,6 +164,14 @@ class NetnsNode:
         except FabricError:
             return -9
 
+    def cause(self) -> str:
+        """See `NodeHandle.cause`."""
+        if self._group is None or self._was_killed or self.poll() != -signal.SIGKILL:
+            return ""
+        assert self._limits is not None
+        was_hungry = self._group.memory_kills() > self._kills_before
+        return over_its_memory(self._limits.memory_bytes) if was_hungry else ""
+
     def signal(self, number: signal.Signals) -> None:
         """To its program, through its init if it has one."""
         self._process.signal(number)
@@ -168,6 +182,7 @@ class NetnsNode:
 
     def kill(self) -> None:
         """SIGKILL to its whole PID namespace; returns when it is gone."""
+        self._was_killed = True
         self._process.kill()
         self._process.wait(_KILL_TIMEOUT_S)
 

@@ -55,6 +55,9 @@ class ProcessHandle:
     def poll(self) -> int | None:
         return self.process.poll()
 
+    def cause(self) -> str:
+        return ""
+
     def enter(self, *_what: object, **_how: object) -> Command:
         raise FabricError("a plain process has no namespaces to enter")
 
