@@ -29,7 +29,8 @@ class Capture:
         self.latest: dict[str, Any] = {}
         self._inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         ports = [{"ifindex": n.port_ifindex, "name": n.name, "mac": n.mac} for n in topology.nodes()]
-        argv = [sys.executable, "-m", "collector", "--output", str(path), "--ports", json.dumps(ports)]
+        # It works in our folder, the user in his: a relative path would be another one there.
+        argv = [sys.executable, "-m", "collector", "--output", str(path.absolute()), "--ports", json.dumps(ports)]
         argv += ["--ifindex-base", str(PORT_IFINDEX_BASE), "--comment", json.dumps(dict(comment))]
         said_read, said_write = os.pipe()
         # The collector ends, in order, when its standard input does: also when we are gone.

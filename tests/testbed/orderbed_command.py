@@ -50,7 +50,9 @@ class Done:
         return json.loads(self.out)
 
 
-def orderbed(*arguments: str, environment: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> Done:
+def orderbed(
+    *arguments: str, environment: dict[str, str] | None = None, prefix: Sequence[str] = (), folder: Path | None = None
+) -> Done:
     done = subprocess.run(
         [*prefix, ORDERBED, *arguments],
         capture_output=True,
@@ -58,6 +60,7 @@ def orderbed(*arguments: str, environment: dict[str, str] | None = None, prefix:
         timeout=PATIENCE_S,
         env={**os.environ, **(environment or {})},
         stdin=subprocess.DEVNULL,
+        cwd=folder,
         check=False,
     )
     return Done(code=done.returncode, out=done.stdout, err=done.stderr)

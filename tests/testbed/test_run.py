@@ -75,6 +75,16 @@ def test_a_whole_run(world: str, runs: Path, tmp_path: Path) -> None:
     assert Path(report.json()["report"]).stat().st_size > 10_000
 
 
+def test_a_run_from_another_folder_is_kept_there(tmp_path: Path) -> None:
+    write_experiment(tmp_path, duration="1 s", faults="[]")
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    done = orderbed("run", "../small.yaml", "--runs", "runs", "--no-analyze", "--kernel", "uml", folder=folder)
+    run = only_run(folder / "runs")
+    assert manifest_of(run)["status"] == "complete", done.err
+    assert_readable(run / "capture.pcapng")
+
+
 @pytest.mark.spark
 def test_a_failed_expectation_is_exit_code_1(runs: Path, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, duration="1 s", faults="[]", expect="[latency.p50_ms <= 0.001]")
