@@ -332,8 +332,10 @@ def _wish(
     for option, given, allowed in (("world", world, WORLDS), ("kernel", kernel, KERNELS)):
         if given not in allowed:
             raise InputError(f"--{option}: {given!r} is none of {', '.join(allowed)}")
+    place = Place.of(name or network.name)
+    place.refuse_taken()  # at once; the server makes sure of it
     return Wish(
-        name=Place.of(name or network.name).name,
+        name=place.name,
         topology_text=document.text,
         topology_source=str(path),
         world=world,

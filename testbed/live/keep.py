@@ -20,6 +20,7 @@ from netem.runtimes.netns import NetnsRuntime
 from testbed.capture import Capture
 from testbed.live import asks
 from testbed.live.desk import NODE_FAULTS, Desk, wall_clock
+from testbed.live.ending import Stopped, note
 from testbed.live.house import REST, House
 from testbed.live.record import Record
 from testbed.live.starter import Wish
@@ -41,13 +42,14 @@ ANYWAY = frozenset({"describe", "nodes", "links", "failure", "log", "stop_captur
 
 
 class Keep:
-    """Made by `bring_up`; `close` gives back everything."""
+    """What a server holds; `close` gives back everything."""
 
     def __init__(self, wish: Wish, on_progress: Callable[[str], None]) -> None:
         """Bring it up. Raises InputError and FabricError, after everything was given back."""
         self._wish = wish
         self.topology: Topology = loads(wish.topology_text, wish.topology_source)
         self._capture: tuple[Capture, Path] | None = None
+        self._noted: set[str] = set()
         with ExitStack() as stack:
             self.record = Record(wish, self.topology)
             stack.push(self._failed)
@@ -64,11 +66,11 @@ class Keep:
             )
             stack.callback(self.house.close)
             self.house.start_all(on_progress)
+            self._started_ns = time.monotonic_ns()
+            self.record.phase("start_ns", self._started_ns)
+            self.desk = Desk(self.topology, wall_clock())
+            self._description = self._describe()
             self._stack = stack.pop_all()
-        self._started_ns = time.monotonic_ns()
-        self.record.phase("start_ns", self._started_ns)
-        self.desk = Desk(self.topology, wall_clock())
-        self._description = self._describe()
 
     # Verbs: each takes the words of its request and returns what crosses the socket.
 
@@ -91,11 +93,24 @@ class Keep:
         return name, self.house.handle(name)
 
     def notice(self) -> None:
-        """Take in which nodes have ended by themselves, and what the collector said."""
-        if self._bed.failure() is not None:
+        """Take in what has ended by itself: nodes, the collector, the network. Each is told to the log once."""
+        failure = self._bed.failure()
+        if failure is not None:
+            self._note_once(f"the network is gone: {failure}")
             return
         for name, code in self.house.ended():
+            note(f"{name} has ended by itself, exit code {code}")
             self.desk.ended(name, code, wall_clock())
+        if self._capture is not None:
+            try:
+                self._capture[0].check()
+            except FabricError as error:
+                self._note_once(f"capture into {self._capture[1]}: {error}")
+
+    def _note_once(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            note(text)
 
     def close(self) -> None:
         """End everything: the capture whole, the record complete, nothing left behind. Raises FabricError, StoreError
@@ -155,7 +170,8 @@ class Keep:
     def _failed(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """It did not come up: the record says why."""
         if error is not None:
-            self.record.close({"status": "failed", "error": str(error)}, {})
+            status = "interrupted" if isinstance(error, Stopped) else "failed"
+            self.record.close({"status": status, "error": str(error)}, {})
 
     def _describe(self) -> Description:
         return Description(

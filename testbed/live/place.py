@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,11 @@ class Place:
             (fresh / "owner").write_text(str(Owner.this_process()), encoding="ascii")
             self._move_in(fresh)
         except OSError as error:
-            shutil.rmtree(fresh, ignore_errors=True)
             raise InputError(
                 f"{self.path}: cannot be made ({error.strerror}); run as root, or set XDG_RUNTIME_DIR"
-            ) from (error)
+            ) from error
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)  # where it was moved in, there is nothing any more
 
     def give_back(self) -> None:
         """Remove it; called by the one who took it."""
@@ -102,6 +104,7 @@ class Place:
             self.path.rename(away)
         except FileNotFoundError:
             return
+        _tell_of_the_dead(away)
         shutil.rmtree(away, ignore_errors=True)
 
     @contextmanager
@@ -112,6 +115,14 @@ class Place:
             yield f"/proc/self/fd/{directory}/control"
         finally:
             os.close(directory)
+
+    def refuse_taken(self) -> None:
+        """Raise InputError when a testbed of this name is up, or on its way."""
+        if not self.is_dead():
+            raise InputError(
+                f"a testbed called {self.name} is up already: take it down with `orderbed down {self.name}`, "
+                "or give this one another name"
+            )
 
     def _owner(self) -> Owner | None:
         try:
@@ -126,12 +137,7 @@ class Place:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                if not self.is_dead():
-                    shutil.rmtree(fresh)
-                    raise InputError(
-                        f"a testbed called {self.name} is up already: take it down with `orderbed down {self.name}`, "
-                        "or give this one another name"
-                    ) from None
+                self.refuse_taken()
                 self.sweep()
             else:
                 return
@@ -166,6 +172,17 @@ def the_place(name: str | None) -> Place:
         hint = did_you_mean(name, up) or f"; up are {', '.join(up)}"
         raise InputError(f"no testbed called {name[:40]} is up{hint}")
     return Place.of(name)
+
+
+def _tell_of_the_dead(place: Path) -> None:
+    """A server that was killed could not say so itself: its record learns it here."""
+    try:
+        about = Description.from_json(json.loads((place / "about.json").read_text(encoding="utf-8")))
+        with (about.directory / "server.log").open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  found dead: process {about.server_pid} was killed\n")
+        (about.directory / ".reserve").unlink(missing_ok=True)
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # it was not up yet, or its record is gone
 
 
 def _entries() -> list[Any]:

@@ -3,8 +3,9 @@
     acceptor thread ── one thread per connection ──> verbs: a queue ──> this, the main thread, owns desk and network
                                               └────> commands run beside it, for as long as they like
 
-It ends when somebody says `down`, on SIGTERM, and, unless it is to stay, when its starter ends in any way; what it
-holds then goes in order. Should it be killed itself, keeper and guard take everything along.
+It ends when somebody says `down`, on a signal, and, unless it is to stay, when its starter ends in any way; what it
+holds then goes in order, and server.log in its record says why. Should it be killed itself, keeper and guard take
+everything along.
 """
 
 from __future__ import annotations
@@ -14,18 +15,17 @@ import json
 import os
 import queue
 import resource
-import select
 import signal
 import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from netem.errors import FabricError
@@ -33,6 +33,7 @@ from netem.framing import ChannelClosedError
 from netem.runtimes.base import Command, NodeHandle
 from testbed.live import asks
 from testbed.live.door import BadFrameError, answer, close_all, receive, refusal
+from testbed.live.ending import Ending, Stopped, note
 from testbed.live.keep import Keep
 from testbed.live.place import Place
 from testbed.live.starter import Wish
@@ -47,10 +48,6 @@ BACKLOG = 64
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Stopped(BaseException):
-    """SIGTERM while it was not up yet."""
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """Something for the main thread, and where its result goes."""
@@ -62,9 +59,10 @@ class Job:
 class Server:
     """One testbed that is up."""
 
-    def __init__(self, keep: Keep, place: Place) -> None:
+    def __init__(self, keep: Keep, place: Place, ending: Ending) -> None:
         self._keep = keep
         self._place = place
+        self._ending = ending
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._leaving: list[socket.socket] = []
         """Whoever said `down` and waits for the end."""
@@ -112,8 +110,12 @@ class Server:
         while True:
             try:
                 connection, _address = listener.accept()
-            except OSError:
-                return  # closed: we are leaving
+            except OSError as error:
+                if listener.fileno() < 0:
+                    return  # closed: we are leaving
+                note(f"a client could not be let in ({error.strerror})")
+                time.sleep(TICK_S)  # until others have gone: without descriptors accept fails at once, for ever
+                continue
             if self._connections.acquire(blocking=False):
                 threading.Thread(target=self._attend, args=(connection,), name="client", daemon=True).start()
             else:
@@ -130,14 +132,14 @@ class Server:
         """One request; False when its connection is kept open."""
         connection.settimeout(REQUEST_TIMEOUT_S)
         try:
-            _check_peer(connection)
+            client = _checked_peer(connection)
             request, descriptors = receive(connection)
             stack.callback(close_all, descriptors)
             verb, words = asks.parse(request)
             connection.settimeout(None)
             if verb == "down":
                 self._leaving.append(connection)
-                self.stop()
+                self._ending.ask(f"process {client} said down")
                 return False
             if isinstance(words, asks.AskExec):
                 self._execute(connection, words, descriptors)
@@ -237,13 +239,14 @@ def _perform(job: Job) -> None:
         job.done.set_exception(error)
 
 
-def _check_peer(connection: socket.socket) -> None:
-    """The directory lets in nobody else; neither do we."""
-    _pid, uid, _gid = _CREDENTIALS.unpack(
+def _checked_peer(connection: socket.socket) -> int:
+    """The process of a client. The directory lets in nobody else's; neither do we. Raises InputError."""
+    pid, uid, _gid = _CREDENTIALS.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
     if uid not in (0, os.geteuid()):
         raise InputError(f"user {uid} may not use this testbed")
+    return int(pid)
 
 
 # The process.
@@ -251,34 +254,38 @@ def _check_peer(connection: socket.socket) -> None:
 
 def main(starter: int) -> int:
     """Bring up what standard input asks for, serve, and give everything back; the exit code."""
-    signal.signal(signal.SIGTERM, _stop_now)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wish = Wish.from_json(json.loads(sys.stdin.readline()))
-    is_up = threading.Event()
-    _watch(starter, lambda: wish.stays and is_up.is_set())
-    with ExitStack() as stack:
-        try:
+    ending = Ending()
+    try:
+        ending.listen()
+        _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        wish = Wish.from_json(json.loads(sys.stdin.readline()))
+        is_up = threading.Event()
+        ending.follow(starter, lambda: wish.stays and is_up.is_set())
+        with ExitStack() as stack:
             place = Place.of(wish.name)
             place.take()
             stack.callback(place.give_back)
             keep = Keep(wish, lambda line: _say({"progress": line}))
-        except Stopped:
-            return 1
-        except Exception as error:
-            if not isinstance(error, InputError | FabricError | StoreError):
-                sys.excepthook(type(error), error, error.__traceback__)
-            stack.close()
-            _say(refusal(error))
-            return 1
-        _run(keep, place, is_up)
+            _run(keep, place, is_up, ending)
+    except (InputError, FabricError, StoreError) as error:
+        _say(refusal(error))
+        return 1
+    except Stopped as stopped:
+        _say(refusal(FabricError(f"{stopped}; nothing of it is left")))
+        return 1
+    except Exception as error:
+        _say(refusal(error))
+        raise  # the traceback is for us
     return 0
 
 
-def _run(keep: Keep, place: Place, is_up: threading.Event) -> None:
-    server = Server(keep, place)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: server.stop())
+def _run(keep: Keep, place: Place, is_up: threading.Event, ending: Ending) -> None:
+    """Serve until the end is asked for, then give everything back. What goes wrong in that is told to those who asked,
+    and to the log.
+    """
+    server = Server(keep, place, ending)
+    ending.calmly(server.stop)
     failure: Exception | None = None
     try:
         listener = server.open_door()
@@ -286,50 +293,33 @@ def _run(keep: Keep, place: Place, is_up: threading.Event) -> None:
         is_up.set()
         _say({"up": keep.about()})
         _detach(keep)
+        note(f"{keep.description.name} is up, process {os.getpid()}")
         server.serve()
         listener.close()
     finally:
+        note(f"it ends: {ending.reason or f'a bug, {sys.exc_info()[1]!r}'}")
         try:
             keep.close()
         except (FabricError, StoreError) as error:
             failure = error
         place.give_back()
+        note("it has ended, nothing of it is left" if failure is None else f"it has ended, not well: {failure}")
         server.farewell(failure)
 
 
-def _stop_now(_number: int, _frame: FrameType | None) -> None:
-    raise Stopped
-
-
-def _watch(pid: int, may_go: Callable[[], bool]) -> None:
-    """End, in order, when that process ends, unless it may go."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        handle = -1
-    if handle < 0 or os.getppid() != pid:  # it has ended before we looked
-        raise SystemExit(1)
-
-    def wait() -> None:
-        select.select([handle], [], [])
-        os.close(handle)
-        if not may_go():
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="watch", daemon=True).start()
-
-
 def _say(values: dict[str, Any]) -> None:
-    """A line for the starter, who may be gone."""
+    """A line for the starter, who may be gone. Not through sys.stdout, which would say at the exit what it could not
+    write.
+    """
+    rest = memoryview(json.dumps(values).encode("utf-8") + b"\n")
     with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(json.dumps(values) + "\n")
-        sys.stdout.flush()
+        while rest:
+            rest = rest[os.write(1, rest) :]
 
 
 def _detach(keep: Keep) -> None:
     """Let go of the starter's streams; what there is still to say goes to a log."""
     with (keep.record.path / "server.log").open("ab") as log, open(os.devnull, "r+b") as nothing:  # noqa: PTH123
-        sys.stdout.flush()
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)
         os.dup2(log.fileno(), 2)
