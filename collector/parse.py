@@ -46,7 +46,7 @@ from collector.blocks import (
 )
 from collector.decode import decode_frames, decode_inner, decode_stamp, decode_trace, udp_checksum_is_good
 from collector.records import CaptureError, Frames, PortDirection
-from collector.walk import Buffer, Mask, Offsets, Walk, gather, overlapping, walk
+from collector.walk import Buffer, Mask, Offsets, Walk, gather, overlapping, walk, walk_even
 
 __all__ = [
     "FRAMES_PER_BATCH",
@@ -70,6 +70,9 @@ FRAMES_PER_BATCH = 1 << 14
 """Columns of this length stay in the cache of one core."""
 WALK_BYTES = 1 << 26
 """Enough for a thousand lanes, and it bounds what a walk over a hostile file may hold."""
+
+LEAST_EVEN = 1 << 10
+"""A run of so many blocks of one length is a batch of its own; behind a shorter one lanes are walked."""
 
 FIRST_WALK_BYTES = 1 << 20
 MAX_SECTIONS = 1000
@@ -198,10 +201,15 @@ def batches(
     Ends after the piece that has a problem.
     """
     view = np.frombuffer(buffer, np.uint8)
+    layout, order = interfaces.layout, interfaces.byte_order
     at = start
     while at < end:
-        stop = min(at + WALK_BYTES, end)
-        found = walk(view, start=at, end=stop, layout=interfaces.layout, byte_order=interfaces.byte_order)
+        even = walk_even(view, start=at, end=end, layout=layout, byte_order=order, most=frames_per_batch)
+        if len(even.offsets) >= min(frames_per_batch, LEAST_EVEN):
+            yield _frames_of(view, even, slice(None), interfaces)
+            at = even.stop
+            continue
+        found = walk(view, start=at, end=min(at + WALK_BYTES, end), layout=layout, byte_order=order)
         for first in range(0, max(len(found.offsets), 1), frames_per_batch):
             yield _frames_of(view, found, slice(first, first + frames_per_batch), interfaces)
         if found.problem:

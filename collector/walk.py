@@ -7,6 +7,10 @@ lane is accepted only if its guess is exactly where the lane before it ended, an
 boundary; so by induction every accepted boundary is the true one. A lane whose guess was wrong (a payload may hold
 whole captures) is walked again, serially, from its true begin.
 
+Where blocks of one size follow each other, which is what a load of equal messages leaves, no walk is needed: their
+lengths are compared at even distances (`walk_even`). That is exact, too: each block that has the length proves where
+the next one begins.
+
 Every length is taken for an enemy's: nothing outside the buffer is read, and the memory used is bounded by a small
 multiple of the number of blocks that really fit the range.
 """
@@ -35,6 +39,8 @@ SEARCH_STEP_BYTES = 1 << 10
 FEW_LANES = 8
 """With no more lanes left than this, a serial walk beats lock step."""
 MIN_BLOCK_BYTES = 12
+EVEN_PROBE = 32
+"""So many blocks are compared before many are."""
 
 
 class Walk(NamedTuple):
@@ -66,6 +72,17 @@ def walk(buffer: Buffer, *, start: int, end: int, layout: Layout, byte_order: st
         return Walk(offsets, stop, "", False)
     problem, truncated = chain.explain(stop)
     return Walk(offsets, stop, problem, truncated)
+
+
+def walk_even(buffer: Buffer, *, start: int, end: int, layout: Layout, byte_order: str, most: int) -> Walk:
+    """The blocks from `start` on that have the length of the first, at most `most`; stops where another one begins.
+
+    Never finds a problem: where the first block is not whole there are none. `start` must be a boundary.
+    """
+    if not 0 <= start <= end <= len(buffer):
+        raise ValueError(f"range {start}..{end} does not lie in a buffer of {len(buffer)} bytes")
+    count, length = _Chain(buffer, layout, byte_order).even_run(start, end, most)
+    return Walk(start + length * np.arange(count, dtype=np.int64), start + count * length, "", False)
 
 
 def overlapping(buffer: Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -130,6 +147,23 @@ class _Chain:
         (captured,) = self._word.unpack_from(self._bytes, at + 8)
         after: int = at + captured + PCAP_RECORD_BYTES
         return after if captured <= MAX_FRAME_BYTES and after <= self.size else -1
+
+    def even_run(self, start: int, end: int, most: int) -> tuple[int, int]:
+        """How many blocks that begin in [start, end) are as long as the first, and that length."""
+        length = self.next(start) - start if start < end else 0
+        if length <= 0:
+            return 0, 0
+        count = min(most, -((start - end) // length), (self.size - start) // length)
+        run = self._evenly(start, length, min(count, EVEN_PROBE))
+        return (self._evenly(start, length, count) if run == EVEN_PROBE else run), length
+
+    def _evenly(self, start: int, length: int, count: int) -> int:
+        """How many of `count` blocks have this length where they would stand if all had it."""
+        claims, said = ((4, length - 4), length) if self.layout is Layout.PCAPNG else ((8,), length - PCAP_RECORD_BYTES)
+        is_even = np.ones(count, np.bool_)
+        for place in claims:
+            is_even &= self.words[start + place :: length][:count] == said
+        return count if is_even.all() else int(is_even.argmin())
 
     def explain(self, at: int) -> tuple[str, bool]:
         """Why there is no whole block at this place, and whether the buffer merely ends too early."""

@@ -302,6 +302,21 @@ def test_batches_are_the_whole(tmp_path: Path) -> None:
         assert part.stop == following.offset[0] - 28
 
 
+def test_batches_of_equal_frames_among_others_are_the_whole(tmp_path: Path) -> None:
+    data = pcapng([*traffic(50), *traffic(1)[:1] * 2500, *traffic(50)])
+    path = _write(tmp_path / "a.pcapng", data[:-3])
+    head, buffer = read_interfaces(path), map_capture(path)
+    whole = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+    for size in (64, 1024, 1 << 14):
+        found = batches(
+            buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces, frames_per_batch=size
+        )
+        parts = list(found)
+        assert np.concatenate([part.offset for part in parts]).tolist() == whole.offset.tolist()
+        assert np.concatenate([part.time_ns for part in parts]).tolist() == whole.time_ns.tolist()
+        assert (parts[-1].stop, parts[-1].problem) == (whole.stop, whole.problem)
+
+
 def test_reading_goes_on_when_the_file_has_grown(tmp_path: Path) -> None:
     whole = pcapng(traffic(300))
     path = _write(tmp_path / "a.pcapng", whole[:5001])

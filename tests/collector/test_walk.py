@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from collector import walk as walk_module
 from collector.blocks import Layout
-from collector.walk import walk
+from collector.walk import walk, walk_even
 from tests.collector.captures import block, packet, pcap
 
 
@@ -128,3 +128,32 @@ def test_blocks_may_reach_past_the_end_of_the_range() -> None:
 def test_a_range_outside_the_buffer_is_our_own_mistake() -> None:
     with pytest.raises(ValueError, match="does not lie in a buffer of 10 bytes"):
         walk(np.zeros(10, np.uint8), start=0, end=11, layout=Layout.PCAPNG, byte_order="<")
+
+
+@pytest.mark.parametrize("make", [packet, None])
+@pytest.mark.parametrize("even", [0, 1, 31, 32, 33, 200])
+def test_a_run_of_equal_blocks_ends_where_another_begins(make, even: int) -> None:  # type: ignore[no-untyped-def]
+    layout = Layout.PCAP if make is None else Layout.PCAPNG
+    bodies = [b"x" * 40] * even + [b"y" * 44] + [b"x" * 40] * 50
+    blocks = [
+        struct.pack("<IIII", 0, 0, len(body), len(body)) + body if make is None else make(body) for body in bodies
+    ]
+    data = b"".join(blocks)
+    for end in (len(data), len(blocks[0]) * even // 2):
+        for most in (1000, 20):
+            found = walk_even(np.frombuffer(data, np.uint8), start=0, end=end, layout=layout, byte_order="<", most=most)
+            begins = [at for at in _serially(data, layout) if at < end]
+            assert found.offsets.tolist() == begins[: min(most, even or 1)]
+            assert found.stop == sum(map(len, blocks[: len(found.offsets)]))
+
+
+def test_a_run_of_equal_blocks_ends_at_one_that_is_not_whole() -> None:
+    block_bytes = packet(b"x" * 40)
+    for damage in (4, len(block_bytes) - 4):
+        data = bytearray(block_bytes * 60)
+        struct.pack_into("<I", data, 40 * len(block_bytes) + damage, 8)
+        view = np.frombuffer(data, np.uint8)
+        found = walk_even(view, start=0, end=len(view), layout=Layout.PCAPNG, byte_order="<", most=1000)
+        assert len(found.offsets) == 40
+    view = np.frombuffer(block_bytes * 60, np.uint8)[:-1]
+    assert len(walk_even(view, start=0, end=len(view), layout=Layout.PCAPNG, byte_order="<", most=1000).offsets) == 59
