@@ -1,4 +1,4 @@
-"""The one error of this room."""
+"""The errors of this room."""
 
 from __future__ import annotations
 
@@ -8,3 +8,17 @@ class FabricError(Exception):
 
     The message names the step, the namespace or device, the cause and the remedy.
     """
+
+
+class CannotStartError(FabricError):
+    """A command cannot be started in a node. `exit_code` is what shells make of that: 127 where there is no such
+    program, 126 where there is one that cannot be executed.
+    """
+
+    def __init__(self, sentence: str, *, is_there: bool) -> None:
+        super().__init__(sentence)
+        self.is_there = is_there
+
+    @property
+    def exit_code(self) -> int:
+        return 126 if self.is_there else 127

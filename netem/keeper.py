@@ -86,6 +86,10 @@ def _keep(control: socket.socket, watch: int) -> NoReturn:
     os._exit(0)
 
 
+class _ExecError(OSError):
+    """The program itself could not be executed; all before it went well."""
+
+
 class Keeper:
     """Serves the conductor's requests: those of the hand, and processes."""
 
@@ -159,8 +163,8 @@ class Keeper:
         try:
             pid = self._spawn(request, descriptors)
         except OSError as error:
-            reply = {"error": {"errno": error.errno or 0, "text": f"{error.strerror or error}"}}
-            send_frame(self._control, reply)
+            told = {"errno": error.errno or 0, "text": f"{error.strerror or error}"}
+            send_frame(self._control, {"error": told | {"exec": isinstance(error, _ExecError)}})
             return
         self._exit_codes[pid] = None
         handle = os.pidfd_open(pid)
@@ -194,8 +198,8 @@ class Keeper:
             failure = pipe.read()
         if failure:
             os.waitpid(pid, 0)
-            code, text = json.loads(failure)
-            raise OSError(code, text)
+            code, text, is_exec = json.loads(failure)
+            raise (_ExecError if is_exec else OSError)(code, text)
         return pid
 
     def _host_of(self, request: Request) -> dict[str, int] | None:
@@ -256,7 +260,7 @@ class Keeper:
             _execute(request["argv"], request["environment"])
         except OSError as error:
             text = f"cannot {step} {request['argv'][0]}: {error.strerror or error}"
-            os.write(report, json.dumps([error.errno or 0, text]).encode("utf-8"))
+            os.write(report, json.dumps([error.errno or 0, text, step == "start"]).encode("utf-8"))
         finally:
             os._exit(_EXEC_FAILED)
 

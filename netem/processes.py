@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from netem.channel import Channel
-from netem.errors import FabricError
+from netem.errors import CannotStartError, FabricError
 from netem.framing import ChannelClosedError
 from netem.hand import FABRIC
 
@@ -24,6 +25,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from netem.keeper import run; run(sys.argv[2:])"
 _REQUEST_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 1.5
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class KeeperLink:
         except (ChannelClosedError, TimeoutError, OSError) as error:
             raise FabricError(self._obituary()) from error
         if "error" in reply:
-            raise FabricError(f"{step or do}: {reply['error']['text']} (errno {reply['error']['errno']})")
+            raise _refusal(step or do, reply["error"])
         return reply, received
 
     def hand(self, do: str, **arguments: Any) -> dict[str, Any]:
@@ -110,7 +112,7 @@ class KeeperLink:
         `urgent`: scheduled before ordinary processes. `isolated`: in a PID and mount namespace of its own, without
         capabilities; `quarters`: what an isolated process finds in it. `inside`: in the PID and mount namespaces of
         that process, with all privileges. `is_terminal`: descriptor 0 becomes its controlling terminal. Raises
-        FabricError when it cannot start.
+        CannotStartError for a program that cannot be executed, FabricError for all else.
         """
         reply, received = self.ask(
             "spawn", descriptors, step=step, argv=list(argv), environment=dict(environment),
@@ -232,6 +234,13 @@ class Process:
     def _release(self) -> None:
         os.close(self._handle)
         self._handle = -1
+
+
+def _refusal(step: str, error: Mapping[str, Any]) -> FabricError:
+    """What the keeper's refusal is."""
+    if error.get("exec"):
+        return CannotStartError(f"{step}: {error['text']}", is_there=error["errno"] not in _NOT_THERE)
+    return FabricError(f"{step}: {error['text']} (errno {error['errno']})")
 
 
 def _last_line(path: Path) -> str:

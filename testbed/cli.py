@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console as RichConsole
 
-from analysis.errors import SparkEndedError
+from analysis.errors import MachineError
 from netem.errors import FabricError
 from node.errors import LocalError
 from testbed import cli_live, store, watch_command
@@ -69,11 +69,13 @@ def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2, never a traceback."""
     try:
         app(standalone_mode=True)
-    except (FabricError, SparkEndedError, StoreError) as error:
+    except (FabricError, MachineError, StoreError) as error:
         _stop(str(error), ExitCode.UNKNOWN)
     except (InputError, LocalError) as error:
         _stop(str(error), ExitCode.WRONG_USE)
     except CommandEndedError as ended:
+        if str(ended):
+            sys.stderr.write(f"orderbed: {ended}\n")
         sys.exit(ended.code)
     except SystemExit as leaving:
         if leaving.code != EXIT_OF_INTERRUPT:

@@ -5,13 +5,14 @@ What is heavy is imported by the command that needs it, so that help and complet
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 from rich.console import Console as RichConsole
@@ -24,6 +25,8 @@ from topologies.errors import InputError
 
 if TYPE_CHECKING:
     from testbed.live import Testbed
+
+T = TypeVar("T")
 
 EXIT_OF_SIGNAL: Final = 128
 """What shells add to the number of the signal that ended a command."""
@@ -52,10 +55,10 @@ NodeWords = Annotated[
 
 
 class CommandEndedError(Exception):
-    """A command in a node has ended; its exit code becomes ours, whatever it is."""
+    """A command in a node has ended, or never began; its exit code becomes ours, whatever it is."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(f"it ended with {code}")
+    def __init__(self, code: int, sentence: str = "") -> None:
+        super().__init__(sentence)
         self.code = code if code >= 0 else EXIT_OF_SIGNAL - code
 
 
@@ -99,6 +102,8 @@ def up(
     """
     from testbed.live import Testbed
 
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the terminal gets its cursor back
+        signal.signal(number, signal.default_int_handler)
     console = Console(quiet=as_json)
     console.title("orderbed up", topology)
     start = Testbed.up if detach else Testbed
@@ -171,8 +176,8 @@ def execute(
     found = _attach(bed)
     name = one_node(node, found.topology).name
     if not as_json:
-        raise CommandEndedError(found.terminal(name, argv))
-    done = found.run(name, argv)
+        raise CommandEndedError(_end_of(lambda: found.terminal(name, argv)))
+    done = _end_of(lambda: found.run(name, argv))
     streams = {key: getattr(done, key).decode("utf-8", errors="replace") for key in ("stdout", "stderr")}
     print_json({"node": name, "argv": argv, "code": done.code, **streams})
     raise CommandEndedError(done.code)
@@ -185,7 +190,7 @@ def shell(node: NodeWord, bed: Bed = None) -> None:
     found = _attach(bed)
     name = one_node(node, found.topology).name
     prompt = {"PS1": f"{found.name}:{name}# "}
-    raise CommandEndedError(found.terminal(name, ["sh", "-c", SHELL], environment=prompt))
+    raise CommandEndedError(_end_of(lambda: found.terminal(name, ["sh", "-c", SHELL], environment=prompt)))
 
 
 def impair(
@@ -434,6 +439,16 @@ def _strike(verb: str, words: Sequence[str], bed: str | None, *, as_json: bool) 
 
     found = _attach(bed)
     _tell(verb, found, getattr(found, verb)(nodes_named(words, found.topology)), as_json=as_json)
+
+
+def _end_of(do: Callable[[], T]) -> T:
+    """What it returns. A program that cannot start ends as in shells: 127 when it is not there, else 126."""
+    from netem.errors import CannotStartError
+
+    try:
+        return do()
+    except CannotStartError as error:
+        raise CommandEndedError(error.exit_code, str(error)) from error
 
 
 def _attach(name: str | None) -> Testbed:

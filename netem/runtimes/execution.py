@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import socket
@@ -23,7 +24,7 @@ import docker
 from docker.errors import DockerException
 
 from netem.daemon import connect, root_cause
-from netem.errors import FabricError
+from netem.errors import CannotStartError, FabricError
 from netem.runtimes.streams import CHUNK_BYTES, STDERR_STREAM, frames, plain, upgraded
 from topologies.model import NodeName
 
@@ -31,6 +32,8 @@ OPERATOR = "0:0"
 START_BOUND_S = 30.0
 POLL_S = 0.01
 SIGNAL_EXIT_BASE = 128
+_NOT_THERE = re.compile("not found|no such file")
+"""In the daemon's words, which are all that it says."""
 
 
 class DockerCommand:
@@ -72,7 +75,7 @@ class DockerCommand:
         *,
         is_terminal: bool,
     ) -> DockerCommand:
-        """Start it. Raises FabricError: a container that is paused, a program that is not there."""
+        """Start it. Raises CannotStartError: a program that is not there; FabricError: a container that is paused."""
         with ExitStack() as undo:
             client = undo.enter_context(closing(connect()))
             try:
@@ -99,7 +102,10 @@ class DockerCommand:
             time.sleep(POLL_S)
         if found["Pid"] == 0:
             said = b"".join(chunk for _stream, chunk in self._said())
-            raise FabricError(f"{self._name} cannot start {argv[0]}: {_reason(said)}")
+            reason = _reason(said)
+            raise CannotStartError(
+                f"{self._name}: cannot start {argv[0]}: {reason}", is_there=not _NOT_THERE.search(reason)
+            )
         with contextlib.suppress(ProcessLookupError):
             self._process = [os.pidfd_open(found["Pid"])]
         if self._is_terminal:

@@ -12,10 +12,11 @@ import json
 import os
 import socket
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from netem.errors import FabricError
+from netem.errors import CannotStartError, FabricError
 from netem.framing import LENGTH, ChannelClosedError, pack, receive_exactly, send_frame
 from testbed.live.place import Place
 from testbed.store import StoreError
@@ -27,7 +28,13 @@ MAX_PLAIN_BYTES = 32 << 20
 
 MAX_DESCRIPTORS = 3
 
-_KINDS: dict[str, type[Exception]] = {"input": InputError, "fabric": FabricError, "store": StoreError}
+_KINDS: dict[str, Callable[[str], Exception]] = {
+    "input": InputError,
+    "absent": partial(CannotStartError, is_there=False),
+    "not executable": partial(CannotStartError, is_there=True),
+    "fabric": FabricError,
+    "store": StoreError,
+}
 
 
 class BadFrameError(Exception):
@@ -36,10 +43,18 @@ class BadFrameError(Exception):
 
 def refusal(error: Exception) -> dict[str, Any]:
     """The frame that tells of an error. One that is not of our kinds is a mistake of the server: it tells its class."""
-    for name, kind in _KINDS.items():
-        if isinstance(error, kind):
-            return {"error": {"kind": name, "text": str(error)}}
-    return {"error": {"kind": "fabric", "text": f"the testbed's server failed ({type(error).__name__}: {error})"}}
+    match error:
+        case InputError():
+            kind = "input"
+        case CannotStartError():
+            kind = "not executable" if error.is_there else "absent"
+        case FabricError():
+            kind = "fabric"
+        case StoreError():
+            kind = "store"
+        case _:
+            return refusal(FabricError(f"the testbed's server failed ({type(error).__name__}: {error})"))
+    return {"error": {"kind": kind, "text": str(error)}}
 
 
 def raise_refusal(reply: dict[str, Any]) -> dict[str, Any]:

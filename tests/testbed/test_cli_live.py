@@ -79,7 +79,10 @@ def test_nodes_are_entered_and_exit_codes_passed_on(bed: Path) -> None:
     assert (done.json()["node"], done.json()["code"]) == ("p1/n2", 0)
     assert "no command was given" in refused("exec", "p1/n1", "--")
     assert "p1 names 4 nodes; one is needed" in refused("exec", "p1", "--", "true")
-    refused("exec", "p1/n1", "--", "nosuchprogram", code=3)
+    absent = refused("exec", "p1/n1", "--", "nosuchprogram", code=127)
+    assert absent == "orderbed: p1/n1: cannot start nosuchprogram: No such file or directory"
+    assert "cannot start /etc/passwd: Permission denied" in refused("exec", "p1/n1", "--", "/etc/passwd", code=126)
+    assert "cannot start nosuchprogram" in refused("exec", "--json", "p1/n1", "--", "nosuchprogram", code=127)
 
 
 @pytest.mark.root

@@ -76,7 +76,7 @@ def test_a_paused_container_says_so(bed: Testbed) -> None:
 
 
 def test_a_program_that_is_not_there_is_told(bed: Testbed) -> None:
-    with pytest.raises(FabricError, match=r'p1/n1 cannot start no-such-program: .*"no-such-program": .* not found'):
+    with pytest.raises(FabricError, match=r'p1/n1: cannot start no-such-program: .*"no-such-program": .* not found'):
         bed.run("p1/n1", ["no-such-program"])
 
 
