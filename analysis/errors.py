@@ -9,5 +9,9 @@ class AnalysisError(InputError):
     """A run or capture cannot be analysed, or Spark cannot start. `str()` is one sentence that says what to do."""
 
 
-class SparkEndedError(AnalysisError):
-    """Spark, or its cluster, went away in mid-job: nothing that was given was wrong, and doing it again may help."""
+class MachineError(AnalysisError):
+    """Nothing that was given is wrong: this machine, or the cluster, cannot do it now. Doing it again may help."""
+
+
+class SparkEndedError(MachineError):
+    """Spark, or its cluster, went away in mid-job."""

@@ -35,7 +35,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from analysis.errors import AnalysisError, SparkEndedError
+from analysis.errors import AnalysisError, MachineError, SparkEndedError
 from analysis.source import CaptureSource
 
 OLDEST_JAVA = 17
@@ -81,7 +81,8 @@ def open_session(*, long_run: bool = False, memory: str | None = None) -> Iterat
     """A session with our data source registered; gone, Java machine included, when the block ends.
 
     `memory` is the heap of a local session (`1g`; or `SPARK_DRIVER_MEMORY`); `long_run` says that minutes of work wait.
-    Raises AnalysisError when there is no Java, the cluster does not answer, or another session is open in this process.
+    Raises MachineError when there is no Java or the cluster does not answer, AnalysisError when another session is open
+    in this process.
     """
     if SparkContext._active_spark_context is not None:
         raise AnalysisError("a Spark session is open already in this process; pass it on instead of opening another")
@@ -142,10 +143,13 @@ def _executors(spark: SparkSession) -> int:
 
 
 def _await_executors(spark: SparkSession) -> None:
+    """Until there are some and no more come: how the work is cut depends on how many there are."""
     deadline = time.monotonic() + NO_EXECUTOR_SECONDS
-    while not _executors(spark):
+    known = 0
+    while not (found := _executors(spark)) or found > known:
         if time.monotonic() > deadline:
             raise RuntimeError(f"no worker gave an executor of {_executor_memory()} within {NO_EXECUTOR_SECONDS} s")
+        known = found
         time.sleep(POLL_SECONDS)
 
 
@@ -176,16 +180,16 @@ def _reason(text: str) -> str:
 
 
 def require_java() -> Path:
-    """The `java` that Spark will use. Raises AnalysisError when there is none, or an old one."""
+    """The `java` that Spark will use. Raises MachineError when there is none, or an old one."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None:
-        raise AnalysisError(NO_JAVA)
+        raise MachineError(NO_JAVA)
     result = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
     version = re.search(r'version "(?:1\.)?(\d+)', result.stderr)
     if version is None or int(version.group(1)) < OLDEST_JAVA:
         said = (result.stderr.strip() or "nothing").splitlines()[0]
-        raise AnalysisError(f"{found}: is not Java {OLDEST_JAVA} or later (it says {said!r}); set JAVA_HOME")
+        raise MachineError(f"{found}: is not Java {OLDEST_JAVA} or later (it says {said!r}); set JAVA_HOME")
     return Path(found)
 
 
@@ -202,18 +206,21 @@ def _configuration(scratch: Path, java: Path, *, long_run: bool, memory: str | N
     log_settings.write_text(_LOGGING, encoding="utf-8")
     flags = [*(_LONG_RUN if long_run else _QUICK_START), *_archive_flags(java)]
     flags.append(f"-Dlog4j2.configurationFile={log_settings}")
+    # Spark makes directories there, and does not remove all of them.
+    flags.append(f"-Djava.io.tmpdir={scratch}")
     settings = _SETTINGS | {
         "spark.master": master,
         "spark.driver.memory": memory or os.environ.get("SPARK_DRIVER_MEMORY") or DEFAULT_MEMORY,
         "spark.driver.extraJavaOptions": " ".join(flags),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.shuffle.partitions": str(_shuffle_partitions(master)),
-        "spark.default.parallelism": str(_shuffle_partitions(master)),
     }
     if not _is_local(master):
-        settings |= {"spark.executor.memory": _executor_memory()}
+        settings |= _CLUSTER_SETTINGS | {"spark.executor.memory": _executor_memory()}
     else:
+        # One task per core: each costs 30 ms.
+        cores = str(max(2, os.cpu_count() or 1))
+        settings |= {"spark.sql.shuffle.partitions": cores, "spark.default.parallelism": cores}
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         if len(str(scratch)) < LONGEST_SOCKET_DIRECTORY:
             settings["spark.python.unix.domain.socket.enabled"] = "true"
@@ -234,6 +241,20 @@ _SETTINGS = {
 }
 
 
+_CLUSTER_SETTINGS = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    # A worker that died is noticed by its closed connections at once; these bound what hangs.
+    "spark.network.timeout": "60s",
+    "spark.executor.heartbeatInterval": "5s",
+    # What was on a dead worker is made again as soon as one fetch of it was refused.
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "1s",
+}
+
+_TASKS_PER_CORE = 2
+"""Of a cluster: one that dies leaves the others less to do again."""
+
+
 def _is_local(master: str) -> bool:
     return master.startswith("local")
 
@@ -243,11 +264,6 @@ def _archive_flags(java: Path) -> list[str]:
         return [f"-XX:ArchiveClassesAtExit={target}"]
     archive = archive_path(java)
     return [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
-
-
-def _shuffle_partitions(master: str) -> int:
-    """One task per core at home: each costs 30 ms. A cluster's size is unknown; Spark merges small ones."""
-    return max(2, os.cpu_count() or 1) if _is_local(master) else 64
 
 
 def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[SparkSession, JavaGateway]:
@@ -263,12 +279,14 @@ def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[Spark
         if not _is_local(str(spark.sparkContext.master)):
             spark.sparkContext.addPyFile(str(_packages(scratch)))
             _await_executors(spark)
+            tasks = _TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+            spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
         log.seek(0)
         reason = _first_error(log.read()) or str(error)
         if gateway is not None:
             _kill(gateway)
-        raise AnalysisError(f"Spark did not start ({reason}); {_remedy(configuration)}") from error
+        raise MachineError(f"Spark did not start ({reason}); {_remedy(configuration)}") from error
     if threading.current_thread() is threading.main_thread():
         # PySpark has put its own there, which asks the Java machine before it interrupts us.
         signal.signal(signal.SIGINT, handler)

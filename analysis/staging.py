@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from analysis.errors import AnalysisError
+from analysis.errors import MachineError
 
 ONE_FILE_BYTES = 64 << 20
 """A larger table stays a directory of parts, as Spark wrote it."""
@@ -32,9 +32,18 @@ class Staging:
 
     def write(self, name: str, frame: DataFrame) -> None:
         """Run the query and keep its rows."""
+        frame.write.parquet(str(self.directory / f"{name}.parts"))
+        self.gather(name)
+
+    def parts(self, name: str) -> Path:
+        """A directory for the parts of a table that tasks write themselves, as `part-00000.parquet` and on."""
         parts = self.directory / f"{name}.parts"
-        frame.write.parquet(str(parts))
-        _gather(parts, self.path(name))
+        parts.mkdir()
+        return parts
+
+    def gather(self, name: str) -> None:
+        """The parts are complete."""
+        _gather(self.directory / f"{name}.parts", self.path(name))
 
     def write_rows(self, name: str, rows: Sequence[dict[str, Any]], schema: T.StructType) -> None:
         """Keep rows that are at hand."""
@@ -46,14 +55,14 @@ def replace_tables(directory: Path) -> Iterator[Staging]:
     """New tables for a run directory: they take the place of the old ones when the block ends well, else nothing
     changes.
 
-    Raises AnalysisError when the directory cannot be written.
+    Raises MachineError when the directory cannot be written.
     """
     fresh = directory / f"{_PREFIX}{os.getpid()}"
     try:
         _sweep(directory)
         fresh.mkdir()
     except OSError as error:
-        raise AnalysisError(f"{directory}: tables cannot be written there ({error.strerror})") from error
+        raise MachineError(f"{directory}: tables cannot be written there ({error.strerror})") from error
     try:
         yield Staging(fresh)
         _swap(fresh, directory / "tables")

@@ -46,7 +46,7 @@ from analysis import (
     traffic,
 )
 from analysis.calls import read_calls
-from analysis.errors import AnalysisError
+from analysis.errors import MachineError
 from analysis.inputs import RunInputs, read_run
 from analysis.judgement import Staged
 from analysis.properties import Finding, Property
@@ -424,6 +424,6 @@ def _write_json(path: Path, value: object) -> None:
             os.fsync(file.fileno())
         fresh.replace(path)
     except OSError as error:
-        raise AnalysisError(f"{path}: cannot be written ({error.strerror})") from error
+        raise MachineError(f"{path}: cannot be written ({error.strerror})") from error
     finally:
         fresh.unlink(missing_ok=True)

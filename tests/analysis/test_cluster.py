@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyspark
 import pytest
@@ -118,10 +120,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made.stop()
 
 
-def made_run(path: Path) -> Path:
-    run = MadeRun()
-    ordered(run, messages=200)
-    return run.write(path)
+class Known(NamedTuple):
+    """A run that was analysed on this machine, and what came of it."""
+
+    run: Path
+    summary: dict[str, Any]
+
+    def copy(self, path: Path) -> Path:
+        return Path(shutil.copytree(self.run, path))
+
+
+@pytest.fixture(scope="module")
+def known(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Known:
+    made = MadeRun()
+    ordered(made, messages=200)
+    run = made.write(tmp_path_factory.mktemp("known") / "run")
+    return Known(run, analyze(run, spark=spark, on_progress=lambda _: None))
 
 
 def analyze_there(cluster: Cluster, run: Path, *, patience: int) -> subprocess.Popen[str]:
@@ -146,26 +160,25 @@ def read_until(process: subprocess.Popen[str], word: str) -> None:
 
 
 def test_an_analysis_there_is_the_same_as_here_though_a_worker_dies(
-    spark: SparkSession, cluster: Cluster, tmp_path: Path
+    known: Known, cluster: Cluster, tmp_path: Path
 ) -> None:
-    here = analyze(made_run(tmp_path / "here"), spark=spark, on_progress=lambda _: None)
-    run = made_run(tmp_path / "there")
+    run = known.copy(tmp_path / "run")
+    (run / "summary.json").unlink()
     with analyze_there(cluster, run, patience=60) as process:
         read_until(process, "judging")
         cluster.kill(cluster.workers[0])
         _, told = process.communicate(timeout=TIMEOUT_S)
 
     assert process.returncode == 0, told
-    assert json.loads((run / "summary.json").read_text()) == here
+    assert json.loads((run / "summary.json").read_text()) == known.summary
 
 
 def test_a_cluster_that_goes_away_is_one_sentence_and_harms_nothing(
-    spark: SparkSession, cluster: Cluster, tmp_path: Path
+    spark: SparkSession, known: Known, cluster: Cluster, tmp_path: Path
 ) -> None:
-    run = made_run(tmp_path / "run")
-    before = analyze(run, spark=spark, on_progress=lambda _: None)
-    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with analyze_there(cluster, run, patience=4) as process:
+    run = known.copy(tmp_path / "run")
+    files = contents(run)
+    with analyze_there(cluster, run, patience=2) as process:
         read_until(process, "judging")
         for part in (cluster.master, *cluster.workers):
             cluster.kill(part)
@@ -175,6 +188,10 @@ def test_a_cluster_that_goes_away_is_one_sentence_and_harms_nothing(
     assert told.startswith("orderbed: the cluster went away or gave up (")
     assert told.endswith(f"analyse it again when {cluster.url} answers, or unset SPARK_MASTER to use this machine\n")
     assert told.count("\n") == 1
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
+    assert contents(run) == files
     assert not list(run.glob(".tables*"))
-    assert analyze(run, spark=spark, on_progress=lambda _: None) == before
+    assert analyze(run, spark=spark, on_progress=lambda _: None) == known.summary
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}

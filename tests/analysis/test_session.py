@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analysis import session
-from analysis.errors import AnalysisError
+from analysis.errors import AnalysisError, MachineError
+from tests.collector.captures import pcapng, traffic
 
 
 def fake_java(path: Path, says: str) -> Path:
@@ -26,15 +27,27 @@ def fake_java(path: Path, says: str) -> Path:
 def test_no_java_is_one_sentence_that_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
-    with pytest.raises(AnalysisError, match="apt install openjdk-17-jre-headless"):
+    with pytest.raises(MachineError, match="apt install openjdk-17-jre-headless"):
         session.require_java()
+
+
+def test_what_the_machine_lacks_is_no_wrong_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 3: nothing is wrong with what was typed."""
+    capture = tmp_path / "some.pcapng"
+    capture.write_bytes(pcapng(traffic(5)))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    script = "from testbed.cli import main; main()"
+    said = subprocess.run([sys.executable, "-c", script, "watch", str(capture)], capture_output=True, text=True)
+
+    assert (said.returncode, said.stdout) == (3, "")
+    assert said.stderr == f"orderbed: {session.NO_JAVA}\n"
 
 
 @pytest.mark.parametrize("says", ['openjdk version "11.0.2"', 'java version "1.8.0_292"', "no idea"])
 def test_an_old_java_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", says)))
 
-    with pytest.raises(AnalysisError, match="is not Java 17 or later") as caught:
+    with pytest.raises(MachineError, match="is not Java 17 or later") as caught:
         session.require_java()
     assert says in str(caught.value)
 
@@ -113,11 +126,11 @@ def test_an_interrupt_ends_a_long_job_at_once() -> None:
 def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     script = """
         from analysis import session
-        from analysis.errors import AnalysisError
+        from analysis.errors import MachineError
         try:
             with session.open_session():
                 pass
-        except AnalysisError as error:
+        except MachineError as error:
             print(error)
     """
     monkeypatch.setenv("SPARK_MASTER", "nonsense://here")
