@@ -1,7 +1,8 @@
 """A node's own quarters: what a program finds around it that is not the machine's.
 
 The keeper's child furnishes them between fork and exec: directories of its own in place of the machine's, a host name,
-and an init that hands signals on and collects orphans, as a container has one. Standard library only.
+what belongs to the kernel sealed, and an init that hands signals on and collects orphans, as a container has one.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 from collections.abc import Mapping
@@ -16,7 +18,12 @@ from pathlib import Path
 from typing import Any
 
 CLONE_NEWUTS, CLONE_NEWIPC = 0x04000000, 0x08000000
-_MS_NOSUID, _MS_NODEV, _MS_BIND = 2, 4, 4096
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 8, 32, 4096
+_KERNEL_FILE_SYSTEMS = frozenset({"sysfs", "cgroup", "cgroup2"})
+_KERNEL_PATHS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
+_OWN_SETTINGS = "/proc/sys/net"
+"""Those of the node's own network namespace."""
+
 _SIGNAL_EXIT_BASE = 128
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -41,6 +48,7 @@ def furnish(request: Mapping[str, Any]) -> None:
     if not _is_there(request["directory"], directory):
         Path(request["directory"]).mkdir(parents=True, exist_ok=True)
         _mount(f"/proc/self/fd/{directory}", request["directory"], None, _MS_BIND)
+    _seal()
     if request["hostname"]:
         _check(libc.unshare(CLONE_NEWUTS | CLONE_NEWIPC), "a host name of its own")
         socket.sethostname(request["hostname"])
@@ -86,6 +94,42 @@ def _ended(program: int) -> int | None:
         if pid == program:
             code = os.waitstatus_to_exitcode(status)
             found = code if code >= 0 else _SIGNAL_EXIT_BASE - code
+
+
+def _seal() -> None:
+    """What is the machine's kernel's can be read and not written: the user is root, and its files are root's.
+
+    A program without capabilities left its control groups, lifted their limits and made groups below that nobody
+    removed; /proc/sys has settings through which the kernel starts programs outside. Raises OSError.
+    """
+    own = _opened(_OWN_SETTINGS)
+    for place in _kernel_mounts():
+        _make_read_only(place)
+    for path in _KERNEL_PATHS:
+        if Path(path).exists():
+            _mount(path, path, None, _MS_BIND)
+            _make_read_only(path)
+    _mount(f"/proc/self/fd/{own}", _OWN_SETTINGS, None, _MS_BIND)
+
+
+def _kernel_mounts() -> list[str]:
+    """Where the kernel's own file systems can be seen; one that lies under another mount cannot."""
+    lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
+    found = {_plain_path(line.split(" ")[4]) for line in lines if _kind_of(line) in _KERNEL_FILE_SYSTEMS}
+    return sorted(place for place in found if os.path.ismount(place))
+
+
+def _kind_of(line: str) -> str:
+    return line.partition(" - ")[2].split(" ")[0]
+
+
+def _plain_path(escaped: str) -> str:
+    """A path as mountinfo writes it: blanks and the like in octal."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), escaped)
+
+
+def _make_read_only(place: str) -> None:
+    _mount("none", place, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 
 def _opened(source: str) -> int:

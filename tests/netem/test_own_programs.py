@@ -14,7 +14,7 @@ import pytest
 from netem.bed import Bed, KernelWish
 from netem.errors import FabricError
 from netem.runtimes.base import Program
-from netem.runtimes.limits import Limits
+from netem.runtimes.limits import PREFIX, Limits, find_mount, reason_against
 from netem.runtimes.netns import NetnsNode, NetnsRuntime
 from tests.netem.network import topology
 
@@ -131,3 +131,24 @@ def test_its_limits_hold_from_its_first_instruction(bed: Bed, tmp_path: Path) ->
     assert len(groups) == (1 if any(line.startswith("0::") for line in groups) else 3)
     assert node.end() == 0
     assert not list(Path("/sys/fs/cgroup").glob("**/orderbed-*p1*n1*"))
+
+
+def test_it_cannot_leave_its_limits_nor_write_what_is_the_kernels(bed: Bed, tmp_path: Path) -> None:
+    if reason := reason_against({"pids"}):
+        pytest.skip(reason)
+    mount = find_mount("pids")
+    assert mount is not None
+    script = f"""
+        group={mount.root}$(grep -E "^0::|:pids:" /proc/self/cgroup | sort -n | tail -1 | cut -d: -f3)
+        for file in {mount.root}/cgroup.procs $group/pids.max /proc/sys/kernel/core_pattern; do
+            ( : >> $file ) 2> /dev/null && echo can write $file
+        done
+        mkdir $group/below 2> /dev/null && echo made a group
+        echo 1 > /proc/sys/net/ipv4/tcp_keepalive_time && echo own network
+        grep -c {PREFIX} /proc/self/cgroup
+    """
+    node = Running(bed, tmp_path, script, limits=Limits(processes=20))
+    said = [node.line() for _ in range(2)]
+    assert node.end() == 0
+    assert said[0] == "own network"
+    assert int(said[1]) >= 1, "it is in its group still"
