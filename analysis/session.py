@@ -43,7 +43,9 @@ LOCAL = "local[*]"
 DEFAULT_MEMORY = "1g"
 STOP_SECONDS = 10
 NO_EXECUTOR_SECONDS = 60
-"""So long a cluster may have nobody who works for us."""
+"""So long a cluster may have nobody any more who works for us."""
+FIRST_EXECUTOR_SECONDS = 120
+"""So long it may take until somebody does: Java machines start there."""
 POLL_SECONDS = 1.0
 TRAINING_STOP_SECONDS = 300
 """An archive is written at the very end."""
@@ -144,11 +146,11 @@ def _executors(spark: SparkSession) -> int:
 
 def _await_executors(spark: SparkSession) -> None:
     """Until there are some and no more come: how the work is cut depends on how many there are."""
-    deadline = time.monotonic() + NO_EXECUTOR_SECONDS
+    deadline = time.monotonic() + FIRST_EXECUTOR_SECONDS
     known = 0
     while not (found := _executors(spark)) or found > known:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"no worker gave an executor of {_executor_memory()} within {NO_EXECUTOR_SECONDS} s")
+            raise RuntimeError(f"no worker gave an executor of {_executor_memory()} within {FIRST_EXECUTOR_SECONDS} s")
         known = found
         time.sleep(POLL_SECONDS)
 
@@ -204,7 +206,8 @@ def _configuration(scratch: Path, java: Path, *, long_run: bool, memory: str | N
     master = os.environ.get("SPARK_MASTER") or LOCAL
     log_settings = scratch / "log4j2.properties"
     log_settings.write_text(_LOGGING, encoding="utf-8")
-    flags = [*(_LONG_RUN if long_run else _QUICK_START), *_archive_flags(java)]
+    quick = _LONG_RUN if long_run else _QUICK_START
+    flags = [*quick, *_archive_flags(java)]
     flags.append(f"-Dlog4j2.configurationFile={log_settings}")
     # Spark makes directories there, and does not remove all of them.
     flags.append(f"-Djava.io.tmpdir={scratch}")
@@ -217,6 +220,7 @@ def _configuration(scratch: Path, java: Path, *, long_run: bool, memory: str | N
     }
     if not _is_local(master):
         settings |= _CLUSTER_SETTINGS | {"spark.executor.memory": _executor_memory()}
+        settings |= {"spark.executor.extraJavaOptions": " ".join(quick)}
     else:
         # One task per core: each costs 30 ms.
         cores = str(max(2, os.cpu_count() or 1))
