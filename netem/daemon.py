@@ -51,6 +51,19 @@ def connect(*, timeout_s: int = REQUEST_TIMEOUT_S) -> docker.DockerClient:
         ) from error
 
 
+def require_rights(client: docker.DockerClient) -> None:
+    """FabricError for a rootless daemon: it owns its containers' networks and files as another user than we are."""
+    try:
+        options = client.info().get("SecurityOptions") or []
+    except (DockerException, OSError) as error:
+        raise FabricError(f"Docker does not tell how it is set up: {root_cause(error)}") from error
+    if any(option.split(",")[0] == "name=rootless" for option in options):
+        raise FabricError(
+            "this Docker daemon is rootless and cannot carry nodes: point DOCKER_HOST at one that runs as root "
+            "(`make docker` starts one), or use the world netns"
+        )
+
+
 def down(*, everything: bool = False) -> list[str]:
     """What `orderbed down` does: remove our containers of dead conductors, or all of ours; their names.
 

@@ -1,13 +1,15 @@
 """The image that node containers start from: any Linux with /bin/sh and a Python of at least 3.11.
 
-When a registry answers, it is the official slim Python image. Where none can be reached (closed networks, CI), the
-image is bootstrapped from the distribution's own packages with mmdebstrap: the machine's apt already knows where they
-are, so that no address appears here. The result is kept under a tag made from its recipe and found at once next time.
+When a registry answers, it is the official slim Python image with the operator's tools (ping, ip, ps) on top. Where
+none can be reached (closed networks, CI), the image is bootstrapped from the distribution's own packages with
+mmdebstrap: the machine's apt already knows where they are, so that no address appears here. The result is kept under a
+tag made from its recipe and found at once next time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import platform
 import shutil
@@ -31,11 +33,21 @@ REGISTRY_PROBE_S = 5
 """A registry that has not answered by then is treated as unreachable: bootstrapping takes 20 s, once."""
 
 PULL_S = 300
-BOOTSTRAP_S = 300
+BOOTSTRAP_S = 600
 IMPORT_S = 120
 
-RECIPE = ("1", "essential", "python3")
+TOOLS = ("iputils-ping", "iproute2", "procps")
+"""What an operator wants at hand in a node."""
+
+RECIPE = ("2", "essential", ",".join(("python3", *TOOLS)))
 """Version of this recipe, mmdebstrap's variant, packages. A change makes a new tag."""
+
+DOCKERFILE = f"""\
+FROM {REGISTRY_IMAGE}
+RUN apt-get update && apt-get install -y --no-install-recommends {" ".join(TOOLS)} && rm -rf /var/lib/apt/lists/*
+LABEL {LABEL}=1
+"""
+"""The same on a base from the registry."""
 
 SLIMMING = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 
@@ -70,40 +82,39 @@ def ensure_image(client: docker.DockerClient, on_progress: Callable[[str], None]
     Raises FabricError that names the missing package when neither way works.
     """
     distribution = Distribution.of_this_machine()
-    for tag in (distribution.tag, REGISTRY_IMAGE):
+    for tag in ready_tags(distribution):
         if (present := find_image(client, tag)) is not None:
             return present
-    on_progress(f"asking for {REGISTRY_IMAGE}")
-    refusal = _refusal_of_registry()
+    refusal = _refusal_of_base(client, on_progress)
     if refusal is None:
-        on_progress(f"pulling {REGISTRY_IMAGE}")
-        refusal = _refusal_of_pull()
-        if refusal is None and (pulled := find_image(client, REGISTRY_IMAGE)) is not None:
-            return pulled
-    on_progress(f"no registry ({refusal}): building the base image from {distribution.identifier} packages, once")
-    return bootstrap_image(client, distribution, why=f"no registry answers ({refusal})")
-
-
-def provide_image(client: docker.DockerClient, name: str, on_progress: Callable[[str], None] = lambda _: None) -> str:
-    """Id of the image that somebody names, pulled where the machine has not got it. Raises FabricError."""
-    if (present := _named_image(client, name)) is not None:
-        return present
-    on_progress(f"pulling {name}")
+        on_progress(f"installing {', '.join(TOOLS)} in {REGISTRY_IMAGE}, once")
+        refusal = _refusal_of_build()
+        if refusal is None and (built := find_image(client, layered_tag())) is not None:
+            return built
+    on_progress(f"{refusal}: building the base image from {distribution.identifier} packages, once")
     try:
-        client.images.pull(*name.rsplit("@", 1) if "@" in name else (name,))
-    except (DockerException, OSError) as error:
-        raise FabricError(f"there is no image {name} here, and it cannot be pulled: {root_cause(error)}") from error
-    pulled = _named_image(client, name)
-    if pulled is None:
-        raise FabricError(f"Docker pulled {name} but does not have it; see the daemon's log")
-    return pulled
+        return bootstrap_image(client, distribution, why=refusal or "")
+    except FabricError:
+        if (plain := find_image(client, REGISTRY_IMAGE)) is None:
+            raise
+        client.images.get(plain).tag(*plain_tag().rsplit(":", 1))
+        on_progress(f"taking {REGISTRY_IMAGE} as it is, without {', '.join(TOOLS)}")
+        return plain
 
 
-def _named_image(client: docker.DockerClient, name: str) -> str | None:
-    try:
-        return find_image(client, name)
-    except (DockerException, OSError) as error:
-        raise FabricError(f"{name} cannot be the name of an image: {root_cause(error)}") from error
+def ready_tags(distribution: Distribution) -> tuple[str, ...]:
+    """Under which tags an image may be that `ensure_image` has made, the best first."""
+    return (distribution.tag, layered_tag(), plain_tag())
+
+
+def layered_tag() -> str:
+    """Of the registry's image with the tools."""
+    return f"{REPOSITORY}:registry-{hashlib.sha256(DOCKERFILE.encode()).hexdigest()[:12]}"
+
+
+def plain_tag() -> str:
+    """Of the registry's image as it is, where neither a build nor mmdebstrap could do better."""
+    return f"{layered_tag()}-plain"
 
 
 def find_image(client: docker.DockerClient, tag: str) -> str | None:
@@ -194,6 +205,31 @@ def _import_image(archive: Path, tag: str) -> None:
             )
         except (DockerException, OSError) as error:
             raise FabricError(f"Docker would not import the base image: {root_cause(error)}") from error
+
+
+def _refusal_of_base(client: docker.DockerClient, on_progress: Callable[[str], None]) -> str | None:
+    """Why the registry's image cannot be had, or None: it is here."""
+    if find_image(client, REGISTRY_IMAGE) is not None:
+        return None
+    on_progress(f"asking for {REGISTRY_IMAGE}")
+    if (refusal := _refusal_of_registry()) is None:
+        on_progress(f"pulling {REGISTRY_IMAGE}")
+        refusal = _refusal_of_pull()
+    return None if refusal is None else f"no registry answers ({refusal})"
+
+
+def _refusal_of_build() -> str | None:
+    """Why the tools cannot be installed in the registry's image, or None. Its packages come over the host's network:
+    a daemon without a bridge has no other.
+    """
+    with closing(connect(timeout_s=PULL_S)) as patient:
+        try:
+            patient.images.build(
+                fileobj=io.BytesIO(DOCKERFILE.encode()), tag=layered_tag(), network_mode="host", rm=True, forcerm=True
+            )
+        except (DockerException, OSError) as error:
+            return f"the tools cannot be installed in {REGISTRY_IMAGE} ({root_cause(error)})"
+    return None
 
 
 def _refusal_of_registry() -> str | None:

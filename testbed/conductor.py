@@ -190,7 +190,11 @@ class Conductor:
         if self._world.world is World.NETNS:
             bed.own_namespaces(self._topology.nodes())
             return NetnsRuntime(bed)
-        return DockerRuntime(bed, run_id=self._directory.run_id, on_progress=on_progress)
+        runtime = DockerRuntime(
+            bed, run_id=self._directory.run_id, image=self._experiment.image, on_progress=on_progress
+        )
+        self._manifest["containers"] = runtime.facts()
+        return runtime
 
     def _said(self, crew: Crew) -> str:
         """What our nodes have done so far; what others did, the analysis finds."""

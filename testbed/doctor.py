@@ -18,9 +18,9 @@ from pathlib import Path
 import docker
 
 from netem import kernel
-from netem.daemon import connect
+from netem.daemon import connect, require_rights
 from netem.errors import FabricError
-from netem.image import REGISTRY_IMAGE, Distribution, find_image
+from netem.image import Distribution, find_image, ready_tags
 
 GIB = 1024**3
 DISK_BYTES_MIN = 2 * GIB
@@ -120,17 +120,23 @@ def check_docker() -> Check:
     try:
         client = connect()
     except FabricError as error:
-        detail, _, _ = str(error).partition(";")
-        return Check(
-            name="docker", ok=False, detail=detail, remedy="make docker, or use the world netns", optional=True
-        )
+        return _no_docker(error)
     with closing(client):
+        try:
+            require_rights(client)
+        except FabricError as error:
+            return _no_docker(error)
         version = client.version()["Version"]
         return Check(name="docker", ok=True, detail=f"daemon {version}, {_image_source(client)}", optional=True)
 
 
+def _no_docker(error: FabricError) -> Check:
+    detail, _, _ = str(error).replace(": point", ";").partition(";")
+    return Check(name="docker", ok=False, detail=detail, remedy="make docker, or use the world netns", optional=True)
+
+
 def _image_source(client: docker.DockerClient) -> str:
-    for tag in (Distribution.of_this_machine().tag, REGISTRY_IMAGE):
+    for tag in ready_tags(Distribution.of_this_machine()):
         if find_image(client, tag) is not None:
             return f"base image {tag}"
     return "base image to be pulled or built at the first run"

@@ -21,6 +21,7 @@ from netem.errors import FabricError
 from netem.runtimes.base import NodeHandle, Program
 from netem.runtimes.limits import reason_against
 from netem.runtimes.netns import FOREIGN_PATH
+from testbed.images import require_images
 from testbed.program import Place, ProgramChoice
 from testbed.spec_program import require_world
 from testbed.spec_raw import World
@@ -123,12 +124,16 @@ def own_programs(experiment: Experiment, nodes: Path, *, group: int) -> dict[Nod
 
 def require_runnable(experiment: Experiment, world: World) -> None:
     """InputError, before anything has started, for what this machine or this world has not."""
-    if sentence := require_world(world, experiment.programs):
+    if sentence := require_world(world, experiment.programs, experiment.image):
         raise InputError(sentence)
     if sentence := _beyond_programs(experiment):
         raise InputError(sentence)
     if world is World.DOCKER:
-        _provide_images(experiment)
+        require_images(
+            experiment.image,
+            (program.image for program in experiment.programs.values()),
+            needs_python=experiment.has_protocol,
+        )
         return
     for name, program in experiment.programs.items():
         place = _place(experiment, experiment.topology.node(name), Path("/"), 0)
@@ -190,22 +195,6 @@ def _beyond_programs(experiment: Experiment) -> str:
         if name in experiment.programs:
             return f"clocks: {name} runs a program of its own, which reads the machine's clock; leave it out"
     return ""
-
-
-def _provide_images(experiment: Experiment) -> None:
-    """Every image that is named, pulled where it is missing. Raises InputError when there is no such image."""
-    images = {program.image for program in experiment.programs.values()} - {None}
-    if not images:
-        return
-    from netem.daemon import connect
-    from netem.image import provide_image
-
-    with contextlib.closing(connect()) as client:
-        for image in sorted(image for image in images if image is not None):
-            try:
-                provide_image(client, image)
-            except FabricError as error:
-                raise InputError(f"program.image: {error}") from error
 
 
 def _is_found(word: str, program: ProgramChoice, place: Place) -> bool:

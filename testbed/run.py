@@ -106,7 +106,7 @@ def apply_wishes(experiment: Experiment, wishes: Wishes) -> Experiment:
         wish = _member(option, enumeration, getattr(wishes, option))
         if wish is not None:
             changes[option] = wish
-    if sentence := require_world(changes.get("world", experiment.world), experiment.programs):
+    if sentence := require_world(changes.get("world", experiment.world), experiment.programs, experiment.image):
         raise InputError(f"--world: {sentence}")
     return dataclasses.replace(experiment, **changes)
 

@@ -41,18 +41,22 @@ def programs(
             chosen[name] = (block, at)
     made = {at: _choice(block, topology, document, at, folder) for block, at in chosen.values()}
     found = {node.name: made[chosen[node.name][1]] for node in topology.nodes() if node.name in chosen}
-    if sentence := require_world(raw.world, found):
+    if raw.image is not None and not raw.image.strip():
+        raise document.error(("image",), "expected the name of an image")
+    if sentence := require_world(raw.world, found, raw.image):
         raise document.error(("world",), sentence)
     return found
 
 
-def require_world(world: World, programs: Mapping[NodeName, ProgramChoice]) -> str:
-    """Why these programs cannot run in this world, as a sentence; empty: they can."""
+def require_world(world: World, programs: Mapping[NodeName, ProgramChoice], image: str | None = None) -> str:
+    """Why these programs, and nodes in this image, cannot run in this world, as a sentence; empty: they can."""
     if world is World.SIM and programs:
         return "a program of your own cannot run in the simulated world: take netns or docker"
-    images = [program.image for program in programs.values() if program.image is not None]
+    images = [name for name in (image, *(program.image for program in programs.values())) if name is not None]
     if world is World.NETNS and images:
         return f"the image {images[0]} needs the world docker; netns runs what this machine has"
+    if world is World.SIM and images:
+        return f"the image {images[0]} needs the world docker; the simulated world has no containers"
     return ""
 
 

@@ -211,6 +211,9 @@ class RawExperiment(RawBlock):
     drain: Duration = Field(10 * 10**9, description="how long everything may take to become quiet, such as 10 s")
     seed: whole(0, MAX_SEED) = Field(1, description="where all randomness comes from")  # type: ignore[valid-type]
     world: choice(World) = Field(World.AUTO, description="auto, netns, docker or sim")  # type: ignore[valid-type]
+    image: Text | None = Field(
+        None, description="world docker: the image of all nodes that name no other, such as python:3.12-slim"
+    )
     kernel: choice(KernelWish) = Field(KernelWish.AUTO, description="auto, host or uml")  # type: ignore[valid-type]
     faults: Annotated[list[RawFault], OneOrMany()] = Field([], description="what goes wrong, and when")
     expect: Annotated[list[Text], OneOrMany()] = Field([], description="conditions that give the verdict")

@@ -146,6 +146,8 @@ class Experiment:
     claims: tuple[Claim, ...]
     programs: Mapping[NodeName, ProgramChoice] = field(default_factory=dict)
     """What the nodes run that do not run ours, in member order."""
+    image: str | None = None
+    """World docker: of all nodes whose program names no other; None: the one that is made for it."""
     unrest: tuple[Unrest, ...] = ()
     """Whose rate changes are in `workloads` already, drawn from `seed`; testbed.unrest.reseeded draws them anew."""
     seeds: int = 0

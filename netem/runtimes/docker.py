@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from docker.errors import DockerException
 from docker.types import LogConfig
@@ -31,10 +31,12 @@ from netem.daemon import (
     remove_abandoned,
     remove_container,
     remove_containers,
+    require_rights,
     root_cause,
 )
 from netem.errors import FabricError
-from netem.image import ensure_image, provide_image
+from netem.image import ensure_image
+from netem.named_image import provide_image
 from netem.owner import Owner
 from netem.runtimes.base import Program
 from netem.runtimes.container import ContainerHandle
@@ -67,8 +69,8 @@ class Wires(Protocol):
 class DockerRuntime:
     """The nodes of one run as containers (netem.runtimes.base.Runtime). Needs a daemon on this very machine.
 
-    `image` is an image id or tag; None: `ensure_image` finds or makes one and tells `on_progress`. Raises FabricError
-    when no daemon answers.
+    `image` is an image id or a name (`provide_image`); None: `ensure_image` finds or makes one and tells `on_progress`.
+    Raises FabricError when no daemon answers, or one that cannot carry nodes.
     """
 
     def __init__(
@@ -84,9 +86,10 @@ class DockerRuntime:
         self._handles: list[ContainerHandle] = []
         with ExitStack() as undo:
             self._client = undo.enter_context(closing(connect()))
+            require_rights(self._client)
             remove_abandoned(self._client)
             self._code = _node_code()
-            self.image = image if image is not None else ensure_image(self._client, on_progress)
+            self.image = ensure_image(self._client, on_progress) if image is None else self._named(image, on_progress)
             self._witness = undo.enter_context(closing(Witness(run_id)))
             self._guard = Guard(run_id)
             undo.pop_all()
@@ -132,6 +135,24 @@ class DockerRuntime:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of this world: the image, and what a node may take that asks for nothing else. Raises
+        FabricError.
+        """
+        try:
+            image = self._client.images.get(self.image)
+        except (DockerException, OSError) as error:
+            raise FabricError(f"Docker does not tell about the image of the nodes: {root_cause(error)}") from error
+        ours = {"memory_bytes": NODE_MEMORY_BYTES, "processes": NODE_PIDS}
+        foreign = {"memory_bytes": FOREIGN_MEMORY_BYTES, "processes": FOREIGN_PIDS}
+        return {
+            "image": {"id": image.id, "names": sorted(image.tags)},
+            "limits": {"node": ours, "program": foreign},
+        }
+
+    def _named(self, name: str, on_progress: Callable[[str], None]) -> str:
+        return provide_image(self._client, name, on_progress)
 
     def _create(self, node: Node, program: Program, image: str) -> str:
         api = self._client.api
