@@ -6,6 +6,7 @@ The desk decides what an event is, the bed and the house perform it, the record 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from netem.kernel import KernelWish
 from netem.runtimes.base import NodeHandle, Runtime
 from netem.runtimes.netns import NetnsRuntime
 from testbed.capture import Capture
+from testbed.images import require_images
 from testbed.live import asks
 from testbed.live.desk import NODE_FAULTS, Desk, wall_clock
 from testbed.live.ending import Stopped, note
@@ -28,6 +30,7 @@ from testbed.live.status import Counters, Description, NodeState
 from testbed.schedule import Struck
 from testbed.spec import World
 from testbed.spec_faults import Crash, Cut, Fault, Heal, Impair, ImpairLink, LinkDirection, NodeFault, Pause, Restart
+from testbed.spec_program import require_world
 from testbed.store import StoreError, clock_pair
 from testbed.versions import collect as collect_versions
 from testbed.worlds import pick
@@ -55,6 +58,7 @@ class Keep:
             stack.push(self._failed)
             self._world = pick(World(wish.world))
             on_progress(f"world {self._world.world.value}: {self._world.why}")
+            self._require_image()
             self._bed = stack.enter_context(self._open_bed(on_progress))
             runtime = self._open_runtime(on_progress)
             self.house = House(
@@ -76,9 +80,8 @@ class Keep:
 
     def perform(self, verb: str, words: RawBlock) -> Any:
         """Carry out one verb. Raises InputError, FabricError, StoreError."""
-        failure = self._bed.failure()
-        if failure is not None and verb not in ANYWAY:
-            raise FabricError(f"{failure}; `orderbed down {self._wish.name}` clears away what is left")
+        if verb not in ANYWAY:
+            self._refuse_ruin()
         return _VERBS[verb](self, words)
 
     @property
@@ -87,10 +90,16 @@ class Keep:
 
     def enter(self, node: str) -> tuple[str, NodeHandle]:
         """The node in which a command is to run, and its latest incarnation. Raises InputError, FabricError."""
+        self._refuse_ruin()
         name = self.desk.node(node)
         if self._world.world is World.DOCKER and self.desk.state(name) is NodeState.PAUSED:
             raise FabricError(f"{name} is paused and runs nothing: resume it, then enter it")
         return name, self.house.handle(name)
+
+    def _refuse_ruin(self) -> None:
+        failure = self._bed.failure()
+        if failure is not None:
+            raise FabricError(f"{failure}; `orderbed down {self._wish.name}` clears away what is left")
 
     def notice(self) -> None:
         """Take in what has ended by itself: nodes, the collector, the network. Each is told to the log once."""
@@ -99,8 +108,8 @@ class Keep:
             self._note_once(f"the network is gone: {failure}")
             return
         for name, code in self.house.ended():
-            note(f"{name} has ended by itself, exit code {code}")
-            self.desk.ended(name, code, wall_clock())
+            note(f"{name} has ended by itself ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})")
+            self.desk.ended(name, code, wall_clock(), cause=self.house.handle(name).cause())
         if self._capture is not None:
             try:
                 self._capture[0].check()
@@ -156,11 +165,22 @@ class Keep:
 
     def _open_runtime(self, on_progress: Callable[[str], None]) -> Runtime:
         if self._world.world is World.NETNS:
+            self._bed.own_namespaces(self.topology.nodes())
             return NetnsRuntime(self._bed)
         from netem.runtimes.docker import DockerRuntime
 
         # The label of the containers: not even a testbed of the same name and second shares it.
-        return DockerRuntime(self._bed, run_id=f"{self.record.run_id}-{os.getpid()}", on_progress=on_progress)
+        run_id = f"{self.record.run_id}-{os.getpid()}"
+        runtime = DockerRuntime(self._bed, run_id=run_id, image=self._wish.image, on_progress=on_progress)
+        self.record.note({"containers": runtime.facts()})
+        return runtime
+
+    def _require_image(self) -> None:
+        """Raises InputError for an image that cannot be the nodes'."""
+        programs_image = None if self._wish.program is None else self._wish.program.image
+        if sentence := require_world(self._world.world, {}, self._wish.image or programs_image):
+            raise InputError(sentence)
+        require_images(self._wish.image, [programs_image], needs_python=False)
 
     def _rooms(self) -> Path | None:
         """A container has a host name and its own directories already."""
