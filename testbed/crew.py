@@ -14,12 +14,14 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from netem.errors import FabricError
 from netem.runtimes.base import NodeHandle, Program, Runtime
+from netem.runtimes.together import together
 from testbed.program_life import DRAINED_LINE, OwnProgram
 from topologies.model import Node, NodeName
 
@@ -125,6 +127,7 @@ class Crew:
     def start(self, node: Node) -> Member:
         """Start the next incarnation of `node` and configure it; it will say `ready` by itself."""
         member = self._begin(node)
+        self._enter(member)
         self._configure_now(member)
         return member
 
@@ -134,10 +137,10 @@ class Crew:
         A node that joins the group says so on the wire (IGMP): towards a port whose node is not there yet, that frame
         would be lost without a cause that anybody counts.
         """
-        members = []
-        for count, node in enumerate(self._nodes, start=1):
-            members.append(self._begin(node))
-            on_progress(count)
+        begin = [partial(self._begin, node) for node in self._nodes]
+        members = together(begin, at_once=self._runtime.at_once, on_done=on_progress)
+        for member in members:
+            self._enter(member)
         for member in members:
             self._configure_now(member)
 
@@ -258,6 +261,7 @@ class Crew:
         return sums
 
     def _begin(self, node: Node) -> Member:
+        """Start its next incarnation, in any thread; nothing of ours changes."""
         earlier = self._current.get(node.name)
         incarnation = earlier.incarnation + 1 if earlier else 1
         log_path = self._log_path(node.name)
@@ -270,12 +274,13 @@ class Crew:
             handle = self._runtime.start(node, self._program, on_line=on_line, log_path=log_path)
         else:
             handle = self._start_own(own, node, incarnation, own.listener(on_line))
-        member = Member(
+        return Member(
             node=node, incarnation=incarnation, handle=handle, log_path=log_path, own=own, since_s=time.monotonic()
         )
-        self._current[node.name] = member
+
+    def _enter(self, member: Member) -> None:
+        self._current[member.node.name] = member
         self.history.append(member)
-        return member
 
     def _start_own(self, own: OwnProgram, node: Node, incarnation: int, on_line: Callable[[str], None]) -> NodeHandle:
         program = own.prepare(incarnation)

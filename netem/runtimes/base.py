@@ -105,7 +105,13 @@ class NodeHandle(Protocol):
 
 
 class Runtime(Protocol):
-    """Carries the nodes of one run. Used by one thread; `on_line` is called from a reader thread per node."""
+    """Carries the nodes of one run. Used by one thread, but for `start`; `on_line` is called from a reader thread per
+    node.
+    """
+
+    @property
+    def at_once(self) -> int:
+        """How many calls of `start` may be under way, each in a thread of its own, and are worth while."""
 
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> NodeHandle:
         """Start one incarnation, its wires attached and addresses set before its first instruction.

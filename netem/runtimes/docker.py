@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
@@ -73,6 +74,9 @@ class DockerRuntime:
     Raises FabricError when no daemon answers, or one that cannot carry nodes.
     """
 
+    at_once = 4
+    """The daemon waits for many others, most of all for file systems."""
+
     def __init__(
         self,
         bed: Wires,
@@ -84,6 +88,7 @@ class DockerRuntime:
         self._bed = bed
         self._run_id = run_id
         self._handles: list[ContainerHandle] = []
+        self._wiring = threading.Lock()
         with ExitStack() as undo:
             self._client = undo.enter_context(closing(connect()))
             require_rights(self._client)
@@ -95,7 +100,9 @@ class DockerRuntime:
             undo.pop_all()
 
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> ContainerHandle:
-        """See `Runtime.start`. Takes about 0.25 s. On failure the container is gone before the FabricError arrives."""
+        """See `Runtime.start`; any thread may call. Takes about 0.25 s. On failure the container is gone before the
+        FabricError arrives.
+        """
         image = self.image if program.image is None else provide_image(self._client, program.image)
         try:
             container_id = self._create(node, program, image)
@@ -202,7 +209,8 @@ class DockerRuntime:
         except OSError as error:
             raise FabricError(f"cannot reach the network namespace of {node.name}: {error}; run as root") from error
         try:
-            self._bed.attach(node, namespace)
+            with self._wiring:
+                self._bed.attach(node, namespace)
         finally:
             os.close(namespace)
 

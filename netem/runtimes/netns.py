@@ -35,6 +35,9 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 class NetnsRuntime:
     """Carries the nodes of one run inside a bed. Used by one thread."""
 
+    at_once = 1
+    """The keeper starts one process after the other, in a few milliseconds."""
+
     def __init__(self, bed: Bed) -> None:
         self._bed = bed
         self._handles: list[NetnsNode] = []

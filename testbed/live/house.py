@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from netem.errors import FabricError
 from netem.runtimes.base import NodeHandle, Program, Runtime
+from netem.runtimes.together import together
 from topologies.model import Node, NodeName, Topology
 
 REST = Program(argv=("/bin/sh", "-c", "trap '' CHLD; exec cat > /dev/null"))
@@ -43,9 +45,11 @@ class House:
 
     def start_all(self, on_progress: Callable[[str], None]) -> None:
         """Start every node. Raises FabricError."""
-        for count, node in enumerate(self._topology.nodes(), start=1):
-            self.start(node.name)
-            on_progress(f"{count} of {len(self._topology)} nodes started")
+        together(
+            [partial(self.start, node.name) for node in self._topology.nodes()],
+            at_once=self._runtime.at_once,
+            on_done=lambda count: on_progress(f"{count} of {len(self._topology)} nodes started"),
+        )
 
     def start(self, name: NodeName) -> None:
         """Start the next incarnation of a node, its wires attached. Raises FabricError."""

@@ -81,6 +81,8 @@ class ProcessHandle:
 class ProcessRuntime:
     """Plain processes: enough to test the crew without root."""
 
+    at_once = 3
+
     def __init__(self) -> None:
         self.handles: list[ProcessHandle] = []
 
