@@ -89,6 +89,9 @@ def up(
     kernel: Annotated[
         str, typer.Option("--kernel", help="auto, host or uml.", autocompletion=complete.kernels)
     ] = "auto",
+    image: Annotated[
+        str | None, typer.Option("--image", help="World docker: the image of the nodes, such as debian:12.")
+    ] = None,
     program: Annotated[
         str | None, typer.Option("--program", help="What each node runs, such as 'iperf -s'. Default: it only rests.")
     ] = None,
@@ -113,6 +116,7 @@ def up(
             name=name,
             world=world,
             kernel=kernel,
+            image=image,
             program=_program(program),
             runs=runs,
             on_progress=stage.say,

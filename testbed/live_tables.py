@@ -186,7 +186,7 @@ def _state(node: NodeStatus) -> Text:
     said = Text(word, STYLE_OF_STATE[word])
     if word == "ended" and node.exit_code is not None:
         how = f" ({node.exit_code})" if node.exit_code >= 0 else f" (signal {-node.exit_code})"
-        said.append(how, "dim")
+        said.append(f": {node.cause}" if node.cause else how, "dim")
     return said
 
 

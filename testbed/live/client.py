@@ -65,16 +65,19 @@ class Testbed:
         name: str | None = None,
         world: str = "auto",
         kernel: str = "auto",
+        image: str | None = None,
         program: Program | None = None,
         runs: Path = Path("runs"),
         on_progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """Bring up `topology` (a shipped name or a file); returns when every node is there.
 
-        `name`: the topology's when not given. `program`: what each node runs; without one a node only rests. Raises
-        InputError and FabricError; nothing is left behind then.
+        `name`: the topology's when not given. `image`: of the containers, in world docker. `program`: what each node
+        runs; without one a node only rests. Raises InputError and FabricError; nothing is left behind then.
         """
-        wish = _wish(topology, name=name, world=world, kernel=kernel, program=program, runs=runs, stays=False)
+        wish = _wish(
+            topology, name=name, world=world, kernel=kernel, image=image, program=program, runs=runs, stays=False
+        )
         self._join(Place.of(wish.name), start_server(wish, on_progress), owns=True)
 
     @classmethod
@@ -85,12 +88,15 @@ class Testbed:
         name: str | None = None,
         world: str = "auto",
         kernel: str = "auto",
+        image: str | None = None,
         program: Program | None = None,
         runs: Path = Path("runs"),
         on_progress: Callable[[str], None] = lambda _line: None,
     ) -> Testbed:
         """The same, but it stays up after this process, until `down`."""
-        wish = _wish(topology, name=name, world=world, kernel=kernel, program=program, runs=runs, stays=True)
+        wish = _wish(
+            topology, name=name, world=world, kernel=kernel, image=image, program=program, runs=runs, stays=True
+        )
         return cls._of(Place.of(wish.name), start_server(wish, on_progress))
 
     @classmethod
@@ -321,6 +327,7 @@ def _wish(
     name: str | None,
     world: str,
     kernel: str,
+    image: str | None,
     program: Program | None,
     runs: Path,
     stays: bool,
@@ -340,6 +347,7 @@ def _wish(
         topology_source=str(path),
         world=world,
         kernel=kernel,
+        image=image,
         program=program,
         runs=runs.absolute(),
         stays=stays,

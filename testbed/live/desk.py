@@ -57,6 +57,7 @@ class _Standing:
     since: datetime
     incarnation: int = 1
     exit_code: int | None = None
+    cause: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +105,7 @@ class Desk:
                 from_node=self._ports[node.name, Direction.FROM_NODE],
                 cut_off_from=tuple(deaf_to.get(node.name, ())),
                 exit_code=standing.exit_code,
+                cause=standing.cause,
             )
             for node in self.topology.nodes()
             for standing in (self._nodes[node.name],)
@@ -211,9 +213,10 @@ class Desk:
         elif isinstance(event, NodeFault):
             self._commit_node_fault(event, now)
 
-    def ended(self, node: NodeName, exit_code: int, now: datetime) -> None:
-        """The node's main process has ended by itself."""
+    def ended(self, node: NodeName, exit_code: int, now: datetime, *, cause: str = "") -> None:
+        """The node's main process has ended, unasked; `cause`: who else ended it, when that is known."""
         standing = self._nodes[node]
+        standing.cause = cause
         standing.state, standing.since, standing.exit_code = NodeState.ENDED, now, exit_code
 
     def crashed_with(self, node: NodeName, exit_code: int | None) -> None:
@@ -321,6 +324,7 @@ class Desk:
             if isinstance(event, Restart):
                 standing.incarnation += 1
                 standing.exit_code = None
+                standing.cause = ""
         for number, held in list(self._open.items()):
             if held.direction is None:
                 self._close(number, held, event)

@@ -37,6 +37,8 @@ class Wish:
     topology_source: str
     world: str
     kernel: str
+    image: str | None
+    """World docker: what the nodes' containers start from; None: ours."""
     program: Program | None
     runs: Path
     stays: bool

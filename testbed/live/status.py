@@ -41,6 +41,8 @@ class NodeStatus:
     """Nodes of which it hears nothing, by cuts between nodes. Links that are cut are told by `LinkStatus`."""
     exit_code: int | None = None
     """Of a main process that is no more; negative: the signal."""
+    cause: str = ""
+    """Who else ended it: the kernel at its memory limit, somebody through Docker; empty: itself, or as asked."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; `from_json` undoes it."""
@@ -58,6 +60,7 @@ class NodeStatus:
             from_node=_impairment(values["from_node"]),
             cut_off_from=tuple(NodeName(name) for name in values["cut_off_from"]),
             exit_code=values["exit_code"],
+            cause=values["cause"],
         )
 
 
