@@ -60,7 +60,7 @@ def test_a_bug_of_ours_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(cli, "app", fails)
     with pytest.raises(SystemExit) as leaving:
         cli.main()
-    assert leaving.value.code == cli.ExitCode.UNKNOWN
+    assert leaving.value.code == ExitCode.UNKNOWN
     said = capsys.readouterr().err
     assert "surprise" in said
     assert "this is a bug of orderbed" in said
