@@ -40,7 +40,10 @@ from testbed.versions import collect as collect_versions
 from testbed.worlds import World, WorldChoice
 from topologies.model import Node
 
-NODE_PROGRAM = Program(argv=("python3", "-m", "node"))
+NODE_PROGRAM = Program(argv=("python3", "-S", "-P", "-m", "node"))
+"""A node needs the standard library and our package, no site packages: to look through those takes as long as to start
+Python without them."""
+
 READY_TIMEOUT_S = 30.0
 READY_TIMEOUT_PER_NODE_S = 1.0
 START_LEAD_NS = 300_000_000

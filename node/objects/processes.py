@@ -55,6 +55,8 @@ MOST_LIVES = 16
 MOST_WAITING_BYTES = 1 << 24
 """For a space that does not listen; then it is ended."""
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON = (sys.executable, "-S", "-P")
+"""A space needs the standard library and our package, as a node does."""
 OWN_EVENTS = frozenset({Event.START, Event.DRAIN, Event.STOP, Event.OVER})
 """What the machine records for itself."""
 ADDED = ("cpu_ns", "core_ns", "handled", "waiting")
@@ -426,7 +428,7 @@ def _spawn(space: int, pipe: int, line: bytes, origin_ns: int) -> subprocess.Pop
     try:
         os.write(configuration, line)
         return subprocess.Popen(
-            [sys.executable, "-m", "node.objects.space_process", *map(str, (space, pipe, configuration, origin_ns))],
+            [*PYTHON, "-m", "node.objects.space_process", *map(str, (space, pipe, configuration, origin_ns))],
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             pass_fds=(pipe, configuration),

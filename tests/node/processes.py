@@ -36,11 +36,11 @@ def ip_of(member: int) -> str:
 
 
 class NodeProcess:
-    """`python3 -m node` with its configuration on standard input."""
+    """`python3 -S -P -m node`, as the conductor starts it, with its configuration on standard input."""
 
     def __init__(self, configuration: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "node"],
+            [sys.executable, "-S", "-P", "-m", "node"],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
