@@ -25,6 +25,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from netem.keeper import run; run(sys.argv[2:])"
 _REQUEST_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 1.5
+_STARTING = "starting a process"
+"""What is tried when nobody says more."""
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -105,7 +107,7 @@ class KeeperLink:
         quarters: Quarters | None = None,
         inside: Process | None = None,
         is_terminal: bool = False,
-        step: str = "starting a process",
+        step: str = _STARTING,
     ) -> Process:
         """Start a program in a namespace that the keeper holds; `descriptors` become its 0, 1, 2, …
 
@@ -239,7 +241,8 @@ class Process:
 def _refusal(step: str, error: Mapping[str, Any]) -> FabricError:
     """What the keeper's refusal is."""
     if error.get("exec"):
-        return CannotStartError(f"{step}: {error['text']}", is_there=error["errno"] not in _NOT_THERE)
+        text = error["text"] if step == _STARTING else f"{step}: {error['text']}"
+        return CannotStartError(text, is_there=error["errno"] not in _NOT_THERE)
     return FabricError(f"{step}: {error['text']} (errno {error['errno']})")
 
 

@@ -67,7 +67,7 @@ class Testbed:
         kernel: str = "auto",
         image: str | None = None,
         program: Program | None = None,
-        runs: Path = Path("runs"),
+        runs: str | Path = "runs",
         on_progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """Bring up `topology` (a shipped name or a file); returns when every node is there.
@@ -90,7 +90,7 @@ class Testbed:
         kernel: str = "auto",
         image: str | None = None,
         program: Program | None = None,
-        runs: Path = Path("runs"),
+        runs: str | Path = "runs",
         on_progress: Callable[[str], None] = lambda _line: None,
     ) -> Testbed:
         """The same, but it stays up after this process, until `down`."""
@@ -329,7 +329,7 @@ def _wish(
     kernel: str,
     image: str | None,
     program: Program | None,
-    runs: Path,
+    runs: str | Path,
     stays: bool,
 ) -> Wish:
     """What is wished for, checked as far as it can be before anything starts. Raises InputError."""
@@ -349,7 +349,7 @@ def _wish(
         kernel=kernel,
         image=image,
         program=program,
-        runs=runs.absolute(),
+        runs=Path(runs).absolute(),
         stays=stays,
     )
 

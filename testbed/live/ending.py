@@ -68,6 +68,10 @@ class Ending:
         if self.reason:
             begin()
 
+    def no_more(self) -> None:
+        """It is ending as it is: nobody's wish changes anything any more."""
+        self.reason = self.reason or "it could not come up"
+
     def ask(self, reason: str) -> None:
         """End, because of `reason` if it is the first."""
         if not self.reason:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from netem.errors import FabricError
+from netem.errors import CannotStartError, FabricError
 from netem.runtimes.base import NodeHandle, Program, Runtime
 from netem.runtimes.together import together
 from topologies.model import Node, NodeName, Topology
@@ -59,9 +59,12 @@ class House:
         def on_line(line: str) -> None:
             log.write(line.encode("utf-8") + b"\n")
 
-        self._handles[name] = self._runtime.start(
-            node, self._program_of(node), on_line=on_line, log_path=self._log_paths[name]
-        )
+        try:
+            self._handles[name] = self._runtime.start(
+                node, self._program_of(node), on_line=on_line, log_path=self._log_paths[name]
+            )
+        except CannotStartError as error:
+            raise CannotStartError(f"{name}: {error}", is_there=error.is_there) from error
         self._alive.add(name)
 
     def handle(self, name: NodeName) -> NodeHandle:

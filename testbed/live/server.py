@@ -269,12 +269,14 @@ def main(starter: int) -> int:
             keep = Keep(wish, lambda line: _say({"progress": line}))
             _run(keep, place, is_up, ending)
     except (InputError, FabricError, StoreError) as error:
+        ending.no_more()  # whoever hears it tells us to end, which we do
         _say(refusal(error))
         return 1
     except Stopped as stopped:
         _say(refusal(FabricError(f"{stopped}; nothing of it is left")))
         return 1
     except Exception as error:
+        ending.no_more()
         _say(refusal(error))
         raise  # the traceback is for us
     return 0

@@ -7,11 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ORDERBED = str(Path(sys.executable).parent / "orderbed")
 PATIENCE_S = 120
@@ -64,6 +68,36 @@ def orderbed(
         check=False,
     )
     return Done(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def inside(*arguments: str) -> Done:
+    """The same within this process, which spares the start of Python. Its streams are real descriptors, as commands in
+    nodes write to them; its signals are this process's, so not for `up`.
+    """
+    from testbed.cli import main
+
+    with ExitStack() as stack:
+        streams = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(3)]
+        for number, stream in enumerate(streams):
+            held = os.dup(number)
+            stack.callback(os.close, held)
+            stack.callback(os.dup2, held, number)
+            os.dup2(stream.fileno(), number)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(sys, "argv", [ORDERBED, *arguments])
+        patch.setattr(sys, "stdout", streams[1])
+        patch.setattr(sys, "stderr", streams[2])
+        code = 0
+        try:
+            main()
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        said = []
+        for stream in streams[1:]:
+            stream.flush()
+            stream.seek(0)
+            said.append(stream.read())
+    return Done(code=code, out=said[0], err=said[1])
 
 
 def write_experiment(

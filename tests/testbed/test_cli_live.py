@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import re
+import select
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed.orderbed_command import Done, interrupt, orderbed, start, wait_for
+from tests.testbed.live.beds import processes_with
+from tests.testbed.orderbed_command import (
+    ORDERBED,
+    PATIENCE_S,
+    Done,
+    inside,
+    interrupt,
+    orderbed,
+    start,
+    wait_for,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "interactive.md"
 NODES = ["p1/n1", "p1/n2", "p1/n3", "p1/n4"]
@@ -44,7 +58,7 @@ def bed(places: Path) -> Iterator[Path]:
 
 def refused(*arguments: str, code: int = 2) -> str:
     """The one sentence with which a command is refused."""
-    done = orderbed(*arguments)
+    done = orderbed(*arguments) if arguments[0] == "up" else inside(*arguments)
     assert done.code == code, (done.out, done.err)
     assert "Traceback" not in done.err
     return done.err.splitlines()[-1]
@@ -54,7 +68,7 @@ def test_where_nothing_is_up_a_sentence_says_what_to_do() -> None:
     assert "no testbed is up; make one with `orderbed up" in refused("ps")
     assert "no testbed is up" in refused("exec", "p1/n1", "--", "true")
     assert "no testbed" in refused("down", "lab")
-    assert orderbed("ps", "--all", "--json").json() == []
+    assert inside("ps", "--all", "--json").json() == []
 
 
 def test_what_cannot_come_up_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -63,18 +77,18 @@ def test_what_cannot_come_up_is_refused_before_anything_starts(tmp_path: Path) -
     wrong.write_text("name: wrong\npartitions: {p1: {nodes: 1001}}\n")
     assert "expected a count from 1 to 1000" in refused("up", str(wrong), "-d")
     assert "No closing quotation" in refused("up", "one-partition", "-d", "--program", "sh -c 'x")
-    assert orderbed("ps", "--all", "--json").json() == []
+    assert inside("ps", "--all", "--json").json() == []
 
 
 @pytest.mark.root
 @pytest.mark.uml
 def test_nodes_are_entered_and_exit_codes_passed_on(bed: Path) -> None:
     assert bed.is_dir()
-    done = orderbed("exec", "p1/n1", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
+    done = inside("exec", "p1/n1", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
     assert (done.code, done.out, done.err) == (7, "out\n", "err\n")
-    assert orderbed("exec", "p1/n1", "sh", "-c", "kill -TERM $$").code == 128 + 15
-    assert orderbed("exec", "p1/n1", "sh", "-c", "exit 130").code == 130
-    done = orderbed("exec", "--json", "p1/n2", "--", "ip", "-brief", "address", "show", "eth0")
+    assert inside("exec", "p1/n1", "sh", "-c", "kill -TERM $$").code == 128 + 15
+    assert inside("exec", "p1/n1", "sh", "-c", "exit 130").code == 130
+    done = inside("exec", "--json", "p1/n2", "--", "ip", "-brief", "address", "show", "eth0")
     assert "10.1.0.2" in done.json()["stdout"]
     assert (done.json()["node"], done.json()["code"]) == ("p1/n2", 0)
     assert "no command was given" in refused("exec", "p1/n1", "--")
@@ -111,7 +125,7 @@ def test_an_unknown_node_is_refused_by_every_verb(bed: Path, arguments: list[str
 @pytest.mark.root
 @pytest.mark.uml
 def test_what_is_out_of_range_is_refused_and_changes_nothing(bed: Path) -> None:
-    before = orderbed("ps", "--json").json()
+    before = inside("ps", "--json").json()
     assert "loss: expected a ratio between 0 % and 100 %, got '120%'" in refused("impair", "p1", "--loss", "120%")
     assert "delay: expected a duration that is not negative" in refused("impair", "p1", "--delay", "-5ms")
     assert "jitter must not exceed the delay" in refused("impair", "p1", "--jitter", "5ms")
@@ -119,28 +133,28 @@ def test_what_is_out_of_range_is_refused_and_changes_nothing(bed: Path) -> None:
     assert "nothing is to change" in refused("impair", "p1")
     assert "names no link" in refused("cut", "p1--p2")
     assert "--one-way needs two groups" in refused("cut", "--one-way", "p1/n1")
-    assert orderbed("ps", "--json").json() == before
+    assert inside("ps", "--json").json() == before
     assert bed.is_dir()
 
 
 @pytest.mark.root
 @pytest.mark.uml
 def test_changes_are_seen_by_ps_and_undone(bed: Path) -> None:
-    (change,) = orderbed("impair", "p1/n1..n2", "--loss", "10%", "--delay", "20ms", "--json").json()
+    (change,) = inside("impair", "p1/n1..n2", "--loss", "10%", "--delay", "20ms", "--json").json()
     assert change["parameters"] == {"loss_ratio": 0.1, "delay_ns": 20_000_000}
-    assert orderbed("cut", "p1/n4").code == 0
-    assert "✔ crash    p1/n3" in orderbed("crash", "p1/n3").out
-    found = orderbed("ps", "--json").json()
+    assert inside("cut", "p1/n4").code == 0
+    assert "✔ crash    p1/n3" in inside("crash", "p1/n3").out
+    found = inside("ps", "--json").json()
     states = {one["name"]: one for one in found["nodes"]}
     assert [one["to_node"]["loss_ratio"] for one in found["nodes"]] == [0.1, 0.1, 0.0, 0.0]
     assert states["p1/n3"]["state"] == "crashed"
     assert states["p1/n4"]["cut_off_from"] == NODES[:3]
-    text = orderbed("ps").out
+    text = inside("ps").out
     for words in ("delay=20ms, loss=10%", "crashed", "everybody"):
         assert words in text
     for verb in (["heal"], ["restore"], ["restart", "p1/n3"]):
-        assert orderbed(*verb).code == 0
-    found = orderbed("ps", "--json").json()
+        assert inside(*verb).code == 0
+    found = inside("ps", "--json").json()
     assert all(one["to_node"]["loss_ratio"] == 0 and not one["cut_off_from"] for one in found["nodes"])
     assert [one["incarnation"] for one in found["nodes"]] == [1, 1, 2, 1]
     assert (bed / "faults.jsonl").read_text().count("\n") >= 6
@@ -158,32 +172,115 @@ def test_a_name_is_given_once(bed: Path) -> None:
 @pytest.mark.uml
 def test_in_front_it_goes_with_ctrl_c_and_two_testbeds_do_not_meet(bed: Path) -> None:
     process = start("up", "one-partition", "--name", "front", "--world", "netns")
-    wait_for(lambda: len(orderbed("ps", "--all", "--json").json()) == 2, what="a second testbed")
+    wait_for(lambda: len(inside("ps", "--all", "--json").json()) == 2, what="a second testbed")
     assert "several testbeds are up: front, lab; say which one" in refused("ps")
-    assert orderbed("crash", "p1/n1", "--bed", "front").code == 0
-    states = {one["name"]: one["state"] for one in orderbed("ps", "--bed", "lab", "--json").json()["nodes"]}
+    assert inside("crash", "p1/n1", "--bed", "front").code == 0
+    states = {one["name"]: one["state"] for one in inside("ps", "--bed", "lab", "--json").json()["nodes"]}
     assert states["p1/n1"] == "running"
     _seconds, done = interrupt(process)
     assert (done.code, "nothing of it is left" in done.err) == (0, True), done.err
-    assert [one["name"] for one in orderbed("ps", "--all", "--json").json()] == ["lab"]
+    assert [one["name"] for one in inside("ps", "--all", "--json").json()] == ["lab"]
     assert bed.is_dir()
 
 
 @pytest.mark.root
 @pytest.mark.uml
-def test_every_command_of_the_page_runs(places: Path) -> None:
+def test_a_program_that_cannot_start_is_one_sentence(bed: Path) -> None:
+    sentence = refused("up", "one-partition", "--name", "lost", "--world", "netns", "--program", "nosuch -x", code=3)
+    assert re.fullmatch(r"orderbed: p1/n\d: cannot start nosuch: No such file or directory", sentence)
+    assert [one["name"] for one in inside("ps", "--all", "--json").json()] == ["lab"]
+    assert bed.is_dir()
+
+
+@pytest.mark.root
+@pytest.mark.uml
+@pytest.mark.parametrize(
+    ("number", "whom", "sentence"),
+    [
+        (signal.SIGINT, "command", "interrupted"),
+        (signal.SIGTERM, "command", "interrupted"),
+        (signal.SIGTERM, "server", "stopped while it came up: it got SIGTERM; nothing of it is left"),
+    ],
+)
+def test_a_stop_in_bring_up_is_one_sentence_and_leaves_nothing(
+    places: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, whom: str, sentence: str
+) -> None:
+    monkeypatch.setenv("ORDERBED_TEST_MARK", mark := f"{whom}-{number.name}")
+    process = start("up", "one-partition", "--name", "early", "--world", "netns")
+    owner = places / "orderbed" / "early" / "owner"
+    wait_for(owner.exists, what="a server")
+    pid = process.pid if whom == "command" else int(owner.read_text().split("/")[2])
+    os.kill(pid, number)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)  # the second must not disturb what the first began
+    _out, said = process.communicate(timeout=30)
+    assert (process.returncode, said.splitlines()[1:]) == (3, [f"orderbed: {sentence}"])
+    wait_for(lambda: not owner.exists() and not processes_with(mark), what="the end of all that it started")
+
+
+@pytest.mark.root
+@pytest.mark.uml
+def test_a_shell_is_on_the_terminal_and_names_its_node(bed: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(ORDERBED, [ORDERBED, "shell", "p1/n2", "--bed", "lab"])
+    read_until(terminal, "lab:p1/n2# ")
+    os.write(terminal, b"hostname; echo $((6 * 7))\r")
+    assert "p1-n2" in read_until(terminal, "42")
+    os.write(terminal, b"exit 5\r")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+    os.close(terminal)
+    assert bed.is_dir()
+
+
+def read_until(terminal: int, wanted: str) -> str:
+    """What a terminal said, once `wanted` is in it."""
+    said = ""
+    while wanted not in said:
+        assert select.select([terminal], [], [], PATIENCE_S)[0], said
+        said += os.read(terminal, 4096).decode()
+    return said
+
+
+@pytest.mark.root
+@pytest.mark.uml
+def test_a_log_is_followed_until_the_testbed_is_down(places: Path) -> None:
+    program = "sh -c 'echo one; echo two; read line; echo three; exec cat'"
+    done = orderbed("up", "one-partition", "--name", "talk", "--world", "netns", "-d", "--program", program)
+    assert done.code == 0, done.err
+    process = start("logs", "p1/n1", "--bed", "talk", "--follow", "--lines", "1")
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "two\n"
+        assert inside("logs", "p1/n1", "--bed", "talk", "--lines", "1", "--json").json()["text"] == "two\n"
+        assert inside("restart", "p1/n1", "--bed", "talk").code == 2  # it runs
+        assert inside("crash", "p1/n1", "--bed", "talk").code == 0
+        assert inside("restart", "p1/n1", "--bed", "talk").code == 0
+        assert [process.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
+    finally:
+        assert inside("down", "talk").code == 0
+    out, said = process.communicate(timeout=30)
+    assert (process.returncode, out, said) == (0, "", "")
+    (log,) = (places / "runs" / "up").glob("talk-*/server.log")
+    said = log.read_text()
+    assert f"it ends: process {os.getpid()} said down" in said
+    assert said.endswith("it has ended, nothing of it is left\n")
+
+
+@pytest.mark.root
+@pytest.mark.uml
+def test_every_command_of_the_page_runs(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = PAGE.read_text(encoding="utf-8")
     commands = [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
     assert len(commands) > 20
-    environment = {"XDG_RUNTIME_DIR": str(places / "page")}
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(places / "page"))
     for command in commands:
         program, *arguments = shlex.split(command)
         assert program == "orderbed"
-        done: Done = orderbed(*arguments, environment=environment)
+        done: Done = orderbed(*arguments) if arguments[0] == "up" else inside(*arguments)
         assert done.code == 0, (command, done.out, done.err)
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **environment}, cwd=places, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", program], cwd=places, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert (ran.returncode, ran.stdout) == (0, "0 4\n"), ran.stderr

@@ -164,7 +164,7 @@ def test_a_program_may_end_where_that_is_said(tmp_path: Path) -> None:
         ("{command: \"bash -c 'echo no configuration; exit 7'\", ready: {after: 9 s}}",
          r"p1/n\d ended by itself \(exit code 7\); its log .* ends: no configuration"),
         ("{command: ./run, files: {run: no program}}",
-         r"the program of p1/n1 cannot be started: starting a process: cannot start ./run: Permission denied"),
+         r"the program of p1/n1 cannot be started: cannot start ./run: Permission denied"),
     ],
 )  # fmt: skip
 def test_what_goes_wrong_is_one_sentence(program: str, sentence: str, tmp_path: Path) -> None:
