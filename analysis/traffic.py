@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
-from analysis import traffic_faults, traffic_source, traffic_talk, traffic_tcp
+from analysis import traffic_faults, traffic_source, traffic_talk, traffic_tcp, traffic_tcp_small
 from analysis.inputs import RunInputs
 from analysis.source import CaptureState
 from analysis.traffic_source import KEYS, MAC, NOT_IP, TCP, Plan
@@ -28,6 +29,8 @@ MAX_CONVERSATIONS: Final = 100
 MAX_MIDDLES: Final = 200
 MAX_PHASES: Final = 40
 MIDDLE_SERVICES: Final = 4
+SMALL_BYTES: Final = 64 << 20
+"""Of a capture that one process counts in well under a second; Spark would take longer to plan it."""
 WIDTH_NS: Final = 100_000_000
 """Of a span, at least."""
 MAX_SPANS: Final = 1000
@@ -81,27 +84,32 @@ class Traffic:
 
 
 def measure(
-    spark: SparkSession, inputs: RunInputs, capture: CaptureState, *, start_ns: int, max_rows: int = 200_000
+    spark: SparkSession,
+    inputs: RunInputs,
+    capture: CaptureState,
+    *,
+    start_ns: int,
+    small_bytes: int = SMALL_BYTES,
+    max_rows: int = 200_000,
 ) -> Traffic:
     """Read the capture once; twice when it has TCP, and again when it has more than `max_rows` conversations and spans.
 
-    `start_ns`: of the workload, on the monotonic clock.
+    `start_ns`: of the workload, on the monotonic clock. A capture of at most `small_bytes` is counted in this process.
     """
     if capture.first_ns is None or capture.last_ns is None:
         return Traffic(summary=dict(NOTHING), conversations=[], nodes=[])
-    spark.dataSource.register(traffic_source.TrafficSource)
-    return _Measurement(spark, inputs, capture, start_ns, max_rows).run()
+    return _Measurement(spark, inputs, capture, start_ns, (small_bytes, max_rows)).run()
 
 
 class _Measurement:
     def __init__(
-        self, spark: SparkSession, inputs: RunInputs, capture: CaptureState, start_ns: int, max_rows: int
+        self, spark: SparkSession, inputs: RunInputs, capture: CaptureState, start_ns: int, limits: tuple[int, int]
     ) -> None:
         assert capture.first_ns is not None
         assert capture.last_ns is not None
         self.spark = spark
         self.inputs = inputs
-        self.max_rows = max_rows
+        self.is_small, self.max_rows = capture.bytes <= limits[0], limits[1]
         self.start_ns = start_ns
         self.offset_ns = inputs.manifest.clock_offset_ns
         self.first_ns, self.last_ns = capture.first_ns - self.offset_ns, capture.last_ns - self.offset_ns
@@ -113,16 +121,21 @@ class _Measurement:
         self.edges_ns = self._edges()
 
     def run(self) -> Traffic:
-        counted = self._counted()
-        # Nearly every run has few conversations: one query brings them all. An enemy's are added up by Spark.
-        rows = counted.limit(self.max_rows + 1).toArrow().to_pylist()
-        told = self._few(rows) if len(rows) <= self.max_rows else self._many(counted)
+        # Nearly every run has few conversations, and we hold them all. An enemy's are added up by Spark.
+        rows = self._rows()
+        told = self._few(rows.to_pylist()) if rows.num_rows <= self.max_rows else self._many(self._counted())
         tcp = self._tcp(told.found)
         return Traffic(
             summary=self._summary(told, tcp),
             conversations=self._conversation_rows(told.found),
             nodes=self._node_rows(told.by_node),
         )
+
+    def _rows(self) -> pa.Table:
+        """Of SPANS, added up or nearly so: all, or more than `max_rows`."""
+        if self.is_small:
+            return traffic_source.read_here(str(self.inputs.capture_path), "spans", self._plan())
+        return self._counted().limit(self.max_rows + 1).toArrow()
 
     def _few(self, rows: Rows) -> _Told:
         totals: Counter[tuple[Any, ...]] = Counter()
@@ -169,12 +182,16 @@ class _Measurement:
 
     # --- queries
 
-    def _read(self, table: str) -> DataFrame:
-        plan = Plan(
+    def _plan(self) -> Plan:
+        return Plan(
             edges_ns=tuple(_clamped(edge + self.offset_ns) for edge in self.edges_ns),
             ports=tuple((0, 0) if node is None else (_ip(node.ip), _mac(node.mac)) for node in self.owners),
         )
-        reader = self.spark.read.format(traffic_source.FORMAT).option("table", table).option("plan", plan.encoded())
+
+    def _read(self, table: str) -> DataFrame:
+        self.spark.dataSource.register(traffic_source.TrafficSource)
+        plan = self._plan().encoded()
+        reader = self.spark.read.format(traffic_source.FORMAT).option("table", table).option("plan", plan)
         parts = self.spark.sparkContext.defaultParallelism
         return reader.option("parts", parts).load(str(self.inputs.capture_path))
 
@@ -245,7 +262,10 @@ class _Measurement:
         if not any(one.talk.service.protocol == PROTOCOLS[TCP] for one in found):
             return None
         edges = [_clamped(edge + self.offset_ns) for edge in self._phase_edges()]
-        return traffic_tcp.measure(self._read("segments"), edges)
+        if not self.is_small:
+            return traffic_tcp.measure(self._read("segments"), edges)
+        rows = traffic_source.read_here(str(self.inputs.capture_path), "segments", self._plan())
+        return traffic_tcp_small.measure({name: rows[name].to_numpy() for name in rows.column_names}, edges)
 
     def _phase_edges(self) -> list[int]:
         """When the first faults began and ended."""
@@ -381,7 +401,9 @@ _PAIR_SCHEMA: Final = "low long, high long, protocol int, port int, is_cast bool
 
 
 def _pair(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in _PAIR)
+    """As _PAIR names it."""
+    low, high = sorted((row["source"], row["target"]))
+    return low, high, row["protocol"], row["port"], row["is_cast"]
 
 
 def service_of(protocol: int, port: int) -> Service:

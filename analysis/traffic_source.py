@@ -76,6 +76,7 @@ SEGMENTS: Final = _struct(
 )
 """`number`: of the segment's first byte; `payload`: bytes of it, SYN and FIN not counted."""
 
+TABLES: Final = {"spans": SPANS, "segments": SEGMENTS}
 _NEVER_NS: Final = 2**63 - 1
 
 
@@ -101,11 +102,10 @@ class TrafficSource(DataSource):
         return FORMAT
 
     def schema(self) -> T.StructType:
-        tables = {"spans": SPANS, "segments": SEGMENTS}
         table = self.options.get("table", "spans")
-        if table not in tables:
-            raise AnalysisError(f"{FORMAT}: there is no table {table!r}; choose one of {', '.join(sorted(tables))}")
-        return tables[table]
+        if table not in TABLES:
+            raise AnalysisError(f"{FORMAT}: there is no table {table!r}; choose one of {', '.join(sorted(TABLES))}")
+        return TABLES[table]
 
     def reader(self, schema: T.StructType) -> TrafficReader:
         given = json.loads(self.options["plan"])
@@ -124,6 +124,10 @@ class TrafficReader(CaptureReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # A worker runs a full collection after each task; what it imported need not be looked at again.
         gc.freeze()
+        yield from self.batches_of(partition)
+
+    def batches_of(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition, in whatever process."""
         assert isinstance(partition, Pieces)
         make = spans if self.table == "spans" else segments
         schema = to_arrow_schema(self.schema)
@@ -135,6 +139,13 @@ class TrafficReader(CaptureReader):
                 yield pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in schema.names], schema=schema)
 
 
+def read_here(path: str, table: str, plan: Plan) -> pa.Table:
+    """All rows of a capture in this process, without Spark."""
+    reader = TrafficReader(path, TABLES[table], table, 1, plan)
+    found = [batch for partition in reader.partitions() for batch in reader.batches_of(partition)]
+    return pa.Table.from_batches(found, schema=to_arrow_schema(reader.schema))
+
+
 Columns = dict[str, npt.NDArray[Any]]
 KEYS: Final = ("interface", "arrived", "source", "target", "protocol", "port", "is_cast", "is_answer", "span")
 
@@ -143,7 +154,7 @@ def spans(buffer: Buffer, frames: Frames, plan: Plan) -> Columns:
     """The columns of SPANS, one row for each key that occurs in these frames."""
     found = _told(buffer, frames, plan)
     found["span"] = np.searchsorted(np.array(plan.edges_ns, np.int64), found["time_ns"], side="right").astype(np.int32)
-    first, inverse = _grouped([found[name] for name in KEYS])
+    first, inverse = grouped([found[name] for name in KEYS])
     rows = len(first)
     is_heard = (found["protocol"] != TCP) | (found["payload"] > 0)
     earliest, latest = np.full(rows, _NEVER_NS), np.full(rows, -_NEVER_NS)
@@ -257,7 +268,7 @@ def _tag_bytes(buffer: Buffer, start: npt.NDArray[np.int64]) -> npt.NDArray[np.i
     return np.asarray(4 * (first.astype(np.int64) + (first & np.isin(kind["second"], _TAGS))))
 
 
-def _grouped(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+def grouped(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Rows that agree in all columns: the first row of each group, and the group of each row.
 
     Rows are told apart by a hash; where an enemy has made two of them collide, by a sort of all columns.

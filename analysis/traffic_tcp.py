@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
-_SYN, _FIN, _ACK = 0x02, 0x01, 0x10
-_TURN: Final = 1 << 32
-_APART: Final = 1 << 34
+SYN, FIN, ACK = 0x02, 0x01, 0x10
+TURN: Final = 1 << 32
+APART: Final = 1 << 34
 """Added where a new connection takes over the ports of an old one: nothing of it was on the wire before."""
 _CONNECTION: Final = ("source", "target", "source_port", "target_port")
 _PAIR: Final = ("low", "high", "port")
@@ -52,7 +52,7 @@ def measure(segments: DataFrame, edges_ns: Sequence[int]) -> Measured:
     sent = _sent(segments.where(~F.col("arrived")))
     grouped = sent.withColumns(_pair()).withColumnRenamed("end", "raw_end")
     acknowledged = (
-        segments.where(F.col("arrived") & (F.col("flags").bitwiseAND(F.lit(_ACK)) != 0))
+        segments.where(F.col("arrived") & (F.col("flags").bitwiseAND(F.lit(ACK)) != 0))
         .select(
             F.col("target").alias("source"),
             F.col("source").alias("target"),
@@ -103,13 +103,13 @@ def _tcp(row: Any) -> Tcp:
 def _sent(segments: DataFrame) -> DataFrame:
     """Segments that take up numbers, with `is_again`: whether their first byte had been on the wire before."""
     flags = F.col("flags")
-    is_syn, is_fin = (flags.bitwiseAND(F.lit(bit)) != 0 for bit in (_SYN, _FIN))
+    is_syn, is_fin = (flags.bitwiseAND(F.lit(bit)) != 0 for bit in (SYN, FIN))
     in_order = Window.partitionBy(*_CONNECTION).orderBy("time_ns", "offset")
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
     number = F.col("number")
     last_syn = F.last(F.when(is_syn, number), ignorenulls=True).over(before)
     last_number = F.lag(number).over(in_order)
-    step = F.pmod(number - last_number + F.lit(_TURN // 2), F.lit(_TURN)) - F.lit(_TURN // 2)
+    step = F.pmod(number - last_number + F.lit(TURN // 2), F.lit(TURN)) - F.lit(TURN // 2)
     is_new = is_syn & last_syn.isNotNull() & (last_syn != number)
     taken = F.col("payload") + is_syn.cast("int") + is_fin.cast("int")
     place = F.sum("step").over(in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow))
@@ -117,13 +117,13 @@ def _sent(segments: DataFrame) -> DataFrame:
     return (
         segments.withColumns({"taken": taken.cast("long")})
         .where(F.col("taken") > 0)
-        .withColumns({"step": F.when(is_new, F.lit(_APART)).otherwise(F.coalesce(step, F.lit(0))).cast("long")})
+        .withColumns({"step": F.when(is_new, F.lit(APART)).otherwise(F.coalesce(step, F.lit(0))).cast("long")})
         .withColumns({"place": place})
         .withColumns({"is_again": F.coalesce(F.col("place") < reached, F.lit(False)).cast("int")})
         .withColumns(
-            {"is_opening": (is_syn & (flags.bitwiseAND(F.lit(_ACK)) == 0)).cast("int") * (1 - F.col("is_again"))}
+            {"is_opening": (is_syn & (flags.bitwiseAND(F.lit(ACK)) == 0)).cast("int") * (1 - F.col("is_again"))}
         )
-        .withColumns({"end": F.pmod(number + F.col("taken"), F.lit(_TURN))})
+        .withColumns({"end": F.pmod(number + F.col("taken"), F.lit(TURN))})
     )
 
 

@@ -9,20 +9,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 
-from analysis import source, traffic, traffic_faults, traffic_talk
+from analysis import source, traffic, traffic_faults, traffic_talk, traffic_tcp, traffic_tcp_small
 from analysis.inputs import read_run
 from analysis.network import Strike, build
 from analysis.report import render
 from analysis.report_files import read_run as read_files
 from analysis.summary import analyze
 from analysis.traffic import Traffic
+from analysis.traffic_source import SEGMENTS
 from collector.records import PortDirection
 from tests.analysis.runs import FOUR_NODES, START_NS, MadeRun, Sighting, udp_frame
 from topologies import load
@@ -208,6 +211,38 @@ def test_what_is_sent_again_and_round_trips_come_from_the_numbers(spark: SparkSe
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("seed", [2])
+def test_one_process_and_spark_tell_the_same_of_any_segments(spark: SparkSession, seed: int) -> None:
+    rows = [_any_segment(random.Random(f"{seed} {place}"), place) for place in range(3000)]
+    table = pa.Table.from_pylist(rows, schema=to_arrow_schema(SEGMENTS))
+    edges_ns = [1000, 2000]
+    few = traffic_tcp_small.measure({name: table[name].to_numpy() for name in table.column_names}, edges_ns)
+    assert few == traffic_tcp.measure(spark.createDataFrame(table), edges_ns), f"seed {seed}"
+    assert few.whole.retransmissions > 100
+    assert few.whole.rtt_p50_ms is not None
+
+
+def _any_segment(rng: random.Random, place: int) -> dict[str, Any]:
+    """Of a few connections, among numbers around the turn of 32 bits, with flags and acknowledgements at random."""
+    near = [(2**32 - 300 + 50 * step) % 2**32 for step in range(14)]
+    source, target = rng.sample((1, 2, 3), 2)
+    ports = rng.choice([(PORT, CLIENT), (CLIENT, PORT), (CLIENT + 1, PORT)])
+    return {
+        "arrived": rng.random() < 0.5,
+        "source": source,
+        "target": target,
+        "source_port": ports[0],
+        "target_port": ports[1],
+        "time_ns": rng.randrange(3000),
+        "offset": place,
+        "number": rng.choice(near),
+        "acknowledged": rng.choice(near),
+        "flags": rng.choice((SYN, SYN | ACK, ACK, PUSH, ACK | 1)),
+        "payload": rng.choice((0, 50, 100)),
+    }
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("seed", [1])
 def test_an_enemy_s_conversations_are_bounded_and_counted(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -218,8 +253,9 @@ def test_an_enemy_s_conversations_are_bounded_and_counted(spark: SparkSession, t
         cut = rng.choice((len(data), len(data), rng.randrange(14, len(data))))
         run.sightings.append(Sighting(START_NS + number * 1_000_000, 1, PortDirection.OUTBOUND, bytes(data[:cut])))
     path = run.write(tmp_path / "run")
-    few, many = measured(spark, path), measured(spark, path, max_rows=10)
+    few, many = measured(spark, path), measured(spark, path, small_bytes=0, max_rows=10)
     assert few == many, "the greatest are the same whoever adds up"
+    assert few == measured(spark, path, small_bytes=0)
     assert len(few.summary["conversations"]) == traffic.MAX_CONVERSATIONS
     assert few.summary["conversations_left_out"] > 200
     total = sum(len(s.data) for s in run.sightings if s.direction is PortDirection.OUTBOUND)
