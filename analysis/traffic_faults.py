@@ -25,11 +25,13 @@ _DOWN: Final = ("crash", "pause")
 
 
 class Window(NamedTuple):
-    """A fault that lasts. `until_ns` None: to the end of the run."""
+    """A fault that lasts: from when it was read back until its end was. `until_ns` None: to the end of the run."""
 
     strike: Strike
     from_ns: int
     until_ns: int | None
+    lifted_ns: int | None
+    """When its end was asked for: from then on a frame may pass."""
 
 
 class View(NamedTuple):
@@ -47,12 +49,18 @@ def windows(strikes: Iterable[Strike]) -> list[Window]:
     """The faults that last, in order of time; an impairment that only ends another is none."""
     known = sorted(strikes, key=lambda strike: (strike.effective_ns, strike.id))
     ends = {strike.until_id for strike in known}
-    at = {strike.id: strike.effective_ns for strike in known}
+    by_id = {strike.id: strike for strike in known}
     return [
-        Window(strike, strike.effective_ns, None if strike.until_id is None else at.get(strike.until_id))
+        _window(strike, None if strike.until_id is None else by_id.get(strike.until_id))
         for strike in known
         if strike.kind in LASTING and not (strike.kind == "impair" and strike.id in ends)
     ][:MAX_FAULTS]
+
+
+def _window(strike: Strike, end: Strike | None) -> Window:
+    if end is None:
+        return Window(strike, strike.effective_ns, None, None)
+    return Window(strike, strike.effective_ns, end.effective_ns, end.issued_ns)
 
 
 def section(found: Sequence[Conversation], strikes: Iterable[Strike], view: View) -> dict[str, Rows]:
@@ -124,10 +132,10 @@ def _silences(window: Window, touched: Sequence[Conversation], view: View) -> Ro
 
 
 def _back_s(gap: Gap | None, window: Window) -> float | None:
-    """After the end of the fault; 0: it was heard again before. None: not heard again, or the fault did not end."""
-    if gap is None or gap.until_ns is None or window.until_ns is None:
+    """After the end of the fault was asked for; 0: heard again before. None: not heard again, or it did not end."""
+    if gap is None or gap.until_ns is None or window.lifted_ns is None:
         return None
-    return max(0, gap.until_ns - window.until_ns) / 1e9
+    return max(0, gap.until_ns - window.lifted_ns) / 1e9
 
 
 def _gap(gap: Gap | None, view: View) -> dict[str, Any]:

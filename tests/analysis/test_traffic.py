@@ -89,6 +89,21 @@ def test_a_side_is_who_could_reach_each_other(strike: dict[str, Any], sides: lis
     assert [set(side) for side in found] == [set(side) for side in sides]
 
 
+def test_what_passes_while_the_heal_is_carried_out_did_not_pass_the_cut() -> None:
+    about: dict[str, Any] = {"targets": ("p1/n1", "p1/n2"), "direction": None, "asked": {}}
+    cut = Strike(
+        id=0, kind="cut", groups=(("p1/n1",), ("p1/n2",)), issued_ns=0, effective_ns=SECOND, until_id=1, **about
+    )
+    heal = Strike(id=1, kind="heal", issued_ns=6 * SECOND, effective_ns=7 * SECOND, until_id=None, **about)
+    talk = traffic_talk.Talk("p1/n1", "p1/n2", traffic_talk.Service("tcp", PORT), False)
+    heard = [*((at, at) for at in range(SECOND // 2, SECOND, SECOND // 10)), (13 * SECOND // 2, 13 * SECOND // 2)]
+    view = traffic_faults.View(
+        build(load.loads(FOUR_NODES), {}, [cut, heal]), ["p1/n1", "p1/n2"], 0, 9 * SECOND, SECOND // 10
+    )
+    found = traffic_faults.section([traffic_talk.Conversation(talk, heard=heard)], [cut, heal], view)
+    assert [row["back_s"] for row in found["silences"]] == [0.5], "half a second after the heal was asked for"
+
+
 # --- whole runs
 
 
