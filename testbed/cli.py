@@ -26,6 +26,7 @@ from testbed.cli_parts import print_json as _print_json
 from testbed.console import Console
 from testbed.store import StoreError
 from topologies.errors import InputError
+from topologies.units import printable
 
 DEFAULT_FUZZ = DEFAULT_RUNS / "fuzz"
 
@@ -409,5 +410,5 @@ def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> 
 
 
 def _stop(sentence: str, code: ExitCode) -> None:
-    sys.stderr.write(f"orderbed: {sentence}\n")
+    sys.stderr.write(f"orderbed: {printable(sentence)}\n")
     sys.exit(code)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console as RichConsole
 from rich.text import Text
 
+from topologies.units import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -35,7 +37,9 @@ class Console:
         return self._out.is_terminal
 
     def title(self, text: str, subtitle: str = "") -> None:
-        self._out.print(Text.assemble((text, "bold"), ("  " + subtitle if subtitle else "", "dim")))
+        self._out.print(
+            Text.assemble((printable(text), "bold"), ("  " + printable(subtitle) if subtitle else "", "dim"))
+        )
 
     def done(self, stage: str, text: str, *, seconds: float | None = None) -> None:
         """One finished stage."""
@@ -65,7 +69,12 @@ class Console:
         self.done(name, stage.result, seconds=stage.elapsed_s)
 
     def _line(self, mark: str, style: str, stage: str, text: str, seconds: float | None) -> None:
-        parts: list[tuple[str, str] | str] = [("  " + mark + " ", style), (stage.ljust(STAGE_WIDTH), "bold"), " ", text]
+        parts: list[tuple[str, str] | str] = [
+            ("  " + mark + " ", style),
+            (stage.ljust(STAGE_WIDTH), "bold"),
+            " ",
+            printable(text),
+        ]
         if seconds is not None:
             parts.append((f"  {seconds:.1f} s", "dim"))
         self._out.print(Text.assemble(*parts))
@@ -94,12 +103,14 @@ class Stage:
 
     def say(self, text: str) -> None:
         """Replace the running text."""
+        text = printable(text)
         self._text = text
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, description=text)
 
     def advance_to(self, seconds: float, text: str) -> None:
         """Move the bar to `seconds` of its total and replace the text."""
+        text = printable(text)
         self.say(text)
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=seconds)

@@ -26,6 +26,10 @@ from testbed.program_life import DRAINED_LINE, OwnProgram
 from topologies.model import Node, NodeName
 
 LOG_TAIL_LINES = 4
+LOG_TAIL_CHARACTERS = 300
+"""Of each line."""
+LOG_TAIL_BYTES = 64 * 1024
+"""A program may have written gigabytes."""
 POLL_S = 0.05
 RESTART_TIMEOUT_S = 20.0
 CHANGE_TIMEOUT_S = 10.0
@@ -416,9 +420,16 @@ def _obituary(member: Member) -> str:
 def _tail(member: Member) -> str:
     """The end of the node's log, for an error message."""
     try:
-        lines = member.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        with member.log_path.open("rb") as log:
+            log.seek(max(0, member.log_path.stat().st_size - LOG_TAIL_BYTES))
+            lines = log.read(LOG_TAIL_BYTES).decode("utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     if not lines:
         return f"; its log {member.log_path} is empty"
-    return f"; its log {member.log_path} ends: " + " | ".join(line.strip() for line in lines[-LOG_TAIL_LINES:])
+    ends = " | ".join(_shortened(line.strip()) for line in lines[-LOG_TAIL_LINES:])
+    return f"; its log {member.log_path} ends: {ends}"
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= LOG_TAIL_CHARACTERS else f"{line[: LOG_TAIL_CHARACTERS - 1]}…"

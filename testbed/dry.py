@@ -8,7 +8,7 @@ from netem import plan
 from netem.steps import Kernel
 from testbed import spec
 from testbed.manifest import programs_said
-from testbed.paths import TOPOLOGIES
+from testbed.paths import TOPOLOGIES, is_file
 from testbed.run import Wishes, check_world, load_experiment, untolerated
 from testbed.spec import Experiment, World
 from topologies import load as topology_files
@@ -43,10 +43,10 @@ def _kernel(name: str) -> Kernel:
 def _is_topology(name: str) -> bool:
     if name in spec.names():
         return False
-    if (TOPOLOGIES / f"{name}.yaml").is_file():
+    if is_file(TOPOLOGIES / f"{name}.yaml"):
         return True
     path = Path(name)
-    return path.is_file() and path.read_text(encoding="utf-8", errors="replace").find("\npartitions:") >= 0
+    return is_file(path) and path.read_text(encoding="utf-8", errors="replace").find("\npartitions:") >= 0
 
 
 def _network(topology: Topology, kernel: Kernel) -> dict[str, list[str]]:

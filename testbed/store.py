@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from testbed.paths import is_directory, is_file
 from topologies.errors import InputError
 
 MANIFEST_FORMAT = 1
@@ -149,9 +150,9 @@ def find(runs: Path, name: str | None) -> Path:
     """
     if name is not None:
         for candidate in (Path(name), runs / name):
-            if (candidate / "manifest.json").is_file():
+            if is_file(candidate / "manifest.json"):
                 return candidate
-        newest = _newest((runs / name).glob("*/manifest.json")) if (runs / name).is_dir() else None
+        newest = _newest((runs / name).glob("*/manifest.json")) if is_directory(runs / name) else None
         if newest is None:
             raise InputError(f"{name}: no such run; a run is a directory with a manifest.json, or a name under {runs}")
         return newest

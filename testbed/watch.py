@@ -26,6 +26,7 @@ from collector.blocks import CutOffError, Reader
 from collector.records import CaptureError
 from testbed import store
 from testbed.console import Console
+from testbed.paths import is_file
 from topologies.errors import InputError
 
 EVERY_S = 0.5
@@ -69,7 +70,7 @@ class Look:
 
 def find(runs: Path, name: str | None) -> Target:
     """What `name` means: a capture's file, else a run as everywhere. Raises InputError."""
-    if name is not None and (path := Path(name)).is_file():
+    if name is not None and is_file(path := Path(name)):
         return Target(name=name, capture=path, run=None)
     if name is not None and Path(name).suffix in source.SUFFIXES:
         raise InputError(f"{name}: there is no such capture")

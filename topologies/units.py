@@ -9,6 +9,7 @@ back to the same value.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
@@ -222,6 +223,17 @@ def shown(given: object) -> str:
         return str(given).lower()
     text = repr(given)
     return text if len(text) <= 50 else f"{text[:46]}…{text[0]}"
+
+
+def printable(text: str) -> str:
+    """A text that a stranger may have written, for a terminal: nothing in it moves the cursor, colours or turns round
+    what stands beside it. Line feeds stay.
+    """
+    return "".join(letter if _is_harmless(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _is_harmless(letter: str) -> bool:
+    return letter.isprintable() or letter == "\n" or unicodedata.category(letter) == "Zs"
 
 
 def _exact(given: object, unit: Unit) -> Decimal:

@@ -169,6 +169,14 @@ def test_a_node_that_dies_at_once(runtime: ProcessRuntime, tmp_path: Path) -> No
         crew.wait_all((State.READY,), timeout_s=10, doing="ready")
 
 
+def test_of_a_log_without_end_only_the_end_is_quoted(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    crew = crew_of("import sys; sys.stderr.write('x' * 3_000_000 + '\\n' + 'y' * 5000); sys.exit(1)", runtime, tmp_path)
+    with pytest.raises(FabricError, match=r"ends: x+… \| y+…$") as told:
+        crew.start_all()
+        crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+    assert len(str(told.value)) < 1500
+
+
 def test_a_node_that_says_why_is_quoted(runtime: ProcessRuntime, tmp_path: Path) -> None:
     crew = crew_of(CANNOT, runtime, tmp_path)
     with pytest.raises(FabricError, match="cannot run: window must be at least 1"):

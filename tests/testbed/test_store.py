@@ -65,8 +65,9 @@ def test_find_takes_a_path_a_name_an_experiment_or_nothing(tmp_path: Path) -> No
 def test_find_says_what_a_run_is(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no run yet"):
         store.find(tmp_path, None)
-    with pytest.raises(InputError, match="no such run"):
-        store.find(tmp_path, "nothing")
+    for name in ("nothing", "n" * 5000, ""):
+        with pytest.raises(InputError, match="no such run"):
+            store.find(tmp_path, name)
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

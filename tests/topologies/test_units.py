@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies import units
-from topologies.units import QueueLimit, UnitError
+from topologies.units import QueueLimit, UnitError, printable
 
 NOT_NEGATIVE = st.integers(min_value=0, max_value=units.MAX_VALUE)
 
@@ -226,3 +226,8 @@ def test_anything_is_read_or_refused_in_one_line(parse: Callable[[object], objec
 def test_the_pattern_for_editors_agrees_with_the_parser(number: int, unit: str) -> None:
     assert re.fullmatch(units.DURATION.pattern, f"{number} {unit}")
     assert not re.fullmatch(units.DURATION.pattern, f"{number} {unit}x")
+
+
+def test_what_a_stranger_wrote_does_nothing_to_a_terminal() -> None:
+    written = "loss 5\u202f% \x1b[31mred\x1b]0;title\x07 \u202egnol\r\tend\nnext"
+    assert printable(written) == "loss 5\u202f% \ufffd[31mred\ufffd]0;title\ufffd \ufffdgnol\ufffd\ufffdend\nnext"
