@@ -133,6 +133,7 @@ def up(
 
 def ps(
     everything: Annotated[bool, typer.Option("--all", "-a", help="All testbeds that are up, one line each.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="A row for each node, also of many that stand alike.")] = False,
     bed: Bed = None,
     as_json: Json = False,
 ) -> None:
@@ -157,7 +158,7 @@ def ps(
     out = _out()
     out.print(Text.assemble((found.name, "bold"), f"  {_summary(found)}, up for {tables.age(found.description.since)}"))
     out.print(Text(f"record {found.directory}", "dim"), soft_wrap=True)
-    out.print(tables.nodes_table(nodes, found.topology))
+    out.print(tables.nodes_table(nodes, found.topology, each=each))
     if links:
         out.print(tables.links_table(links))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from testbed.live_words import LINK_MARK, shortened
+from testbed.live_words import LINK_MARK, shortened, shortened_by_partition
 from topologies.dump import changed_fields, spelled
 from topologies.model import Distribution, Impairment, NodeName, Topology
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 NOTHING: Final = "–"
 STYLE_OF_STATE: Final = {"running": "green", "paused": "yellow", "crashed": "red", "ended": "magenta"}
 WAYS: Final = {"to-node": "to the node", "from-node": "from the node"}
+MANY: Final = 12
+"""With more nodes than this, neighbours that stand alike share a row."""
 UNITS_S: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -39,12 +42,17 @@ def beds_table(beds: Sequence[Description], now: datetime | None = None) -> Tabl
     return table
 
 
-def nodes_table(nodes: Sequence[NodeStatus], topology: Topology, now: datetime | None = None) -> Table:
-    """One row per node; what holds for no node has no column."""
-    columns = [column for column in _node_columns(topology, now) if column.is_shown(nodes)]
+def nodes_table(
+    nodes: Sequence[NodeStatus], topology: Topology, now: datetime | None = None, *, each: bool = False
+) -> Table:
+    """One row per node, or, of more than MANY unless `each`, one per neighbours that stand alike. What holds for no
+    node has no column.
+    """
+    columns = [column for column in _node_columns(nodes, topology, now) if column.is_shown(nodes)]
     table = _table(*(column.heading for column in columns))
-    for node in nodes:
-        table.add_row(*(column.cell(node) for column in columns))
+    for row in _rows(nodes, columns, topology, each=each or len(nodes) <= MANY):
+        table.add_row(*row)
+    _keep_words_whole(table)
     return table
 
 
@@ -56,6 +64,7 @@ def links_table(links: Sequence[LinkStatus]) -> Table:
         ways = [impairment_text(link.there)] if is_alike else [impairment_text(link.there), impairment_text(link.back)]
         state = Text("cut", "red") if link.is_cut else Text("up", "green")
         table.add_row(Text(link.name, "bold"), *ways, state)
+    _keep_words_whole(table)
     return table
 
 
@@ -162,12 +171,35 @@ class _Column:
         return any(map(self._has_news, nodes))
 
 
-def _node_columns(topology: Topology, now: datetime | None) -> list[_Column]:
+def _rows(
+    nodes: Sequence[NodeStatus], columns: Sequence[_Column], topology: Topology, *, each: bool
+) -> Iterator[list[Text | str]]:
+    """The cells of each row: name, address, and what is alike for all nodes of the row."""
+    cells = [(node, [column.cell(node) for column in columns[2:]]) for node in nodes]
+    for _key, group in groupby(
+        cells, key=lambda one: one[0].name if each else (one[0].name.partition("/")[0], *map(str, one[1]))
+    ):
+        alike = list(group)
+        first, last = alike[0][0], alike[-1][0]
+        if first is last:
+            yield [Text(first.name, "bold"), first.ip, *alike[0][1]]
+        else:
+            name = next(shortened_by_partition({node.name for node, _cells in alike}, topology))
+            yield [Text(name, "bold"), f"{first.ip} … {last.ip}", *alike[0][1]]
+
+
+def _node_columns(nodes: Sequence[NodeStatus], topology: Topology, now: datetime | None) -> list[_Column]:
+    """The first two are who it is; the others may be alike for several."""
+    came_up = min((node.since for node in nodes), default=None)
     return [
         _Column("node", lambda node: Text(node.name, "bold")),
         _Column("address", lambda node: node.ip),
         _Column("state", _state),
-        _Column("for>", lambda node: age(node.since, now)),
+        _Column(
+            "for>",
+            lambda node: age(node.since, now) if node.since != came_up else "",
+            lambda node: node.since != came_up,
+        ),
         _Column("starts>", lambda node: str(node.incarnation), lambda node: node.incarnation > 1),
         _Column("to the node", lambda node: impairment_text(node.to_node), lambda node: not node.to_node.is_clear),
         _Column(
@@ -247,6 +279,13 @@ def _table(*headings: str) -> Table:
         justify: Literal["left", "right"] = "right" if heading.endswith(">") else "left"
         table.add_column(heading.rstrip(">"), justify=justify, no_wrap=heading.rstrip(">") in _NARROW)
     return table
+
+
+def _keep_words_whole(table: Table) -> None:
+    """However narrow the terminal, no column cuts a word in two."""
+    for column in table.columns:
+        words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
+        column.min_width = max(map(len, words), default=0)
 
 
 _NARROW: Final = ("node", "address", "state", "for", "starts", "up for", "link", "direction")

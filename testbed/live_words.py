@@ -6,7 +6,7 @@ partition alone stands for its nodes, and commas join several words into one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -92,7 +92,12 @@ def shortened(names: Collection[NodeName], topology: Topology) -> str:
     """Nodes in as few words as selectors allow: `p1/*, p2/n1..n3, p3/n2`; empty for none."""
     if len(names) == len(topology):
         return EVERYBODY
-    return ", ".join(word for partition in topology.partitions for word in _shortened(set(names), partition))
+    return ", ".join(shortened_by_partition(names, topology))
+
+
+def shortened_by_partition(names: Collection[NodeName], topology: Topology) -> Iterator[str]:
+    """The same, word by word, and all nodes of the only partition as `p1/*`."""
+    return (word for partition in topology.partitions for word in _shortened(set(names), partition))
 
 
 def _shortened(names: set[NodeName], partition: Partition) -> list[str]:

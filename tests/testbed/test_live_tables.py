@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,7 @@ def link(**changes: Any) -> LinkStatus:
 def test_what_holds_for_nobody_has_no_column() -> None:
     text = shown(tables.nodes_table([node(one.name) for one in SMALL.nodes()], SMALL, NOW))
     assert "10.2.0.2" in text
-    assert "42 s" in text
-    for absent in ("starts", "to the node", "hears nothing of"):
+    for absent in ("for", "starts", "to the node", "hears nothing of"):
         assert absent not in text
 
 
@@ -54,7 +54,7 @@ def test_everything_that_is_done_to_a_node_is_told() -> None:
     rows = [
         node("p1/n1", to_node=LOSSY, cut_off_from=everybody),
         node("p1/n2", from_node=LOSSY, cut_off_from=(NodeName("p2/n1"), NodeName("p2/n2"))),
-        node("p1/n3", state=NodeState.CRASHED, incarnation=2, exit_code=-9),
+        node("p1/n3", state=NodeState.CRASHED, incarnation=2, exit_code=-9, since=NOW - timedelta(seconds=7)),
         node("p1/n4", state=NodeState.ENDED, exit_code=3),
     ]
     lines = shown(tables.nodes_table(rows, SMALL, NOW), 140).splitlines()
@@ -63,6 +63,8 @@ def test_everything_that_is_done_to_a_node_is_told() -> None:
     assert "everybody" in first
     assert "p2/*" in second
     assert "crashed" in third
+    assert "7 s" in third, "it changed after the testbed came up"
+    assert "42 s" not in first
     assert "3" in third
     assert "ended (3)" in fourth
 
@@ -75,6 +77,26 @@ def test_tables_keep_names_and_addresses_whole(width: int) -> None:
     for one in SMALL.nodes():
         assert one.name in text
         assert one.ip in text
+
+
+WIDE = loads("name: wide\npartitions: {p1: {nodes: 10}, p2: {nodes: 10}}\nlinks: [{between: [p1, p2]}]\n")
+
+
+def test_many_nodes_that_stand_alike_share_a_row() -> None:
+    busy = Impairment(rate_bps=10**6, queue_frames=20, delay_ns=10**7, loss_ratio=0.1)
+    rows = [
+        NodeStatus(
+            name=one.name, ip=one.ip, state=NodeState.RUNNING, incarnation=1, since=NOW,
+            to_node=busy if one.name.startswith("p1/") else CLEAR, from_node=busy if one.name == "p2/n1" else CLEAR,
+            cut_off_from=(NodeName("p2/n1"),) if one.name.startswith("p1/") else (),
+        )
+        for one in WIDE.nodes()
+    ]  # fmt: skip
+    text = shown(tables.nodes_table(rows, WIDE, NOW), 80)
+    assert re.findall(r"^ (p\S+)", text, re.MULTILINE) == ["p1/*", "p2/n1", "p2/n2..n10"]
+    assert "10.2.0.2 … 10.2.0.10" in text
+    assert text.count("queue=20frames") == 2, "no word is cut in two"
+    assert shown(tables.nodes_table(rows, WIDE, NOW, each=True), 80).count("10.1.0.") == 10
 
 
 def test_links_say_both_ways_once_where_they_are_alike() -> None:
