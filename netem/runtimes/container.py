@@ -132,9 +132,10 @@ class ContainerHandle:
         return self._cause
 
     def signal(self, number: signal.Signals) -> None:
-        """See `NodeHandle.signal`."""
-        self._asked.append(number)
-        self._ask("signal", lambda: self._api.kill(self._id, number.name))
+        """See `NodeHandle.signal`. Not through the daemon, which would thaw a frozen container for it."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._process, number)
 
     def pid(self) -> int:
         """See `NodeHandle.pid`."""
@@ -149,13 +150,20 @@ class ContainerHandle:
 
     def pause(self) -> None:
         """See `NodeHandle.pause`."""
+        self._refuse_ended("paused")
         self._ask("pause", lambda: self._api.pause(self._id))
         wait_frozen(self._pid, frozen=True)
 
     def resume(self) -> None:
         """See `NodeHandle.resume`."""
+        self._refuse_ended("resumed")
         self._ask("resume", lambda: self._api.unpause(self._id))
-        wait_frozen(self._pid, frozen=False)
+        try:
+            wait_frozen(self._pid, frozen=False)
+        except FabricError:
+            if Path(f"/proc/{self._pid}").exists():
+                raise
+            # It ran, and ended at once: a signal had waited for it. `poll` tells.
 
     def close(self) -> None:
         """Remove the container if it is still there, and wait for the reader.
@@ -175,6 +183,11 @@ class ContainerHandle:
         if not self._gone.wait(END_BOUND_S):
             raise FabricError(f"the output of {self._name} does not end although its container is gone")
         self._reader.join()
+
+    def _refuse_ended(self, what: str) -> None:
+        code = self.poll()
+        if code is not None:
+            raise FabricError(f"{self._name} cannot be {what}: it has ended with exit code {code}")
 
     def _give_back_process(self) -> None:
         if self._process is not None:

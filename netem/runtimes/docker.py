@@ -49,6 +49,7 @@ from topologies.model import Node
 NODE_USER = "65534:65534"
 NODE_MEMORY_BYTES = 256 * 1024 * 1024
 NODE_PIDS = 64
+TMP = "/tmp"  # noqa: S108 (a file system of the container's own)
 NODE_TMP_BYTES = 16 * 1024 * 1024
 FOREIGN_MEMORY_BYTES = 512 * 1024 * 1024
 FOREIGN_PIDS = 256
@@ -171,7 +172,7 @@ class DockerRuntime:
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             read_only=True,
-            tmpfs={"/tmp": f"size={NODE_TMP_BYTES},mode=1777"},  # noqa: S108 (a file system of the container's own)
+            tmpfs={} if TMP in program.private else {TMP: f"size={NODE_TMP_BYTES},mode=1777"},
             binds={str(self._code): {"bind": f"{CODE_PATH}/node", "mode": "ro"}, **own_places},
             auto_remove=True,
             init=program.work is not None,

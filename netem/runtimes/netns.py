@@ -151,7 +151,7 @@ class NetnsNode:
         try:
             self._input.write(line.encode("utf-8") + b"\n")
         except (OSError, ValueError) as error:
-            raise FabricError(f"node {self.name} takes no input: it has ended ({error})") from error
+            raise FabricError(f"{self.name} has ended: it cannot be told {line!r} ({error})") from error
 
     def poll(self) -> int | None:
         """Exit code once it has ended (negative: the signal), else None."""
@@ -207,7 +207,7 @@ class NetnsNode:
     def _refuse_ended(self, what: str) -> None:
         code = self._process.poll()
         if code is not None:
-            raise FabricError(f"node {self.name} cannot be {what}: it has ended with exit code {code}")
+            raise FabricError(f"{self.name} cannot be {what}: it has ended with exit code {code}")
 
     def _read(self) -> None:
         lines = LineSplitter()

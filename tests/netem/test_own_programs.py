@@ -1,4 +1,4 @@
-"""Programs of others in a node of runtime `netns`: their directories, their init, their signals, their limits."""
+"""Programs of others in a node of either runtime: their directories, their init, their signals, their limits."""
 
 from __future__ import annotations
 
@@ -13,27 +13,44 @@ import pytest
 
 from netem.bed import Bed, KernelWish
 from netem.errors import FabricError
-from netem.runtimes.base import Program
+from netem.runtimes.base import NodeHandle, Program
 from netem.runtimes.limits import PREFIX, Limits, find_mount, reason_against
-from netem.runtimes.netns import NetnsNode, NetnsRuntime
+from netem.runtimes.netns import NetnsRuntime
+from tests.netem.carriers import BOUND_S, Carrier, carrier_of
 from tests.netem.network import topology
+from tests.worlds import WORLDS
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
 NODE = topology(2).node("p1/n1")
 
 
+@pytest.fixture(scope="module", params=WORLDS)
+def world(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    with Bed.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("bed")) as opened:
+def bed(world: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    with Bed.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp(f"bed-{world}")) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def runtime(world: str, bed: Bed) -> Iterator[Carrier]:
+    with carrier_of(world, bed) as opened:
+        yield opened
+
+
+IN_NETNS = pytest.mark.parametrize("world", ["netns"], indirect=True)
+"""Only there: in a container it is Docker's own work."""
 
 
 class Running:
     """A shell script in a node, with directories of its own."""
 
     def __init__(
-        self, bed: Bed, tmp_path: Path, script: str, *, private: tuple[str, ...] = (),
+        self, runtime: Carrier, tmp_path: Path, script: str, *, private: tuple[str, ...] = (),
         limits: Limits | None = None,
     ) -> None:  # fmt: skip
         self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -43,33 +60,31 @@ class Running:
         for directory in (self.work, *places.values()):
             directory.mkdir(parents=True, exist_ok=True)
         program = Program(argv=("bash", "-c", script), work=self.work, private=places, limits=limits)
-        self.runtime = NetnsRuntime(bed)
         self.log = tmp_path / f"{name}.log"
-        self.handle: NetnsNode = self.runtime.start(NODE, program, on_line=self.lines.put, log_path=self.log)
+        self.handle: NodeHandle = runtime.start(NODE, program, on_line=self.lines.put, log_path=self.log)
 
     def line(self) -> str:
-        return self.lines.get(timeout=5)
+        return self.lines.get(timeout=BOUND_S)
 
     def end(self) -> int:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + BOUND_S
         while (code := self.handle.poll()) is None:
             assert time.monotonic() < deadline, "it does not end"
             time.sleep(0.005)
-        self.runtime.close()
         return code
 
 
-def test_its_directory_is_where_it_stands_and_outlives_it(bed: Bed, tmp_path: Path) -> None:
-    node = Running(bed, tmp_path, "pwd; hostname; echo $HOME; echo kept > state")
+def test_its_directory_is_where_it_stands_and_outlives_it(runtime: Carrier, tmp_path: Path) -> None:
+    node = Running(runtime, tmp_path, "pwd; hostname; echo $HOME; echo kept > state")
     assert [node.line() for _ in range(3)] == [str(node.work), "p1-n1", str(node.work)]
     assert node.end() == 0
     assert (node.work / "state").read_text() == "kept\n"
 
 
-def test_private_directories_are_its_own_even_one_that_hides_the_working_directory(bed: Bed, tmp_path: Path) -> None:
+def test_private_directories_may_hide_the_one_of_the_working_directory(runtime: Carrier, tmp_path: Path) -> None:
     hiding = "/" + tmp_path.parts[1]
     script = f"echo mine > {hiding}/mine; ls {hiding}; echo $$ > /dev/shm/word; ls -A /dev/shm; pwd; echo here > here"
-    node = Running(bed, tmp_path, script, private=(hiding,))
+    node = Running(runtime, tmp_path, script, private=(hiding,))
     said = [node.line() for _ in range(4)]
     assert node.end() == 0
     assert said == ["mine", tmp_path.parts[2], "word", str(node.work)]
@@ -78,9 +93,11 @@ def test_private_directories_are_its_own_even_one_that_hides_the_working_directo
     assert (tmp_path / "p1.n1.private" / hiding.strip("/") / "mine").read_text() == "mine\n"
 
 
-def test_it_is_not_process_one_so_that_signals_end_it_and_orphans_are_collected(bed: Bed, tmp_path: Path) -> None:
+def test_it_is_not_process_one_so_that_signals_end_it_and_orphans_are_collected(
+    runtime: Carrier, tmp_path: Path
+) -> None:
     orphan = "(sleep 0.05 & ) ; echo $$; exec sleep 60"
-    node = Running(bed, tmp_path, orphan)
+    node = Running(runtime, tmp_path, orphan)
     assert int(node.line()) > 1
     assert node.handle.pid() > 1
     assert Path(f"/proc/{node.handle.pid()}/net/tcp").exists()
@@ -89,12 +106,12 @@ def test_it_is_not_process_one_so_that_signals_end_it_and_orphans_are_collected(
     assert node.handle.pid() == 0
 
 
-def test_its_own_exit_code_comes_through_its_init(bed: Bed, tmp_path: Path) -> None:
-    assert Running(bed, tmp_path, "exit 3").end() == 3
+def test_its_own_exit_code_comes_through_its_init(runtime: Carrier, tmp_path: Path) -> None:
+    assert Running(runtime, tmp_path, "exit 3").end() == 3
 
 
-def test_pause_stops_all_of_it_and_resume_lets_it_go_on(bed: Bed, tmp_path: Path) -> None:
-    node = Running(bed, tmp_path, "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.01; done")
+def test_pause_stops_all_of_it_and_resume_lets_it_go_on(runtime: Carrier, tmp_path: Path) -> None:
+    node = Running(runtime, tmp_path, "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.01; done")
     assert node.line() == "up"
     node.handle.pause()
     node.handle.signal(signal.SIGTERM)
@@ -105,8 +122,9 @@ def test_pause_stops_all_of_it_and_resume_lets_it_go_on(bed: Bed, tmp_path: Path
     assert node.end() == 0
 
 
-def test_what_cannot_be_started_is_a_sentence(bed: Bed, tmp_path: Path) -> None:
-    runtime = NetnsRuntime(bed)
+@IN_NETNS
+def test_what_cannot_be_started_is_a_sentence(runtime: Carrier, tmp_path: Path) -> None:
+    """In a container its shell says it, and private directories are made."""
     program = Program(argv=("no-such-program",), work=tmp_path)
 
     def start(program: Program) -> None:
@@ -116,23 +134,44 @@ def test_what_cannot_be_started_is_a_sentence(bed: Bed, tmp_path: Path) -> None:
         start(program)
     with pytest.raises(FabricError, match="a directory of its own at /no/such/place"):
         start(replace(program, argv=("true",), private={"/no/such/place": tmp_path}))
-    runtime.close()
 
 
+FORKS = """
+import os, time
+count = 0
+try:
+    while count < 100:
+        if os.fork() == 0:
+            time.sleep(30)
+        count += 1
+except BlockingIOError:
+    print(count, flush=True)
+"""
+
+
+def test_it_has_no_more_processes_than_it_may(runtime: Carrier, tmp_path: Path) -> None:
+    node = Running(runtime, tmp_path, f"exec python3 -c '{FORKS}'", limits=Limits(processes=12))
+    assert 5 < int(node.line()) < 12
+    node.end()
+
+
+@IN_NETNS
 def test_its_limits_hold_from_its_first_instruction(bed: Bed, tmp_path: Path) -> None:
     limits = Limits(memory_bytes=32 << 20, processes=16, cpu_ratio=0.5)
     script = "cat /proc/self/cgroup; python3 -c 'chr(120) * (1 << 28)'; echo $?"
-    node = Running(bed, tmp_path, script, limits=limits)
-    said = [node.line()]
-    while not said[-1].isdigit():
-        said.append(node.line())
+    with NetnsRuntime(bed) as runtime:
+        node = Running(runtime, tmp_path, script, limits=limits)
+        said = [node.line()]
+        while not said[-1].isdigit():
+            said.append(node.line())
+        assert node.end() == 0
     groups = [line for line in said if "orderbed-" in line]
     assert said[-1] == "137", "what takes more memory than it may is killed"
     assert len(groups) == (1 if any(line.startswith("0::") for line in groups) else 3)
-    assert node.end() == 0
     assert not list(Path("/sys/fs/cgroup").glob("**/orderbed-*p1*n1*"))
 
 
+@IN_NETNS
 def test_it_cannot_leave_its_limits_nor_write_what_is_the_kernels(bed: Bed, tmp_path: Path) -> None:
     if reason := reason_against({"pids"}):
         pytest.skip(reason)
@@ -147,8 +186,9 @@ def test_it_cannot_leave_its_limits_nor_write_what_is_the_kernels(bed: Bed, tmp_
         echo 1 > /proc/sys/net/ipv4/tcp_keepalive_time && echo own network
         grep -c {PREFIX} /proc/self/cgroup
     """
-    node = Running(bed, tmp_path, script, limits=Limits(processes=20))
-    said = [node.line() for _ in range(2)]
-    assert node.end() == 0
+    with NetnsRuntime(bed) as runtime:
+        node = Running(runtime, tmp_path, script, limits=Limits(processes=20))
+        said = [node.line() for _ in range(2)]
+        assert node.end() == 0
     assert said[0] == "own network"
     assert int(said[1]) >= 1, "it is in its group still"

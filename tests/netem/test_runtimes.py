@@ -1,4 +1,4 @@
-"""Runtime `netns`: nodes as processes in the bed, through crash, restart, pause and end."""
+"""What carries nodes, `netns` and `docker` alike: through crash, restart, pause and end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 from netem.bed import Bed, KernelWish
 from netem.errors import FabricError
 from netem.runtimes.base import Program, Runtime
+from netem.runtimes.limits import Limits
 from netem.runtimes.lines import LINE_BYTES_MAX
-from netem.runtimes.netns import NetnsNode, NetnsRuntime
+from tests.netem.carriers import BOUND_S, Carrier, carrier_of
 from tests.netem.network import topology
-from topologies.model import NodeName
+from tests.worlds import WORLDS
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
@@ -53,16 +54,22 @@ for line in sys.stdin:
 TALKER = Program(argv=("python3", "-c", ECHO))
 
 
+@pytest.fixture(scope="module", params=WORLDS)
+def world(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    with Bed.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("bed")) as opened:
+def bed(world: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    """One for each world: a bed does not hold a node's namespace itself and adopt one, too."""
+    with Bed.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp(f"bed-{world}")) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def runtime(bed: Bed) -> Iterator[NetnsRuntime]:
-    """One for all tests: a bed makes a node's namespace once, and each start is a new incarnation."""
-    with NetnsRuntime(bed) as opened:
+def runtime(world: str, bed: Bed) -> Iterator[Carrier]:
+    """One for all tests: each start is a new incarnation."""
+    with carrier_of(world, bed) as opened:
         yield opened
 
 
@@ -75,11 +82,11 @@ class Talk:
         self.handle = runtime.start(node, program, on_line=self.lines.put, log_path=self.log)  # type: ignore[arg-type]
 
     def line(self) -> str:
-        return self.lines.get(timeout=5)
+        return self.lines.get(timeout=BOUND_S)
 
 
 def ended(handle: object) -> int:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + BOUND_S
     while (code := handle.poll()) is None:  # type: ignore[attr-defined]
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -87,7 +94,7 @@ def ended(handle: object) -> int:
     return code
 
 
-def test_nodes_are_wired_before_their_first_instruction(runtime: NetnsRuntime, tmp_path: Path) -> None:
+def test_nodes_are_wired_before_their_first_instruction(runtime: Carrier, tmp_path: Path) -> None:
     one, other = Talk(runtime, tmp_path), Talk(runtime, tmp_path, OTHER)
     assert (one.line(), other.line()) == ("up", "up")
     one.handle.send(f"say {OTHER.ip} hello")
@@ -96,7 +103,7 @@ def test_nodes_are_wired_before_their_first_instruction(runtime: NetnsRuntime, t
     other.handle.kill()
 
 
-def test_a_node_ends_with_its_own_code_and_its_stderr_is_kept(runtime: NetnsRuntime, tmp_path: Path) -> None:
+def test_a_node_ends_with_its_own_code_and_its_stderr_is_kept(runtime: Carrier, tmp_path: Path) -> None:
     node = Talk(runtime, tmp_path)
     assert node.line() == "up"
     assert node.handle.poll() is None
@@ -111,18 +118,19 @@ def test_a_node_ends_with_its_own_code_and_its_stderr_is_kept(runtime: NetnsRunt
     assert node.log.read_text().splitlines() == ["first", "second"]
 
 
-def test_a_node_that_is_gone_takes_no_input_and_says_so(runtime: NetnsRuntime, tmp_path: Path) -> None:
+def test_a_node_that_is_gone_takes_no_input_and_says_so(runtime: Carrier, tmp_path: Path) -> None:
     node = Talk(runtime, tmp_path)
     node.line()
     node.handle.kill()
     assert node.handle.poll() == -signal.SIGKILL
-    with pytest.raises(FabricError, match="node p1/n1 takes no input: it has ended"):
+    with pytest.raises(FabricError, match="p1/n1 has ended: it cannot be told 'anything'"):
         node.handle.send("anything")
-    with pytest.raises(FabricError, match="cannot be paused: it has ended with exit code -9"):
+    with pytest.raises(FabricError, match="p1/n1 cannot be paused: it has ended with exit code -9"):
         node.handle.pause()
+    assert node.handle.cause() == "", "it ended as it was asked to"
 
 
-def test_after_a_crash_the_wires_are_back_at_once(runtime: NetnsRuntime, tmp_path: Path) -> None:
+def test_after_a_crash_the_wires_are_back_at_once(runtime: Carrier, tmp_path: Path) -> None:
     other = Talk(runtime, tmp_path, OTHER)
     other.line()
     for incarnation in range(3):
@@ -135,7 +143,7 @@ def test_after_a_crash_the_wires_are_back_at_once(runtime: NetnsRuntime, tmp_pat
     other.handle.kill()
 
 
-def test_a_paused_node_does_nothing_and_catches_up_when_resumed(runtime: NetnsRuntime, tmp_path: Path) -> None:
+def test_a_paused_node_does_nothing_and_catches_up_when_resumed(runtime: Carrier, tmp_path: Path) -> None:
     one, other = Talk(runtime, tmp_path), Talk(runtime, tmp_path, OTHER)
     one.line(), other.line()
     other.handle.pause()
@@ -149,7 +157,7 @@ def test_a_paused_node_does_nothing_and_catches_up_when_resumed(runtime: NetnsRu
     other.handle.kill()
 
 
-def test_a_paused_node_can_be_killed(runtime: NetnsRuntime, tmp_path: Path) -> None:
+def test_a_paused_node_can_be_killed(runtime: Carrier, tmp_path: Path) -> None:
     node = Talk(runtime, tmp_path)
     node.line()
     node.handle.pause()
@@ -157,7 +165,7 @@ def test_a_paused_node_can_be_killed(runtime: NetnsRuntime, tmp_path: Path) -> N
     assert node.handle.poll() == -signal.SIGKILL
 
 
-def test_over_long_lines_are_cut(runtime: NetnsRuntime, tmp_path: Path) -> None:
+def test_over_long_lines_are_cut(runtime: Carrier, tmp_path: Path) -> None:
     node = Talk(runtime, tmp_path)
     node.line()
     node.handle.send("long 200000")
@@ -167,7 +175,7 @@ def test_over_long_lines_are_cut(runtime: NetnsRuntime, tmp_path: Path) -> None:
     node.handle.kill()
 
 
-def test_our_packages_can_be_imported_by_python3(runtime: NetnsRuntime, tmp_path: Path) -> None:
+def test_our_packages_can_be_imported_by_python3(runtime: Carrier, tmp_path: Path) -> None:
     node = Talk(runtime, tmp_path)
     node.line()
     node.handle.send("import node.wire")
@@ -175,7 +183,7 @@ def test_our_packages_can_be_imported_by_python3(runtime: NetnsRuntime, tmp_path
     node.handle.kill()
 
 
-def test_any_program_will_do_and_gets_its_environment(runtime: NetnsRuntime, tmp_path: Path) -> None:
+def test_any_program_will_do_and_gets_its_environment(runtime: Carrier, tmp_path: Path) -> None:
     program = Program(argv=("sh", "-c", 'echo "$GREETING $$"; cat /proc/1/comm'), environment={"GREETING": "good day"})
     node = Talk(runtime, tmp_path, program=program)
     assert node.line() == "good day 1"
@@ -183,12 +191,19 @@ def test_any_program_will_do_and_gets_its_environment(runtime: NetnsRuntime, tmp
     assert ended(node.handle) == 0
 
 
-def test_a_program_that_is_not_there_is_one_sentence(runtime: NetnsRuntime, tmp_path: Path) -> None:
-    with pytest.raises(FabricError, match="cannot start no-such-program"):
-        Talk(runtime, tmp_path, program=Program(argv=("no-such-program",)))
+def test_a_program_that_is_not_there_is_told(runtime: Carrier, world: str, tmp_path: Path) -> None:
+    """In a container only a shell that is in there can look for it: that says so and ends."""
+    program = Program(argv=("no-such-program",))
+    if world == "netns":
+        with pytest.raises(FabricError, match="cannot start no-such-program"):
+            Talk(runtime, tmp_path, program=program)
+        return
+    node = Talk(runtime, tmp_path, program=program)
+    assert ended(node.handle) == 127
+    assert "no-such-program: not found" in node.log.read_text()
 
 
-def test_a_node_sees_no_other_process_and_cannot_leave_its_namespaces(runtime: NetnsRuntime, tmp_path: Path) -> None:
+def test_a_node_sees_no_other_process_and_cannot_leave_its_namespaces(runtime: Carrier, tmp_path: Path) -> None:
     script = (
         "import os, ctypes; print(len([p for p in os.listdir('/proc') if p.isdigit()]), flush=True);"
         "print(ctypes.CDLL(None).unshare(0x40000000), flush=True)"
@@ -199,15 +214,15 @@ def test_a_node_sees_no_other_process_and_cannot_leave_its_namespaces(runtime: N
     assert ended(node.handle) == 0
 
 
-def test_closing_kills_what_is_left_and_the_last_lines_are_not_lost(bed: Bed, tmp_path: Path) -> None:
+def test_closing_kills_what_is_left_and_the_last_lines_are_not_lost(world: str, bed: Bed, tmp_path: Path) -> None:
     """A second runtime on nodes that the first one has wired: it wires them again."""
     lines: list[str] = []
     script = "import sys, time; [print(n, flush=True) for n in range(100)]; print('end', flush=True); time.sleep(60)"
-    with NetnsRuntime(bed) as runtime:
+    with carrier_of(world, bed) as runtime:
         handle = runtime.start(
             OTHER, Program(argv=("python3", "-c", script)), on_line=lines.append, log_path=tmp_path / "log"
         )
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + BOUND_S
         while "end" not in lines:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -215,7 +230,15 @@ def test_closing_kills_what_is_left_and_the_last_lines_are_not_lost(bed: Bed, tm
     assert lines == [str(number) for number in range(100)] + ["end"]
 
 
-def test_the_names_of_the_runtimes_parts_are_those_of_the_contract() -> None:
-    assert {"start", "close"} <= set(dir(NetnsRuntime))
-    assert {"send", "poll", "kill", "pause", "resume"} <= set(dir(NetnsNode))
-    assert NodeName("p1/n1") == NODE.name
+HUNGRY = "import sys; print('up', flush=True); sys.stdin.readline(); hoard = 'x' * (1 << 28)"
+
+
+def test_a_node_that_takes_more_memory_than_it_may_is_told_as_that(runtime: Carrier, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    program = Program(argv=("python3", "-c", HUNGRY), work=work, limits=Limits(memory_bytes=64 << 20))
+    node = Talk(runtime, tmp_path, program=program)
+    assert node.line() == "up"
+    node.handle.send("go on")
+    assert ended(node.handle) == -signal.SIGKILL
+    assert node.handle.cause() == "the kernel killed it at its memory limit of 64 MiB"
