@@ -272,13 +272,20 @@ def test_our_own_mistake_ends_the_node_with_exit_code_1() -> None:
 
 
 def test_saturation_is_bounded_by_flow_control() -> None:
-    workload = {"kind": "saturating", "rate_per_s": 0.0, "size_bytes": 512, "stop_after_ns": 700_000_000, "events": []}
-    with nodes(3, workload=workload, protocol={"name": "reliable", "parameters": {"window": 256}}) as group:
+    window = 256
+    workload = {
+        "kind": "saturating",
+        "rate_per_s": 0.0,
+        "size_bytes": 512,
+        "stop_after_ns": 1_500_000_000,
+        "events": [],
+    }
+    with nodes(3, workload=workload, protocol={"name": "reliable", "parameters": {"window": window}}) as group:
         group.start_all()
         group.wait_all("status")
         drained = finish(group)
     submitted = sum(counters["submitted"] for counters in drained)
-    assert submitted > 1000
+    assert submitted > 3 * window
     assert [counters["delivered"] for counters in drained] == [submitted] * 3
 
 
