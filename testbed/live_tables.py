@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich import box
@@ -70,8 +70,10 @@ def links_table(links: Sequence[LinkStatus]) -> Table:
 
 def counters_tables(counters: Counters) -> Iterator[Table]:
     """What the kernel counted: ports, then links and shared media where there are some. Columns of zeros are left
-    out."""
-    yield _counters_table("node", [(port.node, WAYS[port.direction.value], port) for port in counters.ports])
+    out, and of many nodes those where nothing has passed."""
+    ports = [(port.node, WAYS[port.direction.value], port) for port in counters.ports]
+    busy = [row for row in ports if len({node for node, _way, _port in ports}) <= MANY or _has_counted(row[2])]
+    yield _counters_table("node", busy, nothing=len(ports) - len(busy))
     if counters.links:
         yield _counters_table("link", [(one.link, f"from {one.from_partition}", one) for one in counters.links])
     if counters.buses:
@@ -142,16 +144,16 @@ def impairment_text(impairment: Impairment, nothing: str = NOTHING) -> Text:
     return Text(", ").join(Text(f"{key}={value.replace(' ', '')}") for key, value in words.items())
 
 
-def age(since: datetime, now: datetime | None = None) -> str:
+def age(since: datetime, now: datetime | None = None, parts: int = 2) -> str:
     """How long ago, in two numbers at most: `12 s`, `4 min 10 s`, `3 h 5 min`, `2 d 1 h`."""
     seconds = max(0, int(((now or datetime.now(UTC)) - since).total_seconds()))
-    parts: list[tuple[int, str]] = []
+    found: list[tuple[int, str]] = []
     for size, unit in UNITS_S:
         count, seconds = divmod(seconds, size)
-        if count or parts:
-            parts.append((count, unit))
-    parts.append((seconds, "s"))
-    return " ".join(f"{count} {unit}" for position, (count, unit) in enumerate(parts[:2]) if count or position == 0)
+        if count or found:
+            found.append((count, unit))
+    found.append((seconds, "s"))
+    return " ".join(f"{count} {unit}" for position, (count, unit) in enumerate(found[:parts]) if count or position == 0)
 
 
 class _Column:
@@ -185,7 +187,15 @@ def _rows(
             yield [Text(first.name, "bold"), first.ip, *alike[0][1]]
         else:
             name = next(shortened_by_partition({node.name for node, _cells in alike}, topology))
-            yield [Text(name, "bold"), f"{first.ip} … {last.ip}", *alike[0][1]]
+            yield [Text(name, "bold"), _addresses(first.ip, last.ip), *alike[0][1]]
+
+
+def _addresses(first: str, last: str) -> str:
+    """`10.1.0.1 … .10`: of the last one, only what differs."""
+    pairs = zip(first.split("."), last.split("."), strict=True)
+    return (
+        f"{first} … .{'.'.join(last.split('.')[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :])}"
+    )
 
 
 def _node_columns(nodes: Sequence[NodeStatus], topology: Topology, now: datetime | None) -> list[_Column]:
@@ -197,20 +207,29 @@ def _node_columns(nodes: Sequence[NodeStatus], topology: Topology, now: datetime
         _Column("state", _state),
         _Column(
             "for>",
-            lambda node: age(node.since, now) if node.since != came_up else "",
+            lambda node: age(node.since, now, parts=1) if node.since != came_up else "",
             lambda node: node.since != came_up,
         ),
         _Column("starts>", lambda node: str(node.incarnation), lambda node: node.incarnation > 1),
-        _Column("to the node", lambda node: impairment_text(node.to_node), lambda node: not node.to_node.is_clear),
+        _Column("wires", _wires, lambda node: not (node.to_node.is_clear and node.from_node.is_clear)),
         _Column(
-            "from the node", lambda node: impairment_text(node.from_node), lambda node: not node.from_node.is_clear
-        ),
-        _Column(
-            "hears nothing of",
+            "unheard",
             lambda node: _names(node.cut_off_from, node.name, topology),
             lambda node: bool(node.cut_off_from),
         ),
     ]
+
+
+def _wires(node: NodeStatus) -> Text:
+    """What is done to its frames, one line for each way, or one for both."""
+    if node.to_node == node.from_node:
+        return impairment_text(node.to_node) if node.to_node.is_clear else _way("both ways", node.to_node)
+    ways = (("to it", node.to_node), ("from it", node.from_node))
+    return Text("\n").join(_way(way, impairment) for way, impairment in ways if not impairment.is_clear)
+
+
+def _way(way: str, impairment: Impairment) -> Text:
+    return Text(f"{way}: ", "dim") + impairment_text(impairment).copy()
 
 
 def _state(node: NodeStatus) -> Text:
@@ -256,8 +275,12 @@ _COUNTS: Final = (
 _ALWAYS_COUNTED: Final = ("frames", "bytes")
 
 
-def _counters_table(heading: str, rows: Sequence[tuple[str, str, object]]) -> Table:
-    """Rows of name, direction and counters; a name stands once."""
+def _has_counted(row: object) -> bool:
+    return any(getattr(row, name, 0) for _word, name in _COUNTS)
+
+
+def _counters_table(heading: str, rows: Sequence[tuple[str, str, object]], *, nothing: int = 0) -> Table:
+    """Rows of name, direction and counters; a name stands once. `nothing`: how many rows of zeros are left out."""
     counts = [
         (word, name)
         for word, name in _COUNTS
@@ -269,6 +292,9 @@ def _counters_table(heading: str, rows: Sequence[tuple[str, str, object]]) -> Ta
         values = (f"{getattr(row, count, 0):,}" for _word, count in counts)
         table.add_row(Text(name if name != before else "", "bold"), way, *values)
         before = name
+    if nothing:
+        table.caption = f"nothing has passed at {nothing} more, one for each node and direction"
+        table.caption_justify = "left"
     return table
 
 
