@@ -6,7 +6,7 @@ SHELL := bash
 
 BIN := .venv/bin
 SCRIPTS := scripts/setup scripts/docker scripts/common.sh .ci/run
-HOST_ONLY := not root and not uml and not docker and not spark and not compilers and not tshark and not browser
+HOST_ONLY := not root and not uml and not docker and not spark and not compilers and not foreign and not tshark and not browser
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
@@ -15,14 +15,14 @@ BENCH_ARGS ?=
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
-testbed: ## run the quickstart experiment end to end (root) and write its report
+testbed: ## run the quickstart experiment end to end (root)
 	@scripts/setup
 	@$(BIN)/orderbed run quickstart
 
-test: lint ## lint, then every test that can run here (root for all); says what could not run
+test: lint ## lint, then every test that can run here (root for all)
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
-test-fast: ## the tests that need neither root nor User-Mode Linux, Docker, Java, Wireshark or a browser
+test-fast: ## the tests that need Python alone
 	@scripts/setup --tests
 	@$(BIN)/pytest -m "$(HOST_ONLY)" $(PYTEST_ARGS)
 
@@ -37,11 +37,11 @@ format: ## let ruff put the code in order
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format --quiet
 
-lock: ## pin every dependency again, with hashes and without addresses (needs uv)
+lock: ## pin every dependency again, with hashes (needs uv)
 	@uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock
 
-docker: ## see to it that a Docker daemon answers: start it, install it first if need be (root)
+docker: ## have a Docker daemon answer: install and start it (root)
 	@scripts/docker up
 
 docker-stop: ## end the daemon that `make docker` started by hand
@@ -51,19 +51,19 @@ notebook: ## execute the notebooks on the latest run
 	@scripts/setup --tests
 	@$(BIN)/pytest tests/notebooks $(PYTEST_ARGS)
 
-bench: ## measure speed side by side with other tools (root; takes minutes) and write docs/benchmarks.md
+bench: ## measure speed beside other tools (root; minutes)
 	@scripts/setup --bench
 	@scripts/docker up
 	@$(BIN)/python -m benchmarks --page docs/benchmarks.md $(BENCH_ARGS)
 
-doctor: ## say what this machine can do, and how to get what it cannot
+doctor: ## what this machine can do, and how to get the rest
 	@scripts/setup
 	@$(BIN)/orderbed doctor
 
-down: ## remove what a killed run left behind
+down: ## take a testbed down, remove what killed runs left
 	@scripts/setup
 	@$(BIN)/orderbed down
 
-clean: ## remove caches and the virtual environment; runs are kept
+clean: ## remove caches and the virtual environment; keep runs
 	@rm -rf .venv .setup-stamp .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info spark-warehouse
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

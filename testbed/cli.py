@@ -45,7 +45,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or invalid run.",
+    epilog="Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or invalid. "
+    "`exec` and `shell` pass on those of their command.",
 )
 
 RunName = Annotated[

@@ -47,10 +47,10 @@ Bed = Annotated[
         help="Which testbed. Default: the only one that is up.",
     ),
 ]
-NodeWord = Annotated[str, typer.Argument(metavar="NODE", help="Such as p1/n3.", autocompletion=complete.nodes)]
+NodeWord = Annotated[str, typer.Argument(metavar="node", help="Such as p1/n3.", autocompletion=complete.nodes)]
 NodeWords = Annotated[
     list[str],
-    typer.Argument(metavar="NODES…", help="Such as p1/n3, p1/n1..n2 or p1.", autocompletion=complete.node_selectors),
+    typer.Argument(metavar="nodes", help="Such as p1/n3, p1/n1..n2 or p1.", autocompletion=complete.node_selectors),
 ]
 
 
@@ -67,7 +67,7 @@ def register(app: typer.Typer) -> None:
     in_panel = partial(app.command, rich_help_panel=Panel.INTERACTIVE)
     in_panel()(up)
     in_panel()(ps)
-    # What stands behind NODE belongs to the command that is to run there.
+    # What stands behind the node belongs to the command that is to run there.
     in_panel("exec", context_settings={"allow_interspersed_args": False})(execute)
     others: tuple[Callable[..., None], ...] = (
         *(shell, impair, restore, cut, heal, crash, restart, pause, resume),
@@ -165,13 +165,13 @@ def ps(
 
 def execute(
     node: NodeWord,
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="The command and its arguments.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- command", help="The command and its arguments.")],
     bed: Bed = None,
     as_json: Json = False,
 ) -> None:
     """Run a command in a node; its exit code is passed on.
 
-    Options of ours stand before NODE. The command runs beside the node's program, in its network, with your rights.
+    Options of ours stand before the node. The command runs beside its program, in its network, with your rights.
     """
     from testbed.live_words import one_node
 
@@ -201,7 +201,7 @@ def shell(node: NodeWord, bed: Bed = None) -> None:
 def impair(
     targets: Annotated[
         list[str],
-        typer.Argument(metavar="TARGETS…", help="Nodes such as 'p1/*', or links.", autocompletion=complete.targets),
+        typer.Argument(metavar="targets", help="Nodes such as 'p1/*', or links.", autocompletion=complete.targets),
     ],
     loss: Annotated[str | None, typer.Option(help="Share of frames lost, such as 10%.")] = None,
     burst: Annotated[str | None, typer.Option(help="Mean length of a loss burst, such as '4 frames'.")] = None,
@@ -253,7 +253,7 @@ def restore(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TARGETS…]", help="Nodes or links. Default: all of both.", autocompletion=complete.targets
+            metavar="targets", help="Nodes or links. Default: all of both.", autocompletion=complete.targets
         ),
     ] = None,
     bed: Bed = None,
@@ -275,7 +275,7 @@ def cut(
     groups: Annotated[
         list[str],
         typer.Argument(
-            metavar="GROUPS…",
+            metavar="groups",
             help="Each a partition, nodes with commas between, or links.",
             autocompletion=complete.groups,
         ),
@@ -288,8 +288,9 @@ def cut(
 ) -> None:
     """Cut groups of nodes off from each other, or cut links.
 
-    `cut p1 p2`, `cut p1/n1,p1/n2 p1/n3`, `cut p1--p2`, `cut --one-way p1/n1 p1/n2`. One group alone
-    (`cut p1/n3`) is cut off from all others.
+    `cut p1 p2`, `cut p1/n1,p1/n2 p1/n3`, `cut p1--p2`, `cut --one-way p1/n1 p1/n2`.
+
+    One group alone (`cut p1/n3`) is cut off from all others.
     """
     from testbed.live_words import groups_named, named, rest_of
 
@@ -416,8 +417,7 @@ def down(
 ) -> None:
     """Take a testbed down, and remove what killed runs left.
 
-    What they may have left is containers: exactly those that carry our label go. Network namespaces need no removing:
-    they end with their run, however it ends.
+    That is containers, by the label that they carry. Network namespaces end with their run, however it ends.
     """
     from netem import daemon
     from testbed.live import Testbed, running

@@ -23,7 +23,7 @@ LONGEST_IDLE_S = 30.0
 
 def watch(
     what: Annotated[
-        str | None, typer.Argument(metavar="[RUN|CAPTURE]", help="A run that goes on, or a capture. Default: newest.")
+        str | None, typer.Argument(metavar="run|capture", help="A run that goes on, or a capture. Default: newest.")
     ] = None,
     runs: Runs = DEFAULT_RUNS,
     idle: Annotated[
