@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
 from analysis import traffic_faults, traffic_source, traffic_talk, traffic_tcp, traffic_tcp_small
+from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs
 from analysis.source import CaptureState
 from analysis.traffic_source import KEYS, MAC, NOT_IP, TCP, Plan
@@ -84,7 +85,7 @@ class Traffic:
 
 
 def measure(
-    spark: SparkSession,
+    spark: SparkSession | None,
     inputs: RunInputs,
     capture: CaptureState,
     *,
@@ -94,7 +95,8 @@ def measure(
 ) -> Traffic:
     """Read the capture once; twice when it has TCP, and again when it has more than `max_rows` conversations and spans.
 
-    `start_ns`: of the workload, on the monotonic clock. A capture of at most `small_bytes` is counted in this process.
+    `start_ns`: of the workload, on the monotonic clock. A capture of at most `small_bytes` is counted in this process,
+    without `spark` unless its conversations are too many. Raises AnalysisError when Spark is needed and is None.
     """
     if capture.first_ns is None or capture.last_ns is None:
         return Traffic(summary=dict(NOTHING), conversations=[], nodes=[])
@@ -103,11 +105,16 @@ def measure(
 
 class _Measurement:
     def __init__(
-        self, spark: SparkSession, inputs: RunInputs, capture: CaptureState, start_ns: int, limits: tuple[int, int]
+        self,
+        spark: SparkSession | None,
+        inputs: RunInputs,
+        capture: CaptureState,
+        start_ns: int,
+        limits: tuple[int, int],
     ) -> None:
         assert capture.first_ns is not None
         assert capture.last_ns is not None
-        self.spark = spark
+        self._spark = spark
         self.inputs = inputs
         self.is_small, self.max_rows = capture.bytes <= limits[0], limits[1]
         self.start_ns = start_ns
@@ -181,6 +188,12 @@ class _Measurement:
         return self.start_ns + (edge_ns - self.start_ns) // self.width_ns * self.width_ns
 
     # --- queries
+
+    @property
+    def spark(self) -> SparkSession:
+        if self._spark is None:
+            raise AnalysisError(f"{self.inputs.capture_path}: its traffic is too much for one process; it needs Spark")
+        return self._spark
 
     def _plan(self) -> Plan:
         return Plan(
