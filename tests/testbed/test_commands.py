@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console as RichConsole
 
 from testbed import cli, listings
+from testbed.cli_parts import ExitCode
 from testbed.doctor import Check
 from tests.testbed.orderbed_command import assert_good, orderbed, write_experiment
 
