@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
@@ -83,6 +84,14 @@ class Ending:
 
     def _interrupt(self) -> None:
         raise Stopped(f"stopped while it came up: {self.reason}")
+
+
+def write_notes_to(path: Path) -> None:
+    """From now on this process's standard error, and that of all it starts, is this file: whoever started us may wait
+    for the end of his own.
+    """
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 2)
 
 
 def note(text: str) -> None:

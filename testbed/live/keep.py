@@ -22,7 +22,7 @@ from testbed.capture import Capture
 from testbed.images import require_images
 from testbed.live import asks
 from testbed.live.desk import NODE_FAULTS, Desk, wall_clock
-from testbed.live.ending import Stopped, note
+from testbed.live.ending import Stopped, note, write_notes_to
 from testbed.live.house import REST, House
 from testbed.live.record import Record
 from testbed.live.starter import Wish
@@ -55,6 +55,7 @@ class Keep:
         self._noted: set[str] = set()
         with ExitStack() as stack:
             self.record = Record(wish, self.topology)
+            write_notes_to(self.record.path / "server.log")
             stack.push(self._failed)
             self._world = pick(World(wish.world))
             on_progress(f"world {self._world.world.value}: {self._world.why}")

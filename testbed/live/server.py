@@ -294,7 +294,7 @@ def _run(keep: Keep, place: Place, is_up: threading.Event, ending: Ending) -> No
         place.publish(keep.description, keep.topology)
         is_up.set()
         _say({"up": keep.about()})
-        _detach(keep)
+        _detach()
         note(f"{keep.description.name} is up, process {os.getpid()}")
         server.serve()
         listener.close()
@@ -319,12 +319,11 @@ def _say(values: dict[str, Any]) -> None:
             rest = rest[os.write(1, rest) :]
 
 
-def _detach(keep: Keep) -> None:
-    """Let go of the starter's streams; what there is still to say goes to a log."""
-    with (keep.record.path / "server.log").open("ab") as log, open(os.devnull, "r+b") as nothing:  # noqa: PTH123
+def _detach() -> None:
+    """Let go of the starter's streams."""
+    with open(os.devnull, "r+b") as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)
-        os.dup2(log.fileno(), 2)
 
 
 if __name__ == "__main__":

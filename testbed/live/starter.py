@@ -87,7 +87,7 @@ def _await_up(lines: Any, on_progress: Callable[[str], None]) -> dict[str, Any]:
             found: dict[str, Any] = said["up"]
             return found
         on_progress(said["progress"])
-    raise FabricError("the testbed's server ended before it was up; what it wrote stands above")
+    raise FabricError("the testbed's server ended before it was up; server.log in its record may say why")
 
 
 def _search_path() -> str:
