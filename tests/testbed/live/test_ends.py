@@ -56,6 +56,12 @@ def test_a_killed_owner_takes_its_testbed_along_in_order(
     gone("orphan", mark)
     manifest = json.loads((directory / "manifest.json").read_text())
     assert (manifest["status"], manifest["captures"][0]["complete"]) == ("complete", True)
+    assert f"it ends: process {owner.pid}, whose it is, has ended" in log_of(directory)
+
+
+def log_of(directory: Path) -> str:
+    """What the server of a testbed has said."""
+    return (directory / "server.log").read_text(encoding="utf-8")
 
 
 def test_a_killed_server_leaves_nothing(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,19 +75,33 @@ def test_a_killed_server_leaves_nothing(places: Path, tmp_path: Path, monkeypatc
         gone("headless", mark)
         with pytest.raises(FabricError, match="the testbed headless is no longer up"):
             bed.nodes()
+        assert log_of(bed.directory).endswith(f"found dead: process {bed.description.server_pid} was killed\n")
+        assert not (bed.directory / ".reserve").exists()
         with Testbed(path, world="netns", runs=tmp_path / "runs") as again:
             assert received(again.run("p1/n1", ["ping", "-c", "1", "10.1.0.2"]).text) == 1
 
 
 def test_a_network_that_dies_is_told_and_taken_down(places: Path, tmp_path: Path) -> None:
     with Testbed(beds.written("dying", tmp_path), world="netns", kernel="uml", runs=tmp_path / "runs") as bed:
+        os.kill(bed.description.server_pid, signal.SIGUSR1)
+        beds.wait_until(lambda: "Current thread" in log_of(bed.directory), "the server shows its threads")
+        bed.start_capture()
+        (collector,) = (pid for pid in _descendants(bed.description.server_pid) if "-m collector" in _command_line(pid))
+        os.kill(collector, signal.SIGKILL)
+        beds.wait_until(lambda: "the collector ended" in log_of(bed.directory), "the end of the collector is noticed")
+        with pytest.raises(FabricError, match="what it had recorded is kept"):
+            bed.stop_capture()
         bed.start_capture()
         guests = [pid for pid in _descendants(bed.description.server_pid) if "linux.uml" in _command_line(pid)]
         os.kill(min(guests), signal.SIGKILL)
         beds.wait_until(lambda: bed.failure(), "the end of the guest kernel is noticed")
         with pytest.raises(FabricError, match="`orderbed down dying` clears away what is left"):
             bed.impair("p1/*", loss="1 %")
+        with pytest.raises(FabricError, match="`orderbed down dying` clears away what is left"):
+            bed.run("p1/n1", ["true"])
         assert len(bed.nodes()) == 4
+    assert "the network is gone" in log_of(bed.directory)
+    assert log_of(bed.directory).endswith("it has ended, nothing of it is left\n")
     assert "dying" not in [one.name for one in running()]
     assert json.loads((bed.directory / "manifest.json").read_text())["status"] == "failed"
 
