@@ -3,103 +3,81 @@
 A datagram is paired by its envelope (sender, incarnation, transmission) between the frame that its sender put on the
 wire and those that reached each receiver that it was addressed to: everybody else for a multicast, the others of its
 partition for a near one, one for a unicast.
-Spark pairs (one group-by) and hands each port its samples; NumPy measures (`analysis.realised`) and compares
-(`analysis.certificate`).
+Each Spark task takes some of the ports, reads from the table of frames what concerns them, pairs (`analysis.pairing`),
+measures (`analysis.realised`) and compares (`analysis.certificate`), all in NumPy: a shuffle of all frames through the
+Java machine took most of the time that an analysis had.
 """
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+from pyspark.sql import SparkSession
 
-from analysis import certificate
+from analysis import certificate, pairing
 from analysis.network import Element, Network
-from analysis.realised import NEVER, Realised, Samples, measure
+from analysis.realised import Realised, Samples, measure
 from topologies.dump import as_json, changed_fields
-from topologies.model import MULTICAST_GROUP, Direction, Topology
+from topologies.model import Direction
 
-DATAGRAM = ("sender", "sender_incarnation", "transmission")
 CANDIDATES = 16
 """So many receivers are considered to measure a sender by."""
 REFERENCES = 2
+FRAMES_PER_TASK = 4_000_000
+"""About what a task may have in memory at once: some hundred MB."""
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
-
-_LINK_ARROW = pa.schema(
-    [
-        *(pa.field(name, pa.string()) for name in ("node", "direction")),
-        *(pa.field(name, pa.int64()) for name in ("from_ns", "until_ns", "frames", "extra_copies")),
-        pa.field("asked", pa.string()),
-        *(pa.field(name, pa.float64()) for name in ("delay_p50_ms", "delay_p99_ms", "jitter_ms")),
-        *(pa.field(name, pa.float64()) for name in ("loss_ratio", "loss_low", "loss_high", "loss_burst_frames")),
-        *(pa.field(name, pa.float64()) for name in ("duplicate_ratio", "rate_bps")),
-        *(pa.field(name, pa.string()) for name in ("verdict", "reason")),
-    ]
-)
-_SPARK_NAMES = {"string": "string", "int64": "long", "double": "double"}
-_LINK_SPARK = ", ".join(f"{field.name} {_SPARK_NAMES[str(field.type)]}" for field in _LINK_ARROW)
 
 LinkRow = dict[str, Any]
 
 
-def links(frames: DataFrame, network: Network, *, first_ns: int, last_ns: int) -> list[LinkRow]:
+def links(
+    spark: SparkSession, frames: Path, network: Network, *, first_ns: int, last_ns: int, count: int = 0
+) -> list[LinkRow]:
     """One row per port, direction and interval of constant impairment (schema.LINKS, with `asked` as JSON text and
     `extra_copies`, the duplicates that arrived there in the whole run), by member, direction and time.
-    """
-    measured = samples(frames, network.topology, references(network, first_ns=first_ns, last_ns=last_ns))
-    rows = [
-        row.asDict()
-        for row in measured.groupBy("port").applyInArrow(_measurer(network, first_ns, last_ns), _LINK_SPARK).collect()
-    ]
-    seen = {(row["direction"], row["node"]) for row in rows}
-    for node in network.topology.nodes():
-        for direction in (TO_NODE, FROM_NODE):
-            if (direction, node.name) not in seen:
-                rows += _rows(network, (direction, str(node.name)), _no_samples(), first_ns, last_ns)
-    index = {str(node.name): node.index for node in network.topology.nodes()}
-    return sorted(rows, key=lambda row: (index[row["node"]], row["direction"] != TO_NODE, row["from_ns"]))
 
-
-def samples(frames: DataFrame, topology: Topology, references: Iterable[tuple[int, int]]) -> DataFrame:
-    """One row per datagram and receiver, for the port of the receiver, and for that of the sender where the receiver is
-    its reference. `port` is 2 * member (towards it) or 2 * member + 1 (from it).
+    `frames`: the table; `count`: about how many rows it has.
     """
-    spark = frames.sparkSession
-    protocol = frames.where(F.col("sender").isNotNull() & F.col("time_ns").isNotNull())
-    addresses = spark.createDataFrame(list(reached_by(topology)), _ADDRESSES)
-    is_own = (F.col("direction") == FROM_NODE) & (F.col("node_index") == F.col("sender"))
-    offered = (
-        protocol.where(is_own)
-        .join(F.broadcast(addresses), on="ip_dst", how="inner")
-        .where(F.col("receiver") != F.col("sender"))
-        .select(*DATAGRAM, "receiver", F.col("time_ns").alias("sent_ns"), "length", "is_multicast", "is_near")
-    )
-    arrived = protocol.where(F.col("direction") == TO_NODE).select(
-        *DATAGRAM, F.col("node_index").alias("receiver"), F.col("time_ns").alias("arrive_ns")
-    )
-    chosen = spark.createDataFrame(sorted(references), "sender int, receiver int").withColumn("is_chosen", F.lit(True))
-    paired = (
-        offered.unionByName(arrived, allowMissingColumns=True)
-        .groupBy(*DATAGRAM, "receiver")
-        .agg(
-            F.min("sent_ns").alias("sent_ns"),
-            F.coalesce(F.min("arrive_ns"), F.lit(NEVER)).alias("arrive_ns"),
-            F.count("arrive_ns").alias("copies"),
-            F.max("length").cast("long").alias("length"),
-            F.max("is_multicast").alias("is_multicast"),
-            F.max("is_near").alias("is_near"),
+    chosen = references(network, first_ns=first_ns, last_ns=last_ns)
+    members = [node.index for node in network.topology.nodes()]
+    tasks = min(len(members), max(spark.sparkContext.defaultParallelism, -(-count // FRAMES_PER_TASK)))
+    groups = [members[place::tasks] for place in range(tasks)]
+    jobs = spark.sparkContext.parallelize(groups, tasks)
+    return [
+        row
+        for _, rows in sorted(
+            (index, rows)
+            for task in jobs.map(lambda group: measured(frames, network, chosen, group, first_ns, last_ns)).collect()
+            for index, rows in task.items()
         )
-        .where(F.col("sent_ns").isNotNull())
-    )
-    return paired.join(F.broadcast(chosen), on=["sender", "receiver"], how="left").select(
-        F.inline(F.array_compact(_ports())), "sent_ns", "arrive_ns", "copies", "length", "is_multicast", "is_near"
-    )
+        for row in rows
+    ]
+
+
+def measured(
+    frames: Path,
+    network: Network,
+    chosen: Sequence[tuple[int, int]],
+    members: Sequence[int],
+    first_ns: int,
+    last_ns: int,
+) -> dict[int, list[LinkRow]]:
+    """The rows of both ports of these members. `chosen`: as `references` gives it."""
+    # A worker runs a full collection after each task; what it imported need not be looked at again.
+    gc.freeze()
+    ports = pairing.samples(frames, network.topology, chosen, members)
+    found: dict[int, list[LinkRow]] = {}
+    for member in members:
+        name = network.node_name(member)
+        towards = _rows(network, (TO_NODE, name), ports[2 * member], first_ns, last_ns)
+        found[member] = towards + _rows(network, (FROM_NODE, name), ports[2 * member + 1], first_ns, last_ns)
+    return found
 
 
 def references(network: Network, *, first_ns: int, last_ns: int) -> list[tuple[int, int]]:
@@ -128,59 +106,6 @@ def _clear_ns(network: Network, sender: str, receiver: str, first_ns: int, last_
         for span in network.spans(sender, receiver)
         if not span.path.is_cut and not span.path.is_receiver_down and span.path.without((FROM_NODE, sender)).is_clear
     )
-
-
-def _ports() -> Column:
-    """The ports at which a sample counts, with the node at the other end; null: it does not count at the sender's."""
-    counts_for_sender = F.coalesce("is_chosen", F.lit(False)) | ~F.col("is_multicast")
-    return F.array(
-        F.struct((2 * F.col("receiver")).alias("port"), F.col("sender").alias("peer")),
-        F.when(counts_for_sender, F.struct((2 * F.col("sender") + 1).alias("port"), F.col("receiver").alias("peer"))),
-    )
-
-
-_ADDRESSES = "ip_dst long, receiver int, is_multicast boolean, is_near boolean"
-
-
-def reached_by(topology: Topology) -> Iterator[tuple[int, int, bool, bool]]:
-    """Destination addresses of datagrams: whom they reach."""
-    for partition in topology.partitions:
-        near = _number(partition.multicast_group)
-        for node in partition.nodes:
-            yield _number(node.ip), node.index, False, False
-            yield _number(MULTICAST_GROUP), node.index, True, False
-            yield near, node.index, True, True
-
-
-def _number(ip: str) -> int:
-    return int.from_bytes(bytes(int(part) for part in ip.split(".")), "big")
-
-
-def _measurer(network: Network, first_ns: int, last_ns: int) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
-    def measure_port(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
-        index, is_from = divmod(key[0].as_py(), 2)
-        element = (FROM_NODE if is_from else TO_NODE, network.node_name(index))
-        return pa.Table.from_pylist(_rows(network, element, _samples(table), first_ns, last_ns), _LINK_ARROW)
-
-    return measure_port
-
-
-def _samples(table: pa.Table) -> Samples:
-    return Samples(
-        peer=table["peer"].to_numpy().astype(np.int64),
-        sent_ns=table["sent_ns"].to_numpy(),
-        arrive_ns=table["arrive_ns"].to_numpy(),
-        copies=table["copies"].to_numpy(),
-        length=table["length"].to_numpy(),
-        is_multicast=table["is_multicast"].to_numpy(),
-        is_near=table["is_near"].to_numpy(),
-    )
-
-
-def _no_samples() -> Samples:
-    none = np.empty(0, np.int64)
-    no = np.empty(0, np.bool_)
-    return Samples(peer=none, sent_ns=none, arrive_ns=none, copies=none, length=none, is_multicast=no, is_near=no)
 
 
 def _rows(network: Network, element: Element, own: Samples, first_ns: int, last_ns: int) -> list[LinkRow]:

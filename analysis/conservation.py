@@ -17,9 +17,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
-
 from analysis.inputs import Manifest, PortCounters
 from topologies.model import MULTICAST_GROUP, Direction, Node, Topology
 from topologies.routing import next_hop
@@ -28,9 +25,6 @@ MULTICAST_BIT = 1 << 40
 """Lowest bit of the first byte of a MAC as a number."""
 LINK_LOCAL = 0x0180C2000000
 """01:80:c2:00:00:00 to 0f, the trace address among them: no bridge forwards them."""
-
-MAX_FLOWS = 100_000
-"""More destinations than any run has; an enemy may make up millions."""
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 
@@ -53,12 +47,10 @@ class Flow(NamedTuple):
         return bool(self.eth_dst & MULTICAST_BIT) and self.ip_dst == _GROUP
 
 
-def flows(frames: DataFrame) -> list[Flow]:
-    """Count all frames by port and destination."""
-    keys = ["node_index", "direction", "eth_dst", "ip_dst"]
-    seen = frames.where(F.col("node_index").isNotNull() & F.col("direction").isNotNull())
-    counted = seen.groupBy(*keys).agg(F.count("length").alias("frames")).orderBy(F.desc("frames")).limit(MAX_FLOWS)
-    return [flow for row in counted.collect() if (flow := Flow(*row)).is_forwarded]
+def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
+    """From the counts of all frames by port and destination (analysis.intake)."""
+    seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted if row["direction"] is not None]
+    return [flow for flow in seen if flow.is_forwarded]
 
 
 def balance(

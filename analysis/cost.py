@@ -1,22 +1,26 @@
 """What ordering costs: latency from the request to each delivery, and the traffic behind it. The parts of summary.json.
 
-Latency speaks of the judged deliveries (analysis.tables.judged). As paper 002 measures it, to deliveries at others than
+Latency speaks of the judged deliveries (`judged`). As paper 002 measures it, to deliveries at others than
 the sender while the load lasts, it is `others`, and over the mean time between two requests of the whole group
 `normalised_mean`. Traffic counts what nodes put on the wire, once each, before the network does anything to it:
 `dummy_rate` is the part of dummies among the datagrams that are neither control nor copies, `control_ratio` the part of
 control among all. A ratio with nothing below the line is null.
 
-Each function runs one query, and what it returns is small: it is added up here.
+Of the deliveries only the columns that latency needs are read, a few tens of bytes each.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pds
 
 from analysis.inputs import NodeEnd
 from collector.records import Kind
@@ -27,6 +31,7 @@ BIN_NS = 200_000_000
 CDF_POINTS = 200
 
 Rows = list[dict[str, Any]]
+Floats = npt.NDArray[np.float64]
 
 
 class Requests(NamedTuple):
@@ -45,97 +50,67 @@ def requests(submitted: int, first_ns: int | None, last_ns: int | None, size_byt
     return Requests(submitted, (last_ns - first_ns) / (submitted - 1) / 1e6, size_bytes)
 
 
-def latency(
-    judged: DataFrame, *, between_ms: float | None, load_end_ns: int | None = None
-) -> tuple[dict[str, Any], Rows]:
-    """Of all deliveries whose request is on record, together and by member; and the rows of schema.LATENCY_CDF.
+def judged(deliveries: Path, level: int) -> pa.Table:
+    """The deliveries that results speak of, from the table of that name: at the judged level, the first of each
+    message, not undone; and of these, those whose request is on record.
+    """
+    is_kept = (pc.field("level") == level) & ~pc.field("is_undone") & ~pc.field("is_repeat")
+    wanted = is_kept & pc.is_valid(pc.field("latency_ns"))
+    return pds.dataset(deliveries, format="parquet").to_table(columns=_OF_LATENCY, filter=wanted)
+
+
+def latency(rows: pa.Table, *, between_ms: float | None, load_end_ns: int | None = None) -> tuple[dict[str, Any], Rows]:
+    """Of all deliveries that `judged` gave, together and by member; and the rows of schema.LATENCY_CDF.
 
     `between_ms`: as in Requests. `load_end_ns`: what is delivered later is not among the `others`.
     """
-    latency_ms = F.col("latency_ns") / 1e6
-    is_elsewhere = F.col("member") != F.col("origin")
+    latency_ms = _plain(rows, "latency_ns") / 1e6
+    is_elsewhere = _plain(rows, "member") != _plain(rows, "origin")
     if load_end_ns is not None:
-        is_elsewhere &= F.col("deliver_ns") < load_end_ns
-    elsewhere_ms = F.when(is_elsewhere, latency_ms)
-    points = [place / (CDF_POINTS - 1) for place in range(CDF_POINTS)]
-    rows = (
-        judged.where(F.col("latency_ns").isNotNull())
-        .rollup("member_name")
-        .agg(
-            F.count("latency_ns").alias("count"),
-            F.mean(latency_ms).alias("mean_ms"),
-            F.var_pop(latency_ms).alias("variance_ms2"),
-            F.percentile(latency_ms, [*QUANTILES.values(), *points]).alias("quantiles"),
-            F.max(latency_ms).alias("max_ms"),
-            F.count(elsewhere_ms).alias("others_count"),
-            F.mean(elsewhere_ms).alias("others_mean_ms"),
-            F.var_pop(elsewhere_ms).alias("others_variance_ms2"),
-            F.grouping("member_name").alias("is_total"),
-        )
-        .collect()
-    )
-    whole = next((row for row in rows if row["is_total"] and row["count"]), None)
-    others = _NOTHING if whole is None else {name: whole[f"others_{name}"] for name in _NOTHING}
-    members = sorted((row for row in rows if not row["is_total"]), key=lambda row: str(row["member_name"]))
+        is_elsewhere &= _plain(rows, "deliver_ns") < load_end_ns
+    others = _spread(latency_ms[is_elsewhere])
+    names = rows["member_name"].combine_chunks().dictionary_encode(null_encoding="encode")
+    codes, found = names.indices.to_numpy(), names.dictionary.to_pylist()
+    members = {
+        name: np.sort(latency_ms[codes == code])
+        for code, name in sorted(enumerate(found), key=lambda item: str(item[1]))
+    }
     mean_ms, variance_ms2 = others["mean_ms"], others["variance_ms2"]
     figures = {
-        **(_NO_FIGURES if whole is None else _figures(whole)),
+        **_figures(np.sort(latency_ms)),
         "others": others,
         "normalised_mean": None if mean_ms is None or not between_ms else mean_ms / between_ms,
         "variance_over_mean": None if not mean_ms else variance_ms2 / mean_ms,
-        "by_member": [{"member": row["member_name"], **_figures(row)} for row in members],
+        "by_member": [{"member": name, **_figures(ordered)} for name, ordered in members.items()],
     }
+    points = [place / (CDF_POINTS - 1) for place in range(CDF_POINTS)]
     cdf = [
-        {"member_name": row["member_name"], "latency_ms": value, "ratio": ratio}
-        for row in members
-        for ratio, value in zip(points, row["quantiles"][len(QUANTILES) :], strict=True)
+        {"member_name": name, "latency_ms": value, "ratio": point}
+        for name, ordered in members.items()
+        for point, value in zip(points, _percentiles(ordered, points), strict=True)
     ]
     return figures, cdf
 
 
-def latency_series(judged: DataFrame, *, start_ns: int) -> Rows:
+def latency_series(rows: pa.Table, *, start_ns: int) -> Rows:
     """The rows of schema.LATENCY_SERIES: latency over time, by the bin in which the request was made."""
-    latency_ms = F.col("latency_ns") / 1e6
-    rows = (
-        judged.where(F.col("latency_ns").isNotNull())
-        .groupBy(_bin("submit_ns", start_ns).alias("bin"))
-        .agg(
-            F.count("latency_ns").alias("count"),
-            F.percentile(latency_ms, [0.5, 0.99]).alias("quantiles"),
-            F.max(latency_ms).alias("max_ms"),
-        )
-        .collect()
-    )
+    latency_ms = _plain(rows, "latency_ns") / 1e6
+    place = np.floor((_plain(rows, "submit_ns") - start_ns) / BIN_NS).astype(np.int64)
+    order = np.lexsort((latency_ms, place))
+    bins, first = np.unique(place[order], return_index=True)
     return [
         {
-            "t_s": _begin_s(row["bin"]),
-            "count": row["count"],
-            "p50_ms": row["quantiles"][0],
-            "p99_ms": row["quantiles"][1],
-            "max_ms": row["max_ms"],
+            "t_s": _begin_s(bin_number),
+            "count": len(ordered),
+            **dict(zip(("p50_ms", "p99_ms"), _percentiles(ordered, (0.5, 0.99)), strict=True)),
+            "max_ms": float(ordered[-1]),
         }
-        for row in sorted(rows, key=lambda row: int(row["bin"]))
+        for bin_number, ordered in zip(bins.tolist(), np.split(latency_ms[order], first[1:]), strict=False)
     ]
 
 
-def traffic(frames: DataFrame, *, start_ns: int) -> Rows:
-    """What nodes put on the wire, by bin, class, kind and inner kind; trace datagrams never share the wire."""
-    is_sent = (F.col("direction") == "from-node") & (F.col("class") != "trace")
-    rows = (
-        frames.where(is_sent)
-        .groupBy(_bin("time_ns", start_ns).alias("bin"), "class", "kind", "inner")
-        .agg(
-            F.count("length").alias("datagrams"),
-            F.sum("length").alias("wire_bytes"),
-            F.sum("payload_length").alias("payload_bytes"),
-        )
-        .collect()
-    )
-    return [row.asDict() for row in rows]
-
-
 def traffic_series(counted: Rows) -> Rows:
-    """The rows of schema.TRAFFIC_SERIES, from what `traffic` counted."""
+    """The rows of schema.TRAFFIC_SERIES, from what was sent by bin, class, kind and inner kind (analysis.intake)."""
     totals: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
     for row in counted:
         if row["bin"] is not None:
@@ -175,23 +150,37 @@ def traffic_figures(
     }
 
 
-def _bin(time: str, start_ns: int) -> Column:
-    """Number of the bin that a time lies in, counted from the start; null where the difference exceeds 64 bits."""
-    return F.floor(F.try_subtract(time, F.lit(start_ns)).cast("double") / BIN_NS)
+_OF_LATENCY = ["member", "member_name", "origin", "deliver_ns", "submit_ns", "latency_ns"]
+
+
+def _plain(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    return np.asarray(rows[name].to_numpy().astype(np.int64, copy=False))
+
+
+def _spread(latency_ms: Floats) -> dict[str, Any]:
+    if not len(latency_ms):
+        return dict(_NOTHING)
+    return {"count": len(latency_ms), "mean_ms": float(latency_ms.mean()), "variance_ms2": float(latency_ms.var())}
+
+
+def _percentiles(ordered: Floats, points: Iterable[float]) -> list[float]:
+    """Between the two nearest values in proportion. `ordered` is ascending and not empty."""
+    position = np.array(list(points)) * (len(ordered) - 1)
+    lower, higher = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
+    values: list[float] = (ordered[lower] + (position - lower) * (ordered[higher] - ordered[lower])).tolist()
+    return values
 
 
 def _begin_s(place: int) -> float:
     return round(place * BIN_NS / 1e9, 3)
 
 
-def _figures(row: Row) -> dict[str, Any]:
-    return {
-        "count": row["count"],
-        "mean_ms": row["mean_ms"],
-        "variance_ms2": row["variance_ms2"],
-        **dict(zip(QUANTILES, row["quantiles"], strict=False)),
-        "max_ms": row["max_ms"],
-    }
+def _figures(ordered: Floats) -> dict[str, Any]:
+    """Of latencies in ascending order."""
+    if not len(ordered):
+        return dict(_NO_FIGURES)
+    quantiles = dict(zip(QUANTILES, _percentiles(ordered, QUANTILES.values()), strict=True))
+    return {**_spread(ordered), **quantiles, "max_ms": float(ordered[-1])}
 
 
 _NO_FIGURES: Mapping[str, Any] = {

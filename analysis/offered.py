@@ -7,16 +7,22 @@ are copies. Retransmissions are neither messages nor copies here; `traffic` coun
 
 What a shared medium carries is reckoned from what was offered to it: a frame takes its share of the medium on which its
 sender stands and, when it goes elsewhere, of that on which its target stands; a multicast takes one frame of each.
-Queues that drop it come later. The queries return what is small: it is added up here.
+Queues that drop it come later. The tables are read batch by batch; nothing here needs more memory than a number for
+each message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pds
 
 from analysis.conservation import LINK_LOCAL, MULTICAST_BIT, ip_number
 from analysis.cost import CLASSES, Requests, ratio
@@ -24,12 +30,12 @@ from collector.records import LOCAL_KINDS, Event, Kind
 from topologies.model import MULTICAST_GROUP, Direction, PartitionName, Topology
 
 KINDS = {int(kind): kind.name for kind in Kind if kind not in LOCAL_KINDS}
-MAX_FLOWS = 100_000
-"""More pairs of nodes than any run has; an enemy may make up millions of addresses."""
-
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 _GROUP = ip_number(MULTICAST_GROUP)
 _DATAGRAM = ("sender", "sender_incarnation", "transmission")
+_KEYS = ["class", "kind", "inner"]
+
+Ints = npt.NDArray[np.int64]
 
 
 class Flow(NamedTuple):
@@ -72,39 +78,53 @@ class Load(NamedTuple):
     sent: Sequence[Sent]
 
 
-def measure(frames: DataFrame, trace: DataFrame, window: Window) -> Load:
-    """Two queries over tables `frames` and `trace`. The window must not be empty."""
-    return Load(window, flows(frames, window), sent(frames, trace, window))
+def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
+    """From the counts of all frames of the window but trace, by port, direction and destination (analysis.intake)."""
+    seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted]
+    return [flow for flow in seen if flow.wire_bytes and flow.eth_dst >> 4 != LINK_LOCAL >> 4]
 
 
-def flows(frames: DataFrame, window: Window) -> list[Flow]:
-    """All frames of the window but trace, by port, direction and destination."""
-    keys = ["node_index", "direction", "eth_dst", "ip_dst"]
-    seen = frames.where(_is_within(window) & F.col("node_index").isNotNull() & (F.col("class") != "trace"))
-    counted = seen.groupBy(*keys).agg(
-        F.count_if(F.col("class").isin(*CLASSES)).alias("datagrams"), F.sum("length").alias("wire_bytes")
-    )
-    rows = counted.orderBy(F.desc("wire_bytes")).limit(MAX_FLOWS).collect()
-    return [Flow(*row) for row in rows if row["eth_dst"] >> 4 != LINK_LOCAL >> 4]
+def sent(frames: Path, trace: Path, window: Window) -> list[Sent]:
+    """Our datagrams that nodes put on the wire within the window, by class and kind, from the tables of these names."""
+    firsts, records = np.unique(_first_datagrams(trace), return_counts=True)
+    totals: Counter[tuple[str, int, int]] = Counter()
+    messages: Counter[tuple[str, int, int]] = Counter()
+    for datagram, keys in _own_datagrams(frames, window):
+        place = np.minimum(np.searchsorted(firsts, datagram), max(len(firsts) - 1, 0))
+        named = np.where(firsts[place] == datagram, records[place], 0) if len(firsts) else np.zeros_like(datagram)
+        rows = keys.append_column("named", pa.array(named)).append_column("rows", pa.array(np.maximum(named, 1)))
+        for row in rows.group_by(_KEYS).aggregate([("named", "sum"), ("rows", "sum")]).to_pylist():
+            key = (row["class"], row["kind"], row["inner"])
+            totals[key] += row["rows_sum"]
+            messages[key] += row["named_sum"]
+    return [Sent(*key, count, messages[key]) for key, count in totals.items()]
 
 
-def sent(frames: DataFrame, trace: DataFrame, window: Window) -> list[Sent]:
-    """Our datagrams that nodes put on the wire within the window, by class and kind."""
-    is_own = (F.col("direction") == FROM_NODE) & (F.col("node_index") == F.col("sender"))
-    own = frames.where(_is_within(window) & is_own & F.col("class").isin(*CLASSES))
-    firsts = trace.where(F.col("event") == int(Event.SEND)).select(
-        F.col("member").alias("sender"),
-        F.col("member_incarnation").alias("sender_incarnation"),
-        F.col("value").alias("transmission"),
-        F.lit(True).alias("is_first"),
-    )
-    rows = (
-        own.join(firsts, on=list(_DATAGRAM), how="left")
-        .groupBy("class", "kind", "inner")
-        .agg(F.count("kind").alias("datagrams"), F.count("is_first").alias("messages"))
-        .collect()
-    )
-    return [Sent(*row) for row in rows]
+def _first_datagrams(trace: Path) -> Ints:
+    """The first datagram of each message that any node says it sent."""
+    is_named = (pc.field("event") == int(Event.SEND)) & (pc.field("value") >= 0) & (pc.field("value") < 1 << 32)
+    names = ["member", "member_incarnation", "value"]
+    parts = [
+        _datagrams(*(batch.column(name) for name in names))
+        for batch in pds.dataset(trace, format="parquet").to_batches(columns=names, filter=is_named)
+    ]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _own_datagrams(frames: Path, window: Window) -> Iterator[tuple[Ints, pa.Table]]:
+    """Batch by batch: the datagrams that nodes put on the wire, and the columns _KEYS."""
+    is_within = (pc.field("time_ns") >= window.start_ns) & (pc.field("time_ns") < window.end_ns)
+    is_own = (pc.field("direction") == FROM_NODE) & (pc.field("node_index") == pc.field("sender"))
+    wanted = is_within & is_own & pc.field("class").isin(CLASSES)
+    table = pds.dataset(frames, format="parquet")
+    for batch in table.to_batches(columns=[*_DATAGRAM, *_KEYS], filter=wanted):
+        yield _datagrams(*(batch.column(name) for name in _DATAGRAM)), pa.Table.from_batches([batch]).select(_KEYS)
+
+
+def _datagrams(*columns: Any) -> Ints:
+    """16 bits of sender, 16 of incarnation and 32 of transmission as one number."""
+    sender, incarnation, transmission = (column.cast(pa.int64()).to_numpy(zero_copy_only=False) for column in columns)
+    return np.asarray(sender << 48 | incarnation << 32 | transmission)
 
 
 def section(load: Load, topology: Topology, requests: Requests) -> dict[str, Any]:
@@ -176,7 +196,3 @@ def _by_kind(rows: Iterable[tuple[Sent, int]]) -> dict[str, int]:
         if name is not None:  # else an enemy's
             totals[name] += count
     return totals
-
-
-def _is_within(window: Window) -> Column:
-    return (F.col("time_ns") >= window.start_ns) & (F.col("time_ns") < window.end_ns)

@@ -187,7 +187,7 @@ def served(deliveries: Path, level: int, full: Collection[Incarnation] | None) -
 
 
 def _judged(deliveries: Path, level: int, columns: list[str]) -> pa.Table:
-    """As analysis.tables.judged, with Arrow."""
+    """The deliveries that results speak of, also those whose request is not on record."""
     is_judged = (pc.field("level") == level) & ~pc.field("is_undone") & ~pc.field("is_repeat")
     return pq.read_table(deliveries, columns=columns, filters=is_judged)
 

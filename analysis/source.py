@@ -172,10 +172,9 @@ class CaptureReader(DataSourceReader):
 
 def read_piece(piece: Piece, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:
     """The rows of one piece. Raises AnalysisError when it does not end where the next one begins."""
-    buffer = map_capture(piece.path)
     make = _MAKERS[table]
     arrow = _arrow_schema(schema)
-    for frames in batches(buffer, start=piece.start, end=piece.end, interfaces=piece.interfaces):
+    for buffer, frames in checked_batches(piece):
         columns = make(buffer, frames, schema.names)
         rows = len(next(iter(columns.values()), ()))
         if FILE_COLUMN in schema.names:
@@ -183,6 +182,13 @@ def read_piece(piece: Piece, schema: T.StructType, table: str) -> Iterator[pa.Re
         batch = pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in arrow.names], schema=arrow)
         for at in range(0, rows, ROWS_PER_BATCH):
             yield batch.slice(at, ROWS_PER_BATCH)
+
+
+def checked_batches(piece: Piece) -> Iterator[tuple[Buffer, Frames]]:
+    """The frames of one piece, batch by batch. Raises AnalysisError when it does not end where the next one begins."""
+    buffer = map_capture(piece.path)
+    for frames in batches(buffer, start=piece.start, end=piece.end, interfaces=piece.interfaces):
+        yield buffer, frames
         if not piece.is_last and not frames.problem and frames.stop > piece.end:
             beside = index.path_of(Path(piece.path)).name
             raise AnalysisError(f"{piece.path}: its index does not fit it; remove {beside} and try again")

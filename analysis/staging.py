@@ -17,8 +17,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis.errors import MachineError
 
-ONE_FILE_BYTES = 64 << 20
-"""A larger table stays a directory of parts, as Spark wrote it."""
+ONE_FILE_BYTES = 8 << 20
+"""A larger table stays a directory of parts, as the tasks wrote it: to make one file of them costs as much again."""
 
 
 class Staging:

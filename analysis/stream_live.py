@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from analysis.accuracy import reached_by
+from analysis.pairing import reached_by
 from collector.records import Event, Flag, Level, PortDirection
 from topologies.model import Topology
 
@@ -127,7 +127,7 @@ def ports_of_run(topology: Topology, interfaces: Sequence[str], group: int) -> P
     names = tuple(str(node.name) for node in topology.nodes())
     index = {name: place for place, name in enumerate(names)}
     meant: dict[int, set[int]] = {}
-    for ip, receiver, *_ in reached_by(topology):
+    for ip, receiver in reached_by(topology):
         meant.setdefault(ip, set()).add(receiver)
     groups = tuple(dict.fromkeys(frozenset(nodes) for nodes in meant.values()))
     place_of = {nodes: place for place, nodes in enumerate(groups)}

@@ -29,6 +29,7 @@ from analysis import (
     conservation,
     cost,
     fault_overlap,
+    intake,
     judgement,
     measures,
     offered,
@@ -50,7 +51,7 @@ from analysis.errors import MachineError
 from analysis.inputs import RunInputs, read_run
 from analysis.judgement import Staged
 from analysis.properties import Finding, Property
-from collector.records import Event, Level, Notice
+from collector.records import Level, Notice
 
 FORMAT = 1
 KEYS = (
@@ -163,9 +164,9 @@ class _Analysis:
             network = submit(self._network)
             ordered = submit(lambda: self._orders(staged))
             talk = self._traffic()
-            counted = cost.traffic(self._read("frames"), start_ns=self.start_ns)
             load = self._load()
             orders, (links, balance) = ordered.result(), network.result()
+        counted = self.taken.sent
         self.stage.write_rows("traffic_series", cost.traffic_series(counted), schema.TRAFFIC_SERIES)
         results = self._results(orders, load, counted, links, balance)
         results["traffic"] |= talk
@@ -193,7 +194,7 @@ class _Analysis:
             trace, staged.notices, self.manifest.promises, full=facts[0].full, evidence=facts[0].evidence
         )
         requests = cost.requests(**asked.get)
-        judged = tables.judged(self._read("deliveries"), level=facts[0].level)
+        judged = cost.judged(self.stage.path("deliveries"), facts[0].level)
         latency, cdf = cost.latency(
             judged, between_ms=requests.between_ms, load_end_ns=self.manifest.phases.load_end_ns
         )
@@ -262,29 +263,17 @@ class _Analysis:
     def _stage_capture(self) -> Staged:
         assert self.capture is not None
         self.say(f"reading {self.capture.frames:,} frames")
-        path, group = self.inputs.capture_path, self.manifest.group
         index = {name: member for member, name in self.inputs.names.items()}
-        ports = [(name, index[name]) if name in index else None for name in self.capture.interface_names]
-        frames = tables.frames(
-            tables.read_capture(self.spark, path, "frames"),
-            ports=ports,
-            group=group,
+        plan = intake.Plan(
+            ports=tuple((name, index[name]) if name in index else None for name in self.capture.interface_names),
+            group=self.manifest.group,
             clock_offset_ns=self.manifest.clock_offset_ns,
+            start_ns=self.start_ns,
+            load_end_ns=self.manifest.phases.load_end_ns,
+            notices=COUNTED,
         )
-        seen = Observation("frames")
-        self.stage.write("frames", frames.observe(seen, F.count_if("is_undecodable").alias("undecodable")))
-        raw = tables.read_capture(self.spark, path, "trace").where(F.col("group") == group)
-        told = Observation("trace")
-        is_foreign = ~F.coalesce(tables.is_own_record(ports), F.lit(False))
-        is_report = F.col("event") == int(Event.REPORT)
-        notices = [F.count_if(is_report & (F.col("detail") == int(code))).alias(code.name) for code in COUNTED]
-        observed = raw.observe(told, F.count_if(is_foreign).alias("foreign"), *notices)
-        self.stage.write("trace", tables.trace(observed, ports=ports))
-        return Staged(
-            undecodable=seen.get["undecodable"],
-            foreign_records=told.get["foreign"],
-            notices={code: told.get[code.name] for code in COUNTED},
-        )
+        self.taken = taken = intake.take_in(self.spark, self.inputs.capture_path, plan, self.stage)
+        return Staged(undecodable=taken.undecodable, foreign_records=taken.foreign_records, notices=taken.notices)
 
     def _read(self, name: str) -> DataFrame:
         return self.spark.read.schema(schema.TABLES[name]).parquet(str(self.stage.path(name)))
@@ -296,14 +285,20 @@ class _Analysis:
         if self.manifest.clock is None or self.last_ns <= self.first_ns:
             self.stage.write_rows("links", [], schema.LINKS)
             return [], []
-        frames = self._read("frames")
-        rows = accuracy.links(frames, self.inputs.network, first_ns=self.first_ns, last_ns=self.last_ns)
+        assert self.capture is not None
+        rows = accuracy.links(
+            self.spark,
+            self.stage.path("frames"),
+            self.inputs.network,
+            first_ns=self.first_ns,
+            last_ns=self.last_ns,
+            count=self.capture.frames,
+        )
         extra = {(row["direction"], row["node"]): row.pop("extra_copies") for row in rows}
         self.stage.write_rows("links", rows, schema.LINKS)
         crashed = {target for strike in self.inputs.strikes if strike.kind == "crash" for target in strike.targets}
-        balance = conservation.balance(
-            conservation.flows(frames), self.inputs.topology, self.manifest, extra, crashed=crashed
-        )
+        flows = conservation.flows(self.taken.flows)
+        balance = conservation.balance(flows, self.inputs.topology, self.manifest, extra, crashed=crashed)
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance
 
     def _load(self) -> offered.Load | None:
@@ -311,7 +306,9 @@ class _Analysis:
         end_ns = self.manifest.phases.load_end_ns
         if end_ns is None or end_ns <= self.start_ns:
             return None
-        return offered.measure(self._read("frames"), self._read("trace"), offered.Window(self.start_ns, end_ns))
+        window = offered.Window(self.start_ns, end_ns)
+        sent = offered.sent(self.stage.path("frames"), self.stage.path("trace"), window)
+        return offered.Load(window, offered.flows(self.taken.flows), sent)
 
     def _traffic(self) -> dict[str, Any]:
         """Who talked to whom, in whatever protocol: all that programs of others leave."""

@@ -1,4 +1,4 @@
-"""Pairing datagrams in Spark: multicast and unicast, over routers, twice, half recorded; and whom a sender is
+"""Pairing datagrams: multicast and unicast, over routers, twice, half recorded; and whom a sender is
 measured by.
 """
 
@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from analysis import accuracy, tables
+from analysis import accuracy, intake
 from analysis.network import Network, Strike, build
+from analysis.staging import Staging
 from collector.parse import read_interfaces
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun
 from topologies.model import Impairment
@@ -30,17 +31,20 @@ COUNT = 300
 LAST_NS = START_NS + 2 * COUNT * EVERY_NS
 
 
-def frames(spark: SparkSession, run: MadeRun, path: Path) -> DataFrame:
+def measured(spark: SparkSession, run: MadeRun, path: Path, network: Network) -> dict[tuple[str, str], dict[str, Any]]:
     capture = run.write(path / "run") / "capture.pcapng"
     names = read_interfaces(capture).interfaces.names
     index = {str(node.name): node.index for node in run.nodes}
-    raw = tables.read_capture(spark, capture, "frames")
-    ports = [(name, index[name]) for name in names]
-    return tables.frames(raw, ports=ports, group=GROUP, clock_offset_ns=CLOCK_OFFSET_NS)
-
-
-def measured(found: DataFrame, network: Network) -> dict[tuple[str, str], dict[str, Any]]:
-    rows = accuracy.links(found, network, first_ns=START_NS, last_ns=LAST_NS)
+    stage = Staging(path)
+    plan = intake.Plan(
+        ports=tuple((name, index[name]) for name in names),
+        group=GROUP,
+        clock_offset_ns=CLOCK_OFFSET_NS,
+        start_ns=START_NS,
+        load_end_ns=None,
+    )
+    intake.take_in(spark, capture, plan, stage)
+    rows = accuracy.links(spark, stage.path("frames"), network, first_ns=START_NS, last_ns=LAST_NS)
     return {(row["node"], row["direction"]): row for row in rows}
 
 
@@ -60,7 +64,7 @@ def two(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[t
     run.datagram(START_NS - 500, N1, {N3: [START_NS + 49_500]})
     run.sightings = [s for s in run.sightings if s.time_ns >= START_NS]
     network = build(run.topology, {}, ())
-    return measured(frames(spark, run, tmp_path_factory.mktemp("two")), network)
+    return measured(spark, run, tmp_path_factory.mktemp("two"), network)
 
 
 Rows = dict[tuple[str, str], dict[str, Any]]
@@ -105,7 +109,7 @@ def near(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
         run.datagram(at_ns + 300, N1, {N2: [] if turn % 10 == 0 else times, N3: times}, is_near=True)
         run.datagram(at_ns + 600, FAR, {}, is_near=True)
     asked = {"p1/n1": {"from-node": Impairment(duplicate_ratio=1 / 12)}}
-    return measured(frames(spark, run, tmp_path_factory.mktemp("near")), build(run.topology, asked, ()))
+    return measured(spark, run, tmp_path_factory.mktemp("near"), build(run.topology, asked, ()))
 
 
 @pytest.mark.spark

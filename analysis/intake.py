@@ -1,0 +1,329 @@
+"""One pass over a capture, in NumPy, by one Spark task for each part of it: the tables `frames` and `trace`, and the
+sums that the sections of the summary begin with.
+
+Each task parses its part once and writes its part of both tables itself: rows that go through the Java machine cost ten
+times as much. What comes back to the driver is small: counts by key. `analysis.schema` says what the columns mean.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from analysis import schema
+from analysis.cost import BIN_NS, CLASSES
+from analysis.source import CaptureReader, Pieces, checked_batches, table_schema
+from analysis.staging import Staging
+from collector.parse import decode_frames, decode_trace
+from collector.records import Event, Flag, Frames, Notice, PortDirection
+from collector.walk import Buffer
+from topologies.model import Direction
+
+TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
+DIRECTIONS = (None, FROM_NODE, TO_NODE)
+FRAME_CLASSES = (*CLASSES, "trace", "other")
+"""By their codes here."""
+
+ROWS_PER_GROUP = 1 << 17
+MAX_FLOWS = 100_000
+"""More destinations than any run has; an enemy may make up millions. The greatest are kept."""
+
+SENT_KEYS = ("bin", "class", "kind", "inner")
+FLOW_KEYS = ("node_index", "direction", "eth_dst", "ip_dst")
+
+_FRAMES, _TRACE = to_arrow_schema(schema.FRAMES), to_arrow_schema(schema.TRACE)
+_DECODED = (
+    *("eth_dst", "ip_dst", "payload_length", "is_protocol", "is_trace", "is_undecodable", "group", "sender"),
+    *("sender_incarnation", "transmission", "kind", "flags", "inner", "origin", "incarnation", "words", "seq"),
+)
+_OF_PROTOCOL = (
+    *("sender", "sender_incarnation", "transmission", "kind", "flags", "inner"),
+    *("origin", "incarnation", "seq", "words"),
+)
+
+Columns = dict[str, npt.NDArray[Any]]
+Mask = npt.NDArray[np.bool_]
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a task must know. Plain data: it travels to the workers. Times are CLOCK_MONOTONIC."""
+
+    ports: tuple[tuple[str, int] | None, ...]
+    """Node and member number behind each interface of the capture; None: a port of nobody."""
+    group: int
+    clock_offset_ns: int
+    start_ns: int
+    """Of the workload: bins count from here."""
+    load_end_ns: int | None
+    notices: tuple[Notice, ...] = ()
+    """The reports to be counted."""
+
+
+class Intake(NamedTuple):
+    """What was counted on the way."""
+
+    undecodable: int
+    foreign_records: int
+    """Of our group, but not told at the port of who tells."""
+    records: int
+    notices: dict[Notice, int]
+    sent: Rows
+    """What nodes put on the wire, by SENT_KEYS: `datagrams`, `wire_bytes`, `payload_bytes`. Without trace."""
+    flows: Rows
+    """All frames, by FLOW_KEYS: `frames`; within the load, without trace: `datagrams` of our protocol, `wire_bytes`."""
+
+
+def take_in(spark: SparkSession, capture: Path, plan: Plan, stage: Staging) -> Intake:
+    """Write the tables `frames` and `trace` of a capture."""
+    reader = CaptureReader(str(capture), table_schema("frames"), "frames", spark.sparkContext.defaultParallelism)
+    parts = [part for part in reader.partitions() if isinstance(part, Pieces)]
+    directories = [stage.parts(name) for name in ("frames", "trace")]
+    numbered = list(enumerate(parts))
+    jobs = spark.sparkContext.parallelize(numbered, len(numbered))
+    told = jobs.map(lambda part: take_in_part(*part, plan, directories)).collect()
+    for name in ("frames", "trace"):
+        stage.gather(name)
+    return together(told, plan)
+
+
+class _Told(NamedTuple):
+    """Of one task."""
+
+    undecodable: int
+    foreign_records: int
+    records: int
+    notices: dict[Notice, int]
+    sent: pa.Table
+    flows: pa.Table
+
+
+def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Path]) -> _Told:
+    """What one task does. `directories`: of the parts of `frames` and of `trace`."""
+    # A worker runs a full collection after each task; what it imported need not be looked at again.
+    gc.freeze()
+    task = _Task(plan)
+    with (
+        _Writer(directories[0] / f"part-{number:05d}.parquet", _FRAMES) as frames,
+        _Writer(directories[1] / f"part-{number:05d}.parquet", _TRACE) as trace,
+    ):
+        for piece in part.pieces:
+            for buffer, batch in checked_batches(piece):
+                rows, carriers = task.frames(buffer, batch)
+                frames.write(rows)
+                if len(carriers):
+                    trace.write(task.trace(buffer, carriers))
+    return task.told()
+
+
+class _Writer:
+    """One Parquet file. It has its name only when it is whole: a task may be tried twice."""
+
+    def __init__(self, path: Path, rows: pa.Schema) -> None:
+        self._path = path
+        self._fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        self._writer = pq.ParquetWriter(self._fresh, rows, compression="zstd", store_schema=False)
+        self._waiting: list[pa.RecordBatch] = []
+        self._schema = rows
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+        if kind is None:
+            self._fresh.replace(self._path)
+        else:
+            self._fresh.unlink()
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        if sum(batch.num_rows for batch in self._waiting) >= ROWS_PER_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
+            self._waiting = []
+
+
+class _Task:
+    """The rows and sums of one part, batch by batch."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._undecodable = self._foreign = self._records = 0
+        self._notices = dict.fromkeys(plan.notices, 0)
+        self._sent = _Sums(SENT_KEYS, ("datagrams", "wire_bytes", "payload_bytes"))
+        self._flows = _Sums(FLOW_KEYS, ("frames", "datagrams", "wire_bytes"))
+        self._names = pa.array([None if port is None else port[0] for port in plan.ports] or [None], pa.string())
+        self._indexes = np.array([-1 if port is None else port[1] for port in plan.ports] or [-1], np.int32)
+
+    def told(self) -> _Told:
+        counts = (self._undecodable, self._foreign, self._records, self._notices)
+        return _Told(*counts, self._sent.table(), self._flows.table(MAX_FLOWS))
+
+    def frames(self, buffer: Buffer, frames: Frames) -> tuple[pa.RecordBatch, Frames]:
+        """Rows of schema.FRAMES, and those frames that carry records."""
+        seen = decode_frames(buffer, frames, _DECODED)
+        is_ours = seen["is_protocol"] & (seen["group"] == self.plan.group)
+        time_ns, has_time = _minus(frames.time_ns, self.plan.clock_offset_ns)
+        node_index = self._indexes[frames.interface]
+        klass = _frame_class(seen["is_trace"], is_ours, seen["flags"])
+        made: dict[str, Any] = {
+            "time_ns": pa.array(time_ns, mask=~has_time),
+            "node": self._names.take(pa.array(frames.interface)),
+            "node_index": pa.array(node_index, mask=node_index < 0),
+            "direction": _words(frames.direction, DIRECTIONS),
+            "length": pa.array(frames.length),
+            "class": _words(klass, FRAME_CLASSES),
+            "offset": pa.array(frames.offset),
+            **{name: pa.array(seen[name], mask=~is_ours) for name in _OF_PROTOCOL},
+            **{name: pa.array(seen[name]) for name in ("payload_length", "eth_dst", "ip_dst", "is_undecodable")},
+        }
+        rows = pa.RecordBatch.from_arrays(
+            [made[name].cast(_FRAMES.field(name).type) for name in _FRAMES.names], schema=_FRAMES
+        )
+        self._undecodable += int(seen["is_undecodable"].sum())
+        self._count(rows, frames, klass, time_ns, has_time)
+        return rows, frames.select(seen["is_trace"])
+
+    def _count(
+        self, rows: pa.RecordBatch, frames: Frames, klass: npt.NDArray[Any], time_ns: Any, has_time: Mask
+    ) -> None:
+        is_trace = klass == FRAME_CLASSES.index("trace")
+        is_sent = (frames.direction == PortDirection.INBOUND) & ~is_trace
+        bins = np.zeros(len(time_ns), np.int64)
+        within, has_bin = _minus(time_ns, self.plan.start_ns)
+        bins = np.floor(within / BIN_NS).astype(np.int64)
+        table = pa.table(
+            {
+                "bin": pa.array(bins, mask=~(has_bin & has_time)),
+                **{name: rows.column(name) for name in (*SENT_KEYS[1:], *FLOW_KEYS)},
+                "wire_bytes": pc.cast(rows.column("length"), pa.int64()),
+                "payload_bytes": pc.cast(rows.column("payload_length"), pa.int64()),
+            }
+        )
+        if is_sent.any():
+            self._sent.add(table.filter(pa.array(is_sent)).append_column("datagrams", _ones(int(is_sent.sum()))))
+        is_loaded = ~is_trace & self._is_within_load(time_ns, has_time)
+        is_datagram = is_loaded & (klass < len(CLASSES))
+        flows = table.select([*FLOW_KEYS]).append_column("frames", _ones(len(frames)))
+        flows = flows.append_column("datagrams", pa.array(is_datagram.astype(np.int64)))
+        flows = flows.append_column("wire_bytes", pa.array(np.where(is_loaded, frames.length, 0).astype(np.int64)))
+        self._flows.add(flows.filter(pc.is_valid(flows["node_index"])))
+
+    def _is_within_load(self, time_ns: npt.NDArray[np.int64], has_time: Mask) -> Mask:
+        end_ns = self.plan.load_end_ns
+        if end_ns is None:
+            return np.zeros(len(time_ns), np.bool_)
+        return np.asarray(has_time & (time_ns >= self.plan.start_ns) & (time_ns < end_ns))
+
+    def trace(self, buffer: Buffer, carriers: Frames) -> pa.RecordBatch:
+        """Rows of schema.TRACE: records of our group, told at the port of who tells."""
+        told = decode_trace(buffer, carriers)
+        carrier = told["frame"]
+        is_ours = told["group"] == self.plan.group
+        is_sent = carriers.direction[carrier] == PortDirection.INBOUND
+        is_own = is_sent & (self._indexes[carriers.interface[carrier]] == told["node"])
+        self._foreign += int((is_ours & ~is_own).sum())
+        reports = told["detail"][is_ours & (told["event"] == Event.REPORT)]
+        for notice in self._notices:
+            self._notices[notice] += int((reports == int(notice)).sum())
+        keep = is_ours & is_own
+        self._records += int(keep.sum())
+        renamed = {"member": "node", "member_incarnation": "node_incarnation"}
+        columns = [pa.array(told[renamed.get(field.name, field.name)][keep]).cast(field.type) for field in _TRACE]
+        return pa.RecordBatch.from_arrays(columns, schema=_TRACE)
+
+
+class _Sums:
+    """Sums by key, put together whenever many parts wait."""
+
+    def __init__(self, keys: Sequence[str], values: Sequence[str]) -> None:
+        self._keys, self._values = list(keys), list(values)
+        self._parts: list[pa.Table] = []
+
+    def add(self, rows: pa.Table) -> None:
+        self._parts.append(_summed(rows, self._keys, self._values))
+        if len(self._parts) >= 64:
+            self._parts = [_greatest(self.table(), 10 * MAX_FLOWS)] if "frames" in self._values else [self.table()]
+
+    def table(self, most: int | None = None) -> pa.Table:
+        if not self._parts:
+            return pa.table({})
+        table = _summed(pa.concat_tables(self._parts), self._keys, self._values)
+        return table if most is None else _greatest(table, most)
+
+
+def _summed(rows: pa.Table, keys: Sequence[str], values: Sequence[str]) -> pa.Table:
+    summed = rows.group_by(list(keys), use_threads=False).aggregate([(name, "sum") for name in values])
+    return summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names])
+
+
+def _greatest(flows: pa.Table, most: int) -> pa.Table:
+    return flows if flows.num_rows <= most else flows.sort_by([("frames", "descending")]).slice(0, most)
+
+
+def together(told: Iterable[_Told], plan: Plan) -> Intake:
+    """The sums of all tasks."""
+    parts = list(told)
+    return Intake(
+        undecodable=sum(part.undecodable for part in parts),
+        foreign_records=sum(part.foreign_records for part in parts),
+        records=sum(part.records for part in parts),
+        notices={code: sum(part.notices[code] for part in parts) for code in plan.notices},
+        sent=_merged([part.sent for part in parts], SENT_KEYS),
+        flows=_merged([part.flows for part in parts], FLOW_KEYS, MAX_FLOWS),
+    )
+
+
+def _merged(parts: Sequence[pa.Table], keys: Sequence[str], most: int | None = None) -> Rows:
+    filled = [part for part in parts if part.num_rows]
+    if not filled:
+        return []
+    values = [name for name in filled[0].column_names if name not in keys]
+    table = _summed(pa.concat_tables(filled), keys, values)
+    rows: Rows = (table if most is None else _greatest(table, most)).to_pylist()
+    return rows
+
+
+def _minus(time_ns: npt.NDArray[np.int64], offset_ns: int) -> tuple[npt.NDArray[np.int64], Mask]:
+    """The difference, and where it fits 64 bits: a hostile stamp may lie anywhere in them."""
+    with np.errstate(over="ignore"):
+        result = time_ns - np.int64(offset_ns)
+    return result, np.asarray(((time_ns ^ np.int64(offset_ns)) & (time_ns ^ result)) >= 0)
+
+
+def _frame_class(is_trace: Mask, is_ours: Mask, flags: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
+    """Each frame is counted once: a copy of something sent before is a retransmission whatever it carries."""
+    code = FRAME_CLASSES.index
+    klass = np.full(len(flags), code("application"), np.int8)
+    for flag, name in ((Flag.CONTROL, "control"), (Flag.DUMMY, "dummy"), (Flag.RETRANSMISSION, "retransmission")):
+        klass[(flags & int(flag)) != 0] = code(name)
+    klass[~is_ours] = code("other")
+    klass[is_trace] = code("trace")
+    return klass
+
+
+def _words(codes: npt.NDArray[np.int8], words: Sequence[str | None]) -> pa.Array:
+    return pa.array(list(words), pa.string()).take(pa.array(codes))
+
+
+def _ones(count: int) -> pa.Array:
+    return pa.array(np.ones(count, np.int64))
