@@ -69,8 +69,13 @@ class Place:
             shutil.rmtree(fresh, ignore_errors=True)  # where it was moved in, there is nothing any more
 
     def give_back(self) -> None:
-        """Remove it; called by the one who took it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove it, if it is this process's still."""
+        if self.is_ours():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def is_ours(self) -> bool:
+        """Whether it is this process's still: somebody may have removed it, and somebody else taken it then."""
+        return self._owner() == Owner.this_process()
 
     def publish(self, description: Description, topology: Topology) -> None:
         """From now on it is found by `description`; names of nodes and links stand there for the shell's completion."""

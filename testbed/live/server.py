@@ -89,6 +89,8 @@ class Server:
             except queue.Empty:
                 with contextlib.suppress(FabricError):  # a bed that is gone is told to whoever asks for something
                     self._keep.notice()
+                if not self._place.is_ours():  # whoever removed it, nobody can ask us for anything any more
+                    self._ending.ask(f"{self._place.path} was removed")
                 continue
             if job is None:
                 return

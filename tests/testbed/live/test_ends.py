@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -154,6 +155,13 @@ def test_a_server_that_stays_outlives_its_starter(places: Path, tmp_path: Path) 
         record.rmdir()
     with pytest.raises(InputError, match="no testbed"):
         Testbed.attach("stays")
+
+
+def test_a_testbed_that_nobody_can_find_any_more_ends(places: Path, tmp_path: Path) -> None:
+    with Testbed(beds.written("lost", tmp_path), world="netns", runs=tmp_path / "runs") as bed:
+        shutil.rmtree(places / "orderbed" / "lost")
+        beds.wait_until(lambda: "nothing of it is left" in log_of(bed.directory), "it ends")
+    assert f"it ends: {places / 'orderbed' / 'lost'} was removed" in log_of(bed.directory)
 
 
 def test_what_cannot_come_up_leaves_nothing(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
