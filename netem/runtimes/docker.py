@@ -47,6 +47,10 @@ from netem.runtimes.witness import Witness
 from topologies.model import Node
 
 NODE_USER = "65534:65534"
+WITHIN_REACH = ["NET_RAW"]
+"""Nobody in a container has it or may gain it, but where it is out of reach the kernel refuses to start `ping`, whose
+file asks for it."""
+
 NODE_MEMORY_BYTES = 256 * 1024 * 1024
 NODE_PIDS = 64
 TMP = "/tmp"  # noqa: S108 (a file system of the container's own)
@@ -170,6 +174,7 @@ class DockerRuntime:
         host = api.create_host_config(
             network_mode="none",
             cap_drop=["ALL"],
+            cap_add=WITHIN_REACH,
             security_opt=["no-new-privileges"],
             read_only=True,
             tmpfs={} if TMP in program.private else {TMP: f"size={NODE_TMP_BYTES},mode=1777"},

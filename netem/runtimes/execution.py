@@ -1,7 +1,7 @@
 """A command of the operator's in a container, through the daemon's exec: streams carried both ways, exit code, signals.
 
-It runs as root with all rights, as the operator has them on the machine, and not with the node's, which are none: it
-may ping, capture and change devices. The container's files stay read-only. The daemon offers no signal to such a
+It runs as root of the container, which has no rights but to files: it may ping, but neither capture nor change devices
+(netem.runtimes.docker.WITHIN_REACH). The daemon offers no signal to such a
 command; it tells its process, and the daemon runs on this machine (`find_pid` has made sure), so the signal goes there
 directly, by a descriptor that no other process can come to mean.
 """
@@ -82,7 +82,7 @@ class DockerCommand:
             try:
                 created = client.api.exec_create(
                     container_id, list(argv), stdin=True, tty=is_terminal, environment=dict(environment),
-                    user=OPERATOR, privileged=True,
+                    user=OPERATOR,
                 )  # fmt: skip
                 path = f"exec/{created['Id']}/start"
                 connection = undo.enter_context(upgraded(client.api, path, json={"Detach": False, "Tty": is_terminal}))

@@ -17,6 +17,7 @@ from testbed.console import Console
 from testbed.paths import ROOT
 from testbed.run import Wishes, apply_wishes, perform
 from tests.testbed.orderbed_command import manifest_of, only_run, processes_mentioning
+from tests.worlds import WORLDS
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.compilers
 @pytest.mark.spark
-@pytest.mark.parametrize("world", ["netns", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.mark.parametrize("world", WORLDS)
 def test_three_languages_deliver_in_one_order(world: str, members: Path, tmp_path: Path, spark: SparkSession) -> None:
     shutil.copytree(members, tmp_path, dirs_exist_ok=True)
     text = (members / "experiment.yaml").read_text(encoding="utf-8") + f"world: {world}\n"
@@ -127,11 +128,12 @@ def test_a_mixed_group_is_judged_without_the_stranger(tmp_path: Path, spark: Spa
     assert "sent" in (directory / "nodes" / "p1.n2.log").read_text()
 
 
-def test_the_example_of_the_page_lives_through_a_crash(tmp_path: Path) -> None:
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_example_of_the_page_lives_through_a_crash(world: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
     found = re.search(r"<!-- example: echo.yaml -->\n```yaml\n(.*?)```", page, re.DOTALL)
     assert found is not None
-    manifest, directory = run(found[1] + "world: netns\n", tmp_path)
+    manifest, directory = run(found[1] + f"world: {world}\n", tmp_path)
     assert manifest["status"] == "complete"
     server = [node for node in manifest["nodes"] if node["node"] == "p1/n1"]
     assert [(node["incarnation"], node["crashed"]) for node in server] == [(1, True), (2, False)]
