@@ -5,37 +5,69 @@ delivers the direct causes first, it delivers by induction the whole causal past
 no FIFO order is taken for granted (groupcomm 3.4, which also has the proof). Each delivery is a direct cause of at
 most one message per member: with n members and D deliveries there are at most n * D pairs to look at, each a few
 machine operations.
+
+All of a run must be at hand for that, so it is kept small: 25 bytes a row while rows come in (`gather`), 17 when they
+are in order, 8 for each pair.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Shorts = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 NEVER = np.iinfo(np.int64).max
+NO_PLACE = np.iinfo(np.int32).max
+PAIRS_AT_ONCE = 1 << 20
 
 
-class Steps(NamedTuple):
-    """What happened in one run, as columns: own submissions, and first deliveries of judged sequences. In any order."""
+class Chunk(NamedTuple):
+    """Some rows of one run, in any order: own submissions, and first deliveries of judged sequences."""
 
     life: Ints
-    """Dense number of the incarnation that did it."""
+    """Code of the incarnation that did it."""
     record: Ints
     message: Ints
-    """Dense number of the message, 0 … `messages` - 1."""
+    """Code of the message: its origin's incarnation in the upper half, its number in the lower one."""
     is_submission: Mask
     at_ns: Ints
-    is_joiner: Mask
-    """One per incarnation."""
-    origin: Ints
-    """One per message: dense number of its origin's incarnation."""
-    number: Ints
-    """One per message."""
+
+    def select(self, rows: npt.NDArray[np.intp]) -> Chunk:
+        """Rows of one incarnation, which need not say whose they are; copies, so that the rest can go."""
+        return Chunk(
+            life=np.empty(0, np.int64),
+            record=self.record[rows],
+            message=self.message[rows],
+            is_submission=self.is_submission[rows],
+            at_ns=self.at_ns[rows],
+        )
+
+
+class Life(NamedTuple):
+    """What one incarnation did, in its order."""
+
+    place: Shorts
+    """Ascending; rows of one record share a place."""
+    message: Shorts
+    """Dense number of the message, 0 …"""
+    is_submission: Mask
+    at_ns: Ints
+
+
+class History(NamedTuple):
+    """All of one run."""
+
+    lives: Sequence[Life]
+    codes: Ints
+    """Of each life, ascending."""
+    messages: Ints
+    """Code of each message, ascending."""
 
 
 class Early(NamedTuple):
@@ -54,36 +86,54 @@ class Answer(NamedTuple):
     earliest: Early | None
 
 
-def check(steps: Steps) -> Answer:
-    """Count the deliveries that come before a direct cause of their message."""
-    cause, effect = direct_causes(steps)
+def gather(chunks: Iterable[Chunk]) -> History:
+    """Put the rows of a run in order."""
+    parts: dict[int, list[Chunk]] = {}
+    for chunk in chunks:
+        for life, rows in _by_life(chunk.life):
+            parts.setdefault(life, []).append(chunk.select(rows))
+    codes = sorted(parts)
+    messages = np.empty(0, np.int64)
+    for life in codes:
+        messages = _distinct(np.concatenate([messages, *(part.message for part in parts[life])]))
+    lives = [_in_order(parts.pop(life), messages) for life in codes]
+    return History(lives, np.array(codes, np.int64), messages)
+
+
+def check(history: History, joiners: Iterable[int] = ()) -> Answer:
+    """Count the deliveries that come before a direct cause of their message. `joiners`: codes of the lives that need
+    not have what was sent before their time.
+    """
+    cause, effect = direct_causes(history.lives)
+    late = set(joiners)
     violations = 0
     earliest: Early | None = None
-    for life in range(len(steps.is_joiner)):
-        rows = np.flatnonzero((steps.life == life) & ~steps.is_submission)
-        found = _early(steps, life, rows, cause, effect)
-        violations += len(np.unique(found[:, 1]))
-        if len(found):
-            at_ns = _times(steps, rows)
-            first = found[np.lexsort((found[:, 0], found[:, 1], at_ns[found[:, 1]]))[0]]
-            candidate = Early(int(at_ns[first[1]]), life, int(first[1]), int(first[0]))
+    for number, life in enumerate(history.lives):
+        rows = np.flatnonzero(~life.is_submission)
+        place = np.full(len(history.messages), NO_PLACE, np.int32)
+        place[life.message[rows]] = life.place[rows]
+        is_due = _is_due(history.messages, life.message[rows]) if int(history.codes[number]) in late else None
+        is_early = np.zeros(len(history.messages), np.bool_)
+        for part in _slices(len(cause)):
+            is_early[effect[part][_are_early(place, is_due, cause[part], effect[part])]] = True
+        if is_early.any():
+            violations += int(is_early.sum())
+            at_ns, message = _first(life, rows, is_early)
+            causes = cause[effect == message]
+            first = int(causes[_are_early(place, is_due, causes, np.full_like(causes, message))].min())
+            candidate = Early(at_ns, number, message, first)
             earliest = candidate if earliest is None else min(earliest, candidate)
     return Answer(violations, earliest)
 
 
-def direct_causes(steps: Steps) -> tuple[Ints, Ints]:
+def direct_causes(lives: Sequence[Life]) -> tuple[Shorts, Shorts]:
     """All pairs (cause, effect) of messages, the effect being the member's next submission after the cause."""
-    order = np.lexsort((steps.record, steps.life))
-    message, life = steps.message[order], steps.life[order]
-    is_submission = steps.is_submission[order] & _is_first(np.where(steps.is_submission[order], message, -1))
-    submissions = np.flatnonzero(is_submission)
-    if not len(submissions):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    following = np.searchsorted(submissions, np.arange(len(order)), side="right")
-    target = submissions[np.minimum(following, len(submissions) - 1)]
-    is_cause = (following < len(submissions)) & (life[target] == life)
-    is_cause &= is_submission | ~steps.is_submission[order]
-    return message[is_cause], message[target[is_cause]]
+    pairs = [_direct_causes(life) for life in lives]
+    empty = np.empty(0, np.int32)
+    return (
+        np.concatenate([empty, *(cause for cause, _ in pairs)]),
+        np.concatenate([empty, *(effect for _, effect in pairs)]),
+    )
 
 
 def dense(*columns: Ints) -> tuple[Ints, Ints]:
@@ -100,34 +150,70 @@ def dense(*columns: Ints) -> tuple[Ints, Ints]:
     return numbers, order[is_new]
 
 
-def _early(steps: Steps, life: int, rows: npt.NDArray[np.intp], cause: Ints, effect: Ints) -> Ints:
-    """The pairs (cause, effect) of which this incarnation delivers the effect, but not the cause before it."""
-    place = np.full(len(steps.number), NEVER, np.int64)
-    place[steps.message[rows]] = steps.record[rows]
-    is_early = (place[effect] != NEVER) & (place[cause] >= place[effect])
-    if steps.is_joiner[life]:
-        is_early &= _is_due(steps, rows)[cause]
-    return np.stack((cause[is_early], effect[is_early]), axis=1)
+def _by_life(life: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+    """The rows of each."""
+    order = np.argsort(life, kind="stable")
+    codes, begins = np.unique(life[order], return_index=True)
+    return zip(codes.tolist(), np.split(order, begins[1:]), strict=len(codes) > 0)
 
 
-def _is_due(steps: Steps, rows: npt.NDArray[np.intp]) -> Mask:
+def _distinct(values: Ints) -> Ints:
+    """In their order. (`np.unique` hashes, which takes five times as long here.)"""
+    values.sort()
+    return values[np.concatenate([[True], values[1:] != values[:-1]])] if len(values) else values
+
+
+def _in_order(parts: list[Chunk], messages: Ints) -> Life:
+    record = np.concatenate([part.record for part in parts])
+    order = np.argsort(record, kind="stable")
+    record = record[order]
+    place = np.zeros(len(record), np.int32)
+    np.cumsum(record[1:] != record[:-1], out=place[1:])
+    message = np.searchsorted(messages, np.concatenate([part.message for part in parts])[order])
+    return Life(
+        place=place,
+        message=message.astype(np.int32),
+        is_submission=np.concatenate([part.is_submission for part in parts])[order],
+        at_ns=np.concatenate([part.at_ns for part in parts])[order],
+    )
+
+
+def _direct_causes(life: Life) -> tuple[Shorts, Shorts]:
+    submissions = np.flatnonzero(life.is_submission)
+    # A second record of a submission is not another one.
+    submissions = submissions[np.sort(np.unique(life.message[submissions], return_index=True)[1])]
+    is_first = np.zeros(len(life.message), np.bool_)
+    is_first[submissions] = True
+    following = np.cumsum(is_first, dtype=np.int32)
+    is_cause = (following < len(submissions)) & (is_first | ~life.is_submission)
+    return life.message[is_cause], life.message[submissions[following[is_cause]]]
+
+
+def _slices(length: int) -> Iterator[slice]:
+    return (slice(begin, begin + PAIRS_AT_ONCE) for begin in range(0, length, PAIRS_AT_ONCE))
+
+
+def _are_early(place: Shorts, is_due: Mask | None, cause: Shorts, effect: Shorts) -> Mask:
+    """True for the pairs of which an incarnation delivers the effect, but not the cause before it."""
+    place_of_effect = place[effect]
+    is_early = (place_of_effect != NO_PLACE) & (place[cause] >= place_of_effect)
+    if is_due is not None:
+        is_early &= is_due[cause]
+    return np.asarray(is_early)
+
+
+def _is_due(messages: Ints, delivered: Shorts) -> Mask:
     """Messages that a joiner cannot have got before its time: not older than the oldest it delivers of the same
     origin.
     """
-    oldest = np.full(int(steps.origin.max(initial=-1)) + 1, NEVER, np.int64)
-    delivered = steps.message[rows]
-    np.minimum.at(oldest, steps.origin[delivered], steps.number[delivered])
-    return np.asarray(steps.number >= oldest[steps.origin])
+    origin, number = np.unique(messages >> 32, return_inverse=True)[1], messages & 0xFFFFFFFF
+    oldest = np.full(int(origin.max(initial=-1)) + 1, NEVER, np.int64)
+    np.minimum.at(oldest, origin[delivered], number[delivered])
+    return np.asarray(number >= oldest[origin])
 
 
-def _times(steps: Steps, rows: npt.NDArray[np.intp]) -> Ints:
-    at_ns = np.zeros(len(steps.number), np.int64)
-    at_ns[steps.message[rows]] = steps.at_ns[rows]
-    return at_ns
-
-
-def _is_first(values: Ints) -> Mask:
-    """True at the first place of each value."""
-    first = np.zeros(len(values), np.bool_)
-    first[np.unique(values, return_index=True)[1]] = True
-    return first
+def _first(life: Life, rows: npt.NDArray[np.intp], is_early: Mask) -> tuple[int, int]:
+    """Time and message of the earliest of such deliveries."""
+    wrong = rows[is_early[life.message[rows]]]
+    first = wrong[np.lexsort((life.message[wrong], life.at_ns[wrong]))[0]]
+    return int(life.at_ns[first]), int(life.message[first])

@@ -9,10 +9,11 @@ it, after what); what is left are sums and the earliest violation. Causal order 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
@@ -301,30 +302,28 @@ def _causal(judged: DataFrame) -> DataFrame:
     return columns.groupBy("run").applyInArrow(_causal_of_run, answer)
 
 
-def _causal_of_run(table: pa.Table) -> pa.Table:
-    columns = {name: table[name].to_numpy() for name in table.column_names}
-    life, life_row = causes.dense(columns["member"], columns["member_incarnation"])
-    message, message_row = causes.dense(columns["message"])
-    codes = columns["message"][message_row]
-    origin, _ = causes.dense(codes >> 32)
-    found = causes.check(
-        causes.Steps(
-            life=life,
-            record=columns["record"],
-            message=message,
-            is_submission=columns["is_submission"],
-            at_ns=columns["at_ns"],
-            is_joiner=columns["member_incarnation"][life_row] != FIRST_INCARNATION,
-            origin=origin,
-            number=codes & 0xFFFFFFFF,
-        )
+def _causal_of_run(key: tuple[pa.Scalar, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All of one run. It comes piece by piece, for it may be most of the memory that an analysis takes."""
+    history = causes.gather(map(_chunk, batches))
+    joiners = [code for code in history.codes.tolist() if code & 0xFFFFFFFF != FIRST_INCARNATION]
+    found = causes.check(history, joiners)
+    row: dict[str, Any] = {"run": key[0].as_py(), "violations": found.violations}
+    if (early := found.earliest) is not None:
+        life = int(history.codes[early.life])
+        row |= {"member": life >> 32, "member_incarnation": life & 0xFFFFFFFF}
+        row |= {"message": int(history.messages[early.message]), "cause": int(history.messages[early.cause])}
+    yield pa.RecordBatch.from_pylist([row], _ANSWER)
+
+
+def _chunk(batch: pa.RecordBatch) -> causes.Chunk:
+    columns = {name: batch[name].to_numpy(zero_copy_only=False) for name in batch.schema.names}
+    return causes.Chunk(
+        life=columns["member"].astype(np.int64) << 32 | columns["member_incarnation"],
+        record=columns["record"],
+        message=columns["message"],
+        is_submission=columns["is_submission"],
+        at_ns=columns["at_ns"],
     )
-    early = found.earliest
-    row: dict[str, Any] = {"run": int(columns["run"][0]), "violations": found.violations}
-    if early is not None:
-        row |= {name: int(columns[name][life_row[early.life]]) for name in LIFE[1:]}
-        row |= {"message": int(codes[early.message]), "cause": int(codes[early.cause])}
-    return pa.Table.from_pylist([row], _ANSWER)
 
 
 def _tallies(run: int, total: Row | None, early: Row | None, lookup: Lookup) -> dict[Property, Tally]:

@@ -10,11 +10,14 @@ same and took twenty times as long.
 from __future__ import annotations
 
 import enum
+import itertools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
@@ -23,7 +26,9 @@ from analysis.properties import FIRST_INCARNATION, MessageId
 from collector.records import Event, Level, Notice
 
 Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.signedinteger[Any]]
 Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.intp]
 
 LIFE = ("run", "member", "member_incarnation")
 
@@ -64,6 +69,11 @@ class Step(enum.IntEnum):
 
 NO_MESSAGE = 0
 """As a predecessor: the delivery was the first. (Numbers count from 1, so no message has this code.)"""
+
+NOT_COMPARED = -(1 << 63)
+"""As a predecessor, before it becomes null. (No message has this code either: its number would be 0.)"""
+
+ROWS_AT_ONCE = 1 << 16
 
 _SCHEMA = pa.schema(
     [
@@ -122,62 +132,89 @@ def decode(message: int) -> MessageId:
 
 
 class _Records(NamedTuple):
-    """Records of one incarnation, by number."""
+    """Records of one incarnation, by number. 35 bytes each: the longest life of a capture must fit."""
 
     record: Ints
-    event: Ints
-    detail: Ints
-    origin: Ints
-    incarnation: Ints
-    number: Ints
+    event: npt.NDArray[np.int16]
+    """Below zero: of a message that cannot be."""
+    detail: npt.NDArray[np.int32]
     at_ns: Ints
     value: Ints
     message: Ints
 
-    def select(self, rows: Mask | npt.NDArray[np.intp]) -> _Records:
-        return _Records(*(column[rows] for column in self))
+    def select(self, rows: Mask | npt.NDArray[np.intp] | slice) -> _Records:
+        return _Records(
+            record=self.record[rows],
+            event=self.event[rows],
+            detail=self.detail[rows],
+            at_ns=self.at_ns[rows],
+            value=self.value[rows],
+            message=self.message[rows],
+        )
 
     @property
     def size(self) -> int:
         return len(self.record)
 
 
-def steps_of_life(table: pa.Table) -> pa.Table:
-    """All records of one incarnation, in any order, to its steps."""
-    life = [table[name][0].as_py() for name in LIFE]
-    all_records = _in_order(table)
-    records = all_records.select(_is_possible(all_records))
-    is_own = (records.origin == life[1]) & (records.incarnation == life[2])
-    submissions = records.select((records.event == Event.SUBMIT) & is_own)
-    parts = [
-        _life_row(all_records, submissions, is_whole=records.size == all_records.size),
-        _part(Step.SUBMISSION, submissions.select(_first_of_each(submissions.message))),
+def steps_of_life(key: tuple[pa.Scalar, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All records of one incarnation (`key`: LIFE), in any order, to its steps. Pieces come in and go out, so that what
+    is at hand is what is worked with.
+    """
+    life = [part.as_py() for part in key]
+    records = _in_order([_compact(batch) for batch in batches])
+    own = (life[1] & 0xFFFF) << 16 | life[2] & 0xFFFF
+    is_own = (records.event == Event.SUBMIT) & (records.message >> 32 & 0xFFFFFFFF == own)
+    submissions = np.flatnonzero(is_own)
+    del is_own
+    parts = itertools.chain(
+        [_life_row(records, submissions)],
+        _parts(Step.SUBMISSION, records, submissions[_first_of_each(records.message[submissions])]),
         _deliveries(records, is_joiner=life[2] != FIRST_INCARNATION),
-        _part(Step.BROKEN_PROMISE, records.select(_is_broken_promise(records))),
-    ]
-    return pa.concat_tables([_completed(part, life) for part in parts])
+        _parts(Step.BROKEN_PROMISE, records, np.flatnonzero(_is_broken_promise(records))),
+    )
+    for part in parts:
+        yield _completed(part, life)
 
 
-def _in_order(table: pa.Table) -> _Records:
-    columns = [table[name].to_numpy().astype(np.int64) for name in _Records._fields[:-1]]
-    order = np.argsort(columns[0], kind="stable")
-    record, event, detail, origin, incarnation, number, at_ns, value = (column[order] for column in columns)
-    message = encode(origin, incarnation, number)
-    return _Records(record, event, detail, origin, incarnation, number, at_ns, value, message)
+def _compact(batch: pa.RecordBatch) -> _Records:
+    """Copies, so that the batch can go."""
+    event, detail, origin, incarnation = (
+        batch[name].to_numpy().astype(np.int32) for name in ("event", "detail", "origin", "incarnation")
+    )
+    record, number, at_ns, value = (
+        batch[name].to_numpy().astype(np.int64) for name in ("record", "number", "at_ns", "value")
+    )
+    message = encode(origin.astype(np.int64), incarnation.astype(np.int64), number)
+    event = np.where(_is_possible(event, number), event, -event).astype(np.int16)
+    return _Records(record, event, detail, at_ns, value, message)
 
 
-def _is_possible(records: _Records) -> Mask:
+def _is_possible(event: npt.NDArray[np.int32], number: Ints) -> Mask:
     """False for what speaks of a message that cannot be: numbers count from 1 and have 32 bits."""
-    speaks = np.isin(records.event, (Event.SUBMIT, Event.DELIVER, Event.UNDO))
-    return ~speaks | ((records.number >= 1) & (records.number < 1 << 32))
+    speaks = np.isin(event, (Event.SUBMIT, Event.DELIVER, Event.UNDO))
+    return np.asarray(~speaks | ((number >= 1) & (number < 1 << 32)))
 
 
-def _life_row(records: _Records, submissions: _Records, *, is_whole: bool) -> pa.Table:
+def _in_order(chunks: list[_Records]) -> _Records:
+    """All of them; one column after the other, so that no more than one is there twice."""
+    columns = [list(column) for column in zip(*chunks, strict=True)]
+    chunks.clear()
+    order = np.argsort(np.concatenate(columns[0]), kind="stable")
+    merged = []
+    for column in columns:
+        merged.append(np.concatenate(column)[order])
+        column.clear()
+    return _Records(*merged)
+
+
+def _life_row(records: _Records, submissions: Rows) -> pa.Table:
     span = int(records.record[-1] - records.record[0]) + 1
-    numbers = len(np.unique(records.record))
+    numbers = 1 + int(np.count_nonzero(records.record[1:] != records.record[:-1]))
     end = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.OVER))[:1]
     stops = records.detail[end[records.event[end] == Event.STOP]]
-    levels = records.detail[records.event == Event.DELIVER]
+    levels = records.detail[np.abs(records.event) == Event.DELIVER]
+    is_whole = bool((records.event >= 0).all())
     return pa.table(
         {
             "step": pa.array([int(Step.LIFE)], pa.int32()),
@@ -186,55 +223,73 @@ def _life_row(records: _Records, submissions: _Records, *, is_whole: bool) -> pa
             "missing_records": [span - numbers],
             "stop_detail": pa.array([int(stops[0]) if len(stops) else -1], pa.int32()),
             "is_over": [len(end) > len(stops)],
-            "last_number": [int(submissions.number.max(initial=0))],
+            "last_number": [int((records.message[submissions] & 0xFFFFFFFF).max(initial=0))],
             "is_for_objects": [bool(np.any((records.event == Event.REPORT) & (records.detail == Notice.ADDRESSED)))],
         }
     )
 
 
-def _part(step: Step, rows: _Records, **columns: Any) -> pa.Table:
-    return pa.table(
-        {
-            "step": pa.array(np.full(rows.size, int(step), np.int32)),
-            "level": pa.array(rows.detail.astype(np.int32)),
-            "message": rows.message,
-            "record": rows.record,
-            "at_ns": rows.at_ns,
-            "value": rows.value,
-            **columns,
-        }
-    )
+def _parts(step: Step, records: _Records, rows: Rows, **columns: npt.NDArray[Any]) -> Iterator[pa.Table]:
+    """The steps of these rows, some at a time; `columns` have one value for each of them. A predecessor NOT_COMPARED
+    becomes null.
+    """
+    for begin in range(0, len(rows), ROWS_AT_ONCE):
+        part = slice(begin, begin + ROWS_AT_ONCE)
+        chosen = records.select(rows[part])
+        made = {name: pa.array(column[part]) for name, column in columns.items()}
+        if "predecessor" in made:
+            made["predecessor"] = pc.if_else(pc.equal(made["predecessor"], NOT_COMPARED), None, made["predecessor"])
+        yield pa.table(
+            {
+                "step": pa.array(np.full(chosen.size, int(step), np.int32)),
+                "level": chosen.detail,
+                "message": chosen.message,
+                "record": chosen.record,
+                "at_ns": chosen.at_ns,
+                "value": chosen.value,
+                **made,
+            }
+        )
 
 
-def _deliveries(records: _Records, *, is_joiner: bool) -> pa.Table:
-    rows = records.select((records.event == Event.DELIVER) | (records.event == Event.UNDO))
-    is_undone = _is_undone(rows)
-    is_delivery = rows.event == Event.DELIVER
-    rows, is_undone = rows.select(is_delivery), is_undone[is_delivery]
-    is_repeat = ~is_undone
+def _deliveries(records: _Records, *, is_joiner: bool) -> Iterator[pa.Table]:
+    rows, is_undone = _judgeable(records)
+    detail, message = records.detail[rows], records.message[rows]
     kept = np.flatnonzero(~is_undone)
-    is_repeat[kept[_first_of_each(rows.detail[kept], rows.message[kept])]] = False
-    is_first = ~is_undone & ~is_repeat
-    firsts = np.flatnonzero(is_first)
-    level, message = rows.detail[firsts], rows.message[firsts]
+    firsts = kept[_first_of_each(detail[kept], message[kept])]
+    is_first = _flags(firsts, len(rows))
+    level, message = detail[firsts], message[firsts]
     before = _before(level)
-    predecessor = np.where(before >= 0, message[before], NO_MESSAGE)
-    of_origin = _before(level, rows.origin[firsts], rows.incarnation[firsts])
-    expected = np.where(of_origin >= 0, rows.number[firsts][of_origin], 0) + 1
-    is_excused = is_joiner & (of_origin < 0)
-    count = rows.size
-    return _part(
+    predecessor = np.where(before >= 0, message[before], NOT_COMPARED if is_joiner else NO_MESSAGE)
+    of_origin = _before(level, message >> 32)
+    number = message & 0xFFFFFFFF
+    is_wrong = number != np.where(of_origin >= 0, number[of_origin], 0) + 1
+    if is_joiner:
+        is_wrong &= of_origin >= 0
+    previous = np.where(of_origin >= 0, message[of_origin], NO_MESSAGE)
+    del message, number, before, of_origin, kept
+    yield from _parts(
         Step.DELIVERY,
+        records,
         rows,
-        position=_positions(rows.detail, is_first),
-        predecessor=pa.array(
-            _spread(predecessor, firsts, count), mask=~_flags(~(is_joiner & (before < 0)), firsts, count)
-        ),
-        previous=_spread(np.where(of_origin >= 0, message[of_origin], NO_MESSAGE), firsts, count),
+        position=_positions(detail, is_first),
+        predecessor=_spread(predecessor, firsts, len(rows), NOT_COMPARED),
+        previous=_spread(previous, firsts, len(rows), NO_MESSAGE),
         is_undone=is_undone,
-        is_repeat=is_repeat,
-        is_out_of_order=_flags((rows.number[firsts] != expected) & ~is_excused, firsts, count),
+        is_repeat=~is_undone & ~is_first,
+        is_out_of_order=_flags(firsts[is_wrong], len(rows)),
     )
+
+
+def _judgeable(records: _Records) -> tuple[Rows, Mask]:
+    """The deliveries, and which of them are undone."""
+    is_delivery = records.event == Event.DELIVER
+    if not (records.event == Event.UNDO).any():
+        rows = np.flatnonzero(is_delivery)
+        return rows, np.zeros(len(rows), np.bool_)
+    both = np.flatnonzero(is_delivery | (records.event == Event.UNDO))
+    is_undone = _is_undone(records.select(both))
+    return both[is_delivery[both]], is_undone[is_delivery[both]]
 
 
 def _is_undone(rows: _Records) -> Mask:
@@ -260,7 +315,7 @@ def _is_broken_promise(records: _Records) -> Mask:
     return np.asarray(is_undoing & ((records.detail != Level.OPTIMISTIC) | is_after))
 
 
-def _before(*columns: Ints) -> Ints:
+def _before(*columns: Numbers) -> Ints:
     """For each row the row before it with the same values, -1 where there is none."""
     order = np.lexsort(columns[::-1])
     same = np.ones(max(len(order) - 1, 0), np.bool_)
@@ -271,12 +326,12 @@ def _before(*columns: Ints) -> Ints:
     return before
 
 
-def _first_of_each(*columns: Ints) -> Mask:
+def _first_of_each(*columns: Numbers) -> Mask:
     """True at the first row of each combination of values."""
     return np.asarray(_before(*columns) < 0)
 
 
-def _positions(level: Ints, is_first: Mask) -> Ints:
+def _positions(level: Numbers, is_first: Mask) -> Ints:
     """How many first deliveries at the same level there are up to each row, itself included."""
     positions = np.zeros(len(level), np.int64)
     for one in np.unique(level):
@@ -285,19 +340,19 @@ def _positions(level: Ints, is_first: Mask) -> Ints:
     return positions
 
 
-def _spread(values: Ints, rows: npt.NDArray[np.intp], count: int) -> Ints:
-    spread = np.zeros(count, np.int64)
+def _spread(values: Ints, rows: Rows, count: int, other: int) -> Ints:
+    spread = np.full(count, other, np.int64)
     spread[rows] = values
     return spread
 
 
-def _flags(values: Mask, rows: npt.NDArray[np.intp], count: int) -> Mask:
+def _flags(rows: Rows, count: int) -> Mask:
     flags = np.zeros(count, np.bool_)
-    flags[rows] = values
+    flags[rows] = True
     return flags
 
 
-def _completed(part: pa.Table, life: list[int]) -> pa.Table:
+def _completed(part: pa.Table, life: list[int]) -> pa.RecordBatch:
     """All columns of the schema: those of the life, and nulls where a part has none."""
     own = dict(zip(LIFE, life, strict=True))
     columns = []
@@ -305,7 +360,7 @@ def _completed(part: pa.Table, life: list[int]) -> pa.Table:
         if field.name in own:
             columns.append(pa.array(np.full(part.num_rows, own[field.name], np.int32)))
         elif field.name in part.column_names:
-            columns.append(part[field.name].cast(field.type))
+            columns.append(part[field.name].combine_chunks().cast(field.type))
         else:
             columns.append(pa.nulls(part.num_rows, field.type))
-    return pa.Table.from_arrays(columns, schema=_SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

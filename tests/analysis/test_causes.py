@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from analysis.causes import Early, Steps, check, dense, direct_causes
+from analysis import causes
+from analysis.causes import Chunk, Early, History, check, dense, direct_causes, gather
+
+MESSAGE = 1 << 32
 
 
-def steps(*rows: tuple[int, int, int, bool], joiners: tuple[int, ...] = (), lives: int = 2) -> Steps:
-    """Rows (life, record, message, is_submission); messages 0 … 3 are of life 0, numbered from 1."""
-    columns = np.array(rows, np.int64).T if rows else np.empty((4, 0), np.int64)
-    return Steps(
-        life=columns[0],
-        record=columns[1],
-        message=columns[2],
-        is_submission=columns[3].astype(np.bool_),
-        at_ns=columns[1] * 10,
-        is_joiner=np.array([life in joiners for life in range(lives)]),
-        origin=np.zeros(4, np.int64),
-        number=np.arange(1, 5, dtype=np.int64),
+def steps(*rows: tuple[int, int, int, bool]) -> History:
+    """Rows (life, record, message, is_submission), two to a chunk; messages are of life 0, numbered from 0."""
+    columns = np.array(rows, np.int64).reshape(-1, 4)
+    return gather(
+        Chunk(
+            life=part[:, 0],
+            record=part[:, 1],
+            message=MESSAGE + part[:, 2],
+            is_submission=part[:, 3].astype(np.bool_),
+            at_ns=part[:, 1] * 10,
+        )
+        for part in (columns[begin : begin + 2] for begin in range(0, len(columns), 2))
     )
 
 
-def pairs(given: Steps) -> set[tuple[int, int]]:
-    cause, effect = direct_causes(given)
-    return set(zip(cause.tolist(), effect.tolist(), strict=True))
+def pairs(given: History) -> set[tuple[int, int]]:
+    numbers = given.messages - MESSAGE
+    cause, effect = direct_causes(given.lives)
+    return set(zip(numbers[cause].tolist(), numbers[effect].tolist(), strict=True))
 
 
 def test_what_a_member_did_since_its_last_submission_is_a_direct_cause_of_the_next() -> None:
-    given = steps((0, 1, 0, True), (0, 2, 1, False), (0, 3, 2, False), (0, 4, 3, True))
+    known = steps((0, 1, 0, True), (0, 2, 1, False), (0, 3, 2, False), (0, 4, 3, True))
 
-    assert pairs(given) == {(0, 3), (1, 3), (2, 3)}
+    assert pairs(known) == {(0, 3), (1, 3), (2, 3)}
 
 
 def test_what_comes_after_the_last_submission_causes_nothing() -> None:
@@ -38,15 +45,15 @@ def test_what_comes_after_the_last_submission_causes_nothing() -> None:
 
 
 def test_members_are_not_mixed_up_and_the_order_of_rows_does_not_matter() -> None:
-    given = steps((1, 2, 1, True), (0, 2, 2, False), (1, 1, 0, False), (0, 1, 3, True))
+    known = steps((1, 2, 1, True), (0, 2, 2, False), (1, 1, 0, False), (0, 1, 3, True))
 
-    assert pairs(given) == {(0, 1)}
+    assert pairs(known) == {(0, 1)}
 
 
 def test_a_second_record_of_a_submission_is_not_another_one() -> None:
-    given = steps((0, 1, 0, True), (0, 2, 1, False), (0, 3, 0, True), (0, 4, 2, True))
+    known = steps((0, 1, 0, True), (0, 2, 1, False), (0, 3, 0, True), (0, 4, 2, True))
 
-    assert pairs(given) == {(0, 2), (1, 2)}
+    assert pairs(known) == {(0, 2), (1, 2)}
 
 
 def test_an_effect_before_its_cause_is_found_with_its_time() -> None:
@@ -61,19 +68,29 @@ def test_an_effect_whose_cause_never_comes_is_found() -> None:
 
 
 def test_a_joiner_may_have_got_older_messages_before_its_time() -> None:
-    given = steps((0, 1, 0, True), (0, 2, 1, True), (1, 1, 1, False), joiners=(1,))
+    known = steps((0, 1, 0, True), (0, 2, 1, True), (1, 1, 1, False))
 
-    assert check(given).violations == 0
+    assert check(known, joiners=(1,)).violations == 0
 
 
 def test_a_joiner_that_delivers_backwards_is_found() -> None:
-    given = steps((0, 1, 0, True), (0, 2, 1, True), (1, 1, 1, False), (1, 2, 0, False), joiners=(1,))
+    known = steps((0, 1, 0, True), (0, 2, 1, True), (1, 1, 1, False), (1, 2, 0, False))
 
-    assert check(given).violations == 1
+    assert check(known, joiners=(1,)).violations == 1
 
 
 def test_nothing_is_fine() -> None:
     assert check(steps()).violations == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 5), st.booleans()), max_size=30))
+def test_in_small_pieces_the_answer_is_the_same(rows: list[tuple[int, int, int, bool]]) -> None:
+    known = steps(*rows)
+    whole = check(known, joiners=(2,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(causes, "PAIRS_AT_ONCE", 1)
+
+        assert check(known, joiners=(2,)) == whole
 
 
 def test_dense_numbers_rows_in_sorted_order() -> None:
