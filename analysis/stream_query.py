@@ -12,7 +12,8 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -28,6 +29,14 @@ TRIGGER = "200 milliseconds"
 SECOND_NS = 10**9
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one micro-batch with rows took, in all and by Spark's names of its parts."""
+
+    seconds: float
+    phases_s: Mapping[str, float]
+
+
 class Following:
     """A query that runs. All may be called from another thread than Spark's."""
 
@@ -36,6 +45,7 @@ class Following:
         self._live = live
         self._lock = lock
         self._rows = 0
+        self._batch_s: float | None = None
         self._changed_s = time.monotonic()
 
     def view(self, *, is_over: bool = False) -> View:
@@ -60,10 +70,24 @@ class Following:
         return int(json.loads(offset)[BYTE]) if offset and offset != "null" else 0
 
     @property
+    def batches(self) -> tuple[Batch, ...]:
+        """The newest micro-batches with rows: 100 at most, Spark keeps no more."""
+        return tuple(
+            Batch(
+                seconds=progress.batchDuration / 1000,
+                phases_s={name: took_ms / 1000 for name, took_ms in progress.durationMs.items()},
+            )
+            for progress in self._query.recentProgress
+            if progress.numInputRows
+        )
+
+    @property
     def batch_s(self) -> float | None:
         """How long the newest micro-batch with rows took; None: there was none."""
-        took = [p.batchDuration / 1000 for p in self._query.recentProgress if p.numInputRows]
-        return took[-1] if took else None
+        progress = self._query.lastProgress
+        if progress is not None and progress.numInputRows:
+            self._batch_s = progress.batchDuration / 1000
+        return self._batch_s
 
     def check(self) -> None:
         """Raises AnalysisError when the query has failed."""
