@@ -11,6 +11,7 @@ from random import Random
 from typing import NoReturn
 
 from netem import faults
+from node.clock import MAX_DRIFT_PPM
 from testbed.nodes import derive_seed
 from testbed.spec_faults import Cut, Fault, LinkDirection
 from testbed.spec_generators import Chaos, Churn, Flap, Interval, TooManyError
@@ -43,7 +44,7 @@ from testbed.spec_values import Experiment
 from topologies.border import validated
 from topologies.model import Direction, NodeName, Topology
 from topologies.select import SelectError, select, select_link
-from topologies.units import format_duration
+from topologies.units import format_drift, format_duration
 from topologies.yaml_source import Document, KeyPath
 
 CPU_MIN_RATIO = 0.001
@@ -166,6 +167,9 @@ class _Reader:
         assert block.clock is not None
         if not block.clock.step and not block.clock.drift:
             self._fail("nothing is changed; give a step such as 50 ms, or a drift such as 100 ppm", "clock")
+        if abs(block.clock.drift) > MAX_DRIFT_PPM:
+            most = format_drift(MAX_DRIFT_PPM)
+            self._fail(f"expected at most {most} either way, got {format_drift(block.clock.drift)}", "clock", "drift")
         return ConditionPlan(targets=targets, step_ns=block.clock.step, drift_ppm=block.clock.drift, lasts=lasts)
 
     def _refuse_programs(self, targets: tuple[NodeName, ...], *key: str) -> None:

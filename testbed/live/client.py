@@ -339,7 +339,7 @@ def _wish(
     for option, given, allowed in (("world", world, WORLDS), ("kernel", kernel, KERNELS)):
         if given not in allowed:
             raise InputError(f"--{option}: {given!r} is none of {', '.join(allowed)}")
-    place = Place.of(name or network.name)
+    place = Place.of(network.name if name is None else name)
     place.refuse_taken()  # at once; the server makes sure of it
     return Wish(
         name=place.name,

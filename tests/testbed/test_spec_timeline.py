@@ -203,6 +203,8 @@ def test_a_crash_of_several_ends_when_the_last_is_back() -> None:
     ("faults", "sentence"),
     [
         (["{at: 25 s, heal: {}}"], "[0].at: 25 s lies after the end of the workload at 20 s"),
+        (["{at: 1 s, clock: {targets: p1/n1, drift: -1000000 ppm}}"],
+         "[0].clock.drift: expected at most 100000 ppm either way, got -1000000 ppm"),
         (
             ["{at: 5 s, for: 20 s, crash: {targets: p1/n1}}"],
             "[0].for: the fault would end at 25 s, after the end of the workload at 20 s; "

@@ -194,6 +194,7 @@ def test_what_cannot_come_up_leaves_nothing(places: Path, tmp_path: Path, monkey
             {"topology": "one-partition", "name": "../up"},
             "the name of a testbed: expected a name of lower-case letters",
         ),
+        ({"topology": "one-partition", "name": ""}, "the name of a testbed: expected a name of lower-case letters"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(places: Path, options: dict[str, Any], sentence: str) -> None:
