@@ -1,16 +1,20 @@
-"""What a node costs: codec, handlers, and a whole node on the loopback interface, by load and by size of the group.
+"""What a node costs: codec, handlers, and a whole node process, by load and by size of the group.
 
-Microseconds of processor time. One member sends; the others receive and deliver, and what their processes took is
-divided by what they delivered: sockets, loop, codec, core, records and what tells of them. A node with little to do
-finds its caches cold with each message, so the same work costs several times as much as in a row: each load is a row.
+Microseconds of processor time. One member sends. For the whole node, one receiver is a process as in a run (sockets,
+loop, codec, core, records and what tells of them), and the datagrams of its peers, heard before in a group without
+loss, are sent to it at their pace: so the machine has one node to run, and not a whole group that gets slower, wakes up
+for each message and pays for that. A node with little to do finds its caches cold with each message, so the same work
+costs several times as much as in a row: each load is a row.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 import timeit
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.rows import Bar, Row, Watch, at_most, shown, straight_line
@@ -19,7 +23,7 @@ from node.effects import CancelTimer, Deliver, Effect, Multicast, Send, SetTimer
 from node.protocols import PROTOCOLS
 from node.schedule import Schedule
 from node.wire import Kind, Message, decode_datagram, encode_datagram
-from tests.node.processes import nodes
+from tests.node.processes import GROUP, Nodes, ip_of, nodes
 
 PROTOCOLS_MEASURED = ("reliable", "sequencer")
 MEMBERS = 8
@@ -31,6 +35,8 @@ LOADS_PER_S = (200, 500, 2000)
 SLOPE_LOAD_PER_S = 200
 BAR_US = 80
 SECONDS = 3
+SENDER = 1
+"""The lowest member is the sequencer, the highest the one that is measured."""
 SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
 
 
@@ -94,40 +100,52 @@ def _slope(protocol: str) -> Row:
 
 
 def per_delivery_us(protocol: str, members: int, load_per_s: int) -> float:
-    """Processor time of the receivers (neither sender nor sequencer) in steady state, per message delivered."""
-    workload = {
-        "kind": "periodic",
-        "rate_per_s": float(load_per_s),
-        "size_bytes": len(PAYLOAD),
-        "stop_after_ns": (SECONDS + 8) * 10**9,
-        "events": [],
-    }
-    sender = members - 1
+    """Processor time of a node that receives, in steady state, per message delivered."""
+    recording = Recording(protocol, members)
+    recording.run(sender=SENDER, multicasts=min(load_per_s * SECONDS, MULTICASTS // 2))
     with nodes(
         members, workload=SILENT, dissemination="multicast", protocol={"name": protocol, "parameters": {}}
     ) as group:
-        for member in range(members):
-            group.start(member, **({"workload": workload} if member == sender else {}))
-        group.wait_all("ready")
-        group.tell_all(f'start {{"at_ns": {time.monotonic_ns()}}}')
-        group.wait_all("started")
-        group.wait_all("status")
-        first = group.wait_all("status")
-        for _ in range(SECONDS):
-            last = group.wait_all("status")
-        group.tell_all("stop")
-    receivers = [(a, b) for member, (a, b) in enumerate(zip(first, last, strict=True)) if member not in (0, sender)]
-    cpu_ns = sum(after["cpu_ns"] - before["cpu_ns"] for before, after in receivers)
-    delivered = sum(after["delivered"] - before["delivered"] for before, after in receivers)
-    return float(cpu_ns / delivered / 1e3)
+        node = group.start(recording.receiver)
+        node.wait("ready")
+        node.tell(f'start {{"at_ns": {time.monotonic_ns()}}}')
+        before = node.wait("status")
+        _send_at_pace(recording.heard, group, recording.receiver, load_per_s * len(recording.heard) / recording.sent)
+        while (after := node.wait("status"))["delivered"] < recording.sent:
+            assert after["overrun"] == 0, "the node is too slow for this load"
+        node.tell("stop")
+    assert after["delivered"] - before["delivered"] == recording.sent
+    return float((after["cpu_ns"] - before["cpu_ns"]) / recording.sent / 1e3)
+
+
+def _send_at_pace(heard: list[tuple[int, Message]], group: Nodes, receiver: int, per_s: float) -> None:
+    """From the addresses of the peers, each datagram when it is due."""
+    with ExitStack() as stack:
+        sockets = {
+            source: stack.enter_context(_socket_of(source, group.port))
+            for source in sorted({source for source, _ in heard})
+        }
+        began_s = time.monotonic()
+        for number, (source, message) in enumerate(heard, start=1):
+            datagram = encode_datagram(
+                group=GROUP, sender=source, sender_incarnation=1, transmission=number, message=message
+            )
+            time.sleep(max(0.0, began_s + number / per_s - time.monotonic()))
+            sockets[source].sendto(datagram, (ip_of(receiver), group.port))
+
+
+def _socket_of(member: int, port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.bind((ip_of(member), port))
+    return made
 
 
 class Bench:
     """All members of a group in one process, without loss and without delay; only the calls into the cores are
     timed."""
 
-    def __init__(self, protocol: str) -> None:
-        members = tuple(range(MEMBERS))
+    def __init__(self, protocol: str, count: int = MEMBERS) -> None:
+        members = tuple(range(count))
         build = PROTOCOLS[protocol].build
         self.cores: list[Core] = [
             build(membership=Membership(member=member, members=members), parameters={}, seed=1) for member in members
@@ -139,9 +157,9 @@ class Bench:
         self.delivered = 0
         self.receive_ns = 0
 
-    def run(self, sender: int) -> None:
+    def run(self, sender: int, multicasts: int = MULTICASTS) -> None:
         submitted = 0
-        while submitted < MULTICASTS:
+        while submitted < multicasts:
             self.now_ns += STEP_NS
             for member, timers in enumerate(self.timers):
                 while (timer := timers.pop_due(self.now_ns)) is not None:
@@ -153,9 +171,9 @@ class Bench:
                 self.receive(*self.flying.popleft())
 
     def receive(self, source: int, target: int, message: Message) -> None:
-        began_ns = time.perf_counter_ns()
+        began_ns = time.thread_time_ns()
         effects = self.cores[target].on_message(message, source, self.now_ns)
-        self.receive_ns += time.perf_counter_ns() - began_ns
+        self.receive_ns += time.thread_time_ns() - began_ns
         self.received += 1
         self.carry_out(target, effects)
 
@@ -163,7 +181,9 @@ class Bench:
         for effect in effects:
             match effect:
                 case Multicast(message=message):
-                    self.flying.extend((member, target, message) for target in range(MEMBERS) if target != member)
+                    self.flying.extend(
+                        (member, target, message) for target in range(len(self.cores)) if target != member
+                    )
                 case Send(target=target, message=message):
                     self.flying.append((member, target, message))
                 case SetTimer(timer=timer, at_ns=at_ns):
@@ -174,3 +194,22 @@ class Bench:
                     self.delivered += 1
                 case _:
                     raise AssertionError(effect)
+
+
+class Recording(Bench):
+    """The same; what the highest member hears is kept."""
+
+    def __init__(self, protocol: str, count: int) -> None:
+        super().__init__(protocol, count)
+        self.receiver = count - 1
+        self.heard: list[tuple[int, Message]] = []
+        self.sent = 0
+
+    def run(self, sender: int, multicasts: int = MULTICASTS) -> None:
+        super().run(sender, multicasts)
+        self.sent = multicasts
+
+    def receive(self, source: int, target: int, message: Message) -> None:
+        if target == self.receiver:
+            self.heard.append((source, message))
+        super().receive(source, target, message)
