@@ -23,6 +23,8 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.paths import ROOT
 
+pytestmark = pytest.mark.timeout(900)
+
 PATIENCE_S = 280
 COLUMNS = 80
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
