@@ -1,0 +1,140 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A testbed in a notebook
+#
+# Four nodes on one Ethernet, from here: a command in a node, worse wires, a capture, and what the capture says beside
+# what the command said. Needs root and a kernel for the wires (`orderbed doctor`). The testbed belongs to this
+# notebook: it ends with the last cell, or with the notebook, however that ends.
+
+# %%
+import ipaddress
+import os
+import re
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from analysis import session
+from testbed.live import Testbed
+
+bed = Testbed("one-partition", name="notebook", world="netns", runs=os.environ.get("ORDERBED_RUNS", "runs"))
+print(bed.name, "·", len(bed.nodes()), "nodes · kernel", bed.description.kernel)
+
+# %% [markdown]
+# ## A command in a node
+#
+# `run` waits for the end; `start` does not. Both enter the node's network, as `orderbed exec` does.
+
+# %%
+sender, receiver = "p1/n1", "p1/n2"
+address = bed.topology.node(receiver).ip
+print(bed.run(sender, ["ping", "-c", "3", "-i", "0.1", address]).text)
+
+# %% [markdown]
+# ## Worse wires
+#
+# What the port towards the receiver does to frames, stage by stage, in the words of experiment files. Each `impair`
+# returns what the kernel read back; all of it stands in `faults.jsonl` of the record, too.
+
+# %%
+PINGS = 40
+STAGES = {
+    "as it is": {},
+    "delay": {"delay": "10 ms", "jitter": "3 ms"},
+    "delay and loss": {"loss": "20 %"},
+    "slow": {"loss": "0 %", "delay": "0 ms", "jitter": "0 ms", "rate": "100 kbit/s"},
+}
+capture = bed.start_capture()
+said = []
+for stage, changes in STAGES.items():
+    if changes:
+        bed.impair(receiver, **changes)
+    text = bed.run(sender, ["ping", "-c", str(PINGS), "-i", "0.05", "-W", "0.2", address]).text
+    for number, round_trip_ms in re.findall(r"icmp_seq=(\d+) .*time=([\d.]+) ms", text):
+        said.append({"stage": stage, "number": int(number), "round_trip_ms": float(round_trip_ms)})
+bed.restore()
+counts = bed.stop_capture()
+print(f"{counts['frames']} frames captured, {counts['kernel_dropped_frames']} lost by the collector")
+
+# %% [markdown]
+# ## Round-trip times, as ping saw them
+
+# %%
+said = pd.DataFrame(said)
+figure, axes = plt.subplots(figsize=(11, 4), layout="constrained")
+for position, stage in enumerate(STAGES):
+    of_stage = said[said["stage"] == stage]
+    lost = sorted(set(range(1, PINGS + 1)) - set(of_stage["number"]))
+    axes.plot(of_stage["number"] + position * PINGS, of_stage["round_trip_ms"], ".", label=stage)
+    axes.plot([number + position * PINGS for number in lost], [0] * len(lost), "x", color="black")
+axes.set(title="Round-trip time (crosses: no answer)", xlabel="request", ylabel="ms", ylim=(-1, None))
+axes.legend()
+
+# %%
+said.groupby("stage", sort=False)["round_trip_ms"].describe()[["count", "min", "50%", "max"]]
+
+# %% [markdown]
+# ## The same, as the capture has it
+#
+# Every frame at every switch port, on its way in (`direction` 1) and out (2, to the node). The interfaces are
+# the nodes in the order of the topology. What came in at one port and out at the other has passed the wire, so
+# the capture knows which way the time was lost, and which way the frame.
+
+# %%
+with session.open_session() as spark:
+    frames = (
+        spark.read.format("orderbed-pcapng")
+        .schema("time_ns long, interface int, ip_dst long, ip_proto short")
+        .load(str(capture))
+        .where("ip_proto = 1")
+        .orderBy("time_ns")
+        .toPandas()
+    )
+frames["port"] = frames["interface"].map(dict(enumerate(node.name for node in bed.topology.nodes())))
+requests = frames[frames["ip_dst"] == int(ipaddress.ip_address(address))]
+sent = requests[requests["port"] == sender].reset_index(drop=True)
+arrived = requests[requests["port"] == receiver]
+sent["stage"] = [stage for stage in STAGES for _ in range(PINGS)]
+sent["sent_ns"] = sent["time_ns"]
+
+# %%
+# Requests leave 50 ms apart and take less, so the next arrival after each is its own, unless it was lost.
+passed = pd.merge_asof(
+    sent[["time_ns", "sent_ns", "stage"]],
+    arrived[["time_ns"]].assign(arrived_ns=arrived["time_ns"]),
+    on="time_ns",
+    direction="forward",
+    tolerance=45_000_000,
+)
+passed["one_way_ms"] = (passed["arrived_ns"] - passed["sent_ns"]) / 1e6
+found = passed.groupby("stage", sort=False)["one_way_ms"].agg(["size", "count", "min", "median", "max"])
+found = found.rename(columns={"size": "sent", "count": "arrived"})
+found["lost"] = 1 - found["arrived"] / found["sent"]
+found.round(3)
+
+# %%
+figure, axes = plt.subplots(figsize=(11, 4), layout="constrained")
+for stage in STAGES:
+    one_way_ms = passed.loc[passed["stage"] == stage, "one_way_ms"].dropna().sort_values()
+    axes.step(one_way_ms, [(rank + 1) / len(one_way_ms) for rank in range(len(one_way_ms))], where="post", label=stage)
+axes.set(title=f"One way, {sender} to {receiver}, by the capture", xlabel="ms", ylabel="share of those that arrived")
+axes.legend()
+
+# %% [markdown]
+# ## The end
+
+# %%
+print(found["arrived"].to_dict())
+bed.close()
+print("the record is in", bed.directory)
