@@ -57,7 +57,7 @@ def made(client: docker.DockerClient) -> Iterator[Any]:
 
 def test_an_image_with_all_that_a_node_needs(client: docker.DockerClient) -> None:
     require_python(client, ensure_image(client))
-    mine = {"label": f"{OWNER_LABEL}={Owner.this_process()}"}
+    mine: dict[str, Any] = {"label": f"{OWNER_LABEL}={Owner.this_process()}"}
     assert client.containers.list(all=True, filters=mine) == [], "what looked into it is gone"
 
 
