@@ -175,6 +175,8 @@ def told(error: Exception) -> AnalysisError:
 
 def _reason(text: str) -> str:
     """The sentence of an error that says most in few words."""
+    if "cancellation of all jobs" in text:
+        return f"for {NO_EXECUTOR_SECONDS} s it has had no worker"
     for pattern in (r"Job aborted due to stage failure: ([^\n]+)", r"([^\n]*(?:All masters|cancelled because)[^\n]*)"):
         if found := re.search(pattern, text):
             return found.group(1).strip()[:200]

@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from analysis import session
@@ -141,3 +142,30 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch: pytest.Monk
     assert result.stdout.startswith("Spark did not start (")
     assert result.stdout.endswith("SPARK_MASTER is 'nonsense://here'; correct it, or unset it to use this machine\n")
     assert result.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("Job 7 cancelled as part of cancellation of all jobs", "for 60 s it has had no worker"),
+        ("x\nJob aborted due to stage failure: Task 0 failed 4 times\nat java.lang", "Task 0 failed 4 times"),
+        ("An error\nAll masters are unresponsive! Giving up.\nmore", "All masters are unresponsive! Giving up."),
+        ("", "no reason given"),
+    ],
+)
+def test_a_cluster_that_gave_up_is_one_sentence(monkeypatch: pytest.MonkeyPatch, said: str, reason: str) -> None:
+    monkeypatch.setenv("SPARK_MASTER", "spark://host:7077")
+    error = session.told(PySparkException(said))
+
+    assert isinstance(error, MachineError)
+    assert str(error) == (
+        f"the cluster went away or gave up ({reason}); the run is whole: analyse it again when spark://host:7077 "
+        "answers, or unset SPARK_MASTER to use this machine"
+    )
+
+
+def test_what_a_worker_found_wrong_with_a_capture_stays_wrong_input() -> None:
+    error = session.told(PySparkException("Traceback\nanalysis.errors.AnalysisError: a.pcap: is damaged\nat line 3"))
+
+    assert not isinstance(error, MachineError)
+    assert str(error) == "a.pcap: is damaged"
