@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from analysis import words
+from analysis.traffic_talk import is_untraced
 from analysis.verdict import Verdict, at_best, merge
 
 
@@ -73,6 +74,8 @@ def promised_in_short(summary: Mapping[str, Any]) -> str:
 def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
     """The numbers that a reader wants first, in the order of the report. Missing ones read `–`."""
     latency, traffic = words.mapping(summary.get("latency")), words.mapping(summary.get("traffic"))
+    if is_untraced(summary):
+        return [*_talk_numbers(traffic), _loss(summary), _drops(words.mapping(summary.get("capture")))]
     return [
         _noted(
             label="Latency p50",
@@ -103,6 +106,54 @@ def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
         _loss(summary),
         _drops(words.mapping(summary.get("capture"))),
     ]
+
+
+def _talk_numbers(traffic: Mapping[str, Any]) -> list[KeyNumber]:
+    """Of programs that left no trace records: what the capture alone says."""
+    talks, tcp = words.objects(traffic.get("conversations")), words.mapping(traffic.get("tcp"))
+    left_out = words.number(traffic.get("conversations_left_out")) or 0
+    total = sum(words.number(talk.get("wire_bytes")) or 0 for talk in talks)
+    services = {(str(talk.get("protocol")), str(talk.get("port")), str(talk.get("cast"))) for talk in talks}
+    return [
+        _noted("Conversations", words.count(len(talks) + left_out), words.plural(len(services), "service")),
+        _noted(
+            "Arrived",
+            words.size(total + (words.number(traffic.get("wire_bytes_left_out")) or 0)),
+            f"{words.count(sum(words.number(talk.get('frames')) or 0 for talk in talks))} frames",
+        ),
+        *(_tcp_numbers(tcp) if tcp else []),
+        _longest("A side stood still", words.objects(traffic.get("sides")), "silent_s"),
+        _longest("Heard again after", words.objects(traffic.get("faults")), "back_s"),
+    ]
+
+
+def _tcp_numbers(tcp: Mapping[str, Any]) -> list[KeyNumber]:
+    return [
+        _noted(
+            "TCP sent again",
+            words.percent(tcp.get("retransmission_ratio")),
+            f"{words.count(tcp.get('retransmissions'))} of {words.count(tcp.get('segments'))} segments",
+        ),
+        _noted(
+            "Round trip p50",
+            words.milliseconds(tcp.get("rtt_p50_ms")),
+            f"p99 {words.milliseconds(tcp.get('rtt_p99_ms'))}",
+        ),
+    ]
+
+
+def _longest(label: str, rows: Sequence[Mapping[str, Any]], key: str) -> KeyNumber:
+    """Of what parted nodes; what an impairment delayed may have been idle."""
+    told = [(words.number(row.get(key)) or 0.0, row) for row in rows if row.get("kind") != "impair"]
+    value_s, row = max(told, key=lambda entry: entry[0], default=(0.0, {}))
+    if not value_s:
+        return KeyNumber(label=label, value=words.MISSING, note="")
+    service = f", {words.clean(row.get('protocol'), 20)} {words.number(row.get('port')):.0f}" if row.get("port") else ""
+    return _noted(
+        label,
+        words.seconds(value_s, 2),
+        f"{words.clean(row.get('kind'), 20)} #{words.count(row.get('fault'))}{service}",
+    )
 
 
 def _together(reasons: list[str]) -> tuple[str, ...]:
@@ -158,17 +209,20 @@ def _deliveries(messages: Mapping[str, Any]) -> KeyNumber:
 def _loss(summary: Mapping[str, Any]) -> KeyNumber:
     """Frames-weighted over all ports and intervals in which a loss was asked for."""
     label = "Loss asked → realised"
-    if not words.objects(summary.get("links")):
+    links = words.objects(summary.get("links"))
+    if not links:
         return KeyNumber(label=label, value=words.MISSING, note="no link was measured")
     frames = asked = realised = 0.0
     ports = set()
-    for link in words.objects(summary.get("links")):
+    for link in links:
         ratio = words.number(words.mapping(link.get("asked")).get("loss_ratio"))
         seen, weight = words.number(link.get("loss_ratio")), words.number(link.get("frames"))
         if ratio and seen is not None and weight:
             frames, asked, realised = frames + weight, asked + weight * ratio, realised + weight * seen
             ports.add((words.clean(link.get("node")), words.clean(link.get("direction"))))
     if not frames or not math.isfinite(asked + realised):
+        if any(words.number(words.mapping(link.get("asked")).get("loss_ratio")) for link in links):
+            return KeyNumber(label=label, value=words.MISSING, note="what was lost cannot be told")
         return KeyNumber(label=label, value="none", note="no loss was asked for")
     return _noted(
         label=label,

@@ -191,7 +191,9 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
     rollbacks = report_ordering.rollbacks_of(run.rollbacks, phases)
     nodes = report_traffic.node_lines(run.nodes)
     end_s = axis_end_s(phases, (latency, traffic, costs.series), windows)
-    bare = not len(latency) and not len(traffic)
+    # A plot of nothing but zeros tells nothing beside what programs of others put on the wire.
+    has_datagrams = len(traffic) > 0 and (not len(nodes) or any(line.any() for line in traffic.lines.values()))
+    bare = not len(latency) and not has_datagrams and not len(nodes)
 
     def lanes(narrow: bool) -> Markup:
         return plot.fault_lanes(windows, phases, end_s, narrow=narrow, ticks=bare)
@@ -228,7 +230,7 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
         "settling": len(epochs) > 1,
         "cost": _pair(cost_plot) if len(costs.series) else None,
         "latency": _pair(latency_plot) if len(latency) else None,
-        "traffic": _pair(traffic_plot) if len(traffic) else None,
+        "traffic": _pair(traffic_plot) if has_datagrams else None,
         "bytes": _pair(bytes_plot) if len(nodes) else None,
         "bytes_key": list(enumerate(nodes.lines)),
         "data": {

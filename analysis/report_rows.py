@@ -12,6 +12,7 @@ from markupsafe import Markup
 from analysis import svg, witness, words
 from analysis.headline import verdict_of
 from analysis.properties import ADDRESSED_TO_OBJECTS
+from analysis.traffic_talk import is_untraced
 from analysis.verdict import Verdict, merge
 
 if TYPE_CHECKING:  # these bring pandas, for which a command line should not wait
@@ -199,8 +200,11 @@ def told(verdicts: Sequence[Verdict], noun: str, well: str) -> str:
 
 def properties(summary: Mapping[str, Any]) -> list[PropertyRow]:
     """Promised ones first, in the order of the file; without those that are not about messages for objects, where all
-    are."""
+    are, and without any where nothing was promised of programs that left no trace records.
+    """
     found = [(name, words.mapping(value)) for name, value in words.mapping(summary.get("properties")).items()]
+    if is_untraced(summary) and not any(value.get("promised") for _, value in found):
+        return []
     given = [
         (name, value) for name, value in found if value.get("promised") or value.get("reason") != ADDRESSED_TO_OBJECTS
     ]

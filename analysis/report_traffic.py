@@ -5,6 +5,7 @@ in the middle. From section `traffic` of the summary and the table `node_series`
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -80,7 +81,7 @@ def told(summary: Mapping[str, Any]) -> Told | None:
         conversations=[_conversation(entry) for entry in entries[:MAX_ROWS]],
         left_out=left_out + max(0, len(entries) - MAX_ROWS),
         facts=[*_phases(given)],
-        sides=[_side(row) for row in words.objects(given.get("sides"))[:MAX_ROWS]],
+        sides=[_side(row, words.number(given.get("span_s"))) for row in words.objects(given.get("sides"))[:MAX_ROWS]],
         silences=[_silence(row) for row in words.objects(given.get("silences"))[:MAX_ROWS]],
         middles=[_middle(row) for row in words.objects(given.get("middles"))[:MAX_ROWS]],
     )
@@ -124,15 +125,34 @@ def _until(row: Mapping[str, Any]) -> str:
     return "to the end" if words.number(row.get("silent_until_s")) is None else _seconds(row.get("silent_until_s"))
 
 
-def _side(row: Mapping[str, Any]) -> SilenceRow:
+def _side(row: Mapping[str, Any], span_s: float | None) -> SilenceRow:
+    never = words.number(row.get("silent_s")) is None and span_s is not None
     return SilenceRow(
         fault=_fault(row),
-        who=words.clean(row.get("side"), 160),
+        who=_members(words.clean(row.get("side"), 4000)),
         service=_service(row),
-        silent=_seconds(row.get("silent_s")),
+        silent=f"< {words.seconds(span_s, 1)}" if never else _seconds(row.get("silent_s")),
         since=_seconds(row.get("silent_from_s")),
         back=words.MISSING if words.number(row.get("silent_s")) is None else _until(row),
     )
+
+
+def _members(side: str) -> str:
+    """`p1/n3..n5, p2/n1` of all their names."""
+    runs: list[list[str]] = []
+    for name in side.split(", "):
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    texts = [run[0] if len(run) == 1 else f"{run[0]}..{run[-1].rpartition('/')[2]}" for run in runs]
+    return ", ".join(texts[:20]) + (" …" if len(texts) > 20 else "")
+
+
+def _follows(before: str, name: str) -> bool:
+    stem, other = before.rstrip(string.digits), name.rstrip(string.digits)
+    number, following = before[len(stem) :], name[len(other) :]
+    return stem == other and "" not in (number, following) and int(following[:9]) == int(number[:9]) + 1
 
 
 def _silence(row: Mapping[str, Any]) -> SilenceRow:

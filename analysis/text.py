@@ -37,7 +37,7 @@ def results(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
         parts.append(ordering_line(summary))
     if words.mapping(summary.get("calls")):
         parts.append(calls_line(summary))
-    if summary.get("properties"):
+    if report_rows.properties(summary):
         parts += [properties_table(summary), *witness_lines(summary)]
     if summary.get("expect"):
         parts.append(expectations_table(summary))

@@ -268,3 +268,10 @@ def is_foreign(summary: Mapping[str, Any]) -> bool:
         return False
     other, ours = given.get("other_frames"), given.get("datagrams")
     return isinstance(other, int) and isinstance(ours, int) and other > ours
+
+
+def is_untraced(summary: Mapping[str, Any]) -> bool:
+    """Whether programs of others left no word of what they submitted and delivered: the capture alone speaks."""
+    messages = summary.get("messages")
+    told = isinstance(messages, Mapping) and (messages.get("submitted") or messages.get("deliveries"))
+    return is_foreign(summary) and not told

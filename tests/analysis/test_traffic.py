@@ -19,6 +19,7 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 
 from analysis import source, traffic, traffic_faults, traffic_talk, traffic_tcp, traffic_tcp_small
+from analysis.headline import key_numbers
 from analysis.inputs import read_run
 from analysis.network import Strike, build
 from analysis.report import render
@@ -287,3 +288,8 @@ def test_the_summary_and_the_report_tell_it(spark: SparkSession, tmp_path: Path)
     assert 'id="conversations"' in page
     assert "p1/n1 – p1/n2" in page
     assert "Bytes put on the wire by each node" in page
+    told = {entry.label: (entry.value, entry.note) for entry in key_numbers(summary)}
+    assert told["TCP sent again"] == ("0.850 %", "3 of 353 segments")
+    assert told["A side stood still"][1] == f"cut #0, tcp {PORT}"
+    assert "left no trace records" in page
+    assert "Latency p50" not in page
