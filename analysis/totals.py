@@ -91,6 +91,8 @@ def totals(path: Path) -> Totals:
     """Look through a capture once. Raises AnalysisError when it is none, or cannot be read."""
     try:
         size = path.stat().st_size
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise AnalysisError(f"{path}: is no regular file; write what comes out of it to one first")
         heads = _heads(path, size)
         counting = _Counting(sum(len(head.interfaces.ports) for head in heads))
         statistics: dict[int, Statistics] = {}

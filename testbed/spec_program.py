@@ -150,6 +150,9 @@ def _check_name(name: str, private: tuple[str, ...], document: Document, key: Ke
 def _copied(given: RawFrom, folder: Path | None, document: Document, key: KeyPath) -> Path:
     path = (folder or Path()) / given.from_
     try:
+        # A pipe would make us wait before anything has started, and a device has no end.
+        if path.exists() and not path.is_file():
+            raise document.error(key, f"{path} is no regular file")
         with path.open("rb"):
             return path.resolve()
     except (OSError, ValueError) as error:

@@ -105,6 +105,10 @@ def test_any_text_is_filled_or_refused(text: str) -> None:
             "program.files.a.from: none cannot be read (No such file or directory)",
         ),
         (
+            "program: {command: x, files: {a: {from: /dev/zero}}}",
+            "program.files.a.from: /dev/zero is no regular file",
+        ),
+        (
             "program: {command: 'x {hots}'}",
             "program.command: the placeholder {hots} is unknown; did you mean host? (the text {hots}: {{hots}})",
         ),

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from analysis.errors import AnalysisError
 from analysis.stream_live import Figures, Quantiles, View
+from analysis.totals import totals
 from testbed import store, watch
 from testbed.watch import Look
 from testbed.watch_table import look_table
@@ -116,6 +118,11 @@ def test_info_of_what_is_no_capture_is_one_sentence(tmp_path: Path) -> None:
 
     assert said.returncode == 2
     assert said.stderr == f"orderbed: {path}: is compressed (gzip); unpack it first: gunzip --keep {path.name}\n"
+
+
+def test_totals_of_a_device_do_not_begin() -> None:
+    with pytest.raises(AnalysisError, match="/dev/zero: is no regular file; write what comes out of it to one first"):
+        totals(Path("/dev/zero"))
 
 
 @pytest.mark.spark
