@@ -293,3 +293,5 @@ def test_the_summary_and_the_report_tell_it(spark: SparkSession, tmp_path: Path)
     assert told["A side stood still"][1] == f"cut #0, tcp {PORT}"
     assert "left no trace records" in page
     assert "Latency p50" not in page
+    (path / "tables" / "node_series.parquet").write_bytes(b"no table")
+    assert [problem for problem in read_files(path).problems if problem.startswith("tables/node_series")]
