@@ -146,6 +146,9 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
     protocol = spec_parts.protocol(raw, topology, document, protocols, programs)
     workloads = spec_parts.workloads(raw, topology, document, protocols, programs)
     unrests = spec_parts.unrests(raw, topology, document)
+    clocks = spec_parts.clocks(raw, topology, document)
+    faults = timeline(raw.faults, topology, raw.duration, document, seed=raw.seed, programs=programs)
+    spec_parts.check_drifts(clocks, faults, document)
     return Experiment(
         name=raw.name,
         question=raw.question,
@@ -153,13 +156,13 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
         protocol=protocol,
         dissemination=raw.dissemination,
         workloads=unrest.unsettled(workloads, unrests, duration_ns=raw.duration, seed=raw.seed),
-        clocks=spec_parts.clocks(raw, topology, document),
+        clocks=clocks,
         duration_ns=raw.duration,
         drain_ns=raw.drain,
         seed=raw.seed,
         world=raw.world,
         kernel=raw.kernel,
-        faults=timeline(raw.faults, topology, raw.duration, document, seed=raw.seed, programs=programs),
+        faults=faults,
         expect=tuple(spec_parts.expectations(raw, document)),
         sweep=spec_sweep.axes(raw, document),
         claims=tuple(spec_parts.claims(raw, document)),

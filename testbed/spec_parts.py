@@ -13,6 +13,7 @@ from node.clock import MAX_DRIFT_PPM
 from node.errors import LocalError
 from testbed import unrest
 from testbed.program import ProgramChoice
+from testbed.spec_faults import ClockShift, Crash, Fault, Recover
 from testbed.spec_raw import Parameter, RawClaim, RawExperiment, RawUnrest, RawWorkload, WorkloadKind
 from testbed.spec_values import Claim, ProtocolChoice, RateChange, Unrest, Workload, WrongClock
 from topologies import units
@@ -132,6 +133,30 @@ def clocks(raw: RawExperiment, topology: Topology, document: Document) -> Mappin
         for name in _selected(topology, [selector], document, ("clocks", selector)):
             found[name] = replace(found.get(name, WrongClock()), **changes)
     return {node.name: found[node.name] for node in topology.nodes() if node.name in found}
+
+
+def check_drifts(clocks: Mapping[NodeName, WrongClock], faults: Sequence[Fault], document: Document) -> None:
+    """Drifts add up. Raises InputError where a fault would let a clock run faster or slower than a clock can."""
+    drifts: dict[NodeName, dict[int, float]] = {}
+    """Per node, what each fault in force adds; a later life has only its own clock's."""
+    for fault in faults:
+        if isinstance(fault, Crash):
+            drifts = {name: added for name, added in drifts.items() if name not in fault.targets}
+        elif isinstance(fault, Recover):
+            for name in fault.targets:
+                drifts.get(name, {}).pop(fault.ends, None)
+        elif isinstance(fault, ClockShift):
+            for name in fault.targets:
+                added = drifts.setdefault(name, {})
+                added[fault.id] = fault.drift_ppm
+                own = clocks.get(name, WrongClock()).drift_ppm
+                if abs(own + sum(added.values())) > MAX_DRIFT_PPM:
+                    raise document.error(
+                        ("faults",),
+                        f"at {units.format_duration(fault.at_ns)} the clock of {name} would drift by "
+                        f"{units.format_drift(own + sum(added.values()))} in all; "
+                        f"expected at most {units.format_drift(MAX_DRIFT_PPM)} either way",
+                    )
 
 
 def expectations(raw: RawExperiment, document: Document) -> Iterator[Expression]:

@@ -15,6 +15,7 @@ import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,12 +31,21 @@ from topologies.errors import InputError, did_you_mean
 from topologies.model import Topology
 
 _ATTEMPTS = 5
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def root() -> Path:
-    """Where all places are."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime or "/run") / "orderbed"
+    """Where all places are. Raises InputError when it is somebody else's, or others may write there: who answers behind
+    a socket in there could be anybody.
+    """
+    path = Path(os.environ.get("XDG_RUNTIME_DIR") or "/run") / "orderbed"
+    try:
+        found = path.stat()
+    except OSError:
+        return path  # not there yet, or out of reach: whoever uses it is told
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & _WRITABLE_BY_OTHERS:
+        raise InputError(f"{path}: others may write there; make it yours alone (chmod 700), or set XDG_RUNTIME_DIR")
+    return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.protocols import PROTOCOLS
+from testbed import spec
 from testbed.spec_faults import (
     Crash,
     Cut,
@@ -417,3 +419,41 @@ def _starts(events: tuple[Fault, ...]) -> Iterator[Fault]:
     for event in events:
         if isinstance(event, Cut) or (isinstance(event, Impair | ImpairLink) and not event.restores):
             yield event
+
+
+@pytest.mark.parametrize(
+    ("clocks", "faults", "accepted"),
+    [
+        ("{p1/n1: {drift: 60000 ppm}}", ["{at: 1 s, clock: {targets: p1/n1, drift: 60000 ppm}}"], False),
+        ("{p1/n1: {drift: -60000 ppm}}", ["{at: 1 s, clock: {targets: p1/n1, drift: 60000 ppm}}"], True),
+        ("{}", ["{at: 1 s, clock: {targets: p1/n1, drift: 60000 ppm}}"] * 2, False),
+        (
+            "{}",
+            [
+                "{at: 1 s, for: 1 s, clock: {targets: p1/n1, drift: 60000 ppm}}",
+                "{at: 3 s, clock: {targets: p1/n1, drift: 60000 ppm}}",
+            ],
+            True,
+        ),
+        (
+            "{}",
+            [
+                "{at: 1 s, clock: {targets: p1/n1, drift: 60000 ppm}}",
+                "{at: 2 s, for: 1 s, crash: {targets: p1/n1}}",
+                "{at: 4 s, clock: {targets: p1/n1, drift: 60000 ppm}}",
+            ],
+            True,
+        ),
+    ],
+)
+def test_drifts_add_up(clocks: str, faults: list[str], accepted: bool) -> None:
+    text = (
+        "name: t\nquestion: what does a wrong clock do?\ntopology: one-partition\nprotocol: {name: reliable}\n"
+        "workload: {kind: periodic, rate: 10 /s, size: 64 B}\nduration: 10 s\n"
+        f"clocks: {clocks}\nfaults: [{', '.join(faults)}]\n"
+    )
+    if accepted:
+        assert spec.loads(text, protocols=PROTOCOLS).faults
+    else:
+        with pytest.raises(InputError, match="would drift by 120000 ppm in all; expected at most 100000 ppm"):
+            spec.loads(text, protocols=PROTOCOLS)

@@ -92,3 +92,15 @@ def test_a_socket_may_be_deep_down(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with place.socket_path() as path:
             client.connect(path)
     assert (place.path / "control").is_socket()
+
+
+def test_a_directory_where_others_may_write_is_no_place() -> None:
+    Place.of("lab").take()
+    directory = places.root()
+    directory.chmod(0o777)
+    with pytest.raises(InputError, match="others may write there"):
+        Place.of("lab")
+    with pytest.raises(InputError, match="others may write there"):
+        places.descriptions()
+    directory.chmod(0o700)
+    assert not Place.of("lab").is_dead()
