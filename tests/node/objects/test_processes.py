@@ -64,7 +64,7 @@ def space_process(node: int, space: int) -> int:
         for pid in children_of(node):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             # A process that has only just been made does not say yet what it is.
-            if words[2:4] == [b"node.objects.space_process", str(space).encode()]:
+            if f" -m node.objects.space_process {space} ".encode() in b" ".join(words):
                 found.append(pid)
         return bool(found)
 
