@@ -36,7 +36,7 @@ TIMEOUT_S = 300.0
 
 
 def measure(*, quick: bool) -> Iterator[Row]:
-    seconds = 5 if quick else 30
+    seconds = 15 if quick else 30
     with tempfile.TemporaryDirectory(prefix="bench-stream-") as directory:
         run = make_run(Path(directory) / "run", frames=seconds * FRAMES_PER_S, members=MEMBERS)
         capture = run / "capture.pcapng"
