@@ -10,7 +10,6 @@ Java machine took most of the time that an analysis had.
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from pyspark.sql import SparkSession
 from analysis import certificate, pairing
 from analysis.network import Element, Network
 from analysis.realised import Realised, Samples, measure
+from analysis.worker import keep_imports
 from topologies.dump import as_json, changed_fields
 from topologies.model import Direction
 
@@ -69,8 +69,7 @@ def measured(
     last_ns: int,
 ) -> dict[int, list[LinkRow]]:
     """The rows of both ports of these members. `chosen`: as `references` gives it."""
-    # A worker runs a full collection after each task; what it imported need not be looked at again.
-    gc.freeze()
+    keep_imports()
     ports = pairing.samples(frames, network.topology, chosen, members)
     found: dict[int, list[LinkRow]] = {}
     for member in members:

@@ -7,7 +7,6 @@ times as much. What comes back to the driver is small: counts by key. `analysis.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from analysis import schema
 from analysis.cost import BIN_NS, CLASSES
 from analysis.source import CaptureReader, Pieces, checked_batches, table_schema
 from analysis.staging import Staging
+from analysis.worker import keep_imports
 from collector.parse import decode_frames, decode_trace
 from collector.records import Event, Flag, Frames, Notice, PortDirection
 from collector.walk import Buffer
@@ -113,8 +113,7 @@ class _Told(NamedTuple):
 
 def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Path]) -> _Told:
     """What one task does. `directories`: of the parts of `frames` and of `trace`."""
-    # A worker runs a full collection after each task; what it imported need not be looked at again.
-    gc.freeze()
+    keep_imports()
     task = _Task(plan)
     with (
         _Writer(directories[0] / f"part-{number:05d}.parquet", _FRAMES) as frames,

@@ -19,7 +19,6 @@ is one of another link type than Ethernet.
 
 from __future__ import annotations
 
-import gc
 import glob
 import os
 from collections.abc import Iterator, Sequence
@@ -34,6 +33,7 @@ from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from analysis.errors import AnalysisError
+from analysis.worker import keep_imports
 from collector import index
 from collector.blocks import CutOffError, Interfaces
 from collector.parse import (
@@ -163,8 +163,7 @@ class CaptureReader(DataSourceReader):
         return [Pieces(group) for group in _grouped(pieces)] or [Pieces(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # A worker runs a full collection after each task; what it imported need not be looked at again.
-        gc.freeze()
+        keep_imports()
         assert isinstance(partition, Pieces)
         for piece in partition.pieces:
             yield from read_piece(piece, self.schema, self.table)

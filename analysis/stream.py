@@ -15,7 +15,6 @@ no second section.
 from __future__ import annotations
 
 import dataclasses
-import gc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTr
 from analysis import source
 from analysis.errors import AnalysisError
 from analysis.source import LEAST_PART_BYTES, Piece, Pieces, read_piece, require_ethernet
+from analysis.worker import keep_imports
 from collector.blocks import INTERFACE_DESCRIPTION, SECTION_HEADER, CutOffError, Interfaces, Layout, Reader
 from collector.parse import map_capture
 from collector.records import CaptureError
@@ -193,7 +193,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Pieces([piece]) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        gc.freeze()
+        keep_imports()
         assert isinstance(partition, Pieces)
         for piece in partition.pieces:
             yield from read_piece(piece, self.schema, self.table)

@@ -8,7 +8,6 @@ A frame is *heard* when it carries something: TCP segments without payload (ackn
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis.errors import AnalysisError
 from analysis.source import CaptureReader, Pieces
+from analysis.worker import keep_imports
 from collector.parse import batches, decode_frames, map_capture, read_interfaces
 from collector.records import TRACE_MAC, Frames, PortDirection
 from collector.walk import Buffer, gather
@@ -122,8 +122,7 @@ class TrafficReader(CaptureReader):
         self.plan = plan
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # A worker runs a full collection after each task; what it imported need not be looked at again.
-        gc.freeze()
+        keep_imports()
         yield from self.batches_of(partition)
 
     def batches_of(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -109,12 +109,19 @@ class _Chain:
         self.words = overlapping(buffer, byte_order + "u4")
         self._bytes = buffer.data
         self._word = struct.Struct(byte_order + "I")
-        self.step: Callable[[Offsets], tuple[Offsets, Mask]]
-        self.next: Callable[[int], int]
-        if layout is Layout.PCAPNG:
-            self.head, self.step, self.next = MIN_BLOCK_BYTES, self._step_blocks, self._next_block
-        else:
-            self.head, self.step, self.next = PCAP_RECORD_BYTES, self._step_records, self._next_record
+        self.head = MIN_BLOCK_BYTES if layout is Layout.PCAPNG else PCAP_RECORD_BYTES
+
+    # Not kept as attributes: an object that holds its own methods lives until a collection, and its file stays open.
+
+    @property
+    def step(self) -> Callable[[Offsets], tuple[Offsets, Mask]]:
+        """`_step_blocks` or `_step_records`, as the layout says."""
+        return self._step_blocks if self.layout is Layout.PCAPNG else self._step_records
+
+    @property
+    def next(self) -> Callable[[int], int]:
+        """`_next_block` or `_next_record`."""
+        return self._next_block if self.layout is Layout.PCAPNG else self._next_record
 
     def _step_blocks(self, at: Offsets) -> tuple[Offsets, Mask]:
         """Where the next blocks begin, and which of these are not whole blocks. Needs at + 12 <= size."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 
 from collector import walk as walk_module
 from collector.blocks import Layout
+from collector.parse import batches, map_capture, read_sections
 from collector.walk import walk, walk_even
-from tests.collector.captures import block, packet, pcap
+from tests.collector.captures import block, packet, pcap, pcapng, traffic
 
 
 def _serially(data: bytes, layout: Layout, start: int = 0) -> list[int]:
@@ -157,3 +160,23 @@ def test_a_run_of_equal_blocks_ends_at_one_that_is_not_whole() -> None:
         assert len(found.offsets) == 40
     view = np.frombuffer(block_bytes * 60, np.uint8)[:-1]
     assert len(walk_even(view, start=0, end=len(view), layout=Layout.PCAPNG, byte_order="<", most=1000).offsets) == 59
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_file_that_was_walked_is_closed_at_once(tmp_path: Path) -> None:
+    """Without a collection: a process that follows a capture for hours has as many open files as at its start."""
+    path = tmp_path / "a.pcapng"
+    path.write_bytes(pcapng(traffic(20)))
+    (head,) = read_sections(path)
+    gc.disable()
+    try:
+        before = open_files()
+        for _ in range(20):
+            assert read_sections(path) == (head,)
+            list(batches(map_capture(path), start=head.first_offset, end=head.end, interfaces=head.interfaces))
+        assert open_files() == before
+    finally:
+        gc.enable()
