@@ -5,6 +5,9 @@ capture alone says of it.
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,13 @@ import yaml
 
 from analysis import source, traffic
 from analysis.inputs import read_run
-from tests.testbed.orderbed_command import orderbed
+from tests.testbed.orderbed_command import orderbed, wait_for
 
 pytestmark = [pytest.mark.foreign, pytest.mark.root, pytest.mark.uml]
 
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = ROOT / "experiments"
+PAGE = ROOT / "docs" / "foreign.md"
 
 
 def run_short(name: str, tmp_path: Path, cut: dict[str, Any], *, duration: str) -> tuple[Path, dict[str, Any]]:
@@ -71,3 +76,34 @@ def test_corosync_forms_a_ring_on_each_side_and_one_again_after_the_heal(tmp_pat
     # A token that is lost is missed for a second; then the ring is formed anew.
     assert all(0.5 < row["silent_s"] < 4 for row in rings), rings
     assert all(row["silent_until_s"] < fault["until_s"] + 1 for row in rings), rings
+
+
+def test_etcd_is_played_with_by_hand(tmp_path: Path) -> None:
+    """The commands of the page, in their order."""
+    block = re.search(r"^## By hand$.*?^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert block is not None
+    up, status, cut, down = block[1].splitlines()
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "ORDERBED_RUNS": str(tmp_path / "runs")}
+
+    def perform(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+
+    def leader(command: str) -> str:
+        """Its address; empty while nobody leads."""
+        rows = [row.split(", ") for row in perform(command).stdout.splitlines()]
+        return next((row[0].partition(":")[0] for row in rows if "true" in row), "")
+
+    ran = perform(up)
+    assert ran.returncode == 0, ran.stderr
+    try:
+        wait_for(lambda: bool(leader(status)), what="a leader")
+        first = leader(status)
+        ran = perform(cut.replace("p1/n1", f"p1/n{first[-1]}"))
+        assert ran.returncode == 0, ran.stderr
+        others = re.sub(rf"{re.escape(first)}:2379,|,{re.escape(first)}:2379", "", status)
+        wait_for(lambda: leader(others) not in ("", first), what="another leader")
+    finally:
+        ran = perform(down)
+    assert ran.returncode == 0, ran.stderr
