@@ -22,6 +22,9 @@ from topologies.errors import InputError
 
 MANIFEST_FORMAT = 1
 RESERVE_BYTES = 1 << 20
+
+UP = "up"
+"""Kind, and folder among the runs, of the record that a testbed that was up leaves: it is judged by nobody."""
 """Kept free from the first moment, so that the last word on a run fits on a disk that the run has filled."""
 
 
@@ -146,17 +149,17 @@ def find(runs: Path, name: str | None) -> Path:
 
     A path, `<experiment>/<leaf>`, an experiment (its newest run), or None (the newest run of all).
 
-    Raises InputError when there is none.
+    The record of a testbed that was up is no run. Raises InputError when there is none.
     """
     if name is not None:
         for candidate in (Path(name), runs / name):
             if is_file(candidate / "manifest.json"):
-                return candidate
+                return _judged(candidate)
         newest = _newest((runs / name).glob("*/manifest.json")) if is_directory(runs / name) else None
         if newest is None:
             raise InputError(f"{name}: no such run; a run is a directory with a manifest.json, or a name under {runs}")
-        return newest
-    newest = _newest(runs.glob("*/*/manifest.json"))
+        return _judged(newest)
+    newest = _newest(path for path in runs.glob("*/*/manifest.json") if path.parts[-3] != UP)
     if newest is None:
         raise InputError(f"{runs}: no run yet; make one with `orderbed run quickstart`")
     return newest
@@ -173,6 +176,15 @@ def require_space(path: Path, needed_bytes: int) -> None:
             f"{existing}: {free // 2**20} MiB are free and this run may need {needed_bytes // 2**20} MiB; "
             "make room or give another --runs"
         )
+
+
+def _judged(directory: Path) -> Path:
+    if read_manifest(directory).get("kind") == UP:
+        raise InputError(
+            f"{directory}: the record of a testbed, not the run of an experiment; `orderbed info` and `orderbed watch` "
+            "read its captures"
+        )
+    return directory
 
 
 def _unwritable(path: Path, error: OSError) -> str:

@@ -13,9 +13,6 @@ from testbed.store import RunDirectory, StoreError, clock_pair, stamp
 from topologies.dump import as_json, changed_fields
 from topologies.model import Direction, Topology
 
-GROUP = "up"
-"""The folder among the runs."""
-
 
 class Record:
     """One record on disk. Used by the desk's thread."""
@@ -28,7 +25,7 @@ class Record:
         self._run.manifest = {
             "format": store.MANIFEST_FORMAT,
             "run": self._run.run_id,
-            "kind": "up",
+            "kind": store.UP,
             "status": "interrupted",
             "name": wish.name,
             "topology": topology.name,
@@ -94,10 +91,10 @@ def _create(wish: Wish) -> RunDirectory:
     """Two in one second under one name get two directories."""
     first = f"{wish.name}-{stamp()}"
     leaf, number = first, 1
-    while (wish.runs / GROUP / leaf).exists():
+    while (wish.runs / store.UP / leaf).exists():
         number += 1
         leaf = f"{first}-{number}"
-    return store.create(wish.runs, GROUP, 0, name=leaf)
+    return store.create(wish.runs, store.UP, 0, name=leaf)
 
 
 def _tell_ends(path: Path, until: Mapping[int, int]) -> None:

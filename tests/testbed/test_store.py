@@ -62,6 +62,19 @@ def test_find_takes_a_path_a_name_an_experiment_or_nothing(tmp_path: Path) -> No
     assert store.find(tmp_path, None) == other.path
 
 
+def test_the_record_of_a_testbed_is_no_run(tmp_path: Path) -> None:
+    run = store.create(tmp_path, "quickstart", 1, name="1-a")
+    record = store.create(tmp_path, store.UP, 0, name="lab-1")
+    for made, manifest in ((run, {"format": 1}), (record, {"format": 1, "kind": store.UP})):
+        made.manifest = manifest
+        made.save()
+    os.utime(run.path / "manifest.json", (1_000_000, 1_000_000))
+    assert store.find(tmp_path, None) == run.path
+    for name in ("up", "up/lab-1", str(record.path)):
+        with pytest.raises(InputError, match="the record of a testbed, not the run of an experiment"):
+            store.find(tmp_path, name)
+
+
 def test_find_says_what_a_run_is(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no run yet"):
         store.find(tmp_path, None)
