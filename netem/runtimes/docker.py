@@ -62,8 +62,16 @@ FOREIGN_PIDS = 256
 CODE_PATH = "/orderbed"
 """Where our packages that a node may import are mounted in a container."""
 
-GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@"', "gate")
-"""Waits for one line, then becomes the program. `read` takes no byte beyond the newline; end of input ends it, too."""
+GATE = (
+    "/bin/sh",
+    "-c",
+    'read -r _ || exit; command -v "$1" >/dev/null && exec "$@"; '
+    'echo "the image has no program $1: name one that has it (image), or take this machine\'s (--world netns)" >&2; '
+    "exit 127",
+    "gate",
+)
+"""Waits for one line, then becomes the program. `read` takes no byte beyond the newline; end of input ends it, too.
+What an image holds is only known inside: a missing program is told here, in the node's log."""
 
 
 class Wires(Protocol):

@@ -223,7 +223,7 @@ def test_a_program_that_is_not_there_ends_at_once_and_says_why(runtime: DockerRu
     handle = runtime.start(NODE, Program(argv=["no-such-program"]), on_line=lambda _: None, log_path=tmp_path / "log")
     wait_until(lambda: handle.poll() is not None)
     assert handle.poll() == 127
-    assert "no-such-program" in (tmp_path / "log").read_text()
+    assert "the image has no program no-such-program: name one that has it" in (tmp_path / "log").read_text()
 
 
 def test_a_start_that_fails_half_way_leaves_no_container(
