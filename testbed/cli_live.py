@@ -103,7 +103,7 @@ def up(
 
     In front it goes with Ctrl-C, with -d it stays until `orderbed down`. Nodes are entered by `exec` and `shell`.
     """
-    from testbed.live import Testbed
+    from testbed.live import Testbed, running
 
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the terminal gets its cursor back
         signal.signal(number, signal.default_int_handler)
@@ -126,7 +126,7 @@ def up(
         print_json(_about(bed))
         sys.stdout.flush()
     else:
-        _say_what_next(bed, is_detached=detach)
+        _say_what_next(bed, is_detached=detach, is_alone=len(running()) == 1)
     if not detach:
         _stay(bed, console)
 
@@ -423,6 +423,10 @@ def down(
     from testbed.live import Testbed, running
 
     up_now = [one.name for one in running()]
+    if name is None and not everything and len(up_now) > 1:
+        raise InputError(
+            f"several testbeds are up: {', '.join(up_now)}; say which one (`orderbed down NAME`), or --all"
+        )
     chosen = up_now if everything else [Testbed.attach(name).name] if name or up_now else []
     for one in chosen:
         Testbed.attach(one).down()
@@ -490,13 +494,14 @@ def _summary(bed: Testbed) -> str:
     return f"{nodes} of {about.topology}, world {about.world}, kernel {about.kernel}"
 
 
-def _say_what_next(bed: Testbed, *, is_detached: bool) -> None:
+def _say_what_next(bed: Testbed, *, is_detached: bool, is_alone: bool) -> None:
     """What a person may type now, with names that exist."""
     first, *others = bed.topology.nodes()
     peer = others[-1] if others else first
     partitions = [partition.name for partition in bed.topology.partitions]
     halves = " ".join(partitions[:2]) if len(partitions) > 1 else first.name
     hints = (
+        *(() if is_alone else ((f"export {complete.BED_VARIABLE}={bed.name}", "this one is meant: several are up"),)),
         (f"orderbed exec {first.name} -- {PING} {peer.ip}", f"a command in a node ({peer.ip} is {peer.name})"),
         (f"orderbed shell {first.name}", "a shell there"),
         (f"orderbed impair {partitions[0]} --loss 10% --delay 20ms", "worse wires"),

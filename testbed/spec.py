@@ -92,8 +92,8 @@ def find(name_or_path: str | Path) -> Path:
     if is_name and given in names():
         return EXPERIMENTS / f"{given}.yaml"
     if is_name:
-        hint = did_you_mean(given, names()) or f"; shipped are {', '.join(names())}"
-        raise InputError(f"no experiment is called {shown(given)}{hint}, or give a path such as ./mine.yaml")
+        hint = did_you_mean(given, names()) or f"; shipped are {', '.join(names())}."
+        raise InputError(f"no experiment is called {shown(given)}{hint} Or give a path such as ./mine.yaml")
     read(path)
     return path
 

@@ -54,8 +54,8 @@ def find(name_or_path: str | Path, beside: Path | None = None) -> Path:
         shipped = SHIPPED / f"{given}{SUFFIX}"
         if given in names():
             return shipped
-        hint = did_you_mean(given, names()) or f"; shipped are {', '.join(names())}"
-        raise InputError(f"no topology is called {units.shown(given)}{hint}, or give a path such as ./mine.yaml")
+        hint = did_you_mean(given, names()) or f"; shipped are {', '.join(names())}."
+        raise InputError(f"no topology is called {units.shown(given)}{hint} Or give a path such as ./mine.yaml")
     return Path(given) if beside is None else beside / given
 
 

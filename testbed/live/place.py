@@ -181,7 +181,7 @@ def the_place(name: str | None) -> Place:
         raise InputError("no testbed is up; make one with `orderbed up three-partitions`")
     if name is None:
         raise InputError(
-            f"several testbeds are up: {', '.join(up)}; say which one, on the command line by --bed or ORDERBED_BED"
+            f"several testbeds are up: {', '.join(up)}; say which one, in a shell by --bed NAME or ORDERBED_BED=NAME"
         )
     if name not in up:
         hint = did_you_mean(name, up) or f"; up are {', '.join(up)}"

@@ -174,11 +174,13 @@ def test_in_front_it_goes_with_ctrl_c_and_two_testbeds_do_not_meet(bed: Path) ->
     process = start("up", "one-partition", "--name", "front", "--world", "netns")
     wait_for(lambda: len(inside("ps", "--all", "--json").json()) == 2, what="a second testbed")
     assert "several testbeds are up: front, lab; say which one" in refused("ps")
+    assert "several testbeds are up: front, lab; say which one (`orderbed down NAME`), or --all" in refused("down")
     assert inside("crash", "p1/n1", "--bed", "front").code == 0
     states = {one["name"]: one["state"] for one in inside("ps", "--bed", "lab", "--json").json()["nodes"]}
     assert states["p1/n1"] == "running"
     _seconds, done = interrupt(process)
     assert (done.code, "nothing of it is left" in done.err) == (0, True), done.err
+    assert "export ORDERBED_BED=front" in done.err, "what it says one may type works while two are up"
     assert [one["name"] for one in inside("ps", "--all", "--json").json()] == ["lab"]
     assert bed.is_dir()
 

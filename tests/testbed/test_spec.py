@@ -204,9 +204,9 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
          "x.yaml:1: the key duration is missing: how long the workload runs, such as 20 s"),
         (with_line("question", "quetsion"), "x.yaml:2: quetsion: unknown key; did you mean question? Allowed here: "
          "name, question, topology, impairments, protocol, program, dissemination, workload, clocks, duration, drain, "
-         "seed, world, kernel, faults, expect, sweep, claims"),
+         "seed, world, image, kernel, faults, expect, sweep, claims"),
         (with_line("one-partition", "one-partitoin"), "x.yaml:3: topology: no topology is called 'one-partitoin'; "
-         "did you mean one-partition?, or give a path such as ./mine.yaml"),
+         "did you mean one-partition? Or give a path such as ./mine.yaml"),
         (with_line("one-partition", "./none.yaml"), "x.yaml:3: topology: none.yaml: there is no such file"),
         (with_line("one-partition", "{partitions: {p1: {nodes: -3}}}"), "x.yaml:3: topology.partitions.p1.nodes: "
          "expected a count from 1 to 1000 or a list of so many names, got -3"),
@@ -396,7 +396,7 @@ def test_finds_shipped_names_and_paths(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         spec.find("quickstrat")
     assert str(caught.value) == (
-        "no experiment is called 'quickstrat'; did you mean quickstart?, or give a path such as ./mine.yaml"
+        "no experiment is called 'quickstrat'; did you mean quickstart? Or give a path such as ./mine.yaml"
     )
 
 

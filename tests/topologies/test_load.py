@@ -286,13 +286,13 @@ def test_finds_shipped_names_and_paths(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load.find("three-partition")
     assert str(caught.value) == (
-        "no topology is called 'three-partition'; did you mean three-partitions?, or give a path such as ./mine.yaml"
+        "no topology is called 'three-partition'; did you mean three-partitions? Or give a path such as ./mine.yaml"
     )
     with pytest.raises(InputError) as caught:
         load.find("?")
     assert str(caught.value) == (
-        "no topology is called '?'; shipped are lossy, one-partition, three-partitions, wan, "
-        "or give a path such as ./mine.yaml"
+        "no topology is called '?'; shipped are lossy, one-partition, three-partitions, wan. "
+        "Or give a path such as ./mine.yaml"
     )
 
 
