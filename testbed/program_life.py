@@ -18,9 +18,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from netem.errors import FabricError
-from netem.runtimes.base import NodeHandle, Program
+from netem.runtimes.base import FOREIGN_PATH, NodeHandle, Program
 from netem.runtimes.limits import reason_against
-from netem.runtimes.netns import FOREIGN_PATH
 from testbed.images import require_images
 from testbed.program import Place, ProgramChoice
 from testbed.spec_program import require_world

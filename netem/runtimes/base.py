@@ -11,6 +11,9 @@ from typing import Protocol
 from netem.runtimes.limits import Limits
 from topologies.model import Node
 
+FOREIGN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where programs of others are looked for that have no PATH of their own."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:

@@ -18,7 +18,7 @@ from typing import IO
 from netem.bed import Bed
 from netem.errors import FabricError
 from netem.processes import Process, Quarters
-from netem.runtimes.base import Program
+from netem.runtimes.base import FOREIGN_PATH, Program
 from netem.runtimes.limits import ControlGroup, Limits, over_its_memory
 from netem.runtimes.lines import LineSplitter
 from topologies.model import Node, NodeName
@@ -28,7 +28,6 @@ _KILL_TIMEOUT_S = 5.0
 _SIGNAL_EXIT_BASE = 128
 """An init ends with this plus the signal that ended its program."""
 
-FOREIGN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
