@@ -5,6 +5,7 @@ What is heavy is imported by the command that needs it, so that help and complet
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -140,6 +141,7 @@ def ps(
     """Show nodes and links of a testbed, and what is done to them."""
     from testbed import live_tables as tables
     from testbed.live import running
+    from testbed.live.place import none_up
 
     if everything:
         beds = running()
@@ -148,7 +150,7 @@ def ps(
         elif beds:
             _out().print(tables.beds_table(beds))
         else:
-            _out().print("no testbed is up; make one with `orderbed up three-partitions -d`", markup=False)
+            _out().print(none_up(), markup=False)
         return
     found = _attach(bed)
     nodes, links = found.nodes(), found.links()
@@ -421,6 +423,7 @@ def down(
     """
     from netem import daemon
     from testbed.live import Testbed, running
+    from testbed.live.place import none_up
 
     up_now = [one.name for one in running()]
     if name is None and not everything and len(up_now) > 1:
@@ -439,7 +442,7 @@ def down(
     if removed:
         _done("down", Text(f"{len(removed)} containers removed"))
     if not chosen and not removed:
-        _out().print("nothing was left")
+        _out().print("nothing was left" if os.geteuid() == 0 else none_up(), markup=False)
 
 
 def _strike(verb: str, words: Sequence[str], bed: str | None, *, as_json: bool) -> None:

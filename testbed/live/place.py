@@ -73,7 +73,7 @@ class Place:
             self._move_in(fresh)
         except OSError as error:
             raise InputError(
-                f"{self.path}: cannot be made ({error.strerror}); run as root, or set XDG_RUNTIME_DIR"
+                f"{self.path}: cannot be made ({error.strerror}): run the same command with sudo, or as root"
             ) from error
         finally:
             shutil.rmtree(fresh, ignore_errors=True)  # where it was moved in, there is nothing any more
@@ -178,7 +178,7 @@ def the_place(name: str | None) -> Place:
     if name is None and len(up) == 1:
         return Place.of(up[0])
     if not up:
-        raise InputError("no testbed is up; make one with `orderbed up three-partitions`")
+        raise InputError(none_up())
     if name is None:
         raise InputError(
             f"several testbeds are up: {', '.join(up)}; say which one, in a shell by --bed NAME or ORDERBED_BED=NAME"
@@ -187,6 +187,13 @@ def the_place(name: str | None) -> Place:
         hint = did_you_mean(name, up) or f"; up are {', '.join(up)}"
         raise InputError(f"no testbed called {name[:40]} is up{hint}")
     return Place.of(name)
+
+
+def none_up() -> str:
+    """That nothing is up, and what to do about it. Root's testbeds are hidden from everybody else."""
+    if os.geteuid() != 0:
+        return "this user has no testbed, and root's are seen by root alone: run the same command with sudo, or as root"
+    return "no testbed is up; make one with `orderbed up three-partitions -d`"
 
 
 def _tell_of_the_dead(place: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.live.place import none_up
 from tests.testbed.live.beds import processes_with
 from tests.testbed.orderbed_command import (
     ORDERBED,
@@ -65,9 +66,9 @@ def refused(*arguments: str, code: int = 2) -> str:
 
 
 def test_where_nothing_is_up_a_sentence_says_what_to_do() -> None:
-    assert "no testbed is up; make one with `orderbed up" in refused("ps")
-    assert "no testbed is up" in refused("exec", "p1/n1", "--", "true")
-    assert "no testbed" in refused("down", "lab")
+    assert none_up() in refused("ps")
+    assert none_up() in refused("exec", "p1/n1", "--", "true")
+    assert none_up() in refused("down", "lab")
     assert inside("ps", "--all", "--json").json() == []
 
 

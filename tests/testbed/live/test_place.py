@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -74,8 +75,15 @@ def test_what_is_no_name(name: str) -> None:
         Place.of(name)
 
 
-def test_without_any_the_sentence_says_how_to_make_one() -> None:
+def test_without_any_the_sentence_says_how_to_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(InputError, match="no testbed is up; make one with"):
+        places.the_place(None)
+
+
+def test_who_is_not_root_is_not_told_that_nothing_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(InputError, match="root's are seen by root alone: run the same command with sudo"):
         places.the_place(None)
 
 
