@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import signal
 import socket
 import threading
@@ -26,6 +25,7 @@ from docker.errors import DockerException
 
 from netem.daemon import connect, root_cause
 from netem.errors import CannotStartError, FabricError
+from netem.readiness import readable
 from netem.runtimes.streams import CHUNK_BYTES, STDERR_STREAM, frames, plain, upgraded
 from topologies.model import NodeName
 
@@ -172,7 +172,7 @@ class DockerCommand:
         """What is typed goes in; its end is passed on; nothing is read once the command has ended."""
         source = self._descriptors[0]
         with contextlib.suppress(OSError):  # the command reads no more
-            while select.select([source, self._quit_read], [], [])[0] == [source]:
+            while readable([source, self._quit_read]) == [source]:
                 if not (piece := os.read(source, CHUNK_BYTES)):
                     self._connection.shutdown(socket.SHUT_WR)
                     return

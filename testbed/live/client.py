@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from typing import IO, Any, TypeAlias
 
 from netem.errors import FabricError
 from netem.kernel import KernelWish
+from netem.readiness import readable
 from netem.runtimes.base import Program
 from testbed.live import place as places
 from testbed.live import terminal as terminals
@@ -416,7 +416,7 @@ def _wait_gone(server: int | None, name: str) -> None:
     if server is None:
         return
     try:
-        if not select.select([server], [], [], GONE_TIMEOUT_S)[0]:
+        if not readable([server], GONE_TIMEOUT_S):
             raise FabricError(f"the server of the testbed {name} has not ended after {GONE_TIMEOUT_S:.0f} s")
     finally:
         os.close(server)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import signal
 import socket
 import threading
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from netem.errors import FabricError
+from netem.readiness import readable
 from testbed.live.door import Door, raise_refusal
 
 KILL_CODE = -int(signal.SIGKILL)
@@ -115,7 +115,7 @@ class Running:
         with self._reading:
             while self._code is None:
                 left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-                if not select.select([self._connection], [], [], left_s)[0]:
+                if not readable([self._connection], left_s):
                     return None
                 self._code = int(raise_refusal(Door.hear(self._connection))["ended"])
             return self._code

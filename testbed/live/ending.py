@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import select
 import signal
 import sys
 import threading
@@ -16,6 +15,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+
+from netem.readiness import readable
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 """Each would end a process without a word. SIGKILL does; then whoever sweeps the place says it."""
@@ -55,7 +56,7 @@ class Ending:
             raise SystemExit(1)
 
         def wait() -> None:
-            select.select([handle], [], [])
+            readable([handle])
             os.close(handle)
             if not may_go():
                 self._suspicion = f"process {pid}, whose it is, has ended"

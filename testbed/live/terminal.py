@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
-import select
 import signal
 import struct
 import termios
@@ -16,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
+from netem.readiness import readable
 from testbed.live.commands import Running
 
 CHUNK_BYTES = 1 << 16
@@ -69,7 +69,7 @@ def _wait_passing_signals(command: Running) -> int:
     with _wakeups(PASSED_ON) as wake:
         while True:
             sources: list[Any] = [command, wake]
-            ready, _, _ = select.select(sources, [], [])
+            ready = readable(sources)
             if wake in ready:
                 for number in os.read(wake, CHUNK_BYTES):
                     command.signal(signal.Signals(number))
@@ -83,7 +83,7 @@ def _converse(command: Running, outer: int, stdin: int, stdout: int, resized: in
     code: int | None = None
     while True:
         # Once it has ended, only what is left in the terminal is waited for, and nothing comes after that.
-        ready, _, _ = select.select(sources, [], [], None if code is None else 0)
+        ready = readable(sources, None if code is None else 0)
         if outer in ready:
             if piece := _read_terminal(outer):
                 _write_all(stdout, piece)

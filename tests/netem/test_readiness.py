@@ -1,0 +1,33 @@
+"""Waiting for descriptors, whatever their numbers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+
+import pytest
+
+from netem.readiness import readable
+
+
+@pytest.mark.parametrize("least", [3, 1500], ids=["low", "beyond what select takes"])
+def test_those_that_can_be_read_are_told_in_order(least: int) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        high = fcntl.fcntl(other.fileno(), fcntl.F_DUPFD_CLOEXEC, least)
+        try:
+            assert readable([one, high], 0.0) == []
+            one.send(b"x")
+            assert readable([one, high]) == [high]
+            os.write(high, b"y")
+            assert readable([high, one]) == [high, one]
+        finally:
+            os.close(high)
+
+
+def test_an_end_counts() -> None:
+    source, sink = os.pipe()
+    os.close(sink)
+    assert readable([source], 1.0) == [source]
+    os.close(source)
