@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from typing import Any
 
 import docker
@@ -64,17 +65,27 @@ def require_rights(client: docker.DockerClient) -> None:
         )
 
 
-def down(*, everything: bool = False) -> list[str]:
-    """What `orderbed down` does: remove our containers of dead conductors, or all of ours; their names.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """What a clean-up removed, and what it left because its owner lives, or may: names of containers."""
 
-    Without a daemon there are none. Raises FabricError when a container stays.
+    removed: tuple[str, ...] = ()
+    staying: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By their owner, as the label says it (netem.owner.Owner)."""
+
+
+def down(*, force: bool = False) -> Remains:
+    """What `orderbed down` does: remove our containers of dead conductors; with `force` those of the living, too.
+
+    Without a daemon there are none. Raises FabricError when a container stays that is to go.
     """
     try:
         client = connect()
     except FabricError:
-        return []
+        return Remains()
     with closing(client):
-        return remove_containers(client=client) if everything else remove_abandoned(client)
+        removed = remove_containers(client=client) if force else remove_abandoned(client)
+        return Remains(removed=tuple(removed), staying=_by_owner(client))
 
 
 def remove_containers(
@@ -159,6 +170,14 @@ def _list(client: docker.DockerClient, labels: list[str]) -> list[dict[str, Any]
         return list(client.api.containers(all=True, filters={"label": labels}))
     except (DockerException, OSError) as error:
         raise FabricError(f"Docker does not list its containers: {root_cause(error)}") from error
+
+
+def _by_owner(client: docker.DockerClient) -> dict[str, tuple[str, ...]]:
+    """The names of all our containers, by owner."""
+    found: dict[str, list[str]] = {}
+    for container in _list(client, [f"{LABEL}=1"]):
+        found.setdefault(str(container["Labels"].get(OWNER_LABEL, "")), []).append(_name(container))
+    return {owner: tuple(sorted(names)) for owner, names in sorted(found.items())}
 
 
 def _name(container: Mapping[str, Any]) -> str:

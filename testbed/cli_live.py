@@ -5,7 +5,6 @@ What is heavy is imported by the command that needs it, so that help and complet
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -20,8 +19,9 @@ from rich.console import Console as RichConsole
 from rich.text import Text
 
 from testbed import live_completion as complete
-from testbed.cli_parts import DEFAULT_RUNS, Json, Panel, Runs, print_json
+from testbed.cli_parts import DEFAULT_RUNS, Json, Panel, Runs, output, print_json, say_done
 from testbed.console import Console
+from testbed.down_command import down
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
@@ -148,16 +148,16 @@ def ps(
         if as_json:
             print_json([one.as_json() for one in beds])
         elif beds:
-            _out().print(tables.beds_table(beds))
+            output().print(tables.beds_table(beds))
         else:
-            _out().print(none_up(), markup=False)
+            output().print(none_up(), markup=False)
         return
     found = _attach(bed)
     nodes, links = found.nodes(), found.links()
     if as_json:
         print_json({**_about(found), "nodes": [n.as_json() for n in nodes], "links": [one.as_json() for one in links]})
         return
-    out = _out()
+    out = output()
     out.print(Text.assemble((found.name, "bold"), f"  {_summary(found)}, up for {tables.age(found.description.since)}"))
     out.print(Text(f"record {found.directory}", "dim"), soft_wrap=True)
     out.print(tables.nodes_table(nodes, found.topology, each=each))
@@ -353,7 +353,7 @@ def capture(
         if as_json:
             print_json({"path": began})
         else:
-            _done("capture", Text(f"every frame goes to {began}"))
+            say_done("capture", Text(f"every frame goes to {began}"))
         return
     counts = found.stop_capture()
     if as_json:
@@ -361,7 +361,7 @@ def capture(
         return
     dropped = counts["kernel_dropped_frames"]
     lost = f"{dropped:,} lost by the collector" if dropped else "none lost by the collector"
-    _done("capture", Text(f"{counts['frames']:,} frames, {lost}: {counts['path']}"))
+    say_done("capture", Text(f"{counts['frames']:,} frames, {lost}: {counts['path']}"))
 
 
 def counters(bed: Bed = None, as_json: Json = False) -> None:
@@ -374,7 +374,7 @@ def counters(bed: Bed = None, as_json: Json = False) -> None:
     from testbed import live_tables as tables
 
     for table in tables.counters_tables(counted):
-        _out().print(table)
+        output().print(table)
 
 
 def logs(
@@ -401,48 +401,6 @@ def logs(
     sys.stdout.write(shown)
     if follow:
         _follow(found, found.log_path(name), len(text.encode("utf-8", errors="replace")))
-
-
-def down(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="The testbed to take down. Default: the only one that is up.",
-            envvar=complete.BED_VARIABLE,
-            autocompletion=complete.beds,
-        ),
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All testbeds, and containers also of runs that still go on.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Take a testbed down, and remove what killed runs left.
-
-    That is containers, by the label that they carry. Network namespaces end with their run, however it ends.
-    """
-    from netem import daemon
-    from testbed.live import Testbed, running
-    from testbed.live.place import none_up
-
-    up_now = [one.name for one in running()]
-    if name is None and not everything and len(up_now) > 1:
-        raise InputError(
-            f"several testbeds are up: {', '.join(up_now)}; say which one (`orderbed down NAME`), or --all"
-        )
-    chosen = up_now if everything else [Testbed.attach(name).name] if name or up_now else []
-    for one in chosen:
-        Testbed.attach(one).down()
-    removed = daemon.down(everything=everything) if everything or not name else []
-    if as_json:
-        print_json({"down": chosen, "removed": removed})
-        return
-    for one in chosen:
-        _done("down", Text(f"{one}: nothing of it is left"))
-    if removed:
-        _done("down", Text(f"{len(removed)} containers removed"))
-    if not chosen and not removed:
-        _out().print("nothing was left" if os.geteuid() == 0 else none_up(), markup=False)
 
 
 def _strike(verb: str, words: Sequence[str], bed: str | None, *, as_json: bool) -> None:
@@ -577,12 +535,4 @@ def _tell(verb: str, bed: Testbed, changes: Iterable[Mapping[str, Any]], *, as_j
         return
     for change in changes:
         for line in change_lines(verb, change, bed.topology):
-            _done(verb, line)
-
-
-def _done(stage: str, text: Text) -> None:
-    _out().print(Text.assemble(("✔ ", "green"), (stage.ljust(8), "bold"), " ", text))
-
-
-def _out() -> RichConsole:
-    return RichConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
+            say_done(verb, line)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.console import Console as RichConsole
+from rich.text import Text
 
 DEFAULT_RUNS: Final = Path("runs")
 
@@ -39,3 +41,13 @@ Runs = Annotated[Path, typer.Option("--runs", help="Where runs are kept.", envva
 def print_json(value: object) -> None:
     """A result for programs, on standard output."""
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def say_done(stage: str, text: Text) -> None:
+    """A line for a person: that something was done."""
+    output().print(Text.assemble(("✔ ", "green"), (stage.ljust(8), "bold"), " ", text))
+
+
+def output() -> RichConsole:
+    """Standard output; into a pipe no line is broken."""
+    return RichConsole(highlight=False, soft_wrap=not sys.stdout.isatty())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from netem import image
-from netem.daemon import LABEL, connect, down
+from netem.daemon import LABEL, Remains, connect, down
 from netem.errors import FabricError
 from netem.image import Distribution, apt_sources, bootstrap_image, ensure_image, find_image
 
@@ -139,7 +139,7 @@ def test_no_daemon_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     with pytest.raises(FabricError, match=r"no Docker daemon answers \(No such file or directory\).*make docker"):
         connect()
-    assert down(everything=True) == [], "without a daemon nothing can have been left"
+    assert down(force=True) == Remains(), "without a daemon nothing can have been left"
 
 
 def _program(folder: Path, name: str, body: str) -> None:

@@ -53,7 +53,7 @@ def bed(places: Path) -> Iterator[Path]:
     assert (about["name"], about["topology"], about["node_count"]) == ("lab", "one-partition", 4)
     yield Path(about["directory"])
     done = orderbed("down", "lab", "--json")
-    assert (done.code, done.json()) == (0, {"down": ["lab"], "removed": []}), done.err
+    assert (done.code, done.json()) == (0, {"down": ["lab"], "removed": [], "staying": []}), done.err
     assert orderbed("ps", "--all", "--json").json() == []
 
 

@@ -1,0 +1,90 @@
+"""`orderbed down --all`: whose containers go and whose stay. A daemon of containers that exist as labels only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netem import daemon
+from netem.daemon import LABEL, OWNER_LABEL
+from netem.owner import Owner
+from testbed.down_command import staying_sentence
+from tests.testbed.orderbed_command import inside
+
+
+class LabelsOnly:
+    """A daemon's client, as far as clean-up asks it."""
+
+    def __init__(self, **owners: str) -> None:
+        self.api = self
+        self.left = {name: {LABEL: "1", OWNER_LABEL: owner} for name, owner in owners.items()}
+
+    def containers(self, **_filters: Any) -> list[dict[str, Any]]:
+        return [{"Id": name, "Names": [f"/{name}"], "Labels": labels} for name, labels in self.left.items()]
+
+    def remove_container(self, container_id: str, *, force: bool) -> None:
+        assert force
+        del self.left[container_id]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LabelsOnly]:
+    """Containers of a process that has ended, and of one that lives; no testbed is up."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("ORDERBED_BED", raising=False)
+    code = "from netem.owner import Owner; print(Owner.this_process())"
+    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    living = str(Owner.this_process())
+    client = LabelsOnly(lost=dead.stdout.strip(), one=living, two=living)
+    monkeypatch.setattr(daemon, "connect", lambda: client)
+    yield client
+
+
+def test_containers_of_a_run_that_lives_stay_and_are_named(client: LabelsOnly) -> None:
+    done = inside("down", "--all")
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == [
+        "✔ down     1 container removed",
+        f"2 containers of a run that lives (process {os.getpid()}) stay; --force removes them, too",
+    ]
+    assert set(client.left) == {"one", "two"}
+
+
+def test_json_lists_what_went_and_what_stays(client: LabelsOnly) -> None:
+    assert inside("down", "--all", "--json").json() == {"down": [], "removed": ["lost"], "staying": ["one", "two"]}
+    assert set(client.left) == {"one", "two"}
+
+
+def test_force_removes_those_of_the_living_too(client: LabelsOnly) -> None:
+    done = inside("down", "--all", "--force")
+    assert (done.code, done.out) == (0, "✔ down     3 containers removed\n"), done.err
+    assert not client.left
+
+
+def test_force_alone_is_refused_before_anything_goes(client: LabelsOnly) -> None:
+    done = inside("down", "--force")
+    assert (done.code, "it goes with --all only" in done.err) == (2, True), done.err
+    assert set(client.left) == {"lost", "one", "two"}
+
+
+def test_without_all_nobody_is_told_of_the_living(client: LabelsOnly) -> None:
+    assert inside("down").out == "✔ down     1 container removed\n"
+    assert set(client.left) == {"one", "two"}
+
+
+def test_one_container_and_several_runs_are_told_in_their_own_words() -> None:
+    assert staying_sentence({"b/n/12/7": ["x"]}) == (
+        "1 container of a run that lives (process 12) stays; --force removes it, too"
+    )
+    assert staying_sentence({"": ["x"], "b/n/12/7": ["y", "z"]}) == (
+        "3 containers of runs that live (processes unknown, 12) stay; --force removes them, too"
+    )
