@@ -37,6 +37,7 @@ from analysis import (
     spacetime_report,
     words,
 )
+from analysis.errors import MachineError
 from analysis.report_files import RunFiles, read_run
 from analysis.report_time import (
     CLASSES,
@@ -82,21 +83,15 @@ Pair = tuple[Markup, Markup]
 def write_report(run_dir: Path) -> Path:
     """Write `report.html` of a run directory and return its path.
 
-    Replaces an older report in one step. Raises InputError when `run_dir` is no directory and OSError when the file
-    cannot be written; a file of the run that is missing or broken is said in the report.
+    Replaces an older report in one step. Raises InputError when `run_dir` is no directory and MachineError when the
+    file cannot be written; a file of the run that is missing or broken is said in the report.
     """
     page = render(read_run(run_dir))
     path = run_dir / REPORT
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=run_dir, prefix=REPORT, delete=False) as file:
-        try:
-            file.write(page)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    try:
+        _replace(path, page)
+    except OSError as error:
+        raise MachineError(f"{path}: cannot be written ({error.strerror}); {_remedy(error)}") from error
     return path
 
 
@@ -108,6 +103,26 @@ def render(run: RunFiles) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = environment.get_template("report.html.j2")
     return page.render(_context(run), script=Markup(script), script_hash=f"sha256-{digest}")  # noqa: S704  (ours)
+
+
+def _replace(path: Path, page: str) -> None:
+    """Write a file in one step: whoever reads it meanwhile has the old one. Raises OSError."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            file.write(page)
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).chmod(0o644)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def _remedy(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return "run the same command as the user whose run it is, such as with sudo, or copy the run"
+    return "see to it, then run the same command again"
 
 
 @cache

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from analysis.errors import MachineError
 from analysis.report import SECTIONS, render, write_report
 from analysis.report_files import SERIES, read_run
 from tests import report_runs
@@ -192,6 +193,15 @@ def test_an_empty_directory_still_gives_a_report(tmp_path: Path) -> None:
 def test_no_directory_is_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such run directory"):
         write_report(tmp_path / "nowhere")
+
+
+def test_a_report_that_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    run = report_runs.quickstart(tmp_path / "run")
+    (run / "report.html").mkdir()
+    before = sorted(run.iterdir())
+    with pytest.raises(MachineError, match=r"report\.html: cannot be written \(Is a directory\); see to it, then run"):
+        write_report(run)
+    assert sorted(run.iterdir()) == before
 
 
 # `node_series` is read for programs of others only: see test_traffic.
