@@ -18,7 +18,7 @@ from testbed.spec_program import require_world
 from testbed.spec_raw import MAX_SEED
 from testbed.store import RunDirectory, StoreError
 from testbed.unrest import reseeded
-from testbed.worlds import WorldChoice, pick
+from testbed.worlds import WorldChoice, pick, require_privilege
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def perform(experiment: Experiment, wishes: Wishes, console: Console, *, spark: 
         require_java()
     store.require_space(wishes.runs, needed_bytes(experiment))
     world = pick(experiment.world)
+    can_be_simulated = not require_world(World.SIM, experiment.programs, experiment.image)
+    require_privilege(world.world, can_be_simulated=can_be_simulated)
     require_faults(experiment, world)
     require_runnable(experiment, world.world)
     directory = store.create(

@@ -20,6 +20,9 @@ import pytest
 ORDERBED = str(Path(sys.executable).parent / "orderbed")
 PATIENCE_S = 120
 
+POWERLESS = ("setpriv", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs") if os.getuid() == 0 else ()
+"""Before a command: it may do no more than the owner of its files may."""
+
 EXPERIMENT = """
 name: small
 question: Does a small run come through?

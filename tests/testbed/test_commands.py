@@ -12,7 +12,8 @@ from rich.console import Console as RichConsole
 from testbed import cli, listings
 from testbed.cli_parts import ExitCode
 from testbed.doctor import Check
-from tests.testbed.orderbed_command import assert_good, orderbed, write_experiment
+from tests import report_runs
+from tests.testbed.orderbed_command import POWERLESS, assert_good, orderbed, write_experiment
 
 
 def shown(renderable: object) -> str:
@@ -52,6 +53,31 @@ def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
     done = orderbed("run", "quickstart", "--seed", "-3", *runs)
     assert (done.code, "--seed must lie between 0 and" in done.err) == (2, True)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_report_where_one_may_not_write_is_one_sentence(tmp_path: Path) -> None:
+    run = report_runs.quickstart(tmp_path / "run")
+    run.chmod(0o555)
+    done = orderbed("report", str(run), prefix=POWERLESS)
+    run.chmod(0o755)
+    assert (done.code, done.out) == (3, ""), done.err
+    assert done.err == (
+        f"orderbed: {run}/report.html: cannot be written (Permission denied); "
+        "run the same command as the user whose run it is, such as with sudo, or copy the run\n"
+    )
+
+
+@pytest.mark.parametrize("world", ["netns", "auto"])
+def test_real_wires_without_root_are_refused_before_a_run_is_made(tmp_path: Path, world: str) -> None:
+    experiment, runs = write_experiment(tmp_path, world=world, duration="1 s", faults="[]"), tmp_path / "runs"
+    for verb in ("run", "sweep"):
+        done = orderbed(verb, str(experiment), "--runs", str(runs), prefix=POWERLESS)
+        assert done.code == 2, done.err
+        assert done.err.splitlines()[-1] == (
+            "orderbed: real wires need root: run the same command with sudo, or simulate them, without root, "
+            "with --world sim"
+        )
+        assert not runs.exists()
 
 
 def test_a_bug_of_ours_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
