@@ -133,6 +133,9 @@ def up(
 
 
 def ps(
+    name: Annotated[
+        str | None, typer.Argument(help="Which testbed, as --bed says it.", autocompletion=complete.beds)
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All testbeds that are up, one line each.")] = False,
     each: Annotated[bool, typer.Option("--each", help="A row for each node, also of many that stand alike.")] = False,
     bed: Bed = None,
@@ -152,7 +155,7 @@ def ps(
         else:
             output().print(none_up(), markup=False)
         return
-    found = _attach(bed)
+    found = _attach(name or bed)
     nodes, links = found.nodes(), found.links()
     if as_json:
         print_json({**_about(found), "nodes": [n.as_json() for n in nodes], "links": [one.as_json() for one in links]})
@@ -182,6 +185,7 @@ def execute(
         raise InputError(f"no command was given; write it after --, such as `orderbed exec {node} -- ip addr`")
     found = _attach(bed)
     name = one_node(node, found.topology).name
+    _tell_of_the_crashed(found, name)
     if not as_json:
         raise CommandEndedError(_end_of(lambda: found.terminal(name, argv)))
     done = _end_of(lambda: found.run(name, argv))
@@ -196,6 +200,7 @@ def shell(node: NodeWord, bed: Bed = None) -> None:
 
     found = _attach(bed)
     name = one_node(node, found.topology).name
+    _tell_of_the_crashed(found, name)
     prompt = {"PS1": f"{found.name}:{name}# "}
     raise CommandEndedError(_end_of(lambda: found.terminal(name, ["sh", "-c", SHELL], environment=prompt)))
 
@@ -313,7 +318,10 @@ def cut(
 def heal(bed: Bed = None, as_json: Json = False) -> None:
     """End all cuts."""
     found = _attach(bed)
-    _tell("heal", found, found.heal(), as_json=as_json)
+    ended = found.heal()
+    _tell("heal", found, ended, as_json=as_json)
+    if not ended and not as_json:
+        output().print("nothing was cut")
 
 
 def crash(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
@@ -399,6 +407,8 @@ def logs(
         print_json({"node": name, "path": str(found.log_path(name)), "text": shown})
         return
     sys.stdout.write(shown)
+    if not text:
+        sys.stderr.write(f"{name} has written nothing so far\n")
     if follow:
         _follow(found, found.log_path(name), len(text.encode("utf-8", errors="replace")))
 
@@ -409,6 +419,18 @@ def _strike(verb: str, words: Sequence[str], bed: str | None, *, as_json: bool) 
 
     found = _attach(bed)
     _tell(verb, found, getattr(found, verb)(nodes_named(words, found.topology)), as_json=as_json)
+
+
+def _tell_of_the_crashed(bed: Testbed, name: str) -> None:
+    """In world netns the network of a crashed node is left and may be entered; in docker there is nothing to enter."""
+    from testbed.live import NodeState
+
+    if bed.description.world == "docker":
+        return
+    if any(one.name == name and one.state is NodeState.CRASHED for one in bed.nodes()):
+        sys.stderr.write(
+            f"{name} has crashed: the command finds its network and nothing else; `orderbed restart {name}`\n"
+        )
 
 
 def _end_of(do: Callable[[], T]) -> T:

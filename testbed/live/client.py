@@ -22,6 +22,7 @@ from netem.errors import FabricError
 from netem.kernel import KernelWish
 from netem.readiness import readable
 from netem.runtimes.base import Program
+from testbed import paths
 from testbed.live import place as places
 from testbed.live import terminal as terminals
 from testbed.live.commands import Completed, Running
@@ -30,7 +31,7 @@ from testbed.live.place import Place
 from testbed.live.starter import Wish, start_server
 from testbed.live.status import Counters, Description, LinkStatus, NodeStatus
 from topologies.errors import InputError
-from topologies.load import find, load, loads
+from topologies.load import find, load, loads, names
 from topologies.model import Topology
 from topologies.yaml_source import read
 
@@ -262,7 +263,7 @@ class Testbed:
         return self._change("cut", cut={"from": _list(senders), "to": _list(receivers)})
 
     def heal(self) -> tuple[FaultLine, ...]:
-        """End all cuts."""
+        """End all cuts. Without any, nothing happens and there is no line."""
         return self._change("heal")
 
     def crash(self, targets: Selectors) -> tuple[FaultLine, ...]:
@@ -333,6 +334,7 @@ def _wish(
     stays: bool,
 ) -> Wish:
     """What is wished for, checked as far as it can be before anything starts. Raises InputError."""
+    _refuse_experiment(topology)
     path = find(topology)
     document = read(path)
     network = load(path)
@@ -352,6 +354,18 @@ def _wish(
         runs=Path(runs).absolute(),
         stays=stays,
     )
+
+
+def _refuse_experiment(given: str | Path) -> None:
+    """Raise InputError for the name or the file of a shipped experiment: it is looked for by who wants a topology."""
+    path = Path(given)
+    is_name = "/" not in str(given) and not path.suffix
+    experiment = paths.EXPERIMENTS / f"{given}.yaml" if is_name else path
+    if paths.is_file(experiment) and experiment.resolve().parent == paths.EXPERIMENTS and str(given) not in names():
+        raise InputError(
+            f"{given} is an experiment, not a topology: `orderbed run {given}` runs it; "
+            f"topologies that stay up are {', '.join(names())}, or a file of your own"
+        )
 
 
 def _list(given: Selectors) -> list[str]:

@@ -176,7 +176,9 @@ class Desk:
         return [dataclasses.replace(event, in_force=(*(cut.id for cut in self._cuts), event.id))]
 
     def heal(self, at_ns: int) -> list[Fault]:
-        """The end of all cuts."""
+        """The end of all cuts; nothing happens where there is none."""
+        if not self._cuts:
+            return []
         return [Heal(id=self._next_id, at_ns=at_ns, cuts=tuple(cut.id for cut in self._cuts))]
 
     def node_fault(self, kind: type[NodeFault], selectors: Sequence[str], at_ns: int) -> list[Fault]:

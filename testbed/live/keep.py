@@ -93,8 +93,12 @@ class Keep:
         """The node in which a command is to run, and its latest incarnation. Raises InputError, FabricError."""
         self._refuse_ruin()
         name = self.desk.node(node)
-        if self._world.world is World.DOCKER and self.desk.state(name) is NodeState.PAUSED:
-            raise FabricError(f"{name} is paused and runs nothing: resume it, then enter it")
+        if self._world.world is World.DOCKER:
+            state = self.desk.state(name)
+            if state is NodeState.PAUSED:
+                raise FabricError(f"{name} is paused and runs nothing: resume it, then enter it")
+            if state is NodeState.CRASHED:
+                raise FabricError(f"{name} has crashed and its container with it: `orderbed restart {name}`")
         return name, self.house.handle(name)
 
     def _refuse_ruin(self) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from testbed.live.place import none_up
+from testbed.paths import EXPERIMENTS
 from tests.testbed.live.beds import processes_with
 from tests.testbed.orderbed_command import (
     ORDERBED,
@@ -74,6 +75,8 @@ def test_where_nothing_is_up_a_sentence_says_what_to_do() -> None:
 
 def test_what_cannot_come_up_is_refused_before_anything_starts(tmp_path: Path) -> None:
     assert "did you mean one-partition?" in refused("up", "one-partitoin", "-d")
+    for given in ("quickstart", str(EXPERIMENTS / "quickstart.yaml")):
+        assert f"{given} is an experiment, not a topology: `orderbed run {given}` runs it" in refused("up", given, "-d")
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("name: wrong\npartitions: {p1: {nodes: 1001}}\n")
     assert "expected a count from 1 to 1000" in refused("up", str(wrong), "-d")
@@ -159,6 +162,32 @@ def test_changes_are_seen_by_ps_and_undone(bed: Path) -> None:
     assert all(one["to_node"]["loss_ratio"] == 0 and not one["cut_off_from"] for one in found["nodes"])
     assert [one["incarnation"] for one in found["nodes"]] == [1, 1, 2, 1]
     assert (bed / "faults.jsonl").read_text().count("\n") >= 6
+
+
+@pytest.mark.root
+@pytest.mark.uml
+def test_what_is_not_there_is_told(bed: Path) -> None:
+    recorded = (bed / "faults.jsonl").read_text()
+    healed = inside("heal")
+    assert (healed.code, healed.out, inside("heal", "--json").json()) == (0, "nothing was cut\n", [])
+    assert (bed / "faults.jsonl").read_text() == recorded
+    silent = inside("logs", "p1/n1")
+    assert (silent.code, silent.out, silent.err) == (0, "", "p1/n1 has written nothing so far\n")
+    assert inside("logs", "p1/n1", "--json").err == ""
+    assert inside("ps", "lab", "--json").json()["name"] == "lab"
+    assert "did you mean lab?" in refused("ps", "lap")
+
+
+@pytest.mark.root
+@pytest.mark.uml
+def test_a_command_in_a_crashed_node_is_told_so(bed: Path) -> None:
+    assert inside("exec", "p1/n2", "--", "true").err == ""
+    assert inside("crash", "p1/n2").code == 0
+    done = inside("exec", "p1/n2", "--", "ip", "-brief", "address", "show", "eth0")
+    assert inside("restart", "p1/n2").code == 0
+    assert (done.code, "10.1.0.2" in done.out) == (0, True)
+    assert done.err == ("p1/n2 has crashed: the command finds its network and nothing else; `orderbed restart p1/n2`\n")
+    assert bed.is_dir()
 
 
 @pytest.mark.root

@@ -48,7 +48,7 @@ def test_nothing_holds_before_it_is_committed(desk: Desk) -> None:
 def test_both_directions_are_two_events_with_numbers_of_their_own(desk: Desk) -> None:
     events = happen(desk, desk.impair(words("impair", targets="p1/n1", direction="both", loss="1 %"), 5))
     assert [(event.id, event.at_ns) for event in events] == [(0, 5), (1, 5)]
-    assert happen(desk, desk.heal(6))[0].id == 2
+    assert happen(desk, desk.restore(words("restore"), 6))[0].id == 2
 
 
 def test_an_impairment_ends_where_it_is_restored_or_replaced(desk: Desk) -> None:
@@ -69,6 +69,10 @@ def test_a_restore_of_everything_covers_links_too(desk: Desk) -> None:
     happen(desk, desk.restore(words("restore"), 2))
     assert desk.links() == Desk(NETWORK, NOW).links()
     assert desk.nodes() == Desk(NETWORK, NOW).nodes()
+
+
+def test_where_nothing_is_cut_a_heal_is_no_event(desk: Desk) -> None:
+    assert desk.heal(1) == []
 
 
 def test_a_heal_names_the_cuts_that_it_ends(desk: Desk) -> None:

@@ -36,7 +36,7 @@ def test_a_command_is_in_its_container(bed: Testbed) -> None:
 
 def test_a_crashed_container_says_so(bed: Testbed) -> None:
     bed.crash("p1/n2")
-    with pytest.raises(FabricError, match="p1/n2 has ended and its container with it: restart it, then enter it"):
+    with pytest.raises(FabricError, match="p1/n2 has crashed and its container with it: `orderbed restart p1/n2`"):
         bed.run("p1/n2", ["true"])
     bed.restart("p1/n2")
     assert bed.run("p1/n2", ["true"]).code == 0
