@@ -7,67 +7,79 @@ the witness needs, and the pieces are put together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+import numpy as np
 
+from analysis.by_message import RunFacts, judged
+from analysis.lives import Life
 from analysis.properties import STANDING, Incarnation, Place, Property, Witness, order_witness
-from analysis.sequences import LIFE, NO_MESSAGE, Step, decode
+from analysis.sequences import NO_MESSAGE, NOT_COMPARED, STEPS, Step, decode
 
-Key = tuple[int, int]
-"""Run and message (sequences.encode)."""
+
+class Seen(NamedTuple):
+    """One judged step; columns as in sequences.STEPS."""
+
+    life: Incarnation
+    is_full: bool
+    step: Step
+    message: int
+    record: int
+    at_ns: int
+    position: int
+    predecessor: int | None
+    """None: not compared."""
+    previous: int
+    is_repeat: bool
+    is_out_of_order: bool
 
 
 class Lookup:
-    """Steps by run and message, fetched in bulk. `full`: the full members of each run."""
+    """Steps by message (sequences.encode), fetched in bulk."""
 
-    def __init__(self, judged: DataFrame, full: Mapping[int, Sequence[Incarnation]]) -> None:
-        self._judged = judged
-        self._full = full
-        self._found: dict[Key, list[Row]] = defaultdict(list)
-        self._known: set[Key] = set()
+    def __init__(self, lives: Sequence[Life], facts: RunFacts) -> None:
+        self._lives = lives
+        self._facts = facts
+        self._found: dict[int, list[Seen]] = defaultdict(list)
+        self._known: set[int] = set()
 
-    def fetch(self, wanted: Iterable[Key]) -> None:
-        """Look these messages up, all in one query."""
+    def fetch(self, wanted: Iterable[int]) -> None:
+        """Look these messages up, all at once."""
         asked = sorted(set(wanted) - self._known)
         if not asked:
             return
         self._known |= set(asked)
-        keys = self._judged.sparkSession.createDataFrame(asked, "run int, message long")
-        found = self._judged.join(F.broadcast(keys), on=["run", "message"], how="inner")
-        columns = ("step", "message", "record", "at_ns", "position", "predecessor", "previous")
-        flags = ("is_repeat", "is_out_of_order", "is_full")
-        for row in found.select(*LIFE, *columns, *flags).collect():
-            self._found[row["run"], row["message"]].append(row)
+        for life in self._lives:
+            for row in _seen(life, self._facts, asked):
+                self._found[row.message].append(row)
 
-    def fetch_neighbours(self, wanted: Mapping[int, tuple[int | None, int | None]]) -> None:
-        """For each run a message out of its origin's order and one with two predecessors (None: none): look up what was
+    def fetch_neighbours(self, unordered: int | None, disputed: int | None) -> None:
+        """Of a message out of its origin's order and of one with two predecessors (None: none): look up what was
         delivered before them.
         """
-        neighbours: set[Key] = set()
-        for run, (unordered, disputed) in wanted.items():
-            if unordered is not None:
-                neighbours.add((run, self._out_of_order(run, unordered)["previous"]))
-            if disputed is not None:
-                neighbours |= {(run, row["predecessor"]) for row in self._sides(run, disputed)}
-        self.fetch(key for key in neighbours if key[1] != NO_MESSAGE)
+        neighbours: set[int] = set()
+        if unordered is not None:
+            neighbours.add(self._out_of_order(unordered).previous)
+        if disputed is not None:
+            neighbours |= {row.predecessor for row in self._sides(disputed) if row.predecessor is not None}
+        self.fetch(neighbours - {NO_MESSAGE})
 
-    def witness(self, kind: Property, run: int, message: int) -> Witness:
+    def witness(self, kind: Property, message: int) -> Witness:
         """What makes this message violate the property."""
-        tellers: dict[Property, Callable[[int, int], Witness]] = {
-            Property.VALIDITY: lambda _, message: self._validity(message),
-            Property.AGREEMENT: lambda run, message: self._agreement(run, message, uniform=False),
-            Property.UNIFORM_AGREEMENT: lambda run, message: self._agreement(run, message, uniform=True),
+        tellers: dict[Property, Callable[[int], Witness]] = {
+            Property.VALIDITY: self._validity,
+            Property.AGREEMENT: lambda message: self._agreement(message, uniform=False),
+            Property.UNIFORM_AGREEMENT: lambda message: self._agreement(message, uniform=True),
             Property.INTEGRITY: self._integrity,
             Property.FIFO: self._fifo,
             Property.TOTAL_ORDER: self._total_order,
         }
-        return tellers[kind](run, message)
+        return tellers[kind](message)
 
-    def causal_witness(self, run: int, life: Incarnation, cause: int, message: int) -> Witness:
+    def causal_witness(self, life: Incarnation, cause: int, message: int) -> Witness:
         """A member that delivers `message` without having delivered `cause`."""
-        places = (self._place(run, life, cause), self._place(run, life, message))
+        places = (self._place(life, cause), self._place(life, message))
         return Witness(what="delivered before its cause", places=places)
 
     def _validity(self, message: int) -> Witness:
@@ -75,77 +87,86 @@ class Lookup:
         home = Incarnation(identity.origin, identity.incarnation)
         return Witness(what="its own submission is not delivered", places=(Place(home, identity, None, None),))
 
-    def _agreement(self, run: int, message: int, *, uniform: bool) -> Witness:
-        delivered = [row for row in self._deliveries(run, message) if uniform or row["is_full"]]
+    def _agreement(self, message: int, *, uniform: bool) -> Witness:
+        delivered = [row for row in self._deliveries(message) if uniform or row.is_full]
         if not delivered:
-            rows = [row for row in self._found[run, message] if row["step"] == Step.STANDING]
-            return Witness(what=STANDING, places=(self._place(run, _life(min(rows, key=_when)), message),))
-        missing = next(place for life in self._full[run] if (place := self._place(run, life, message)).position is None)
+            rows = [row for row in self._found[message] if row.step == Step.STANDING]
+            return Witness(what=STANDING, places=(self._place(min(rows, key=_when).life, message),))
+        missing = next(place for life in self._facts.full if (place := self._place(life, message)).position is None)
         return Witness(what="not everybody delivers it", places=(_place(delivered[0]), missing))
 
-    def _integrity(self, run: int, message: int) -> Witness:
-        rows = sorted(self._found[run, message], key=_when)
-        submit_ns = min((row["at_ns"] for row in rows if row["step"] == Step.SUBMISSION), default=None)
-        found: list[tuple[Row, str]] = []
+    def _integrity(self, message: int) -> Witness:
+        rows = sorted(self._found[message], key=_when)
+        submit_ns = min((row.at_ns for row in rows if row.step == Step.SUBMISSION), default=None)
+        found: list[tuple[Seen, str]] = []
         for row in rows:
-            if row["step"] == Step.BROKEN_PROMISE:
+            if row.step == Step.BROKEN_PROMISE:
                 found.append((row, "undone although its delivery was promised"))
-            elif row["step"] == Step.DELIVERY and row["is_repeat"]:
+            elif row.step == Step.DELIVERY and row.is_repeat:
                 found.append((row, "delivered twice"))
-            elif row["step"] == Step.DELIVERY and submit_ns is None:
+            elif row.step == Step.DELIVERY and submit_ns is None:
                 found.append((row, "delivered but never submitted"))
-            elif row["step"] == Step.DELIVERY and row["at_ns"] < submit_ns:
+            elif row.step == Step.DELIVERY and submit_ns is not None and row.at_ns < submit_ns:
                 found.append((row, "delivered before it was submitted"))
         row, what = found[0]
         return Witness(what=what, places=(_place(row),))
 
-    def _fifo(self, run: int, message: int) -> Witness:
-        row = self._out_of_order(run, message)
+    def _fifo(self, message: int) -> Witness:
+        row = self._out_of_order(message)
         places = [_place(row)]
-        if row["previous"] != NO_MESSAGE:
-            places.insert(0, self._place(run, _life(row), row["previous"]))
+        if row.previous != NO_MESSAGE:
+            places.insert(0, self._place(row.life, row.previous))
         return Witness(what="delivered out of its origin's order", places=tuple(places))
 
-    def _total_order(self, run: int, message: int) -> Witness:
-        one, other = self._sides(run, message)
-        sides = [(_life(row), None if row["predecessor"] == NO_MESSAGE else row["predecessor"]) for row in (one, other)]
+    def _total_order(self, message: int) -> Witness:
+        one, other = self._sides(message)
+        sides = [(row.life, None if row.predecessor == NO_MESSAGE else row.predecessor) for row in (one, other)]
         codes = {decode(code): code for _, code in sides if code is not None} | {decode(message): message}
         (here, x), (there, y) = sides
         return order_witness(
             decode(message),
             (here, None if x is None else decode(x)),
             (there, None if y is None else decode(y)),
-            lambda life, identity: self._place(run, life, codes[identity]),
+            lambda life, identity: self._place(life, codes[identity]),
         )
 
-    def _deliveries(self, run: int, message: int) -> list[Row]:
+    def _deliveries(self, message: int) -> list[Seen]:
         """First deliveries, in order of time."""
-        rows = [row for row in self._found[run, message] if row["step"] == Step.DELIVERY and not row["is_repeat"]]
+        rows = [row for row in self._found[message] if row.step == Step.DELIVERY and not row.is_repeat]
         return sorted(rows, key=_when)
 
-    def _out_of_order(self, run: int, message: int) -> Row:
-        return next(row for row in self._deliveries(run, message) if row["is_out_of_order"])
+    def _out_of_order(self, message: int) -> Seen:
+        return next(row for row in self._deliveries(message) if row.is_out_of_order)
 
-    def _sides(self, run: int, message: int) -> tuple[Row, Row]:
+    def _sides(self, message: int) -> tuple[Seen, Seen]:
         """Two deliveries of one message with different predecessors."""
-        compared = [row for row in self._deliveries(run, message) if row["predecessor"] is not None]
-        other = next(row for row in compared if row["predecessor"] != compared[0]["predecessor"])
+        compared = [row for row in self._deliveries(message) if row.predecessor is not None]
+        other = next(row for row in compared if row.predecessor != compared[0].predecessor)
         return compared[0], other
 
-    def _place(self, run: int, life: Incarnation, message: int) -> Place:
-        for row in self._deliveries(run, message):
-            if _life(row) == life:
+    def _place(self, life: Incarnation, message: int) -> Place:
+        for row in self._deliveries(message):
+            if row.life == life:
                 return _place(row)
         return Place(life, decode(message), None, None)
 
 
-def _when(row: Row) -> tuple[int, Incarnation, int]:
-    return row["at_ns"], _life(row), row["record"]
+def _seen(life: Life, facts: RunFacts, asked: Sequence[int]) -> Iterator[Seen]:
+    """Judged steps of a life about these messages."""
+    columns = life.columns(*STEPS.names)
+    kinds = (Step.SUBMISSION, Step.DELIVERY, Step.STANDING, Step.BROKEN_PROMISE)
+    has_order = life.name not in facts.over
+    for kind, rows in zip(kinds, judged(columns, life.name, facts), strict=True):
+        for row in rows[np.isin(columns["message"][rows], asked)].tolist():
+            told = {name: columns[name][row].item() for name in Seen._fields if name in columns}
+            compared = has_order and kind is Step.DELIVERY and told["predecessor"] != NOT_COMPARED
+            told |= {"step": kind, "predecessor": told["predecessor"] if compared else None}
+            yield Seen(life=life.name, is_full=life.name in facts.full, **told)
 
 
-def _life(row: Row) -> Incarnation:
-    return Incarnation(row["member"], row["member_incarnation"])
+def _when(row: Seen) -> tuple[int, Incarnation, int]:
+    return row.at_ns, row.life, row.record
 
 
-def _place(row: Row) -> Place:
-    return Place(_life(row), decode(row["message"]), row["position"], row["at_ns"])
+def _place(row: Seen) -> Place:
+    return Place(row.life, decode(row.message), row.position, row.at_ns)

@@ -7,7 +7,6 @@ times as much. What comes back to the driver is small: counts by key. `analysis.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
 from analysis.cost import BIN_NS, CLASSES
 from analysis.source import CaptureReader, Pieces, checked_batches, table_schema
-from analysis.staging import Staging
+from analysis.staging import PartWriter, Staging
+from analysis.tables import minus
 from analysis.worker import keep_imports
 from collector.parse import decode_frames, decode_trace
 from collector.records import Event, Flag, Frames, Notice, PortDirection
@@ -36,7 +35,6 @@ DIRECTIONS = (None, FROM_NODE, TO_NODE)
 FRAME_CLASSES = (*CLASSES, "trace", "other")
 """By their codes here."""
 
-ROWS_PER_GROUP = 1 << 17
 MAX_FLOWS = 100_000
 """More destinations than any run has; an enemy may make up millions. The greatest are kept."""
 
@@ -116,8 +114,8 @@ def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Pa
     keep_imports()
     task = _Task(plan)
     with (
-        _Writer(directories[0] / f"part-{number:05d}.parquet", _FRAMES) as frames,
-        _Writer(directories[1] / f"part-{number:05d}.parquet", _TRACE) as trace,
+        PartWriter(directories[0] / f"part-{number:05d}.parquet", _FRAMES) as frames,
+        PartWriter(directories[1] / f"part-{number:05d}.parquet", _TRACE) as trace,
     ):
         for piece in part.pieces:
             for buffer, batch in checked_batches(piece):
@@ -126,39 +124,6 @@ def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Pa
                 if len(carriers):
                     trace.write(task.trace(buffer, carriers))
     return task.told()
-
-
-class _Writer:
-    """One Parquet file. It has its name only when it is whole: a task may be tried twice."""
-
-    def __init__(self, path: Path, rows: pa.Schema) -> None:
-        self._path = path
-        self._fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        self._writer = pq.ParquetWriter(self._fresh, rows, compression="zstd", store_schema=False)
-        self._waiting: list[pa.RecordBatch] = []
-        self._schema = rows
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._flush()
-        self._writer.close()
-        if kind is None:
-            self._fresh.replace(self._path)
-        else:
-            self._fresh.unlink()
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._waiting.append(rows)
-        if sum(batch.num_rows for batch in self._waiting) >= ROWS_PER_GROUP:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
-            self._waiting = []
 
 
 class _Task:
@@ -181,7 +146,7 @@ class _Task:
         """Rows of schema.FRAMES, and those frames that carry records."""
         seen = decode_frames(buffer, frames, _DECODED)
         is_ours = seen["is_protocol"] & (seen["group"] == self.plan.group)
-        time_ns, has_time = _minus(frames.time_ns, self.plan.clock_offset_ns)
+        time_ns, has_time = minus(frames.time_ns, np.int64(self.plan.clock_offset_ns))
         node_index = self._indexes[frames.interface]
         klass = _frame_class(seen["is_trace"], is_ours, seen["flags"])
         made: dict[str, Any] = {
@@ -208,7 +173,7 @@ class _Task:
         is_trace = klass == FRAME_CLASSES.index("trace")
         is_sent = (frames.direction == PortDirection.INBOUND) & ~is_trace
         bins = np.zeros(len(time_ns), np.int64)
-        within, has_bin = _minus(time_ns, self.plan.start_ns)
+        within, has_bin = minus(time_ns, np.int64(self.plan.start_ns))
         bins = np.floor(within / BIN_NS).astype(np.int64)
         table = pa.table(
             {
@@ -300,13 +265,6 @@ def _merged(parts: Sequence[pa.Table], keys: Sequence[str], most: int | None = N
     table = _summed(pa.concat_tables(filled), keys, values)
     rows: Rows = (table if most is None else _greatest(table, most)).to_pylist()
     return rows
-
-
-def _minus(time_ns: npt.NDArray[np.int64], offset_ns: int) -> tuple[npt.NDArray[np.int64], Mask]:
-    """The difference, and where it fits 64 bits: a hostile stamp may lie anywhere in them."""
-    with np.errstate(over="ignore"):
-        result = time_ns - np.int64(offset_ns)
-    return result, np.asarray(((time_ns ^ np.int64(offset_ns)) & (time_ns ^ result)) >= 0)
 
 
 def _frame_class(is_trace: Mask, is_ours: Mask, flags: npt.NDArray[Any]) -> npt.NDArray[np.int8]:

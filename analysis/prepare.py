@@ -14,11 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from analysis import intake, order, schema, sequences, session, source, staging, tables
+from analysis import intake, schema, session, source, staging
 from analysis.errors import AnalysisError
-from collector.records import Event
 
 EMPTY_PCAP = bytes.fromhex("d4c3b2a1 0200 0400 00000000 00000000 ffff0000 01000000")
 
@@ -55,7 +54,6 @@ def rehearse() -> None:
         for name in ("frames", "trace"):
             spark.read.schema(schema.TABLES[name]).parquet(str(stage.path(name))).count()
         _stream(spark, path.with_name("one.pcap"))
-        _orders(_trace(spark), stage)
 
 
 def _stream(spark: SparkSession, path: Path) -> None:
@@ -65,25 +63,6 @@ def _stream(spark: SparkSession, path: Path) -> None:
     writer = rows.writeStream.foreachBatch(lambda batch, _: batch.toArrow())
     checkpoint = str(path.with_suffix(".checkpoint"))
     writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
-
-
-def _orders(trace: DataFrame, stage: staging.Staging) -> None:
-    names = ["p1/n1", "p1/n2"]
-    steps = sequences.steps(tables.events(trace)).persist()
-    order.check_with(steps, order.run_facts(steps, members={0: range(2)}))
-    stage.write("messages", tables.messages(steps, names=names))
-    stage.write("deliveries", tables.deliveries(steps, names=names))
-
-
-def _trace(spark: SparkSession) -> DataFrame:
-    rows = []
-    for member in range(2):
-        told = [Event.START, Event.SUBMIT, Event.DELIVER, Event.DELIVER, Event.STOP]
-        # The second deliveries differ, so that witnesses are looked for, too.
-        origins = [0, member, member, 1 - member, 0]
-        for record, (event, origin) in enumerate(zip(told, origins, strict=True), start=1):
-            rows.append((member, 1, record, int(event), 1, origin, 1, 0, 1, record * 1000, 0, 5))
-    return spark.createDataFrame(rows, schema.TRACE)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,7 @@ Spark has no unsigned integers and its time stamps are microseconds, so times an
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
 
 BYTE, SHORT, INT, LONG = T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType()
 DOUBLE, TEXT = T.DoubleType(), T.StringType()
@@ -172,13 +170,3 @@ TABLES: dict[str, T.StructType] = {
     "conversations": CONVERSATIONS,
     "node_series": NODE_SERIES,
 }
-
-
-def conform(frame: DataFrame, schema: T.StructType, **columns: Column) -> DataFrame:
-    """The select that makes a table: every column of the contract, in order and with its type, and nothing else.
-
-    A column comes from `columns` or from the frame's column of that name.
-    """
-    return frame.select(
-        *(columns.get(one.name, F.col(one.name)).cast(one.dataType).alias(one.name) for one in schema.fields)
-    )

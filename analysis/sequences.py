@@ -1,28 +1,22 @@
 """From the trace records of each incarnation to what the order checks start from; one pass, in NumPy.
 
-Spark brings the records of one incarnation together (`steps`, a grouped map); here they are put in order once and
-everything is told that only its own records can tell: is the trace whole, how did it end, which deliveries were
-undone or are repeats, and for each delivery its position, its predecessor, and whether it keeps its origin's order.
-What is then left to compare between members is one group-by over messages (`analysis.order`). Window functions do the
-same and took twenty times as long.
+`analysis.lives` brings the records of one incarnation together; here they are put in order once and everything is
+told that only its own records can tell: is the trace whole, how did it end, which deliveries were undone or are
+repeats, and for each delivery its position, its predecessor, and whether it keeps its origin's order. What is then
+left to compare between members is one look at each message (`analysis.by_message`).
 """
 
 from __future__ import annotations
 
 import enum
-import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
-from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
 
-from analysis.properties import FIRST_INCARNATION, MessageId
+from analysis.properties import Incarnation, MessageId
 from collector.records import Event, Level, Notice
 
 Ints = npt.NDArray[np.int64]
@@ -30,33 +24,10 @@ Numbers = npt.NDArray[np.signedinteger[Any]]
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp]
 
-LIFE = ("run", "member", "member_incarnation")
-
-EVENTS = T.StructType(
-    [
-        T.StructField("run", T.IntegerType()),
-        T.StructField("member", T.IntegerType()),
-        T.StructField("member_incarnation", T.IntegerType()),
-        T.StructField("record", T.LongType()),
-        T.StructField("event", T.IntegerType()),
-        T.StructField("detail", T.IntegerType()),
-        T.StructField("origin", T.IntegerType()),
-        T.StructField("incarnation", T.IntegerType()),
-        T.StructField("number", T.LongType()),
-        T.StructField("at_ns", T.LongType()),
-        T.StructField("value", T.LongType()),
-    ]
-)
-"""Trace records; `run` tells histories apart."""
-
 
 class Step(enum.IntEnum):
     """What a row of `steps` is."""
 
-    LIFE = 0
-    """One per incarnation: `is_gapless`, `missing_records`, `stop_detail` (-1: it does not end with STOP), `is_over`
-    (it ends with OVER), `last_number` submitted, `is_for_objects` (some of its messages are), `level`.
-    """
     SUBMISSION = 1
     """The first record of an own submission; `value`: payload bytes."""
     DELIVERY = 2
@@ -64,23 +35,20 @@ class Step(enum.IntEnum):
     """An UNDO of an agreed or final delivery, or of what the same life delivered so before."""
     STANDING = 4
     """An optimistic delivery at a full member that is never undone, where a higher level is judged. Made of deliveries
-    by `analysis.order`: `steps` does not know yet what is judged."""
+    by `analysis.evidence`: a life does not know yet what is judged."""
 
 
 NO_MESSAGE = 0
 """As a predecessor: the delivery was the first. (Numbers count from 1, so no message has this code.)"""
 
 NOT_COMPARED = -(1 << 63)
-"""As a predecessor, before it becomes null. (No message has this code either: its number would be 0.)"""
+"""As a predecessor: there is nothing to compare. (No message has this code either: its number would be 0.)"""
 
 ROWS_AT_ONCE = 1 << 16
 
-_SCHEMA = pa.schema(
+STEPS = pa.schema(
     [
-        pa.field("run", pa.int32()),
-        pa.field("member", pa.int32()),
-        pa.field("member_incarnation", pa.int32()),
-        pa.field("step", pa.int32()),
+        pa.field("step", pa.int8()),
         pa.field("level", pa.int32()),
         pa.field("message", pa.int64()),
         pa.field("record", pa.int64()),
@@ -92,33 +60,30 @@ _SCHEMA = pa.schema(
         pa.field("is_undone", pa.bool_()),
         pa.field("is_repeat", pa.bool_()),
         pa.field("is_out_of_order", pa.bool_()),
-        pa.field("is_gapless", pa.bool_()),
-        pa.field("missing_records", pa.int64()),
-        pa.field("stop_detail", pa.int32()),
-        pa.field("is_over", pa.bool_()),
-        pa.field("last_number", pa.int64()),
-        pa.field("is_for_objects", pa.bool_()),
     ]
 )
-_SPARK_NAMES = {"int32": "int", "int64": "long", "bool": "boolean"}
-STEPS = ", ".join(f"{field.name} {_SPARK_NAMES[str(field.type)]}" for field in _SCHEMA)
+"""Of a delivery: `level`; `position` among the first deliveries at its level; `predecessor`, the message before it
+there (NOT_COMPARED: a joiner's first, or no first delivery); `is_out_of_order` and `previous`, the message of the same
+origin before it (NO_MESSAGE: none). What a step has not is 0. 54 bytes each.
+"""
 
 
-def steps(events: DataFrame) -> DataFrame:
-    """The steps of each incarnation (STEPS). Of a delivery: `level`; `position` among the first deliveries at its
-    level; `predecessor`, the message before it there (null: not compared, a joiner's first); `is_out_of_order` and
-    `previous`, the message of the same origin before it (NO_MESSAGE: none).
-    """
-    return events.select(*EVENTS.names).groupBy(*LIFE).applyInArrow(steps_of_life, STEPS)
+class Told(NamedTuple):
+    """What the records of a life say of it."""
 
-
-def is_step(step: Step) -> Column:
-    return F.col("step") == int(step)
-
-
-def is_first_delivery() -> Column:
-    """Of judged steps: a delivery that is no repeat."""
-    return is_step(Step.DELIVERY) & ~F.col("is_repeat")
+    life: Incarnation
+    level: int
+    """The highest of its deliveries; -1: it has none."""
+    is_gapless: bool
+    missing_records: int
+    stop_detail: int
+    """-1: it does not end with STOP."""
+    is_over: bool
+    """It ends with OVER."""
+    last_number: int
+    """The highest that it submitted; 0: none."""
+    is_for_objects: bool
+    """Some of its messages are."""
 
 
 def encode(origin: Any, incarnation: Any, number: Any) -> Any:
@@ -131,7 +96,7 @@ def decode(message: int) -> MessageId:
     return MessageId((message >> 48) & 0xFFFF, (message >> 32) & 0xFFFF, message & 0xFFFFFFFF)
 
 
-class _Records(NamedTuple):
+class Records(NamedTuple):
     """Records of one incarnation, by number. 35 bytes each: the longest life of a capture must fit."""
 
     record: Ints
@@ -142,8 +107,8 @@ class _Records(NamedTuple):
     value: Ints
     message: Ints
 
-    def select(self, rows: Mask | npt.NDArray[np.intp] | slice) -> _Records:
-        return _Records(
+    def select(self, rows: Mask | npt.NDArray[np.intp] | slice) -> Records:
+        return Records(
             record=self.record[rows],
             event=self.event[rows],
             detail=self.detail[rows],
@@ -157,28 +122,28 @@ class _Records(NamedTuple):
         return len(self.record)
 
 
-def steps_of_life(key: tuple[pa.Scalar, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All records of one incarnation (`key`: LIFE), in any order, to its steps. Pieces come in and go out, so that what
-    is at hand is what is worked with.
+def steps_of_life(life: Incarnation, chunks: list[Records]) -> tuple[Told, Iterator[pa.RecordBatch]]:
+    """All records of one incarnation, in any order, to what they say of it and to its steps (STEPS): each batch of one
+    kind, and each kind in the order of records. `chunks` is emptied, and steps are made when they are asked for, so
+    that what is at hand is what is worked with: at most 80 bytes for each record.
     """
-    life = [part.as_py() for part in key]
-    records = _in_order([_compact(batch) for batch in batches])
-    own = (life[1] & 0xFFFF) << 16 | life[2] & 0xFFFF
-    is_own = (records.event == Event.SUBMIT) & (records.message >> 32 & 0xFFFFFFFF == own)
-    submissions = np.flatnonzero(is_own)
-    del is_own
-    parts = itertools.chain(
-        [_life_row(records, submissions)],
-        _parts(Step.SUBMISSION, records, submissions[_first_of_each(records.message[submissions])]),
-        _deliveries(records, is_joiner=life[2] != FIRST_INCARNATION),
-        _parts(Step.BROKEN_PROMISE, records, np.flatnonzero(_is_broken_promise(records))),
-    )
-    for part in parts:
-        yield _completed(part, life)
+    records = _in_order(chunks)
+    submissions = np.flatnonzero(is_own_submission(records, np.int64(code_of(life))))
+    return _told(life, records, submissions), _steps(life, records, submissions)
 
 
-def _compact(batch: pa.RecordBatch) -> _Records:
-    """Copies, so that the batch can go."""
+def code_of(life: Incarnation) -> int:
+    """A life as one number: the upper half of the codes of its messages."""
+    return (life.member & 0xFFFF) << 16 | life.incarnation & 0xFFFF
+
+
+def is_own_submission(records: Records, code: Any) -> Mask:
+    """`code`: of the life that tells, one for all or one for each record."""
+    return np.asarray((records.event == Event.SUBMIT) & (records.message >> 32 & 0xFFFFFFFF == code))
+
+
+def compact(batch: pa.RecordBatch) -> Records:
+    """From rows of schema.TRACE. Copies, so that the batch can go."""
     event, detail, origin, incarnation = (
         batch[name].to_numpy().astype(np.int32) for name in ("event", "detail", "origin", "incarnation")
     )
@@ -187,7 +152,13 @@ def _compact(batch: pa.RecordBatch) -> _Records:
     )
     message = encode(origin.astype(np.int64), incarnation.astype(np.int64), number)
     event = np.where(_is_possible(event, number), event, -event).astype(np.int16)
-    return _Records(record, event, detail, at_ns, value, message)
+    return Records(record, event, detail, at_ns, value, message)
+
+
+def _steps(life: Incarnation, records: Records, submissions: Rows) -> Iterator[pa.RecordBatch]:
+    yield from _parts(Step.SUBMISSION, records, submissions[_first_of_each(records.message[submissions])])
+    yield from _deliveries(records, is_joiner=life.is_joiner)
+    yield from _parts(Step.BROKEN_PROMISE, records, np.flatnonzero(_is_broken_promise(records)))
 
 
 def _is_possible(event: npt.NDArray[np.int32], number: Ints) -> Mask:
@@ -196,7 +167,7 @@ def _is_possible(event: npt.NDArray[np.int32], number: Ints) -> Mask:
     return np.asarray(~speaks | ((number >= 1) & (number < 1 << 32)))
 
 
-def _in_order(chunks: list[_Records]) -> _Records:
+def _in_order(chunks: list[Records]) -> Records:
     """All of them; one column after the other, so that no more than one is there twice."""
     columns = [list(column) for column in zip(*chunks, strict=True)]
     chunks.clear()
@@ -205,54 +176,55 @@ def _in_order(chunks: list[_Records]) -> _Records:
     for column in columns:
         merged.append(np.concatenate(column)[order])
         column.clear()
-    return _Records(*merged)
+    return Records(*merged)
 
 
-def _life_row(records: _Records, submissions: Rows) -> pa.Table:
+def _told(life: Incarnation, records: Records, submissions: Rows) -> Told:
     span = int(records.record[-1] - records.record[0]) + 1
     numbers = 1 + int(np.count_nonzero(records.record[1:] != records.record[:-1]))
     end = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.OVER))[:1]
     stops = records.detail[end[records.event[end] == Event.STOP]]
     levels = records.detail[np.abs(records.event) == Event.DELIVER]
     is_whole = bool((records.event >= 0).all())
-    return pa.table(
-        {
-            "step": pa.array([int(Step.LIFE)], pa.int32()),
-            "level": pa.array([int(levels.max(initial=-1))], pa.int32()),
-            "is_gapless": [bool(is_whole and span == numbers == records.size and records.event[0] == Event.START)],
-            "missing_records": [span - numbers],
-            "stop_detail": pa.array([int(stops[0]) if len(stops) else -1], pa.int32()),
-            "is_over": [len(end) > len(stops)],
-            "last_number": [int((records.message[submissions] & 0xFFFFFFFF).max(initial=0))],
-            "is_for_objects": [bool(np.any((records.event == Event.REPORT) & (records.detail == Notice.ADDRESSED)))],
-        }
+    return Told(
+        life=life,
+        level=int(levels.max(initial=-1)),
+        is_gapless=bool(is_whole and span == numbers == records.size and records.event[0] == Event.START),
+        missing_records=span - numbers,
+        stop_detail=int(stops[0]) if len(stops) else -1,
+        is_over=len(end) > len(stops),
+        last_number=int((records.message[submissions] & 0xFFFFFFFF).max(initial=0)),
+        is_for_objects=bool(np.any((records.event == Event.REPORT) & (records.detail == Notice.ADDRESSED))),
     )
 
 
-def _parts(step: Step, records: _Records, rows: Rows, **columns: npt.NDArray[Any]) -> Iterator[pa.Table]:
-    """The steps of these rows, some at a time; `columns` have one value for each of them. A predecessor NOT_COMPARED
-    becomes null.
-    """
+def _parts(step: Step, records: Records, rows: Rows, **columns: npt.NDArray[Any]) -> Iterator[pa.RecordBatch]:
+    """The steps of these rows, some at a time; `columns` have one value for each of them."""
     for begin in range(0, len(rows), ROWS_AT_ONCE):
         part = slice(begin, begin + ROWS_AT_ONCE)
         chosen = records.select(rows[part])
-        made = {name: pa.array(column[part]) for name, column in columns.items()}
-        if "predecessor" in made:
-            made["predecessor"] = pc.if_else(pc.equal(made["predecessor"], NOT_COMPARED), None, made["predecessor"])
-        yield pa.table(
-            {
-                "step": pa.array(np.full(chosen.size, int(step), np.int32)),
-                "level": chosen.detail,
-                "message": chosen.message,
-                "record": chosen.record,
-                "at_ns": chosen.at_ns,
-                "value": chosen.value,
-                **made,
-            }
-        )
+        count = chosen.size
+        made = {
+            "step": np.full(count, int(step), np.int8),
+            "level": chosen.detail,
+            "message": chosen.message,
+            "record": chosen.record,
+            "at_ns": chosen.at_ns,
+            "value": chosen.value,
+            **{name: column[part] for name, column in columns.items()},
+        }
+        arrays = [
+            pa.array(made[field.name], field.type) if field.name in made else _zeros(field.type, count)
+            for field in STEPS
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=STEPS)
 
 
-def _deliveries(records: _Records, *, is_joiner: bool) -> Iterator[pa.Table]:
+def _zeros(kind: pa.DataType, count: int) -> pa.Array:
+    return pa.array(np.zeros(count, kind.to_pandas_dtype()), kind)
+
+
+def _deliveries(records: Records, *, is_joiner: bool) -> Iterator[pa.RecordBatch]:
     rows, is_undone = _judgeable(records)
     detail, message = records.detail[rows], records.message[rows]
     kept = np.flatnonzero(~is_undone)
@@ -281,7 +253,7 @@ def _deliveries(records: _Records, *, is_joiner: bool) -> Iterator[pa.Table]:
     )
 
 
-def _judgeable(records: _Records) -> tuple[Rows, Mask]:
+def _judgeable(records: Records) -> tuple[Rows, Mask]:
     """The deliveries, and which of them are undone."""
     is_delivery = records.event == Event.DELIVER
     if not (records.event == Event.UNDO).any():
@@ -292,7 +264,7 @@ def _judgeable(records: _Records) -> tuple[Rows, Mask]:
     return both[is_delivery[both]], is_undone[is_delivery[both]]
 
 
-def _is_undone(rows: _Records) -> Mask:
+def _is_undone(rows: Records) -> Mask:
     """True for a delivery when the next record of the same message and level is an UNDO."""
     order = np.lexsort((rows.message, rows.detail))
     same = (rows.message[order][1:] == rows.message[order][:-1]) & (rows.detail[order][1:] == rows.detail[order][:-1])
@@ -301,7 +273,7 @@ def _is_undone(rows: _Records) -> Mask:
     return np.asarray(undone & (rows.event == Event.DELIVER))
 
 
-def _is_broken_promise(records: _Records) -> Mask:
+def _is_broken_promise(records: Records) -> Mask:
     """True for an UNDO at a level that promises, or after a delivery of the same message at one."""
     is_undoing = records.event == Event.UNDO
     if not is_undoing.any():
@@ -350,17 +322,3 @@ def _flags(rows: Rows, count: int) -> Mask:
     flags = np.zeros(count, np.bool_)
     flags[rows] = True
     return flags
-
-
-def _completed(part: pa.Table, life: list[int]) -> pa.RecordBatch:
-    """All columns of the schema: those of the life, and nulls where a part has none."""
-    own = dict(zip(LIFE, life, strict=True))
-    columns = []
-    for field in _SCHEMA:
-        if field.name in own:
-            columns.append(pa.array(np.full(part.num_rows, own[field.name], np.int32)))
-        elif field.name in part.column_names:
-            columns.append(part[field.name].combine_chunks().cast(field.type))
-        else:
-            columns.append(pa.nulls(part.num_rows, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

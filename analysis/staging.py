@@ -20,6 +20,8 @@ from analysis.errors import MachineError
 ONE_FILE_BYTES = 8 << 20
 """A larger table stays a directory of parts, as the tasks wrote it: to make one file of them costs as much again."""
 
+ROWS_PER_GROUP = 1 << 17
+
 
 class Staging:
     """A directory for new tables. `path(name)` is where a finished table lies."""
@@ -48,6 +50,39 @@ class Staging:
     def write_rows(self, name: str, rows: Sequence[dict[str, Any]], schema: T.StructType) -> None:
         """Keep rows that are at hand."""
         pq.write_table(pa.Table.from_pylist(list(rows), to_arrow_schema(schema)), self.path(name), compression="zstd")
+
+
+class PartWriter:
+    """One Parquet file. It has its name only when it is whole: a task may be tried twice."""
+
+    def __init__(self, path: Path, rows: pa.Schema) -> None:
+        self._path = path
+        self._fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        self._writer = pq.ParquetWriter(self._fresh, rows, compression="zstd", store_schema=False)
+        self._waiting: list[pa.RecordBatch] = []
+        self._schema = rows
+
+    def __enter__(self) -> PartWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+        if kind is None:
+            self._fresh.replace(self._path)
+        else:
+            self._fresh.unlink()
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        if sum(batch.num_rows for batch in self._waiting) >= ROWS_PER_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
+            self._waiting = []
 
 
 @contextlib.contextmanager

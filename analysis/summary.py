@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+from pyspark.sql import SparkSession
 
 from analysis import (
     accuracy,
@@ -31,6 +30,7 @@ from analysis import (
     fault_overlap,
     intake,
     judgement,
+    lives,
     measures,
     offered,
     order,
@@ -38,14 +38,14 @@ from analysis import (
     ordering_records,
     reported,
     schema,
-    sequences,
     session,
     skew,
     source,
     staging,
-    tables,
     traffic,
+    workers,
 )
+from analysis.by_message import RunFacts
 from analysis.calls import read_calls
 from analysis.errors import MachineError
 from analysis.inputs import RunInputs, read_run
@@ -112,7 +112,7 @@ def _session(spark: SparkSession | None, capture: source.CaptureState | None, sa
 class _Orders:
     """What follows from the trace."""
 
-    facts: order.RunFacts
+    facts: RunFacts
     findings: Mapping[Property, Finding]
     requests: cost.Requests
     latency: dict[str, Any]
@@ -175,26 +175,21 @@ class _Analysis:
 
     def _orders(self, staged: Staged) -> _Orders:
         """Messages, deliveries and all that follows from the trace."""
-        steps = sequences.steps(tables.events(self._read("trace"))).persist()
-        facts = order.run_facts(steps, members={0: self.inputs.members}, names=self.inputs.names)
-        asked = Observation("messages")
-        figures = {
-            "submitted": F.count("number"),
-            "first_ns": F.min("submit_ns"),
-            "last_ns": F.max("submit_ns"),
-            "size_bytes": F.avg("size_bytes"),
-        }
-        named = [figure.alias(name) for name, figure in figures.items()]
-        self.stage.write("messages", tables.messages(steps, names=self.names).observe(asked, *named))
-        self.stage.write("deliveries", tables.deliveries(steps, names=self.names))
-        findings = dict(order.check_with(steps, facts)[0])
-        steps.unpersist()
         trace = self.stage.path("trace")
+        with lives.walked(trace, self.stage, workers.OfSpark(self.spark), self.names) as walk:
+            facts = order.run_facts(walk.lives, members=self.inputs.members, names=self.inputs.names)
+            findings = order.check_with(walk, facts)
         findings |= reported.findings(
-            trace, staged.notices, self.manifest.promises, full=facts[0].full, evidence=facts[0].evidence
+            trace, staged.notices, self.manifest.promises, full=facts.full, evidence=facts.evidence
         )
-        requests = cost.requests(**asked.get)
-        judged = cost.judged(self.stage.path("deliveries"), facts[0].level)
+        submitted = walk.submissions
+        requests = cost.requests(
+            submitted.messages,
+            submitted.first_ns,
+            submitted.last_ns,
+            submitted.size_bytes / submitted.messages if submitted.messages else None,
+        )
+        judged = cost.judged(self.stage.path("deliveries"), facts.level)
         latency, cdf = cost.latency(
             judged, between_ms=requests.between_ms, load_end_ns=self.manifest.phases.load_end_ns
         )
@@ -202,16 +197,16 @@ class _Analysis:
         series = cost.latency_series(judged, start_ns=self.start_ns)
         self.stage.write_rows("latency_series", series, schema.LATENCY_SERIES)
         return _Orders(
-            facts=facts[0],
+            facts=facts,
             findings=findings,
             requests=requests,
             latency=latency,
-            deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts[0].level, facts[0].full),
-            told=self._told(staged.notices, facts[0], findings) | self._of_objects(staged.notices, facts[0], requests),
+            deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts.level, facts.full),
+            told=self._told(staged.notices, facts, findings) | self._of_objects(staged.notices, facts, requests),
         )
 
     def _told(
-        self, notices: Mapping[Notice, int], facts: order.RunFacts, findings: Mapping[Property, Finding]
+        self, notices: Mapping[Notice, int], facts: RunFacts, findings: Mapping[Property, Finding]
     ) -> dict[str, Any]:
         """Sections that only some protocols have something to say about."""
         trace, told = self.stage.path("trace"), dict[str, Any]()
@@ -242,9 +237,7 @@ class _Analysis:
             )
         return told
 
-    def _of_objects(
-        self, notices: Mapping[Notice, int], facts: order.RunFacts, requests: cost.Requests
-    ) -> dict[str, Any]:
+    def _of_objects(self, notices: Mapping[Notice, int], facts: RunFacts, requests: cost.Requests) -> dict[str, Any]:
         """The section `calls`, and what stands in `messages` and `latency` where messages are for objects."""
         if not notices.get(Notice.ADDRESSED):
             return {}
@@ -274,9 +267,6 @@ class _Analysis:
         )
         self.taken = taken = intake.take_in(self.spark, self.inputs.capture_path, plan, self.stage)
         return Staged(undecodable=taken.undecodable, foreign_records=taken.foreign_records, notices=taken.notices)
-
-    def _read(self, name: str) -> DataFrame:
-        return self.spark.read.schema(schema.TABLES[name]).parquet(str(self.stage.path(name)))
 
     # --- the network
 

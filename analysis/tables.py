@@ -1,59 +1,88 @@
-"""From the trace to tables: one select each, DataFrame -> DataFrame. `analysis.schema` says what the columns mean."""
+"""From the steps of a life to rows of tables. `analysis.schema` says what the columns mean."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
-from analysis.sequences import Step, is_step
+from analysis.properties import Incarnation
+
+MESSAGES, DELIVERIES = to_arrow_schema(schema.MESSAGES), to_arrow_schema(schema.DELIVERIES)
+
+Ints = npt.NDArray[np.int64]
 
 
-def events(trace: DataFrame) -> DataFrame:
-    """The trace as the order checks want it: as run number 0."""
-    return trace.withColumn("run", F.lit(0))
+class Submitted(NamedTuple):
+    """All messages that were submitted, ascending by their codes, and when."""
+
+    message: Ints
+    at_ns: Ints
 
 
-def messages(steps: DataFrame, *, names: Sequence[str]) -> DataFrame:
-    """One row per message that was submitted."""
-    return schema.conform(
-        steps.where(is_step(Step.SUBMISSION)),
-        schema.MESSAGES,
-        origin=F.col("member"),
-        origin_name=_name("member", names),
-        incarnation=F.col("member_incarnation"),
-        number=_number(),
-        submit_ns=F.col("at_ns"),
-        size_bytes=F.col("value"),
+def messages(steps: pa.RecordBatch, life: Incarnation, names: Sequence[str]) -> pa.RecordBatch:
+    """Rows of schema.MESSAGES from submissions of this life."""
+    message = steps["message"].to_numpy()
+    made = {
+        "origin": np.full(len(message), life.member),
+        "origin_name": _name(life, names, len(message)),
+        "incarnation": np.full(len(message), life.incarnation),
+        "number": message & 0xFFFFFFFF,
+        "submit_ns": steps["at_ns"],
+        "size_bytes": steps["value"],
+    }
+    return _conformed(made, MESSAGES)
+
+
+def deliveries(steps: pa.RecordBatch, life: Incarnation, names: Sequence[str], submitted: Submitted) -> pa.RecordBatch:
+    """Rows of schema.DELIVERIES from deliveries of this life, at every level, with the request that each answers."""
+    message, at_ns = steps["message"].to_numpy(), steps["at_ns"].to_numpy()
+    submit_ns, is_known = _requests(message, submitted)
+    latency_ns, fits = minus(at_ns, submit_ns)
+    made = {
+        "member": np.full(len(message), life.member),
+        "member_name": _name(life, names, len(message)),
+        "member_incarnation": np.full(len(message), life.incarnation),
+        "origin": message >> 48 & 0xFFFF,
+        "incarnation": message >> 32 & 0xFFFF,
+        "number": message & 0xFFFFFFFF,
+        "position": steps["value"],
+        "deliver_ns": at_ns,
+        "submit_ns": pa.array(submit_ns, mask=~is_known),
+        "latency_ns": pa.array(latency_ns, mask=~(is_known & fits)),
+        **{name: steps[name] for name in ("level", "is_undone", "is_repeat")},
+    }
+    return _conformed(made, DELIVERIES)
+
+
+def minus(left: Ints, right: Ints | np.int64) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """The difference, and where it fits 64 bits: a hostile stamp may lie anywhere in them."""
+    with np.errstate(over="ignore"):
+        result = left - right
+    return result, np.asarray(((left ^ right) & (left ^ result)) >= 0)
+
+
+def _requests(message: Ints, submitted: Submitted) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    if not len(submitted.message):
+        return np.zeros(len(message), np.int64), np.zeros(len(message), np.bool_)
+    place = np.minimum(np.searchsorted(submitted.message, message), len(submitted.message) - 1)
+    return submitted.at_ns[place], submitted.message[place] == message
+
+
+def _name(life: Incarnation, names: Sequence[str], count: int) -> pa.Array:
+    """Null for a number that is nobody's."""
+    return pa.repeat(names[life.member], count) if life.member < len(names) else pa.nulls(count, pa.string())
+
+
+def _conformed(made: dict[str, Any], rows: pa.Schema) -> pa.RecordBatch:
+    """Every column of the contract, in order and with its type."""
+    arrays = [made[field.name] for field in rows]
+    plain = [one if isinstance(one, pa.Array) else pa.array(one) for one in arrays]
+    return pa.RecordBatch.from_arrays(
+        [one.cast(field.type) for one, field in zip(plain, rows, strict=True)], schema=rows
     )
-
-
-def deliveries(steps: DataFrame, *, names: Sequence[str]) -> DataFrame:
-    """One row per delivery, at every level, with the request that it answers."""
-    requests = steps.where(is_step(Step.SUBMISSION)).select("message", F.col("at_ns").alias("submit_ns"))
-    return schema.conform(
-        steps.where(is_step(Step.DELIVERY)).join(requests, on="message", how="left"),
-        schema.DELIVERIES,
-        member_name=_name("member", names),
-        origin=_low(F.shiftrightunsigned("message", 48), 16),
-        incarnation=_low(F.shiftrightunsigned("message", 32), 16),
-        number=_number(),
-        position=F.col("value"),
-        deliver_ns=F.col("at_ns"),
-        latency_ns=F.try_subtract("at_ns", "submit_ns"),
-    )
-
-
-def _number() -> Column:
-    return _low(F.col("message"), 32)
-
-
-def _low(value: Column, bits: int) -> Column:
-    return value.bitwiseAND(F.lit((1 << bits) - 1))
-
-
-def _name(column: str, names: Sequence[str]) -> Column:
-    """The name of a member; null for a number that is nobody's."""
-    return F.get(F.array(*(F.lit(name) for name in names)), F.col(column))

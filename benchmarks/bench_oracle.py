@@ -10,17 +10,22 @@ deliveries a second, linear, on one core.
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from analysis import linear, oracle, order, session
+from analysis import linear, oracle, order, schema, session
 from analysis.columns import Columns
 from analysis.properties import DELIVERY_PROPERTIES, Finding, Property
-from analysis.sequences import EVENTS
 from analysis.verdict import Verdict, merge
+from analysis.workers import OfSpark
 from collector.records import Event, Level
 
 Findings = dict[Property, Finding]
@@ -56,15 +61,20 @@ def measure_spark(members: int, powers: Sequence[int]) -> None:
     with session.open_session(long_run=True) as spark:
         for power in powers:
             made = history(members, 2**power // members, is_total=True)
-            table = pa.table(dict(zip(EVENTS.names, map(pa.array, _event_columns(made)), strict=True)))
-            events = spark.createDataFrame(table, EVENTS).cache()
-            events.count()
-            run = lambda events=events: order.check(events, members={0: range(members)})[0]  # noqa: E731
-            seconds = min(timed(run, time.perf_counter, is_total=True) for _ in range(2))
-            events.unpersist()
+            seconds = min(_with_spark(spark, made, members) for _ in range(2))
             took.append(seconds)
             row("Spark", power, seconds)
     slope("Spark", powers, took)
+
+
+def _with_spark(spark: SparkSession, made: Columns, members: int) -> float:
+    with tempfile.TemporaryDirectory(prefix="bench-oracle-") as directory:
+        trace, scratch = Path(directory, "trace.parquet"), Path(directory, "scratch")
+        scratch.mkdir()
+        _write_trace(made, trace)
+        workers = OfSpark(spark)
+        run = lambda: order.check(trace, members=range(members), scratch=scratch, workers=workers)  # noqa: E731
+        return timed(run, time.perf_counter, is_total=True)
 
 
 def plain(made: Columns, members: int) -> Callable[[], Findings]:
@@ -134,11 +144,11 @@ def _is_total(made: Columns, members: int) -> bool:
     return bool(np.all(firsts.reshape(members, -1) == firsts[:members]))
 
 
-def _event_columns(made: Columns) -> list[np.ndarray[tuple[int], np.dtype[np.integer]]]:
-    whole = np.zeros(made.size, np.int64)
-    columns = [whole, *made, whole]
-    kinds = [np.int32, np.int32, np.int32, np.int64, *[np.int32] * 4, *[np.int64] * 3]
-    return [column.astype(kind) for column, kind in zip(columns, kinds, strict=True)]
+def _write_trace(made: Columns, path: Path) -> None:
+    rows, nothing = to_arrow_schema(schema.TRACE), np.zeros(made.size, np.int64)
+    columns = made._asdict()
+    arrays = [pa.array(columns.get(field.name, nothing)).cast(field.type) for field in rows]
+    pq.write_table(pa.table(arrays, schema=rows), path)
 
 
 if __name__ == "__main__":

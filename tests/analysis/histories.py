@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from analysis import schema
 from analysis.oracle import Record
 from analysis.properties import Incarnation, MessageId
 from collector.records import Event, Level
 
 Mutation = Callable[["PlainHistory", random.Random], "PlainHistory"]
 NOBODY = MessageId(0, 0, 0)
+_TRACE = to_arrow_schema(schema.TRACE)
 PlainHistory = dict[Incarnation, list[Record]]
 
 
@@ -417,11 +424,18 @@ HARMLESS = (deliver_optimistically, forget_stop, expel, go_on_after_over, rejoin
 Row = tuple[int, int, int, int, int, int, int, int, int, int, int]
 
 
-def rows(run: int, history: PlainHistory) -> Iterator[Row]:
-    """As `analysis.order` wants them: run, member, member_incarnation, record, event, detail, message, at_ns, value."""
-    for life, records in history.items():
-        for r in records:
-            yield (run, *life, r.record, int(r.event), int(r.detail), *r.message, r.at_ns, 0)
+def write_trace(history: PlainHistory, path: Path) -> Path:
+    """As the table `trace` has it, in the order in which it happened: lives take turns in it."""
+    rows = [
+        (*life, r.record, int(r.event), int(r.detail), *r.message[:2], 0, r.message.number, r.at_ns, 0, 0)
+        for life, records in history.items()
+        for r in records
+    ]
+    rows.sort(key=lambda row: row[9])
+    columns = list(zip(*rows, strict=True)) or [()] * len(_TRACE)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _TRACE, strict=True)]
+    pq.write_table(pa.table(arrays, schema=_TRACE), path)
+    return path
 
 
 def _level(history: PlainHistory) -> int:

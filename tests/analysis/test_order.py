@@ -1,38 +1,51 @@
-"""The Spark checks against the oracle: correct histories, and each broken in every way we know. Many histories to a
-job.
+"""The order checks against the oracle: correct histories, and each broken in every way we know; in one piece, and cut
+into as many as there can be.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-import pyarrow as pa
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from analysis import oracle, order
-from analysis.properties import DELIVERY_PROPERTIES, Finding, Property, Witness
-from analysis.sequences import EVENTS
+from analysis import by_message, lives, oracle, order
+from analysis.properties import DELIVERY_PROPERTIES, Finding, Incarnation, Property, Witness
 from analysis.verdict import Verdict
+from analysis.workers import Here, OfSpark, Result, Task, Workers
 from tests.analysis import histories
 from tests.analysis.histories import PlainHistory
 
-pytestmark = pytest.mark.spark
+
+class Several(Here):
+    """Tasks for several at once, one after the other."""
+
+    parallel = 3
+
+    def run(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        return super().run(work, tasks[::-1])[::-1]
 
 
-def judge(spark: SparkSession, runs: Sequence[PlainHistory]) -> list[dict[Property, Finding]]:
-    events = event_table(spark, runs)
-    findings = order.check(events, members={run: _members(history) for run, history in enumerate(runs)})
-    return [findings[run] for run in range(len(runs))]
+def judge(history: PlainHistory, workers: Workers | None = None) -> dict[Property, Finding]:
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory, "scratch")
+        scratch.mkdir()
+        trace = histories.write_trace(history, Path(directory, "trace.parquet"))
+        return order.check(trace, members=_members(history), scratch=scratch, workers=workers)
 
 
-def event_table(spark: SparkSession, runs: Sequence[PlainHistory]) -> DataFrame:
-    rows = [row for run, history in enumerate(runs) for row in histories.rows(run, history)]
-    columns = zip(*rows, strict=True)
-    return spark.createDataFrame(pa.table(dict(zip(EVENTS.names, map(pa.array, columns), strict=True))), EVENTS)
+def in_many_pieces(history: PlainHistory) -> dict[Property, Finding]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lives, "SMALL_ROWS", 0)
+        patch.setattr(lives, "SAMPLED", 1)
+        patch.setattr("analysis.sequences.ROWS_AT_ONCE", 2)
+        return judge(history, Several())
 
 
 def _members(history: PlainHistory) -> range:
@@ -40,8 +53,9 @@ def _members(history: PlainHistory) -> range:
     return range(max(life.member for life in history) + 1)
 
 
-def assert_agreement(spark: SparkSession, runs: Sequence[PlainHistory], notes: Sequence[str]) -> None:
-    for history, found, note in zip(runs, judge(spark, runs), notes, strict=True):
+def assert_agreement(runs: Sequence[PlainHistory], notes: Sequence[str]) -> None:
+    for number, (history, note) in enumerate(zip(runs, notes, strict=True)):
+        found = in_many_pieces(history) if number % 2 else judge(history)
         expected = oracle.check(history, members=_members(history))
         for kind in DELIVERY_PROPERTIES:
             _compare(expected[kind], found[kind], f"{note}: {kind.value}", exact=kind is not Property.CAUSAL)
@@ -58,7 +72,7 @@ def _compare(expected: Finding, found: Finding, note: str, *, exact: bool) -> No
     if exact:
         assert found.violations == expected.violations, note
     else:
-        # The oracle counts what lacks any cause, Spark what lacks a direct one.
+        # The oracle counts what lacks any cause, the tasks what lacks a direct one.
         assert 0 < found.violations <= expected.violations or found.violations == expected.violations == 0, note
 
 
@@ -87,7 +101,7 @@ CASES = st.lists(
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases=CASES)
-def test_spark_and_oracle_agree(spark: SparkSession, cases: list[tuple[str, int, list[histories.Mutation]]]) -> None:
+def test_tasks_and_oracle_agree(cases: list[tuple[str, int, list[histories.Mutation]]]) -> None:
     runs, notes = [], []
     for name, seed, mutations in cases:
         history, rng = histories.CORRECT[name](seed), random.Random(seed)
@@ -96,10 +110,10 @@ def test_spark_and_oracle_agree(spark: SparkSession, cases: list[tuple[str, int,
         runs.append(history)
         notes.append(f"{name} {seed} {[mutate.__name__ for mutate in mutations]}")
 
-    assert_agreement(spark, runs, notes)
+    assert_agreement(runs, notes)
 
 
-def test_each_mutation_of_each_kind_of_history(spark: SparkSession) -> None:
+def test_each_mutation_of_each_kind_of_history() -> None:
     runs, notes = [], []
     for name, make in histories.CORRECT.items():
         for mutate in histories.MUTATIONS:
@@ -107,11 +121,41 @@ def test_each_mutation_of_each_kind_of_history(spark: SparkSession) -> None:
                 runs.append(mutate(make(seed), random.Random(seed)))
                 notes.append(f"{name} {seed} {mutate.__name__}")
 
-    assert_agreement(spark, runs, notes)
+    assert_agreement(runs, notes)
 
 
-def test_no_events_at_all(spark: SparkSession) -> None:
-    findings = order.check(spark.createDataFrame([], EVENTS), members={0: [0, 1]}, names={0: "p1/a", 1: "p1/b"})[0]
+@pytest.mark.spark
+def test_in_workers_of_spark_it_is_the_same(spark: SparkSession) -> None:
+    history = histories.MUTATIONS[0](histories.total_order(1), random.Random(1))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lives, "SMALL_ROWS", 0)
+        assert judge(history, OfSpark(spark)) == judge(history)
+
+
+def test_no_events_at_all(tmp_path: Path) -> None:
+    trace = histories.write_trace({}, tmp_path / "trace.parquet")
+    (tmp_path / "scratch").mkdir()
+    names = {0: "p1/a", 1: "p1/b"}
+    findings = order.check(trace, members=[0, 1], names=names, scratch=tmp_path / "scratch")
 
     assert {f.verdict for f in findings.values()} == {Verdict.UNKNOWN}
     assert findings[Property.FIFO].reason == "p1/a left no trace records; p1/b left no trace records"
+    assert not list((tmp_path / "scratch").glob("steps*"))
+
+
+def test_lives_are_shared_out_by_their_records() -> None:
+    rows = {Incarnation(member, 1): count for member, count in enumerate((5, 1, 1, 1, 1, 1))}
+
+    groups = lives.grouped(rows, 2)
+
+    assert [sum(rows[life] for life in group) for group in groups] == [5, 5]
+    assert lives.grouped({}, 2) == [[]]
+    assert len(lives.grouped(dict.fromkeys(rows, lives.ROWS_PER_TASK), 2)) == 6
+
+
+def test_distinct_values_of_many_parts() -> None:
+    parts = [np.array(part, np.int64) for part in ([5, 3, 3], [], [3, 9, 1], [5], [2**62, -(2**62)])]
+
+    assert by_message.merged(parts).tolist() == [-(2**62), 1, 3, 5, 9, 2**62]
+    assert by_message.merged([]).tolist() == []

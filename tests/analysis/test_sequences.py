@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from analysis.properties import MessageId
-from analysis.sequences import NO_MESSAGE, Step, decode, encode, steps_of_life
+from analysis import sequences
+from analysis.properties import Incarnation, MessageId
+from analysis.sequences import NO_MESSAGE, NOT_COMPARED, Step, compact, decode, encode, steps_of_life
 from collector.records import Event, Level
 
 START, SUBMIT, DELIVER, UNDO, STOP = Event.START, Event.SUBMIT, Event.DELIVER, Event.UNDO, Event.STOP
@@ -20,13 +21,12 @@ Told = tuple[Event, int, int]
 """Event, message number (of origin 7), detail."""
 
 
-def walk(*told: Told, incarnation: int = 1, records: list[int] | None = None) -> list[dict[str, Any]]:
+def told_and_steps(
+    *told: Told, incarnation: int = 1, records: list[int] | None = None
+) -> tuple[sequences.Told, list[dict[str, Any]]]:
     numbers = records or list(range(1, len(told) + 1))
     table = pa.table(
         {
-            "run": pa.array([0] * len(told), pa.int32()),
-            "member": pa.array([7] * len(told), pa.int32()),
-            "member_incarnation": pa.array([incarnation] * len(told), pa.int32()),
             "record": numbers,
             "event": pa.array([int(event) for event, _, _ in told], pa.int32()),
             "detail": pa.array([detail for _, _, detail in told], pa.int32()),
@@ -37,17 +37,21 @@ def walk(*told: Told, incarnation: int = 1, records: list[int] | None = None) ->
             "value": [0] * len(told),
         }
     )
-    key = (pa.scalar(0), pa.scalar(7), pa.scalar(incarnation))
-    return [row for part in steps_of_life(key, iter(table.to_batches(max_chunksize=3))) for row in part.to_pylist()]
+    chunks = [compact(batch) for batch in table.to_batches(max_chunksize=3)]
+    found, steps = steps_of_life(Incarnation(7, incarnation), chunks)
+    return found, [row for part in steps for row in part.to_pylist()]
+
+
+def walk(*told: Told, **options: Any) -> list[dict[str, Any]]:
+    return told_and_steps(*told, **options)[1]
 
 
 def deliveries(*told: Told, **options: Any) -> list[dict[str, Any]]:
     return [row for row in walk((START, 0, 0), *told, **options) if row["step"] == Step.DELIVERY]
 
 
-def life(*told: Told, **options: Any) -> dict[str, Any]:
-    (row,) = (row for row in walk(*told, **options) if row["step"] == Step.LIFE)
-    return row
+def life(*told: Told, **options: Any) -> sequences.Told:
+    return told_and_steps(*told, **options)[0]
 
 
 def number(code: int) -> int:
@@ -122,7 +126,7 @@ def test_a_joiner_may_begin_anywhere() -> None:
     rows = deliveries((DELIVER, 5, 1), (DELIVER, 6, 1), (DELIVER, 8, 1), incarnation=2)
 
     assert [row["is_out_of_order"] for row in rows] == [False, False, True]
-    assert [row["predecessor"] is None for row in rows] == [True, False, False]
+    assert [row["predecessor"] == NOT_COMPARED for row in rows] == [True, False, False]
 
 
 def test_a_promise_is_broken_by_undoing_more_than_optimism() -> None:
@@ -143,8 +147,8 @@ def test_only_own_submissions_count_and_each_once() -> None:
 def test_a_life_says_how_whole_it_is_and_how_it_ended() -> None:
     whole = life((START, 0, 0), (SUBMIT, 1, 0), (SUBMIT, 2, 0), (DELIVER, 1, 1), (STOP, 0, 1))
 
-    assert (whole["is_gapless"], whole["missing_records"], whole["stop_detail"]) == (True, 0, 1)
-    assert (whole["last_number"], whole["level"]) == (2, Level.AGREED)
+    assert (whole.is_gapless, whole.missing_records, whole.stop_detail) == (True, 0, 1)
+    assert (whole.last_number, whole.level) == (2, Level.AGREED)
 
 
 @pytest.mark.parametrize(
@@ -161,16 +165,16 @@ def test_a_life_says_how_whole_it_is_and_how_it_ended() -> None:
 def test_what_is_not_whole(told: tuple[Told, ...], records: list[int], missing: int) -> None:
     found = life(*told, records=records)
 
-    assert (found["is_gapless"], found["missing_records"]) == (False, missing)
+    assert (found.is_gapless, found.missing_records) == (False, missing)
 
 
 def test_the_first_end_of_a_life_counts() -> None:
     ends = [life((START, 0, 0), *told) for told in (((OVER, 0, 0),), ((OVER, 0, 0), (STOP, 0, 1)), ((STOP, 0, 1),))]
     ends.append(life((START, 0, 0), (STOP, 0, 0), (OVER, 0, 0)))
 
-    assert [(one["is_over"], one["stop_detail"]) for one in ends] == [(True, -1), (True, -1), (False, 1), (False, 0)]
+    assert [(one.is_over, one.stop_detail) for one in ends] == [(True, -1), (True, -1), (False, 1), (False, 0)]
 
 
 def test_a_life_without_an_end_crashed() -> None:
-    assert (life((START, 0, 0))["stop_detail"], life((START, 0, 0))["is_over"]) == (-1, False)
-    assert life((START, 0, 0))["level"] == -1
+    assert (life((START, 0, 0)).stop_detail, life((START, 0, 0)).is_over) == (-1, False)
+    assert life((START, 0, 0)).level == -1

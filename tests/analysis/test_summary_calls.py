@@ -14,7 +14,6 @@ from analysis.calls import read_calls
 from analysis.oracle import raw
 from analysis.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Lives
 from analysis.report import write_report
-from analysis.sequences import EVENTS
 from analysis.summary import analyze
 from node.trace import CallReport, Timed
 from tests.analysis import histories
@@ -100,10 +99,11 @@ def test_the_witness_names_the_object(made: tuple[Path, dict[str, Any], PlainHis
     assert 'id="calls"' in write_report(path).read_text()
 
 
-def test_spark_says_of_deliveries_what_the_linear_checker_says(spark: SparkSession) -> None:
+def test_the_tasks_say_of_deliveries_what_the_linear_checker_says(tmp_path: Path) -> None:
     history = right(2)
-    events = spark.createDataFrame(list(histories.rows(0, history)), EVENTS)
-    found = order.check(events, members={0: range(3)})[0]
+    (tmp_path / "scratch").mkdir()
+    trace = histories.write_trace(history, tmp_path / "trace.parquet")
+    found = order.check(trace, members=range(3), scratch=tmp_path / "scratch")
 
     expected = linear.check(history, members=range(3))
     assert {kind: (one.verdict, one.reason) for kind, one in found.items()} == {
