@@ -28,7 +28,7 @@ from analysis import tables
 from analysis.properties import Incarnation
 from analysis.sequences import STEPS, Records, Step, Told, compact, is_own_submission, steps_of_life
 from analysis.staging import PartWriter, Staging
-from analysis.workers import Here, Workers
+from analysis.tasks import Here, Workers
 from collector.records import Event
 
 ROWS_PER_TASK = 1 << 22

@@ -34,7 +34,7 @@ from analysis.properties import (
 )
 from analysis.sequences import Told
 from analysis.staging import Staging
-from analysis.workers import Here, Workers
+from analysis.tasks import Here, Workers
 from collector.records import Level
 
 

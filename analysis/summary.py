@@ -42,8 +42,8 @@ from analysis import (
     skew,
     source,
     staging,
+    tasks,
     traffic,
-    workers,
 )
 from analysis.by_message import RunFacts
 from analysis.calls import read_calls
@@ -90,9 +90,14 @@ def analyze(run_dir: Path, *, spark: SparkSession | None = None, on_progress: Sa
         with staging.replace_tables(run_dir) as stage:
             summary = _Analysis(inputs, capture, stage, on_progress).sum_up_nothing()
     else:
-        # The session is the inner one: when it ends nobody writes tables any more, also after an interrupt.
-        with staging.replace_tables(run_dir) as stage, _session(spark, capture, on_progress) as opened:
-            summary = _Analysis(inputs, capture, stage, on_progress).run(opened)
+        # The session is the inner one: when it ends its tasks do, and with them the threads that wait for them. So
+        # nobody writes tables any more when those are put in place or swept away, also after an interrupt.
+        with (
+            staging.replace_tables(run_dir) as stage,
+            _two_threads() as submit,
+            _session(spark, capture, on_progress) as opened,
+        ):
+            summary = _Analysis(inputs, capture, stage, on_progress).run(opened, submit)
     _write_json(run_dir / "summary.json", summary)
     return summary
 
@@ -153,19 +158,18 @@ class _Analysis:
         orders = _Orders(facts=facts, findings=findings, requests=cost.Requests(0, None), latency=cost.NO_LATENCY)
         return self._summary(orders=orders, staged=Staged(), results=self._results(orders, None, [], [], []))
 
-    def run(self, spark: SparkSession) -> dict[str, Any]:
+    def run(self, spark: SparkSession, submit: _Submit) -> dict[str, Any]:
         """The whole way."""
         self.spark = spark
         staged = self._stage_capture()
         self.stage.write_rows("faults", [_fault_row(line) for line in self.inputs.fault_lines], schema.FAULTS)
         self.say("judging the orders and measuring the network")
-        # Each half is a chain of small queries, and most of a small query is planning, which takes one core.
-        with _two_threads() as submit:
-            network = submit(self._network)
-            ordered = submit(lambda: self._orders(staged))
-            talk = self._traffic()
-            load = self._load()
-            orders, (links, balance) = ordered.result(), network.result()
+        # Each is a chain of steps that not all cores have something to do in.
+        network = submit(self._network)
+        ordered = submit(lambda: self._orders(staged))
+        talk = self._traffic()
+        load = self._load()
+        orders, (links, balance) = ordered.result(), network.result()
         counted = self.taken.sent
         self.stage.write_rows("traffic_series", cost.traffic_series(counted), schema.TRAFFIC_SERIES)
         results = self._results(orders, load, counted, links, balance)
@@ -176,7 +180,7 @@ class _Analysis:
     def _orders(self, staged: Staged) -> _Orders:
         """Messages, deliveries and all that follows from the trace."""
         trace = self.stage.path("trace")
-        with lives.walked(trace, self.stage, workers.OfSpark(self.spark), self.names) as walk:
+        with lives.walked(trace, self.stage, tasks.OfSpark(self.spark), self.names) as walk:
             facts = order.run_facts(walk.lives, members=self.inputs.members, names=self.inputs.names)
             findings = order.check_with(walk, facts)
         findings |= reported.findings(
@@ -374,12 +378,12 @@ class _Analysis:
 
 @contextlib.contextmanager
 def _two_threads() -> Iterator[_Submit]:
-    """Run functions beside the caller. When the caller fails or is interrupted, nobody waits for them."""
+    """Run functions beside the caller. When the block ends, whatever way, they have ended, too."""
     executor = ThreadPoolExecutor(2, thread_name_prefix="analysis")
     try:
         yield executor.submit
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
+        executor.shutdown(wait=True, cancel_futures=True)
 
 
 def _rounded(value: Any) -> Any:

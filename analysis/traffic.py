@@ -23,6 +23,7 @@ from analysis import traffic_faults, traffic_source, traffic_talk, traffic_tcp, 
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs
 from analysis.source import CaptureState
+from analysis.tasks import OfSpark
 from analysis.traffic_source import KEYS, MAC, NOT_IP, TCP, Plan
 from analysis.traffic_talk import PROTOCOLS, Conversation, Count, Rows, Service, Talk
 
@@ -139,10 +140,11 @@ class _Measurement:
         )
 
     def _rows(self) -> pa.Table:
-        """Of SPANS, added up or nearly so: all, or more than `max_rows`."""
+        """Of SPANS: all, or more than `max_rows`."""
         if self.is_small:
             return traffic_source.read_here(str(self.inputs.capture_path), "spans", self._plan())
-        return self._counted().limit(self.max_rows + 1).toArrow()
+        workers = OfSpark(self.spark)
+        return traffic_source.counted(str(self.inputs.capture_path), self._plan(), workers, max_rows=self.max_rows)
 
     def _few(self, rows: Rows) -> _Told:
         totals: Counter[tuple[Any, ...]] = Counter()

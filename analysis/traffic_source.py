@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis.errors import AnalysisError
 from analysis.source import CaptureReader, Pieces
+from analysis.tasks import Workers
 from analysis.worker import keep_imports
 from collector.parse import batches, decode_frames, map_capture, read_interfaces
 from collector.records import TRACE_MAC, Frames, PortDirection
@@ -77,6 +79,8 @@ SEGMENTS: Final = _struct(
 """`number`: of the segment's first byte; `payload`: bytes of it, SYN and FIN not counted."""
 
 TABLES: Final = {"spans": SPANS, "segments": SEGMENTS}
+ROWS_WAITING: Final = 1 << 16
+"""So many are added up at once."""
 _NEVER_NS: Final = 2**63 - 1
 
 
@@ -143,6 +147,35 @@ def read_here(path: str, table: str, plan: Plan) -> pa.Table:
     reader = TrafficReader(path, TABLES[table], table, 1, plan)
     found = [batch for partition in reader.partitions() for batch in reader.batches_of(partition)]
     return pa.Table.from_batches(found, schema=to_arrow_schema(reader.schema))
+
+
+def counted(path: str, plan: Plan, workers: Workers, *, max_rows: int) -> pa.Table:
+    """SPANS of a capture, added up by tasks: a query would cost more than the counting. All, or more than `max_rows`;
+    no task gives more than one row above them.
+    """
+    reader = TrafficReader(path, SPANS, "spans", workers.parallel, plan)
+    found = workers.run(partial(_counted, reader, max_rows), list(reader.partitions()))
+    return added(pa.concat_tables([to_arrow_schema(SPANS).empty_table(), *found]))
+
+
+def added(rows: pa.Table) -> pa.Table:
+    """SPANS with one row for each key."""
+    sums = [(name, "sum") for name in ("frames", "wire_bytes")]
+    table = rows.group_by(list(KEYS), use_threads=False).aggregate([*sums, ("first_ns", "min"), ("last_ns", "max")])
+    figures = ("frames_sum", "wire_bytes_sum", "first_ns_min", "last_ns_max")
+    return table.select([*KEYS, *figures]).rename_columns(SPANS.names).cast(to_arrow_schema(SPANS))
+
+
+def _counted(reader: TrafficReader, max_rows: int, partition: InputPartition) -> pa.Table:
+    """What one task counts; it gives up when that is too much."""
+    table = waiting = to_arrow_schema(SPANS).empty_table()
+    for batch in reader.batches_of(partition):
+        waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch])])
+        if waiting.num_rows > ROWS_WAITING:
+            table, waiting = added(pa.concat_tables([table, waiting])), waiting.slice(0, 0)
+            if table.num_rows > max_rows:
+                break
+    return added(pa.concat_tables([table, waiting])).slice(0, max_rows + 1)
 
 
 Columns = dict[str, npt.NDArray[Any]]

@@ -24,8 +24,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from analysis import linear, oracle, order, schema, session
 from analysis.columns import Columns
 from analysis.properties import DELIVERY_PROPERTIES, Finding, Property
+from analysis.tasks import OfSpark
 from analysis.verdict import Verdict, merge
-from analysis.workers import OfSpark
 from collector.records import Event, Level
 
 Findings = dict[Property, Finding]

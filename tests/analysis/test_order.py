@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from analysis import by_message, lives, oracle, order
 from analysis.properties import DELIVERY_PROPERTIES, Finding, Incarnation, Property, Witness
+from analysis.tasks import Here, OfSpark, Result, Task, Workers
 from analysis.verdict import Verdict
-from analysis.workers import Here, OfSpark, Result, Task, Workers
 from tests.analysis import histories
 from tests.analysis.histories import PlainHistory
 

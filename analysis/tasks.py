@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from pyspark.sql import SparkSession
+
+from analysis.worker import keep_imports
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -38,11 +39,10 @@ class OfSpark:
         self.parallel = max(1, self._context.defaultParallelism)
 
     def run(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        def frozen(task: Task) -> Result:
-            # A worker runs a full collection after each task; what it imported need not be looked at again.
-            gc.freeze()
+        def kept(task: Task) -> Result:
+            keep_imports()
             return work(task)
 
         if not tasks:
             return []
-        return self._context.parallelize(list(tasks), len(tasks)).map(frozen).collect()
+        return self._context.parallelize(list(tasks), len(tasks)).map(kept).collect()
