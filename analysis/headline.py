@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis import words
-from analysis.traffic_talk import is_untraced
+from analysis.traffic_talk import UNNUMBERED, is_unnumbered, is_untraced
 from analysis.verdict import Verdict, at_best, merge
 
 
@@ -76,6 +76,7 @@ def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
     latency, traffic = words.mapping(summary.get("latency")), words.mapping(summary.get("traffic"))
     if is_untraced(summary):
         return [*_talk_numbers(traffic), _loss(summary), _drops(words.mapping(summary.get("capture")))]
+    ours = _talk_numbers(traffic) if is_unnumbered(summary) else _protocol_numbers(traffic)
     return [
         _noted(
             label="Latency p50",
@@ -88,6 +89,16 @@ def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
             note=f"slowest {words.milliseconds(latency.get('max_ms'))}",
         ),
         _deliveries(words.mapping(summary.get("messages"))),
+        *ours,
+        _loss(summary),
+        _drops(words.mapping(summary.get("capture"))),
+    ]
+
+
+def _protocol_numbers(traffic: Mapping[str, Any]) -> list[KeyNumber]:
+    """What datagrams of our protocols came to; without any, there is nothing to divide."""
+    none = not words.number(traffic.get("datagrams"))
+    return [
         _noted(
             label="Dummy rate",
             value=words.significant(traffic.get("dummy_rate")),
@@ -100,11 +111,9 @@ def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
         ),
         _noted(
             label="Wire bytes per delivery",
-            value=words.size(traffic.get("wire_bytes_per_delivery")),
+            value=words.MISSING if none else words.size(traffic.get("wire_bytes_per_delivery")),
             note=f"{words.significant(traffic.get('datagrams_per_message'))} datagrams per message",
         ),
-        _loss(summary),
-        _drops(words.mapping(summary.get("capture"))),
     ]
 
 
@@ -222,7 +231,8 @@ def _loss(summary: Mapping[str, Any]) -> KeyNumber:
             ports.add((words.clean(link.get("node")), words.clean(link.get("direction"))))
     if not frames or not math.isfinite(asked + realised):
         if any(words.number(words.mapping(link.get("asked")).get("loss_ratio")) for link in links):
-            return KeyNumber(label=label, value=words.MISSING, note="what was lost cannot be told")
+            why = UNNUMBERED if is_unnumbered(summary) else "what was lost cannot be told"
+            return KeyNumber(label=label, value=words.MISSING, note=why)
         return KeyNumber(label=label, value="none", note="no loss was asked for")
     return _noted(
         label=label,

@@ -53,6 +53,7 @@ from analysis.report_time import (
     traffic_series,
     windows_of,
 )
+from analysis.traffic_talk import is_untraced
 from analysis.verdict import merge
 
 REPORT: Final = "report.html"
@@ -149,10 +150,12 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "in_short": headline.promised_in_short(run.summary),
         "problems": run.problems,
         "facts": report_rows.facts(run, phases),
+        "untraced": is_untraced(run.summary),
         "sections": _sections(
             *([ORDERING] if ordering else []),
             *([CALLS] if calls else []),
             *([report_traffic.SECTION] if talk else []),
+            without=("latency",) if is_untraced(run.summary) else (),
         ),
         "talk": talk,
         "ordering": ordering,
@@ -181,10 +184,10 @@ def _context(run: RunFiles) -> dict[str, Any]:
     }
 
 
-def _sections(*more: tuple[str, str]) -> list[tuple[str, str]]:
+def _sections(*more: tuple[str, str], without: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Those of the page, in order, with those that only some runs have."""
     place = [id_ for id_, _ in SECTIONS].index("properties") + 1
-    return [*SECTIONS[:place], *more, *SECTIONS[place:]]
+    return [section for section in (*SECTIONS[:place], *more, *SECTIONS[place:]) if section[0] not in without]
 
 
 def _causes(rows: Sequence[report_rows.ConservationRow]) -> list[tuple[str, str]]:

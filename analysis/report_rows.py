@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,7 +13,7 @@ from markupsafe import Markup
 from analysis import svg, witness, words
 from analysis.headline import verdict_of
 from analysis.properties import ADDRESSED_TO_OBJECTS
-from analysis.traffic_talk import is_untraced
+from analysis.traffic_talk import UNNUMBERED, is_unnumbered, is_untraced
 from analysis.verdict import Verdict, merge
 
 if TYPE_CHECKING:  # these bring pandas, for which a command line should not wait
@@ -166,13 +167,24 @@ def accuracy(summary: Mapping[str, Any], phases: Phases) -> Accuracy:
     """The certificate. Its verdict is the worst of its rows; UNKNOWN without rows."""
     links = words.objects(summary.get("links"))
     rows = [_accuracy_row(link, phases) for link in links[:MAX_ROWS]]
+    if is_unnumbered(summary):
+        # One reason for all, in place of the same one in each row.
+        rows = [replace(row, reason="") for row in rows]
     return Accuracy(
         rows=rows,
         columns=[name for name in COLUMNS if any(row.cells[name].asked for row in rows)],
-        sentence=told([row.verdict for row in rows], "interval", "as asked"),
+        sentence=_not_measured(rows) if is_unnumbered(summary) else _as_asked(rows),
         verdict=merge(row.verdict for row in rows) if rows else Verdict.UNKNOWN,
         left_out=len(links) - len(rows),
     )
+
+
+def _as_asked(rows: Sequence[AccuracyRow]) -> str:
+    return told([row.verdict for row in rows], "interval", "as asked")
+
+
+def _not_measured(rows: Sequence[AccuracyRow]) -> str:
+    return f"{words.plural(len(rows), 'interval')} not measured: {UNNUMBERED}. Conservation, below, counts every frame."
 
 
 def conservation(summary: Mapping[str, Any]) -> list[ConservationRow]:
@@ -249,19 +261,49 @@ def faults(windows: Sequence[FaultWindow], summary: Mapping[str, Any]) -> list[F
 def facts(run: RunFiles, phases: Phases) -> list[Fact]:
     """What was run, by whom, where: the head of the report. Empty ones are left out."""
     manifest = run.manifest
-    kernel, protocol = words.mapping(manifest.get("kernel")), words.mapping(manifest.get("protocol"))
-    dissemination = words.clean(manifest.get("dissemination"), 40)
+    kernel = words.mapping(manifest.get("kernel"))
     given = [
-        Fact("Protocol", words.clean(protocol.get("name"), 60), words.clean(protocol.get("parameters"))),
+        Fact("Programs", _programs(manifest), ""),
+        *(_of_protocol(manifest) if _has_protocol(manifest) else []),
         Fact("Network", *_network(run)),
-        Fact("Workload", workload(words.mapping(manifest.get("workload"))), _joined("sent by", dissemination, " ")),
-        Fact("Load", words.seconds(phases.load_end_s, 1) if phases.load_end_s else "", _drained(phases)),
+        Fact("Load", words.seconds(phases.load_end_s, 1) if phases.load_end_s else "", _drained(phases, run.summary)),
         Fact("World", words.clean(manifest.get("world"), 40), ""),
         Fact("Kernel", words.clean(kernel.get("picked"), 40), words.clean(kernel.get("why"))),
         Fact("Run", words.clean(manifest.get("run"), 120) or run.path.name, _started(manifest)),
         Fact("Seed", words.clean(manifest.get("seed"), 40), ""),
     ]
     return [fact for fact in given if fact.value]
+
+
+def _has_protocol(manifest: Mapping[str, Any]) -> bool:
+    """Whether any node ran a protocol of ours: programs of others may have been given to all."""
+    others, nodes = words.objects(manifest.get("programs")), words.objects(manifest.get("ports"))
+    return not others or len(others) < len(nodes)
+
+
+def _of_protocol(manifest: Mapping[str, Any]) -> list[Fact]:
+    protocol, load = words.mapping(manifest.get("protocol")), words.mapping(manifest.get("workload"))
+    sent_by = _joined("sent by", words.clean(manifest.get("dissemination"), 40), " ")
+    return [
+        Fact("Protocol", words.clean(protocol.get("name"), 60), words.clean(protocol.get("parameters"))),
+        Fact("Workload", workload(load), sent_by),
+    ]
+
+
+def _programs(manifest: Mapping[str, Any]) -> str:
+    """`etcd in 5 nodes, python3 in 1 node`: programs of others."""
+    given = Counter(_program(entry) for entry in words.objects(manifest.get("programs"))[:MAX_ROWS])
+    return ", ".join(f"{title} in {words.plural(count, 'node')}" for title, count in given.most_common(_PROGRAMS_SHOWN))
+
+
+_PROGRAMS_SHOWN: Final = 12
+
+
+def _program(entry: Mapping[str, Any]) -> str:
+    """The command's first word without its directory, or the image whose own command it is."""
+    command = words.texts(entry.get("command"))
+    name = command[0].rstrip("/").rpartition("/")[2] if command else ""
+    return words.clean(name, 40) or words.clean(entry.get("image"), 80) or "a program"
 
 
 def workload(given: Mapping[str, Any]) -> str:
@@ -397,8 +439,8 @@ def _network(run: RunFiles) -> tuple[str, str]:
     return run.topology.name, f"{words.plural(len(run.topology), 'node')} in {partitions}"
 
 
-def _drained(phases: Phases) -> str:
-    if phases.load_end_s is None or phases.drained_s is None:
+def _drained(phases: Phases, summary: Mapping[str, Any]) -> str:
+    if phases.load_end_s is None or phases.drained_s is None or is_untraced(summary):
         return ""
     return f"everything delivered {words.seconds(phases.drained_s - phases.load_end_s, 2)} later"
 

@@ -40,14 +40,15 @@ def _delays(given: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 def _load(given: Mapping[str, Any]) -> Iterator[Fact]:
-    if words.number(given.get("rate_per_s")) is None:
+    if words.number(given.get("rate_per_s")) is None or not (given.get("submitted") or given.get("messages")):
         return
     note = f"{words.count(given.get('submitted'))} messages in {words.seconds(given.get('seconds'), 1)}"
     yield Fact("Requests of the group", f"{words.significant(given.get('rate_per_s'))} /s", note)
     kinds = words.mapping(given.get("messages_by_kind"))
     sent = [f"{words.clean(name, 60)} {words.count(count)}" for name, count in kinds.items() if words.number(count)]
-    note = ", ".join(sent[:_KINDS_SHOWN]) + "; a multicast once, retransmissions left out"
-    yield Fact("Messages on the wire within the load", words.count(given.get("messages")), note)
+    if sent:
+        note = ", ".join(sent[:_KINDS_SHOWN]) + "; a multicast once, retransmissions left out"
+        yield Fact("Messages on the wire within the load", words.count(given.get("messages")), note)
     if words.number(given.get("dummy_rate")) is not None:
         yield Fact("Dummies for each message", words.significant(given.get("dummy_rate")), "within the load")
     if words.number(given.get("lan_load")) is not None:

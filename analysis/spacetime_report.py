@@ -20,6 +20,7 @@ from analysis.spacetime import Diagram
 from analysis.spacetime_read import Reader
 from analysis.spacetime_svg import LEFT, PLOT, spacetime_drawing
 from analysis.spacetime_windows import Choice, choices, diagram_of
+from analysis.traffic_talk import UNNUMBERED, is_unnumbered, is_untraced
 from collector.records import Level
 
 MAX_ARROWS: Final = 240
@@ -56,6 +57,8 @@ class Views:
 
 def views_of(path: Path, summary: Mapping[str, Any], run: str) -> Views:
     """The pictures of a run directory. Raises nothing for what its files hold."""
+    if is_untraced(summary) and is_unnumbered(summary):
+        return Views(views=(), absent=f"No space-time diagram: the programs left no trace records, and {UNNUMBERED}.")
     try:
         reader = Reader(path)
         chosen = choices(reader, summary)

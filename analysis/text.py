@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis import headline, report_rows, words
+from analysis.traffic_talk import UNNUMBERED, is_unnumbered
 from analysis.verdict import Verdict, merge
 
 STYLES: Final[Mapping[Verdict, str]] = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.UNKNOWN: "yellow"}
@@ -110,12 +111,11 @@ def accuracy_line(summary: Mapping[str, Any]) -> Text:
     if not links:
         return Text("network accuracy: not measured", "yellow")
     conserved = [row.verdict for row in report_rows.conservation(summary)]
-    return Text.assemble(
-        "network accuracy: ",
-        mark(merge(links)),
-        f"  {report_rows.told(links, 'interval', 'as asked')}; "
-        f"frames: {report_rows.told(conserved, 'port direction', 'add up')}",
-    )
+    frames = f"frames: {report_rows.told(conserved, 'port direction', 'add up')}"
+    if is_unnumbered(summary):
+        return Text.assemble(("network accuracy: not measured", "yellow"), f" ({UNNUMBERED}); {frames}")
+    intervals = report_rows.told(links, "interval", "as asked")
+    return Text.assemble("network accuracy: ", mark(merge(links)), f"  {intervals}; {frames}")
 
 
 def ordering_line(summary: Mapping[str, Any]) -> Text:

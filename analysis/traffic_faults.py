@@ -154,7 +154,9 @@ def _gap(gap: Gap | None, view: View) -> dict[str, Any]:
 def _sides(window: Window, alive: Sequence[Conversation], found: Sequence[Conversation], view: View) -> Rows:
     """From each fault on: the longest time without an answer of each service that was alive, within each side."""
     until_ns = view.end_ns if window.until_ns is None else window.until_ns
-    services = list(dict.fromkeys((one.talk.service, one.talk.is_cast) for one in alive))[:MAX_SERVICES]
+    # What has no port, such as ICMP, has nobody who answers from it: it would stand still to the end.
+    answering = (one.talk for one in alive if one.talk.service.port is not None)
+    services = list(dict.fromkeys((talk.service, talk.is_cast) for talk in answering))[:MAX_SERVICES]
     rows: Rows = []
     for side in sides(window.strike, view.network, view.nodes):
         for service, is_cast in services:

@@ -219,6 +219,9 @@ def seconds(time_ns: int | None, start_ns: int) -> float | None:
     return None if time_ns is None else (time_ns - start_ns) / 1e9
 
 
+UNNUMBERED: Final = "datagrams of other programs carry no transmission numbers to pair them by"
+"""Why neither delay nor loss of single frames is told where `is_unnumbered`."""
+
 Rows = list[dict[str, Any]]
 
 
@@ -275,3 +278,9 @@ def is_untraced(summary: Mapping[str, Any]) -> bool:
     messages = summary.get("messages")
     told = isinstance(messages, Mapping) and (messages.get("submitted") or messages.get("deliveries"))
     return is_foreign(summary) and not told
+
+
+def is_unnumbered(summary: Mapping[str, Any]) -> bool:
+    """Whether no datagram on the wire was one of our protocols': then frames cannot be paired over the network."""
+    given = summary.get("traffic")
+    return is_foreign(summary) and isinstance(given, Mapping) and not given.get("datagrams")

@@ -1,0 +1,128 @@
+"""What is said of runs of programs of others: no number that only our own datagrams give a meaning."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from analysis import headline, report_rows, report_told, spacetime_report, text, traffic_faults, words
+from analysis.network import Strike, build
+from analysis.report_files import read_run
+from analysis.report_time import phases_of
+from analysis.traffic_talk import UNNUMBERED, Conversation, Service, Talk
+from tests import report_runs
+from topologies import load
+
+SECOND = 1_000_000_000
+LINK = {
+    "node": "p1/n1",
+    "direction": "to-node",
+    "frames": 0,
+    "asked": {"loss_ratio": 0.02},
+    "verdict": "unknown",
+    "reason": "only 0 frames passed while nothing changed, 200 are needed",
+}
+
+
+def summary(*, submitted: int = 0) -> dict[str, Any]:
+    """Of programs that talked by UDP alone; `submitted`: as their trace records say."""
+    talk = {"a": "p1/n1", "b": "p1/n2", "protocol": "udp", "port": 6000, "cast": "unicast", "frames": 9}
+    return {
+        "verdict": "unknown",
+        "messages": {"submitted": submitted, "deliveries": submitted, "deliveries_expected": submitted},
+        "traffic": {
+            "datagrams": 0,
+            "other_frames": 9,
+            "wire_bytes_per_delivery": 0.0,
+            "datagrams_per_message": 0.0,
+            "conversations": [talk | {"wire_bytes": 900}],
+        },
+        "links": [LINK],
+        "conservation": [{"node": "p1/n1", "direction": "to-node", "offered": 9, "arrived": 9, "unexplained": 0}],
+    }
+
+
+def printed(given: dict[str, Any]) -> str:
+    out = io.StringIO()
+    Console(file=out, width=220).print(text.results(given, {"status": "complete"}))
+    return out.getvalue()
+
+
+def test_programs_with_trace_records_have_what_they_told_and_what_was_captured() -> None:
+    told = {entry.label: entry.value for entry in headline.key_numbers(summary(submitted=5))}
+    assert told["Deliveries"] == "5"
+    assert told["Arrived"] == "900 B"
+    assert not {"Wire bytes per delivery", "Control overhead", "Dummy rate"} & set(told)
+
+
+def test_deliveries_without_a_datagram_cost_no_bytes_that_could_be_told() -> None:
+    silent = summary(submitted=5)
+    silent["traffic"]["conversations"] = []
+    told = {entry.label: (entry.value, entry.note) for entry in headline.key_numbers(silent)}
+    assert told["Wire bytes per delivery"] == ("–", "")
+
+
+def test_loss_and_accuracy_say_why_they_are_not_measured() -> None:
+    said = printed(summary())
+    assert f"network accuracy: not measured ({UNNUMBERED}); frames: 1 of 1 port direction add up" in said
+    assert said.count(UNNUMBERED) == 2, "the loss, too"
+    assert "0 of 1 interval" not in said
+
+
+def test_the_certificate_gives_its_reason_once() -> None:
+    certificate = report_rows.accuracy(summary(), phases_of({}))
+    assert certificate.sentence.startswith(f"1 interval not measured: {UNNUMBERED}.")
+    assert [row.reason for row in certificate.rows] == [""]
+
+
+def test_the_head_names_the_programs_and_no_load_of_ours(tmp_path: Path) -> None:
+    run = read_run(report_runs.quickstart(tmp_path / "run"))
+    ports = words.objects(run.manifest["ports"])
+    programs = [{"node": port.get("node"), "command": ["/usr/bin/etcd", "--name", "x"]} for port in ports]
+    manifest = {**run.manifest, "programs": programs, "workload": {"kind": "silent", "senders": []}}
+    run = replace(run, manifest=manifest, summary=summary())
+    facts = {fact.name: fact for fact in report_rows.facts(run, phases_of(run.manifest))}
+    assert facts["Programs"].value == f"etcd in {len(ports)} nodes"
+    assert not {"Protocol", "Workload"} & set(facts)
+    assert facts["Load"].note == "", "nothing was delivered that anybody knows of"
+
+
+def test_a_program_beside_our_protocol_hides_neither(tmp_path: Path) -> None:
+    run = read_run(report_runs.quickstart(tmp_path / "run"))
+    run = replace(run, manifest={**run.manifest, "programs": [{"command": [], "image": "redis:7"}]})
+    facts = {fact.name: fact.value for fact in report_rows.facts(run, phases_of(run.manifest))}
+    assert facts["Programs"] == "redis:7 in 1 node"
+    assert {"Protocol", "Workload"} <= set(facts)
+
+
+def test_a_load_of_nothing_has_no_row() -> None:
+    nothing = {"rate_per_s": 0.0, "submitted": 0, "seconds": 4.0, "messages": 0, "messages_by_kind": {"CO_DATA": 0}}
+    assert report_told.told({"load": nothing}) == []
+    asked = report_told.told({"load": nothing | {"rate_per_s": 1.0, "submitted": 4}})
+    assert [fact.name for fact in asked] == ["Requests of the group"]
+
+
+def test_no_empty_lines_are_drawn(tmp_path: Path) -> None:
+    views = spacetime_report.views_of(tmp_path, summary(), "own/1")
+    assert views.views == ()
+    assert "the programs left no trace records" in views.absent
+
+
+def test_what_has_no_port_is_no_service_that_stands_still() -> None:
+    about: dict[str, Any] = {"targets": ("p1/n1",), "direction": None, "asked": {}, "until_id": None}
+    cut = Strike(
+        id=0, kind="cut", groups=(("p1/n1",), ("p1/n2", "p1/n3")), issued_ns=SECOND, effective_ns=SECOND, **about
+    )
+    network = build(load.loads("name: x\npartitions:\n  p1: {nodes: 3}\n"), {}, [cut])
+    heard = [(at, at) for at in range(0, SECOND, SECOND // 10)]
+    found = [
+        Conversation(Talk("p1/n2", "p1/n3", Service(protocol, port), False), heard=heard)
+        for protocol, port in (("icmp", None), ("udp", 6000))
+    ]
+    view = traffic_faults.View(network, ["p1/n1", "p1/n2", "p1/n3"], 0, 9 * SECOND, SECOND // 10)
+    sides = traffic_faults.section(found, [cut], view)["sides"]
+    assert {row["protocol"] for row in sides} == {"udp"}
