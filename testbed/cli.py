@@ -98,7 +98,7 @@ def plan(
     kernel: KernelOption = None,
     as_json: Json = False,
 ) -> None:
-    """Dry run: print what would be built and when each fault would strike. Touches nothing."""
+    """Dry run: print when each fault would strike, who runs what, and what would be built. Builds nothing."""
     from testbed.dry import describe
 
     described = describe(experiment, kernel, world)

@@ -1,10 +1,13 @@
-"""The dry run: what would be built and when each fault would strike, without touching anything."""
+"""The dry run: what would be built and when each fault would strike, without building it."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
+from netem import kernel as kernels
 from netem import plan
+from netem.errors import FabricError
 from netem.steps import Kernel
 from testbed import spec
 from testbed.manifest import programs_said
@@ -21,23 +24,32 @@ from topologies.units import format_duration, format_frames, format_rate
 def describe(name: str, kernel: str | None, world: str | None = None) -> dict[str, list[str]]:
     """Headings and lines for the experiment or topology called `name`. Raises InputError.
 
-    Without a kernel the plan is the one for `host`; nothing is probed. In the simulated world nothing is built: the
-    lines say what is simulated.
+    What happens comes first, the wiring last. With kernel auto the kernel is the one that a run here would take:
+    it is tried out in namespaces that are thrown away at once. In the simulated world nothing is built: the lines say
+    what is simulated.
     """
     if _is_topology(name):
         topology = topology_files.load(topology_files.find(name))
         check_world(world)
-        return _simulated(topology) if world == World.SIM.value else _network(topology, _kernel(kernel or "host"))
+        return _simulated(topology) if world == World.SIM.value else _network(topology, kernel or "auto")
     experiment = load_experiment(name, Wishes(kernel=kernel, world=world))
     if experiment.world is World.SIM:
-        return {**_simulated(experiment.topology), **_schedule(experiment)}
-    return {**_network(experiment.topology, _kernel(experiment.kernel.value)), **_schedule(experiment)}
+        return {**_schedule(experiment), **_programs(experiment), **_simulated(experiment.topology)}
+    wiring = _network(experiment.topology, experiment.kernel.value)
+    return {**_schedule(experiment), **_programs(experiment), **wiring}
 
 
-def _kernel(name: str) -> Kernel:
+def _kernel(name: str) -> tuple[Kernel, str]:
+    """The kernel, and how it was picked, in words."""
     if name not in ("auto", "host", "uml"):
         raise InputError(f"--kernel: {name!r} is none of auto, host, uml")
-    return Kernel.UML if name == "uml" else Kernel.HOST
+    if name != "auto":
+        return (Kernel.UML if name == "uml" else Kernel.HOST), f"kernel {name}"
+    try:
+        choice = kernels.pick(kernels.KernelWish.AUTO, kernels.probe())
+    except FabricError as error:
+        return Kernel.HOST, f"as kernel host has it; none runs here: {error}"
+    return choice.picked, f"kernel {choice.picked.value} ({choice.why})"
 
 
 def _is_topology(name: str) -> bool:
@@ -49,9 +61,19 @@ def _is_topology(name: str) -> bool:
     return is_file(path) and path.read_text(encoding="utf-8", errors="replace").find("\npartitions:") >= 0
 
 
-def _network(topology: Topology, kernel: Kernel) -> dict[str, list[str]]:
+def _network(topology: Topology, wish: str) -> dict[str, list[str]]:
+    kernel, said = _kernel(wish)
     steps = [plan.describe(step) for step in plan.plan(topology, kernel)]
-    return {f"network {topology.name}: {len(topology)} nodes, kernel {kernel.value}": steps}
+    return {f"network {topology.name}: {len(topology)} nodes, {said}": steps}
+
+
+def _programs(experiment: Experiment) -> dict[str, list[str]]:
+    """Who runs which command; one line for all nodes with the same one."""
+    nodes: dict[str, list[str]] = {}
+    for node, program in experiment.programs.items():
+        command = shlex.join(program.command) or f"what {program.title} runs by itself"
+        nodes.setdefault(command, []).append(str(node))
+    return {"programs": [f"{', '.join(names)}: {command}" for command, names in nodes.items()]} if nodes else {}
 
 
 def _simulated(topology: Topology) -> dict[str, list[str]]:
@@ -82,7 +104,8 @@ def _begins(experiment: Experiment) -> str:
 def _schedule(experiment: Experiment) -> dict[str, list[str]]:
     lines = [f"{format_duration(0)}  {_begins(experiment)}"]
     lines += [f"{format_duration(fault.at_ns)}  {fault}" for fault in experiment.faults]
-    end = f"workloads end; at most {format_duration(experiment.drain_ns)} to drain"
+    who = "workloads" if experiment.has_protocol else "programs"
+    end = f"{who} end; at most {format_duration(experiment.drain_ns)} to drain"
     lines.append(f"{format_duration(experiment.duration_ns)}  {end}")
     if warning := untolerated(experiment):
         lines.append(f"note: {warning}")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console as RichConsole
 
-from testbed import cli, listings
+from netem import kernel
+from testbed import cli, dry, listings
 from testbed.cli_parts import ExitCode
 from testbed.doctor import Check
 from tests import report_runs
@@ -96,13 +97,38 @@ def test_a_bug_of_ours_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_a_plan_touches_nothing_and_names_every_fault() -> None:
     done = orderbed("plan", "partition", "--kernel", "uml", "--json")
     assert done.code == 0, done.err
-    network, schedule = done.json().values()
+    schedule, network = done.json().values()
     assert len(network) > 50
     assert any("cut p1/n1, p1/n2 | p1/n3, p1/n4 | p1/n5, p1/n6" in line for line in schedule)
     assert orderbed("plan", "three-partitions").code == 0
     assert orderbed("plan", "one-partition", "--kernel", "moon").code == 2
     assert orderbed("plan", "one-partition", "--world", "moon").code == 2
     assert "simulated" in orderbed("plan", "one-partition", "--world", "sim").out
+
+
+def test_a_plan_says_first_what_happens_and_last_what_is_wired() -> None:
+    done = orderbed("plan", "etcd-cut", "--kernel", "host", "--json")
+    assert done.code == 0, done.err
+    assert [heading.split()[0] for heading in done.json()] == ["schedule", "programs", "network"]
+    etcd, client = done.json()["programs"]
+    assert etcd.startswith("p1/n1, p1/n2, p1/n3, p1/n4, p1/n5: etcd --name ")
+    assert client.startswith("p1/n6: python3 etcd-client.py ")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [
+        ((), "kernel host (the host's kernel has everything that is needed)"),
+        (("namespaces",), "as kernel host has it; none runs here: no namespaces"),
+    ],
+)
+def test_a_plan_says_which_kernel_a_run_here_would_take(
+    lacking: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = [kernel.Probe(name=name, ok=name not in lacking, detail=f"no {name}") for name in ("namespaces",)]
+    monkeypatch.setattr(kernel, "probe", lambda: tried)
+    (heading,) = dry.describe("one-partition", None)
+    assert heading == f"network one-partition: 4 nodes, {said}"
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"verdict": "maybe"}', '{"verdict": "pass"', "\x00"])
