@@ -82,7 +82,8 @@ def test_a_command_takes_signals_and_ends_with_its_time(bed: Testbed) -> None:
 
 def test_a_command_has_a_terminal_with_a_size(bed: Testbed) -> None:
     outer, inner = pty.openpty()
-    script = ["sh", "-c", "tty; read line; stty size; echo got $line"]
+    # Words of the client and what is typed take different ways.
+    script = ["sh", "-c", "tty; read line; until stty size | grep -v '^0 0$'; do sleep 0.02; done; echo got $line"]
     with bed.start("p1/n1", script, stdin=inner, stdout=inner, stderr=inner, is_terminal=True) as command:
         os.close(inner)
         command.resize(33, 99)
