@@ -17,11 +17,13 @@ def test_those_that_can_be_read_are_told_in_order(least: int) -> None:
     with one, other:
         high = fcntl.fcntl(other.fileno(), fcntl.F_DUPFD_CLOEXEC, least)
         try:
-            assert readable([one, high], 0.0) == []
+            near = one.fileno()
+            assert readable([near, high], 0.0) == []
             one.send(b"x")
-            assert readable([one, high]) == [high]
+            assert readable([near, high]) == [high]
             os.write(high, b"y")
-            assert readable([high, one]) == [high, one]
+            assert readable([high, near]) == [high, near]
+            assert readable([one, other]) == [one, other]
         finally:
             os.close(high)
 
