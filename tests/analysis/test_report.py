@@ -165,7 +165,7 @@ def test_a_failed_write_keeps_the_old_report(broken: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(MachineError, match="No space left"):
         write_report(broken)
     assert path.read_bytes() == old
     assert set(broken.iterdir()) == before
