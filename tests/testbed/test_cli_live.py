@@ -237,7 +237,7 @@ def test_a_program_that_cannot_start_is_one_sentence(bed: Path) -> None:
 def test_a_stop_in_bring_up_is_one_sentence_and_leaves_nothing(
     places: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, whom: str, sentence: str
 ) -> None:
-    monkeypatch.setenv("ORDERBED_TEST_MARK", mark := f"{whom}-{number.name}")
+    monkeypatch.setenv("ORDERBED_TEST_MARK", mark := f"{places}-{whom}-{number.name}")
     process = start("up", "one-partition", "--name", "early", "--world", "netns")
     owner = places / "orderbed" / "early" / "owner"
     wait_for(owner.exists, what="a server")
