@@ -200,7 +200,7 @@ def test_a_program_that_is_not_there_is_told(runtime: Carrier, world: str, tmp_p
         return
     node = Talk(runtime, tmp_path, program=program)
     assert ended(node.handle) == 127
-    assert "no-such-program: not found" in node.log.read_text()
+    assert "the image has no program no-such-program" in node.log.read_text()
 
 
 def test_a_node_sees_no_other_process_and_cannot_leave_its_namespaces(runtime: Carrier, tmp_path: Path) -> None:
