@@ -31,7 +31,7 @@ from testbed.live.place import Place
 from testbed.live.starter import Wish, start_server
 from testbed.live.status import Counters, Description, LinkStatus, NodeStatus
 from topologies.errors import InputError
-from topologies.load import find, load, loads, names
+from topologies.load import find, loads, names
 from topologies.model import Topology
 from topologies.yaml_source import read
 
@@ -337,7 +337,7 @@ def _wish(
     _refuse_experiment(topology)
     path = find(topology)
     document = read(path)
-    network = load(path)
+    network = loads(document.text, document.source)
     for option, given, allowed in (("world", world, WORLDS), ("kernel", kernel, KERNELS)):
         if given not in allowed:
             raise InputError(f"--{option}: {given!r} is none of {', '.join(allowed)}")
