@@ -193,5 +193,8 @@ def descendants(pid: int) -> list[int]:
     family = [pid]
     for member in family:
         for task in (Path("/proc") / str(member) / "task").glob("*/children"):
-            family += [int(child) for child in task.read_text().split()]
+            try:
+                family += [int(child) for child in task.read_text().split()]
+            except OSError:
+                continue  # the thread ended while we looked; its children are another thread's now, or have ended
     return family

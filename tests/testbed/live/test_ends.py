@@ -24,6 +24,7 @@ from testbed.live.place import Place
 from testbed.paths import ROOT
 from tests.testbed.live import beds
 from tests.testbed.live.beds import received
+from tests.testbed.orderbed_command import command_line, descendants
 from topologies.errors import InputError
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -87,13 +88,13 @@ def test_a_network_that_dies_is_told_and_taken_down(places: Path, tmp_path: Path
         os.kill(bed.description.server_pid, signal.SIGUSR1)
         beds.wait_until(lambda: "Current thread" in log_of(bed.directory), "the server shows its threads")
         bed.start_capture()
-        (collector,) = (pid for pid in _descendants(bed.description.server_pid) if "-m collector" in _command_line(pid))
+        (collector,) = (pid for pid in descendants(bed.description.server_pid) if "-m collector" in command_line(pid))
         os.kill(collector, signal.SIGKILL)
         beds.wait_until(lambda: "the collector ended" in log_of(bed.directory), "the end of the collector is noticed")
         with pytest.raises(FabricError, match="what it had recorded is kept"):
             bed.stop_capture()
         bed.start_capture()
-        guests = [pid for pid in _descendants(bed.description.server_pid) if "linux.uml" in _command_line(pid)]
+        guests = [pid for pid in descendants(bed.description.server_pid) if "linux.uml" in command_line(pid)]
         os.kill(min(guests), signal.SIGKILL)
         beds.wait_until(lambda: bed.failure(), "the end of the guest kernel is noticed")
         with pytest.raises(FabricError, match="`orderbed down dying` clears away what is left"):
@@ -105,21 +106,6 @@ def test_a_network_that_dies_is_told_and_taken_down(places: Path, tmp_path: Path
     assert log_of(bed.directory).endswith("it has ended, nothing of it is left\n")
     assert "dying" not in [one.name for one in running()]
     assert json.loads((bed.directory / "manifest.json").read_text())["status"] == "failed"
-
-
-def _descendants(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *_descendants(int(child))]
-    return found
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(bytes(1), b" ").decode()
-    except OSError:
-        return ""
 
 
 def test_two_at_once_do_not_meet(bed: Testbed, tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_disk_that_is_full_ends_the_run_and_keeps_it(tmp_path: Path) -> None:
 def test_the_plan_of_a_simulated_world_builds_nothing() -> None:
     done = orderbed("plan", "partition", "--world", "sim", "--json")
     assert done.code == 0, done.err
-    network, schedule = done.json().values()
+    schedule, network = done.json().values()
     assert "port p1/n1 (10.1.0.1) to-node: delay 2 ms" in network
     assert len(network) == 12
     assert any("cut" in line for line in schedule)
