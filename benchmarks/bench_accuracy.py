@@ -73,9 +73,10 @@ def _loss(kernel: Kernel, runs: Path) -> Iterator[Row]:
     watch = Watch()
     links = [link for link in _links("accuracy-loss", kernel, runs) if link["asked"].get("loss_ratio")]
     for asked in sorted({link["asked"]["loss_ratio"] for link in links}):
-        realised = [100 * link["loss_ratio"] for link in links if link["asked"]["loss_ratio"] == asked]
-        covered = sum(link["loss_low"] <= asked <= link["loss_high"] for link in links)
-        note = f"of all {len(links)} impaired ports, {covered} have what was asked in their 99 % interval"
+        ports = [link for link in links if link["asked"]["loss_ratio"] == asked]
+        realised = [100 * link["loss_ratio"] for link in ports]
+        covered = sum(link["loss_low"] <= asked <= link["loss_high"] for link in ports)
+        note = f"{covered} of {len(ports)} ports have what was asked in their 99 % interval"
         what = f"kernel {kernel.value}: {100 * asked:g} % loss asked"
         yield watch.row(f"accuracy.{kernel.value}_loss_{100 * asked:g}", what, "%", realised, note=note)
 
