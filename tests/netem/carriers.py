@@ -1,14 +1,19 @@
-"""The runtimes of both worlds, for tests that ask the same of each."""
+"""The runtimes of both worlds, and a node of either, for tests that ask the same of each."""
 
 from __future__ import annotations
 
 import os
+import queue
+import time
 import uuid
+from pathlib import Path
 from typing import TypeAlias
 
 from netem.bed import Bed
+from netem.runtimes.base import NodeHandle, Program
 from netem.runtimes.docker import DockerRuntime
 from netem.runtimes.netns import NetnsRuntime
+from topologies.model import Node
 
 BOUND_S = 15.0
 """A container takes its time on a machine that has much to do."""
@@ -21,3 +26,23 @@ def carrier_of(world: str, bed: Bed) -> Carrier:
     if world == "netns":
         return NetnsRuntime(bed)
     return DockerRuntime(bed, run_id=f"test/{os.getpid()}-{uuid.uuid4().hex[:8]}")
+
+
+class Incarnation:
+    """A node that was started, and what it says."""
+
+    def __init__(self, runtime: Carrier, node: Node, program: Program, log: Path) -> None:
+        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.log = log
+        self.handle: NodeHandle = runtime.start(node, program, on_line=self.lines.put, log_path=log)
+
+    def line(self) -> str:
+        return self.lines.get(timeout=BOUND_S)
+
+    def end(self) -> int:
+        """Wait for it; its exit code."""
+        deadline = time.monotonic() + BOUND_S
+        while (code := self.handle.poll()) is None:
+            assert time.monotonic() < deadline, "it does not end"
+            time.sleep(0.005)
+        return code

@@ -20,15 +20,14 @@ from netem.daemon import LABEL, RUN_LABEL, connect, remove_abandoned, remove_con
 from netem.errors import FabricError
 from netem.image import ensure_image
 from netem.runtimes.base import Program
-from netem.runtimes.container import ContainerHandle
 from netem.runtimes.docker import DockerRuntime
 from netem.runtimes.freezer import freezer_file, is_frozen
+from tests.netem.carriers import BOUND_S, Incarnation
 from topologies.model import Node, NodeName, PartitionName
 
 pytestmark = [pytest.mark.root, pytest.mark.docker]
 
 ROOT = Path(__file__).parents[2]
-BOUND_S = 15.0
 
 NODE = Node(name=NodeName("p1/n1"), index=0, partition=PartitionName("p1"), partition_index=1, number=1)
 
@@ -77,23 +76,12 @@ def runtime(image: str, run_id: str) -> Iterator[DockerRuntime]:
         yield runtime
 
 
-class Talk:
-    """A started node and what it says."""
+class Talk(Incarnation):
+    """A node that runs a piece of Python."""
 
-    def __init__(self, runtime: DockerRuntime, log_path: Path, code: str) -> None:
-        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    def __init__(self, runtime: DockerRuntime, log: Path, code: str) -> None:
         program = Program(argv=["python3", "-c", code], environment={"COLOUR": "blue"})
-        self.log_path = log_path
-        self.handle: ContainerHandle = runtime.start(NODE, program, on_line=self.lines.put, log_path=log_path)
-
-    def line(self) -> str:
-        return self.lines.get(timeout=BOUND_S)
-
-    def exit_code(self) -> int:
-        wait_until(lambda: self.handle.poll() is not None)
-        code = self.handle.poll()
-        assert code is not None
-        return code
+        super().__init__(runtime, NODE, program, log)
 
 
 @pytest.fixture
@@ -145,7 +133,7 @@ def test_a_node_starts_with_its_wire_and_without_rights(start: Callable[[str], T
     assert inside["colour"] == "blue"
     assert inside["python"] >= [3, 11]
     assert node.line() == str(0x6F62), "our node package can be imported"
-    assert node.exit_code() == 0
+    assert node.end() == 0
 
 
 def test_lines_go_in_and_out_and_errors_to_the_log(start: Callable[[str], Talk]) -> None:
@@ -153,7 +141,7 @@ def test_lines_go_in_and_out_and_errors_to_the_log(start: Callable[[str], Talk])
     node.handle.send('{"a": "ä"}')
     node.handle.send("second")
     assert [node.line(), node.line()] == ['got {"a": "ä"}', "got second"]
-    wait_until(lambda: node.log_path.read_text() == "oh\n")
+    wait_until(lambda: node.log.read_text() == "oh\n")
     assert node.handle.poll() is None
 
 
@@ -165,7 +153,7 @@ def test_output_of_any_size_and_form_arrives(start: Callable[[str], Talk]) -> No
 
 def test_the_exit_code_is_the_last_word(start: Callable[[str], Talk]) -> None:
     node = start("print('bye'); raise SystemExit(7)")
-    assert node.exit_code() == 7
+    assert node.end() == 7
     assert node.lines.get_nowait() == "bye", "everything it said was there before its exit code"
     with pytest.raises(FabricError, match="p1/n1 has ended"):
         node.handle.send("hello?")
@@ -175,7 +163,7 @@ def test_kill_returns_when_container_and_namespace_are_gone(
     start: Callable[[str], Talk], client: docker.DockerClient, run_id: str
 ) -> None:
     node = start(SLEEP)
-    pid = node.handle.find_pid()
+    pid = node.handle.pid()
     node.handle.kill()
     assert containers(client, run_id) == []
     assert not Path(f"/proc/{pid}").exists()
@@ -195,7 +183,7 @@ def test_pause_returns_frozen_and_resume_running(start: Callable[[str], Talk]) -
     node = start(ECHO)
     node.handle.send("before")
     assert node.line() == "got before"
-    state = freezer_file(node.handle.find_pid())
+    state = freezer_file(node.handle.pid())
     node.handle.pause()
     assert is_frozen(state)
     node.handle.send("kept")
@@ -216,7 +204,7 @@ def test_a_frozen_node_can_be_killed(start: Callable[[str], Talk]) -> None:
 def test_a_log_that_cannot_be_written_is_told_and_not_lost_in_a_thread(runtime: DockerRuntime) -> None:
     node = Talk(runtime, Path("/dev/full"), "import sys; print('oh', file=sys.stderr, flush=True); sys.stdin.read()")
     with pytest.raises(FabricError, match=r"lost track of p1/n1: .*No space left"):
-        node.exit_code()
+        node.end()
 
 
 def test_a_program_that_is_not_there_ends_at_once_and_says_why(runtime: DockerRuntime, tmp_path: Path) -> None:

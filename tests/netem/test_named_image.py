@@ -27,7 +27,8 @@ from netem.named_image import require_python, require_shell
 from netem.owner import Owner
 from netem.runtimes.base import Program
 from netem.runtimes.docker import DockerRuntime
-from tests.netem.test_docker import BOUND_S, NODE, SLEEP, OneWire, wait_until
+from tests.netem.carriers import BOUND_S
+from tests.netem.test_docker import NODE, SLEEP, OneWire, wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.docker]
 

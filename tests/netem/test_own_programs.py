@@ -4,74 +4,42 @@ from __future__ import annotations
 
 import queue
 import signal
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from netem.bed import Bed, KernelWish
+from netem.bed import Bed
 from netem.errors import FabricError
-from netem.runtimes.base import NodeHandle, Program
+from netem.runtimes.base import Program
 from netem.runtimes.limits import PREFIX, Limits, find_mount, reason_against
 from netem.runtimes.netns import NetnsRuntime
-from tests.netem.carriers import BOUND_S, Carrier, carrier_of
+from tests.netem.carriers import Carrier, Incarnation
 from tests.netem.network import topology
-from tests.worlds import WORLDS
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
 NODE = topology(2).node("p1/n1")
 
 
-@pytest.fixture(scope="module", params=WORLDS)
-def world(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def bed(world: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    with Bed.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp(f"bed-{world}")) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def runtime(world: str, bed: Bed) -> Iterator[Carrier]:
-    with carrier_of(world, bed) as opened:
-        yield opened
-
-
 IN_NETNS = pytest.mark.parametrize("world", ["netns"], indirect=True)
 """Only there: in a container it is Docker's own work."""
 
 
-class Running:
+class Running(Incarnation):
     """A shell script in a node, with directories of its own."""
 
     def __init__(
         self, runtime: Carrier, tmp_path: Path, script: str, *, private: tuple[str, ...] = (),
         limits: Limits | None = None,
     ) -> None:  # fmt: skip
-        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         name = NODE.name.replace("/", ".")
         self.work = tmp_path / name
         places = {place: tmp_path / f"{name}.private" / place.strip("/") for place in private}
         for directory in (self.work, *places.values()):
             directory.mkdir(parents=True, exist_ok=True)
         program = Program(argv=("bash", "-c", script), work=self.work, private=places, limits=limits)
-        self.log = tmp_path / f"{name}.log"
-        self.handle: NodeHandle = runtime.start(NODE, program, on_line=self.lines.put, log_path=self.log)
-
-    def line(self) -> str:
-        return self.lines.get(timeout=BOUND_S)
-
-    def end(self) -> int:
-        deadline = time.monotonic() + BOUND_S
-        while (code := self.handle.poll()) is None:
-            assert time.monotonic() < deadline, "it does not end"
-            time.sleep(0.005)
-        return code
+        super().__init__(runtime, NODE, program, tmp_path / f"{name}.log")
 
 
 def test_its_directory_is_where_it_stands_and_outlives_it(runtime: Carrier, tmp_path: Path) -> None:

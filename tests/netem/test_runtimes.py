@@ -5,19 +5,18 @@ from __future__ import annotations
 import queue
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from netem.bed import Bed, KernelWish
+from netem.bed import Bed
 from netem.errors import FabricError
-from netem.runtimes.base import Program, Runtime
+from netem.runtimes.base import Program
 from netem.runtimes.limits import Limits
 from netem.runtimes.lines import LINE_BYTES_MAX
-from tests.netem.carriers import BOUND_S, Carrier, carrier_of
+from tests.netem.carriers import BOUND_S, Carrier, Incarnation, carrier_of
 from tests.netem.network import topology
-from tests.worlds import WORLDS
+from topologies.model import Node
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
@@ -54,44 +53,11 @@ for line in sys.stdin:
 TALKER = Program(argv=("python3", "-c", ECHO))
 
 
-@pytest.fixture(scope="module", params=WORLDS)
-def world(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+class Talk(Incarnation):
+    """A node that does what it is told, unless it is another program."""
 
-
-@pytest.fixture(scope="module")
-def bed(world: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    """One for each world: a bed does not hold a node's namespace itself and adopt one, too."""
-    with Bed.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp(f"bed-{world}")) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def runtime(world: str, bed: Bed) -> Iterator[Carrier]:
-    """One for all tests: each start is a new incarnation."""
-    with carrier_of(world, bed) as opened:
-        yield opened
-
-
-class Talk:
-    """A node, and what it says."""
-
-    def __init__(self, runtime: Runtime, tmp_path: Path, node: object = NODE, program: Program = TALKER) -> None:
-        self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.log = tmp_path / "node.log"
-        self.handle = runtime.start(node, program, on_line=self.lines.put, log_path=self.log)  # type: ignore[arg-type]
-
-    def line(self) -> str:
-        return self.lines.get(timeout=BOUND_S)
-
-
-def ended(handle: object) -> int:
-    deadline = time.monotonic() + BOUND_S
-    while (code := handle.poll()) is None:  # type: ignore[attr-defined]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    assert isinstance(code, int)
-    return code
+    def __init__(self, runtime: Carrier, tmp_path: Path, node: Node = NODE, program: Program = TALKER) -> None:
+        super().__init__(runtime, node, program, tmp_path / "node.log")
 
 
 def test_nodes_are_wired_before_their_first_instruction(runtime: Carrier, tmp_path: Path) -> None:
@@ -109,12 +75,12 @@ def test_a_node_ends_with_its_own_code_and_its_stderr_is_kept(runtime: Carrier, 
     assert node.handle.poll() is None
     node.handle.send("grumble first")
     node.handle.send("exit 3")
-    assert ended(node.handle) == 3
+    assert node.end() == 3
     again = Talk(runtime, tmp_path)
     again.line()
     again.handle.send("grumble second")
     again.handle.send("exit 0")
-    assert ended(again.handle) == 0
+    assert again.end() == 0
     assert node.log.read_text().splitlines() == ["first", "second"]
 
 
@@ -188,7 +154,7 @@ def test_any_program_will_do_and_gets_its_environment(runtime: Carrier, tmp_path
     node = Talk(runtime, tmp_path, program=program)
     assert node.line() == "good day 1"
     assert node.line() == "sh"
-    assert ended(node.handle) == 0
+    assert node.end() == 0
 
 
 def test_a_program_that_is_not_there_is_told(runtime: Carrier, world: str, tmp_path: Path) -> None:
@@ -199,7 +165,7 @@ def test_a_program_that_is_not_there_is_told(runtime: Carrier, world: str, tmp_p
             Talk(runtime, tmp_path, program=program)
         return
     node = Talk(runtime, tmp_path, program=program)
-    assert ended(node.handle) == 127
+    assert node.end() == 127
     assert "the image has no program no-such-program" in node.log.read_text()
 
 
@@ -211,7 +177,7 @@ def test_a_node_sees_no_other_process_and_cannot_leave_its_namespaces(runtime: C
     node = Talk(runtime, tmp_path, program=Program(argv=("python3", "-c", script)))
     assert node.line() == "1"
     assert node.line() == "-1"
-    assert ended(node.handle) == 0
+    assert node.end() == 0
 
 
 def test_closing_kills_what_is_left_and_the_last_lines_are_not_lost(world: str, bed: Bed, tmp_path: Path) -> None:
@@ -240,5 +206,5 @@ def test_a_node_that_takes_more_memory_than_it_may_is_told_as_that(runtime: Carr
     node = Talk(runtime, tmp_path, program=program)
     assert node.line() == "up"
     node.handle.send("go on")
-    assert ended(node.handle) == -signal.SIGKILL
+    assert node.end() == -signal.SIGKILL
     assert node.handle.cause() == "the kernel killed it at its memory limit of 64 MiB"
