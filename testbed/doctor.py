@@ -21,6 +21,7 @@ from netem import kernel
 from netem.daemon import connect, require_rights
 from netem.errors import FabricError
 from netem.image import Distribution, find_image, ready_tags
+from netem.runtimes.limits import CONTROLLERS, reason_against
 
 GIB = 1024**3
 DISK_BYTES_MIN = 2 * GIB
@@ -104,6 +105,15 @@ def check_namespaces() -> Check:
     """Whether namespaces of our own can be made, which takes more than being root (a container may forbid it)."""
     root = check_root()
     return root if not root.ok else next(_single(probe) for probe in kernel.probe() if probe.name == "namespaces")
+
+
+def check_control_groups() -> Check:
+    """Whether a node can be given limits, or be made slow: a group with every controller is made to find out."""
+    if reason := reason_against(CONTROLLERS):
+        detail, _, remedy = reason.rpartition(": ")
+        return Check(name="control groups", ok=False, detail=detail, remedy=remedy, optional=True)
+    detail = f"groups with {', '.join(sorted(CONTROLLERS))} can be made"
+    return Check(name="control groups", ok=True, detail=detail, optional=True)
 
 
 def check_guest() -> Check:

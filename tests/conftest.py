@@ -28,7 +28,7 @@ settings.register_profile("search", deadline=None, print_blob=True)
 settings.register_profile("judge", settings.get_profile("search"), derandomize=True, database=None)
 settings.load_profile("judge" if os.environ.get("CI", "").lower() in TRUE_WORDS else "search")
 
-ORDER = ("compilers", "foreign", "tshark", "root", "docker", "uml", "spark", "browser")
+ORDER = ("compilers", "foreign", "tshark", "root", "cgroups", "docker", "uml", "spark", "browser")
 """Tests without a need come first, then these, so that a mistake shows after seconds and not after minutes."""
 
 
@@ -42,6 +42,7 @@ PROBES: dict[str, Callable[[], Check]] = {
     "foreign": lambda: _probe("check_foreign"),
     "tshark": lambda: _probe("check_tshark"),
     "root": lambda: _probe("check_namespaces"),
+    "cgroups": lambda: _probe("check_control_groups"),
     "docker": lambda: _probe("check_docker"),
     "uml": lambda: _probe("check_guest"),
     "spark": lambda: _probe("check_java"),

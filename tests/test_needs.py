@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,14 @@ def test_only_needs_of_selected_tests_are_probed(tmp_path: Path) -> None:
     output = run_suite(tmp_path, "-k", "spark")
     assert "yes  spark    here" in output
     assert "uml" not in output
+
+
+def test_no_test_skips_itself() -> None:
+    """What a test needs is a marker: probed before, told in the table, and required in CI."""
+    ways = re.compile(r"pytest\.skip\(|skipif|importorskip|SkipTest")
+    excused = (Path(__file__), ROOT / "tests" / "conftest.py")
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path not in excused]
+    assert [path.name for path in tests if ways.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize("name", ["CI", "ORDERBED_REQUIRE_ALL"])

@@ -80,6 +80,7 @@ def test_a_controller_that_nobody_mounted_is_refused_in_a_sentence(
 
 
 @pytest.mark.root
+@pytest.mark.cgroups
 def test_a_tenth_of_a_core_is_about_a_tenth(busy: int) -> None:
     with ControlGroup.make("a tenth/of p1", {"cpu"}) as group:
         group.take_in(busy)
@@ -97,6 +98,7 @@ def test_a_tenth_of_a_core_is_about_a_tenth(busy: int) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.cgroups
 def test_all_limits_are_read_back_and_lifted() -> None:
     asked = Limits(cpu_ratio=0.5, memory_bytes=64 * MEBIBYTE, processes=10)
     with ControlGroup.make("all", asked.controllers) as group:
@@ -106,12 +108,14 @@ def test_all_limits_are_read_back_and_lifted() -> None:
 
 
 @pytest.mark.root
+@pytest.mark.cgroups
 def test_a_limit_without_its_controller_is_refused() -> None:
     with ControlGroup.make("cpu only", {"cpu"}) as group, pytest.raises(FabricError, match="made without pids"):
         group.set(Limits(processes=3))
 
 
 @pytest.mark.root
+@pytest.mark.cgroups
 def test_what_a_dead_owner_left_is_swept_and_what_a_living_one_has_is_not() -> None:
     with ControlGroup.make("living", {"cpu"}) as group:
         place = limits.find_mount("cpu")
@@ -125,6 +129,7 @@ def test_what_a_dead_owner_left_is_swept_and_what_a_living_one_has_is_not() -> N
 
 
 @pytest.mark.root
+@pytest.mark.cgroups
 def test_brakes_slow_all_processes_of_a_namespace_and_let_them_go() -> None:
     inner = f"{sys.executable} -c 'while True: pass' & {sys.executable} -c 'while True: pass'"
     command = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", inner]

@@ -12,7 +12,7 @@ import pytest
 from netem.bed import Bed
 from netem.errors import FabricError
 from netem.runtimes.base import Program
-from netem.runtimes.limits import PREFIX, Limits, find_mount, reason_against
+from netem.runtimes.limits import PREFIX, Limits, find_mount
 from netem.runtimes.netns import NetnsRuntime
 from tests.netem.carriers import Carrier, Incarnation
 from tests.netem.network import topology
@@ -117,12 +117,14 @@ except BlockingIOError:
 """
 
 
+@pytest.mark.cgroups
 def test_it_has_no_more_processes_than_it_may(runtime: Carrier, tmp_path: Path) -> None:
     node = Running(runtime, tmp_path, f"exec python3 -c '{FORKS}'", limits=Limits(processes=12))
     assert 5 < int(node.line()) < 12
     node.end()
 
 
+@pytest.mark.cgroups
 @IN_NETNS
 def test_its_limits_hold_from_its_first_instruction(bed: Bed, tmp_path: Path) -> None:
     limits = Limits(memory_bytes=32 << 20, processes=16, cpu_ratio=0.5)
@@ -139,10 +141,9 @@ def test_its_limits_hold_from_its_first_instruction(bed: Bed, tmp_path: Path) ->
     assert not list(Path("/sys/fs/cgroup").glob("**/orderbed-*p1*n1*"))
 
 
+@pytest.mark.cgroups
 @IN_NETNS
 def test_it_cannot_leave_its_limits_nor_write_what_is_the_kernels(bed: Bed, tmp_path: Path) -> None:
-    if reason := reason_against({"pids"}):
-        pytest.skip(reason)
     mount = find_mount("pids")
     assert mount is not None
     script = f"""

@@ -199,6 +199,7 @@ def test_closing_kills_what_is_left_and_the_last_lines_are_not_lost(world: str, 
 HUNGRY = "import sys; print('up', flush=True); sys.stdin.readline(); hoard = 'x' * (1 << 28)"
 
 
+@pytest.mark.cgroups
 def test_a_node_that_takes_more_memory_than_it_may_is_told_as_that(runtime: Carrier, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

@@ -53,6 +53,13 @@ def test_what_is_not_installed_is_named(
     assert remedy in check.remedy
 
 
+def test_without_control_groups_the_way_to_get_them_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netem.runtimes.limits.find_mount", lambda _controller: None)
+    check = doctor.check_control_groups()
+    assert (check.ok, check.detail) == (False, "this machine has no control groups for cpu")
+    assert check.remedy.startswith("run as root on the machine itself")
+
+
 def test_no_docker_daemon_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     check = doctor.check_docker()
