@@ -17,7 +17,8 @@ from typing import Any, Final, TypeAlias
 import typer
 
 from netem.owner import Owner
-from testbed.paths import EXPERIMENTS, TOPOLOGIES
+from testbed.paths import EXPERIMENTS, TOPOLOGIES, live_root
+from topologies.errors import InputError
 
 BED_VARIABLE: Final = "ORDERBED_BED"
 MANY_NODES: Final = 100
@@ -139,7 +140,10 @@ def _meant(ctx: typer.Context) -> dict[str, Any] | None:
 
 
 def _beds() -> Iterator[dict[str, Any]]:
-    root = Path(os.environ.get("XDG_RUNTIME_DIR") or "/run") / "orderbed"
+    try:
+        root = live_root()
+    except InputError:
+        return  # what stands there is nobody's word; the command itself says so
     for path in sorted(root.glob("*/about.json")):
         try:
             owner = Owner.parse((path.parent / "owner").read_text(encoding="ascii"))

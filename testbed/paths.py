@@ -1,12 +1,32 @@
-"""Where the project's own files are."""
+"""Where the project's own files are, and those of testbeds that are up. Light: the shell's completion asks it."""
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
+
+from topologies.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = ROOT / "experiments"
 TOPOLOGIES = ROOT / "topologies"
+
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def live_root() -> Path:
+    """Where all testbeds that are up have their places (testbed.live.place). Raises InputError when it is somebody
+    else's, or others may write there: who answers behind a socket in there could be anybody.
+    """
+    path = Path(os.environ.get("XDG_RUNTIME_DIR") or "/run") / "orderbed"
+    try:
+        found = path.stat()
+    except OSError:
+        return path  # not there yet, or out of reach: whoever uses it is told
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & _WRITABLE_BY_OTHERS:
+        raise InputError(f"{path}: others may write there; make it yours alone (chmod 700), or set XDG_RUNTIME_DIR")
+    return path
 
 
 def is_file(path: Path) -> bool:

@@ -15,7 +15,6 @@ import errno
 import json
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,27 +24,13 @@ from typing import Any
 
 from netem.owner import Owner
 from testbed.live.status import Description
+from testbed.paths import live_root
 from testbed.store import write_json
 from topologies.border import parse_title
 from topologies.errors import InputError, did_you_mean
 from topologies.model import Topology
 
 _ATTEMPTS = 5
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-
-
-def root() -> Path:
-    """Where all places are. Raises InputError when it is somebody else's, or others may write there: who answers behind
-    a socket in there could be anybody.
-    """
-    path = Path(os.environ.get("XDG_RUNTIME_DIR") or "/run") / "orderbed"
-    try:
-        found = path.stat()
-    except OSError:
-        return path  # not there yet, or out of reach: whoever uses it is told
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & _WRITABLE_BY_OTHERS:
-        raise InputError(f"{path}: others may write there; make it yours alone (chmod 700), or set XDG_RUNTIME_DIR")
-    return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +44,7 @@ class Place:
     def of(cls, name: str) -> Place:
         """Raises InputError for what is no name."""
         try:
-            return cls(name=parse_title(name), path=root() / name)
+            return cls(name=parse_title(name), path=live_root() / name)
         except ValueError as error:
             raise InputError(f"the name of a testbed: {error}") from None
 
@@ -67,7 +52,7 @@ class Place:
         """Make it ours. Raises InputError when a testbed of this name is up already, or no place can be made."""
         fresh = self.path.with_name(f".{self.name}.{os.getpid()}")
         try:
-            root().mkdir(mode=0o700, parents=True, exist_ok=True)
+            live_root().mkdir(mode=0o700, parents=True, exist_ok=True)
             fresh.mkdir(mode=0o700)
             (fresh / "owner").write_text(str(Owner.this_process()), encoding="ascii")
             self._move_in(fresh)
@@ -209,6 +194,6 @@ def _tell_of_the_dead(place: Path) -> None:
 
 def _entries() -> list[Any]:
     try:
-        return [path for path in root().iterdir() if not path.name.startswith(".") and path.is_dir()]
+        return [path for path in live_root().iterdir() if not path.name.startswith(".") and path.is_dir()]
     except OSError:
         return []

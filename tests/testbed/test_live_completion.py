@@ -137,6 +137,13 @@ def test_where_nothing_is_up_nothing_is_offered(tmp_path: Path, complete: Comple
     assert complete("orderbed exec p", XDG_RUNTIME_DIR=str(tmp_path / "nowhere")) == []
 
 
+def test_what_others_may_have_written_is_not_offered(runtime: Path, complete: Complete) -> None:
+    (runtime / "orderbed").chmod(0o777)
+    assert complete("orderbed exec p") == []
+    (runtime / "orderbed").chmod(0o755)
+    assert complete("orderbed exec p") != []
+
+
 def test_a_large_testbed_offers_partitions_first(runtime: Path, complete: Complete) -> None:
     many = [f"n{number}" for number in range(1, 301)]
     place(runtime, {**ABOUT, "name": "large", "partitions": {"p1": many, "p2": many}, "links": []})

@@ -12,7 +12,7 @@ import pytest
 from netem.owner import Owner
 from testbed.live import place as places
 from testbed.live.place import Place
-from testbed.paths import ROOT
+from testbed.paths import ROOT, live_root
 from topologies.errors import InputError
 
 
@@ -104,7 +104,7 @@ def test_a_socket_may_be_deep_down(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_directory_where_others_may_write_is_no_place() -> None:
     Place.of("lab").take()
-    directory = places.root()
+    directory = live_root()
     directory.chmod(0o777)
     with pytest.raises(InputError, match="others may write there"):
         Place.of("lab")
