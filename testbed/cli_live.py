@@ -141,7 +141,7 @@ def ps(
     bed: Bed = None,
     as_json: Json = False,
 ) -> None:
-    """Show nodes and links of a testbed, and what is done to them."""
+    """Show nodes and links of a testbed, what is done to them, and the capture that runs."""
     from testbed import live_tables as tables
     from testbed.live import running
     from testbed.live.place import none_up
@@ -156,13 +156,16 @@ def ps(
             output().print(none_up(), markup=False)
         return
     found = _attach(name or bed)
-    nodes, links = found.nodes(), found.links()
+    nodes, links, capturing = found.nodes(), found.links(), found.capturing()
     if as_json:
-        print_json({**_about(found), "nodes": [n.as_json() for n in nodes], "links": [one.as_json() for one in links]})
+        standing = {"nodes": [one.as_json() for one in nodes], "links": [one.as_json() for one in links]}
+        print_json({**_about(found), **standing, "capture": None if capturing is None else capturing.as_json()})
         return
     out = output()
     out.print(Text.assemble((found.name, "bold"), f"  {_summary(found)}, up for {tables.age(found.description.since)}"))
     out.print(Text(f"record {found.directory}", "dim"), soft_wrap=True)
+    if capturing is not None:
+        out.print(tables.capture_line(capturing), soft_wrap=True)
     out.print(tables.nodes_table(nodes, found.topology, each=each))
     if links:
         out.print(tables.links_table(links))

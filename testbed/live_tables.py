@@ -17,7 +17,7 @@ from topologies.dump import changed_fields, spelled
 from topologies.model import Distribution, Impairment, NodeName, Topology
 
 if TYPE_CHECKING:
-    from testbed.live import Counters, Description, LinkStatus, NodeStatus
+    from testbed.live import CaptureStatus, Counters, Description, LinkStatus, NodeStatus
 
 NOTHING: Final = "–"
 STYLE_OF_STATE: Final = {"running": "green", "paused": "yellow", "crashed": "red", "ended": "magenta"}
@@ -66,6 +66,13 @@ def links_table(links: Sequence[LinkStatus]) -> Table:
         table.add_row(Text(link.name, "bold"), *ways, state)
     _keep_words_whole(table)
     return table
+
+
+def capture_line(capture: CaptureStatus, now: datetime | None = None) -> Text:
+    """Where the frames go, and since when; or why they no longer do."""
+    if capture.failure is not None:
+        return Text(f"capture into {capture.path} has broken off: {capture.failure}", "red")
+    return Text(f"capture for {age(capture.since, now)} into {capture.path}", "green")
 
 
 def counters_tables(counters: Counters) -> Iterator[Table]:

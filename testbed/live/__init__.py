@@ -7,9 +7,10 @@ with Testbed("three-partitions") as bed:
 
 from testbed.live.client import Testbed, running
 from testbed.live.commands import Completed, Running
-from testbed.live.status import Counters, Description, LinkStatus, NodeState, NodeStatus
+from testbed.live.status import CaptureStatus, Counters, Description, LinkStatus, NodeState, NodeStatus
 
 __all__ = [
+    "CaptureStatus",
     "Completed",
     "Counters",
     "Description",

@@ -131,6 +131,7 @@ VERBS: Mapping[str, type[RawBlock]] = {
     "nodes": AskNothing,
     "links": AskNothing,
     "counters": AskNothing,
+    "capturing": AskNothing,
     "failure": AskNothing,
     "log": AskNode,
     "exec": AskExec,

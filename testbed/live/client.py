@@ -29,7 +29,7 @@ from testbed.live.commands import Completed, Running
 from testbed.live.door import Door, raise_refusal
 from testbed.live.place import Place
 from testbed.live.starter import Wish, start_server
-from testbed.live.status import Counters, Description, LinkStatus, NodeStatus
+from testbed.live.status import CaptureStatus, Counters, Description, LinkStatus, NodeStatus
 from topologies.errors import InputError
 from topologies.load import find, loads, names
 from topologies.model import Topology
@@ -146,6 +146,11 @@ class Testbed:
     def counters(self) -> Counters:
         """The kernel's counters of every port, link and bus."""
         return Counters.from_json(self._ask("counters"))
+
+    def capturing(self) -> CaptureStatus | None:
+        """The capture that runs, if one does."""
+        found = self._ask("capturing")
+        return None if found is None else CaptureStatus.from_json(found)
 
     def logs(self, node: str) -> str:
         """What the main process of a node has written so far, both streams, all incarnations."""

@@ -5,6 +5,7 @@ The desk decides what an event is, the bed and the house perform it, the record 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -26,7 +27,7 @@ from testbed.live.ending import Stopped, note, write_notes_to
 from testbed.live.house import REST, House
 from testbed.live.record import Record
 from testbed.live.starter import Wish
-from testbed.live.status import Counters, Description, NodeState
+from testbed.live.status import CaptureStatus, Counters, Description, NodeState
 from testbed.schedule import Struck
 from testbed.spec import World
 from testbed.spec_faults import Crash, Cut, Fault, Heal, Impair, ImpairLink, LinkDirection, NodeFault, Pause, Restart
@@ -40,7 +41,7 @@ from topologies.errors import InputError
 from topologies.load import loads
 from topologies.model import Topology
 
-ANYWAY = frozenset({"describe", "nodes", "links", "failure", "log", "stop_capture"})
+ANYWAY = frozenset({"describe", "nodes", "links", "capturing", "failure", "log", "stop_capture"})
 """What can be asked of a testbed whose network is gone."""
 
 
@@ -51,7 +52,7 @@ class Keep:
         """Bring it up. Raises InputError and FabricError, after everything was given back."""
         self._wish = wish
         self.topology: Topology = loads(wish.topology_text, wish.topology_source)
-        self._capture: tuple[Capture, Path] | None = None
+        self._capture: tuple[Capture, CaptureStatus] | None = None
         self._noted: set[str] = set()
         with ExitStack() as stack:
             self.record = Record(wish, self.topology)
@@ -115,11 +116,17 @@ class Keep:
         for name, code in self.house.ended():
             note(f"{name} has ended by itself ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})")
             self.desk.ended(name, code, wall_clock(), cause=self.house.handle(name).cause())
-        if self._capture is not None:
-            try:
-                self._capture[0].check()
-            except FabricError as error:
-                self._note_once(f"capture into {self._capture[1]}: {error}")
+        self._notice_capture()
+
+    def _notice_capture(self) -> None:
+        if self._capture is None:
+            return
+        capture, status = self._capture
+        try:
+            capture.check()
+        except FabricError as error:
+            self._capture = capture, dataclasses.replace(status, failure=str(error))
+            self._note_once(f"capture into {status.path}: {error}")
 
     def _note_once(self, text: str) -> None:
         if text not in self._noted:
@@ -229,6 +236,10 @@ class Keep:
     def _counters(self) -> Counters:
         return Counters(ports=self._bed.counters(), links=self._bed.link_counters(), buses=self._bed.bus_counters())
 
+    def _capturing(self, _words: RawBlock) -> dict[str, Any] | None:
+        self._notice_capture()
+        return None if self._capture is None else self._capture[1].as_json()
+
     def _failure(self, _words: RawBlock) -> str | None:
         failure = self._bed.failure()
         return None if failure is None else str(failure)
@@ -311,7 +322,7 @@ class Keep:
 
     def _start_capture(self, words: asks.AskCapture) -> str:
         if self._capture is not None:
-            raise InputError(f"a capture runs already, into {self._capture[1]}; stop it first")
+            raise InputError(f"a capture runs already, into {self._capture[1].path}; stop it first")
         path = self.record.next_capture() if words.path is None else _new_file(words.path)
         capture = Capture(
             self._bed,
@@ -320,7 +331,7 @@ class Keep:
             self.record.capture_comment(),
             self.record.path / "bed" / "collector.log",
         )
-        self._capture = capture, path
+        self._capture = capture, CaptureStatus(path=path, since=wall_clock())
         self._capture_clock = clock_pair()
         return str(path)
 
@@ -331,9 +342,9 @@ class Keep:
 
     def _stop_capture(self) -> dict[str, Any]:
         assert self._capture is not None, "the caller has looked"
-        capture, path = self._capture
+        capture, status = self._capture
         self._capture = None
-        facts: dict[str, Any] = {"path": str(path), "clock": self._capture_clock}
+        facts: dict[str, Any] = {"path": str(status.path), "clock": self._capture_clock}
         try:
             closing = capture.stop()
         except FabricError as error:
@@ -354,6 +365,7 @@ _VERBS: dict[str, Callable[[Keep, Any], Any]] = {
     "nodes": Keep._nodes,
     "links": Keep._links,
     "counters": Keep._count,
+    "capturing": Keep._capturing,
     "failure": Keep._failure,
     "log": Keep._log,
     "impair": Keep._impair,

@@ -1,4 +1,4 @@
-"""What a testbed tells about itself, as values: its nodes, its links, its counters, and what it is."""
+"""What a testbed tells about itself, as values: its nodes, its links, its counters, its capture, and what it is."""
 
 from __future__ import annotations
 
@@ -111,6 +111,25 @@ class Counters:
             links=tuple(LinkCounters(**one) for one in values["links"]),
             buses=tuple(BusCounters(**one) for one in values["buses"]),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureStatus:
+    """A capture that was started and not yet stopped."""
+
+    path: Path
+    since: datetime
+    """When it was started (UTC)."""
+    failure: str | None = None
+    """Why nothing is recorded any more (the collector was killed, the disk is full); None: it goes on."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; `from_json` undoes it."""
+        return _by_name(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> CaptureStatus:
+        return cls(path=Path(values["path"]), since=datetime.fromisoformat(values["since"]), failure=values["failure"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,6 +166,20 @@ def test_changes_are_seen_by_ps_and_undone(bed: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.uml
+def test_ps_says_that_a_capture_runs(bed: Path) -> None:
+    assert inside("ps", "--json").json()["capture"] is None
+    assert "capture" not in inside("ps").out
+    path = inside("capture", "start", "--json").json()["path"]
+    found = inside("ps", "--json").json()["capture"]
+    assert (found["path"], found["failure"]) == (path, None)
+    assert re.search(rf"^capture for \d+ s into {re.escape(path)}$", inside("ps").out, re.MULTILINE)
+    assert inside("capture", "stop").code == 0
+    assert inside("ps", "--json").json()["capture"] is None
+    assert bed.is_dir()
+
+
+@pytest.mark.root
+@pytest.mark.uml
 def test_what_is_not_there_is_told(bed: Path) -> None:
     recorded = (bed / "faults.jsonl").read_text()
     healed = inside("heal")

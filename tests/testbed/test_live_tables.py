@@ -12,7 +12,7 @@ from rich.console import Console as RichConsole
 
 from netem.bed import BusCounters, LinkCounters, PortCounters
 from testbed import live_tables as tables
-from testbed.live import Counters, Description, LinkStatus, NodeState, NodeStatus
+from testbed.live import CaptureStatus, Counters, Description, LinkStatus, NodeState, NodeStatus
 from topologies.load import loads
 from topologies.model import CLEAR, Direction, Impairment, NodeName, PartitionName
 
@@ -67,6 +67,17 @@ def test_everything_that_is_done_to_a_node_is_told() -> None:
     assert "42 s" not in first
     assert "3" in third
     assert "ended (3)" in fourth
+
+
+def test_a_capture_says_where_it_goes_and_why_it_no_longer_does() -> None:
+    path = Path("/runs/capture-1.pcapng")
+    assert tables.capture_line(CaptureStatus(path=path, since=NOW - timedelta(seconds=70)), NOW).plain == (
+        "capture for 1 min 10 s into /runs/capture-1.pcapng"
+    )
+    broken = CaptureStatus(path=path, since=NOW, failure="the collector ended in mid-run")
+    assert tables.capture_line(broken, NOW).plain == (
+        "capture into /runs/capture-1.pcapng has broken off: the collector ended in mid-run"
+    )
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -91,6 +91,9 @@ def test_a_network_that_dies_is_told_and_taken_down(places: Path, tmp_path: Path
         (collector,) = (pid for pid in descendants(bed.description.server_pid) if "-m collector" in command_line(pid))
         os.kill(collector, signal.SIGKILL)
         beds.wait_until(lambda: "the collector ended" in log_of(bed.directory), "the end of the collector is noticed")
+        broken = bed.capturing()
+        assert broken is not None
+        assert "the collector ended" in str(broken.failure)
         with pytest.raises(FabricError, match="what it had recorded is kept"):
             bed.stop_capture()
         bed.start_capture()

@@ -385,13 +385,19 @@ def test_a_node_that_ends_by_itself_is_told_and_can_be_started_again(clear: Test
 def test_captures_start_and_stop_as_often_as_one_likes(clear: Testbed, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no capture runs; start one first"):
         clear.stop_capture()
+    assert clear.capturing() is None
     first = clear.start_capture()
+    runs = clear.capturing()
+    assert runs is not None
+    assert (runs.path, runs.failure) == (first, None)
+    assert abs(datetime.now(UTC) - runs.since) < timedelta(seconds=30)
     with pytest.raises(InputError, match=r"a capture runs already, into .*capture-\d\.pcapng; stop it first"):
         clear.start_capture()
     ping(clear, "p1/n1", "p1/n2")
     counts = clear.stop_capture()
     assert first.match("up/shared-*/capture-*.pcapng")
     assert (counts["frames"], counts["kernel_dropped_frames"], counts["complete"]) == (12, 0, True)
+    assert clear.capturing() is None
     assert clear.start_capture(tmp_path / "mine.pcapng") == tmp_path / "mine.pcapng"
     ping(clear, "p1/n1", "p1/n3", count=1)
     assert clear.stop_capture()["frames"] == 4
