@@ -128,6 +128,8 @@ def _met(inputs: RunInputs, table: Path, effective: Mapping[int, int]) -> dict[i
     """Frames met, by fault, of those that last."""
     end_ns = inputs.manifest.phases.end_ns or 2**62
     lasting = [strike for strike in inputs.strikes if strike.kind in LASTING]
+    if not lasting:
+        return {}
     windows = {
         strike.id: (strike.effective_ns, end_ns if strike.until_id is None else effective.get(strike.until_id, end_ns))
         for strike in lasting

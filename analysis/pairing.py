@@ -38,7 +38,7 @@ class _Frames(NamedTuple):
     ip_dst: Ints
     length: Ints
 
-    def select(self, rows: Mask | npt.NDArray[np.intp]) -> _Frames:
+    def select(self, rows: npt.NDArray[np.intp]) -> _Frames:
         return _Frames(*(column[rows] for column in self))
 
 
@@ -101,25 +101,24 @@ def _read(
         place = np.minimum(np.searchsorted(addresses, batch.ip_dst), len(addresses) - 1)
         is_for_wanted = (addresses[place] == batch.ip_dst) & np.isin(owner[place], wanted)
         is_own = ~is_to_node & (batch.node == batch.sender)
-        sent.append(batch.select(is_own & (is_group | is_of_wanted | is_for_wanted)))
+        sent.append(batch.select(np.flatnonzero(is_own & (is_group | is_of_wanted | is_for_wanted))))
         last = len(is_chosen) - 1
         is_reference = is_chosen[np.minimum(batch.sender, last), np.clip(batch.node, -1, last)]
         is_seen = np.isin(batch.node, wanted) | (is_of_wanted & (~is_group | is_reference))
-        arrived.append(batch.select(is_to_node & is_seen))
+        arrived.append(batch.select(np.flatnonzero(is_to_node & is_seen)))
     return _in_order(sent), _in_order(arrived)
 
 
 def _batches(frames: Path) -> Iterator[tuple[_Frames, Mask]]:
     """Frames of our protocol whose time and direction are known, and which of them go towards a node."""
-    is_ours = pc.is_valid(pc.field("sender")) & pc.is_valid(pc.field("time_ns")) & pc.is_valid(pc.field("direction"))
-    table = pds.dataset(frames, format="parquet")
-    for batch in table.to_batches(columns=[*_NUMBERS, "direction"], filter=is_ours):
+    for batch in pds.dataset(frames, format="parquet").to_batches(columns=[*_NUMBERS, "direction"]):
+        if any(batch.column(name).null_count for name in _NEEDED):
+            batch = batch.filter(_is_known(batch))
         columns = {name: _plain(batch.column(name)) for name in _NUMBERS}
-        datagram = columns["sender"] << 48 | columns["sender_incarnation"] << 32 | columns["transmission"]
         is_to_node = pc.equal(batch.column("direction"), Direction.TO_NODE.value).to_numpy(zero_copy_only=False)
         yield (
             _Frames(
-                datagram=datagram,
+                datagram=columns["sender"] << 48 | columns["sender_incarnation"] << 32 | columns["transmission"],
                 time_ns=columns["time_ns"],
                 sender=columns["sender"],
                 node=columns["node_index"],
@@ -130,8 +129,17 @@ def _batches(frames: Path) -> Iterator[tuple[_Frames, Mask]]:
         )
 
 
+_NEEDED = ("sender", "time_ns", "direction")
+
+
+def _is_known(batch: pa.RecordBatch) -> pa.BooleanArray:
+    is_sender, is_time, is_direction = (pc.is_valid(batch.column(name)) for name in _NEEDED)
+    return pc.and_(pc.and_(is_sender, is_time), is_direction)
+
+
 def _plain(column: Any) -> Ints:
-    return np.asarray(pc.fill_null(column, -1).cast(pa.int64()).to_numpy(zero_copy_only=False))
+    known = column.fill_null(-1) if column.null_count else column
+    return np.asarray(known.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
 
 
 def _in_order(parts: list[_Frames]) -> _Frames:
