@@ -7,23 +7,22 @@ times as much. What comes back to the driver is small: counts by key. `analysis.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from analysis import schema
+from analysis import schema, traffic_source
 from analysis.cost import BIN_NS, CLASSES
 from analysis.source import CaptureReader, Pieces, checked_batches, table_schema
-from analysis.staging import PartWriter, Staging
-from analysis.tables import minus
+from analysis.staging import PartWriter, Staging, as_written
+from analysis.tables import conformed, minus
 from analysis.worker import keep_imports
 from collector.parse import decode_frames, decode_trace
 from collector.records import Event, Flag, Frames, Notice, PortDirection
@@ -32,6 +31,7 @@ from topologies.model import Direction
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 DIRECTIONS = (None, FROM_NODE, TO_NODE)
+"""By collector.records.PortDirection."""
 FRAME_CLASSES = (*CLASSES, "trace", "other")
 """By their codes here."""
 
@@ -41,9 +41,10 @@ MAX_FLOWS = 100_000
 SENT_KEYS = ("bin", "class", "kind", "inner")
 FLOW_KEYS = ("node_index", "direction", "eth_dst", "ip_dst")
 
-_FRAMES, _TRACE = to_arrow_schema(schema.FRAMES), to_arrow_schema(schema.TRACE)
+_FRAMES, _TRACE = as_written(to_arrow_schema(schema.FRAMES)), as_written(to_arrow_schema(schema.TRACE))
 _DECODED = (
-    *("eth_dst", "ip_dst", "payload_length", "is_protocol", "is_trace", "is_undecodable", "group", "sender"),
+    *traffic_source.DECODED,
+    *("payload_length", "is_protocol", "is_trace", "is_undecodable", "group", "sender"),
     *("sender_incarnation", "transmission", "kind", "flags", "inner", "origin", "incarnation", "words", "seq"),
 )
 _OF_PROTOCOL = (
@@ -69,6 +70,9 @@ class Plan:
     load_end_ns: int | None
     notices: tuple[Notice, ...] = ()
     """The reports to be counted."""
+    talk: traffic_source.Plan = field(default_factory=lambda: traffic_source.Plan(edges_ns=(), ports=()))
+    max_talk: int = 0
+    """Rows of `talk`."""
 
 
 class Intake(NamedTuple):
@@ -83,6 +87,8 @@ class Intake(NamedTuple):
     """What nodes put on the wire, by SENT_KEYS: `datagrams`, `wire_bytes`, `payload_bytes`. Without trace."""
     flows: Rows
     """All frames, by FLOW_KEYS: `frames`; within the load, without trace: `datagrams` of our protocol, `wire_bytes`."""
+    talk: pa.Table
+    """traffic_source.SPANS; all, or more than `max_talk`."""
 
 
 def take_in(spark: SparkSession, capture: Path, plan: Plan, stage: Staging) -> Intake:
@@ -107,6 +113,7 @@ class _Told(NamedTuple):
     notices: dict[Notice, int]
     sent: pa.Table
     flows: pa.Table
+    talk: pa.Table
 
 
 def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Path]) -> _Told:
@@ -135,12 +142,13 @@ class _Task:
         self._notices = dict.fromkeys(plan.notices, 0)
         self._sent = _Sums(SENT_KEYS, ("datagrams", "wire_bytes", "payload_bytes"))
         self._flows = _Sums(FLOW_KEYS, ("frames", "datagrams", "wire_bytes"))
-        self._names = pa.array([None if port is None else port[0] for port in plan.ports] or [None], pa.string())
+        self._talk = traffic_source.Sums(plan.talk, plan.max_talk)
+        self._names = tuple(None if port is None else port[0] for port in plan.ports) or (None,)
         self._indexes = np.array([-1 if port is None else port[1] for port in plan.ports] or [-1], np.int32)
 
     def told(self) -> _Told:
         counts = (self._undecodable, self._foreign, self._records, self._notices)
-        return _Told(*counts, self._sent.table(), self._flows.table(MAX_FLOWS))
+        return _Told(*counts, self._sent.table(), self._flows.table(MAX_FLOWS), self._talk.table())
 
     def frames(self, buffer: Buffer, frames: Frames) -> tuple[pa.RecordBatch, Frames]:
         """Rows of schema.FRAMES, and those frames that carry records."""
@@ -151,7 +159,7 @@ class _Task:
         klass = _frame_class(seen["is_trace"], is_ours, seen["flags"])
         made: dict[str, Any] = {
             "time_ns": pa.array(time_ns, mask=~has_time),
-            "node": self._names.take(pa.array(frames.interface)),
+            "node": _words(frames.interface, self._names),
             "node_index": pa.array(node_index, mask=node_index < 0),
             "direction": _words(frames.direction, DIRECTIONS),
             "length": pa.array(frames.length),
@@ -160,37 +168,49 @@ class _Task:
             **{name: pa.array(seen[name], mask=~is_ours) for name in _OF_PROTOCOL},
             **{name: pa.array(seen[name]) for name in ("payload_length", "eth_dst", "ip_dst", "is_undecodable")},
         }
-        rows = pa.RecordBatch.from_arrays(
-            [made[name].cast(_FRAMES.field(name).type) for name in _FRAMES.names], schema=_FRAMES
-        )
+        rows = conformed(made, _FRAMES)
+        self._talk.add(buffer, frames, seen)
         self._undecodable += int(seen["is_undecodable"].sum())
-        self._count(rows, frames, klass, time_ns, has_time)
+        self._count(seen, frames, node_index, klass, time_ns, has_time)
         return rows, frames.select(seen["is_trace"])
 
     def _count(
-        self, rows: pa.RecordBatch, frames: Frames, klass: npt.NDArray[Any], time_ns: Any, has_time: Mask
+        self,
+        seen: Columns,
+        frames: Frames,
+        node_index: npt.NDArray[np.int32],
+        klass: npt.NDArray[np.int8],
+        time_ns: npt.NDArray[np.int64],
+        has_time: Mask,
     ) -> None:
         is_trace = klass == FRAME_CLASSES.index("trace")
-        is_sent = (frames.direction == PortDirection.INBOUND) & ~is_trace
-        bins = np.zeros(len(time_ns), np.int64)
-        within, has_bin = minus(time_ns, np.int64(self.plan.start_ns))
-        bins = np.floor(within / BIN_NS).astype(np.int64)
-        table = pa.table(
-            {
-                "bin": pa.array(bins, mask=~(has_bin & has_time)),
-                **{name: rows.column(name) for name in (*SENT_KEYS[1:], *FLOW_KEYS)},
-                "wire_bytes": pc.cast(rows.column("length"), pa.int64()),
-                "payload_bytes": pc.cast(rows.column("payload_length"), pa.int64()),
-            }
-        )
-        if is_sent.any():
-            self._sent.add(table.filter(pa.array(is_sent)).append_column("datagrams", _ones(int(is_sent.sum()))))
-        is_loaded = ~is_trace & self._is_within_load(time_ns, has_time)
-        is_datagram = is_loaded & (klass < len(CLASSES))
-        flows = table.select([*FLOW_KEYS]).append_column("frames", _ones(len(frames)))
-        flows = flows.append_column("datagrams", pa.array(is_datagram.astype(np.int64)))
-        flows = flows.append_column("wire_bytes", pa.array(np.where(is_loaded, frames.length, 0).astype(np.int64)))
-        self._flows.add(flows.filter(pc.is_valid(flows["node_index"])))
+        if len(sent := np.flatnonzero((frames.direction == PortDirection.INBOUND) & ~is_trace)):
+            within, has_bin = minus(time_ns[sent], np.int64(self.plan.start_ns))
+            is_ours = seen["is_protocol"][sent] & (seen["group"][sent] == self.plan.group)
+            self._sent.add(
+                {
+                    "bin": pa.array(within // BIN_NS, mask=~(has_bin & has_time[sent])),
+                    "class": klass[sent],
+                    "kind": pa.array(seen["kind"][sent], mask=~is_ours),
+                    "inner": pa.array(seen["inner"][sent], mask=~is_ours),
+                    "datagrams": np.ones(len(sent), np.int64),
+                    "wire_bytes": frames.length[sent].astype(np.int64),
+                    "payload_bytes": seen["payload_length"][sent].astype(np.int64),
+                }
+            )
+        if len(known := np.flatnonzero(node_index >= 0)):
+            is_loaded = (~is_trace & self._is_within_load(time_ns, has_time))[known]
+            self._flows.add(
+                {
+                    "node_index": node_index[known],
+                    "direction": frames.direction[known],
+                    "eth_dst": seen["eth_dst"][known],
+                    "ip_dst": seen["ip_dst"][known],
+                    "frames": np.ones(len(known), np.int64),
+                    "datagrams": (is_loaded & (klass[known] < len(CLASSES))).astype(np.int64),
+                    "wire_bytes": np.where(is_loaded, frames.length[known], 0).astype(np.int64),
+                }
+            )
 
     def _is_within_load(self, time_ns: npt.NDArray[np.int64], has_time: Mask) -> Mask:
         end_ns = self.plan.load_end_ns
@@ -212,8 +232,7 @@ class _Task:
         keep = is_ours & is_own
         self._records += int(keep.sum())
         renamed = {"member": "node", "member_incarnation": "node_incarnation"}
-        columns = [pa.array(told[renamed.get(field.name, field.name)][keep]).cast(field.type) for field in _TRACE]
-        return pa.RecordBatch.from_arrays(columns, schema=_TRACE)
+        return conformed({name: told[renamed.get(name, name)][keep] for name in _TRACE.names}, _TRACE)
 
 
 class _Sums:
@@ -223,8 +242,8 @@ class _Sums:
         self._keys, self._values = list(keys), list(values)
         self._parts: list[pa.Table] = []
 
-    def add(self, rows: pa.Table) -> None:
-        self._parts.append(_summed(rows, self._keys, self._values))
+    def add(self, rows: Mapping[str, Any]) -> None:
+        self._parts.append(_summed(pa.table(dict(rows)), self._keys, self._values))
         if len(self._parts) >= 64:
             self._parts = [_greatest(self.table(), 10 * MAX_FLOWS)] if "frames" in self._values else [self.table()]
 
@@ -252,8 +271,14 @@ def together(told: Iterable[_Told], plan: Plan) -> Intake:
         foreign_records=sum(part.foreign_records for part in parts),
         records=sum(part.records for part in parts),
         notices={code: sum(part.notices[code] for part in parts) for code in plan.notices},
-        sent=_merged([part.sent for part in parts], SENT_KEYS),
-        flows=_merged([part.flows for part in parts], FLOW_KEYS, MAX_FLOWS),
+        sent=[
+            row | {"class": FRAME_CLASSES[row["class"]]} for row in _merged([part.sent for part in parts], SENT_KEYS)
+        ],
+        flows=[
+            row | {"direction": DIRECTIONS[row["direction"]]}
+            for row in _merged([part.flows for part in parts], FLOW_KEYS, MAX_FLOWS)
+        ],
+        talk=traffic_source.added(pa.concat_tables([part.talk for part in parts])),
     )
 
 
@@ -267,6 +292,11 @@ def _merged(parts: Sequence[pa.Table], keys: Sequence[str], most: int | None = N
     return rows
 
 
+def _named(rows: Rows, column: str, words: Sequence[str | None]) -> Rows:
+    """Words in place of their codes."""
+    return [row | {column: words[row[column]]} for row in rows]
+
+
 def _frame_class(is_trace: Mask, is_ours: Mask, flags: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
     """Each frame is counted once: a copy of something sent before is a retransmission whatever it carries."""
     code = FRAME_CLASSES.index
@@ -278,9 +308,8 @@ def _frame_class(is_trace: Mask, is_ours: Mask, flags: npt.NDArray[Any]) -> npt.
     return klass
 
 
-def _words(codes: npt.NDArray[np.int8], words: Sequence[str | None]) -> pa.Array:
-    return pa.array(list(words), pa.string()).take(pa.array(codes))
-
-
-def _ones(count: int) -> pa.Array:
-    return pa.array(np.ones(count, np.int64))
+def _words(codes: npt.NDArray[np.integer[Any]], words: Sequence[str | None]) -> pa.DictionaryArray:
+    """Each code's word, null where that is None."""
+    known = list(dict.fromkeys(word for word in words if word is not None))
+    number = np.array([-1 if word is None else known.index(word) for word in words], np.int32)[codes]
+    return pa.DictionaryArray.from_arrays(pa.array(number, mask=number < 0), pa.array(known, pa.string()))

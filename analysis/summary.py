@@ -160,7 +160,9 @@ class _Analysis:
 
     def run(self, spark: SparkSession, submit: _Submit) -> dict[str, Any]:
         """The whole way."""
+        assert self.capture is not None
         self.spark = spark
+        self.talk = traffic.Measurement(self.inputs, self.capture, start_ns=self.start_ns, spark=spark)
         staged = self._stage_capture()
         self.stage.write_rows("faults", [_fault_row(line) for line in self.inputs.fault_lines], schema.FAULTS)
         self.say("judging the orders and measuring the network")
@@ -262,6 +264,8 @@ class _Analysis:
         self.say(f"reading {self.capture.frames:,} frames")
         index = {name: member for member, name in self.inputs.names.items()}
         plan = intake.Plan(
+            talk=self.talk.plan,
+            max_talk=self.talk.max_rows,
             ports=tuple((name, index[name]) if name in index else None for name in self.capture.interface_names),
             group=self.manifest.group,
             clock_offset_ns=self.manifest.clock_offset_ns,
@@ -306,8 +310,7 @@ class _Analysis:
 
     def _traffic(self) -> dict[str, Any]:
         """Who talked to whom, in whatever protocol: all that programs of others leave."""
-        assert self.capture is not None
-        talk = traffic.measure(self.spark, self.inputs, self.capture, start_ns=self.start_ns)
+        talk = self.talk.of(self.taken.talk)
         self.stage.write_rows("conversations", talk.conversations, schema.CONVERSATIONS)
         self.stage.write_rows("node_series", talk.nodes, schema.NODE_SERIES)
         return talk.summary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +12,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
 from analysis.properties import Incarnation
+from analysis.staging import as_written
 
-MESSAGES, DELIVERIES = to_arrow_schema(schema.MESSAGES), to_arrow_schema(schema.DELIVERIES)
+MESSAGES, DELIVERIES = (as_written(to_arrow_schema(rows)) for rows in (schema.MESSAGES, schema.DELIVERIES))
 
 Ints = npt.NDArray[np.int64]
 
@@ -36,7 +37,7 @@ def messages(steps: pa.RecordBatch, life: Incarnation, names: Sequence[str]) -> 
         "submit_ns": steps["at_ns"],
         "size_bytes": steps["value"],
     }
-    return _conformed(made, MESSAGES)
+    return conformed(made, MESSAGES)
 
 
 def deliveries(steps: pa.RecordBatch, life: Incarnation, names: Sequence[str], submitted: Submitted) -> pa.RecordBatch:
@@ -57,7 +58,7 @@ def deliveries(steps: pa.RecordBatch, life: Incarnation, names: Sequence[str], s
         "latency_ns": pa.array(latency_ns, mask=~(is_known & fits)),
         **{name: steps[name] for name in ("level", "is_undone", "is_repeat")},
     }
-    return _conformed(made, DELIVERIES)
+    return conformed(made, DELIVERIES)
 
 
 def minus(left: Ints, right: Ints | np.int64) -> tuple[Ints, npt.NDArray[np.bool_]]:
@@ -74,15 +75,15 @@ def _requests(message: Ints, submitted: Submitted) -> tuple[Ints, npt.NDArray[np
     return submitted.at_ns[place], submitted.message[place] == message
 
 
-def _name(life: Incarnation, names: Sequence[str], count: int) -> pa.Array:
+def _name(life: Incarnation, names: Sequence[str], count: int) -> pa.DictionaryArray:
     """Null for a number that is nobody's."""
-    return pa.repeat(names[life.member], count) if life.member < len(names) else pa.nulls(count, pa.string())
+    number = pa.array(np.full(count, life.member, np.int32), mask=np.full(count, life.member >= len(names)))
+    return pa.DictionaryArray.from_arrays(number, pa.array(names, pa.string()))
 
 
-def _conformed(made: dict[str, Any], rows: pa.Schema) -> pa.RecordBatch:
+def conformed(made: Mapping[str, Any], rows: pa.Schema) -> pa.RecordBatch:
     """Every column of the contract, in order and with its type."""
     arrays = [made[field.name] for field in rows]
     plain = [one if isinstance(one, pa.Array) else pa.array(one) for one in arrays]
-    return pa.RecordBatch.from_arrays(
-        [one.cast(field.type) for one, field in zip(plain, rows, strict=True)], schema=rows
-    )
+    typed = [one if one.type == kind else one.cast(kind) for one, kind in zip(plain, rows.types, strict=True)]
+    return pa.RecordBatch.from_arrays(typed, schema=rows)

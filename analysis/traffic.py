@@ -1,9 +1,10 @@
 """The traffic of a run, whatever program made it: conversations, silences, TCP's cost, who is in the middle; from the
 capture, the topology and the faults alone. Parts of section `traffic` of summary.json (docs/foreign.md).
 
-The workers count (analysis.traffic_source), Spark adds up and keeps the greatest conversations, and what is left is
-small: analysis.traffic_talk and analysis.traffic_faults work on it in plain Python. However many conversations an
-enemy makes up, MAX_CONVERSATIONS are told and the rest is counted.
+Whoever walks over the capture counts (analysis.traffic_source). Where that are too many conversations, an enemy's,
+Spark counts once more and keeps the greatest. What is left is small: analysis.traffic_talk and analysis.traffic_faults
+work on it in plain Python. However many conversations an enemy makes up, MAX_CONVERSATIONS are told and the rest is
+counted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +25,6 @@ from analysis import traffic_faults, traffic_source, traffic_talk, traffic_tcp, 
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs
 from analysis.source import CaptureState
-from analysis.tasks import OfSpark
 from analysis.traffic_source import KEYS, MAC, NOT_IP, TCP, Plan
 from analysis.traffic_talk import PROTOCOLS, Conversation, Count, Rows, Service, Talk
 
@@ -32,7 +33,9 @@ MAX_MIDDLES: Final = 200
 MAX_PHASES: Final = 40
 MIDDLE_SERVICES: Final = 4
 SMALL_BYTES: Final = 64 << 20
-"""Of a capture that one process counts in well under a second; Spark would take longer to plan it."""
+"""Of a capture whose TCP one process measures in well under a second; Spark would take longer to plan it."""
+MAX_ROWS: Final = 200_000
+"""So many counts of conversations and spans are held here."""
 WIDTH_NS: Final = 100_000_000
 """Of a span, at least."""
 MAX_SPANS: Final = 1000
@@ -85,42 +88,28 @@ class Traffic:
     nodes: Rows
 
 
-def measure(
-    spark: SparkSession | None,
-    inputs: RunInputs,
-    capture: CaptureState,
-    *,
-    start_ns: int,
-    small_bytes: int = SMALL_BYTES,
-    max_rows: int = 200_000,
-) -> Traffic:
-    """Read the capture once; twice when it has TCP, and again when it has more than `max_rows` conversations and spans.
+class Measurement:
+    """`plan` says how to count (traffic_source.Sums), by whoever walks over the capture; `of` makes the rest of it."""
 
-    `start_ns`: of the workload, on the monotonic clock. A capture of at most `small_bytes` is counted in this process,
-    without `spark` unless its conversations are too many. Raises AnalysisError when Spark is needed and is None.
-    """
-    if capture.first_ns is None or capture.last_ns is None:
-        return Traffic(summary=dict(NOTHING), conversations=[], nodes=[])
-    return _Measurement(spark, inputs, capture, start_ns, (small_bytes, max_rows)).run()
-
-
-class _Measurement:
     def __init__(
         self,
-        spark: SparkSession | None,
         inputs: RunInputs,
         capture: CaptureState,
+        *,
         start_ns: int,
-        limits: tuple[int, int],
+        spark: SparkSession | None = None,
+        small_bytes: int = SMALL_BYTES,
+        max_rows: int = MAX_ROWS,
     ) -> None:
-        assert capture.first_ns is not None
-        assert capture.last_ns is not None
+        """`start_ns`: of the workload, on the monotonic clock. TCP in a capture of at most `small_bytes` is measured in
+        this process. `spark`: for more than that, and for more than `max_rows` conversations and spans.
+        """
         self._spark = spark
         self.inputs = inputs
-        self.is_small, self.max_rows = capture.bytes <= limits[0], limits[1]
+        self.is_small, self.max_rows = capture.bytes <= small_bytes, max_rows
         self.start_ns = start_ns
         self.offset_ns = inputs.manifest.clock_offset_ns
-        self.first_ns, self.last_ns = capture.first_ns - self.offset_ns, capture.last_ns - self.offset_ns
+        self.first_ns, self.last_ns = (capture.first_ns or 0) - self.offset_ns, (capture.last_ns or 0) - self.offset_ns
         self.names = _names(inputs)
         nodes = {str(node.name): node for node in inputs.topology.nodes()}
         self.owners = [nodes.get(name) for name in capture.interface_names]
@@ -128,23 +117,30 @@ class _Measurement:
         self.windows = traffic_faults.windows(inputs.strikes)
         self.edges_ns = self._edges()
 
-    def run(self) -> Traffic:
+    @cached_property
+    def plan(self) -> Plan:
+        return Plan(
+            edges_ns=tuple(_clamped(edge + self.offset_ns) for edge in self.edges_ns),
+            ports=tuple((0, 0) if node is None else (_ip(node.ip), _mac(node.mac)) for node in self.owners),
+        )
+
+    def here(self) -> Traffic:
+        """The capture is read in this process. Raises AnalysisError when it is too much for one, and nobody helps."""
+        return self.of(traffic_source.counted_here(str(self.inputs.capture_path), self.plan, self.max_rows))
+
+    def of(self, counted: pa.Table) -> Traffic:
+        """`counted`: SPANS with one row for each key; all, or more than `max_rows`. Captures with TCP are read again.
+
+        Raises AnalysisError when Spark is needed and is not there.
+        """
         # Nearly every run has few conversations, and we hold them all. An enemy's are added up by Spark.
-        rows = self._rows()
-        told = self._few(rows.to_pylist()) if rows.num_rows <= self.max_rows else self._many(self._counted())
+        told = self._few(counted.to_pylist()) if counted.num_rows <= self.max_rows else self._many(self._counted())
         tcp = self._tcp(told.found)
         return Traffic(
             summary=self._summary(told, tcp),
             conversations=self._conversation_rows(told.found),
             nodes=self._node_rows(told.by_node),
         )
-
-    def _rows(self) -> pa.Table:
-        """Of SPANS: all, or more than `max_rows`."""
-        if self.is_small:
-            return traffic_source.read_here(str(self.inputs.capture_path), "spans", self._plan())
-        workers = OfSpark(self.spark)
-        return traffic_source.counted(str(self.inputs.capture_path), self._plan(), workers, max_rows=self.max_rows)
 
     def _few(self, rows: Rows) -> _Told:
         totals: Counter[tuple[Any, ...]] = Counter()
@@ -197,15 +193,9 @@ class _Measurement:
             raise AnalysisError(f"{self.inputs.capture_path}: its traffic is too much for one process; it needs Spark")
         return self._spark
 
-    def _plan(self) -> Plan:
-        return Plan(
-            edges_ns=tuple(_clamped(edge + self.offset_ns) for edge in self.edges_ns),
-            ports=tuple((0, 0) if node is None else (_ip(node.ip), _mac(node.mac)) for node in self.owners),
-        )
-
     def _read(self, table: str) -> DataFrame:
         self.spark.dataSource.register(traffic_source.TrafficSource)
-        plan = self._plan().encoded()
+        plan = self.plan.encoded()
         reader = self.spark.read.format(traffic_source.FORMAT).option("table", table).option("plan", plan)
         parts = self.spark.sparkContext.defaultParallelism
         return reader.option("parts", parts).load(str(self.inputs.capture_path))
@@ -279,7 +269,7 @@ class _Measurement:
         edges = [_clamped(edge + self.offset_ns) for edge in self._phase_edges()]
         if not self.is_small:
             return traffic_tcp.measure(self._read("segments"), edges)
-        rows = traffic_source.read_here(str(self.inputs.capture_path), "segments", self._plan())
+        rows = traffic_source.read_here(str(self.inputs.capture_path), "segments", self.plan)
         return traffic_tcp_small.measure({name: rows[name].to_numpy() for name in rows.column_names}, edges)
 
     def _phase_edges(self) -> list[int]:

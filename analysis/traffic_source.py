@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -22,10 +21,9 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis.errors import AnalysisError
-from analysis.source import CaptureReader, Pieces
-from analysis.tasks import Workers
+from analysis.source import CaptureReader, Pieces, checked_batches
 from analysis.worker import keep_imports
-from collector.parse import batches, decode_frames, map_capture, read_interfaces
+from collector.parse import decode_frames
 from collector.records import TRACE_MAC, Frames, PortDirection
 from collector.walk import Buffer, gather
 
@@ -135,10 +133,8 @@ class TrafficReader(CaptureReader):
         make = spans if self.table == "spans" else segments
         schema = to_arrow_schema(self.schema)
         for piece in partition.pieces:
-            interfaces = read_interfaces(piece.path).interfaces
-            buffer = map_capture(piece.path)
-            for frames in batches(buffer, start=piece.start, end=piece.end, interfaces=interfaces):
-                columns = make(np.frombuffer(buffer, np.uint8), frames, self.plan)
+            for buffer, frames in checked_batches(piece):
+                columns = make(buffer, frames, decode_frames(buffer, frames, DECODED), self.plan)
                 yield pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in schema.names], schema=schema)
 
 
@@ -149,13 +145,15 @@ def read_here(path: str, table: str, plan: Plan) -> pa.Table:
     return pa.Table.from_batches(found, schema=to_arrow_schema(reader.schema))
 
 
-def counted(path: str, plan: Plan, workers: Workers, *, max_rows: int) -> pa.Table:
-    """SPANS of a capture, added up by tasks: a query would cost more than the counting. All, or more than `max_rows`;
-    no task gives more than one row above them.
-    """
-    reader = TrafficReader(path, SPANS, "spans", workers.parallel, plan)
-    found = workers.run(partial(_counted, reader, max_rows), list(reader.partitions()))
-    return added(pa.concat_tables([to_arrow_schema(SPANS).empty_table(), *found]))
+def counted_here(path: str, plan: Plan, max_rows: int) -> pa.Table:
+    """What Sums gives of a whole capture, counted in this process."""
+    reader, sums = CaptureReader(path, SPANS, "spans", 1), Sums(plan, max_rows)
+    for part in reader.partitions():
+        assert isinstance(part, Pieces)
+        for piece in part.pieces:
+            for buffer, frames in checked_batches(piece):
+                sums.add(buffer, frames, decode_frames(buffer, frames, DECODED))
+    return sums.table()
 
 
 def added(rows: pa.Table) -> pa.Table:
@@ -166,25 +164,43 @@ def added(rows: pa.Table) -> pa.Table:
     return table.select([*KEYS, *figures]).rename_columns(SPANS.names).cast(to_arrow_schema(SPANS))
 
 
-def _counted(reader: TrafficReader, max_rows: int, partition: InputPartition) -> pa.Table:
-    """What one task counts; it gives up when that is too much."""
-    table = waiting = to_arrow_schema(SPANS).empty_table()
-    for batch in reader.batches_of(partition):
-        waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch])])
-        if waiting.num_rows > ROWS_WAITING:
-            table, waiting = added(pa.concat_tables([table, waiting])), waiting.slice(0, 0)
-            if table.num_rows > max_rows:
-                break
-    return added(pa.concat_tables([table, waiting])).slice(0, max_rows + 1)
+class Sums:
+    """SPANS of a part of a capture, added up while somebody walks over it: a query would cost more than the counting.
+    Gives up where they are more than `max_rows`.
+    """
+
+    def __init__(self, plan: Plan, max_rows: int) -> None:
+        self._plan, self._max_rows = plan, max_rows
+        self._table = to_arrow_schema(SPANS).empty_table()
+        self._waiting: list[pa.Table] = []
+        self._has_given_up = False
+
+    def add(self, buffer: Buffer, frames: Frames, decoded: Columns) -> None:
+        """`decoded`: what `decode_frames` tells of these frames, the columns DECODED among it."""
+        if self._has_given_up:
+            return
+        found = spans(buffer, frames, decoded, self._plan)
+        self._waiting.append(pa.table([pa.array(found[name]) for name in SPANS.names], schema=to_arrow_schema(SPANS)))
+        if sum(table.num_rows for table in self._waiting) > ROWS_WAITING:
+            self._table, self._waiting = self.table(), []
+            self._has_given_up = self._table.num_rows > self._max_rows
+
+    def table(self) -> pa.Table:
+        """All, or one more than `max_rows`."""
+        return added(pa.concat_tables([self._table, *self._waiting])).slice(0, self._max_rows + 1)
 
 
 Columns = dict[str, npt.NDArray[Any]]
 KEYS: Final = ("interface", "arrived", "source", "target", "protocol", "port", "is_cast", "is_answer", "span")
 
 
-def spans(buffer: Buffer, frames: Frames, plan: Plan) -> Columns:
+DECODED: Final = ("eth_dst", "eth_src", "ethertype", "ip_src", "ip_dst", "ip_proto", "udp_src", "udp_dst")
+"""What must be known of a frame."""
+
+
+def spans(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Columns:
     """The columns of SPANS, one row for each key that occurs in these frames."""
-    found = _told(buffer, frames, plan)
+    found = _told(buffer, frames, decoded, plan)
     found["span"] = np.searchsorted(np.array(plan.edges_ns, np.int64), found["time_ns"], side="right").astype(np.int32)
     first, inverse = grouped([found[name] for name in KEYS])
     rows = len(first)
@@ -201,21 +217,19 @@ def spans(buffer: Buffer, frames: Frames, plan: Plan) -> Columns:
     }
 
 
-def segments(buffer: Buffer, frames: Frames, plan: Plan) -> Columns:
+def segments(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Columns:
     """The columns of SEGMENTS, one row for each TCP segment whose header was captured."""
-    found = _told(buffer, frames, plan)
+    found = _told(buffer, frames, decoded, plan)
     rows = (found["protocol"] == TCP) & found["has_header"]
     return {name: found[name][rows] for name in SEGMENTS.names}
 
 
-def _told(buffer: Buffer, frames: Frames, plan: Plan) -> Columns:
+def _told(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Columns:
     """What each frame says of itself, trace datagrams left out."""
-    decoded = decode_frames(
-        buffer, frames, ("eth_dst", "eth_src", "ethertype", "ip_src", "ip_dst", "ip_proto", "udp_src", "udp_dst")
-    )
-    rows = np.flatnonzero(decoded["eth_dst"] != _TRACE_MAC)
-    decoded = {name: values[rows] for name, values in decoded.items()}
-    frames = frames.select(rows)
+    is_told = decoded["eth_dst"] != _TRACE_MAC
+    if not is_told.all():
+        decoded = {name: decoded[name][is_told] for name in DECODED}
+        frames = frames.select(is_told)
     is_ip = decoded["ip_proto"] >= 0
     found: Columns = {
         "time_ns": frames.time_ns,

@@ -168,7 +168,8 @@ def _struck(at_s: int) -> dict[str, int]:
 
 def measured(spark: SparkSession, path: Path, **how: int) -> Traffic:
     inputs = read_run(path)
-    return traffic.measure(spark, inputs, source.inspect(inputs.capture_path), start_ns=START_NS, **how)
+    capture = source.inspect(inputs.capture_path)
+    return traffic.Measurement(inputs, capture, start_ns=START_NS, spark=spark, **how).here()
 
 
 def by_scapy(run: MadeRun) -> Iterator[tuple[tuple[str, ...], int]]:

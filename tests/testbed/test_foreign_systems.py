@@ -39,7 +39,7 @@ def run_short(name: str, tmp_path: Path, cut: dict[str, Any], *, duration: str) 
     assert inputs.manifest.status == "complete", done.err
     start_ns = inputs.manifest.phases.start_ns
     assert start_ns is not None
-    return run_dir, traffic.measure(None, inputs, source.inspect(inputs.capture_path), start_ns=start_ns).summary
+    return run_dir, traffic.Measurement(inputs, source.inspect(inputs.capture_path), start_ns=start_ns).here().summary
 
 
 def test_etcd_elects_another_leader_when_the_cut_takes_its_own(tmp_path: Path) -> None:

@@ -50,6 +50,16 @@ def ping(bed: Testbed, source: str, target: str, count: int = 3) -> str:
     return bed.run(source, ["ping", "-c", str(count), "-i", "0.05", "-W", "0.3", address], timeout_s=20).text
 
 
+def test_nodes_know_each_other_by_name(clear: Testbed) -> None:
+    """`n1` could be p1/n1 or p2/n1, and is neither; a node that was started again knows the names, too."""
+    clear.crash("p1/n2")
+    clear.restart("p1/n2")
+    for name, address in (("n3.p1", "10.1.0.3"), ("p1-n3", "10.1.0.3"), ("n3", "10.1.0.3"), ("n1.p2", "10.2.0.1")):
+        said = clear.run("p1/n2", ["ping", "-c", "1", "-W", "2", name], timeout_s=20).text
+        assert f"PING {name.replace('p1-n3', 'n3.p1').replace('n3.p1', 'n3.p1')}" in said or address in said
+        assert received(said) == 1, name
+
+
 def status(bed: Testbed, name: str) -> Any:
     return next(one for one in bed.nodes() if one.name == name)
 
