@@ -38,6 +38,8 @@ class Quarters:
 
     hostname: str
     private: Sequence[tuple[str, Path | None]] = ()
+    hosts: Path | None = None
+    """A file that it reads as /etc/hosts; None: the host's own."""
     groups: Sequence[Path] = ()
     """Files `cgroup.procs` of the control groups that it is in from its first instruction."""
 
@@ -122,6 +124,7 @@ class KeeperLink:
             inside=inside.pid_in_bed if inside else 0, terminal=is_terminal,
             supervised=quarters is not None, hostname=quarters.hostname if quarters else "",
             private=[[place, source and str(source)] for place, source in quarters.private] if quarters else [],
+            hosts=str(quarters.hosts) if quarters and quarters.hosts else "",
             groups=[str(path) for path in quarters.groups] if quarters else [],
         )  # fmt: skip
         return Process(self, reply["pid"], received[0], argv[0])

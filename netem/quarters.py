@@ -24,6 +24,8 @@ _KERNEL_PATHS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "
 _OWN_SETTINGS = "/proc/sys/net"
 """Those of the node's own network namespace."""
 
+_HOSTS = "/etc/hosts"
+
 _SIGNAL_EXIT_BASE = 128
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -34,12 +36,17 @@ def furnish(request: Mapping[str, Any]) -> None:
 
     `groups`: files `cgroup.procs` of control groups to enter.
     `private`: pairs (directory of the node, directory on the host that stands there; None: an empty one in memory).
+    `hosts`: a file that is read in place of /etc/hosts; empty: none. Where the host has no such file, there is no place
+    for one.
     A private directory may hide the working directory: that is put back in its place.
     """
     for procs in request["groups"]:
         Path(procs).write_text("0", encoding="ascii")  # ourselves
     directory = os.open(request["directory"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sources = [None if source is None else _opened(source) for _target, source in request["private"]]
+    if request["hosts"] and Path(_HOSTS).exists():
+        _mount(request["hosts"], _HOSTS, None, _MS_BIND)
+        _make_read_only(_HOSTS)
     for (target, _source), descriptor in zip(request["private"], sources, strict=True):
         if descriptor is None:
             _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=1777")

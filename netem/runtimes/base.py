@@ -32,6 +32,8 @@ class Program:
     """
     private: Mapping[str, Path] = field(default_factory=dict)
     """Absolute directory in the node -> directory on the host that stands there, writable; needs `work`."""
+    hosts: Path | None = None
+    """A file on the host that the node reads as its /etc/hosts; in netns it needs `work`."""
     image: str | None = None
     """Docker: the image to run in; None: ours."""
     limits: Limits | None = None

@@ -186,7 +186,11 @@ class DockerRuntime:
             security_opt=["no-new-privileges"],
             read_only=True,
             tmpfs={} if TMP in program.private else {TMP: f"size={NODE_TMP_BYTES},mode=1777"},
-            binds={str(self._code): {"bind": f"{CODE_PATH}/node", "mode": "ro"}, **own_places},
+            binds={
+                str(self._code): {"bind": f"{CODE_PATH}/node", "mode": "ro"},
+                **({} if program.hosts is None else {str(program.hosts): {"bind": "/etc/hosts", "mode": "ro"}}),
+                **own_places,
+            },
             auto_remove=True,
             init=program.work is not None,
             mem_limit=limits.memory_bytes,

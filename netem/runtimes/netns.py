@@ -265,5 +265,8 @@ def _quarters(node: Node, program: Program, group: ControlGroup | None) -> Quart
     groups = [] if group is None else group.doors()
     private: list[tuple[str, Path | None]] = [("/dev/shm", None)]  # noqa: S108  # a file system of the node's own
     return Quarters(
-        hostname=node.name.replace("/", "-"), private=[*private, *sorted(program.private.items())], groups=groups
+        hostname=node.name.replace("/", "-"),
+        private=[*private, *sorted(program.private.items())],
+        hosts=program.hosts,
+        groups=groups,
     )

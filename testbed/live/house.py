@@ -23,7 +23,9 @@ input, and as process 1 it leaves the collecting of orphans to the kernel.
 
 
 class House:
-    """All nodes. `log_path` names the log of a node; `rooms`: where each gets a directory of its own, None: nowhere."""
+    """All nodes. `log_path` names the log of a node; `rooms`: where each gets a directory of its own, None: nowhere;
+    `hosts`: what all read as /etc/hosts.
+    """
 
     def __init__(
         self,
@@ -33,10 +35,11 @@ class House:
         *,
         log_path: Callable[[str], Path],
         rooms: Path | None,
+        hosts: Path,
     ) -> None:
         self._runtime = runtime
         self._topology = topology
-        self._program = program
+        self._program = dataclasses.replace(program, hosts=hosts)
         self._rooms = rooms
         self._handles: dict[NodeName, NodeHandle] = {}
         self._alive: set[NodeName] = set()

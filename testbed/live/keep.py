@@ -69,6 +69,7 @@ class Keep:
                 wish.program or REST,
                 log_path=self.record.node_log,
                 rooms=self._rooms(),
+                hosts=self.record.hosts,
             )
             stack.callback(self.house.close)
             self.house.start_all(on_progress)

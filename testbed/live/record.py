@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import store
+from testbed.live.hosts import hosts_file
 from testbed.live.starter import Wish
 from testbed.store import RunDirectory, StoreError, clock_pair, stamp
 from topologies.dump import as_json, changed_fields
@@ -22,6 +23,8 @@ class Record:
         self._run = _create(wish)
         self._captures = 0
         (self.path / "topology.yaml").write_text(wish.topology_text, encoding="utf-8")
+        self.hosts.write_text(hosts_file(topology), encoding="ascii")
+        self.hosts.chmod(0o644)  # nodes read it that are not root
         self._run.manifest = {
             "format": store.MANIFEST_FORMAT,
             "run": self._run.run_id,
@@ -47,6 +50,11 @@ class Record:
     @property
     def run_id(self) -> str:
         return self._run.run_id
+
+    @property
+    def hosts(self) -> Path:
+        """What nodes read as /etc/hosts."""
+        return self.path / "hosts"
 
     def node_log(self, node: str) -> Path:
         return self._run.node_log(node)
