@@ -24,7 +24,7 @@ from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
 from netem.guest import Guest, find_guest_kernel
 from netem.hand import FABRIC
 from netem.kernel import KernelChoice, KernelWish
-from netem.processes import KeeperLink, Process, Quarters
+from netem.processes import Errand, KeeperLink, Process, Quarters
 from netem.steps import Kernel, MakeNamespaces, Side
 from topologies.model import Bus, Direction, Impairment, Node, NodeName, PartitionName, Topology
 
@@ -157,24 +157,14 @@ class Bed:
             namespace=namespace, isolated=True, directory=directory, quarters=quarters,
         )  # fmt: skip
 
-    def enter(
-        self,
-        node: Node,
-        process: Process | None,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        descriptors: Sequence[int],
-        *,
-        is_terminal: bool,
-        directory: Path | None = None,
-    ) -> Process:
+    def enter(self, node: Node, process: Process | None, errand: Errand) -> Process:
         """Start a command beside a node's process, in its network, PID and mount namespaces, with our privileges; None:
         in the network namespace that the bed holds for the node, and nothing else. Raises FabricError.
         """
         return self._keeper.spawn(
-            argv, environment, descriptors,
-            namespace=self.own_namespace(node), inside=process, is_terminal=is_terminal, directory=directory,
-            step=node.name,
+            errand.argv, errand.environment, errand.descriptors,
+            namespace=self.own_namespace(node), inside=process, is_terminal=errand.is_terminal,
+            directory=errand.directory, step=node.name,
         )  # fmt: skip
 
     def spawn_in_fabric(

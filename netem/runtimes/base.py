@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from netem.processes import Errand
 from netem.runtimes.limits import Limits
 from topologies.model import Node
 
@@ -62,21 +63,11 @@ class Command(Protocol):
 class NodeHandle(Protocol):
     """One incarnation of one node."""
 
-    def enter(
-        self,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        descriptors: Sequence[int],
-        *,
-        is_terminal: bool,
-        directory: Path | None = None,
-    ) -> Command:
+    def enter(self, errand: Errand) -> Command:
         """Run a command in the network, PID and mount namespaces of the node, with the operator's rights and not those
         of the node's program. Any thread may ask.
 
-        `descriptors` become its 0, 1 and 2 and stay the caller's; `is_terminal`: 0 is a terminal that becomes its own.
-        `environment` comes on top of a plain one. `directory` is where it starts, if it has that directory. A node that
-        has ended has its network left at most. Raises FabricError, also when there is no such program.
+        A node that has ended has its network left at most. Raises FabricError, also when there is no such program.
         """
 
     def send(self, line: str) -> None:

@@ -7,7 +7,7 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from docker.errors import DockerException
 
 from netem.daemon import is_gone, remove_container, root_cause
 from netem.errors import FabricError
+from netem.processes import Errand
 from netem.runtimes.execution import DockerCommand
 from netem.runtimes.freezer import wait_frozen
 from netem.runtimes.limits import Limits
@@ -93,20 +94,11 @@ class ContainerHandle:
             )
         return self._pid
 
-    def enter(
-        self,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        descriptors: Sequence[int],
-        *,
-        is_terminal: bool,
-        directory: Path | None = None,
-    ) -> DockerCommand:
+    def enter(self, errand: Errand) -> DockerCommand:
         """See `NodeHandle.enter`. Where it starts, the image says: the caller's directories are not in there."""
-        del directory
         if self._gone.is_set():
             raise FabricError(f"{self._name} has ended and its container with it: restart it, then enter it")
-        return DockerCommand.start(self._id, self._name, argv, environment, descriptors, is_terminal=is_terminal)
+        return DockerCommand.start(self._id, self._name, errand)
 
     def send(self, line: str) -> None:
         """See `NodeHandle.send`. Raises FabricError, too, when the node has not read for SEND_BOUND_S."""

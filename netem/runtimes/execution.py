@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 import tty
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -25,6 +25,7 @@ from docker.errors import DockerException
 
 from netem.daemon import connect, root_cause
 from netem.errors import CannotStartError, FabricError
+from netem.processes import Errand
 from netem.readiness import readable
 from netem.runtimes.streams import CHUNK_BYTES, STDERR_STREAM, frames, plain, upgraded
 from topologies.model import NodeName
@@ -46,17 +47,15 @@ class DockerCommand:
         command_id: str,
         name: NodeName,
         connection: socket.socket,
-        descriptors: Sequence[int],
-        *,
-        is_terminal: bool,
+        errand: Errand,
     ) -> None:
         self._client = client
         self._api = client.api
         self._id = command_id
         self._name = name
         self._connection = connection
-        self._is_terminal = is_terminal
-        self._descriptors = [os.dup(descriptor) for descriptor in descriptors]
+        self._is_terminal = errand.is_terminal
+        self._descriptors = [os.dup(descriptor) for descriptor in errand.descriptors]
         self._code: int | None = None
         self._failure: Exception | None = None
         self._ended = threading.Event()
@@ -66,46 +65,38 @@ class DockerCommand:
         self._carriers: list[threading.Thread] = []
 
     @classmethod
-    def start(
-        cls,
-        container_id: str,
-        name: NodeName,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        descriptors: Sequence[int],
-        *,
-        is_terminal: bool,
-    ) -> DockerCommand:
+    def start(cls, container_id: str, name: NodeName, errand: Errand) -> DockerCommand:
         """Start it. Raises CannotStartError: a program that is not there; FabricError: a container that is paused."""
         with ExitStack() as undo:
             client = undo.enter_context(closing(connect()))
             try:
                 created = client.api.exec_create(
-                    container_id, list(argv), stdin=True, tty=is_terminal, environment=dict(environment),
-                    user=OPERATOR,
+                    container_id, list(errand.argv), stdin=True, tty=errand.is_terminal,
+                    environment=dict(errand.environment), user=OPERATOR,
                 )  # fmt: skip
                 path = f"exec/{created['Id']}/start"
-                connection = undo.enter_context(upgraded(client.api, path, json={"Detach": False, "Tty": is_terminal}))
+                asked = {"Detach": False, "Tty": errand.is_terminal}
+                connection = undo.enter_context(upgraded(client.api, path, json=asked))
             except (DockerException, OSError) as error:
                 raise FabricError(f"{name} cannot be entered: {root_cause(error)}") from error
-            made = cls(client, created["Id"], name, connection, descriptors, is_terminal=is_terminal)
+            made = cls(client, created["Id"], name, connection, errand)
             undo.callback(made.close)
-            made.begin(argv)
+            made.begin(errand.argv[0])
             undo.pop_all()
         return made
 
-    def begin(self, argv: Sequence[str]) -> None:
+    def begin(self, program: str) -> None:
         """Wait until it runs (or has ended already), then carry its streams. Raises FabricError if it never ran."""
         deadline = time.monotonic() + START_BOUND_S
         while (found := self._inspect())["Pid"] == 0 and found["ExitCode"] is None:
             if time.monotonic() > deadline:
-                raise FabricError(f"{self._name}: Docker has not started {argv[0]} after {START_BOUND_S:.0f} s")
+                raise FabricError(f"{self._name}: Docker has not started {program} after {START_BOUND_S:.0f} s")
             time.sleep(POLL_S)
         if found["Pid"] == 0:
             said = b"".join(chunk for _stream, chunk in self._said())
             reason = _reason(said)
             raise CannotStartError(
-                f"{self._name}: cannot start {argv[0]}: {reason}", is_there=not _NOT_THERE.search(reason)
+                f"{self._name}: cannot start {program}: {reason}", is_there=not _NOT_THERE.search(reason)
             )
         with contextlib.suppress(ProcessLookupError):
             self._process = [os.pidfd_open(found["Pid"])]

@@ -10,14 +10,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from netem.bed import Bed
 from netem.errors import FabricError
-from netem.processes import Process, Quarters
+from netem.processes import Errand, Process, Quarters
 from netem.runtimes.base import FOREIGN_PATH, Program
 from netem.runtimes.limits import ControlGroup, Limits, over_its_memory
 from netem.runtimes.lines import LineSplitter
@@ -128,22 +129,11 @@ class NetnsNode:
         self._reader = threading.Thread(target=self._read, name=f"output of {self.name}", daemon=True)
         self._reader.start()
 
-    def enter(
-        self,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        descriptors: Sequence[int],
-        *,
-        is_terminal: bool,
-        directory: Path | None = None,
-    ) -> NetnsCommand:
+    def enter(self, errand: Errand) -> NetnsCommand:
         """See `NodeHandle.enter`. Of a node that has ended, the network namespace is left: it is entered alone."""
         host = self._process if self._process.poll() is None else None
-        process = self._bed.enter(
-            self._node, host, argv, _operators_environment() | dict(environment), descriptors,
-            is_terminal=is_terminal, directory=directory or Path("/"),
-        )  # fmt: skip
-        return NetnsCommand(process)
+        environment = _operators_environment() | dict(errand.environment)
+        return NetnsCommand(self._bed.enter(self._node, host, replace(errand, environment=environment)))
 
     def send(self, line: str) -> None:
         """Write one line to its standard input. Raises FabricError when the node is gone."""

@@ -30,6 +30,7 @@ from typing import Any
 
 from netem.errors import FabricError
 from netem.framing import ChannelClosedError
+from netem.processes import Errand
 from netem.runtimes.base import Command, NodeHandle
 from testbed.live import asks
 from testbed.live.door import BadFrameError, answer, close_all, receive, refusal
@@ -185,13 +186,14 @@ class Server:
 
 def _start(handle: NodeHandle, name: str, words: asks.AskExec, descriptors: tuple[int, ...]) -> Command:
     directory = Path(words.directory)
-    return handle.enter(
-        words.argv,
-        {"ORDERBED_NODE": name, **words.environment},
-        descriptors,
+    errand = Errand(
+        argv=words.argv,
+        environment={"ORDERBED_NODE": name, **words.environment},
+        descriptors=descriptors,
         is_terminal=words.terminal,
         directory=directory if directory.is_dir() else Path("/"),
     )
+    return handle.enter(errand)
 
 
 def _pass_words(command: Command, connection: socket.socket) -> None:
