@@ -24,7 +24,7 @@ import math
 import operator
 import statistics
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -111,6 +111,22 @@ def subject(expression: Expression, results: Mapping[str, Any]) -> Any:
         sides = [side for side in (tree.left, *tree.comparators) if not isinstance(side, ast.Constant)]
         tree = sides[0] if sides else tree
     return _guarded(tree, results)
+
+
+def roots(expression: Expression) -> frozenset[str]:
+    """What must be among the results: the names that begin a path, but those that `where` reads in each run."""
+    return frozenset(_roots(expression.tree))
+
+
+def _roots(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name):
+        yield node.id
+    children = ast.iter_child_nodes(node)
+    if isinstance(node, ast.Call):
+        is_where = isinstance(node.func, ast.Name) and node.func.id == "where"
+        children = iter(node.args[:1] if is_where else node.args)
+    for child in children:
+        yield from _roots(child)
 
 
 class _UnknownError(Exception):

@@ -51,15 +51,10 @@ from analysis.errors import MachineError
 from analysis.inputs import RunInputs, read_run
 from analysis.judgement import Staged
 from analysis.properties import Finding, Property
+from analysis.verdict import SECTIONS
 from collector.records import Level, Notice
 
 FORMAT = 1
-KEYS = (
-    *("properties", "expect", "messages", "latency", "ordering", "calls", "load", "traffic", "processing"),
-    *("clocks", "stages", "resident", "anomalies", "accuracy"),
-    *("links", "conservation", "faults", "capture", "health"),
-)
-"""Of the summary, behind its head."""
 _FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
 """Who promises one of these delivers every message to everybody."""
 
@@ -376,7 +371,7 @@ class _Analysis:
         doubts = judgement.doubts(self.inputs, self.capture, staged)
         verdict, reasons = judgement.overall(results["properties"], results["expect"], doubts)
         head = {"format": FORMAT, "run": manifest.run, "verdict": verdict.value, "reasons": reasons}
-        return head | {key: results[key] for key in KEYS}
+        return head | {name: results[name] for name in SECTIONS}
 
 
 @contextlib.contextmanager

@@ -14,6 +14,15 @@ class Verdict(enum.Enum):
     UNKNOWN = "unknown"
 
 
+SECTIONS = (
+    *("properties", "expect", "messages", "latency", "ordering", "calls", "load", "traffic", "processing"),
+    *("clocks", "stages", "resident", "anomalies", "accuracy"),
+    *("links", "conservation", "faults", "capture", "health"),
+)
+"""Of summary.json, behind its head: what is known of a run."""
+EXPECTABLE = tuple(name for name in SECTIONS if name != "expect")
+"""What a condition of an experiment may speak of."""
+
 _BADNESS = {Verdict.PASS: 0, Verdict.UNKNOWN: 1, Verdict.FAIL: 2}
 
 

@@ -8,7 +8,8 @@ from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, Protocol, get_type_hints
 
-from analysis.expression import Expression, ExpressionError, parse
+from analysis.expression import Expression, ExpressionError, parse, roots
+from analysis.verdict import EXPECTABLE
 from node.clock import MAX_DRIFT_PPM
 from node.errors import LocalError
 from testbed import unrest
@@ -162,7 +163,12 @@ def check_drifts(clocks: Mapping[NodeName, WrongClock], faults: Sequence[Fault],
 def expectations(raw: RawExperiment, document: Document) -> Iterator[Expression]:
     """The conditions that give the verdict."""
     for position, text in enumerate(raw.expect):
-        yield _condition(text, document, document.item(("expect",), position))
+        at = document.item(("expect",), position)
+        condition = _condition(text, document, at)
+        for name in sorted(roots(condition).difference(EXPECTABLE)):
+            hint = did_you_mean(name, EXPECTABLE) or f"; it has {', '.join(EXPECTABLE)}"
+            raise document.error(at, f"{shown(text)}: the results of a run have no {shown(name)}{hint}")
+        yield condition
 
 
 def claims(raw: RawExperiment, document: Document) -> Iterator[Claim]:

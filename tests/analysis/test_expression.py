@@ -19,6 +19,7 @@ from analysis.expression import (
     condition,
     evaluate,
     parse,
+    roots,
     subject,
 )
 
@@ -223,6 +224,22 @@ def test_no_attribute_of_an_object_can_be_reached() -> None:
 )  # fmt: skip
 def test_knows_what_may_be_a_condition(text: str, may_be: bool) -> None:
     assert parse(text).may_be_condition is may_be
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("latency.p99_ms <= 80", {"latency"}),
+        (
+            "max(links[0].loss_ratio, load.lan_load) < faults[load.x].frames or calls",
+            {"links", "load", "faults", "calls"},
+        ),
+        ("mean(where(runs, given.protocol == 'atop').latency.p50_ms) > 3", {"runs"}),
+        ("3 < 4", set()),
+    ],
+)
+def test_knows_where_its_paths_begin(text: str, names: set[str]) -> None:
+    assert roots(parse(text)) == names
 
 
 def test_an_expression_is_a_value() -> None:

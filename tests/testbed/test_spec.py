@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.expression import Unknown, parse
+from analysis.verdict import EXPECTABLE
 from node.errors import LocalError
 from node.protocols import PROTOCOLS as REAL_PROTOCOLS
 from testbed import spec
@@ -285,9 +286,13 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (BASE + "seed: -1", "x.yaml:7: seed: expected a whole number from 0 to 9223372036854775807, got -1"),
         (BASE + "seed: true", "x.yaml:7: seed: expected a whole number from 0 to 9223372036854775807, got true"),
         (BASE + "world: mars", "x.yaml:7: world: expected one of auto, netns, docker, sim, got 'mars'"),
+        (BASE + "expect: mesages.deliveries == 3", "x.yaml:7: expect: 'mesages.deliveries == 3': the results of a run "
+         "have no 'mesages'; did you mean messages?"),
+        (BASE + "expect: x.p99_ms < 3 or latency.p99_ms < 3", "x.yaml:7: expect: 'x.p99_ms < 3 or latency.p99_ms < 3': "
+         f"the results of a run have no 'x'; it has {', '.join(EXPECTABLE)}"),
         (BASE + "expect: latency.p99_ms + 3", "x.yaml:7: expect: 'latency.p99_ms + 3' is no condition; compare it, "
          "such as latency.p99_ms <= 80"),
-        (BASE + "expect:\n  - valid\n  - open('x')",
+        (BASE + "expect:\n  - health.lag_max_ms < 9\n  - open('x')",
          "x.yaml:9: expect[1]: only abs, min, max, len, sum, mean, slope, r_squared, estimate, where can be called, "
          "not \"open('x')\""),
         (BASE + "claims: {id: a, paper: 000, statement: s, value: 3, ours: b, accept: [3, 1]}",
