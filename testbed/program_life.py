@@ -20,6 +20,7 @@ from pathlib import Path
 from netem.errors import FabricError
 from netem.runtimes.base import FOREIGN_PATH, NodeHandle, Program
 from netem.runtimes.limits import reason_against
+from testbed.hosts import write_hosts
 from testbed.images import require_images
 from testbed.program import Place, ProgramChoice
 from testbed.spec_program import require_world
@@ -39,8 +40,10 @@ _LISTENING, _UDP_OPEN = 0x0A, 0x07
 class OwnProgram:
     """What one node runs in place of our program, through all its incarnations."""
 
-    def __init__(self, place: Place, log_path: Path) -> None:
+    def __init__(self, place: Place, log_path: Path, hosts: Path) -> None:
+        """`hosts`: what it reads as /etc/hosts."""
         self.place = place
+        self._hosts = hosts
         self.choice: ProgramChoice = place.program
         self._log_path = log_path
         self._ready_line = re.compile(self.choice.ready.line) if self.choice.ready.line is not None else None
@@ -67,6 +70,7 @@ class OwnProgram:
             | {"ORDERBED_REALTIME_OFFSET_NS": str(time.time_ns() - time.monotonic_ns())},
             work=place.directory,
             private=private,
+            hosts=self._hosts,
             image=self.choice.image,
             limits=self.choice.limits,
         )
@@ -114,8 +118,15 @@ class OwnProgram:
 
 def own_programs(experiment: Experiment, nodes: Path, *, group: int) -> dict[NodeName, OwnProgram]:
     """Of every node that does not run ours; `nodes` is the folder `nodes` of the run directory."""
+    if not experiment.programs:
+        return {}
+    hosts = nodes.resolve() / "hosts"
+    hosts.parent.mkdir(parents=True, exist_ok=True)
+    write_hosts(hosts, experiment.topology)
     return {
-        node.name: OwnProgram(_place(experiment, node, nodes.resolve(), group), nodes / f"{_plain(node.name)}.log")
+        node.name: OwnProgram(
+            _place(experiment, node, nodes.resolve(), group), nodes / f"{_plain(node.name)}.log", hosts
+        )
         for node in experiment.topology.nodes()
         if node.name in experiment.programs
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import store
-from testbed.live.hosts import hosts_file
+from testbed.hosts import write_hosts
 from testbed.live.starter import Wish
 from testbed.store import RunDirectory, StoreError, clock_pair, stamp
 from topologies.dump import as_json, changed_fields
@@ -23,8 +23,7 @@ class Record:
         self._run = _create(wish)
         self._captures = 0
         (self.path / "topology.yaml").write_text(wish.topology_text, encoding="utf-8")
-        self.hosts.write_text(hosts_file(topology), encoding="ascii")
-        self.hosts.chmod(0o644)  # nodes read it that are not root
+        write_hosts(self.hosts, topology)
         self._run.manifest = {
             "format": store.MANIFEST_FORMAT,
             "run": self._run.run_id,

@@ -145,6 +145,16 @@ def test_the_example_of_the_page_lives_through_a_crash(world: str, tmp_path: Pat
     assert int((directory / "nodes" / "p1.n1" / "count").read_text()) >= answers[-1]
 
 
+@pytest.mark.parametrize("world", WORLDS)
+def test_programs_know_the_nodes_by_name(world: str, tmp_path: Path) -> None:
+    asking = "{command: \"sh -c 'getent hosts n2 n3.p1 p1-n1; exec sleep 60'\", ready: {line: '10.1.0.1 '}}"
+    manifest, directory = run(HEAD.replace("netns", world) + f"program: {asking}\n", tmp_path)
+    assert manifest["status"] == "complete"
+    for number in (1, 2, 3):
+        found = (directory / "nodes" / f"p1.n{number}.log").read_text().splitlines()
+        assert [line.split()[:2] for line in found] == [[f"10.1.0.{one}", f"n{one}.p1"] for one in (2, 3, 1)]
+
+
 def test_a_program_that_does_not_end_is_killed_and_that_is_told(tmp_path: Path) -> None:
     stubborn = "program: {command: \"bash -c 'trap : TERM; while :; do sleep 0.1; done'\", stop: {grace: 200 ms}}\n"
     manifest, _ = run(HEAD + stubborn, tmp_path)

@@ -252,6 +252,7 @@ def test_directories_are_made_once_or_each_time(tmp_path: Path) -> None:
     program = own.prepare(1)
     work = tmp_path / "nodes" / "p1.n1"
     assert program.work == work
+    assert program.hosts == tmp_path / "nodes" / "hosts"
     assert program.private == {"/var/x": tmp_path / "nodes" / "p1.n1.private" / "var" / "x"}
     assert (work / "run").read_text() == "#!/bin/sh p1/n1"
     assert [oct((work / name).stat().st_mode & 0o777) for name in ("run", "conf/a", "tool")] == [
@@ -264,7 +265,9 @@ def test_directories_are_made_once_or_each_time(tmp_path: Path) -> None:
     (work / "state").write_text("kept")
     assert own.prepare(2).environment["ORDERBED_INCARNATION"] == "2"
     assert (work / "state").exists()
-    fresh = OwnProgram(replace(own.place, program=replace(own.choice, keep=False)), tmp_path / "log")
+    fresh = OwnProgram(
+        replace(own.place, program=replace(own.choice, keep=False)), tmp_path / "log", tmp_path / "hosts"
+    )
     fresh.prepare(3)
     assert not (work / "state").exists()
     assert (work / "run").exists()

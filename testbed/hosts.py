@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 from topologies.model import Node, Topology
 
 LOCAL = "127.0.0.1 localhost"
 """In IPv4 alone: nodes have no other."""
+
+
+def write_hosts(path: Path, topology: Topology) -> None:
+    """`hosts_file` as a file that nodes can read that are not root."""
+    path.write_text(hosts_file(topology), encoding="ascii")
+    path.chmod(0o644)
 
 
 def hosts_file(topology: Topology) -> str:
