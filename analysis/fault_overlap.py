@@ -32,8 +32,6 @@ from analysis.network import Strike, blocked_pairs
 from topologies.model import MULTICAST_GROUP, Node, Topology
 from topologies.routing import next_hop
 
-LASTING = ("impair", "cut", "crash", "pause", "slow", "deaf", "clock")
-"""Kinds that are in force until another fault ends them, or to the end."""
 MAX_WARNED = 20
 """So many faults are warned of one by one."""
 
@@ -98,7 +96,7 @@ def _entry(
     }
     asked_end_ns = None if strike.until_id is None else asked.get(strike.until_id)
     warning = ""
-    if strike.kind in LASTING and not (is_end and strike.kind == "impair"):
+    if strike.kind in words.LASTING and not (is_end and strike.kind == "impair"):
         warning = _warning(entry, line, asked_ns, asked_end_ns, lag_ns)
     return entry | {"warning": warning}
 
@@ -127,7 +125,7 @@ def _warning(
 def _met(inputs: RunInputs, table: Path, effective: Mapping[int, int]) -> dict[int, int]:
     """Frames met, by fault, of those that last."""
     end_ns = inputs.manifest.phases.end_ns or 2**62
-    lasting = [strike for strike in inputs.strikes if strike.kind in LASTING]
+    lasting = [strike for strike in inputs.strikes if strike.kind in words.LASTING]
     if not lasting:
         return {}
     windows = {

@@ -24,9 +24,6 @@ MAX_POINTS: Final = 400
 MAX_WINDOWS: Final = 100
 """That the plots show."""
 
-LASTING: Final = ("impair", "cut", "crash", "pause", "slow", "deaf", "clock")
-"""Kinds that last until something ends them; the others (`heal`, `restart`, `resume`) are such ends."""
-
 CLASSES: Final = ("application", "dummy", "control", "retransmission")
 
 Floats = npt.NDArray[np.float64]
@@ -236,7 +233,7 @@ def is_everybody(targets: Sequence[str], everybody: set[str]) -> bool:
 
 
 def _lasts(fault: Mapping[str, Any], ends: set[str], manifest: Mapping[str, Any]) -> bool:
-    if fault.get("kind") not in LASTING:
+    if fault.get("kind") not in words.LASTING:
         return False
     return not (fault.get("kind") == "impair" and _id(fault) in ends and _puts_back(fault, manifest))
 

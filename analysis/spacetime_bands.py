@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from analysis import words
 from analysis.properties import Incarnation
 from analysis.spacetime import Band, Scene, Step, Window, protocol_name
 from collector.records import Event, Notice
-
-LASTING: Final = ("impair", "cut", "crash", "pause", "slow", "deaf", "clock")
-"""Kinds that last until something ends them."""
 
 
 def fault_bands(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band]:
@@ -23,7 +20,7 @@ def fault_bands(scene: Scene, window: Window, members: Sequence[int]) -> Iterato
         kind, from_ns = words.clean(fault.get("kind"), 24), fault.get("effective_ns")
         until_ns = ends.get(words.number(fault.get("until_id")))
         is_over = isinstance(until_ns, int) and until_ns < window.from_ns
-        if kind not in LASTING or not isinstance(from_ns, int) or from_ns > window.until_ns:
+        if kind not in words.LASTING or not isinstance(from_ns, int) or from_ns > window.until_ns:
             continue
         if is_over or id(fault) in put_back:
             continue

@@ -14,7 +14,7 @@ from typing import Any, Final
 from analysis import words
 from analysis.properties import Incarnation, MessageId
 from analysis.spacetime import Diagram, Scene, Window, protocol_name
-from analysis.spacetime_bands import LASTING, puts_back
+from analysis.spacetime_bands import puts_back
 from analysis.spacetime_compose import compose
 from analysis.spacetime_read import Reader
 from collector.records import Event, Notice
@@ -165,7 +165,7 @@ def _notable(scene: Scene) -> list[Mapping[str, Any]]:
     ranked: list[tuple[int, int, Mapping[str, Any]]] = []
     for place, fault in enumerate(scene.faults):
         kind = words.clean(fault.get("kind"), 24)
-        if kind in LASTING and isinstance(fault.get("effective_ns"), int) and not puts_back(fault, scene):
+        if kind in words.LASTING and isinstance(fault.get("effective_ns"), int) and not puts_back(fault, scene):
             ranked.append((seen[kind], place, fault))
             seen[kind] += 1
     return [fault for _, _, fault in sorted(ranked, key=lambda one: one[:2])]

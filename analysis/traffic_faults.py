@@ -14,13 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from analysis.network import Network, Strike
 from analysis.traffic_talk import Conversation, Gap, Rows, longest_within, named, seconds, served
+from analysis.words import LASTING
 
 ALIVE_NS: Final = 5_000_000_000
 ALIVE_SPANS: Final = 3
 MAX_FAULTS: Final = 100
 MAX_SERVICES: Final = 8
-LASTING: Final = ("impair", "cut", "crash", "pause", "slow", "deaf")
-"""Kinds that last until another fault ends them."""
 _DOWN: Final = ("crash", "pause")
 
 

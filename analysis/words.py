@@ -15,6 +15,9 @@ MISSING: Final = "–"
 MAX_TEXT: Final = 300
 """Characters of one text in the report; what is longer is no name and no sentence."""
 
+LASTING: Final = ("impair", "cut", "crash", "pause", "slow", "deaf", "clock")
+"""Kinds of faults that are in force until another one ends them (`heal`, `restart`, `resume`), or to the end."""
+
 DIRECTIONS: Final[Mapping[str, str]] = {"to-node": "to node", "from-node": "from node"}
 
 
