@@ -1,8 +1,8 @@
 """How exactly each kernel realises delay, loss and rate, by the runs' own certificates; and where `uml` saturates.
 
 The certificate compares frame by frame, from the capture alone (`analysis.certificate`). Saturation: one node of 30
-floods its segment, everybody else is 5 ms away and does not listen; the port deliveries a second grow until the 99th
-percentile of the delay leaves its bound. A kernel that this machine has not is left out.
+floods its segment, everybody else is 5 ms away and does not listen; the port deliveries a second grow until the delay
+lines do not keep up any more: the median delay leaves its bound. A kernel that this machine has not is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,10 @@ PORTS, QUICK_PORTS = 30, 4
 RATES_PER_S, QUICK_RATES_PER_S = (250, 500, 1000, 1500, 2000, 2500, 3000, 4000), (250,)
 FLOOD_S = 3.0
 ASKED = Impairment(delay_ns=5_000_000)
-P99_BOUND_MS = 6.0
+P50_BOUND_MS, P99_BOUND_MS = 5.3, 6.0
 """Of a delay of 5 ms, as experiment accuracy-delay accepts it."""
+KEPT_UP_MS = 6.0
+"""Half of the frames are there by then: the delay line keeps up."""
 
 
 def measure(*, quick: bool) -> Iterator[Row]:
@@ -63,7 +65,7 @@ def _kernels() -> tuple[Kernel, ...]:
 def _delay(kernel: Kernel, runs: Path, *, quick: bool) -> Iterator[Row]:
     watch = Watch()
     links = _links("accuracy-delay", kernel, runs, duration_ns=QUICK_NS if quick else None)
-    for name, bar in (("p50", at_most(5.3)), ("p99", at_most(P99_BOUND_MS))):
+    for name, bar in (("p50", at_most(P50_BOUND_MS)), ("p99", at_most(P99_BOUND_MS))):
         values = [link[f"delay_{name}_ms"] for link in links if link["asked"].get("delay_ns")]
         what = f"kernel {kernel.value}: 5 ms asked, 18,000 deliveries a second; {name}, worst of {len(values)} ports"
         yield watch.row(f"accuracy.{kernel.value}_delay_{name}", what, "ms", max(values), bar=bar)
@@ -112,18 +114,27 @@ def _saturation(*, quick: bool) -> Iterator[Row]:
         bed.own_namespaces(topology.nodes())
         for rate_per_s in QUICK_RATES_PER_S if quick else RATES_PER_S:
             steps.append(_flood(bed, topology, logs / f"{rate_per_s}.pcapng", rate_per_s))
-            if steps[-1][1] > P99_BOUND_MS:
+            if steps[-1].p50_ms > KEPT_UP_MS:
                 break
-    kept = [deliveries for deliveries, p99_ms, _lost in steps if p99_ms <= P99_BOUND_MS]
-    note = "; ".join(f"{shown(deliveries)}/s: p99 {p99_ms:.2f} ms, {lost} lost" for deliveries, p99_ms, lost in steps)
-    what = (
-        f"kernel uml: most port deliveries a second with a p99 of at most {P99_BOUND_MS:g} ms at {len(topology)} ports"
+    kept = [step.deliveries_per_s for step in steps if step.p50_ms <= KEPT_UP_MS]
+    note = "; ".join(
+        f"{shown(step.deliveries_per_s)}/s: p50 {step.p50_ms:.2f}, p99 {step.p99_ms:.2f} ms, {step.lost} lost"
+        for step in steps
     )
+    most = f"most port deliveries a second with a median delay of at most {KEPT_UP_MS:g} ms"
+    what = f"kernel uml: {most}, {len(topology)} ports"
     yield watch.row("accuracy.uml_saturation", what, "/s", max(kept, default=0.0), note=note)
 
 
-def _flood(bed: Bed, topology: Topology, capture_path: Path, rate_per_s: float) -> tuple[float, float, int]:
-    """(deliveries a second, 99th percentile of the delay in ms, frames that did not arrive) of one step."""
+class _Step(NamedTuple):
+    deliveries_per_s: float
+    p50_ms: float
+    p99_ms: float
+    lost: int
+    """Frames that did not arrive."""
+
+
+def _flood(bed: Bed, topology: Topology, capture_path: Path, rate_per_s: float) -> _Step:
     capture = Capture(bed, topology, capture_path, {}, capture_path.with_suffix(".log"))
     sender = next(iter(topology.nodes()))
     argv = [
@@ -146,7 +157,8 @@ def _flood(bed: Bed, topology: Topology, capture_path: Path, rate_per_s: float) 
     sent, seconds = (float(word) for word in log.read_text(encoding="utf-8").split())
     delays_ns = _delays_ns(capture_path)
     lost = round(sent) * (len(topology) - 1) - len(delays_ns)
-    return len(delays_ns) / seconds, float(np.percentile(delays_ns, 99)) / 1e6, lost
+    p50_ms, p99_ms = (float(value) / 1e6 for value in np.percentile(delays_ns, (50, 99)))
+    return _Step(len(delays_ns) / seconds, p50_ms, p99_ms, lost)
 
 
 def _delays_ns(path: Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

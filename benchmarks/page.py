@@ -30,6 +30,9 @@ other rows, with their dates, as they are. Raw numbers: [benchmarks.json](benchm
 Each number is the median of its rounds, with least and greatest behind it. Ours and the peer take turns; the ratio is
 ours / peer, the median of the rounds' own ratios. ✔ the bar holds, ✘ it does not. *Stolen*: processor time that the
 hypervisor gave to others while the row was measured: where it is more than a few percent, trust ratios only.
+
+The absolute bars were set on a machine of two processors where tshark reads 55,000 frames/s and a Python loop with
+`struct` 1.1 million: what these two do below says how this machine compares.
 """
 
 
