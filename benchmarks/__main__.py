@@ -28,6 +28,7 @@ SUBJECTS = {
     "accuracy": "Accuracy of delay, loss and rate",
     "collector": "Recording and parsing, beside dumpcap, scapy and tshark",
     "analysis": "From a capture to a summary",
+    "memory": "Captures larger than memory",
     "stream": "A capture that is still being written",
     "node": "What a node costs",
     "rates": "Message rates",
