@@ -56,7 +56,8 @@ def judged(deliveries: Path, level: int) -> pa.Table:
     """
     is_kept = (pc.field("level") == level) & ~pc.field("is_undone") & ~pc.field("is_repeat")
     wanted = is_kept & pc.is_valid(pc.field("latency_ns"))
-    return pds.dataset(deliveries, format="parquet").to_table(columns=_OF_LATENCY, filter=wanted)
+    names_once = pds.ParquetFileFormat(dictionary_columns={"member_name"})
+    return pds.dataset(deliveries, format=names_once).to_table(columns=_OF_LATENCY, filter=wanted)
 
 
 def latency(rows: pa.Table, *, between_ms: float | None, load_end_ns: int | None = None) -> tuple[dict[str, Any], Rows]:
@@ -69,12 +70,11 @@ def latency(rows: pa.Table, *, between_ms: float | None, load_end_ns: int | None
     if load_end_ns is not None:
         is_elsewhere &= _plain(rows, "deliver_ns") < load_end_ns
     others = _spread(latency_ms[is_elsewhere])
-    names = rows["member_name"].combine_chunks().dictionary_encode(null_encoding="encode")
-    codes, found = names.indices.to_numpy(), names.dictionary.to_pylist()
-    members = {
-        name: np.sort(latency_ms[codes == code])
-        for code, name in sorted(enumerate(found), key=lambda item: str(item[1]))
-    }
+    names = rows["member_name"].unify_dictionaries().combine_chunks()
+    found = [*names.dictionary.to_pylist(), None]
+    codes = names.indices.fill_null(len(found) - 1).to_numpy()
+    by_name = sorted(np.unique(codes).tolist(), key=lambda code: str(found[code]))
+    members = {found[code]: np.sort(latency_ms[codes == code]) for code in by_name}
     mean_ms, variance_ms2 = others["mean_ms"], others["variance_ms2"]
     figures = {
         **_figures(np.sort(latency_ms)),

@@ -7,6 +7,7 @@ times as much. What comes back to the driver is small: counts by key. `analysis.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from analysis import schema, traffic_source
+from analysis import lives, schema, traffic_source
 from analysis.cost import BIN_NS, CLASSES
+from analysis.properties import Incarnation
 from analysis.source import CaptureReader, Pieces, checked_batches, table_schema
 from analysis.staging import PartWriter, Staging, as_written
 from analysis.tables import conformed, minus
@@ -81,7 +83,8 @@ class Intake(NamedTuple):
     undecodable: int
     foreign_records: int
     """Of our group, but not told at the port of who tells."""
-    records: int
+    records: Mapping[Incarnation, int]
+    """Of each life."""
     notices: dict[Notice, int]
     sent: Rows
     """What nodes put on the wire, by SENT_KEYS: `datagrams`, `wire_bytes`, `payload_bytes`. Without trace."""
@@ -109,7 +112,7 @@ class _Told(NamedTuple):
 
     undecodable: int
     foreign_records: int
-    records: int
+    records: Counter[Incarnation]
     notices: dict[Notice, int]
     sent: pa.Table
     flows: pa.Table
@@ -138,7 +141,8 @@ class _Task:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._undecodable = self._foreign = self._records = 0
+        self._undecodable = self._foreign = 0
+        self._records: Counter[Incarnation] = Counter()
         self._notices = dict.fromkeys(plan.notices, 0)
         self._sent = _Sums(SENT_KEYS, ("datagrams", "wire_bytes", "payload_bytes"))
         self._flows = _Sums(FLOW_KEYS, ("frames", "datagrams", "wire_bytes"))
@@ -230,7 +234,7 @@ class _Task:
         for notice in self._notices:
             self._notices[notice] += int((reports == int(notice)).sum())
         keep = is_ours & is_own
-        self._records += int(keep.sum())
+        self._records += lives.counted(lives.codes_of(told["node"][keep], told["node_incarnation"][keep]))
         renamed = {"member": "node", "member_incarnation": "node_incarnation"}
         return conformed({name: told[renamed.get(name, name)][keep] for name in _TRACE.names}, _TRACE)
 
@@ -269,7 +273,7 @@ def together(told: Iterable[_Told], plan: Plan) -> Intake:
     return Intake(
         undecodable=sum(part.undecodable for part in parts),
         foreign_records=sum(part.foreign_records for part in parts),
-        records=sum(part.records for part in parts),
+        records=sum((part.records for part in parts), Counter()),
         notices={code: sum(part.notices[code] for part in parts) for code in plan.notices},
         sent=[
             row | {"class": FRAME_CLASSES[row["class"]]} for row in _merged([part.sent for part in parts], SENT_KEYS)

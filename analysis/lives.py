@@ -12,7 +12,7 @@ import contextlib
 import heapq
 import os
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,12 +88,14 @@ class Walk(NamedTuple):
 
 
 @contextlib.contextmanager
-def walked(trace: Path, stage: Staging, workers: Workers, names: Sequence[str]) -> Iterator[Walk]:
+def walked(
+    trace: Path, stage: Staging, workers: Workers, names: Sequence[str], rows: Mapping[Incarnation, int] | None = None
+) -> Iterator[Walk]:
     """Walk all lives of the table `trace`; the steps are there until the block ends. Writes `messages`, `deliveries`.
 
-    `names`: of the members, by number.
+    `names`: of the members, by number. `rows`: how many records each life has, where somebody has counted them.
     """
-    rows = rows_by_life(trace)
+    rows = rows_by_life(trace) if rows is None else rows
     if sum(rows.values()) <= SMALL_ROWS:
         workers = Here()
     groups = grouped(rows, workers.parallel)
@@ -111,12 +113,21 @@ def walked(trace: Path, stage: Staging, workers: Workers, names: Sequence[str]) 
 
 def rows_by_life(trace: Path) -> dict[Incarnation, int]:
     """How many records each life has."""
-    counts: dict[Incarnation, int] = defaultdict(int)
+    counts: Counter[Incarnation] = Counter()
     for batch in _batches(trace, ("member", "member_incarnation")):
-        codes, counted = np.unique(_codes(batch), return_counts=True)
-        for code, count in zip(codes.tolist(), counted.tolist(), strict=True):
-            counts[_life(code)] += count
+        counts += counted(_codes(batch))
     return dict(counts)
+
+
+def codes_of(member: npt.NDArray[Any], incarnation: npt.NDArray[Any]) -> Ints:
+    """Lives as one number each."""
+    return np.asarray(member.astype(np.int64) << 32 | incarnation)
+
+
+def counted(codes: Ints) -> Counter[Incarnation]:
+    """How often each life occurs."""
+    found, counts = np.unique(codes, return_counts=True)
+    return Counter({_life(code): count for code, count in zip(found.tolist(), counts.tolist(), strict=True)})
 
 
 def grouped(rows: Mapping[Incarnation, int], parallel: int) -> list[list[Incarnation]]:
@@ -278,7 +289,7 @@ def _codes(batch: pa.RecordBatch) -> Ints:
     member, incarnation = (
         pc.cast(batch[name], pa.int64()).to_numpy(zero_copy_only=False) for name in ("member", "member_incarnation")
     )
-    return np.asarray(member << 32 | incarnation)
+    return codes_of(member, incarnation)
 
 
 def _code(life: Incarnation) -> int:

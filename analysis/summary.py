@@ -89,7 +89,7 @@ def analyze(run_dir: Path, *, spark: SparkSession | None = None, on_progress: Sa
         # nobody writes tables any more when those are put in place or swept away, also after an interrupt.
         with (
             staging.replace_tables(run_dir) as stage,
-            _two_threads() as submit,
+            _threads() as submit,
             _session(spark, capture, on_progress) as opened,
         ):
             summary = _Analysis(inputs, capture, stage, on_progress).run(opened, submit)
@@ -163,7 +163,7 @@ class _Analysis:
         self.say("judging the orders and measuring the network")
         # Each is a chain of steps that not all cores have something to do in.
         network = submit(self._network)
-        ordered = submit(lambda: self._orders(staged))
+        ordered = submit(lambda: self._orders(staged, submit))
         talk = self._traffic()
         load = self._load()
         orders, (links, balance) = ordered.result(), network.result()
@@ -174,22 +174,35 @@ class _Analysis:
         results["faults"] = fault_overlap.section(self.inputs, self.stage.path("frames"))
         return self._summary(orders=orders, staged=staged, results=results)
 
-    def _orders(self, staged: Staged) -> _Orders:
+    def _orders(self, staged: Staged, submit: _Submit) -> _Orders:
         """Messages, deliveries and all that follows from the trace."""
         trace = self.stage.path("trace")
-        with lives.walked(trace, self.stage, tasks.OfSpark(self.spark), self.names) as walk:
+        with lives.walked(trace, self.stage, tasks.OfSpark(self.spark), self.names, self.taken.records) as walk:
+            submitted = walk.submissions
+            requests = cost.requests(
+                submitted.messages,
+                submitted.first_ns,
+                submitted.last_ns,
+                submitted.size_bytes / submitted.messages if submitted.messages else None,
+            )
             facts = order.run_facts(walk.lives, members=self.inputs.members, names=self.inputs.names)
+            # Latency needs this process, the checks the workers.
+            timed = submit(lambda: self._latency(facts, requests))
             findings = order.check_with(walk, facts)
         findings |= reported.findings(
             trace, staged.notices, self.manifest.promises, full=facts.full, evidence=facts.evidence
         )
-        submitted = walk.submissions
-        requests = cost.requests(
-            submitted.messages,
-            submitted.first_ns,
-            submitted.last_ns,
-            submitted.size_bytes / submitted.messages if submitted.messages else None,
+        return _Orders(
+            facts=facts,
+            findings=findings,
+            requests=requests,
+            latency=timed.result(),
+            deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts.level, facts.full),
+            told=self._told(staged.notices, facts, findings) | self._of_objects(staged.notices, facts, requests),
         )
+
+    def _latency(self, facts: RunFacts, requests: cost.Requests) -> dict[str, Any]:
+        """The section `latency`, and its tables."""
         judged = cost.judged(self.stage.path("deliveries"), facts.level)
         latency, cdf = cost.latency(
             judged, between_ms=requests.between_ms, load_end_ns=self.manifest.phases.load_end_ns
@@ -197,14 +210,7 @@ class _Analysis:
         self.stage.write_rows("latency_cdf", cdf, schema.LATENCY_CDF)
         series = cost.latency_series(judged, start_ns=self.start_ns)
         self.stage.write_rows("latency_series", series, schema.LATENCY_SERIES)
-        return _Orders(
-            facts=facts,
-            findings=findings,
-            requests=requests,
-            latency=latency,
-            deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts.level, facts.full),
-            told=self._told(staged.notices, facts, findings) | self._of_objects(staged.notices, facts, requests),
-        )
+        return latency
 
     def _told(
         self, notices: Mapping[Notice, int], facts: RunFacts, findings: Mapping[Property, Finding]
@@ -375,9 +381,9 @@ class _Analysis:
 
 
 @contextlib.contextmanager
-def _two_threads() -> Iterator[_Submit]:
+def _threads() -> Iterator[_Submit]:
     """Run functions beside the caller. When the block ends, whatever way, they have ended, too."""
-    executor = ThreadPoolExecutor(2, thread_name_prefix="analysis")
+    executor = ThreadPoolExecutor(3, thread_name_prefix="analysis")
     try:
         yield executor.submit
     finally:
