@@ -24,7 +24,8 @@ from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
 from netem.guest import Guest, find_guest_kernel
 from netem.hand import FABRIC
 from netem.kernel import KernelChoice, KernelWish
-from netem.processes import Errand, KeeperLink, Process, Quarters
+from netem.processes import KeeperLink, Process, Quarters
+from netem.runtimes.base import Errand
 from netem.steps import Kernel, MakeNamespaces, Side
 from topologies.model import Bus, Direction, Impairment, Node, NodeName, PartitionName, Topology
 

@@ -18,7 +18,7 @@ from docker.errors import DockerException
 
 from netem.daemon import is_gone, remove_container, root_cause
 from netem.errors import FabricError
-from netem.processes import Errand
+from netem.runtimes.base import Errand
 from netem.runtimes.execution import DockerCommand
 from netem.runtimes.freezer import wait_frozen
 from netem.runtimes.limits import Limits

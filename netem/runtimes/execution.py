@@ -25,8 +25,8 @@ from docker.errors import DockerException
 
 from netem.daemon import connect, root_cause
 from netem.errors import CannotStartError, FabricError
-from netem.processes import Errand
 from netem.readiness import readable
+from netem.runtimes.base import Errand
 from netem.runtimes.streams import CHUNK_BYTES, STDERR_STREAM, frames, plain, upgraded
 from topologies.model import NodeName
 

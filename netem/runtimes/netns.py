@@ -18,8 +18,8 @@ from typing import IO
 
 from netem.bed import Bed
 from netem.errors import FabricError
-from netem.processes import Errand, Process, Quarters
-from netem.runtimes.base import FOREIGN_PATH, Program
+from netem.processes import Process, Quarters
+from netem.runtimes.base import FOREIGN_PATH, Errand, Program
 from netem.runtimes.limits import ControlGroup, Limits, over_its_memory
 from netem.runtimes.lines import LineSplitter
 from topologies.model import Node, NodeName

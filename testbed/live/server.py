@@ -30,8 +30,7 @@ from typing import Any
 
 from netem.errors import FabricError
 from netem.framing import ChannelClosedError
-from netem.processes import Errand
-from netem.runtimes.base import Command, NodeHandle
+from netem.runtimes.base import Command, Errand, NodeHandle
 from testbed.live import asks
 from testbed.live.door import BadFrameError, answer, close_all, receive, refusal
 from testbed.live.ending import Ending, Stopped, note
