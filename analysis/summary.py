@@ -64,6 +64,9 @@ COUNTED = (*reported.COUNTED, *ordering_records.REPORTS)
 LONG_RUN_BYTES = 256 << 20
 """From this size of capture on it pays that the Java machine optimises."""
 
+BESIDE_ROWS = 1 << 22
+"""Up to so many submissions and deliveries latency is measured while the orders are checked: 50 bytes each."""
+
 Say = Callable[[str], None]
 T = TypeVar("T")
 
@@ -186,8 +189,9 @@ class _Analysis:
                 submitted.size_bytes / submitted.messages if submitted.messages else None,
             )
             facts = order.run_facts(walk.lives, members=self.inputs.members, names=self.inputs.names)
-            # Latency needs this process, the checks the workers.
-            timed = submit(lambda: self._latency(facts, requests))
+            # Latency needs this process, the checks the workers; both need memory.
+            is_short = sum(life.rows for life in walk.lives) <= BESIDE_ROWS
+            timed = submit(lambda: self._latency(facts, requests)) if is_short else None
             findings = order.check_with(walk, facts)
         findings |= reported.findings(
             trace, staged.notices, self.manifest.promises, full=facts.full, evidence=facts.evidence
@@ -196,7 +200,7 @@ class _Analysis:
             facts=facts,
             findings=findings,
             requests=requests,
-            latency=timed.result(),
+            latency=self._latency(facts, requests) if timed is None else timed.result(),
             deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts.level, facts.full),
             told=self._told(staged.notices, facts, findings) | self._of_objects(staged.notices, facts, requests),
         )
