@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import os
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ import pyarrow.dataset as pds
 from analysis import tables
 from analysis.properties import Incarnation
 from analysis.sequences import STEPS, Records, Step, Told, compact, is_own_submission, steps_of_life
-from analysis.staging import PartWriter, Staging
+from analysis.staging import PartWriter, Staging, finish, unfinished
 from analysis.tasks import Here, Workers
 from collector.records import Event
 
@@ -212,12 +211,11 @@ def _together(parts: Sequence[Submissions]) -> Submissions:
 
 
 class _StepsWriter:
-    """One file of steps, to be mapped. It has its name only when it is whole: a task may be tried twice."""
+    """One file of steps, to be mapped; `unfinished` until the block ends well."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        self._file = pa.OSFile(str(self._fresh), "wb")
+        self._file = pa.OSFile(str(unfinished(path)), "wb")
         self._writer = pa.ipc.new_file(self._file, STEPS)
         self.batches = self._rows = self._before = 0
 
@@ -227,10 +225,7 @@ class _StepsWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._writer.close()
         self._file.close()
-        if kind is None:
-            self._fresh.replace(self._path)
-        else:
-            self._fresh.unlink()
+        finish(self._path, is_whole=kind is None)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
@@ -247,7 +242,7 @@ class _StepsWriter:
 
 def _read(trace: Path, lives: Collection[Incarnation]) -> tuple[dict[Incarnation, list[Records]], tables.Submitted]:
     """The records of these lives, and what all lives submitted."""
-    wanted = np.array(sorted(_code(life) for life in lives), np.int64)
+    wanted = np.array(sorted(number_of(life) for life in lives), np.int64)
     chunks: dict[Incarnation, list[Records]] = defaultdict(list)
     own: list[tuple[Ints, ...]] = []
     for batch in _batches(trace, _COLUMNS):
@@ -292,7 +287,7 @@ def _codes(batch: pa.RecordBatch) -> Ints:
     return codes_of(member, incarnation)
 
 
-def _code(life: Incarnation) -> int:
+def number_of(life: Incarnation) -> int:
     return life.member << 32 | life.incarnation
 
 

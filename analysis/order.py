@@ -18,7 +18,7 @@ import numpy as np
 from analysis import by_message, causes
 from analysis.by_message import BY_MESSAGE, RunFacts, Span, Totals, judged, merged
 from analysis.evidence import Lookup
-from analysis.lives import Life, Walk, walked
+from analysis.lives import Life, Walk, number_of, walked
 from analysis.properties import (
     ADDRESSED_TO_OBJECTS,
     DELIVERY_PROPERTIES,
@@ -133,7 +133,7 @@ def _causal(lives: Sequence[Life], facts: RunFacts) -> _Causal:
 def _history(lives: Sequence[Life], facts: RunFacts) -> causes.History:
     chunks = [_chunk(life, facts) for life in lives]
     messages = merged(chunk.message for chunk in chunks)
-    codes = np.array([life.name.member << 32 | life.name.incarnation for life in lives], np.int64)
+    codes = np.array([number_of(life.name) for life in lives], np.int64)
     return causes.History([causes.in_order([chunk], messages) for chunk in chunks], codes, messages)
 
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -32,11 +31,6 @@ class Staging:
     def path(self, name: str) -> Path:
         return self.directory / f"{name}.parquet"
 
-    def write(self, name: str, frame: DataFrame) -> None:
-        """Run the query and keep its rows."""
-        frame.write.parquet(str(self.directory / f"{name}.parts"))
-        self.gather(name)
-
     def parts(self, name: str) -> Path:
         """A directory for the parts of a table that tasks write themselves, as `part-00000.parquet` and on."""
         parts = self.directory / f"{name}.parts"
@@ -52,14 +46,26 @@ class Staging:
         pq.write_table(pa.Table.from_pylist(list(rows), to_arrow_schema(schema)), self.path(name), compression="zstd")
 
 
+def unfinished(path: Path) -> Path:
+    """Where this process writes a file that has its name only when it is whole: a task may be tried twice."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def finish(path: Path, *, is_whole: bool) -> None:
+    """Give it its name, or remove it."""
+    if is_whole:
+        unfinished(path).replace(path)
+    else:
+        unfinished(path).unlink()
+
+
 class PartWriter:
-    """One Parquet file. It has its name only when it is whole: a task may be tried twice."""
+    """One Parquet file, `unfinished` until the block ends well."""
 
     def __init__(self, path: Path, rows: pa.Schema) -> None:
         self._path = path
-        self._fresh = path.with_name(f".{path.name}.{os.getpid()}")
         self._schema = as_written(rows)
-        self._writer = _writer(self._fresh, self._schema)
+        self._writer = _writer(unfinished(path), self._schema)
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
 
@@ -70,10 +76,7 @@ class PartWriter:
         if kind is None:
             self._flush()
         self._writer.close()
-        if kind is None:
-            self._fresh.replace(self._path)
-        else:
-            self._fresh.unlink()
+        finish(self._path, is_whole=kind is None)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Rows of the schema, its texts as `as_written` says."""
