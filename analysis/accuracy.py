@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from analysis import certificate, pairing
 from analysis.network import Element, Network
 from analysis.realised import Realised, Samples, measure
-from analysis.worker import keep_imports
+from analysis.tasks import OfSpark
 from topologies.dump import as_json, changed_fields
 from topologies.model import Direction
 
@@ -48,16 +48,8 @@ def links(
     members = [node.index for node in network.topology.nodes()]
     tasks = min(len(members), max(spark.sparkContext.defaultParallelism, -(-count // FRAMES_PER_TASK)))
     groups = [members[place::tasks] for place in range(tasks)]
-    jobs = spark.sparkContext.parallelize(groups, tasks)
-    return [
-        row
-        for _, rows in sorted(
-            (index, rows)
-            for task in jobs.map(lambda group: measured(frames, network, chosen, group, first_ns, last_ns)).collect()
-            for index, rows in task.items()
-        )
-        for row in rows
-    ]
+    told = OfSpark(spark).run(lambda group: measured(frames, network, chosen, group, first_ns, last_ns), groups)
+    return [row for _, rows in sorted((index, rows) for task in told for index, rows in task.items()) for row in rows]
 
 
 def measured(
@@ -69,7 +61,6 @@ def measured(
     last_ns: int,
 ) -> dict[int, list[LinkRow]]:
     """The rows of both ports of these members. `chosen`: as `references` gives it."""
-    keep_imports()
     ports = pairing.samples(frames, network.topology, chosen, members)
     found: dict[int, list[LinkRow]] = {}
     for member in members:

@@ -25,7 +25,7 @@ from analysis.properties import Incarnation
 from analysis.source import CaptureReader, Pieces, checked_batches, table_schema
 from analysis.staging import PartWriter, Staging, as_written
 from analysis.tables import conformed, minus
-from analysis.worker import keep_imports
+from analysis.tasks import OfSpark
 from collector.parse import decode_frames, decode_trace
 from collector.records import Event, Flag, Frames, Notice, PortDirection
 from collector.walk import Buffer
@@ -99,9 +99,7 @@ def take_in(spark: SparkSession, capture: Path, plan: Plan, stage: Staging) -> I
     reader = CaptureReader(str(capture), table_schema("frames"), "frames", spark.sparkContext.defaultParallelism)
     parts = [part for part in reader.partitions() if isinstance(part, Pieces)]
     directories = [stage.parts(name) for name in ("frames", "trace")]
-    numbered = list(enumerate(parts))
-    jobs = spark.sparkContext.parallelize(numbered, len(numbered))
-    told = jobs.map(lambda part: take_in_part(*part, plan, directories)).collect()
+    told = OfSpark(spark).run(lambda part: take_in_part(*part, plan, directories), list(enumerate(parts)))
     for name in ("frames", "trace"):
         stage.gather(name)
     return together(told, plan)
@@ -121,7 +119,6 @@ class _Told(NamedTuple):
 
 def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Path]) -> _Told:
     """What one task does. `directories`: of the parts of `frames` and of `trace`."""
-    keep_imports()
     task = _Task(plan)
     with (
         PartWriter(directories[0] / f"part-{number:05d}.parquet", _FRAMES) as frames,
@@ -190,7 +187,7 @@ class _Task:
         is_trace = klass == FRAME_CLASSES.index("trace")
         if len(sent := np.flatnonzero((frames.direction == PortDirection.INBOUND) & ~is_trace)):
             within, has_bin = minus(time_ns[sent], np.int64(self.plan.start_ns))
-            is_ours = seen["is_protocol"][sent] & (seen["group"][sent] == self.plan.group)
+            is_ours = klass[sent] < len(CLASSES)
             self._sent.add(
                 {
                     "bin": pa.array(within // BIN_NS, mask=~(has_bin & has_time[sent])),
