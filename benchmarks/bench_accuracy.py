@@ -21,6 +21,7 @@ from benchmarks.beds import directory
 from benchmarks.rows import Row, Watch, at_most, shown
 from collector.parse import batches, decode_frames, map_capture, read_interfaces
 from collector.records import PortDirection
+from netem.awake import processors_awake
 from netem.bed import Bed, Kernel, KernelWish
 from netem.errors import FabricError
 from netem.kernel import pick, probe
@@ -127,7 +128,7 @@ def _saturation(*, quick: bool) -> Iterator[Row]:
     watch = Watch()
     topology = with_ports(one_partition(QUICK_PORTS if quick else PORTS), to_node=ASKED)
     steps = []
-    with directory() as logs, Bed.open(topology, kernel=KernelWish.UML, log_dir=logs) as bed:
+    with processors_awake(), directory() as logs, Bed.open(topology, kernel=KernelWish.UML, log_dir=logs) as bed:
         bed.own_namespaces(topology.nodes())
         for rate_per_s in QUICK_RATES_PER_S if quick else RATES_PER_S:
             steps.append(_flood(bed, topology, logs / f"{rate_per_s}.pcapng", rate_per_s))

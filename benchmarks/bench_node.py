@@ -4,7 +4,7 @@ Microseconds of processor time. One member sends. For the whole node, one receiv
 loop, codec, core, records and what tells of them), and the datagrams of its peers, heard before in a group without
 loss, are sent to it at their pace: so the machine has one node to run, and not a whole group that gets slower, wakes up
 for each message and pays for that. A node with little to do finds its caches cold with each message, so the same work
-costs several times as much as in a row: each load is a row.
+costs several times as much as in a row: each load is a row. Processors are kept awake, as in a run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.rows import Bar, Row, Watch, at_most, shown, straight_line
+from netem.awake import processors_awake
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Send, SetTimer
 from node.protocols import PROTOCOLS
@@ -45,11 +46,12 @@ def measure(*, quick: bool) -> Iterator[Row]:
     yield from _codec(rounds)
     for protocol in PROTOCOLS_MEASURED:
         yield _handlers(protocol, rounds)
-    for protocol in PROTOCOLS_MEASURED:
-        yield from _whole_node(protocol, rounds, LOADS_PER_S[-1:] if quick else LOADS_PER_S)
-    if not quick:
+    with processors_awake():
         for protocol in PROTOCOLS_MEASURED:
-            yield _slope(protocol)
+            yield from _whole_node(protocol, rounds, LOADS_PER_S[-1:] if quick else LOADS_PER_S)
+        if not quick:
+            for protocol in PROTOCOLS_MEASURED:
+                yield _slope(protocol)
 
 
 def _codec(rounds: int) -> Iterator[Row]:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from netem.awake import processors_awake
 from netem.bed import Bed
 from netem.kernel import KernelWish
 from netem.runtimes.base import Program, Runtime
@@ -68,6 +69,7 @@ class Conductor:
     def perform(self) -> None:
         """Run it. What goes wrong is raised (FabricError, KeyboardInterrupt) after everything was given back."""
         with ExitStack() as stack:
+            self._manifest["processors"] = stack.enter_context(processors_awake()).as_json()
             bed = stack.enter_context(self._open_bed())
             capture = self._start_capture(bed)
             stack.callback(self._close_capture, capture)

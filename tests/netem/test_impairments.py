@@ -1,8 +1,8 @@
 """What impairments do to frames, measured on real wires: one bed of three nodes and a guest, shared by all tests here.
 
 Sender and receivers are sockets of this process in the nodes' namespaces, and receive times are the kernel's: delays
-are those of the wire, whatever this process does meanwhile. Bounds are those that the project promises (README), except
-that high quantiles leave room for a machine that others use at the same time.
+are those of the wire, whatever this process does meanwhile. Processors are kept awake, as in a run, and bounds are those
+that the project promises (docs/accuracy.md).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from netem.awake import processors_awake
 from netem.bed import Bed, KernelWish
-from testbed import health
 from tests.netem.network import (
     Arrival,
     Group,
@@ -29,6 +29,7 @@ from tests.netem.network import (
     stream,
     topology,
 )
+from tests.netem.quiet import shown_on_the_wire
 from topologies.model import CLEAR, MULTICAST_GROUP, PROTOCOL_PORT, Direction, Distribution, Impairment
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -39,7 +40,8 @@ SENDER, RECEIVER, OTHER = "p1/n1", "p1/n2", "p1/n3"
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    with Bed.open(topology(3), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("bed")) as bed:
+    log_dir = tmp_path_factory.mktemp("bed")
+    with processors_awake(), Bed.open(topology(3), kernel=KernelWish.UML, log_dir=log_dir) as bed:
         group = gather(bed)
         yield group
         group.close()
@@ -65,39 +67,37 @@ def impair(group: Group, name: str, direction: Direction, impairment: Impairment
     group.bed.impair(group[name].node.name, direction, impairment)
 
 
-QUIET_STEAL_RATIO = 0.01
-QUIET_BUSY_RATIO = 0.6
-"""Above these, late frames are the machine's and not the delay line's."""
+def at_most(arrivals: list[Arrival], bounds_ms: dict[float, float]) -> str:
+    """What is beyond its bound, in words: `bounds_ms` by quantile."""
+    found = {share: quantile_ms(arrivals, share) for share in bounds_ms}
+    return ", ".join(
+        f"p{share * 100:g} was {found[share]:.3f} ms, at most {bound_ms} ms was promised"
+        for share, bound_ms in bounds_ms.items()
+        if found[share] > bound_ms
+    )
 
 
 @pytest.mark.parametrize(("name", "direction"), [(RECEIVER, TO), (SENDER, FROM)])
 def test_delay_is_what_was_asked(group: Group, name: str, direction: Direction) -> None:
-    """The bound is on the wire. An attempt while the hypervisor or others took the machine proves nothing against it,
-    as a run would say `unknown` then; three quiet ones beyond the bound do.
-    """
     impair(group, name, direction, Impairment(delay_ns=5_000_000))
-    high = []
-    for _attempt in range(8):
-        before = health.CpuTimes.read()
+
+    def attempt() -> str:
         arrivals = unicast(group, 1000, 400)
-        machine = health.summarize(before, health.CpuTimes.read(), 0)
         assert len(arrivals) == 1000
         assert min(arrival.delay_ns for arrival in arrivals) >= 5_000_000
-        assert 5.0 <= quantile_ms(arrivals, 0.5) <= 5.3
-        if (p99_ms := quantile_ms(arrivals, 0.99)) <= 6.0:
-            return
-        if machine["steal_ratio"] < QUIET_STEAL_RATIO and machine["cpu_busy_ratio"] < QUIET_BUSY_RATIO:
-            high.append(p99_ms)
-        if len(high) == 3:
-            break
-    assert not high, f"the 99th percentile was {high} ms on a quiet machine, at most 6.0 ms was promised"
+        return at_most(arrivals, {0.5: 5.3, 0.99: 6.0})
+
+    shown_on_the_wire(attempt)
 
 
 def test_without_impairment_the_wire_is_fast_and_loses_nothing(group: Group) -> None:
-    arrivals = unicast(group, 2000, 1000)
-    assert [arrival.number for arrival in arrivals] == list(range(2000))
-    assert datagrams(group[RECEIVER]) == 2000
-    assert quantile_ms(arrivals, 0.5) < 0.15
+    def attempt() -> str:
+        arrivals = unicast(group, 2000, 1000)
+        assert [arrival.number for arrival in arrivals] == list(range(2000))
+        assert datagrams(group[RECEIVER]) == 2000
+        return at_most(arrivals, {0.5: 0.15})
+
+    shown_on_the_wire(attempt)
 
 
 def test_no_lone_frame_waits_for_the_next_one(group: Group) -> None:
@@ -119,10 +119,15 @@ def test_multicast_reaches_each_with_its_own_delay(group: Group) -> None:
     impair(group, RECEIVER, TO, Impairment(delay_ns=10_000_000))
     impair(group, OTHER, TO, Impairment(delay_ns=20_000_000))
     receivers = [group[RECEIVER], group[OTHER]]
-    near, far = stream(group[SENDER], MULTICAST_GROUP, receivers, count=300, rate=300)
-    assert len(near) == len(far) == 300
-    assert quantile_ms(near, 0.5) == pytest.approx(10.15, abs=0.15)
-    assert quantile_ms(far, 0.5) == pytest.approx(20.15, abs=0.15)
+
+    def attempt() -> str:
+        near, far = stream(group[SENDER], MULTICAST_GROUP, receivers, count=300, rate=300)
+        assert len(near) == len(far) == 300
+        assert min(arrival.delay_ns for arrival in near) >= 10_000_000
+        assert min(arrival.delay_ns for arrival in far) >= 20_000_000
+        return at_most(near, {0.5: 10.3}) or at_most(far, {0.5: 20.3})
+
+    shown_on_the_wire(attempt)
 
 
 @pytest.mark.parametrize("ratio", [0.01, 0.1])
@@ -198,9 +203,13 @@ def test_jitter_goes_when_it_is_taken_away(group: Group) -> None:
     """netem keeps a table that it was given; with no jitter the table must not matter."""
     impair(group, RECEIVER, TO, Impairment(delay_ns=9_000_000, jitter_ns=5_000_000, distribution=Distribution.PARETO))
     impair(group, RECEIVER, TO, Impairment(delay_ns=9_000_000))
-    arrivals = unicast(group, 300, 300)
-    assert quantile_ms(arrivals, 0.05) >= 9.0
-    assert quantile_ms(arrivals, 0.5) <= 9.3
+
+    def attempt() -> str:
+        arrivals = unicast(group, 300, 300)
+        assert min(arrival.delay_ns for arrival in arrivals) >= 9_000_000
+        return at_most(arrivals, {0.5: 9.3})
+
+    shown_on_the_wire(attempt)
 
 
 @pytest.mark.parametrize("rate_bps", [2_000_000, 20_000_000])
@@ -244,9 +253,14 @@ def test_an_overrun_drops_exactly_what_its_counters_say(
 def test_the_delay_line_takes_no_room_in_the_queue(group: Group) -> None:
     """100 frames on a line of 200 ms, a queue of 20 frames: with one limit for both, most would be lost."""
     impair(group, RECEIVER, TO, Impairment(delay_ns=200_000_000, rate_bps=50_000_000, queue_frames=20))
-    arrivals = unicast(group, 500, 500, size=1000)
-    assert len(arrivals) == 500
-    assert quantile_ms(arrivals, 0.5) == pytest.approx(200.2, abs=0.6)
+
+    def attempt() -> str:
+        arrivals = unicast(group, 500, 500, size=1000)
+        assert len(arrivals) == 500
+        assert min(arrival.delay_ns for arrival in arrivals) >= 200_000_000
+        return at_most(arrivals, {0.5: 200.8})
+
+    shown_on_the_wire(attempt)
 
 
 def test_a_change_during_traffic_loses_nothing(group: Group) -> None:
@@ -293,13 +307,23 @@ def test_a_queue_that_changes_its_unit_counts_what_it_lost(group: Group) -> None
 def test_both_directions_add_up(group: Group) -> None:
     impair(group, SENDER, FROM, Impairment(delay_ns=4_000_000))
     impair(group, RECEIVER, TO, Impairment(delay_ns=6_000_000))
-    assert quantile_ms(unicast(group, 300, 300), 0.5) == pytest.approx(10.2, abs=0.2)
+
+    def attempt() -> str:
+        arrivals = unicast(group, 300, 300)
+        assert min(arrival.delay_ns for arrival in arrivals) >= 10_000_000
+        return at_most(arrivals, {0.5: 10.4})
+
+    shown_on_the_wire(attempt)
 
 
 def test_two_thousand_multicasts_a_second_keep_their_delay(group: Group) -> None:
     for name in (RECEIVER, OTHER):
         impair(group, name, TO, Impairment(delay_ns=5_000_000))
     receivers = [group[RECEIVER], group[OTHER]]
-    for arrivals in stream(group[SENDER], MULTICAST_GROUP, receivers, count=4000, rate=2000, size=200):
-        assert len(arrivals) == 4000
-        assert quantile_ms(arrivals, 0.5) <= 5.3
+
+    def attempt() -> str:
+        near, far = stream(group[SENDER], MULTICAST_GROUP, receivers, count=4000, rate=2000, size=200)
+        assert len(near) == len(far) == 4000
+        return at_most(near, {0.5: 5.3}) or at_most(far, {0.5: 5.3})
+
+    shown_on_the_wire(attempt)

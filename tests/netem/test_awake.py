@@ -1,0 +1,55 @@
+"""Processors that stay awake: the kernel is asked, and forgets when the asker ends; a refusal is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netem.awake import REQUESTS, processors_awake
+
+
+def asked_us() -> int:
+    """The latency, in microseconds, that all who ask have left the kernel now."""
+    return int.from_bytes(REQUESTS.read_bytes()[:4], "little")
+
+
+@pytest.mark.root
+def test_the_kernel_is_asked_and_forgets() -> None:
+    before = asked_us()
+    with processors_awake() as processors:
+        assert processors.as_json() == {"awake": True}
+        assert asked_us() == 0
+    assert asked_us() == before
+
+
+@pytest.mark.root
+def test_nothing_is_left_of_one_that_was_killed() -> None:
+    before = asked_us()
+    script = (
+        "from netem.awake import processors_awake\n"
+        "with processors_awake():\n    print('awake', flush=True)\n    input()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+    )
+    assert holder.stdout is not None
+    assert holder.stdin is not None
+    with holder.stdin, holder.stdout:
+        assert holder.stdout.readline() == "awake\n"
+        assert asked_us() == 0
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+    assert asked_us() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "why"), [("/nowhere/requests", "No such file or directory"), ("/dev/full", "No space left on device")]
+)
+def test_a_kernel_that_takes_no_request_is_no_error(path: str, why: str) -> None:
+    with processors_awake(Path(path)) as processors:
+        assert processors.as_json() == {"awake": False, "why": f"{path}: {why}"}
