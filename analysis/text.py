@@ -115,7 +115,11 @@ def accuracy_line(summary: Mapping[str, Any]) -> Text:
     if is_unnumbered(summary):
         return Text.assemble(("network accuracy: not measured", "yellow"), f" ({UNNUMBERED}); {frames}")
     intervals = report_rows.told(links, "interval", "as asked")
-    return Text.assemble("network accuracy: ", mark(merge(links)), f"  {intervals}; {frames}")
+    verdict = merge(links)
+    line = Text.assemble("network accuracy: ", mark(verdict), f"  {intervals}; {frames}")
+    if verdict is Verdict.FAIL:
+        line.append("; not part of the verdict: the report tells under Accuracy what was not as asked", "dim")
+    return line
 
 
 def ordering_line(summary: Mapping[str, Any]) -> Text:

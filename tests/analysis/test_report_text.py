@@ -165,6 +165,15 @@ def test_a_terminal_reads_the_same(failing: tuple[dict[str, Any], dict[str, Any]
     assert shown.rstrip().endswith("total_order: 3 violations")
 
 
+def test_a_network_that_was_not_as_asked_says_where_to_look(failing: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    summary, _manifest = failing
+    links = [{**link, "verdict": "fail"} if not at else link for at, link in enumerate(summary["links"])]
+    shown = text.accuracy_line({**summary, "links": links}).plain
+    assert shown.startswith("network accuracy: ✘ fail  59 of 60 intervals as asked")
+    assert shown.endswith("not part of the verdict: the report tells under Accuracy what was not as asked")
+    assert "Accuracy" not in text.accuracy_line(summary).plain
+
+
 def test_a_terminal_shows_an_empty_run(capsys: pytest.CaptureFixture[str]) -> None:
     shown = printed(text.results({}, {}))
     assert "? UNKNOWN" in shown

@@ -51,6 +51,7 @@ def test_in_the_simulator(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.cgroups
 @pytest.mark.uml
 def test_on_wires(tmp_path: Path) -> None:
     manifest, lines = performed("netns", tmp_path)
