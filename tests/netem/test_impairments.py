@@ -1,7 +1,7 @@
 """What impairments do to frames, measured on real wires: one bed of three nodes and a guest, shared by all tests here.
 
 Sender and receivers are sockets of this process in the nodes' namespaces, and receive times are the kernel's: delays
-are those of the wire, whatever this process does meanwhile. Processors are kept awake, as in a run, and bounds are those
+are those of the wire, whatever this process does meanwhile. Processors are kept awake, as in a run; bounds are those
 that the project promises (docs/accuracy.md).
 """
 
