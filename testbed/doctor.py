@@ -18,6 +18,7 @@ from pathlib import Path
 import docker
 
 from netem import kernel
+from netem.awake import REQUESTS, processors_awake
 from netem.daemon import connect, require_rights
 from netem.errors import FabricError
 from netem.image import Distribution, find_image, ready_tags
@@ -70,6 +71,7 @@ def checks() -> list[Check]:
         check_cpus(),
         check_memory(),
         check_disk(),
+        check_awake(),
         check_clock(),
         check_compilers(),
         check_tshark(),
@@ -186,15 +188,26 @@ def check_disk(folder: Path | None = None) -> Check:
     return Check(name="disk", ok=ok, detail=f"{_gib(free)} free in {folder}", remedy=remedy)
 
 
+def check_awake(requests: Path = REQUESTS) -> Check:
+    """Whether idle processors can be kept awake while a run lasts."""
+    with processors_awake(requests) as processors:
+        if processors.awake:
+            return Check(name="awake", ok=True, detail="idle processors are kept awake during runs", optional=True)
+    detail = f"idle processors sleep during runs, and delays come out longer ({processors.why})"
+    remedy = "run as root, on a kernel with /dev/cpu_dma_latency (in a container, pass that device)"
+    return Check(name="awake", ok=False, detail=detail, remedy=remedy, optional=True)
+
+
 def check_clock() -> Check:
-    """How late this machine's timers are, and whether its wall clock steps while we look."""
+    """How late this machine's timers are, as in a run, and whether its wall clock steps while we look."""
     lates, steps = [], []
     offset = time.time_ns() - time.monotonic_ns()
-    for _ in range(TIMER_SAMPLES):
-        due = time.monotonic_ns() + int(TIMER_WAIT_S * 1e9)
-        time.sleep(TIMER_WAIT_S)
-        lates.append(time.monotonic_ns() - due)
-        steps.append(abs(time.time_ns() - time.monotonic_ns() - offset))
+    with processors_awake():
+        for _ in range(TIMER_SAMPLES):
+            due = time.monotonic_ns() + int(TIMER_WAIT_S * 1e9)
+            time.sleep(TIMER_WAIT_S)
+            lates.append(time.monotonic_ns() - due)
+            steps.append(abs(time.time_ns() - time.monotonic_ns() - offset))
     late_ns, step_ns = int(statistics.median(lates)), max(steps)
     detail = f"{_clock_source()}, timers late by {late_ns / 1000:.0f} us, wall clock off by {step_ns / 1000:.0f} us"
     if step_ns > TIMER_LATE_MAX_NS:

@@ -25,7 +25,7 @@ def test_all_probes_answer_quickly_and_each_failure_has_a_way_out() -> None:
     assert time.monotonic() - began < 10.0, "3 s on an idle machine"
     names = [check.name for check in found]
     assert names[:2] == ["root", "wires"]
-    assert {"docker", "java", "cpus", "memory", "disk", "clock", "tshark", "browser"} <= set(names)
+    assert {"docker", "java", "cpus", "memory", "disk", "awake", "clock", "tshark", "browser"} <= set(names)
     assert len(set(names)) == len(names)
     for check in found:
         assert check.detail, check.name
@@ -58,6 +58,13 @@ def test_without_control_groups_the_way_to_get_them_is_told(monkeypatch: pytest.
     check = doctor.check_control_groups()
     assert (check.ok, check.detail) == (False, "this machine has no control groups for cpu")
     assert check.remedy.startswith("run as root on the machine itself")
+
+
+def test_processors_that_cannot_be_kept_awake_are_told(tmp_path: Path) -> None:
+    check = doctor.check_awake(tmp_path / "none")
+    assert (check.ok, check.optional) == (False, True)
+    assert check.detail.endswith(f"delays come out longer ({tmp_path}/none: No such file or directory)")
+    assert "/dev/cpu_dma_latency" in check.remedy
 
 
 def test_no_docker_daemon_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
