@@ -126,14 +126,14 @@ def _until(row: Mapping[str, Any]) -> str:
 
 
 def _side(row: Mapping[str, Any], span_s: float | None) -> SilenceRow:
-    never = words.number(row.get("silent_s")) is None and span_s is not None
+    never = words.number(row.get("silent_s")) == 0 and span_s is not None
     return SilenceRow(
         fault=_fault(row),
         who=_members(words.clean(row.get("side"), 4000)),
         service=_service(row),
         silent=f"< {words.seconds(span_s, 1)}" if never else _seconds(row.get("silent_s")),
         since=_seconds(row.get("silent_from_s")),
-        back=words.MISSING if words.number(row.get("silent_s")) is None else _until(row),
+        back=_until(row) if words.number(row.get("silent_s")) else words.MISSING,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from analysis.network import Network, Strike
 from analysis.traffic_talk import Conversation, Gap, Rows, longest_within, named, seconds, served
@@ -64,15 +64,16 @@ def _window(strike: Strike, end: Strike | None) -> Window:
 
 def section(found: Sequence[Conversation], strikes: Iterable[Strike], view: View) -> dict[str, Rows]:
     """`faults`, one row each; `silences`, one for each fault and conversation that was silent; `sides`, one for each
-    fault, side and service.
+    fault, side and service that had answered before. `silent_s` 0: no silence as long as a span.
     """
     result: dict[str, Rows] = {"faults": [], "silences": [], "sides": []}
     for window in windows(strikes):
         touches = _touches(window.strike, view.network)
         alive = [one for one in found if _is_alive(one, window)]
-        silences = _silences(window, [one for one in alive if touches(one.talk.a, one.talk.b)], view)
-        result["faults"].append(_fault(window, silences, view))
-        result["silences"] += [row for row in silences if row["silent_s"] is not None]
+        touched = [one for one in alive if touches(one.talk.a, one.talk.b)]
+        silences = _silences(window, touched, view)
+        result["faults"].append(_fault(window, len(touched), silences, view))
+        result["silences"] += silences
         result["sides"] += _sides(window, alive, found, view)
     return result
 
@@ -106,16 +107,15 @@ def _head(window: Window) -> dict[str, Any]:
     return {"fault": window.strike.id, "kind": window.strike.kind}
 
 
-def _fault(window: Window, silences: Rows, view: View) -> dict[str, Any]:
-    told = [row for row in silences if row["silent_s"] is not None]
-    late = [row["back_s"] for row in told]
+def _fault(window: Window, touched: int, silences: Rows, view: View) -> dict[str, Any]:
+    late = [row["back_s"] for row in silences]
     return {
         **_head(window),
         "from_s": seconds(window.from_ns, view.start_ns),
         "until_s": seconds(window.until_ns, view.start_ns),
-        "touched": len(silences),
-        "silent": len(told),
-        "silent_s": max((row["silent_s"] for row in told), default=None),
+        "touched": touched,
+        "silent": len(silences),
+        "silent_s": max((row["silent_s"] for row in silences), default=0.0 if touched else None),
         "back": sum(value is not None for value in late),
         "back_s": None if not late or None in late else max(late),
     }
@@ -126,20 +126,26 @@ def _silences(window: Window, touched: Sequence[Conversation], view: View) -> Ro
     rows = []
     for one in touched:
         gap = longest_within(one.heard, window.from_ns, until_ns, view.end_ns)
-        rows.append({**_head(window), **named(one.talk), **_gap(gap, view), "back_s": _back_s(gap, window)})
+        if _is_told(gap, view):
+            rows.append({**_head(window), **named(one.talk), **_gap(gap, view), "back_s": _back_s(gap, window)})
     return rows
 
 
-def _back_s(gap: Gap | None, window: Window) -> float | None:
+def _back_s(gap: Gap, window: Window) -> float | None:
     """After the end of the fault was asked for; 0: heard again before. None: not heard again, or it did not end."""
-    if gap is None or gap.until_ns is None or window.lifted_ns is None:
+    if gap.until_ns is None or window.lifted_ns is None:
         return None
     return max(0, gap.until_ns - window.lifted_ns) / 1e9
 
 
-def _gap(gap: Gap | None, view: View) -> dict[str, Any]:
-    if gap is None or gap.length_ns(view.end_ns) < view.least_ns:
-        return {"silent_s": None, "silent_from_s": None, "silent_until_s": None}
+_NONE_NOTICED: Final = {"silent_s": 0.0, "silent_from_s": None, "silent_until_s": None}
+
+
+def _is_told(gap: Gap | None, view: View) -> TypeGuard[Gap]:
+    return gap is not None and gap.length_ns(view.end_ns) >= view.least_ns
+
+
+def _gap(gap: Gap, view: View) -> dict[str, Any]:
     return {
         "silent_s": gap.length_ns(view.end_ns) / 1e9,
         "silent_from_s": seconds(gap.from_ns, view.start_ns),
@@ -158,22 +164,30 @@ def _sides(window: Window, alive: Sequence[Conversation], found: Sequence[Conver
     services = list(dict.fromkeys((talk.service, talk.is_cast) for talk in answering))[:MAX_SERVICES]
     rows: Rows = []
     for side in sides(window.strike, view.network, view.nodes):
+        members = frozenset(side)
         for service, is_cast in services:
-            inside = [one for one in found if (one.talk.service, one.talk.is_cast) == (service, is_cast)]
-            if not any(one in alive and {one.talk.a, one.talk.b} & set(side) for one in inside):
+            serving = [one for one in found if (one.talk.service, one.talk.is_cast) == (service, is_cast)]
+            ours = [one for one in serving if members & {one.talk.a, one.talk.b}]
+            # Whom nobody ever answers, such as one that only sends, cannot be seen to wait for it.
+            if not any(one in alive and _has_answered(one, window) for one in ours):
                 continue
             # Whoever had no partner on its own side waits from the fault on.
-            heard = [(window.from_ns, window.from_ns), *_answers(inside, side, window.from_ns)]
+            heard = [(window.from_ns, window.from_ns), *_answers(ours, members, window)]
             gap = longest_within(heard, window.from_ns, until_ns, view.end_ns)
             about = {"side": ", ".join(side), "nodes": len(side), **served(service, is_cast)}
-            rows.append({**_head(window), **about, **_gap(gap, view)})
+            rows.append({**_head(window), **about, **(_gap(gap, view) if _is_told(gap, view) else _NONE_NOTICED)})
     return rows
 
 
-def _answers(found: Sequence[Conversation], side: Sequence[str], from_ns: int) -> Iterator[tuple[int, int]]:
-    inside = set(side)
+def _has_answered(one: Conversation, window: Window) -> bool:
+    return any(first_ns < window.from_ns for first_ns, _ in one.answers)
+
+
+def _answers(found: Sequence[Conversation], side: frozenset[str], window: Window) -> Iterator[tuple[int, int]]:
+    """What was heard from the fault on within a side, and from anybody once the fault's end was asked for."""
     for one in found:
-        if one.talk.a in inside and one.talk.b in inside:
+        from_ns = window.from_ns if {one.talk.a, one.talk.b} <= side else window.lifted_ns
+        if from_ns is not None:
             yield from (heard for heard in one.answers if heard[0] >= from_ns)
 
 
