@@ -59,7 +59,7 @@ def start_server(wish: Wish, on_progress: Callable[[str], None]) -> dict[str, An
     after it has ended.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "testbed.live.server", str(os.getpid())],
+        [sys.executable, "-P", "-m", "testbed.live.server", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

@@ -47,8 +47,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def bed(places: Path) -> Iterator[Path]:
-    """A testbed that is up, called lab; its record."""
-    done = orderbed("up", "one-partition", "--name", "lab", "--world", "netns", "-d", "--json")
+    """A testbed that is up, called lab; its record. It came up in a folder whose Python files nobody may execute."""
+    folder = places / "own"
+    folder.mkdir()
+    for module in ("pty", "queue", "random", "node", "testbed"):
+        (folder / f"{module}.py").write_text("raise SystemExit('a file of the user was imported')\n")
+    done = orderbed("up", "one-partition", "--name", "lab", "--world", "netns", "-d", "--json", folder=folder)
     assert done.code == 0, done.err
     about = done.json()
     assert (about["name"], about["topology"], about["node_count"]) == ("lab", "one-partition", 4)
