@@ -83,6 +83,8 @@ LEAST_MARKS = 256
 LEAST_STATISTICS_BYTES = 12
 _PACKET_HEAD_BYTES = 28
 _OPTION_BYTES = 8
+MAX_PACKET_OPTIONS = 64
+"""Among which a packet block's flags are looked for: programs write a handful, an enemy millions."""
 
 
 class CaptureHead(NamedTuple):
@@ -507,13 +509,17 @@ def _binary_ticks_ns(ticks: npt.NDArray[np.uint64], power: int) -> npt.NDArray[n
 
 
 def _directions(buffer: Buffer, options: Offsets, end: Offsets, order: str) -> npt.NDArray[np.int8]:
-    """Direction bits of the flags option; UNKNOWN where there is none. Options are searched in lock step."""
+    """Direction bits of the flags option; UNKNOWN where there is none among the first MAX_PACKET_OPTIONS. Options are
+    searched in lock step.
+    """
     direction = np.full(len(options), PortDirection.UNKNOWN, np.int8)
     layout = np.dtype([("code", order + "u2"), ("length", order + "u2"), ("value", order + "u4")])
     rows: npt.NDArray[np.intp] | None = None
     at, limit = options, end - _OPTION_BYTES
     has_more: Mask = at <= limit
-    while has_more.any():
+    for _ in range(MAX_PACKET_OPTIONS):
+        if not has_more.any():
+            break
         if not has_more.all():
             rows = np.flatnonzero(has_more) if rows is None else rows[has_more]
             at, limit = at[has_more], limit[has_more]

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.totals import totals
 from collector import index
-from collector.blocks import CutOffError, Packet, Reader
+from collector.blocks import MAX_BLOCK_BYTES, CutOffError, Packet, Reader
 from collector.index import IndexKind, Mark
-from collector.parse import batches, map_capture, parse_blocks, read_interfaces, split
+from collector.parse import MAX_PACKET_OPTIONS, batches, map_capture, parse_blocks, read_interfaces, split
 from collector.records import FRAME_ROW, CaptureError, Frames, PortDirection
 from tests.collector.captures import (
     START_NS,
@@ -127,6 +128,17 @@ def test_options_in_front_of_the_flags_are_passed_over(tmp_path: Path) -> None:
     ]
     parsed = _assert_same(_write(tmp_path / "a.pcapng", section() + interface() + b"".join(frames)))
     assert parsed.direction.tolist() == [2, 0, 1, 0, 0, 0]
+
+
+def test_a_block_of_options_alone_takes_no_longer_than_a_frame(tmp_path: Path) -> None:
+    """Four million options in one block took two minutes: behind so many, flags are not looked for."""
+    options = option("<", 1, b"")
+    few, many = MAX_PACKET_OPTIONS - 1, MAX_BLOCK_BYTES // len(options) - 100
+    data = section() + interface() + packet(b"x" * 20, before_flags=options * few, direction=2)
+    path = tmp_path / "a.pcapng"
+    path.write_bytes(data + packet(b"x" * 21, before_flags=options * many, direction=2))
+    assert totals(path).frames == 2
+    assert _assert_same(_write(tmp_path / "b.pcapng", data)).direction.tolist() == [2]
 
 
 def test_blocks_that_are_no_packets_are_passed_over(tmp_path: Path) -> None:
