@@ -19,6 +19,16 @@ MESSAGES, DELIVERIES = (as_written(to_arrow_schema(rows)) for rows in (schema.ME
 Ints = npt.NDArray[np.int64]
 
 
+def compact(table: pa.Table) -> pa.Table:
+    """The same rows in memory of their own. Chunks of one buffer, and slices, travel with all of that buffer: a table
+    of 56 MB took 2.6 GB.
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table.combine_chunks())
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
+
+
 class Submitted(NamedTuple):
     """All messages that were submitted, ascending by their codes, and when."""
 

@@ -1,0 +1,31 @@
+"""Tables that travel between processes take no more with them than their rows."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from analysis.tables import compact
+
+ROWS = 300_000
+
+
+def grouped() -> pa.Table:
+    """What a sum by key leaves: chunks that share their buffers."""
+    rows = pa.table({"bin": np.arange(ROWS), "frames": np.ones(ROWS, np.int64)})
+    return rows.group_by("bin", use_threads=False).aggregate([("frames", "sum")])
+
+
+@pytest.mark.parametrize("table", [grouped(), grouped().slice(0, 1000), grouped().slice(7, 0), pa.table({})])
+def test_a_compact_table_is_the_same_and_travels_light(table: pa.Table) -> None:
+    light = compact(table)
+    assert light.equals(table)
+    assert len(pickle.dumps(light)) <= 1.1 * light.nbytes + 10_000
+
+
+def test_the_same_rows_travelled_with_many_times_their_size() -> None:
+    table = grouped()
+    assert len(pickle.dumps(table)) > 3 * table.nbytes, "if not, compact is no longer needed"
