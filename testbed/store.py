@@ -53,7 +53,8 @@ def clock_pair() -> dict[str, int]:
 def write_json(path: Path, value: object) -> None:
     """Replace `path` atomically: a reader sees the old file or the whole new one."""
     temporary = path.with_name(path.name + ".new")
-    with temporary.open("w", encoding="utf-8") as file:
+    # A name of a file need not be UTF-8; JSON has an escape for what of it is not.
+    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
         json.dump(value, file, indent=1, ensure_ascii=False)
         file.write("\n")
         file.flush()
@@ -97,7 +98,7 @@ class RunDirectory:
     def append_fault(self, line: Mapping[str, Any]) -> None:
         """One line to faults.jsonl, on disk when this returns."""
         try:
-            with (self.path / "faults.jsonl").open("a", encoding="utf-8") as file:
+            with (self.path / "faults.jsonl").open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -112,7 +113,7 @@ def create(
 
     Raises InputError if it exists (a run is written once), cannot be made, or `name` is no name.
     """
-    if name is not None and (name in ("", ".", "..") or "/" in name):
+    if name is not None and (name in ("", ".", "..") or "/" in name or not name.isprintable()):
         raise InputError(f"--name {name!r}: a run's name is that of one directory, such as first-try")
     leaf = name or f"{seed}-{stamp()}"
     path = runs / experiment / leaf

@@ -390,10 +390,13 @@ def _new_file(given: str) -> Path:
     path = Path(given)
     if not path.is_absolute():
         raise InputError(f"{given[:200]}: give the whole path of the capture")
-    if path.exists():
-        raise InputError(f"{path}: this file exists and is not written over; give another")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the directory {path.parent} does not exist; make it first")
+    try:
+        if path.exists():
+            raise InputError(f"{path}: this file exists and is not written over; give another")
+        if not path.parent.is_dir():
+            raise InputError(f"{path}: the directory {path.parent} does not exist; make it first")
+    except OSError as error:
+        raise InputError(f"{given[:200]}: this cannot be a capture ({error.strerror}); give another") from None
     return path
 
 

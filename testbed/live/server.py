@@ -37,6 +37,7 @@ from testbed.live.ending import Ending, Stopped, note
 from testbed.live.keep import Keep
 from testbed.live.place import Place
 from testbed.live.starter import Wish
+from testbed.paths import is_directory
 from testbed.store import StoreError
 from topologies.errors import InputError
 
@@ -190,7 +191,7 @@ def _start(handle: NodeHandle, name: str, words: asks.AskExec, descriptors: tupl
         environment={"ORDERBED_NODE": name, **words.environment},
         descriptors=descriptors,
         is_terminal=words.terminal,
-        directory=directory if directory.is_dir() else Path("/"),
+        directory=directory if is_directory(directory) else Path("/"),
     )
     return handle.enter(errand)
 

@@ -28,7 +28,7 @@ def test_a_directory_that_cannot_be_made_names_the_cause(tmp_path: Path) -> None
         store.create(tmp_path / "file", "quickstart", 1)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../elsewhere", "a/b", "/elsewhere"])
+@pytest.mark.parametrize("name", ["", ".", "..", "../elsewhere", "a/b", "/elsewhere", "a\nb", "\x1b[2J", "\udcff"])
 def test_a_name_is_that_of_one_directory(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a run's name is that of one directory"):
         store.create(tmp_path, "quickstart", 1, name=name)
@@ -89,6 +89,15 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     store.write_json(path, {"run": "b"})
     assert json.loads(path.read_text(encoding="utf-8")) == {"run": "b"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_a_name_of_a_file_that_is_not_utf_8_is_written_too(tmp_path: Path) -> None:
+    given = os.fsdecode(b"capture-\xff.pcapng")
+    store.write_json(tmp_path / "manifest.json", {"capture": given})
+    assert json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8")) == {"capture": given}
+    run = store.create(tmp_path, "quickstart", 1)
+    run.append_fault({"id": 0, "path": given})
+    assert json.loads((run.path / "faults.jsonl").read_text(encoding="utf-8"))["path"] == given
 
 
 def test_faults_are_appended_line_by_line(tmp_path: Path) -> None:

@@ -224,6 +224,7 @@ BOMB = zlib.compress(b'{"do": "' + b"x" * (64 << 20))
             "the name of a variable",
         ),
         (pack({"do": "start_capture", "path": "relative"}), "relative: give the whole path of the capture"),
+        (pack({"do": "start_capture", "path": f"/tmp/{'a' * 300}"}), "this cannot be a capture (File name too long)"),
     ],
 )
 def test_a_request_that_cannot_be_is_refused_in_a_sentence(bed: Testbed, data: bytes, sentence: str) -> None:
