@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from analysis.estimate import LEAST_RUNS, estimate
+from analysis.verdict import Verdict
 from topologies.errors import did_you_mean
 from topologies.units import shown
 
@@ -214,7 +215,11 @@ def _value(node: ast.expr, results: Mapping[str, Any]) -> Any:
         case ast.Call(func=ast.Name(id="where"), args=arguments):
             return _selected(arguments, results)
         case ast.Call(func=ast.Name(id=name), args=arguments):
-            return _called(name, [_value(argument, results) for argument in arguments])
+            given = [_value(argument, results) for argument in arguments]
+            try:
+                return _called(name, given)
+            except ArithmeticError:
+                _unknown(f"{name} of numbers as great as these has no value")
     raise AssertionError(f"parse let {ast.dump(node)} through")
 
 
@@ -257,15 +262,20 @@ def _compared(left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr],
 
 
 def _require_same_kind(before: Any, sign: str, after: Any) -> None:
-    for value in (before, after):
+    for value, other in ((before, after), (after, before)):
         if _is_missing(value):
             _unknown(f"a value beside {sign} was not measured")
+        if value == Verdict.UNKNOWN.value and other in _TOLD:
+            _unknown("the verdict is unknown itself")
     if (
         _kind(before) is None
         or _kind(before) != _kind(after)
         or (isinstance(before, bool) and sign not in ("==", "!="))
     ):
         _unknown(f"{shown(before)} {sign} {shown(after)} cannot be compared")
+
+
+_TOLD = (Verdict.PASS.value, Verdict.FAIL.value)
 
 
 def _kind(value: Any) -> str | None:
