@@ -193,7 +193,9 @@ def _rows(
         if first is last:
             yield [Text(first.name, "bold"), first.ip, *alike[0][1]]
         else:
-            name = next(shortened_by_partition({node.name for node, _cells in alike}, topology))
+            name, *more = shortened_by_partition({node.name for node, _cells in alike}, topology)
+            if more:  # of two, words name each
+                name = f"{first.name}..{last.name.partition('/')[2]}"
             yield [Text(name, "bold"), _addresses(first.ip, last.ip), *alike[0][1]]
 
 

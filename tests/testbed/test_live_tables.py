@@ -111,6 +111,19 @@ def test_many_nodes_that_stand_alike_share_a_row() -> None:
     assert shown(tables.nodes_table(rows, WIDE, NOW, each=True), 80).count("10.1.0.") == 10
 
 
+def test_two_neighbours_that_stand_alike_are_both_named() -> None:
+    rows = [
+        NodeStatus(
+            name=one.name, ip=one.ip, state=NodeState.CRASHED if one.number <= 2 else NodeState.RUNNING, incarnation=1,
+            since=NOW, to_node=CLEAR, from_node=CLEAR, cut_off_from=(),
+        )
+        for one in WIDE.nodes()
+    ]  # fmt: skip
+    text = shown(tables.nodes_table(rows, WIDE, NOW), 80)
+    names = re.findall(r"^ (p\S+)", text, re.MULTILINE)
+    assert names == ["p1/n1..n2", "p1/n3..n10", "p2/n1..n2", "p2/n3..n10"]
+
+
 def test_links_say_both_ways_once_where_they_are_alike() -> None:
     assert "both ways" in shown(tables.links_table([link(there=LOSSY, back=LOSSY)]))
     text = shown(tables.links_table([link(there=LOSSY, is_cut=True)]))
