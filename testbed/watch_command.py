@@ -13,8 +13,10 @@ import typer
 from rich.console import Console as RichConsole
 from rich.live import Live as LiveDisplay
 
+from testbed import store
 from testbed.cli_parts import Json, Panel, Runs
 from testbed.console import Console
+from testbed.paths import is_directory, is_file
 from topologies.errors import InputError
 
 DEFAULT_RUNS = Path("runs")
@@ -62,13 +64,18 @@ def watch(
 
 
 def info(
-    capture: Annotated[Path, typer.Argument(help="Any pcapng or pcap file, whoever wrote it.")], as_json: Json = False
+    capture: Annotated[
+        Path, typer.Argument(metavar="capture|run", help="Any pcapng or pcap file, whoever wrote it; or a run.")
+    ],
+    runs: Runs = DEFAULT_RUNS,
+    as_json: Json = False,
 ) -> None:
     """Say what a capture holds: interfaces, times, frames, drops and protocols. Reads 5 million frames a second."""
     from analysis.totals import totals
     from testbed.info_table import info_tables
 
-    found = totals(capture)
+    is_run = not is_file(capture) and (is_directory(capture) or not capture.suffix)
+    found = totals(store.find(runs, str(capture)) / "capture.pcapng" if is_run else capture)
     if as_json:
         sys.stdout.write(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False) + "\n")
         return

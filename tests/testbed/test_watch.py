@@ -111,6 +111,19 @@ def test_info_of_a_capture_of_others(tmp_path: Path) -> None:
     assert json.loads(data.stdout)["frames"] == 100
 
 
+def test_info_of_a_run_is_that_of_its_capture(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "made" / "1"
+    run.mkdir(parents=True)
+    (run / "manifest.json").write_text("{}")
+    (run / "capture.pcapng").write_bytes(pcap(traffic(10)))
+    for name in ("made", "made/1", str(run)):
+        said = orderbed("info", name, "--json", "--runs", str(tmp_path / "runs"))
+        assert said.returncode == 0, said.stderr
+        assert json.loads(said.stdout)["frames"] == 10
+    said = orderbed("info", "missing", "--runs", str(tmp_path / "runs"))
+    assert (said.returncode, said.stderr.partition(";")[0]) == (2, "orderbed: missing: no such run")
+
+
 def test_info_of_what_is_no_capture_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "packed.pcap.gz"
     path.write_bytes(b"\x1f\x8b\x08" + bytes(40))
