@@ -31,6 +31,7 @@ from collector.blocks import (
     INTERFACE_DESCRIPTION,
     INTERFACE_STATISTICS,
     MAX_FRAME_BYTES,
+    MAX_INTERFACES,
     OBSOLETE_PACKET,
     PACKET_FLAGS,
     PCAP_RECORD_BYTES,
@@ -125,8 +126,15 @@ def read_sections(path: Path | str) -> tuple[CaptureHead, ...]:
                 first = reader.enter_section(begin)
             except CutOffError:
                 break
-            heads.append(_surveyed(path, reader, heads[-1].interfaces.first + len(heads[-1].interfaces.ports), first))
+            heads.append(_surveyed(path, reader, _behind(heads[-1].interfaces), first))
+            if _behind(heads[-1].interfaces) > MAX_INTERFACES:
+                raise CaptureError(f"{path}: has more than {MAX_INTERFACES} interfaces")
     return (*heads[:-1], heads[-1]._replace(end=size))
+
+
+def _behind(interfaces: Interfaces) -> int:
+    """The number of the next interface of the capture."""
+    return interfaces.first + len(interfaces.ports)
 
 
 def read_interfaces(path: Path | str) -> CaptureHead:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -138,6 +139,7 @@ def analyze(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = Fals
     from testbed.run import analyze_and_report
 
     directory = store.find(runs, run)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half done is swept away
     summary = analyze_and_report(directory, Console(quiet=as_json))
     _show(directory, summary, as_json=as_json)
 

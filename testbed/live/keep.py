@@ -98,9 +98,9 @@ class Keep:
         if self._world.world is World.DOCKER:
             state = self.desk.state(name)
             if state is NodeState.PAUSED:
-                raise FabricError(f"{name} is paused and runs nothing: resume it, then enter it")
+                raise InputError(f"{name} is paused and runs nothing: resume it, then enter it")
             if state is NodeState.CRASHED:
-                raise FabricError(f"{name} has crashed and its container with it: `orderbed restart {name}`")
+                raise InputError(f"{name} has crashed and its container with it: `orderbed restart {name}`")
         return name, self.house.handle(name)
 
     def _refuse_ruin(self) -> None:

@@ -37,6 +37,7 @@ from tests.analysis.runs import (
     ordered,
     trace_frame,
 )
+from tests.testbed.orderbed_command import ORDERBED, PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -436,6 +437,17 @@ def test_what_a_killed_analysis_left_is_swept_away(tmp_path: Path) -> None:
     (path / ".tables.999999999" / "frames.parts").write_text("half a table")
     analyze(path, on_progress=say)
 
+    assert not list(path.glob(".*"))
+
+
+def test_a_command_that_is_told_to_end_leaves_no_half_made_tables(lossy: Lossy, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(lossy[0], path)
+    with subprocess.Popen([ORDERBED, "analyze", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wait_for(lambda: bool(list(path.glob(".tables*"))), what="tables that are being made")
+        process.terminate()
+        _out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err.splitlines()[-1]) == (3, b"orderbed: interrupted")
     assert not list(path.glob(".*"))
 
 

@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 
 from analysis.totals import totals
 from collector import index
-from collector.blocks import MAX_BLOCK_BYTES, CutOffError, Packet, Reader
+from collector.blocks import MAX_BLOCK_BYTES, MAX_INTERFACES, CutOffError, Packet, Reader
 from collector.index import IndexKind, Mark
-from collector.parse import MAX_PACKET_OPTIONS, batches, map_capture, parse_blocks, read_interfaces, split
+from collector.parse import (
+    MAX_PACKET_OPTIONS,
+    batches,
+    map_capture,
+    parse_blocks,
+    read_interfaces,
+    read_sections,
+    split,
+)
 from collector.records import FRAME_ROW, CaptureError, Frames, PortDirection
 from tests.collector.captures import (
     START_NS,
@@ -128,6 +136,16 @@ def test_options_in_front_of_the_flags_are_passed_over(tmp_path: Path) -> None:
     ]
     parsed = _assert_same(_write(tmp_path / "a.pcapng", section() + interface() + b"".join(frames)))
     assert parsed.direction.tolist() == [2, 0, 1, 0, 0, 0]
+
+
+def test_interfaces_are_bounded_over_all_sections(tmp_path: Path) -> None:
+    one = section() + interface() * (MAX_INTERFACES // 2) + packet(b"x" * 20)
+    path = tmp_path / "a.pcapng"
+    path.write_bytes(one * 2)
+    assert len(read_sections(path)) == 2
+    path.write_bytes(one * 2 + section() + interface() + packet(b"x" * 20))
+    with pytest.raises(CaptureError, match=f"has more than {MAX_INTERFACES} interfaces"):
+        read_sections(path)
 
 
 def test_a_block_of_options_alone_takes_no_longer_than_a_frame(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from netem.daemon import LABEL, connect
 from netem.errors import FabricError
 from testbed.live import NodeState, Testbed
 from tests.testbed.live import beds
+from topologies.errors import InputError
 
 pytestmark = [pytest.mark.root, pytest.mark.uml, pytest.mark.docker]
 
@@ -36,7 +37,7 @@ def test_a_command_is_in_its_container(bed: Testbed) -> None:
 
 def test_a_crashed_container_says_so(bed: Testbed) -> None:
     bed.crash("p1/n2")
-    with pytest.raises(FabricError, match="p1/n2 has crashed and its container with it: `orderbed restart p1/n2`"):
+    with pytest.raises(InputError, match="p1/n2 has crashed and its container with it: `orderbed restart p1/n2`"):
         bed.run("p1/n2", ["true"])
     bed.restart("p1/n2")
     assert bed.run("p1/n2", ["true"]).code == 0
@@ -61,7 +62,7 @@ def test_a_container_that_somebody_else_ends_is_told_removed_and_comes_back_with
 
 def test_a_paused_container_says_so(bed: Testbed) -> None:
     bed.pause("p1/n3")
-    with pytest.raises(FabricError, match="p1/n3 is paused and runs nothing: resume it, then enter it"):
+    with pytest.raises(InputError, match="p1/n3 is paused and runs nothing: resume it, then enter it"):
         bed.run("p1/n3", ["true"])
     bed.resume("p1/n3")
     assert bed.run("p1/n3", ["true"]).code == 0
