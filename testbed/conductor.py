@@ -31,6 +31,7 @@ from testbed import health
 from testbed.capture import Capture
 from testbed.console import Console, Stage
 from testbed.crew import Crew, State
+from testbed.live_words import shortened
 from testbed.manifest import counted, doubts, programs_said, said
 from testbed.nodes import configuration
 from testbed.program_life import own_programs
@@ -49,6 +50,8 @@ READY_TIMEOUT_S = 30.0
 READY_TIMEOUT_PER_NODE_S = 1.0
 START_LEAD_NS = 300_000_000
 """Nodes are told one instant this far ahead, so that the order reaches all of them before it."""
+
+QUIET = (State.DRAINED, State.STOPPED)
 
 STOP_TIMEOUT_S = 10.0
 TICK_S = 0.1
@@ -164,12 +167,14 @@ class Conductor:
         drain_s = self._experiment.drain_ns / 1e9
         with self._console.stage("drain", f"at most {drain_s:g} s") as stage:
             crew.broadcast("drain")
-            if crew.reach((State.DRAINED, State.STOPPED), timeout_s=drain_s):
+            if crew.reach(QUIET, timeout_s=drain_s):
                 self._phase("drained_ns", time.monotonic_ns())
                 stage.result = f"every node is quiet, {self._said(crew)}"
             else:
                 stage.is_doubtful = True
-                stage.result = f"not every node became quiet within {drain_s:g} s, {self._said(crew)}"
+                late = {member.node.name for member in crew.alive() if member.state not in QUIET}
+                who = shortened(late, self._topology)
+                stage.result = f"not quiet within {drain_s:g} s: {who}; {self._said(crew)}"
 
     def _stop(self, bed: Bed, crew: Crew, capture: Capture) -> None:
         with self._console.stage("stop", "ending") as stage:

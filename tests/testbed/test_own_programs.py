@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from collector.blocks import Reader
 from netem.errors import FabricError
 from node.protocols import PROTOCOLS
 from testbed import spec
 from testbed.console import Console
 from testbed.paths import ROOT
 from testbed.run import Wishes, apply_wishes, perform
-from tests.testbed.orderbed_command import manifest_of, only_run, processes_mentioning
+from tests.testbed.orderbed_command import manifest_of, only_run, orderbed, processes_mentioning
 from tests.worlds import WORLDS
 from topologies.errors import InputError
 
@@ -128,12 +129,37 @@ def test_a_mixed_group_is_judged_without_the_stranger(tmp_path: Path, spark: Spa
     assert "sent" in (directory / "nodes" / "p1.n2.log").read_text()
 
 
+def example(name: str) -> str:
+    page = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
+    found = re.search(rf"<!-- example: {name} -->\n```yaml\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_cued_example_of_the_page_sends_within_the_load(world: str, tmp_path: Path) -> None:
+    manifest, directory = run(example("cued.yaml") + f"world: {world}\n", tmp_path)
+    phases = manifest["phases"]
+    assert manifest["status"] == "complete"
+    assert phases["drained_ns"] - phases["load_end_ns"] < 2 * 10**9
+    offset_ns = manifest["clock"]["realtime_ns"] - manifest["clock"]["monotonic_ns"]
+    with Reader(directory / "capture.pcapng") as reader:
+        first, *_, last = (packet.time_ns - offset_ns for packet in reader if b"tick" in packet.data)
+    assert phases["start_ns"] - 500_000_000 < first < last < phases["drained_ns"]
+
+
+def test_who_does_not_become_quiet_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    others = "{nodes: [p1/n1, p1/n3], command: sleep 60}"
+    path.write_text(f"{HEAD}drain: 300 ms\nprogram: [{{nodes: p1/n2, command: cat, cues: true}}, {others}]\n")
+    done = orderbed("run", str(path), "--runs", str(tmp_path / "runs"), "--no-analyze")
+    assert done.code == 0, done.err
+    assert "not quiet within 0.3 s: p1/n2;" in done.err
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_example_of_the_page_lives_through_a_crash(world: str, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
-    found = re.search(r"<!-- example: echo.yaml -->\n```yaml\n(.*?)```", page, re.DOTALL)
-    assert found is not None
-    manifest, directory = run(found[1] + f"world: {world}\n", tmp_path)
+    manifest, directory = run(example("echo.yaml") + f"world: {world}\n", tmp_path)
     assert manifest["status"] == "complete"
     server = [node for node in manifest["nodes"] if node["node"] == "p1/n1"]
     assert [(node["incarnation"], node["crashed"]) for node in server] == [(1, True), (2, False)]
