@@ -136,14 +136,12 @@ class Crew:
         return member
 
     def start_all(self, on_progress: Callable[[int], None] = lambda _: None) -> None:
-        """Start every node; none is configured before all are wired.
-
-        A node that joins the group says so on the wire (IGMP): towards a port whose node is not there yet, that frame
-        would be lost without a cause that anybody counts.
-        """
+        """Start every node; none begins before all are wired."""
         begin = [partial(self._begin, node) for node in self._nodes]
-        members = together(begin, at_once=self._runtime.at_once, on_done=on_progress)
+        with self._runtime.gathered():
+            members = together(begin, at_once=self._runtime.at_once, on_done=on_progress)
         for member in members:
+            member.since_s = time.monotonic()
             self._enter(member)
         for member in members:
             self._configure_now(member)

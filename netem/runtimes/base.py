@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -128,6 +129,11 @@ class Runtime(Protocol):
 
         Each line of standard output goes to `on_line` (without the newline; over-long lines are cut at 64 KiB);
         standard error is appended to `log_path`.
+        """
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Nodes that are started inside begin when all of them are wired, at its end at the latest. What one sends to a
+        port whose node is not there yet would be lost without a cause that anybody counts. Raises FabricError.
         """
 
     def close(self) -> None:

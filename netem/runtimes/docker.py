@@ -3,7 +3,7 @@
 Order of a start, so that a node never runs without its wires:
 
     create -> attach its streams -> start: a shell waits at the gate -> wires into its network namespace
-           -> one line opens the gate -> the shell becomes the node program
+           -> one line opens the gate, when all that start together have wires -> the shell becomes the node program
 
 No output is lost either: the streams are attached before there is anything to read. A container removes itself when its
 program ends, and the program ends when its standard input does; `guard` covers what cannot end by itself, and the next
@@ -16,8 +16,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -101,6 +101,8 @@ class DockerRuntime:
         self._bed = bed
         self._run_id = run_id
         self._handles: list[ContainerHandle] = []
+        self._at_the_gate: list[ContainerHandle] | None = None
+        """Containers that wait for others; None: nobody waits."""
         self._wiring = threading.Lock()
         with ExitStack() as undo:
             self._client = undo.enter_context(closing(connect()))
@@ -133,10 +135,24 @@ class DockerRuntime:
             except (DockerException, OSError) as error:
                 raise FabricError(f"Docker would not start {node.name}: {root_cause(error)}") from error
             self._wire(node, handle)
-            handle.send("")
+            if self._at_the_gate is None:
+                handle.send("")
+            else:
+                self._at_the_gate.append(handle)
             undo.pop_all()
         self._handles.append(handle)
         return handle
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """See `Runtime.gathered`: all gates are opened at the end."""
+        self._at_the_gate = []
+        try:
+            yield
+            for handle in self._at_the_gate:
+                handle.send("")
+        finally:
+            self._at_the_gate = None
 
     def close(self) -> None:
         """End and remove what is left of this run. Calling it again does nothing."""

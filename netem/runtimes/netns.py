@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +38,10 @@ class NetnsRuntime:
 
     at_once = 1
     """The keeper starts one process after the other, in a few milliseconds."""
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """See `Runtime.gathered`: the bed holds the wires of its nodes, whether somebody lives behind them or not."""
+        return nullcontext()
 
     def __init__(self, bed: Bed) -> None:
         self._bed = bed

@@ -48,11 +48,12 @@ class House:
 
     def start_all(self, on_progress: Callable[[str], None]) -> None:
         """Start every node. Raises FabricError."""
-        together(
-            [partial(self.start, node.name) for node in self._topology.nodes()],
-            at_once=self._runtime.at_once,
-            on_done=lambda count: on_progress(f"{count} of {len(self._topology)} nodes started"),
-        )
+        with self._runtime.gathered():
+            together(
+                [partial(self.start, node.name) for node in self._topology.nodes()],
+                at_once=self._runtime.at_once,
+                on_done=lambda count: on_progress(f"{count} of {len(self._topology)} nodes started"),
+            )
 
     def start(self, name: NodeName) -> None:
         """Start the next incarnation of a node, its wires attached. Raises FabricError."""

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ class ProcessRuntime:
     """Plain processes: enough to test the crew without root."""
 
     at_once = 3
+    gathered = nullcontext
 
     def __init__(self) -> None:
         self.handles: list[ProcessHandle] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -146,6 +147,27 @@ def test_the_cued_example_of_the_page_sends_within_the_load(world: str, tmp_path
     with Reader(directory / "capture.pcapng") as reader:
         first, *_, last = (packet.time_ns - offset_ns for packet in reader if b"tick" in packet.data)
     assert phases["start_ns"] - 500_000_000 < first < last < phases["drained_ns"]
+
+
+GREETING = """
+import socket, time
+joined = socket.inet_aton("239.1.2.3") + socket.inet_aton("{ip}")
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+    one.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
+    one.sendto(b"here I am", ("239.1.2.3", 6000))
+    time.sleep(60)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("world", WORLDS)
+def test_nobody_begins_before_all_are_wired(world: str, tmp_path: Path, spark: SparkSession) -> None:
+    """Who joins a group says so at once, to nodes that Docker starts later: that was lost without a cause."""
+    program = f"program: {{command: python3 hello.py, files: {{hello.py: {json.dumps(GREETING)}}}}}\n"
+    expect = "expect: [sum(conservation.unexplained) == 0, sum(conservation.arrived) >= 12 * 11]\n"
+    head = HEAD.replace("netns", world).replace("nodes: 3", "nodes: 12")
+    summary, _directory = run(head + expect + program, tmp_path, spark=spark)
+    assert [entry["verdict"] for entry in summary["expect"]] == ["pass", "pass"], summary["conservation"]
 
 
 def test_who_does_not_become_quiet_is_named(tmp_path: Path) -> None:
