@@ -230,7 +230,9 @@ def _lane(window: FaultWindow, label: tuple[float, str], top: float, surface: Fr
 
 
 def _label(window: FaultWindow, surface: Frame, *, brief: bool) -> tuple[float, str]:
-    """Where the label begins and what it says: right of the bar's start, moved left when it would leave the picture."""
+    """Where the label begins and what it says: right of the bar's start; where it would leave the picture, left of the
+    ring; where there is no room either, as far right as it goes.
+    """
     label = f"#{window.number}" if brief else f"#{window.number} {window.what}"
     if not surface.narrow and not brief:
         late = window.late_ms
@@ -238,8 +240,13 @@ def _label(window: FaultWindow, surface: Frame, *, brief: bool) -> tuple[float, 
         label += f" · in effect {late:+.0f} ms" if late is not None else ""
     room = int((surface.x.end - surface.left) / _CHARACTER)
     label = label if len(label) <= room else label[: room - 1] + "…"
-    start = surface.x(window.effective_s or 0.0) + 10
-    return max(surface.left, min(start, surface.x.end - len(label) * _CHARACTER)), label
+    effective_s = window.effective_s or 0.0
+    start, width = surface.x(effective_s) + 10, len(label) * _CHARACTER
+    if start + width <= surface.x.end:
+        return start, label
+    asked_s = effective_s if window.asked_s is None else window.asked_s
+    before = surface.x(min(asked_s, effective_s)) - 10 - width
+    return before if before >= surface.left else max(surface.left, surface.x.end - width), label
 
 
 _CHARACTER = 7.0

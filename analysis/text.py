@@ -98,9 +98,17 @@ def witness_lines(summary: Mapping[str, Any]) -> list[Text]:
     ]
 
 
+WORD_MAX = 44
+"""No word of a condition that is shorter is broken; the reason beside it is."""
+
+
 def expectations_table(summary: Mapping[str, Any]) -> Table:
     table = _table("expectation", "verdict", "value", "why")
-    for row in report_rows.expectations(summary):
+    rows = report_rows.expectations(summary)
+    table.columns[0].min_width = min(
+        WORD_MAX, max((len(word) for row in rows for word in row.condition.split()), default=0)
+    )
+    for row in rows:
         table.add_row(Text(row.condition, "bold"), mark(row.verdict), Text(row.value), Text(row.reason))
     return table
 

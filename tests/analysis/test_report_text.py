@@ -165,6 +165,14 @@ def test_a_terminal_reads_the_same(failing: tuple[dict[str, Any], dict[str, Any]
     assert shown.rstrip().endswith("total_order: 3 violations")
 
 
+def test_the_words_of_a_condition_stay_whole_beside_a_long_reason() -> None:
+    condition = "properties.total_order.verdict == 'pass' and sum(conservation.unexplained) == 0"
+    entry = {"condition": condition, "verdict": "unknown", "value": None, "reason": "nothing of it was measured " * 9}
+    shown = printed(text.expectations_table({"expect": [entry]}), 80)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert {"properties.total_order.verdict", "sum(conservation.unexplained)"} <= set(shown.split())
+
+
 def test_a_network_that_was_not_as_asked_says_where_to_look(failing: tuple[dict[str, Any], dict[str, Any]]) -> None:
     summary, _manifest = failing
     links = [{**link, "verdict": "fail"} if not at else link for at, link in enumerate(summary["links"])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,21 @@ def test_no_numbers_in_a_table_stop_a_plot(rows: list[tuple[float, ...]], narrow
     for picture in pictures:
         assert "nan" not in picture.replace("nanosecond", "")
         assert "inf" not in picture
+
+
+@pytest.mark.parametrize("asked_s", [0.5, 5.0, 9.0, 9.9])
+def test_the_label_of_a_fault_covers_neither_its_bar_nor_its_ring(asked_s: float) -> None:
+    phases = Phases(load_end_s=10.0, drained_s=10.0, end_s=10.0, start_ns=0.0)
+    window = FaultWindow(
+        number="4", kind="impair", what="50 % loss", where="to p1/n2", asked_s=asked_s, issued_s=asked_s,
+        effective_s=asked_s + 0.005, until_s=None, lasts=True,
+    )  # fmt: skip
+    drawn = str(plot.fault_lanes([window], phases, 10.0, narrow=False, ticks=False))
+    (ring,) = (float(x) for x in re.findall(r'<circle[^>]*cx="([\d.]+)"', drawn))
+    found = re.search(r'<text[^>]*x="([\d.]+)"[^>]*lane-label[^>]*>([^<]+)<', drawn) or re.search(
+        r'<text[^>]*lane-label[^>]*x="([\d.]+)"[^>]*>([^<]+)<', drawn
+    )
+    assert found is not None, drawn
+    left, right = float(found[1]), float(found[1]) + 7 * len(found[2])
+    assert left > ring + 3.5 or right < ring - 3.5
+    assert left >= 0
