@@ -68,7 +68,8 @@ def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None 
 
 def _head(look: Look, title: str) -> Text:
     view = look.view
-    state = ("ended", "bold") if look.is_over else ("live", "bold green")
+    is_starting = not view.frames and look.behind_bytes
+    state = ("ended", "bold") if look.is_over else ("starting", "yellow") if is_starting else ("live", "bold green")
     parts: list[str | tuple[str, str]] = [state, "  ", (title, "bold")]
     parts.append((f"  {view.since_s:,.1f} s, {view.frames:,} frames, {view.records:,} records", "dim"))
     if look.behind_bytes > 1 << 20:

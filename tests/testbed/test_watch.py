@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import signal
@@ -86,6 +87,19 @@ def test_a_short_terminal_shows_the_busiest() -> None:
 
     assert "and 26 nodes with less traffic" in text
     assert len(text.splitlines()) <= 24
+
+
+def test_what_has_counted_nothing_yet_is_not_called_live() -> None:
+    def state(frames: int, behind_bytes: int) -> str:
+        one = look(2)
+        one = dataclasses.replace(
+            one, view=dataclasses.replace(one.view, frames=frames), behind_bytes=behind_bytes, is_over=False
+        )
+        console = Console(width=120, record=True, file=io.StringIO())
+        console.print(look_table(one, "runs/a/1", width=120))
+        return console.export_text().split()[0]
+
+    assert [state(0, 14 << 20), state(0, 0), state(9, 14 << 20)] == ["starting", "live", "live"]
 
 
 def test_a_run_or_a_capture_is_found(tmp_path: Path) -> None:
