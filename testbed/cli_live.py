@@ -243,7 +243,8 @@ def impair(
         "loss": loss, "burst": burst, "delay": delay, "jitter": jitter, "distribution": distribution,
         "duplicate": duplicate, "reorder": reorder, "corrupt": corrupt, "rate": rate, "queue": queue,
     }  # fmt: skip
-    changes: dict[str, str] = {key: value for key, value in given.items() if value is not None}
+    # As in a file: nothing is nothing in any unit.
+    changes: dict[str, Any] = {key: 0 if value == "0" else value for key, value in given.items() if value is not None}
     if not changes:
         raise InputError(
             f"nothing is to change; say what, with one or more of {', '.join('--' + key for key in given)}"

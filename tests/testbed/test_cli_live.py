@@ -160,6 +160,9 @@ def test_changes_are_seen_by_ps_and_undone(bed: Path) -> None:
     text = inside("ps").out
     for words in ("delay=20ms, loss=10%", "crashed", "everybody"):
         assert words in text
+    assert inside("impair", "p1/n1", "--loss", "0").code == 0
+    (first, second, *_rest) = (one["to_node"] for one in inside("ps", "--json").json()["nodes"])
+    assert (first["loss_ratio"], first["delay_ns"], second["loss_ratio"]) == (0, 20_000_000, 0.1)
     for verb in (["heal"], ["restore"], ["restart", "p1/n3"]):
         assert inside(*verb).code == 0
     found = inside("ps", "--json").json()
