@@ -141,7 +141,6 @@ class Crew:
         with self._runtime.gathered():
             members = together(begin, at_once=self._runtime.at_once, on_done=on_progress)
         for member in members:
-            member.since_s = time.monotonic()
             self._enter(member)
         for member in members:
             self._configure_now(member)
@@ -276,11 +275,10 @@ class Crew:
             handle = self._runtime.start(node, self._program, on_line=on_line, log_path=log_path)
         else:
             handle = self._start_own(own, node, incarnation, own.listener(on_line))
-        return Member(
-            node=node, incarnation=incarnation, handle=handle, log_path=log_path, own=own, since_s=time.monotonic()
-        )
+        return Member(node=node, incarnation=incarnation, handle=handle, log_path=log_path, own=own)
 
     def _enter(self, member: Member) -> None:
+        member.since_s = time.monotonic()
         self._current[member.node.name] = member
         self.history.append(member)
 
