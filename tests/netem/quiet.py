@@ -6,9 +6,9 @@
     shown_on_the_wire(attempt)
 
 An attempt while the machine was taken away, or while its own timers ran late, proves nothing against a delay line: a
-run would say `unknown` then. Three quiet ones beyond a bound do. What the machine does is watched beside each attempt:
-the share that the hypervisor took, how busy it was, and how late the timers of a process are that has nothing else to
-do and the guest kernel's own priority.
+run would say `unknown` then. A quiet one does, unless a later one shows what is promised; three end the search. What
+the machine does is watched beside each attempt: the share that the hypervisor took, how busy it was, and how late the
+timers of a process are that has nothing else to do and the guest kernel's own priority.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def shown_on_the_wire(attempt: Callable[[], str]) -> None:
             beyond.append(f"{said} ({machine})")
         if len(beyond) == ENOUGH:
             break
-    assert len(beyond) < ENOUGH, "on a quiet machine: " + "; ".join(beyond)
+    assert not beyond, "on a quiet machine: " + "; ".join(beyond)
 
 
 def _watched(attempt: Callable[[], str]) -> tuple[str, Machine]:
