@@ -24,7 +24,7 @@ from analysis.cost import BIN_NS, CLASSES
 from analysis.properties import Incarnation
 from analysis.source import CaptureReader, Pieces, checked_batches, table_schema
 from analysis.staging import PartWriter, Staging, as_written
-from analysis.tables import compact, conformed, minus
+from analysis.tables import conformed, detached, minus
 from analysis.tasks import OfSpark
 from collector.parse import decode_frames, decode_trace
 from collector.records import Event, Flag, Frames, Notice, PortDirection
@@ -150,7 +150,7 @@ class _Task:
     def told(self) -> _Told:
         counts = (self._undecodable, self._foreign, self._records, self._notices)
         sums = (self._sent.table(), self._flows.table(MAX_FLOWS), self._talk.table())
-        return _Told(*counts, *map(compact, sums))
+        return _Told(*counts, *map(detached, sums))
 
     def frames(self, buffer: Buffer, frames: Frames) -> tuple[pa.RecordBatch, Frames]:
         """Rows of schema.FRAMES, and those frames that carry records."""

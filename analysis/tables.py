@@ -19,7 +19,7 @@ MESSAGES, DELIVERIES = (as_written(to_arrow_schema(rows)) for rows in (schema.ME
 Ints = npt.NDArray[np.int64]
 
 
-def compact(table: pa.Table) -> pa.Table:
+def detached(table: pa.Table) -> pa.Table:
     """The same rows in memory of their own. Chunks of one buffer, and slices, travel with all of that buffer: a table
     of 56 MB took 2.6 GB.
     """

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from analysis.tables import compact
+from analysis.tables import detached
 
 ROWS = 300_000
 
@@ -20,12 +20,12 @@ def grouped() -> pa.Table:
 
 
 @pytest.mark.parametrize("table", [grouped(), grouped().slice(0, 1000), grouped().slice(7, 0), pa.table({})])
-def test_a_compact_table_is_the_same_and_travels_light(table: pa.Table) -> None:
-    light = compact(table)
+def test_a_detached_table_is_the_same_and_travels_light(table: pa.Table) -> None:
+    light = detached(table)
     assert light.equals(table)
     assert len(pickle.dumps(light)) <= 1.1 * light.nbytes + 10_000
 
 
 def test_the_same_rows_travelled_with_many_times_their_size() -> None:
     table = grouped()
-    assert len(pickle.dumps(table)) > 3 * table.nbytes, "if not, compact is no longer needed"
+    assert len(pickle.dumps(table)) > 3 * table.nbytes, "if not, detached is no longer needed"
