@@ -37,6 +37,14 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def is_there(path: Path) -> bool:
+    """The same for anything, such as a device."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def is_directory(path: Path) -> bool:
     """The same for a directory."""
     try:

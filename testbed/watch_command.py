@@ -16,7 +16,7 @@ from rich.live import Live as LiveDisplay
 from testbed import store
 from testbed.cli_parts import Json, Panel, Runs
 from testbed.console import Console
-from testbed.paths import is_directory, is_file
+from testbed.paths import is_directory, is_there
 from topologies.errors import InputError
 
 DEFAULT_RUNS = Path("runs")
@@ -74,7 +74,7 @@ def info(
     from analysis.totals import totals
     from testbed.info_table import info_tables
 
-    is_run = not is_file(capture) and (is_directory(capture) or not capture.suffix)
+    is_run = is_directory(capture) or not (capture.suffix or is_there(capture))
     found = totals(store.find(runs, str(capture)) / "capture.pcapng" if is_run else capture)
     if as_json:
         sys.stdout.write(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False) + "\n")

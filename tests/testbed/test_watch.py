@@ -134,6 +134,7 @@ def test_info_of_a_run_is_that_of_its_capture(tmp_path: Path) -> None:
         said = orderbed("info", name, "--json", "--runs", str(tmp_path / "runs"))
         assert said.returncode == 0, said.stderr
         assert json.loads(said.stdout)["frames"] == 10
+    assert "/dev/zero: is no regular file" in orderbed("info", "/dev/zero").stderr
     said = orderbed("info", "missing", "--runs", str(tmp_path / "runs"))
     assert (said.returncode, said.stderr.partition(";")[0]) == (2, "orderbed: missing: no such run")
 
