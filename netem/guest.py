@@ -60,6 +60,12 @@ a guest that is quick to look finds nothing, and the frame waits until anything 
 """
 
 _INIT = Path(__file__).resolve().with_name("guest_init.py")
+_START = Path(__file__).resolve().with_name("guest_start.py")
+_SSE_ONLY = (
+    "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW,-XSAVE,-XSAVEC",
+    "OPENSSL_ia32cap=~0x1000000000000000:0x0",
+)
+"""For the environment of a guest that cannot keep wider vector registers: the libraries do not use any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,10 +202,19 @@ class Guest:
         )
 
 
+def prelude() -> tuple[list[str], list[str]]:
+    """What a guest on this machine's processor needs: words before the name of its kernel, and variables for the
+    environment of its programs. Both empty where the guest can keep all registers (guest_start.py says why)."""
+    if " amx_tile" not in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace"):
+        return [], []
+    return [sys.executable, "-ISB", str(_START)], list(_SSE_ONLY)
+
+
 def _command_line(kernel: GuestKernel) -> list[str]:
     """Console on descriptor 1, the line to the conductor on descriptor 3."""
+    start, environment = prelude()
     return [
-        str(kernel.binary), "root=/dev/root", "rootfstype=hostfs", "rootflags=/", f"mem={_MEMORY_MIB}M",
-        "con=null", "con0=null,fd:1", "ssl0=fd:3,fd:3", "quiet", "panic=-1", f"umid={_NAME}",
+        *start, str(kernel.binary), "root=/dev/root", "rootfstype=hostfs", "rootflags=/", f"mem={_MEMORY_MIB}M",
+        "con=null", "con0=null,fd:1", "ssl0=fd:3,fd:3", "quiet", "panic=-1", f"umid={_NAME}", *environment,
         f"init={Path(sys.executable).resolve()}", "--", "-ISB", str(_INIT), str(_INIT.parent.parent),
     ]  # fmt: skip

@@ -82,7 +82,7 @@ def _tc(bed: Any, device: str) -> Any:
     nothing = os.open(os.devnull, os.O_RDONLY)
     bed.spawn_in_fabric(
         ["/sbin/tc", "-s", "-j", "qdisc", "show", "dev", device],
-        environment={}, stdin_fd=nothing, stdout_fd=write, stderr_fd=2,
+        environment=dict(os.environ), stdin_fd=nothing, stdout_fd=write, stderr_fd=2,
     )  # fmt: skip
     os.close(write)
     with os.fdopen(read) as output:

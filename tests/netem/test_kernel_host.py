@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from netem.guest import find_guest_kernel
+from netem.guest import find_guest_kernel, prelude
 from tests.netem import inside_guest
 
 pytestmark = [pytest.mark.root, pytest.mark.uml, pytest.mark.slow]
@@ -21,9 +21,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What `inside_guest` measured: some ten seconds, as the whole world runs in there."""
     kernel = find_guest_kernel()
     script = Path(inside_guest.__file__)
+    start, environment = prelude()
     command = [
-        str(kernel.binary), "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "mem=512M", "con=null",
-        "con0=null,fd:1", "quiet", "panic=-1", f"init={sys.executable}", "--", "-B", str(script), str(kernel.modules),
+        *start, str(kernel.binary), "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "mem=512M", "con=null",
+        "con0=null,fd:1", "quiet", "panic=-1", *environment, f"init={sys.executable}", "--", "-B", str(script),
+        str(kernel.modules),
     ]  # fmt: skip
     home = tmp_path_factory.mktemp("guest")
     run = subprocess.run(
