@@ -54,6 +54,8 @@ from collector.records import (
     Flag,
     Kind,
     Level,
+    OverReason,
+    ViewReason,
 )
 from node.trace import APPLICATION_STAMP, RECORD, TRACE_HEADER
 from node.wire import ENVELOPE, MESSAGE, Field
@@ -65,6 +67,8 @@ DETAILS: Mapping[Event, type[enum.IntEnum]] = {
     Event.DELIVER: Level,
     Event.UNDO: Level,
     Event.DROP: DropReason,
+    Event.OVER: OverReason,
+    Event.VIEW: ViewReason,
 }
 """Whose enum the detail of a trace record is; the details of other events are plain numbers."""
 

@@ -32,7 +32,9 @@ from node.trace import (
     Event,
     Level,
     Notice,
+    OverReason,
     Timed,
+    ViewReason,
 )
 from node.wire import ENVELOPE, LOCAL_KINDS, MESSAGE, WORD_SIZE, Field, Flag, Kind
 from node.wire import MAGIC as PROTOCOL_MAGIC
@@ -72,8 +74,10 @@ __all__ = [
     "Kind",
     "Level",
     "Notice",
+    "OverReason",
     "PortDirection",
     "Timed",
+    "ViewReason",
     "dtype_of",
 ]
 

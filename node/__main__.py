@@ -9,8 +9,11 @@ import asyncio
 import gc
 import sys
 import time
+from functools import partial
 
+from node.application import Application
 from node.config import NodeConfig, parse
+from node.core import Core
 from node.driver import host, new_loop, say
 from node.errors import LocalError
 from node.protocols import PROTOCOLS, ProtocolEntry
@@ -31,18 +34,29 @@ async def _live() -> int:
         entry = _entry(config)
         parts = entry.parts_for(config, line, time.monotonic_ns())
         if parts is None:
-            core = entry.build(membership=config.membership, parameters=config.parameters, seed=config.seed)
-            application = entry.application_for(config)
+            core, application = _incarnation(entry, config)
         else:
             core, application = parts.core, None
         # What exists now lives as long as we do: the collector need not walk it again and again.
         gc.freeze()
-        traces_receipts = entry.traces_receipts
-        return await host(config, core, lines, traces_receipts=traces_receipts, application=application, parts=parts)
+        return await host(
+            config,
+            core,
+            lines,
+            traces_receipts=entry.traces_receipts,
+            application=application,
+            parts=parts,
+            follow=partial(_incarnation, entry) if entry.has_views and parts is None else None,
+        )
     except LocalError as error:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(f"the network of this node cannot be used: {error}")
+
+
+def _incarnation(entry: ProtocolEntry, config: NodeConfig) -> tuple[Core, Application | None]:
+    core = entry.build(membership=config.membership, parameters=config.parameters, seed=config.seed)
+    return core, entry.application_for(config)
 
 
 def _entry(config: NodeConfig) -> ProtocolEntry:

@@ -50,7 +50,7 @@ class NodeConfig:
     clock_drift_ppm: float
     workload: Workload
     seed: int
-    """Of this life alone."""
+    """Of this process alone; what is drawn from it is drawn anew by each incarnation (node.core.random_for)."""
     shared_seed: int
     """The same at all members and in all their lives: for what all must draw alike."""
     drain_timeout_ns: int
@@ -93,6 +93,7 @@ def parse(line: str) -> NodeConfig:
             incarnation=reader.integer("incarnation", 1, 0xFFFF),
             has_multicast=has_multicast,
             partitions=_partitions(partition_of),
+            founders=reader.optional_integers("founders", 0, 0xFFFE),
         ),
         address=Address(ip=reader.ip("ip"), port=port),
         peers={index: address for index, address in members.items() if index != member},
@@ -155,6 +156,10 @@ class _Reader:
         good = all(isinstance(one, int) and not isinstance(one, bool) and low <= one <= high for one in value)
         require(good, f"{self._where}: {key} must hold whole numbers from {low} to {high}")
         return tuple(value)
+
+    def optional_integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
+        """Empty where it is not given."""
+        return self.integers(key, low, high) if key in self._raw else ()
 
     def number(self, key: str) -> float:
         value = self._get(key)

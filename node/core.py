@@ -35,6 +35,7 @@ wait for, whatever the application still wants.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
@@ -55,7 +56,9 @@ class Membership:
     `members` are all members of the group, ourselves included, ascending. `incarnation` counts the lives of this member
     from 1; a member that is started again gets a higher one. `has_multicast`: one datagram reaches everybody; else
     whoever multicasts sends one to each peer, which is worth knowing to a core that could say less. `partitions`: the
-    members of each sub-network in the order of the topology, each ascending; empty: all are in one.
+    members of each sub-network in the order of the topology, each ascending; empty: all are in one. `ranks`: the
+    members in the order of their ranks in a view; empty: ascending. `founders`: the members that are there from the
+    start, ascending; empty: all.
     """
 
     member: int
@@ -63,6 +66,8 @@ class Membership:
     incarnation: int = 1
     has_multicast: bool = True
     partitions: tuple[tuple[int, ...], ...] = ()
+    ranks: tuple[int, ...] = ()
+    founders: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if list(self.members) != sorted(set(self.members)):
@@ -75,6 +80,15 @@ class Membership:
             raise LocalError(f"incarnations count from 1 to {MAX_INCARNATION}, not {self.incarnation}")
         if self.partitions and sorted(chain.from_iterable(self.partitions)) != list(self.members):
             raise LocalError("each member must be in exactly one sub-network")
+        if self.ranks and sorted(self.ranks) != list(self.members):
+            raise LocalError("each member must have exactly one rank")
+        if list(self.founders) != sorted(set(self.founders)) or not set(self.founders) <= set(self.members):
+            raise LocalError(f"founders must be some of the members and ascend without repetition, not {self.founders}")
+
+    @property
+    def first(self) -> int:
+        """The member of rank 0."""
+        return self.ranks[0] if self.ranks else self.members[0]
 
     @property
     def partition(self) -> int:
@@ -136,6 +150,20 @@ class Submission:
     place: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """What a core answers to `close`.
+
+    `effects`: Deliver, Undo and Report, in order. `handed_back`: our own submissions that no survivor has delivered or
+    will deliver, in the order in which they were made; the next view's core gets them first. `memory`: what the next
+    view's core at every member begins with; equal at all survivors, because it is computed from the cut alone.
+    """
+
+    effects: tuple[Effect, ...] = ()
+    handed_back: tuple[Submission, ...] = ()
+    memory: bytes = b""
+
+
 class Core(ABC):
     """The module's text is this interface's contract."""
 
@@ -174,6 +202,15 @@ class Core(ABC):
         """
         return False
 
+    @property
+    def has_left(self) -> bool:
+        """With `is_over`: this incarnation has left at its own request, and no other one follows it."""
+        return False
+
+    def leave(self, now_ns: int) -> list[Effect]:  # noqa: ARG002 (cores with members that come and go need it)
+        """Leave the group for good. LocalError: this protocol has no membership, or nobody else would be left."""
+        raise LocalError("this protocol has no members that come and go")
+
     @abstractmethod
     def on_start(self, now_ns: int) -> list[Effect]:
         """Called once, before anything else."""
@@ -189,6 +226,28 @@ class Core(ABC):
     @abstractmethod
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         """`timer` is due; it is disarmed now."""
+
+
+class ViewCore(Core):
+    """A core that is made for one view and is closed at its end.
+
+    Its members are fixed, and all alive as far as it knows. What it multicasts comes back to it from the layer below,
+    in the order of each stream, at all members; what it sends to one member arrives in the same order, or never if the
+    view ends before.
+    """
+
+    @abstractmethod
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
+        """The view has ended, and nothing is called any more. Only a survivor closes its core.
+
+        `rest`: by origin (ascending, ourselves included), the multicasts of the view's agreed cut that this core has
+        not been handed, in the order of each stream. `survivors`: the members of this view that are in the next one.
+
+        What was delivered before, followed by `effects`, is the same sequence at all survivors (total orders; others:
+        the same set). It depends on the multicasts up to the cut and on the survivors alone: unicasts, local clocks and
+        the order of receipt have no part in it. Whatever `rest` holds may have come from an enemy: what `on_message`
+        would refuse is passed over.
+        """
 
 
 def random_for(seed: int, membership: Membership, purpose: str) -> Random:

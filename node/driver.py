@@ -6,9 +6,15 @@ input and answers with one JSON object per line on standard output:
     in    start {"at_ns": N}   the core runs from now on; the workload starts at N (CLOCK_MONOTONIC, one for all nodes)
           clock {"fault": F, "step_ns": S, "drift_ppm": D}   our own clock jumps and drifts; {"right": F} ends that
           buffer {"bytes": N}  a fault: each receive buffer holds so much; {} ends it
+          leave                leave the group; then rest
+          join                 one that has left, or is about to, goes on as its next incarnation, which joins
           drain                the workload ends; say `drained` once nothing is under way any more
           stop                 end now, in order (so does the end of standard input)
-    out   ready, started, changed (clock or buffer, and when), status (each second), drained, stopped, error
+    out   ready, started, status (each second), drained, stopped, error
+          changed              clock, buffer, leave or join, and when; `refused`: why nothing was changed
+          returned             our incarnation is over, excluded or because it left: this process goes on as
+                               `incarnation`, which is used from the next line on; the counters are those of the one
+                               that has ended
 
 SIGTERM drains and then ends with exit code 0, at the latest after `drain_timeout_ns`. A bad datagram is dropped,
 counted and traced (so many each second), never fatal. Any other exception is ours: an error line, exit code 1.
@@ -18,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import selectors
 import signal
@@ -27,9 +34,10 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from node.application import Application
+from node.clock import NodeClock
 from node.config import NodeConfig
 from node.core import Core
 from node.endpoint import Endpoint
@@ -44,11 +52,17 @@ STATUS_INTERVAL_S = 1.0
 TRACE_DELAY_S = 0.01
 IDLE_CHECK_S = 0.01
 
+Follow: TypeAlias = Callable[[NodeConfig], tuple[Core, Application | None]]
+"""Makes the core of the next incarnation of this process, and its application."""
+
 _PACK_RECORD = table_struct(RECORD).pack
 
 
 class Driver:
-    """One life of one node. `say` writes one JSON object to whoever started us."""
+    """One process of a node. `say` writes one JSON object to whoever started us. `follow`: an incarnation that the
+    group excludes is followed by the next one, one that has left when we are told to join; None: it is quiet until we
+    are stopped.
+    """
 
     def __init__(
         self,
@@ -59,9 +73,12 @@ class Driver:
         traces_receipts: bool,
         application: Application | None = None,
         parts: Parts | None = None,
+        follow: Follow | None = None,
     ) -> None:
         self._config = config
         self._say = say
+        self._traces_receipts = traces_receipts
+        self._follow = follow
         self._member_of_ip = {peer.ip: member for member, peer in config.peers.items()}
         self._loop = asyncio.get_running_loop()
         self._endpoint = Endpoint(
@@ -78,21 +95,15 @@ class Driver:
             incarnation=config.membership.incarnation,
             target=config.trace,
         )
-        self._host = Host(
-            config,
-            core,
-            _Wires(config, self._endpoint),
-            true_ns=time.monotonic_ns,
-            cpu_ns=time.thread_time_ns,
-            record=self._record,
-            flush=self._hold_back,
-            traces_receipts=traces_receipts,
-            application=parts or application,
-            inside=parts.send if parts else None,
-            clock=parts.clock if parts else None,
-        )
         self._parts = parts
+        self._host = self._make_host(core, parts or application, parts.clock if parts else None)
         self._alarm = Alarm(self._loop, self._host, self._on_wake)
+        self._load_start_ns = 0
+        self._counted: Counter[str] = Counter()
+        """Of what the process counts, what earlier incarnations have to do with."""
+        self._joins_again = False
+        """It has been told to join since it was told to leave."""
+        self._is_returning = False
         self._flush: asyncio.TimerHandle | None = None
         self._ends_when_drained = False
         self._said_drained = False
@@ -126,6 +137,68 @@ class Driver:
             self._endpoint.close()
             self._recorder.close()
 
+    # Incarnations.
+
+    def _make_host(self, core: Core, application: Application | None, clock: NodeClock | None) -> Host:
+        return Host(
+            self._config,
+            core,
+            _Wires(self._config, self._endpoint),
+            true_ns=time.monotonic_ns,
+            cpu_ns=time.thread_time_ns,
+            record=self._record,
+            flush=self._hold_back,
+            traces_receipts=self._traces_receipts,
+            application=application,
+            inside=self._parts.send if self._parts else None,
+            clock=clock,
+            on_over=lambda: self._on_over(core),
+        )
+
+    def _on_over(self, core: Core) -> None:
+        if not core.has_left or self._joins_again:
+            self._return_soon()
+
+    def _return_soon(self) -> None:
+        if self._follow is not None and not self._ends_when_drained and not self._is_stopping:
+            self._is_returning = True
+            self._loop.call_soon(self._return)
+
+    def _return(self) -> None:
+        """Our incarnation is over: the same process, with its sockets, its clock and what faults have done to it, is
+        the next one. It takes the load up where it stands now.
+        """
+        self._is_returning = self._joins_again = False
+        if self._is_stopping or self._ended.done():
+            return
+        assert self._follow is not None
+        before, ours = self._host, self._config.membership
+        incarnation = ours.incarnation + 1
+        # Whoever started us knows the number before anybody else can: no later process of this node is given it.
+        self._say({"event": "returned", "incarnation": incarnation, **self._counters()})
+        self._endpoint.release()
+        self._counted = Counter(self._process_counters())
+        elapsed_ns = max(0, time.monotonic_ns() - self._load_start_ns)
+        self._load_start_ns += elapsed_ns
+        self._config = dataclasses.replace(
+            self._config,
+            membership=dataclasses.replace(ours, incarnation=incarnation),
+            workload=self._config.workload.rest(elapsed_ns),
+        )
+        self._recorder.go_on_as(incarnation)
+        core, application = self._follow(self._config)
+        self._host = self._make_host(core, application, before.clock)
+        self._host.shifts |= before.shifts
+        self._alarm.stop()
+        self._alarm = Alarm(self._loop, self._host, self._on_wake)
+        self._host.start(self._load_start_ns)
+        if before.is_draining:
+            self._host.drain()
+            if self._said_drained:
+                self._said_drained = False
+                self._check_drained()
+        self._after_inputs()
+
     # What we are told.
 
     async def _obey(self, lines: asyncio.StreamReader) -> None:
@@ -136,6 +209,8 @@ class Driver:
                 self._start(argument)
             elif word in ("clock", "buffer") and self._host.is_started:
                 self._change(word, argument)
+            elif word in ("leave", "join") and self._host.is_started:
+                self._come_or_go(word)
             elif word == "drain":
                 self._drain()
             elif word == "stop":
@@ -168,6 +243,7 @@ class Driver:
             return
         if self._parts is not None:
             self._parts.start(load_start_ns)
+        self._load_start_ns = load_start_ns
         self._host.start(load_start_ns)
         self._endpoint.release()
         self._say({"event": "started"})
@@ -198,6 +274,27 @@ class Driver:
     def _change_buffers(self, asked: dict[str, Any]) -> dict[str, Any]:
         wanted = asked.get("bytes")
         return {"bytes": self._endpoint.set_receive_buffers(None if wanted is None else int(wanted))}
+
+    def _come_or_go(self, word: str) -> None:
+        """What cannot be is answered, and changes nothing."""
+        refused: dict[str, Any] = {}
+        try:
+            if word == "leave":
+                self._host.leave()
+            else:
+                self._join_again()
+        except LocalError as error:
+            refused = {"refused": str(error)}
+        self._after_inputs()
+        self._say({"event": "changed", "what": word, "at_ns": time.monotonic_ns(), **refused})
+
+    def _join_again(self) -> None:
+        if not self._host.is_leaving:
+            raise LocalError("it is a member already, or asks to be one")
+        if not self._joins_again:
+            self._joins_again = True
+            if self._host.is_over:
+                self._return_soon()
 
     def _drain(self) -> None:
         if not self._host.is_draining:
@@ -234,7 +331,7 @@ class Driver:
     def _check_drained(self) -> None:
         if self._said_drained or self._is_stopping or self._ended.done():
             return
-        if not self._host.is_quiet:
+        if not self._host.is_quiet or self._is_returning:
             self._loop.call_later(IDLE_CHECK_S, self._check_drained)
             return
         self._said_drained = True
@@ -283,17 +380,26 @@ class Driver:
             "handled": host.handled,
             "core_ns": host.core_ns,
             "dropped": dict(sorted(host.dropped.items())),
-            "send_failures": self._endpoint.send_failures,
-            "overrun": self._endpoint.overrun,
-            "trace_given_up": self._recorder.given_up,
+            **{name: count - self._counted[name] for name, count in self._process_counters().items()},
             "waiting": len(application.queue),
             "lag_ns": application.lag_ns,
             "lag_max_ns": application.lag_max_ns,
-            "cpu_ns": time.process_time_ns(),
             "idle": host.is_quiet,
             "over": host.is_over,
+            "left": host.has_left,
         }
+        if self._follow is not None:
+            counters |= {"phase": host.phase, "view": host.view, "view_members": host.view_size}
         return counters if self._parts is None else _with_parts(counters, self._parts.counters())
+
+    def _process_counters(self) -> dict[str, int]:
+        """What is counted since the process began."""
+        return {
+            "send_failures": self._endpoint.send_failures,
+            "overrun": self._endpoint.overrun,
+            "trace_given_up": self._recorder.given_up,
+            "cpu_ns": time.process_time_ns(),
+        }
 
     def _record(self, row: TraceRow) -> None:
         self._recorder.add(_PACK_RECORD(*row))
@@ -401,10 +507,20 @@ async def host(
     traces_receipts: bool,
     application: Application | None = None,
     parts: Parts | None = None,
+    follow: Follow | None = None,
 ) -> int:
     """Run `core` until it is told to stop; `application` None: one that sends what the workload says. `parts`: other
-    processes that this machine consists of; they have the applications. LocalError when one of them cannot run."""
-    driver = Driver(config, core, say, traces_receipts=traces_receipts, application=application, parts=parts)
+    processes that this machine consists of; they have the applications. `follow`: of protocols with views, whose
+    incarnations may follow each other in one process. LocalError when a part cannot run."""
+    driver = Driver(
+        config,
+        core,
+        say,
+        traces_receipts=traces_receipts,
+        application=application,
+        parts=parts,
+        follow=follow,
+    )
     return await driver.run(lines)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from node.trace import Level
+from node.trace import Level, ViewReason
 from node.values import quick
 from node.wire import Kind, Message
 
@@ -116,4 +116,33 @@ class Report:
     value: int = 0
 
 
-Effect = Send | Multicast | SetTimer | CancelTimer | Deliver | Undo | Report
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """The group layer has installed a view at this place of the sequence; `incarnations` by rank (member, which)."""
+
+    number: int
+    incarnations: tuple[tuple[int, int], ...]
+    reason: ViewReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minority:
+    """This member is on a side without a quorum of its view from now on, or no longer. `heard`: members that it hears,
+    itself included."""
+
+    view: int
+    begins: bool
+    heard: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTaken:
+    """This joiner has the group's state of the view `view`, of `size_bytes`, from `donor`."""
+
+    view: int
+    donor: int
+    donor_incarnation: int
+    size_bytes: int
+
+
+Effect = Send | Multicast | SetTimer | CancelTimer | Deliver | Undo | Report | Installed | Minority | StateTaken

@@ -21,10 +21,22 @@ from node.application import Application, WorkloadApplication
 from node.clock import NodeClock, Shift
 from node.config import NodeConfig
 from node.core import MAX_MEMBER, Core, random_for
-from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Undo
-from node.errors import DropReason, RemoteError
+from node.effects import (
+    CancelTimer,
+    Deliver,
+    Effect,
+    Installed,
+    Minority,
+    Multicast,
+    Report,
+    Send,
+    SetTimer,
+    StateTaken,
+    Undo,
+)
+from node.errors import DropReason, LocalError, RemoteError
 from node.schedule import Schedule
-from node.trace import APPLICATION_STAMP, STAMP_SIZE, Event, Level, Stamp
+from node.trace import APPLICATION_STAMP, STAMP_SIZE, Event, Level, OverReason, Stamp
 from node.wire import Kind, Message, decode_datagram, table_struct
 
 DROPS_TRACED_PER_S = 100
@@ -75,7 +87,8 @@ class Host:
 
     A machine may consist of several processes, each with a host of its own: `inside` takes messages for a part of it
     that is no member (targets above MAX_MEMBER), which are no datagrams and leave no record; `take_inside` and
-    `add_record` are given what such parts say. They all show one `clock`; None: a new one.
+    `add_record` are given what such parts say. They all show one `clock`; None: a new one. `on_over` is told when this
+    incarnation is over, after its last record.
     """
 
     def __init__(
@@ -93,7 +106,9 @@ class Host:
         application: Application | None = None,
         inside: Callable[[int, Message], object] | None = None,
         clock: NodeClock | None = None,
+        on_over: Callable[[], object] | None = None,
     ) -> None:
+        self._on_over = on_over
         self._group = config.group
         self._member = config.membership.member
         self._core = core
@@ -110,7 +125,7 @@ class Host:
         self._read_at_ns = -1
         self._shown_ns = 0
         """What the clock shows at `_read_at_ns` (true time)."""
-        self._shifts: dict[int, Shift] = {}
+        self.shifts: dict[int, Shift] = {}
         """What faults have done to the clock, by fault."""
         self._schedule = Schedule()
         if application is None:
@@ -126,8 +141,14 @@ class Host:
         """Whether timers or requests have changed since `next_wake_ns` was asked."""
         self.is_started = False
         self.is_draining = False
+        self.view = 0
+        """The number of the view that was installed last; 0: none."""
+        self.view_size = 0
+        """How many members that view has."""
+        self.is_leaving = False
+        """It has been asked to leave the group."""
         self.is_over = False
-        """The others have ended this life: it counts as crashed."""
+        """The others have ended this life, and it counts as crashed; or it has left."""
         self._load_start_ns = 0
         self._is_behind = False
         self._transmission = 0
@@ -151,6 +172,9 @@ class Host:
             Deliver: self._deliver,
             Undo: self._undo,
             Report: self._report,
+            Installed: self._install,
+            Minority: self._note_minority,
+            StateTaken: self._note_state,
         }
 
     @property
@@ -271,9 +295,22 @@ class Host:
                 # Programs end in a way of their own.
                 self.after_inputs()
 
+    def leave(self) -> None:
+        """Leave the group for good; the workload ends. LocalError: why it cannot be."""
+        if self.is_over:
+            raise LocalError("it is no member of the group now")
+        if self.is_leaving:
+            raise LocalError("it is about to leave already")
+        self._tell_before(None)
+        effects = self._core.leave(self._now_ns())
+        self.is_leaving = True
+        self.application.end()
+        self._feed(effects)
+        self.is_wake_stale = True
+
     def stop(self) -> bool:
         """The end, in order; whether nothing was under way any more. A life that is over has left its last record."""
-        is_drained = not self.is_started or self.is_quiet
+        is_drained = self.is_quiet
         self.application.end()
         self._trace(Event.STOP, detail=int(is_drained), value=self.application.submitted)
         self._flush()
@@ -282,13 +319,13 @@ class Host:
     def shift_clock(self, fault: int, *, step_ns: int, drift_ppm: float) -> None:
         """A fault: our clock jumps and drifts from now on. LocalError: it would run too fast to be a clock."""
         before_ns = self._now_ns()
-        self._shifts[fault] = self.clock.shift(self._true_ns(), step_ns=step_ns, drift_ppm=drift_ppm)
+        self.shifts[fault] = self.clock.shift(self._true_ns(), step_ns=step_ns, drift_ppm=drift_ppm)
         self._note_clock(fault, before_ns, detail=0)
 
     def right_clock(self, fault: int) -> None:
         """The end of that fault: the clock shows what it would show without it. One that we do not know has ended with
         an earlier life."""
-        shift = self._shifts.pop(fault, None)
+        shift = self.shifts.pop(fault, None)
         if shift is not None:
             before_ns = self._now_ns()
             self.clock.undo(self._true_ns(), shift)
@@ -305,10 +342,22 @@ class Host:
     # What the holder asks.
 
     @property
+    def phase(self) -> str:
+        """Where the core stands, in its own words."""
+        return self._core.phase
+
+    @property
+    def has_left(self) -> bool:
+        """With `is_over`: at its own request."""
+        return self.is_over and self._core.has_left
+
+    @property
     def is_quiet(self) -> bool:
-        """Nothing waits for the core, and it waits for nothing; or all waiting is in vain."""
+        """Nothing waits for the core, and it waits for nothing; or all waiting is in vain, or has not begun."""
         application = self.application
-        return self.is_over or (not application.queue and self._core.is_idle and application.is_idle)
+        if self.is_over or not self.is_started:
+            return True
+        return not application.queue and self._core.is_idle and application.is_idle
 
     def next_wake_ns(self) -> int | None:
         """True time of the next alarm (it may have passed), None when there is nothing to wait for."""
@@ -387,8 +436,11 @@ class Host:
         if not self.is_over:
             self.is_over = self.is_wake_stale = True
             self.application.end()
-            self._trace(Event.OVER, value=self.application.submitted)
+            reason = OverReason.LEFT if self._core.has_left else OverReason.EXCLUDED
+            self._trace(Event.OVER, reason, value=self.application.submitted)
             self._record = _unrecorded
+            if self._on_over is not None:
+                self._on_over()
 
     def _send(self, effect: Send) -> None:
         if effect.target > MAX_MEMBER:
@@ -474,6 +526,18 @@ class Host:
             self._drop(DropReason(effect.code), effect.member, effect.value)
         else:
             self._trace(Event.REPORT, effect.code, extra=effect.member, value=effect.value)
+
+    def _install(self, effect: Installed) -> None:
+        count = len(effect.incarnations)
+        self.view, self.view_size = effect.number, count
+        for rank, (member, incarnation) in enumerate(effect.incarnations):
+            self._trace(Event.VIEW, effect.reason, member, incarnation, rank, effect.number, count)
+
+    def _note_minority(self, effect: Minority) -> None:
+        self._trace(Event.MINORITY, int(effect.begins), number=effect.view, value=effect.heard)
+
+    def _note_state(self, effect: StateTaken) -> None:
+        self._trace(Event.STATE, 0, effect.donor, effect.donor_incarnation, number=effect.view, value=effect.size_bytes)
 
     def _drop(self, reason: DropReason, sender: int, size_bytes: int) -> None:
         self.dropped[reason.name] += 1

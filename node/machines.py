@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias
 
+from node.errors import DropReason, RemoteError
 from node.replicated import CommandT, Machine, StateT
 
 CELLS = 64
@@ -45,10 +46,14 @@ class ApplicationName(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application(Generic[CommandT, StateT]):
-    """A machine and its answers: `answer` is given the command and the state after it. Pure, like the machine."""
+    """A machine and its answers: `answer` is given the command and the state after it. Pure, like the machine.
+
+    `restore` is the inverse of the machine's `encode`; RemoteError for bytes that are no state.
+    """
 
     machine: Machine[CommandT, StateT]
     answer: Callable[[CommandT, StateT], bytes]
+    restore: Callable[[bytes], StateT]
 
 
 class Transaction(NamedTuple):
@@ -91,6 +96,17 @@ def _written(command: Transaction, store: Store) -> bytes:
     return _WORD.pack(store[command.target])
 
 
+def _restored(form: struct.Struct, data: bytes) -> tuple[int, ...]:
+    if len(data) != form.size:
+        raise RemoteError(DropReason.MALFORMED, f"a state of {len(data)} bytes, not {form.size}")
+    return form.unpack(data)
+
+
+def _restore_nothing(data: bytes) -> None:
+    if data:
+        raise RemoteError(DropReason.MALFORMED, f"{len(data)} bytes of state for an application that has none")
+
+
 def _decode_nothing(_data: bytes) -> None:
     return None
 
@@ -108,7 +124,13 @@ TRANSACTIONS: Machine[Transaction, Store] = Machine(
 NONE: Machine[None, None] = Machine(initial=None, decode=_decode_nothing, execute=_keep, encode=lambda _state: b"")
 
 APPLICATIONS: dict[ApplicationName, Application[Any, Any]] = {
-    ApplicationName.NONE: Application(machine=NONE, answer=lambda _command, _state: b""),
-    ApplicationName.COUNTER: Application(machine=COUNTER, answer=lambda _amount, count: _WORD.pack(count)),
-    ApplicationName.TRANSACTIONS: Application(machine=TRANSACTIONS, answer=_written),
+    ApplicationName.NONE: Application(machine=NONE, answer=lambda _command, _state: b"", restore=_restore_nothing),
+    ApplicationName.COUNTER: Application(
+        machine=COUNTER,
+        answer=lambda _amount, count: _WORD.pack(count),
+        restore=lambda data: _restored(_WORD, data)[0],
+    ),
+    ApplicationName.TRANSACTIONS: Application(
+        machine=TRANSACTIONS, answer=_written, restore=lambda data: _restored(_STORE, data)
+    ),
 }

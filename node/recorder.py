@@ -38,6 +38,13 @@ class Recorder:
         """Whether anything has not been sent yet."""
         return bool(self._records or self._waiting)
 
+    def go_on_as(self, incarnation: int) -> None:
+        """From now on records are those of the next incarnation, numbered from the start. Earlier ones leave first."""
+        if self._records:
+            self._seal()
+        self._incarnation = incarnation
+        self._next = FIRST_RECORD
+
     def add(self, record: bytes) -> None:
         """Queue one encoded record; full datagrams are sent at once."""
         if self._socket is None:

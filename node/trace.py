@@ -32,10 +32,12 @@ __all__ = [
     "Event",
     "Level",
     "Notice",
+    "OverReason",
     "Record",
     "Stamp",
     "Timed",
     "TraceHeader",
+    "ViewReason",
     "decode_stamp",
     "decode_trace",
     "encode_record",
@@ -119,12 +121,52 @@ class Event(enum.IntEnum):
     transmission number, `detail`: Kind. Only for protocols whose properties need it (`ProtocolEntry.traces_receipts`).
     """
     OVER = 13
-    """Last record of a life that the others have ended, in place of STOP and as soon as it learns of it. It counts as
-    crashed, though its program runs on; `value`: messages submitted."""
+    """Last record of an incarnation that is no longer a member, in place of STOP and as soon as it learns of it;
+    `detail`: OverReason, `value`: messages submitted. An excluded incarnation counts as crashed, though its process
+    runs on."""
     CLOCK = 14
     """A fault has changed the node's own clock (`detail` 0), or its end has put it right (1). `clock_ns`: what it shows
     from now on, `number`: what it would have shown; `value`: ns that it shows in a true second from now on; `extra`:
     the fault."""
+    VIEW = 15
+    """A view was installed at this place of this incarnation's sequence: one record for each member of the view, in
+    order of rank. Origin, incarnation: that member; `extra`: its rank, from 0; `number`: the number of the view;
+    `detail`: ViewReason; `value`: how many members the view has. The records of a joiner begin with the view that it
+    joins."""
+    MINORITY = 16
+    """`detail` 1: from now on this member is on a side without a quorum of its view: it takes no submission and
+    delivers nothing new. 0: no longer. `number`: its view; `value`: how many members of the view it hears, itself
+    included."""
+    STATE = 17
+    """This joiner has the state of the group in the view `number`: its deliveries count from here on. Origin,
+    incarnation: the donor; `value`: bytes."""
+
+
+class ViewReason(enum.IntEnum):
+    """Why a view took the place of the one before: `detail` of VIEW."""
+
+    FIRST = 1
+    """The founders' view."""
+    SUSPICION = 2
+    """Members were silent for longer than the limit."""
+    JOIN = 3
+    LEAVE = 4
+    """A member asked to be left out."""
+    REPLACED = 5
+    """A later incarnation of a member asked to join."""
+    BAD_PAIR = 6
+    """Two members did not hear each other, though all others heard both."""
+    MERGE = 7
+    """No member has changed: a ballot had begun when the members heard each other again."""
+
+
+class OverReason(enum.IntEnum):
+    """Why an incarnation is no longer a member: `detail` of OVER."""
+
+    EXCLUDED = 0
+    """The others have ended it."""
+    LEFT = 1
+    """It left at its own request."""
 
 
 class Notice(enum.IntEnum):
@@ -146,9 +188,10 @@ class Notice(enum.IntEnum):
     TIMESTAMP = 0xF3
     """Logical clocks: the clock after an event; `member` 1: the event was a send or receipt, 0: a local one."""
     ACCEPTED = 0xF4
-    """Stages of one message, before its DELIVER: this member has taken it in. `member`: its origin, `value`: seq."""
+    """Stages of one message, before its DELIVER: this member has taken it in. `member`: its origin, `value`: number of
+    the view (32 bits), seq (32 bits)."""
     PREACKNOWLEDGED = 0xF5
-    """This member knows that every member has accepted it. `member`: its origin, `value`: seq."""
+    """This member knows that every member has accepted it. Fields as before."""
     ACKNOWLEDGED = 0xF6
     """This member knows that every member has pre-acknowledged it: it is delivered now. Fields as before."""
     RESIDENT = 0xF7

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from node.errors import LocalError
@@ -62,6 +62,23 @@ class Workload:
             raise LocalError("scheduled instants must come in order")
         if self.instants_ns and self.kind is not WorkloadKind.SCHEDULED:
             raise LocalError(f"a {self.kind.value} workload has no scheduled instants")
+
+    def rest(self, elapsed_ns: int) -> Workload:
+        """What is left after so much of the load, its times counted from there: rate changes that have passed are
+        folded into the rate, instants that have passed are left out.
+        """
+        passed = [event.rate_per_s for event in self.events if event.after_ns <= elapsed_ns]
+        return replace(
+            self,
+            rate_per_s=passed[-1] if passed else self.rate_per_s,
+            stop_after_ns=max(0, self.stop_after_ns - elapsed_ns),
+            events=tuple(
+                replace(event, after_ns=event.after_ns - elapsed_ns)
+                for event in self.events
+                if event.after_ns > elapsed_ns
+            ),
+            instants_ns=tuple(at_ns - elapsed_ns for at_ns in self.instants_ns if at_ns >= elapsed_ns),
+        )
 
 
 def due_times_ns(workload: Workload, rng: Random) -> Iterator[int]:

@@ -6,12 +6,14 @@ took most of the time in which it got ready.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
-from node.core import Core, Membership
+from node.core import Core, Membership, ViewCore
 from node.protocols.entry import Make, ProtocolEntry, Registry
+from node.reliable.codec import KINDS as STREAM_KINDS
 from node.stack import Stack
 from node.wire import LOCAL_KINDS, Kind
 
@@ -30,7 +32,12 @@ CALL_PROMISES = (
     "call_agreement",
     "atomicity",
 )
-MUTEX_PROMISES = ("integrity", "mutual_exclusion", "grant_order", "service")
+VIEW_PROMISES = ("view_agreement", "same_view", "no_ghost", "virtual_synchrony", "state_transfer")
+MUTEX_PROMISES = ("integrity", "mutual_exclusion", "grant_order", "service", "view_agreement", "same_view", "no_ghost")
+
+
+MakeCore: TypeAlias = Callable[[Membership, Random, bytes], ViewCore]
+"""Makes the core of one view: its membership, a generator of its own, and the memory of the view before."""
 
 
 def _kinds_of(*layers: int) -> tuple[Kind, ...]:
@@ -38,21 +45,30 @@ def _kinds_of(*layers: int) -> tuple[Kind, ...]:
     return tuple(kind for kind in Kind if kind >> 4 in layers and kind not in LOCAL_KINDS)
 
 
-RELIABLE_KINDS = _kinds_of(1)
-SEQUENCER_KINDS = _kinds_of(1, 2)
-CO_KINDS = _kinds_of(3)
-CBCAST_KINDS = _kinds_of(1, 4)
-LAMPORT_KINDS = _kinds_of(1, 5)
-MUTEX_KINDS = _kinds_of(1, 6)
+def _over_views(*layers: int) -> tuple[Kind, ...]:
+    """Those of the group layer, of its streams, and of the cores with these high half-bytes."""
+    group = tuple(kind for kind in Kind if kind.name.startswith("GROUP_"))
+    return (*group, *STREAM_KINDS, *_kinds_of(*layers))
+
+
+OLD_AMOEBA_KINDS = frozenset((Kind.AMOEBA_JOIN, Kind.AMOEBA_WELCOME, Kind.AMOEBA_ENDED))
+"""Of object groups, which still stand on the reliable layer without views."""
+
+RELIABLE_KINDS = _over_views()
+SEQUENCER_KINDS = _over_views(2)
+CO_KINDS = (*(kind for kind in Kind if kind.name.startswith("GROUP_")), *_kinds_of(3))
+CBCAST_KINDS = _over_views(4)
+LAMPORT_KINDS = _over_views(5)
+MUTEX_KINDS = _over_views(6)
 CLOCKS_KINDS = _kinds_of(7)
-ALLACK_KINDS = _kinds_of(1, 8)
-ATOP_KINDS = _kinds_of(1, 9)
-MBS_KINDS = _kinds_of(1, 9, 10)
-ADAPTIVE_KINDS = _kinds_of(1, 2, 8, 9, 11, 12, 13)
-TIMEWARP_KINDS = _kinds_of(1, 12)
-ABCAST_KINDS = _kinds_of(1, 11)
+ALLACK_KINDS = _over_views(8)
+ATOP_KINDS = _over_views(9)
+MBS_KINDS = _over_views(9, 10)
+ADAPTIVE_KINDS = _over_views(2, 8, 9, 11, 12, 13)
+TIMEWARP_KINDS = _over_views(12)
+ABCAST_KINDS = _over_views(11)
 OBJECTS_KINDS = _kinds_of(1, 14, 15)
-AMOEBA_KINDS = _kinds_of(1, 14)
+AMOEBA_KINDS = tuple(kind for kind in _over_views(14) if kind not in OLD_AMOEBA_KINDS)
 
 
 def _over_reliable(upper: Make) -> Make:
@@ -67,6 +83,55 @@ def _over_reliable(upper: Make) -> Make:
     return make
 
 
+def _co_of(service: str) -> Make:
+    """CO over the group layer: transport and order of a view in one core."""
+
+    def build(membership: Membership, parameters: Any, rng: Random) -> Core:
+        from node.group.core import GroupCore, Transport
+        from node.protocols.co import CoCore
+        from node.protocols.co_state import Service
+
+        parameters.require_members(len(membership.members))
+
+        def of_view(us: Membership, view: int, rng: Random) -> CoCore:
+            return CoCore(membership=us, parameters=parameters, rng=rng, service=Service[service], view=view)
+
+        kinds = _kinds_of(3)
+        return GroupCore(
+            membership=membership,
+            founders=membership.founders or membership.members,
+            parameters=parameters,
+            rng=rng,
+            make=None,
+            transport=Transport(kinds=frozenset(kinds), question=Kind.CO_RET, make=of_view),
+        )
+
+    return build
+
+
+def _over_group(begin: Callable[[Any], MakeCore] | None, streams: Callable[[Any], Any]) -> Make:
+    """Ordering cores over the group layer. `begin` is called once for each incarnation, with the parameters, and its
+    answer once for each view. `streams`: the group layer's part of the parameters."""
+
+    def build(membership: Membership, parameters: Any, rng: Random) -> Core:
+        from node.group.core import GroupCore
+
+        return GroupCore(
+            membership=membership,
+            founders=membership.founders or membership.members,
+            parameters=streams(parameters),
+            rng=rng,
+            make=None if begin is None else begin(parameters),
+        )
+
+    return build
+
+
+def _streams(parameters: Any) -> Any:
+    """The group layer's part of an order's parameters."""
+    return parameters.reliable
+
+
 def _drawn_from(rng: Random, purpose: str) -> Random:
     """A generator of its own for the upper core."""
     return Random(f"{rng.random()}/{purpose}")  # noqa: S311 (repeatable, not secret)
@@ -74,14 +139,15 @@ def _drawn_from(rng: Random, purpose: str) -> Random:
 
 @cache
 def _reliable() -> ProtocolEntry:
-    from node.protocols.reliable import ReliableCore, ReliableParameters
+    from node.reliable.parameters import ReliableParameters
 
     return ProtocolEntry(
         name="reliable",
         kind=ReliableParameters,
-        promises=FIFO_PROMISES,
+        promises=(*FIFO_PROMISES, *VIEW_PROMISES),
         kinds=RELIABLE_KINDS,
-        make=lambda us, parameters, rng: ReliableCore(membership=us, parameters=parameters, rng=rng),
+        make=_over_group(None, lambda parameters: parameters),
+        has_views=True,
         tolerates=CRASHES,
     )
 
@@ -93,38 +159,45 @@ def _sequencer() -> ProtocolEntry:
     return ProtocolEntry(
         name="sequencer",
         kind=SequencerParameters,
-        promises=TOTAL_ORDER_PROMISES,
+        promises=(*TOTAL_ORDER_PROMISES, *VIEW_PROMISES),
         kinds=SEQUENCER_KINDS,
-        make=_over_reliable(lambda us, parameters, _: SequencerCore(membership=us, parameters=parameters)),
+        make=_over_group(
+            lambda parameters: lambda us, _, memory: SequencerCore(membership=us, parameters=parameters, memory=memory),
+            _streams,
+        ),
+        has_views=True,
         tolerates=CRASHES,
     )
 
 
 @cache
 def _co() -> ProtocolEntry:
-    from node.protocols.co import CoCore, CoParameters, LoParameters
+    from node.protocols.co import CoParameters, LoParameters
 
     return ProtocolEntry(
         name="co",
         kind=CoParameters,
-        promises=CAUSAL_PROMISES,
+        promises=(*CAUSAL_PROMISES, *VIEW_PROMISES),
         kinds=CO_KINDS,
-        make=lambda us, parameters, rng: CoCore(membership=us, parameters=parameters, rng=rng),
+        make=_co_of("CO"),
+        has_views=True,
+        tolerates=CRASHES,
         require_members=LoParameters.require_members,
     )
 
 
 @cache
 def _lo() -> ProtocolEntry:
-    from node.protocols.co import CoCore, LoParameters
-    from node.protocols.co_state import Service
+    from node.protocols.co import LoParameters
 
     return ProtocolEntry(
         name="lo",
         kind=LoParameters,
-        promises=FIFO_PROMISES,
+        promises=(*FIFO_PROMISES, *VIEW_PROMISES),
         kinds=CO_KINDS,
-        make=lambda us, parameters, rng: CoCore(membership=us, parameters=parameters, rng=rng, service=Service.LO),
+        make=_co_of("LO"),
+        has_views=True,
+        tolerates=CRASHES,
         require_members=LoParameters.require_members,
     )
 
@@ -136,9 +209,12 @@ def _cbcast() -> ProtocolEntry:
     return ProtocolEntry(
         name="cbcast",
         kind=CbcastParameters,
-        promises=CAUSAL_PROMISES,
+        promises=(*CAUSAL_PROMISES, *VIEW_PROMISES),
         kinds=CBCAST_KINDS,
-        make=_over_reliable(lambda us, parameters, _: CbcastCore(membership=us, parameters=parameters)),
+        make=_over_group(
+            lambda parameters: lambda us, _, __: CbcastCore(membership=us, parameters=parameters), _streams
+        ),
+        has_views=True,
         tolerates=CRASHES,
     )
 
@@ -147,14 +223,20 @@ def _cbcast() -> ProtocolEntry:
 def _lamport() -> ProtocolEntry:
     from node.protocols.lamport import LamportCore, LamportParameters
 
+    def lamport_of(parameters: LamportParameters) -> MakeCore:
+        # One clock for all views of an incarnation: it never goes back.
+        clock = parameters.new_clock()
+        return lambda us, rng, memory: LamportCore(
+            membership=us, parameters=parameters, rng=rng, memory=memory, clock=clock
+        )
+
     return ProtocolEntry(
         name="lamport",
         kind=LamportParameters,
-        promises=TOTAL_ORDER_PROMISES,
+        promises=(*TOTAL_ORDER_PROMISES, *VIEW_PROMISES),
         kinds=LAMPORT_KINDS,
-        make=_over_reliable(
-            lambda us, parameters, rng: LamportCore(membership=us, parameters=parameters, rng=_drawn_from(rng, "nulls"))
-        ),
+        make=_over_group(lamport_of, _streams),
+        has_views=True,
         tolerates=CRASHES,
         reported=(("clock_condition", "report_clock"),),
     )
@@ -167,47 +249,51 @@ def _allack() -> ProtocolEntry:
     return ProtocolEntry(
         name="allack",
         kind=AllAckParameters,
-        promises=TOTAL_ORDER_PROMISES,
+        promises=(*TOTAL_ORDER_PROMISES, *VIEW_PROMISES),
         kinds=ALLACK_KINDS,
-        make=_over_reliable(
-            lambda us, parameters, rng: AllAckCore(membership=us, parameters=parameters, rng=_drawn_from(rng, "nulls"))
+        make=_over_group(
+            lambda parameters: lambda us, rng, _: AllAckCore(membership=us, parameters=parameters, rng=rng), _streams
         ),
+        has_views=True,
         tolerates=CRASHES,
     )
 
 
 @cache
 def _atop() -> ProtocolEntry:
-    from node.protocols.atop import AdaptiveParameters, AtopCore, AtopParameters
+    from node.protocols.atop import AtopCore, AtopParameters, WeightedOrderParameters
 
     return ProtocolEntry(
         name="atop",
         kind=AtopParameters,
-        promises=TOTAL_ORDER_PROMISES,
+        promises=(*TOTAL_ORDER_PROMISES, *VIEW_PROMISES),
         kinds=ATOP_KINDS,
-        make=_over_reliable(
-            lambda us, parameters, _: AtopCore(
-                membership=us, parameters=parameters, least_dummies=parameters.least_dummies
-            )
+        make=_over_group(
+            lambda parameters: lambda us, _, memory: AtopCore(membership=us, parameters=parameters, memory=memory),
+            _streams,
         ),
+        has_views=True,
         tolerates=CRASHES,
-        require_members=AdaptiveParameters.require_members,
+        require_members=WeightedOrderParameters.require_members,
     )
 
 
 @cache
 def _atop_mbs() -> ProtocolEntry:
-    from node.protocols.atop import AdaptiveParameters
-    from node.protocols.atop_mbs import AtopMbsCore, AtopMbsParameters
+    from node.protocols.atop import AtopMbsCore, AtopMbsParameters, WeightedOrderParameters
 
     return ProtocolEntry(
         name="atop_mbs",
         kind=AtopMbsParameters,
-        promises=TOTAL_ORDER_PROMISES,
+        promises=(*TOTAL_ORDER_PROMISES, *VIEW_PROMISES),
         kinds=MBS_KINDS,
-        make=_over_reliable(lambda us, parameters, _: AtopMbsCore(membership=us, parameters=parameters)),
+        make=_over_group(
+            lambda parameters: lambda us, _, memory: AtopMbsCore(membership=us, parameters=parameters, memory=memory),
+            _streams,
+        ),
+        has_views=True,
         tolerates=CRASHES,
-        require_members=AdaptiveParameters.require_members,
+        require_members=WeightedOrderParameters.require_members,
     )
 
 
@@ -218,23 +304,29 @@ def _abcast() -> ProtocolEntry:
     return ProtocolEntry(
         name="abcast",
         kind=AbcastParameters,
-        promises=TOTAL_ORDER_PROMISES,
+        promises=(*TOTAL_ORDER_PROMISES, *VIEW_PROMISES),
         kinds=ABCAST_KINDS,
-        make=_over_reliable(lambda us, parameters, _: AbcastCore(membership=us, parameters=parameters)),
+        make=_over_group(
+            lambda parameters: lambda us, _, __: AbcastCore(membership=us, parameters=parameters), _streams
+        ),
+        has_views=True,
         tolerates=CRASHES,
     )
 
 
 @cache
 def _amoeba() -> ProtocolEntry:
-    from node.protocols.amoeba import AmoebaCore, AmoebaParameters
+    from node.protocols.amoeba_view import AmoebaCore, AmoebaParameters
 
     return ProtocolEntry(
         name="amoeba",
         kind=AmoebaParameters,
-        promises=TOTAL_ORDER_PROMISES,
+        promises=(*TOTAL_ORDER_PROMISES, *VIEW_PROMISES),
         kinds=AMOEBA_KINDS,
-        make=_over_reliable(lambda us, parameters, _: AmoebaCore(membership=us, parameters=parameters)),
+        make=_over_group(
+            lambda parameters: lambda us, _, __: AmoebaCore(membership=us, parameters=parameters), _streams
+        ),
+        has_views=True,
         tolerates=CRASHES,
     )
 
@@ -246,11 +338,17 @@ def _timewarp() -> ProtocolEntry:
     return ProtocolEntry(
         name="timewarp",
         kind=TimeWarpParameters,
-        promises=TOTAL_ORDER_PROMISES,
+        promises=(*TOTAL_ORDER_PROMISES, *VIEW_PROMISES),
         kinds=TIMEWARP_KINDS,
-        make=_over_reliable(
-            lambda us, parameters, rng: TimeWarpCore(membership=us, parameters=parameters, seed=rng.getrandbits(64))
+        make=_over_group(
+            lambda parameters: (
+                lambda us, rng, memory: TimeWarpCore(
+                    membership=us, parameters=parameters, seed=rng.getrandbits(64), memory=memory
+                )
+            ),
+            _streams,
         ),
+        has_views=True,
         tolerates=CRASHES,
         reported=STATE_REPORTED,
     )
@@ -258,18 +356,20 @@ def _timewarp() -> ProtocolEntry:
 
 @cache
 def _adaptive() -> ProtocolEntry:
-    from node.protocols.adaptive import AdaptiveCore, SelectionParameters
+    from node.protocols.adaptive import AdaptiveCore, AdaptiveParameters
 
     return ProtocolEntry(
         name="adaptive",
-        kind=SelectionParameters,
-        promises=TOTAL_ORDER_PROMISES,
+        kind=AdaptiveParameters,
+        promises=(*TOTAL_ORDER_PROMISES, *VIEW_PROMISES),
         kinds=ADAPTIVE_KINDS,
-        make=_over_reliable(
-            lambda us, parameters, rng: AdaptiveCore(
-                membership=us, parameters=parameters, rng=_drawn_from(rng, "epochs")
-            )
+        make=_over_group(
+            lambda parameters: (
+                lambda us, rng, memory: AdaptiveCore(membership=us, parameters=parameters, rng=rng, memory=memory)
+            ),
+            _streams,
         ),
+        has_views=True,
         tolerates=CRASHES,
         reported=STATE_REPORTED,
         require_members=lambda parameters, members: parameters.atop.require_members(members),
@@ -305,7 +405,12 @@ def _mutex() -> ProtocolEntry:
         kind=MutexParameters,
         promises=MUTEX_PROMISES,
         kinds=MUTEX_KINDS,
-        make=_over_reliable(lambda us, parameters, _: MutexCore(membership=us, parameters=parameters)),
+        make=_over_group(
+            lambda parameters: lambda us, _, memory: MutexCore(membership=us, parameters=parameters, memory=memory),
+            _streams,
+        ),
+        has_views=True,
+        tolerates=CRASHES,
         traces_receipts=True,
     )
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from node.core import Core, Membership
+from node.core import Membership, ViewCore
 from node.errors import LocalError
 from node.protocols.abcast import AbcastCore
-from node.protocols.adaptive_epoch import Epoch, OptimisticEpoch, inner_membership
-from node.protocols.adaptive_gate import Gate
-from node.protocols.adaptive_words import Ruling
 from node.protocols.allack import AllAckCore
 from node.protocols.atop import AtopCore
 from node.protocols.costs import ABCAST, ALLACK, ATOP, SEQUENCER, TIMEWARP
@@ -21,75 +18,62 @@ from node.protocols.sequencer import SequencerCore
 from node.protocols.timewarp import TimeWarpCore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """`code`: the high half-byte of its kinds. `make`: an epoch with an instance of it."""
-
-    name: str
-    code: int
-    make: Callable[[Making], Epoch]
-    may_lose: bool = False
-    """Whether a submission can get lost with a sender that has not delivered it yet."""
-
-
 class Making(NamedTuple):
-    """What an epoch is made from. `block`: the candidate's parameters."""
+    """What an instance is made from. `block`: the candidate's parameters. `memory`: of an instance of the same
+    candidate at the end of the view before; empty: none.
+    """
 
     us: Membership
-    ruling: Ruling
+    epoch: int
     block: Any
     rng: Random
     execution: Execution
-    is_open: bool
-
-    @property
-    def inside(self) -> Membership:
-        return inner_membership(self.us, self.ruling)
+    memory: bytes
 
 
-def _pessimistic(core_of: Callable[[Making], Core]) -> Callable[[Making], Epoch]:
-    def make(making: Making) -> Epoch:
-        return Epoch(us=making.us, ruling=making.ruling, core=core_of(making), is_open=making.is_open)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """`code`: the high half-byte of its kinds."""
 
-    return make
-
-
-def _allack(making: Making) -> Core:
-    return AllAckCore(membership=making.inside, parameters=making.block, rng=making.rng)
+    name: str
+    code: int
+    make: Callable[[Making], ViewCore]
 
 
-def _atop(making: Making) -> Core:
-    return AtopCore(membership=making.inside, parameters=making.block, least_dummies=making.block.least_dummies)
-
-
-def _abcast(making: Making) -> Core:
-    return AbcastCore(membership=making.inside, parameters=making.block)
-
-
-def _sequencer(making: Making) -> Core:
-    return SequencerCore(membership=making.inside, parameters=making.block)
-
-
-def _timewarp(making: Making) -> Epoch:
-    gate = Gate(making.execution, making.ruling.bases, is_open=making.is_open)
-    core = TimeWarpCore(
-        membership=making.inside,
+def _timewarp(making: Making) -> ViewCore:
+    return TimeWarpCore(
+        membership=making.us,
         parameters=making.block,
-        # The gate has all of it that a core uses which does not own it.
-        execution=cast("Execution", gate),
-        epoch=making.ruling.epoch,
+        memory=making.memory,
+        execution=making.execution,
+        epoch=making.epoch,
     )
-    return OptimisticEpoch(us=making.us, ruling=making.ruling, core=core, gate=gate, is_open=making.is_open)
+
+
+def _abcast(making: Making) -> ViewCore:
+    return AbcastCore(membership=making.us, parameters=making.block)
+
+
+def _allack(making: Making) -> ViewCore:
+    return AllAckCore(membership=making.us, parameters=making.block, rng=making.rng)
+
+
+def _atop(making: Making) -> ViewCore:
+    return AtopCore(membership=making.us, parameters=making.block, memory=making.memory)
+
+
+def _sequencer(making: Making) -> ViewCore:
+    return SequencerCore(membership=making.us, parameters=making.block, memory=making.memory)
 
 
 CANDIDATES: dict[str, Candidate] = {
     candidate.name: candidate
     for candidate in (
         Candidate(name="timewarp", code=TIMEWARP, make=_timewarp),
-        Candidate(name="abcast", code=ABCAST, make=_pessimistic(_abcast), may_lose=True),
-        Candidate(name="allack", code=ALLACK, make=_pessimistic(_allack)),
-        Candidate(name="atop", code=ATOP, make=_pessimistic(_atop)),
-        Candidate(name="sequencer", code=SEQUENCER, make=_pessimistic(_sequencer), may_lose=True),
+        Candidate(name="abcast", code=ABCAST, make=_abcast),
+        Candidate(name="allack", code=ALLACK, make=_allack),
+        Candidate(name="atop", code=ATOP, make=_atop),
+        Candidate(name="sequencer", code=SEQUENCER, make=_sequencer),
     )
 }
 

@@ -72,8 +72,8 @@ from typing import NamedTuple
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.parameters import require
 from node.protocols.amoeba_log import Item, Log
+from node.protocols.amoeba_view import AmoebaParameters
 from node.protocols.amoeba_words import (
     MAX_RESILIENCE,
     Life,
@@ -89,40 +89,18 @@ from node.protocols.amoeba_words import (
     welcome_of,
 )
 from node.protocols.joining import ASK_AGAIN_NS, MOST_DOUBLINGS
-from node.protocols.reliable import ReliableParameters
 from node.protocols.standstill import PROD, StandStill
 from node.protocols.timers import Timers
 from node.protocols.words import MAX_NUMBER, pack
 from node.wire import LOCAL_KINDS, Flag, Kind, Message
+
+__all__ = ["ASK", "AmoebaCore", "AmoebaParameters", "AmoebaReport", "Phase"]
 
 CONTROL = Flag.CONTROL.value
 ASK = Timer("ask")
 NEWS = (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
 MOST_HELD = 1 << 15
 """Entries, bodies and requests of one life that wait for something; who sends more of them is refused."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AmoebaParameters:
-    """Of the broadcast and of the reliable layer under it."""
-
-    large_bytes: int = 1024
-    """Shorter messages go to the sequencer, which multicasts them (PB); from this length on their senders multicast
-    them, and the sequencer multicasts their numbers (BB)."""
-    resilience: int = 1
-    """Others that must have stored a message before anybody delivers it, unless the submission says another number.
-    With 0 who crashes may have delivered in an order of its own: total order holds among those that live on."""
-    outstanding: int = 64
-    """Own messages without a number."""
-    reliable: ReliableParameters = field(default_factory=ReliableParameters)
-
-    def __post_init__(self) -> None:
-        require(self.large_bytes >= 0, f"large_bytes must not be negative, not {self.large_bytes}")
-        require(
-            0 <= self.resilience <= MAX_RESILIENCE,
-            f"resilience must lie between 0 and {MAX_RESILIENCE} members, not {self.resilience}",
-        )
-        require(1 <= self.outstanding <= 4096, f"outstanding must lie between 1 and 4096, not {self.outstanding}")
 
 
 class Phase(enum.StrEnum):

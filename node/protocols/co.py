@@ -48,10 +48,12 @@ Invariants. REQ, AL and PAL only rise; the own column of AL is at most REQ; minA
 of the head of each RRL; PRL is causality-preserving (strict); at most W messages of a source lie between its minAL at
 the source and anybody's REQ; SL is the own RRL.
 
-Not here: groups that change. A crash stops the order, safely: nobody delivers anything out of order, senders run
-against their window, and the rest asks the dead one for ever, at most once in `retry_most_ns`. A member that is started
-again takes no part: it is mute and says so in a report. Delivery is AGREED: at that time everybody has accepted the
-message, so all who live on could deliver it.
+Views. The paper's cluster never changes. Here the group layer decides views (docs/protocols/group.md), and this core is
+at once the transport and the order of one view: it tells what it has accepted (`positions`), fetches up to the cut from
+whoever has it (`fetch`), and delivers what the cut holds in causal order (`close`). With the strict acceptance each
+member's positions are a consistent cut, and so is the greatest of them: nothing in it lacks a cause. With the literal
+one, what lacks a cause is dropped, or handed back if it is our own. Delivery is AGREED: at that time everybody has
+accepted the message, so every cut contains it.
 
 LO is the weakest service over the same losses, retransmission and flow: a message is delivered when it is accepted.
 """
@@ -59,30 +61,28 @@ LO is the weakest service over the same losses, retransmission and flow: a messa
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import gt
 from random import Random
 
-from node.core import Core, Membership, Submission
+from node.core import Closing, Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
-from node.protocols.channel import again
-from node.protocols.co_repair import Answers, Asking, Holding, is_behind
+from node.protocols.co_repair import Answer, Answers, Asking, Holding, is_behind
 from node.protocols.co_state import Acceptance, CoState, Pdu, Service
-from node.protocols.co_words import MAX_NUMBER, Layout, StateWords
-from node.protocols.roundtrip import RoundTrips
-from node.protocols.stream import Answer
-from node.protocols.timers import Timers
+from node.protocols.co_words import MAX_NUMBER, VIEW_SHIFT, Layout, StateWords
 from node.protocols.words import numbers_of, ranges_of
+from node.reliable.rtt import RoundTrip, Timers
+from node.reliable.stream import retransmission as again
 from node.trace import Notice
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000
 CONTROL = Flag.CONTROL.value
 RETRANSMISSION = Flag.RETRANSMISSION.value
-FIRST_LIFE = 1
 RESENT_ON_TIMEOUT = 4
 """Messages that who is silent gets again; what else it lacks it asks for when it has heard of it."""
 
@@ -125,6 +125,11 @@ class LoParameters:
     trace_stages: bool = False
     """Whether each stage of each message is reported (ACCEPTED, PREACKNOWLEDGED, ACKNOWLEDGED), and the most messages
     in the buffers (RESIDENT)."""
+    suspect_after_ns: int = 10_000 * MILLISECOND
+    """Longest crash, pause or cut that counts as a mere silence: the group layer suspects a member that is silent for
+    longer."""
+    heartbeat_at_rest: bool = True
+    """Whether members watch each other while nobody sends; False is the paper's silence. The group layer reads it."""
 
     def __post_init__(self) -> None:
         require(1 <= self.window <= 65536, f"window must lie between 1 and 65536 messages, not {self.window}")
@@ -140,6 +145,15 @@ class LoParameters:
             self.retry_least_ns <= self.retry_first_ns <= self.retry_most_ns,
             "retry_least_ns, retry_first_ns and retry_most_ns must ascend",
         )
+        require(
+            self.suspect_after_ns >= 8 * self.state_ns,
+            "suspect_after_ns must be at least eight times state_ns: a member needs the time to answer",
+        )
+
+    @property
+    def uniform(self) -> bool:
+        """Delivery waits until all have accepted what the deliverer had, in any case."""
+        return False
 
     def require_members(self, members: int) -> None:
         """LocalError unless a group of that size can run."""
@@ -167,26 +181,28 @@ class CoParameters(LoParameters):
 
 
 class Phase(enum.StrEnum):
-    """What we are about; computed, except OUTSIDE."""
+    """What we are about."""
 
     QUIET = "quiet"
     """Everybody is known to have everything."""
     FLOWING = "flowing"
     REPAIRING = "repairing"
     """We know of a message that we have not accepted."""
-    OUTSIDE = "outside"
-    """A later life: the group goes on without us, or not at all."""
+    FROZEN = "frozen"
+    """The view is ending: nothing more is accepted or acknowledged; what the cut lacks is fetched."""
+    STOPPED = "stopped"
+    """It has ended: only questions are answered."""
 
 
-class CoReport(enum.IntEnum):
-    """Codes of our reports."""
-
-    OUTSIDE = 0x31
-    """This incarnation (`value`) takes no part: an entity that crashed has lost what the order needs."""
+LEGAL: Mapping[Phase, frozenset[Kind]] = {
+    Phase.FROZEN: frozenset((Kind.CO_DATA, Kind.CO_RET)),
+    Phase.STOPPED: frozenset((Kind.CO_RET,)),
+}
+"""Kinds that are taken in these phases; in the others all are."""
 
 
 class CoCore(Core):
-    """See the module's text."""
+    """See the module's text. `membership` has the members of view number `view` only."""
 
     def __init__(
         self,
@@ -195,16 +211,31 @@ class CoCore(Core):
         parameters: LoParameters,
         rng: Random,
         service: Service = Service.CO,
+        view: int = 1,
     ) -> None:
         members = membership.members
-        parameters.require_members(len(members))
         self._us = membership
         self._members = members
         self._rank_of = {member: rank for rank, member in enumerate(members)}
         self._me = me = self._rank_of[membership.member]
         self._parameters = parameters
         self._rng = rng
-        self._is_outside = membership.incarnation != FIRST_LIFE
+        self._view = view
+        self._ended: Phase | None = None
+        """FROZEN or STOPPED."""
+        self._is_held = False
+        self._held_back: deque[Deliver] = deque()
+        """Deliveries that wait while we are held."""
+        self._frozen: dict[int, int] = {}
+        """The positions that `freeze` fixed."""
+        self._fetched: list[dict[int, Pdu]] = [{} for _ in members]
+        """Per source: what came after that."""
+        self._cut: Mapping[int, int] = {}
+        self._holders: dict[int, list[int]] = {}
+        """Per source, by member: those that are asked for what is missing up to the cut, the next one first."""
+        self._wanted: list[set[int]] = [set() for _ in members]
+        """Per source: what was asked for last."""
+        self._tries = 0
         acceptance = parameters.acceptance if isinstance(parameters, CoParameters) else Acceptance.LITERAL
         self._state = CoState(
             count=len(members),
@@ -220,12 +251,10 @@ class CoCore(Core):
         self._is_literal = self._is_co and not self._is_strict
         self._holding = Holding(self._state)
         self._answers = Answers()
-        self._layout = Layout(len(members))
+        self._layout = Layout(len(members), view)
         self._timers = Timers()
-        round_trips = RoundTrips(
-            first_ns=parameters.retry_first_ns, least_ns=parameters.retry_least_ns, most_ns=parameters.retry_most_ns
-        )
-        self._asking = [Asking(round_trips.of(member)) for member in members]
+        self._round_trips = [RoundTrip(parameters) for _ in members]
+        self._asking = [Asking(round_trip) for round_trip in self._round_trips]
         self._interval_ns = max(parameters.state_ns, len(members) * parameters.state_per_member_ns)
         self._ret_delay_ns = parameters.ret_delay_ns + len(members) * parameters.ret_per_member_ns
         self._patience_first_ns = max(parameters.retry_first_ns, 3 * self._interval_ns)
@@ -253,32 +282,30 @@ class CoCore(Core):
 
     @property
     def can_submit(self) -> bool:
-        return self._state.is_flow_open and self._state.seq <= MAX_NUMBER and not self._is_outside
+        is_open = self._ended is None and not self._is_held
+        return is_open and self._state.is_flow_open and self._state.seq <= MAX_NUMBER
 
     @property
     def is_idle(self) -> bool:
-        return self._is_outside or (self._is_quiet and not self._owed)
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_outside
+        """In a view that has ended: nothing is being fetched."""
+        if self._ended is not None:
+            return not self._timers
+        return self._is_quiet and not self._owed and not self._held_back
 
     @property
     def phase(self) -> Phase:
-        if self._is_outside:
-            return Phase.OUTSIDE
+        if self._ended is not None:
+            return self._ended
         if self._holding.known != self._state.req:
             return Phase.REPAIRING
         return Phase.QUIET if self._is_quiet else Phase.FLOWING
 
     @property
     def held(self) -> int:
-        return self._state.resident
+        return self._state.resident + len(self._held_back) + sum(map(len, self._fetched))
 
     def on_start(self, now_ns: int) -> list[Effect]:
-        if not self._is_outside:
-            return []
-        return [Report(code=CoReport.OUTSIDE, member=self._us.member, value=self._us.incarnation)]
+        return []
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
         if not self.can_submit:
@@ -299,8 +326,11 @@ class CoCore(Core):
         if reason is not None:
             raise RemoteError(reason, f"{message.kind.name} of {message.origin}/{message.incarnation} from {source}")
         out: list[Effect] = []
-        self._handlers[message.kind](message, self._rank_of[source], now_ns, out)
-        return out
+        if self._ended is not None and message.kind is Kind.CO_DATA:
+            self._on_late_data(message, now_ns, out)
+        else:
+            self._handlers[message.kind](message, self._rank_of[source], now_ns, out)
+        return self._kept_back(out)
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         out: list[Effect] = []
@@ -315,19 +345,164 @@ class CoCore(Core):
             self._on_tick(now_ns, out)
         else:
             assert timer.name == RET, timer
-            self._on_ret_due(timer, now_ns, out)
+            if self._ended is None:
+                self._on_ret_due(timer, now_ns, out)
+            else:
+                self._ask_holder(timer.key, now_ns, out)
+        return self._kept_back(out)
+
+    def _kept_back(self, effects: list[Effect]) -> list[Effect]:
+        """While we are held, deliveries wait."""
+        if not self._is_held:
+            return effects
+        self._held_back.extend(effect for effect in effects if isinstance(effect, Deliver))
+        return [effect for effect in effects if not isinstance(effect, Deliver)]
+
+    # What the group layer asks.
+
+    def awaited(self) -> dict[int, int]:
+        """Members whose word we miss in an open view, each with a number that changes with its progress."""
+        if self._ended is not None:
+            return {}
+        state = self._state
+        ranks = {*self._awaited(), *(src for src in self._holding.lacking() if src != self._me)}
+        return {self._members[rank]: sum(state.al.rows[rank]) + state.req[rank] for rank in sorted(ranks)}
+
+    def positions(self) -> dict[int, int]:
+        """Per member, ascending: how many of its messages we have accepted; of our own: how many we have sent."""
+        if self._ended is not None:
+            return dict(self._frozen)
+        return {member: self._state.req[rank] - 1 for rank, member in enumerate(self._members)}
+
+    def acknowledged(self) -> dict[int, int]:
+        """Per member, ascending: how many of its messages everybody is known to have accepted."""
+        return {member: self._state.al.least[rank] - 1 for rank, member in enumerate(self._members)}
+
+    def urge(self, now_ns: int) -> list[Effect]:
+        """Nothing waits for us to tell what we have accepted earlier."""
+        return []
+
+    def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
+        """While it is held, nothing is delivered and no submission is taken; everything else goes on."""
+        self._is_held = is_held
+        if is_held or self._ended is not None:
+            return []
+        out: list[Effect] = list(self._held_back)
+        self._held_back.clear()
         return out
+
+    # The end of the view.
+
+    def freeze(self, waiting: Iterable[Submission], now_ns: int) -> list[Effect]:
+        """The view is ending: from now on nothing is accepted, and nothing beyond these positions acknowledged."""
+        assert self._ended is None and not list(waiting)
+        self._frozen = self.positions()
+        self._ended = Phase.FROZEN
+        return self._timers.disarm_all()
+
+    def has(self, cut: Mapping[int, int]) -> bool:
+        """Whether everything up to the cut is here."""
+        return not any(True for src in range(len(self._members)) for _ in self._missing(src, cut))
+
+    def fetch(self, cut: Mapping[int, int], holders: Mapping[int, Sequence[int]], now_ns: int) -> list[Effect]:
+        """Ask the holders of each member's messages for what is missing up to the cut, until it is here. Another call
+        replaces cut and holders."""
+        assert self._ended is Phase.FROZEN, self._ended
+        out = self._timers.disarm_all()
+        self._cut, self._tries = cut, 0
+        self._holders = {member: [one for one in ask if one != self._us.member] for member, ask in holders.items()}
+        for src in range(len(self._members)):
+            self._ask_holder(src, now_ns, out)
+        return out
+
+    def rest(self, cut: Mapping[int, int]) -> dict[int, list[Message]]:
+        raise AssertionError("no order stands over CO: it is one")
+
+    def close(self, cut: Mapping[int, int], now_ns: int) -> Closing:
+        """Deliver what the cut holds and was not delivered, causes first. Only after `has(cut)`."""
+        assert self._ended is Phase.FROZEN and self.has(cut), (self._ended, cut)
+        out: list[Effect] = list(self._held_back)
+        self._held_back.clear()
+        waiting = [self._undelivered(src, cut.get(member, 0)) for src, member in enumerate(self._members)]
+        beyond = [cut.get(member, 0) + 1 for member in self._members]
+        following = [min(some, default=beyond[src]) for src, some in enumerate(waiting)]
+        is_moving = True
+        while is_moving:
+            is_moving = False
+            for src, some in enumerate(waiting):
+                while (p := some.get(following[src])) is not None and self._has_causes(p, following):
+                    out.append(Deliver.of(some.pop(p.seq).message))
+                    following[src] += 1
+                    is_moving = True
+        return Closing(effects=tuple(out), handed_back=tuple(map(_submission, waiting[self._me].values())))
+
+    def stop(self, now_ns: int) -> list[Effect]:
+        """The next view is installed: from now on only the questions of slower members are answered."""
+        self._ended = Phase.STOPPED
+        return self._timers.disarm_all()
+
+    def _has_causes(self, p: Pdu, following: list[int]) -> bool:
+        """Whether all that its sender had accepted is delivered. LO promises no more than each sender's order."""
+        return not self._is_co or not is_behind(following, p.ack)
+
+    def _logged(self, src: int) -> Iterator[Pdu]:
+        """What we have accepted of a source and may not have delivered, or others may lack."""
+        yield from (p for p in self._state.prl if p.src == src)
+        yield from self._state.rrl[src]
+
+    def _undelivered(self, src: int, last: int) -> dict[int, Pdu]:
+        """By number, ascending: what was not delivered of a source, up to the cut."""
+        logged = self._logged(src) if self._is_co else ()
+        found = {p.seq: p for p in (*logged, *self._holding.held[src].values(), *self._fetched[src].values())}
+        return {number: found[number] for number in sorted(found) if number <= last}
+
+    def _missing(self, src: int, cut: Mapping[int, int]) -> Iterator[int]:
+        last = cut.get(self._members[src], 0)
+        held, fetched = self._holding.held[src], self._fetched[src]
+        return (n for n in range(self._state.req[src], last + 1) if n not in held and n not in fetched)
+
+    def _ask_holder(self, src: int, now_ns: int, out: list[Effect]) -> None:
+        """Ask one member for what is missing of a source; after a time-out the next one."""
+        member = self._members[src]
+        missing = list(self._missing(src, self._cut))[: self._parameters.burst]
+        holders = self._holders.get(member, [])
+        if not missing or not holders:
+            return
+        holder = holders[0]
+        holders.append(holders.pop(0))
+        self._tries += 1
+        self._wanted[src] = set(missing)
+        out.append(Send(target=holder, message=self._ret(src, missing)))
+        wait_ns = self._round_trips[self._rank_of[holder]].timeout_ns(1 + self._tries // len(holders))
+        self._timers.arm(Timer(RET, src), now_ns + wait_ns, out)
+
+    def _on_late_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        """It is kept, not accepted: the cut may hold it."""
+        src = self._rank_of[message.origin]
+        p = self._pdu(message, src)
+        state = self._state
+        is_wrong = not p.seq or p.ack[src] != p.seq or not all(p.ack)
+        if is_wrong or p.seq >= state.limit[src] or any(map(gt, p.ack, state.limit)):
+            raise RemoteError(DropReason.MALFORMED if is_wrong else DropReason.OUT_OF_WINDOW, "of no use for the cut")
+        if p.seq < state.req[src] or (src, p.seq) in self._holding or p.seq in self._fetched[src]:
+            raise RemoteError(DropReason.DUPLICATE, f"message {p.seq} of member {message.origin}")
+        self._fetched[src][p.seq] = p
+        self._wanted[src].discard(p.seq)
+        if self._holders and not self._wanted[src]:
+            self._timers.disarm(Timer(RET, src), out)
+            self._ask_holder(src, now_ns, out)
 
     def _ignore(self, message: Message, source: int) -> DropReason | None:
         if source not in self._rank_of:
             return DropReason.UNKNOWN_MEMBER
         if source == self._us.member:
             return DropReason.OWN
-        if message.incarnation != FIRST_LIFE:
-            return DropReason.STALE_INCARNATION
-        if message.kind not in self._handlers or message.origin != source or self._is_outside:
+        is_legal = message.kind in (self._handlers if self._ended is None else LEGAL[self._ended])
+        if not is_legal or not message.words or message.words[0] >> VIEW_SHIFT != self._view:
             return DropReason.UNEXPECTED
-        return None
+        if message.origin != source and (message.kind is not Kind.CO_DATA or self._ended is None):
+            return DropReason.UNEXPECTED
+        return None if message.origin in self._rank_of else DropReason.UNKNOWN_MEMBER
 
     # Data.
 
@@ -347,8 +522,8 @@ class CoCore(Core):
         return Pdu(self._me, message.seq, ack, buf, state.size_of(message.payload), message)
 
     def _on_data(self, message: Message, src: int, now_ns: int, out: list[Effect]) -> None:
-        ack, buf = self._layout.unpack_data(message.words)
-        p = Pdu(src, message.seq, ack, buf, self._state.size_of(message.payload), message)
+        p = self._pdu(message, src)
+        ack = p.ack
         reason = self._ignore_data(p)
         if reason is not None:
             raise RemoteError(reason, f"message {p.seq} of member {message.origin} with ACK {ack}")
@@ -365,6 +540,10 @@ class CoCore(Core):
         else:
             self._hold(p, until, out)
         self._see_to(now_ns, out)
+
+    def _pdu(self, message: Message, src: int) -> Pdu:
+        ack, buf = self._layout.unpack_data(message.words)
+        return Pdu(src, message.seq, ack, buf, self._state.size_of(message.payload), message)
 
     def _ignore_data(self, p: Pdu) -> DropReason | None:
         state = self._state
@@ -446,8 +625,13 @@ class CoCore(Core):
         state = self._state
         lsrc, lseq, ack, ranges = self._layout.unpack_ret(message.words)
         numbers = numbers_of(ranges, self._parameters.burst)
-        if lsrc != self._us.member or not all(ack) or not numbers or numbers[0] < ack[self._me] or numbers[-1] >= lseq:
+        if lsrc not in self._rank_of or not all(ack) or not numbers or numbers[-1] >= lseq:
             raise RemoteError(DropReason.MALFORMED, f"a RET for {numbers} below {lseq} of member {lsrc}")
+        if lsrc != self._us.member or self._ended is not None:
+            self._answer_about_the_cut(self._rank_of[lsrc], numbers, source, out)
+            return
+        if numbers[0] < ack[self._me]:
+            raise RemoteError(DropReason.MALFORMED, f"a RET for {numbers} below ACK {ack[self._me]}")
         if lseq > state.seq or any(map(gt, ack, state.limit)):
             raise RemoteError(DropReason.OUT_OF_WINDOW, f"a RET with ACK {ack} for numbers below {lseq}")
         self._heard_from(source, now_ns)
@@ -457,6 +641,13 @@ class CoCore(Core):
             if number in state.sl:
                 self._answer(state.sl[number], source, now_ns, out)
         self._see_to(now_ns, out)
+
+    def _answer_about_the_cut(self, src: int, numbers: list[int], asker: int, out: list[Effect]) -> None:
+        """A member whose view is ending misses messages of somebody that may be gone. Nothing is learnt from it."""
+        some = (*self._logged(src), *self._holding.held[src].values(), *self._fetched[src].values())
+        found = {p.seq: p for p in some}
+        wanted = (found[number].message for number in numbers if number in found)
+        out.extend(Send(target=self._members[asker], message=again(message)) for message in wanted)
 
     def _answer(self, p: Pdu, asker: int, now_ns: int, out: list[Effect]) -> None:
         answer = self._answers.answer(p.seq, asker, now_ns, self._parameters.retry_least_ns // 2)
@@ -558,7 +749,7 @@ class CoCore(Core):
                 self._arm_round(now_ns, out)
         if self._is_quiet:
             if not self._owed:
-                timers.disarm_all(out)
+                out += timers.disarm_all()
         elif TICK not in timers:
             self._patience_ns = self._patience_first_ns
             timers.arm(TICK, now_ns + self._patience_ns, out)
@@ -651,9 +842,15 @@ class CoCore(Core):
 
     def _notice(self, notice: Notice, p: Pdu, out: list[Effect]) -> None:
         if self._parameters.trace_stages:
-            out.append(Report(code=notice, member=p.message.origin, value=p.seq))
+            out.append(Report(code=notice, member=p.message.origin, value=self._view << 32 | p.seq))
 
     def _note_residents(self, out: list[Effect]) -> None:
         if self._parameters.trace_stages and self._state.resident > self._most_resident:
             self._most_resident = self._state.resident
             out.append(Report(code=Notice.RESIDENT, member=self._us.member, value=self._most_resident))
+
+
+def _submission(p: Pdu) -> Submission:
+    """As it was submitted."""
+    message = p.message
+    return Submission(payload=message.payload, inner=message.inner, flags=message.flags & ~RETRANSMISSION)

@@ -6,12 +6,20 @@ Either says that messages of E_j up to some number exist; `known[j]` is the firs
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Sequence
 from operator import lt
 
 from node.protocols.co_state import CoState, Pdu
-from node.protocols.roundtrip import RoundTrip
-from node.protocols.stream import Answer
+from node.reliable.rtt import RoundTrip
+
+
+class Answer(enum.Enum):
+    """The members to which a message goes again that somebody misses."""
+
+    NONE = "none"
+    ONE = "one"
+    ALL = "all"
 
 
 class Holding:

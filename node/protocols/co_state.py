@@ -28,7 +28,8 @@ number.
 Stages of a message: accepted (we have it), pre-acknowledged (we know that all have accepted it), acknowledged (we know
 that all have pre-acknowledged it). In between, the order: `precedes` is theorem 1, `_insert` is the CPI operation.
 
-LO, the weaker service, uses the first stage only: a message of another entity is through when it is accepted.
+LO, the weaker service, uses the first stage only: a message of another entity is through when it is accepted. It stays
+in RRL, outside the buffers, until everybody has accepted it: another member may ask for it when the view ends.
 """
 
 from __future__ import annotations
@@ -222,8 +223,8 @@ class CoState:
         else:
             self.limit[j] = p.seq + 1 + self.window
             self.hear_buf(j, (p.seq + 1, 0), p.buf)
+        self.rrl[j].append(p)
         if self.service is Service.CO or j == self.me:
-            self.rrl[j].append(p)
             self.occupy(p)
         return self.al.learn(j, p.ack)
 
@@ -253,7 +254,7 @@ class CoState:
     # Pre-acknowledging (section 3.4).
 
     def preacknowledge(self, risen: Iterable[int]) -> list[Pdu]:
-        """The pre-acknowledgement procedure for the entities whose minAL has risen: RRL[j] -> PRL. For LO: our own
+        """The pre-acknowledgement procedure for the entities whose minAL has risen: RRL[j] -> PRL. For LO:
         messages that everybody has accepted, which nobody will ask for any more."""
         moved: list[Pdu] = []
         least = self.al.least
@@ -265,7 +266,8 @@ class CoState:
                 if j == self.me:
                     del self.sl[p.seq]
                 if self.service is Service.LO:
-                    self.vacate(p)
+                    if j == self.me:
+                        self.vacate(p)
                 else:
                     self.pal.learn(j, p.ack)
                     self._insert(p)

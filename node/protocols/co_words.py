@@ -1,11 +1,13 @@
 """What the words of the CO protocol's messages mean: numbers of 32 bits, two in a word, the first in the high half.
 
-    CO_DATA    ACK[1..n]  BUF                                   paper 000, figure 3
-    CO_STATE   ACK[1..n]  minAL[1..n]  BUF  [members asked]     one bit a member, only when somebody is asked
-    CO_RET     LSRC  LSEQ  ACK[1..n]  ranges                    first and last number of each gap, one word a gap
+    CO_DATA    view  BUF   ACK[1..n]                               paper 000, figure 3
+    CO_STATE   view  BUF   ACK[1..n]  minAL[1..n]  [members asked]  one bit a member, only when somebody is asked
+    CO_RET     view  LSRC  LSEQ  ACK[1..n]  ranges                 first and last number of each gap, one word a gap
+
+The first word is the number of the view (31 bits) and BUF or LSRC (32 bits).
 
 CID, SRC and SEQ of the paper's figure 3 are the envelope's group and the message's origin and seq. An odd last number
-is followed by 0. Members go by their rank here, from 0, in the order of their numbers.
+is followed by 0. Members go by their place here, from 0, in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from typing import NamedTuple
 from node.errors import DropReason, RemoteError
 
 MAX_NUMBER = 0xFFFF_FFFE
+VIEW_SHIFT = 33
+"""As in the first word of every message of the reliable streams."""
+_LOW = 0x1_FFFF_FFFF
 """Of messages of one sender, and of bytes of buffer."""
 
 Vector = tuple[int, ...]
@@ -49,48 +54,54 @@ class RetWords(NamedTuple):
 
 
 class Layout:
-    """The words of a group of `count` members. What unpacks raises RemoteError MALFORMED when words do not fit."""
+    """The words of a view of `count` members. What unpacks raises RemoteError MALFORMED when words do not fit."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, view: int = 1) -> None:
         self.count = count
-        self._data = _Packer(count + 1)
-        self._state = _Packer(2 * count + 1)
-        self._ret = _Packer(count)
+        self._view_word = view << VIEW_SHIFT
+        self._data = _Packer(count)
+        self._state = _Packer(2 * count)
+        self._ret = _Packer(count + 1)
         self._asked_words = (count + 63) // 64
 
     def pack_data(self, ack: Vector, buf: int) -> tuple[int, ...]:
-        return self._data.pack((*ack, buf))
+        return (self._view_word | buf, *self._data.pack(ack))
 
     def unpack_data(self, words: tuple[int, ...]) -> DataWords:
-        numbers = self._data.unpack(words)
-        return DataWords(numbers[: self.count], numbers[self.count])
+        return DataWords(self._data.unpack(words[1:]), _low(words))
 
     def pack_state(self, ack: Vector, min_al: Vector, buf: int, asked: Iterable[int] = ()) -> tuple[int, ...]:
         bits = sum(1 << rank for rank in asked)
         shifts = range(0, 64 * self._asked_words, 64) if bits else ()
-        return self._state.pack((*ack, *min_al, buf)) + tuple(bits >> shift & 0xFFFF_FFFF_FFFF_FFFF for shift in shifts)
+        asked_words = (bits >> shift & 0xFFFF_FFFF_FFFF_FFFF for shift in shifts)
+        return (self._view_word | buf, *self._state.pack((*ack, *min_al)), *asked_words)
 
     def unpack_state(self, words: tuple[int, ...]) -> StateWords:
         count = self.count
-        size = self._state.words
-        numbers = self._state.unpack(words[:size])
+        size = 1 + self._state.words
+        numbers = self._state.unpack(words[1:size])
         if len(words) not in (size, size + self._asked_words):
             raise RemoteError(DropReason.MALFORMED, f"{len(words)} words for the state of a member of {count}")
         bits = sum(word << 64 * place for place, word in enumerate(words[size:]))
         if bits >> count:
             raise RemoteError(DropReason.MALFORMED, "asks members that do not exist")
         asked = tuple(rank for rank in range(count) if bits >> rank & 1) if bits else ()
-        return StateWords(numbers[:count], numbers[count : 2 * count], numbers[2 * count], asked)
+        return StateWords(numbers[:count], numbers[count:], _low(words), asked)
 
     def pack_ret(self, lsrc: int, lseq: int, ack: Vector, ranges: tuple[int, ...]) -> tuple[int, ...]:
-        return (lsrc << 32 | lseq, *self._ret.pack(ack), *ranges)
+        return (self._view_word | lsrc, *self._ret.pack((lseq, *ack)), *ranges)
 
     def unpack_ret(self, words: tuple[int, ...]) -> RetWords:
         size = 1 + self._ret.words
         if len(words) <= size:
             raise RemoteError(DropReason.MALFORMED, f"{len(words)} words for a retransmission request")
-        ack = self._ret.unpack(words[1:size])
-        return RetWords(words[0] >> 32, words[0] & 0xFFFF_FFFF, ack, words[size:])
+        lseq, *ack = self._ret.unpack(words[1:size])
+        return RetWords(_low(words), lseq, tuple(ack), words[size:])
+
+
+def _low(words: tuple[int, ...]) -> int:
+    """BUF or LSRC of the first word."""
+    return words[0] & _LOW
 
 
 class _Packer:

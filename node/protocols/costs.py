@@ -1,77 +1,37 @@
 """What each candidate would cost here now: estimates from what one member sees, whatever protocol is in force.
 
 Paper 003, 3.2 and 4.1. The cost of a message is the time from its receipt (own ones: their submission) until it can be
-handed over for good; an estimate is that per unit time, here ns per second. What is counted is counted in a sliding
-window, so an estimate follows the load within one window.
+handed over for good; an estimate is that per unit time, here ns per second, over a sliding window.
 
 Observed: lambda, the rate of receipts, own submissions included; the service times, whose mean is 1/mu; the position
 from the tail at which each message is inserted into the *virtual queue* (figures 4 and 5): all that has been received,
 processed or not, in the order of the stamps that Time Warp gives; rounds of probes, which everybody echoes at once.
 
-Time Warp, by `estimator`.
+Time Warp, by `estimator`:
   histogram   The paper's formulae. rho = lambda / mu (4), L = rho^2 / (1 - rho) (5), and with f(n) the rate of messages
-              that are inserted before n others, Cost = T * sum of f(n) over n > L (3). At rho >= 1 the queue grows
-              without limit: nothing is beyond L. T is the mean time that a roll-back costs: while Time Warp is in
-              force, the cost of messages over the number of roll-backs. Where that has not been seen, and the paper
-              does not say what then, T = 1/mu + 1/(mu - lambda): who is undone has been here for the time that one
-              spends in the system M/M/1, and waits for the straggler's service.
-  graded      Ours. (3) compares each position with the mean length of the queue. But a queue of mean length 0.3 is
-              empty most of the time: the same position makes a straggler at one time and not at another. In M/M/1 at
-              least n wait with probability rho^(n+1), so f(n) counts with 1 - rho^(n+1). T as above.
-  rehearsal   Ours. A virtual Time Warp runs over the history of receipts: node/protocols/rehearsal.py.
+              that are inserted before n others, Cost = T * sum of f(n) over n > L (3). At rho >= 1 nothing is beyond L.
+              T is the mean cost of a roll-back: observed while Time Warp is in force; elsewhere, where the paper does
+              not say, T = 1/mu + 1/(mu - lambda): the time in the system M/M/1, and the straggler's service.
+  graded      Ours. In M/M/1 at least n wait with probability rho^(n+1), so f(n) counts with 1 - rho^(n+1).
+  shadow      Ours. A virtual Time Warp runs over the history of receipts: node/protocols/shadow_execution.py.
 
-How good they are. Five members, Poisson, service 5 ms, streams of a minute (the model of tests/node/cost_world.py):
-estimate over true cost, where T was not observed.
+The others:
+  abcast      lambda * 2d (6); 2d is the slowest echo of a round of probes. `resequence`, ours: see below.
+  sequencer   The sender waits for the round trip to the server; the others wait for earlier messages only.
+  allack      The word of all for the round: there and back, 2d, less the way of the message itself if it is not ours,
+              and 3/4 of `null_after_ns`. Members that send on their own need no null.
+  atop        Unless the sender is drawn first (1 of n), members drawn before it send a dummy after `dummy_after_ns`:
+              there and back, less the way of the message itself if it is not ours.
+The last two are coarse: members are taken to send alike.
 
-    messages/ms            0.02   0.06   0.08   0.12   0.16   0.18
-    delays 1 to 3 ms       true cost of a message, ms: 0.13 0.54 1.2 3.5 8.0 14
-      histogram            1.83   1.88   1.34   1.17   0.80   1.08
-      graded               1.82   1.69   1.16   0.97   1.15   1.16
-      rehearsal            1.15   1.10   1.17   1.09   1.06   1.09
-    delays 5 to 15 ms      true cost of a message, ms: 0.87 2.8 3.6 6.9 13 16
-      histogram            0.78   0.91   0.87   0.91   0.69   1.13
-      graded               0.77   0.83   0.77   0.75   0.96   1.44
-      rehearsal            0.94   0.98   0.98   1.08   1.03   1.13
+Resequencing. Delivery is in order, so a message that is ready early waits for earlier ones. With each receipt, at t, a
+round trip X is drawn from those that were seen; the message is delivered at max(t + X, all before it).
 
-The rehearsal is exact where service times are given; where they are drawn, it is too high by a tenth, for the rehearsed
-clock is at times ahead of the real one by which we stamp. The histogram with T observed under the same load is too high
-by the number of stragglers that it counts and that are none: 1.1 times at 0.02, 1.4 to 1.6 at 0.08, 2.2 to 2.6 at 0.12,
-more beyond. Two reasons. rho leaves out what is done again, so the true queue is longer than L. And disorder and queues
-come together, since both come from bursts. Nor is T a constant: it grows from 6 to 300 ms with the load, because who is
-undone has waited longer the longer the queue is. So T as observed under one load says little about another, and the T
-that is assumed, smaller than the observed one, mends part of the first error.
+Stamps. Time Warp's clock advances when processing begins, under a pessimistic protocol 2d later: stamps from that clock
+would look like stragglers. So a sender under another protocol stamps with `clock`, that of the shadow execution.
 
-How much they scatter. What is estimated is a rate of rare events: with N roll-backs in the window, one estimate lies
-off its mean by about 2 / sqrt(N) of it. At 0.08 messages/ms and delays of 1 to 3 ms that is 64, 40 and 31 % for windows
-of 2, 5 and 10 s; at 0.12, 40, 27 and 23 %; at 0.02 over 90 %, of a cost that is a fiftieth of ABCAST's. What is
-measured in such a window scatters alike: compare sums over long times.
-
-Stamps. The disorder depends on how stamps are given. Time Warp's clock advances when the processing of a message
-begins. Under a pessimistic protocol that is later by 2d, so stamps from that clock are lower than Time Warp's would be,
-and look like stragglers: the estimates come out several times too high at low rates. So whoever sends under another
-protocol stamps with `clock`, that of the rehearsal, and all members together rehearse one Time Warp.
-
-The others.
-  abcast      lambda * 2d (6): 2d is the slowest echo of a round of probes. With `resequence`, ours: a message whose
-              final number comes early waits for earlier ones, see below.
-  sequencer   Who sends waits for the round trip to the server. Others receive the message with its number: they wait
-              for earlier ones only. (lambda * round trip would be too high by the number of members.)
-  allack      Everybody's word of the round: there and back, 2d, less the way that the message itself has come if it is
-              not ours, and 3/4 of `null_after_ns` (nulls come after half of it to all). Members that send on their own
-              need no null: in the time of an answer, t, each sends lambda/n * t messages, which come t/2 sooner.
-  atop        Unless the sender is drawn first (1 of n), those who are drawn before it have nothing to send and say so
-              after `dummy_after_ns`: there and back, less the way of the message itself if it is not ours.
-The last two are coarse: they take members to send alike and the protocol's parameters to be those given here.
-Estimate over cost, at the same rates and delays: abcast 0.85 to 1.00 (in the model; with or without `resequence`, which
-is worth 2 %), and of the real cores over the reliable layer: sequencer 0.78 to 1.00, allack 1.01 to 1.11, atop 0.94 to
-1.18. By this definition the sequencer is cheaper than all other pessimistic ones by far: the time that a message of
-another member spends on the way to its number passes before its receipt and is no cost.
-
-Resequencing. Delivery is in order, so who is ready early waits for who is late. This is rehearsed, too: with each
-receipt, at t, a round trip X is drawn from those that were seen; it is delivered at max(t + X, all before it).
-
-None instead of a number: fewer than `least_messages` in the window, no probe answered yet, no service time known.
-Nobody should act on such an estimate.
+None instead of a number: fewer than `least_messages` in the window, no probe answered yet, or no service time known.
+How good the estimates are: docs/protocols/adaptive.md.
 """
 
 from __future__ import annotations
@@ -82,7 +42,7 @@ from dataclasses import dataclass
 
 from node.parameters import require
 from node.protocols.observed import SECOND, SLICES, Samples, Sums, VirtualQueue
-from node.protocols.rehearsal import Rehearsal, Stamp
+from node.protocols.shadow_execution import ShadowExecution, Stamp
 
 MILLISECOND = 1_000_000
 PERMILLE = 1000
@@ -100,15 +60,15 @@ class Estimator(enum.StrEnum):
 
     HISTOGRAM = "histogram"
     GRADED = "graded"
-    REHEARSAL = "rehearsal"
+    SHADOW = "shadow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostParameters:
     """Of the estimates. Times in ns."""
 
-    estimator: str = "rehearsal"
-    """`histogram` (the paper's), `graded` or `rehearsal`: how the cost of Time Warp is estimated."""
+    estimator: str = "shadow"
+    """`histogram` (the paper's), `graded` or `shadow`: how the cost of Time Warp is estimated."""
     resequence: bool = True
     """Whether estimates of abcast and sequencer count the waiting for earlier messages; false: the formulae."""
     window_ns: int = 2000 * MILLISECOND
@@ -145,8 +105,8 @@ class Costs:
         self._own = Sums(window_ns)
         self._services = Samples(MOST_SAMPLES)
         self._queue = VirtualQueue(window_ns=window_ns, most=most)
-        self._rehearsal = Rehearsal(save_every=parameters.save_every, most_history=most, most_waiting=most)
-        self._rehearsed = _Growth(window_ns)
+        self._shadow = ShadowExecution(save_every=parameters.save_every, most_history=most, most_waiting=most)
+        self._shadow_cost = _Growth(window_ns)
         self._slowest = _Resequenced(window_ns)
         self._each = _Resequenced(window_ns)
         self._to_server = Sums(window_ns)
@@ -166,8 +126,8 @@ class Costs:
         self._each.receive(now_ns)
         if service_ns is None:
             service_ns = self._services.draw() or 0
-        self._rehearsal.receive(stamp, service_ns, now_ns)
-        self._rehearsed.follow(self._rehearsal.cost_ns, now_ns)
+        self._shadow.receive(stamp, service_ns, now_ns)
+        self._shadow_cost.follow(self._shadow.cost_ns, now_ns)
 
     def executed(self, service_ns: int, now_ns: int) -> None:
         """A command has been executed to its end for the first time, and took so long."""
@@ -212,19 +172,19 @@ class Costs:
         return _MODELS[code](self, now_ns)
 
     def clock(self, now_ns: int) -> int:
-        """The greatest timestamp whose rehearsed execution has begun; 0 before all. Whoever sends while Time Warp is
-        not in force takes the next one, as Time Warp would."""
-        self._rehearsal.advance(now_ns)
-        return self._rehearsal.last_begun[0] if self._rehearsal.last_begun else 0
+        """The greatest timestamp whose shadow execution has begun; 0 before all. A sender under another protocol
+        takes the next one, as Time Warp would."""
+        self._shadow.advance(now_ns)
+        return self._shadow.last_begun[0] if self._shadow.last_begun else 0
 
     def _of_timewarp(self, now_ns: int) -> int | None:
         service_ns = self._services.mean()
         if service_ns is None:
             return None
-        if self._parameters.estimator == Estimator.REHEARSAL:
-            self._rehearsal.advance(now_ns)
-            self._rehearsed.follow(self._rehearsal.cost_ns, now_ns)
-            return self._rehearsed.sums.per_second(now_ns)
+        if self._parameters.estimator == Estimator.SHADOW:
+            self._shadow.advance(now_ns)
+            self._shadow_cost.follow(self._shadow.cost_ns, now_ns)
+            return self._shadow_cost.sums.per_second(now_ns)
         return self._of_histogram(service_ns, now_ns)
 
     def _of_histogram(self, service_ns: int, now_ns: int) -> int:

@@ -39,6 +39,8 @@ class ProtocolEntry:
     tolerates: frozenset[str] = frozenset()
     """Faults of nodes through which the promises hold, of "crash" and "restart". Loss, duplication, reordering,
     corruption, overrun, and pauses and cuts that heal, every protocol must tolerate."""
+    has_views: bool = False
+    """Whether it runs over the group layer: an excluded incarnation is followed by the next one of the same process."""
     takes_submissions: bool = True
     """Whether there is anything for a workload to do."""
     traces_receipts: bool = False

@@ -1,35 +1,33 @@
 """The processor of one member: it executes commands in the order of their keys, before that order is certain.
 
-Paper 003, 3.1 (Time Warp, after Jefferson 1985): "the receivers process at once"; a command that comes with a key below
-one that has been executed (a straggler) rolls the processor back, and what was undone is done again. Here lies what one
-member does alone: the queue, the states, the roll-backs and what becomes final. Who sends commands and anti-messages,
-and who knows the global virtual time, is node/protocols/timewarp.py or adaptive.py.
+Paper 003, 3.1 (Time Warp, after Jefferson 1985): "the receivers process at once". A straggler is a command whose key is
+below one that has been executed: it rolls the processor back, and what was undone is executed again. This module is the
+part of one member: queue, states, roll-backs, what is final. Messages, anti-messages and the global virtual time are in
+node/protocols/timewarp.py; node/protocols/adaptive.py has one processor under several protocols.
 
-One command at a time. It takes an exponential time (`ServiceParameters.processing_ns`), the same whenever this member
-executes it. The owner of an Execution calls `advance` after each change and when `due_ns` has come. A straggler stops
-what is under way, if that has to be undone.
+1. One command at a time. It takes an exponential time (`ServiceParameters.processing_ns`), the same whenever this
+   member executes it. The owner calls `advance` after each change and at `due_ns`. A straggler stops an execution that
+   it undoes.
+2. States are immutable values: to save one is to keep a reference. A roll-back restores the last saved state before the
+   straggler; the commands between that state and the straggler coast forward: they are executed again with their time,
+   but without deliveries and outputs, since nothing about them has changed.
+3. An optimistic command (`insert`) may lie anywhere in the part of the order that is not final. It is handed over
+   (Deliver OPTIMISTIC) when its execution begins, taken back (Undo) by a roll-back, and delivered FINAL, in order, when
+   a `commit` has passed it and it has been executed.
+4. A pessimistic command (`append`) is final from the start and later than everything before it. Its protocol delivers
+   it; here it is only executed.
+5. A follow-up is a command that an execution has sent: part of state, cost and roll-backs, never handed to the host.
+6. At the end of an order (`conclude`) everything held is final: it is delivered at once and becomes pessimistic.
+   `drain` executes what is left without its time.
 
-States are immutable values, so that saving one is keeping a reference. A roll-back restores the last saved state before
-the straggler; commands between that state and the straggler are executed again ("coast forward"): with their time, but
-without deliveries and without outputs, since nothing about them has changed.
+Costs (Notice.COST), of each optimistic command when it becomes final: 0 if no roll-back has touched it; else, from its
+receipt to the beginning of its last execution. ROLLED_BACK says how much time of the processor was lost. So each moment
+of the processor is part of one valid execution, or reported as lost, once.
 
-Optimistic commands (`insert`) may lie anywhere in the order that is not final yet. They are handed over (Deliver
-OPTIMISTIC) when their execution begins, taken back (Undo) by a roll-back, and delivered FINAL in order once a `commit`
-has passed them and they have been executed. Pessimistic commands (`append`) are final from the start and later than
-everything before: here they are executed only, their protocol delivers them. Follow-ups are commands that executions
-have sent: part of state, cost and roll-backs, but never handed to the host.
-
-Costs (Notice.COST), of every optimistic command when it becomes final: 0 if no roll-back has touched it; it could be
-handed over when it was received, and waiting for a busy processor is no fault of the order. If it was undone, or if
-its coming undid others: from its receipt to the beginning of its last execution. ROLLED_BACK tells the processor's time
-that is lost: what was spent since the restored state. So all time of the processor is either somebody's only valid
-execution or reported as lost, once.
-
-Invariants: keys ascend; what is final stays, is a prefix, and no command can come before its end; the state before the
-next command is that of a sequential run of all commands before it; what is handed over and not taken back is a prefix
-of the queue. Memory: the commands that are not final, and fewer than `save_every` older ones, which a roll-back may
-have to execute again. (Between two saved states lie fewer than `save_every` commands, also after roll-backs: counting
-begins anew at the state that was restored.)
+Invariants: keys ascend; the final part is a prefix, and no command comes before its end; the state before a command is
+that of a sequential run of all commands before it; what the host has been shown and can be undone is a prefix of the
+queue. Memory: the commands that are not final, and fewer than `save_every` older ones, which a roll-back may have to
+execute again (counting begins anew at each restored state).
 
 Not here: flow control (look at `held`), messages, timers.
 """
@@ -46,7 +44,7 @@ from node.protocols.execution_entry import UNSAVED, Command, Entry, Key
 from node.protocols.execution_states import Chance, CommittedState, ServiceParameters, output_of
 from node.trace import Notice
 
-__all__ = ["Command", "Execution", "Key", "Outcome", "ServiceParameters", "Undone"]
+__all__ = ["Command", "Execution", "Key", "Outcome", "Result", "ServiceParameters", "Undone"]
 
 LATE_NS = 10_000_000
 """A host's timer comes late, and a processor with a queue would not have waited for it: the next command begins when
@@ -63,6 +61,14 @@ class Outcome(NamedTuple):
     outputs: tuple[bytes, ...]
 
 
+class Result(NamedTuple):
+    """The state after a command, the follow-up that its origin sends if it sends one, and whether we are to send it."""
+
+    state: Any
+    output: bytes
+    is_sent_by_us: bool
+
+
 class Undone(NamedTuple):
     """An execution, ended or under way, was taken back, and its outputs with it."""
 
@@ -70,16 +76,21 @@ class Undone(NamedTuple):
 
 
 class Execution:
-    """See the module's text. `out` receives Deliver, Undo and Report effects in order."""
+    """See the module's text. `out` receives Deliver, Undo and Report effects in order.
 
-    def __init__(self, *, membership: Membership, parameters: ServiceParameters, seed: int) -> None:
+    `memory`: what the processors of the view before have committed, as `memory` says it. RemoteError: it is malformed.
+    """
+
+    def __init__(
+        self, *, membership: Membership, parameters: ServiceParameters, seed: int, memory: bytes = b""
+    ) -> None:
         application = APPLICATIONS[ApplicationName(parameters.application)]
         self._us = membership
         self._parameters = parameters
         self._machine = application.machine
         self._answer = application.answer
         self._chance = Chance(seed=seed, member=membership.member, processing_ns=parameters.processing_ns)
-        self._committed = CommittedState(parameters.application)
+        self._committed = CommittedState(parameters.application, memory)
         self._keys: list[Key] = []
         self._entries: list[Entry] = []
         """Sorted by key, which `_keys` repeats. All counts that follow are of entries from the head."""
@@ -93,7 +104,7 @@ class Execution:
         """Executed to their end and not undone since ..."""
         self._next = 0
         """... and the place of the processor: less than that while it coasts forward."""
-        self._base: Any = self._machine.initial
+        self._base: Any = self._committed.state
         """The state before the first entry ..."""
         self._state = self._base
         """... and before the one at `_next`."""
@@ -157,6 +168,11 @@ class Execution:
     def committed_state(self) -> Any:
         """The application's state after it."""
         return self._committed.state
+
+    @property
+    def memory(self) -> bytes:
+        """The committed state, and the digest of all commands that have led to it."""
+        return self._committed.memory
 
     def may_insert(self, key: Key) -> bool:
         """Whether `insert` would take it: new, and not in the part of the order that is final."""
@@ -225,6 +241,41 @@ class Execution:
             self._fixed = bisect_left(self._keys, below)
         return self._settle(out)
 
+    def state_before(self, key: Key) -> Any:
+        """The state that the commands held before `key` lead to; none of them is executed by that."""
+        state = self._committed.state
+        for entry in self._entries[self._finals : bisect_left(self._keys, key)]:
+            state = self._machine.execute(entry.decoded, state)
+        return state
+
+    def result(self, key: Key, state: Any) -> Result:
+        """What executing a command that is held would lead to; it is not executed by that."""
+        entry = self._entries[bisect_left(self._keys, key)]
+        state = self._machine.execute(entry.decoded, state)
+        return Result(state, self._output(entry, state), self._sends(entry))
+
+    def conclude(self, now_ns: int, out: list[Effect]) -> None:
+        """The order has ended: everything held is final. What it sends is settled, and not told as an outcome again."""
+        shown = self._reached + (self._due_ns is not None and self._next == self._reached)
+        for place in range(self._finals, len(self._entries)):
+            entry = self._entries[place]
+            if entry.is_optimistic:
+                reports_costs = self._parameters.report_costs
+                entry.conclude(now_ns, out, is_shown=place < shown, reports_costs=reports_costs)
+        self._fixed = self._appended = len(self._keys)
+        if self._keys:
+            self._bound = max(self._bound, _just_after(self._keys[-1]))
+        self._settle(out)
+
+    def drain(self, now_ns: int, out: list[Effect]) -> list[Outcome]:
+        """Execute everything that is held, at once. Only after `conclude`, or without optimistic commands."""
+        assert self._appended == len(self._keys), "what is not final cannot be executed for good"
+        outcomes: list[Outcome] = []
+        while self._due_ns is not None or self._begin(now_ns, out):
+            self._end(outcomes)
+        self._settle(out)
+        return outcomes
+
     def _place_of(self, key: Key) -> int:
         """Where `key` belongs; nearly always at the tail."""
         return len(self._keys) if not self._keys or key > self._keys[-1] else bisect_left(self._keys, key)
@@ -267,14 +318,17 @@ class Execution:
         self._next += 1
         if self._next > self._reached:
             self._reached = self._next
-            outcomes.append(Outcome(entry.command.key, self._outputs(entry)))
+            is_sending = self._sends(entry) and not entry.is_silent
+            outcomes.append(Outcome(entry.command.key, (self._output(entry, self._state),) if is_sending else ()))
 
-    def _outputs(self, entry: Entry) -> tuple[bytes, ...]:
-        message = entry.command.message
-        is_ours = message.origin == self._us.member and message.incarnation == self._us.incarnation
-        if not is_ours or entry.draw.permille >= self._parameters.follow_up_permille:
-            return ()
-        return (output_of(message.payload, self._answer(entry.decoded, self._state)),)
+    def _sends(self, entry: Entry) -> bool:
+        """Whether this member sends a follow-up when it executes this command."""
+        is_ours = entry.command.message.origin == self._us.member
+        return is_ours and entry.draw.permille < self._parameters.follow_up_permille
+
+    def _output(self, entry: Entry, state: Any) -> bytes:
+        """The follow-up that the command's origin sends when it has led to `state`, if it sends one."""
+        return output_of(entry.command.message.payload, self._answer(entry.decoded, state))
 
     def _roll_back(self, place: int, now_ns: int, out: list[Effect]) -> list[Undone]:
         """Undo all executions from `place` on, and bring the processor to where it can execute that place anew."""

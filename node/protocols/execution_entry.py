@@ -1,5 +1,5 @@
-"""A command in the queue of a processor (node/protocols/execution.py), and what becomes of it: handed over, taken back,
-handed over again, delivered for good, and what that has cost.
+"""A command in the queue of a processor (node/protocols/execution.py): when it was handed over, taken back and
+delivered for good, and what that has cost.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class Entry:
     """It has been executed to its end at least once."""
     is_touched: bool = False
     """It was undone, or has undone others."""
+    is_silent: bool = False
+    """Its follow-ups were settled when the order ended: executing it sends nothing."""
 
     @property
     def is_for_host(self) -> bool:
@@ -83,11 +85,20 @@ class Entry:
             )
 
     def deliver(self, out: list[Effect], *, reports_costs: bool) -> None:
-        """It is final, and was executed."""
+        """It is final, and was handed over."""
         if self.is_for_host:
             out.append(self._delivery(Level.FINAL))
         if self.is_optimistic and reports_costs:
             self._report_costs(out)
+
+    def conclude(self, now_ns: int, out: list[Effect], *, is_shown: bool, reports_costs: bool) -> None:
+        """The order has ended: it is final, executed or not. `is_shown`: the host has it as optimistic."""
+        if not is_shown:
+            self.last_ns = now_ns
+            self.first_ns = now_ns if self.first_ns is None else self.first_ns
+        self.deliver(out, reports_costs=reports_costs)
+        self.is_optimistic = False
+        self.is_silent = True
 
     def _delivery(self, level: Level) -> Deliver:
         message = self.command.message

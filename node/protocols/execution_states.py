@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from node.errors import DropReason, RemoteError
 from node.machines import APPLICATIONS, ApplicationName
 from node.parameters import require
 
@@ -19,6 +20,7 @@ MAX_SAVE_EVERY = 1000
 
 _DRAWN = 2**64
 _NAME_BYTES = 8
+_CHAIN_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,24 +73,32 @@ class Chance:
 class CommittedState:
     """The state after all final commands, and a digest of them, of their order and of that state.
 
-    The digest is a chain: a command costs a hash of itself, and only a report costs one of the state.
+    The digest is a chain of SHA-256: each command costs a hash of itself, and only a report costs one of the state.
+    Chain and state outlive a view as `memory`, which is equal at all members of the next view. RemoteError: the memory
+    that came from a donor is none.
     """
 
-    def __init__(self, application: str) -> None:
-        self._machine = APPLICATIONS[ApplicationName(application)].machine
-        self._chain = hashlib.sha256()
-        self.state: Any = self._machine.initial
+    def __init__(self, application: str, memory: bytes = b"") -> None:
+        known = APPLICATIONS[ApplicationName(application)]
+        self._machine = known.machine
+        self._chain = memory[:_CHAIN_BYTES] if memory else hashlib.sha256().digest()
+        if len(self._chain) != _CHAIN_BYTES:
+            raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes holds no digest of commands")
+        self.state: Any = known.restore(memory[_CHAIN_BYTES:]) if memory else self._machine.initial
+
+    @property
+    def memory(self) -> bytes:
+        """The digest of all commands, then the state."""
+        return self._chain + self._machine.encode(self.state)
 
     @property
     def digest(self) -> int:
         """64 bits."""
-        digest = self._chain.copy()
-        digest.update(self._machine.encode(self.state))
-        return int.from_bytes(digest.digest()[:8])
+        return int.from_bytes(hashlib.sha256(self.memory).digest()[:8])
 
     def take(self, payload: bytes, state: Any) -> None:
         """The next final command, and the state that it has led to."""
-        self._chain.update(len(payload).to_bytes(8) + payload)
+        self._chain = hashlib.sha256(self._chain + payload).digest()
         self.state = state
 
 

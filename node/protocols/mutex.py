@@ -1,10 +1,9 @@
-"""Mutual exclusion by logical time, over reliable FIFO channels.
+"""Mutual exclusion by logical time: a core of one view over reliable FIFO streams.
 
-Paper 001 (Lamport 1978), "Ordering the Events Totally": processes share one resource. (I) Who has been granted it must
-release it before it can be granted to another. (II) Different requests must be granted in the order in which they are
-made. (III) If everybody who is granted it eventually releases it, then every request is eventually granted.
-
-The five rules, and where they are:
+Paper 001 (Lamport 1978), "Ordering the Events Totally": processes share one resource. (I) A process which has been
+granted it must release it before it can be granted to another. (II) Different requests must be granted in the order in
+which they are made. (III) If every process which is granted it eventually releases it, then every request is eventually
+granted. The five rules, and where they are:
   1. request: send "T_m:P_i requests" to all others, and put it on the own queue              on_submit
   2. on such a request: put it on the queue, send a timestamped acknowledgement               _on_request
   3. release: take the request from the queue, send a timestamped release to all others       _leave
@@ -12,44 +11,41 @@ The five rules, and where they are:
   5. the resource is granted when (i) the own request is before all others in the queue and
      (ii) something later than T_m has come from every other process                          _enter_if_granted
 
-A submission is one request. Deliver, at the requester only, is the grant; it holds the resource for `hold_ns` (that is
-the using process), then reports LEFT and releases. Requests of one member are made at once, each with its timestamp,
-and wait in everybody's queue like all others: so condition II holds from submission to submission. A release therefore
-names its request (note 7 speaks of processes that do not alternate strictly).
+A submission is one request. Deliver, at the requester only, is the grant. The requester holds the resource for
+`hold_ns` (that is the using process), reports LEFT and releases. A release names its request (note 7), as several
+requests of one member may wait. `acknowledge: when_needed` adds the notes 5 (no acknowledgement to a member that
+something later than T_m has been sent to) and 6 (if P_i precedes P_j then T_m itself will do). `initially_granted` is
+the paper's beginning: the lowest member holds the resource by a request T_0, which is neither delivered nor reported.
 
-Messages. `acknowledge: always` is the rules as they stand: n - 1 requests, acknowledgements and releases, 3(n - 1) an
-entry. `when_needed` adds the notes: 5, no acknowledgement to whom something later than T_m has been sent already; 6, if
-P_i precedes P_j then P_j's timestamp T_m itself will do: the test becomes (timestamp, member) against (T_m, P_i). Under
-contention that saves up to n - 1 messages an entry; a lone request costs 3(n - 1) as before.
+Views (a deviation: in the paper a failed process stops the others). At the end of a view all survivors have the queue
+of the cut. Requests of excluded members leave it; the first of the others is granted, if it was not before. The queue
+goes into the memory and timestamps go on, so requests keep their places; the submissions of those that wait are handed
+back, and are attached to them in the next view by a REQUEST that names the place (`_renew`).
 
-`initially_granted`: the paper's beginning. Every queue begins with a request T_0 of P_0, the lowest member, T_0 earlier
-than everything: P_0 holds the resource from its start and releases it after `hold_ns`. It was not asked for, so it is
-neither delivered nor reported. The default is a resource that nobody holds.
+Fence: Deliver.seq, (ordinal of the view << 32) + ordinal of the grant in it, rises with every grant. An excluded holder
+may still run and believe that it holds the resource; a resource that has seen a higher fence must refuse it.
 
-What happened before what. The timestamps, and so condition II, follow the messages of this protocol, not the datagrams
-below: an acknowledgement or heartbeat of the reliable layer carries no timestamp. To this protocol it is a telephone
-call (see the paper's "Anomalous Behavior").
-
-Invariants: queues hold each request once; the timestamps of one member rise; the resource is ours only while our
-request is the first of our queue.
-
-The end of a member stops it, safely, as in the paper ("if one process fails, the others cannot go on"): nothing is
-submitted any more; what can still be granted by the rules is. A later life takes no part.
+Invariants. Queues hold each request once. The timestamps of one member rise in a view; those of requests and releases
+rise over views. The resource is ours only while our request is the first of our queue. The memory names the one
+survivor that holds it. docs/protocols/mutex.md has the argument.
 """
 
 from __future__ import annotations
 
 import enum
 from bisect import insort
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from struct import Struct
 from typing import NamedTuple
 
 from node.clocks import MAX_TIMESTAMP, ClockKind, clock_of
-from node.core import Core, Membership, Submission
+from node.core import Closing, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
-from node.errors import DropReason, LocalError
+from node.errors import DropReason, LocalError, RemoteError
+from node.group.view import MAX_VIEW
 from node.parameters import require
 from node.protocols.reliable import ReliableParameters
 from node.trace import Level, Notice
@@ -57,9 +53,12 @@ from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000
 CONTROL = Flag.CONTROL.value
+MULTICASTS = (Kind.MUTEX_REQUEST, Kind.MUTEX_RELEASE)
 HOLD = Timer("hold")
 FIRST_TIMESTAMP = 0
 """T_0: earlier than every timestamp."""
+MOST_OUTSTANDING = 65536
+"""A member has at most this many requests that are not released; more of them are refused."""
 
 
 class Acknowledge(enum.StrEnum):
@@ -84,7 +83,7 @@ class MutexParameters:
     mu_ns: int = 0
     """What every message takes at least, for `synchronised`."""
     initially_granted: bool = False
-    """Whether the lowest member holds the resource from its start."""
+    """Whether the lowest member of the first view holds the resource from its start."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
@@ -95,23 +94,27 @@ class MutexParameters:
         require(self.clock in tuple(ClockKind), f"clock must be one of {', '.join(ClockKind)}, not {self.clock!r}")
         require(0 <= self.hold_ns <= 2**62, f"hold_ns must not be negative, not {self.hold_ns}")
         require(self.mu_ns >= 0, f"mu_ns must not be negative, not {self.mu_ns}")
-        require(1 <= self.outstanding <= 65536, f"outstanding must lie between 1 and 65536, not {self.outstanding}")
+        require(
+            1 <= self.outstanding <= MOST_OUTSTANDING,
+            f"outstanding must lie between 1 and {MOST_OUTSTANDING}, not {self.outstanding}",
+        )
 
 
 class Phase(enum.StrEnum):
-    """Whether this member holds the resource, wants it, or neither; STOPPED once a member has ended."""
+    """Whether this member holds the resource, wants it, or neither."""
 
     RELEASED = "released"
     WAITING = "waiting"
     HOLDING = "holding"
-    STOPPED = "stopped"
 
 
 class MutexReport(enum.IntEnum):
     """Codes of our reports."""
 
-    STOPPED = 0x61
-    """`member` has ended, or is a later life (our own): nothing can be requested any more."""
+    FENCE = 0x62
+    """The fence of the grant that was delivered just before; `value`: the fence."""
+    REVOKED = 0x63
+    """The view has ended without `member`: `value` requests of it left the queue, held or not."""
 
 
 class Request(NamedTuple):
@@ -121,26 +124,83 @@ class Request(NamedTuple):
     member: int
 
 
-class MutexCore(Core):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Agreed:
+    """What all members of a view begin with, and its code, the memory: a head, then an entry of each request and of
+    each count."""
+
+    view: int = 1
+    """Views are counted here: cores do not know their number."""
+    clock: int = FIRST_TIMESTAMP
+    """No request of an earlier view is later; all timestamps of this view are."""
+    queue: tuple[Request, ...] = ()
+    is_held: bool = False
+    """Whether the first of the queue has been granted. If not, its submission has not come back to its member yet."""
+    left: Mapping[int, int] = field(default_factory=dict)
+    """How often each member has left the critical section."""
+
+    _HEAD = Struct(">IQBI")
+    """view, clock, is_held, number of requests"""
+    _ENTRY = Struct(">QH")
+    """timestamp or count, member"""
+
+    def encode(self) -> bytes:
+        counts = ((count, member) for member, count in sorted(self.left.items()))
+        head = self._HEAD.pack(self.view, self.clock, self.is_held, len(self.queue))
+        return head + b"".join(self._ENTRY.pack(*entry) for entry in chain(self.queue, counts))
+
+    @classmethod
+    def decode(cls, memory: bytes, members: tuple[int, ...]) -> _Agreed:
+        """RemoteError MALFORMED when no view of these members can begin so: a donor sends it."""
+        entries = len(memory) - cls._HEAD.size
+        if entries < 0 or entries % cls._ENTRY.size:
+            raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")
+        view, clock, is_held, count = cls._HEAD.unpack_from(memory)
+        found = [Request(*entry) for entry in cls._ENTRY.iter_unpack(memory[cls._HEAD.size :])]
+        queue, left = tuple(found[:count]), {member: times for times, member in found[count:]}
+        rises = all(earlier < later for earlier, later in pairwise(queue))
+        is_queue = len(queue) == count and rises and max(queue, default=(0,))[0] <= clock <= MAX_TIMESTAMP
+        is_known = {one.member for one in queue} | set(left) <= set(members)
+        if not (1 < view <= MAX_VIEW and is_held <= bool(queue) and is_queue and is_known):
+            raise RemoteError(DropReason.MALFORMED, "a memory that no view has ended with")
+        return cls(view=view, clock=clock, queue=queue, is_held=bool(is_held), left=left)
+
+
+class MutexCore(ViewCore):
     """See the module's text."""
 
-    def __init__(self, *, membership: Membership, parameters: MutexParameters) -> None:
+    def __init__(self, *, membership: Membership, parameters: MutexParameters, memory: bytes = b"") -> None:
+        """RemoteError when no view can have left this memory."""
         self._us = membership
         self._me = membership.member
         self._parameters = parameters
         self._saves = parameters.acknowledge == Acknowledge.WHEN_NEEDED
         self._clock = clock_of(ClockKind(parameters.clock), minimum_delay_ns=parameters.mu_ns)
-        self._is_stopped = membership.incarnation > 1
-        self._queue: list[Request] = []
+        first = (Request(FIRST_TIMESTAMP, membership.members[0]),) if parameters.initially_granted else ()
+        begin = _Agreed.decode(memory, membership.members) if memory else _Agreed(queue=first, is_held=bool(first))
+        self._view = begin.view
+        self._floor = begin.clock
+        self._queue = list(begin.queue)
         """Sorted."""
-        if parameters.initially_granted and not self._is_stopped:
-            self._queue.append(Request(FIRST_TIMESTAMP, membership.members[0]))
+        self._absent = set(begin.queue[begin.is_held :])
+        """Requests of earlier views whose submissions have not come back to their members."""
+        self._places = deque(one for one in begin.queue[begin.is_held :] if one.member == self._me)
+        """Ours of them: the places in the queue of the submissions that come first."""
         self._wanted: deque[tuple[Request, Submission]] = deque()
         """Our requests that are not granted, in their order."""
-        self._holding: Request | None = None
-        self._left = 0
-        self._latest = dict.fromkeys(membership.peers, FIRST_TIMESTAMP)
+        holds = begin.is_held and begin.queue[0].member == self._me
+        self._holding: Request | None = begin.queue[0] if holds else None
+        self._open = Counter(one.member for one in begin.queue)
+        """Per member, its requests in the queue."""
+        self._left = Counter(begin.left)
+        self._released = 0
+        """Releases in this view."""
+        self._highest = self._floor
+        """The last timestamp of a multicast, ours or another's."""
+        self._latest = dict.fromkeys(membership.peers, self._floor)
         """Per peer: its last timestamp."""
+        self._multicast_at = dict(self._latest)
+        """Per peer: that of its last multicast."""
         self._sent = FIRST_TIMESTAMP
         """The timestamp of our last multicast."""
         self._acknowledged = dict.fromkeys(membership.peers, FIRST_TIMESTAMP)
@@ -153,8 +213,7 @@ class MutexCore(Core):
 
     @property
     def can_submit(self) -> bool:
-        is_open = len(self._wanted) < self._parameters.outstanding and self._clock.value < MAX_TIMESTAMP
-        return is_open and not self._is_stopped
+        return len(self._wanted) < self._parameters.outstanding and self.timestamp < MAX_TIMESTAMP
 
     @property
     def is_idle(self) -> bool:
@@ -162,8 +221,6 @@ class MutexCore(Core):
 
     @property
     def phase(self) -> Phase:
-        if self._is_stopped:
-            return Phase.STOPPED
         if self._holding is not None:
             return Phase.HOLDING
         return Phase.WAITING if self._wanted else Phase.RELEASED
@@ -176,13 +233,10 @@ class MutexCore(Core):
     @property
     def timestamp(self) -> int:
         """That of the last event here, for users who hand it along."""
-        return self._clock.value
+        return max(self._clock.value, self._floor)
 
     def on_start(self, now_ns: int) -> list[Effect]:
-        if self._is_stopped:
-            return [Report(code=MutexReport.STOPPED, member=self._me)]
-        first = Request(FIRST_TIMESTAMP, self._me)
-        return [self._hold(first, now_ns)] if first in self._queue else []
+        return [self._hold(self._holding, now_ns)] if self._holding is not None else []
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
         if not self.can_submit:
@@ -192,24 +246,19 @@ class MutexCore(Core):
         if not 0 <= submission.not_before < MAX_TIMESTAMP:
             raise LocalError(f"{submission.not_before} is no timestamp that another can follow")
         out: list[Effect] = []
-        request = Request(self._clock.tick(now_ns, submission.not_before), self._me)
-        self._multicast(Kind.MUTEX_REQUEST, request.timestamp, (), out)
-        insort(self._queue, request)
+        request = self._renew(now_ns, out) if self._places else self._request(submission.not_before, now_ns, out)
         self._wanted.append((request, submission))
         self._enter_if_granted(now_ns, out)
         return out
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        if message.kind is Kind.RELIABLE_ENDED:
-            return self._on_ended(message)
-        is_ours = message.origin == self._me and message.kind in self._handlers
-        if is_ours or message.kind is Kind.RELIABLE_JOINED:
-            return []
-        reason = self._ignore(message)
+        reason = self._refuses(message)
         if reason is not None:
             return [Report(code=reason, member=source, value=len(message.payload))]
+        if message.origin == self._me:
+            return []
         out: list[Effect] = []
-        self._latest[message.origin] = message.seq
+        self._latest[message.origin] = max(self._latest[message.origin], message.seq)
         self._clock.receive(message.seq, now_ns)
         self._handlers[message.kind](message, now_ns, out)
         self._enter_if_granted(now_ns, out)
@@ -223,30 +272,70 @@ class MutexCore(Core):
         self._enter_if_granted(now_ns, out)
         return out
 
-    def _ignore(self, message: Message) -> DropReason | None:
-        latest = self._latest.get(message.origin)
-        if message.kind not in self._handlers or latest is None:
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
+        """The queue of the cut, without the requests of excluded members; the first of it has the resource."""
+        out: list[Effect] = []
+        for message in chain.from_iterable(rest[member] for member in sorted(rest)):
+            # The acknowledgements, which are unicasts, and their timestamps have no part in it.
+            if message.origin != self._me and message.kind in MULTICASTS and self._refuses(message) is None:
+                self._handlers[message.kind](message, now_ns, [])
+        gone = sorted(member for member, count in self._open.items() if count and member not in survivors)
+        out.extend(Report(code=MutexReport.REVOKED, member=member, value=self._open[member]) for member in gone)
+        queue = tuple(request for request in self._queue if request.member in survivors)
+        is_held = bool(queue) and queue[0] not in self._absent
+        # A survivor that holds the resource is the first: it has received all earlier requests and their releases.
+        if is_held and queue[0].member == self._me and self._holding is None:
+            self._grant(queue[0], (self._view + 1) << 32 | 1, out)
+        left = {member: count for member, count in self._left.items() if member in survivors}
+        memory = _Agreed(view=self._view + 1, clock=self._highest, queue=queue, is_held=is_held, left=left).encode()
+        handed_back = tuple(submission for _, submission in self._wanted)
+        return Closing(effects=tuple(out), handed_back=handed_back, memory=memory)
+
+    def _refuses(self, message: Message) -> DropReason | None:
+        """Of a multicast it depends on its stream and on the memory alone."""
+        origin = message.origin
+        if message.kind not in self._handlers or (origin != self._me and origin not in self._latest):
             return DropReason.UNEXPECTED
-        if message.incarnation != 1 or self._us.incarnation != 1:
-            return DropReason.UNEXPECTED
-        if not latest < message.seq <= MAX_TIMESTAMP:
+        if origin == self._me:
+            return None
+        last = (self._multicast_at if message.kind in MULTICASTS else self._latest)[origin]
+        if not last < message.seq <= MAX_TIMESTAMP:
             return DropReason.MALFORMED
-        is_release = message.kind is Kind.MUTEX_RELEASE
-        if len(message.words) != is_release:
+        if message.kind is Kind.MUTEX_REQUEST and not message.words:
+            return DropReason.MALFORMED if self._open[origin] >= MOST_OUTSTANDING else None
+        if len(message.words) != (message.kind in MULTICASTS):
             return DropReason.MALFORMED
-        if is_release and Request(message.words[0], message.origin) not in self._queue:
-            return DropReason.UNEXPECTED
-        return None
+        if message.kind is Kind.MUTEX_ACKNOWLEDGE:
+            return None
+        known = self._absent if message.kind is Kind.MUTEX_REQUEST else self._queue
+        return None if Request(message.words[0], origin) in known else DropReason.UNEXPECTED
 
     # The rules.
 
+    def _request(self, not_before: int, now_ns: int, out: list[Effect]) -> Request:
+        request = Request(self._tick(now_ns, not_before), self._me)
+        self._multicast(Kind.MUTEX_REQUEST, request.timestamp, (), out)
+        self._enqueue(request)
+        return request
+
+    def _renew(self, now_ns: int, out: list[Effect]) -> Request:
+        """A submission that was handed back has the place of its request, which is in all queues already."""
+        request = self._places.popleft()
+        self._absent.discard(request)
+        self._multicast(Kind.MUTEX_REQUEST, self._tick(now_ns), (request.timestamp,), out)
+        return request
+
     def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._note_multicast(message)
+        if message.words:
+            self._absent.discard(Request(message.words[0], message.origin))
+            return
         request = Request(message.seq, message.origin)
-        insort(self._queue, request)
+        self._enqueue(request)
         told = max(self._sent, self._acknowledged[request.member])
         if self._saves and (told, self._me) > request:
             return
-        timestamp = self._acknowledged[request.member] = self._clock.tick(now_ns)
+        timestamp = self._acknowledged[request.member] = self._tick(now_ns)
         message = self._us.message(Kind.MUTEX_ACKNOWLEDGE, seq=timestamp, flags=CONTROL)
         out.append(Send(target=request.member, message=message))
 
@@ -254,7 +343,8 @@ class MutexCore(Core):
         """Its timestamp is all."""
 
     def _on_release(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._queue.remove(Request(message.words[0], message.origin))
+        self._note_multicast(message)
+        self._remove(Request(message.words[0], message.origin))
 
     def _enter_if_granted(self, now_ns: int, out: list[Effect]) -> None:
         if self._holding is not None or not self._wanted or self._queue[0] != self._wanted[0][0]:
@@ -262,24 +352,27 @@ class MutexCore(Core):
         request = self._queue[0]
         if not all(self._is_past(request, peer) for peer in self._latest):
             return
-        _, submission = self._wanted.popleft()
-        out.append(self._grant(request, submission))
+        self._grant(request, self._view << 32 | self._released + 1, out)
         out.append(self._hold(request, now_ns))
 
     def _is_past(self, request: Request, peer: int) -> bool:
         """Whether nothing before `request` can come from `peer` any more."""
         latest = self._latest[peer]
-        return (latest, peer) > request if self._saves else latest > request.timestamp
+        is_later = (latest, peer) > request if self._saves else latest > request.timestamp
+        return is_later or request.timestamp <= self._floor
 
-    def _grant(self, request: Request, submission: Submission) -> Deliver:
-        return Deliver(
+    def _grant(self, request: Request, fence: int, out: list[Effect]) -> None:
+        granted, submission = self._wanted.popleft()
+        assert granted == request, "our requests are granted in their order"
+        delivery = Deliver(
             payload=submission.payload,
             origin=self._me,
             incarnation=self._us.incarnation,
-            seq=request.timestamp,
+            seq=fence,
             level=Level.AGREED,
             inner=submission.inner,
         )
+        out += [delivery, Report(code=MutexReport.FENCE, member=self._me, value=fence)]
 
     def _hold(self, request: Request, now_ns: int) -> SetTimer:
         self._holding = request
@@ -287,16 +380,32 @@ class MutexCore(Core):
 
     def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
         self._holding = None
-        self._queue.remove(request)
+        self._remove(request)
         if request.timestamp != FIRST_TIMESTAMP:
-            self._left += 1
-            out.append(Report(code=Notice.LEFT, member=self._me, value=self._left))
-        self._multicast(Kind.MUTEX_RELEASE, self._clock.tick(now_ns), (request.timestamp,), out)
+            out.append(Report(code=Notice.LEFT, member=self._me, value=self._left[self._me]))
+        self._multicast(Kind.MUTEX_RELEASE, self._tick(now_ns), (request.timestamp,), out)
+
+    # What the rules need.
+
+    def _enqueue(self, request: Request) -> None:
+        insort(self._queue, request)
+        self._open[request.member] += 1
+
+    def _remove(self, request: Request) -> None:
+        self._queue.remove(request)
+        self._absent.discard(request)
+        self._open[request.member] -= 1
+        self._released += 1
+        self._left[request.member] += request.timestamp != FIRST_TIMESTAMP
+
+    def _tick(self, now_ns: int, after: int = 0) -> int:
+        return self._clock.tick(now_ns, max(after, self._floor))
 
     def _multicast(self, kind: Kind, timestamp: int, words: tuple[int, ...], out: list[Effect]) -> None:
         self._sent = timestamp
+        self._highest = max(self._highest, timestamp)
         out.append(Multicast(message=self._us.message(kind, seq=timestamp, flags=CONTROL, words=words)))
 
-    def _on_ended(self, message: Message) -> list[Effect]:
-        self._is_stopped = True
-        return [Report(code=MutexReport.STOPPED, member=message.origin)]
+    def _note_multicast(self, message: Message) -> None:
+        self._multicast_at[message.origin] = message.seq
+        self._highest = max(self._highest, message.seq)

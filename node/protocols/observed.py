@@ -9,7 +9,7 @@ from bisect import bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from node.protocols.rehearsal import Stamp
+from node.protocols.shadow_execution import Stamp
 
 SECOND = 1_000_000_000
 SLICES = 16

@@ -1,95 +1,57 @@
-"""Total order by a sequence server, over reliable FIFO channels.
+"""Total order by a sequence server.
 
-Paper 002, the first of its four protocols: "the sender asks a sequence server for a number, then multicasts with it;
-delivery by number". The sequence server is the member with the lowest index; for its own messages it asks itself,
-without a message.
+Paper 002, section 1: the sender applies to a sequence server for a number, the server gives consecutive numbers, and
+the sender multicasts the message with its number. The server is the view's first member; for its own messages it takes
+a number without a request.
 
     sender            server              everybody
     REQUEST r ------>
               <------ NUMBER r: N
-    DATA N ------------------------------> held until all numbers below N are delivered or void
+    DATA N ------------------------------> buffered until all numbers below N are delivered
 
-Three messages for a multicast, one and a half round trips plus what lower numbers take.
+Rules, each with its method:
 
-Order. Numbers are given once, by one member in one life, so two members never deliver different messages under one
-number. A sender asks after what it delivered and in the order of its submissions (the channel to the server is FIFO):
-so the order is causal and FIFO, too. Delivery is AGREED, not uniform: who delivers and crashes together with the
-sender may be the only one who did.
+1. The sender asks the server for a number, once for each submission, in the order of submission (`on_submit`).
+2. The server gives consecutive numbers, from 1 in each view, in the order in which requests arrive (`_on_request`).
+3. The sender multicasts the message with its number (`_on_number`).
+4. Every member delivers by number (`_on_data`).
+5. At the end of the view every survivor delivers by number what the cut holds. It passes over a number without a
+   message. It drops a message of an excluded sender that depends on a message outside the cut, and all later messages
+   of that sender. A submission without a number is handed back (`close`).
 
-A sender that crashes between asking and multicasting leaves a number without a message, and all would wait for it. The
-server must not void it alone: others may have received the message that the server lacks. The reliable layer answers
-that. Its news that a life has ended comes when all survivors have received the same of its stream, and nobody takes
-more. So at that news the server knows of each number it gave to that life: either it has the message, then all get it;
-or nobody has it, nobody will, and the server multicasts in its own stream that the number is void (ORDER). A sender
-that was expelled alive, or crashed, may have delivered such a number itself: the order is that of the members that
-live on, and who is expelled counts as crashed.
+Deviations from the paper:
 
-The server's crash stops the order, as in the paper; beyond it, the order resumes when the server is started again.
-What the server knew died with it, and is not needed: its place in the order is (epoch, number), where the *epoch* is
-the life of the server that gave the number, and a later life begins at number 1 of an epoch that comes after all
-earlier ones. The group only has to agree on what an ended epoch contains.
+- The next view's first member replaces a crashed server, since numbers begin anew in each view. The paper says nothing
+  about crashes. With `replace_server: false` the first view's server remains the server, as in a system with one
+  dedicated server: in a view without it this core takes nothing, and the order goes on in a view that contains it
+  again. The memory names that server.
+- DATA carries the count and the digest of what its sender had delivered at submission (node/group/prefix.py).
 
-- The server's life i is *over* when the reliable layer says that it has ended, or that a later one has joined. From
-  then on a member takes no number of epoch i, and it says so in its own stream: CLOSED i. Numbers it has taken have
-  gone into that stream before; what it still wants a number for, it keeps.
-- Epoch i is *closed* for a member when CLOSED i or the end has come from every life in whose stream it takes part, the
-  server's and its own included. Nothing of epoch i comes any more, and all survivors have received the same: streams
-  are the same for all. So each delivers the rest by number and passes over what is missing: it is void. Nothing in
-  this depends on when who learns what. Until then, and while the server is away, what no gap precedes is delivered.
-- At the news that life j has joined, a member asks it for a number for each of its submissions that has none, in their
-  order, and goes on: nothing is lost, doubled or overtaken. It need not have closed epoch i: messages of epoch j wait
-  for that where they arrive. Nobody has to open an epoch: a request waits in the reliable layer until the server is a
-  member, and the server gives numbers from then on.
+Invariants: before `close` a member has delivered exactly the numbers below `_next`; nothing below `_next` is buffered;
+a number belongs to one message.
 
-Whoever may have numbers of epoch i is waited for: to get one, a life must be a member while life i lives; to be a
-member, it was welcomed by all others, who therefore take part in its stream. Whoever joins later has none: a welcome
-tells it that life i is over, so it says CLOSED, too, as its first word, and nobody needs to know when it came. Epochs
-in which nobody got a number (the server crashed again before it was a member) are closed in the same way.
-
-A restarted member joins where the order stands: when the reliable layer says that it is a member, it asks the server
-(REQUEST 0), whose answer N means "from N of this epoch on". All who send with a later number have been asked for their
-stream before that number was given, so the joiner gets their messages, if it takes part in all streams whose life may
-still get a number. It need not: a life may be over for the joiner, and not yet for the server. So the question says of
-each member which is the first of its lives in whose stream the joiner takes part, and the server answers when all
-earlier ones have ended for it. A joiner that got no answer before the server crashed asks the next life of it.
-
-Words from another time. The layer below holds unicasts back while it takes nothing, and hands them to whichever life of
-their target then lives. A request that waited for life i must not take a number of life j (it has been asked anew), nor
-must a life take a number that its forerunner asked for. So a request names the epoch, and an answer the life it is for.
-
-STOPPED. `can_submit` is false: the application keeps what it has. What was taken is owed as long as the server may
-come back: who holds a submission or a message is not idle; who holds none is, joiners included.
-
-Invariants: places are delivered ascending; a place below `(_epoch, _next)` is never held; what was delivered is a
-prefix (of a joiner: a middle part) of one sequence, the same for all who live on.
-
-Not here: another member in the server's place. While it is away, the order stands still.
+Delivery is AGREED, not uniform: an excluded member may have delivered a message that no survivor has received. A
+message costs a request, an answer and a multicast. The argument why `close` gives one causal order, and the messages in
+full, are in docs/protocols/sequencer.md.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from node.core import MAX_INCARNATION, Core, Membership, Submission
+from node.core import MAX_MEMBER, Closing, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
+from node.group.prefix import Prefix, Walk
 from node.parameters import require
 from node.protocols.reliable import ReliableParameters
-from node.protocols.words import pack, unpack
 from node.wire import Flag, Kind, Message
 
 CONTROL = Flag.CONTROL.value
-VOID_PER_ORDER = 128
-POSITION = 0
-"""The request number that asks where the order stands, and takes no number."""
-
-NEWS = (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
-OF_THE_SERVER = (Kind.SEQUENCER_NUMBER, Kind.SEQUENCER_ORDER)
-
-Life = tuple[int, int]
-"""(member, incarnation)."""
+MEMORY_SIZE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +60,9 @@ class SequencerParameters:
 
     outstanding: int = 64
     """Requests without an answer; more submissions wait in the host."""
+    replace_server: bool = True
+    """The first member of the next view replaces an excluded server. False: the order stops while the first view's
+    server is not a member."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
@@ -105,83 +70,63 @@ class SequencerParameters:
 
 
 class Phase(enum.StrEnum):
-    """JOINING until we know from which number on we deliver; STOPPED while there is no server."""
+    """Fixed for the view. STOPPED: the view does not contain the server."""
 
-    JOINING = "joining"
     RUNNING = "running"
     STOPPED = "stopped"
 
 
 class SequencerReport(enum.IntEnum):
-    """Codes of our reports; `member` is the server."""
+    """Codes of our reports."""
 
     STOPPED = 0x21
-    """The server is gone: nothing gets a number until it is started again. `value`: the epoch that is over."""
+    """This view has no server: no member takes a submission. `member`: the server that is missing."""
     VOID = 0x22
-    """Number `value` stays without a message; in an epoch that closes also all after it, up to the next message."""
-    RESUMED = 0x23
-    """The server is back: who wants a number gets it in epoch `value`."""
-    CLOSED = 0x24
-    """All that has a number of the epochs up to `value` is delivered."""
+    """At the end of a view: number `value` and those after it, up to the next message, have no message in the cut.
+    `member`: the server."""
+    DROPPED = 0x23
+    """At the end of a view: the message with number `value` depends on a message that is not in the cut. `member`: its
+    sender, which is excluded."""
 
 
-class SequencerCore(Core):
-    """See the module's text."""
+class Asked(NamedTuple):
+    """A submission that waits for its number, and the word of `Prefix` for it."""
 
-    def __init__(self, *, membership: Membership, parameters: SequencerParameters) -> None:
+    submission: Submission
+    word: int
+
+
+class SequencerCore(ViewCore):
+    """The module's text is its contract. `memory`: what `close` of the view before has answered."""
+
+    def __init__(self, *, membership: Membership, parameters: SequencerParameters, memory: bytes = b"") -> None:
+        """RemoteError MALFORMED: no `close` has made this memory."""
         self._us = membership
-        self._life: Life = (membership.member, membership.incarnation)
-        self._server = membership.members[0]
+        self._parameters = parameters
+        self._server = membership.first
+        if not parameters.replace_server and memory:
+            self._server = _server_in(memory)
         self._is_server = membership.member == self._server
-        self._outstanding = parameters.outstanding
-        is_first = membership.incarnation == 1 or not membership.peers
-        self._phase = Phase.RUNNING if is_first else Phase.JOINING
-        self._is_member = is_first
-        """Whether the layer below has said so."""
-
-        self._serving = membership.incarnation if is_first else 0
-        """The life of the server that we ask for numbers; 0: none."""
-        self._over = max(self._serving - 1, 0)
-        """The last life of the server that is over."""
-        lives = ((member, membership.incarnation) for member in membership.members)
-        self._closed: dict[Life, int] = dict.fromkeys(lives, self._over) if is_first else {}
-        """Per life in whose stream we take part, ours included: nothing of the epochs up to this comes of it."""
-        self._parts: dict[int, int] = {}
-        """Of a joiner, per peer: the first of its lives in whose stream we take part."""
+        self._phase = Phase.RUNNING if self._server in membership.members else Phase.STOPPED
 
         self._requests = 0
-        self._asked: dict[int, Submission] = {}
-        """Per request, ascending: what is to be multicast with the number."""
-        self._first = (self._serving, 1)
-        """The place where our order begins; unknown while its epoch is 0."""
-        self._epoch, self._next = self._first
-        """The next place to deliver."""
-        self._held: dict[int, dict[int, Message | None]] = {}
-        """Per epoch and number from there on: its message, None for a void one."""
-
+        self._asked: dict[int, Asked] = {}
+        """By the number of the request, ascending."""
         self._last_given = 0
-        self._unused: dict[Life, set[int]] = {}
-        """At the server, per life: numbers given whose message has not come."""
-        self._questions: dict[Life, dict[int, int]] = {}
-        """At the server, per joiner that asked where the order stands: its `_parts`."""
-        self._handlers: dict[Kind, Callable[[Message, list[Effect]], None]] = {
-            Kind.SEQUENCER_REQUEST: self._on_request,
-            Kind.SEQUENCER_NUMBER: self._on_number,
-            Kind.SEQUENCER_DATA: self._on_data,
-            Kind.SEQUENCER_ORDER: self._on_order,
-            Kind.SEQUENCER_CLOSED: self._on_closed,
-            Kind.RELIABLE_ENDED: self._on_ended,
-            Kind.RELIABLE_JOINED: self._on_joined,
-        }
+        """At the server."""
+        self._next = 1
+        """The number to deliver next."""
+        self._buffered: dict[int, Message] = {}
+        self._prefix = Prefix()
 
     @property
     def can_submit(self) -> bool:
-        return self._phase is Phase.RUNNING and len(self._asked) < self._outstanding
+        return self._phase is Phase.RUNNING and len(self._asked) < self._parameters.outstanding
 
     @property
     def is_idle(self) -> bool:
-        is_waiting = self.held or any(self._unused.values()) or self._questions
-        return self._phase is not Phase.JOINING and not is_waiting
+        """A server waits for the messages that are to carry the numbers it has given."""
+        return not self._asked and not self._buffered and self._last_given < self._next
 
     @property
     def phase(self) -> Phase:
@@ -190,9 +135,11 @@ class SequencerCore(Core):
     @property
     def held(self) -> int:
         """Messages that wait for a lower number, and submissions that wait for one."""
-        return sum(map(len, self._held.values())) + len(self._asked)
+        return len(self._buffered) + len(self._asked)
 
     def on_start(self, now_ns: int) -> list[Effect]:
+        if self._phase is Phase.STOPPED:
+            return [Report(code=SequencerReport.STOPPED, member=self._server)]
         return []
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
@@ -200,310 +147,130 @@ class SequencerCore(Core):
             raise LocalError(f"member {self._us.member} takes no submission now: ask can_submit before")
         if submission.target is not None:
             raise LocalError("the sequencer orders multicasts; send to one member through the layer below")
+        asked = Asked(submission, self._prefix.word)
         if self._is_server:
-            return [Multicast(message=self._data(self._give(self._life), submission))]
+            return [Multicast(message=self._data(self._give(), asked))]
         self._requests += 1
-        self._asked[self._requests] = submission
-        return [self._request(self._requests)]
-
-    def take_back(self) -> tuple[Submission, ...]:
-        """While there is no server: what has no number, in its order; it gets none any more. For a user who has another
-        way (node/protocols/adaptive.py). Nothing while there is a server.
-        """
-        if self._phase is not Phase.STOPPED:
-            return ()
-        taken = tuple(self._asked.values())
-        self._asked.clear()
-        return taken
+        self._asked[self._requests] = asked
+        request = self._us.message(Kind.SEQUENCER_REQUEST, seq=self._requests, flags=CONTROL)
+        return [Send(target=self._server, message=request)]
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        reason = self._ignore(message)
-        if reason is not None:
-            return [Report(code=reason, member=source, value=len(message.payload))]
-        out: list[Effect] = []
-        self._handlers[message.kind](message, out)
-        return out
+        if not self._is_expected(message):
+            return [_refused(message, DropReason.UNEXPECTED)]
+        match message.kind:
+            case Kind.SEQUENCER_REQUEST:
+                return self._on_request(message)
+            case Kind.SEQUENCER_NUMBER:
+                return self._on_number(message)
+            case _:
+                return self._on_data(message)
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         raise LocalError(f"{timer} is no timer of the sequencer: it has none")
 
-    def _ignore(self, message: Message) -> DropReason | None:
-        """Why a message is refused before anybody looks into it."""
-        kind = message.kind
-        if kind in NEWS:
-            return None
-        if kind not in self._handlers or (message.origin, message.incarnation) not in self._closed:
-            return DropReason.UNEXPECTED
-        if kind is Kind.SEQUENCER_REQUEST and (not self._is_server or self._phase is not Phase.RUNNING):
-            return DropReason.UNEXPECTED
-        is_of_server = message.origin == self._server
-        if (kind in OF_THE_SERVER and not is_of_server) or (kind is Kind.SEQUENCER_CLOSED and is_of_server):
-            return DropReason.UNEXPECTED
-        return None
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
+        for messages in rest.values():
+            for message in messages:
+                self._buffer_rest(message)
+        out: list[Effect] = []
+        walk = Walk(self._prefix, survivors)
+        for number, message in sorted(self._buffered.items()):
+            if number > self._next:
+                out.append(Report(code=SequencerReport.VOID, member=self._server, value=self._next))
+            self._next = number + 1
+            if walk.admits(message.origin, message.words[0]):
+                walk.delivered(message.origin, number)
+                out.append(Deliver.of(message))
+            else:
+                out.append(Report(code=SequencerReport.DROPPED, member=message.origin, value=number))
+        self._buffered.clear()
+        handed_back = tuple(asked.submission for asked in self._asked.values())
+        memory = b"" if self._parameters.replace_server else self._server.to_bytes(MEMORY_SIZE, "big")
+        return Closing(effects=tuple(out), handed_back=handed_back, memory=memory)
 
     # At the server.
 
-    def _on_request(self, message: Message, out: list[Effect]) -> None:
-        is_question = message.seq == POSITION
-        parts = self._parts_in(message) if is_question else {}
-        if not is_question and len(message.words) != 1:
-            raise RemoteError(DropReason.MALFORMED, f"request {message.seq} with {len(message.words)} words")
-        life = (message.origin, message.incarnation)
-        if message.words[0] != self._us.incarnation:
-            out.append(_refusal(message, DropReason.STALE_INCARNATION))
-        elif is_question:
-            self._questions[life] = parts
-            self._answer_questions(out)
-        else:
-            out.append(self._answer(life, message.seq, self._give(life)))
+    def _on_request(self, message: Message) -> list[Effect]:
+        if message.seq == 0 or message.words:
+            raise RemoteError(DropReason.MALFORMED, f"request {message.seq} with the words {message.words}")
+        answer = self._us.message(Kind.SEQUENCER_NUMBER, seq=message.seq, flags=CONTROL, words=(self._give(),))
+        return [Send(target=message.origin, message=answer)]
 
-    def _parts_in(self, question: Message) -> dict[int, int]:
-        """The `_parts` of a joiner: an entry for each of its peers, ascending."""
-        entries = tuple(map(unpack, question.words[1:]))
-        peers = [member for member in self._us.members if member != question.origin]
-        if [(entry.member, entry.number) for entry in entries] != [(member, 0) for member in peers]:
-            raise RemoteError(DropReason.MALFORMED, "a joiner that does not say where it takes part")
-        return {entry.member: entry.incarnation for entry in entries}
-
-    def _give(self, life: Life) -> int:
+    def _give(self) -> int:
         self._last_given += 1
-        self._unused.setdefault(life, set()).add(self._last_given)
         return self._last_given
-
-    def _answer(self, life: Life, request: int, number: int) -> Effect:
-        words = (number, life[1])
-        answer = self._us.message(Kind.SEQUENCER_NUMBER, seq=request, flags=CONTROL, words=words)
-        return Send(target=life[0], message=answer)
-
-    def _answer_questions(self, out: list[Effect]) -> None:
-        """Those of joiners that take part in the streams of all who may get a number."""
-        for joiner, parts in sorted(self._questions.items()):
-            if all(incarnation >= parts.get(member, 0) for member, incarnation in self._closed):
-                del self._questions[joiner]
-                out.append(self._answer(joiner, POSITION, self._last_given + 1))
-
-    def _void(self, life: Life, out: list[Effect]) -> None:
-        """All survivors have the same of this stream: what has not come with a given number will come to nobody."""
-        void = sorted(self._unused.pop(life, set()))
-        for start in range(0, len(void), VOID_PER_ORDER):
-            words = tuple(void[start : start + VOID_PER_ORDER])
-            out.append(Multicast(message=self._us.message(Kind.SEQUENCER_ORDER, flags=CONTROL, words=words)))
 
     # At the sender.
 
-    def _request(self, request: int, words: tuple[int, ...] = ()) -> Effect:
-        words = (self._serving, *words)
-        message = self._us.message(Kind.SEQUENCER_REQUEST, seq=request, flags=CONTROL, words=words)
-        return Send(target=self._server, message=message)
-
-    def _ask_position(self) -> Effect:
-        return self._request(POSITION, tuple(pack(member, first, 0) for member, first in sorted(self._parts.items())))
-
-    def _on_number(self, message: Message, out: list[Effect]) -> None:
-        if len(message.words) != 2 or message.words[0] == 0:
+    def _on_number(self, message: Message) -> list[Effect]:
+        if len(message.words) != 1 or message.words[0] == 0:
             raise RemoteError(DropReason.MALFORMED, f"an answer with the words {message.words}")
-        number, incarnation = message.words
-        if (message.incarnation, incarnation) != (self._serving, self._us.incarnation):
-            out.append(_refusal(message, DropReason.STALE_INCARNATION))
-        elif message.seq == POSITION and self._phase is Phase.JOINING:
-            self._begin(message.incarnation, number)
-            self._enter_running(out)
-        elif message.seq in self._asked:
-            out.append(Multicast(message=self._data(number, self._asked.pop(message.seq))))
-        else:
-            out.append(_refusal(message, DropReason.UNEXPECTED))
+        asked = self._asked.pop(message.seq, None)
+        if asked is None:
+            return [_refused(message, DropReason.UNEXPECTED)]
+        return [Multicast(message=self._data(message.words[0], asked))]
 
-    def _data(self, number: int, submission: Submission) -> Message:
+    def _data(self, number: int, asked: Asked) -> Message:
+        submission = asked.submission
         return self._us.message(
             Kind.SEQUENCER_DATA,
             seq=number,
             flags=submission.flags,
-            words=(self._serving,),
+            words=(asked.word,),
             inner=submission.inner,
             payload=submission.payload,
         )
 
-    # At everybody.
+    # At every member.
 
-    def _on_data(self, message: Message, out: list[Effect]) -> None:
-        life = (message.origin, message.incarnation)
-        number = message.seq
-        epoch = self._epoch_of(message)
-        if epoch > max(self._serving, self._over):
-            # The server is welcomed by all who live on before it gives a number: we are not one of them.
-            out.append(_refusal(message, DropReason.UNEXPECTED))
-            return
-        if self._is_server and epoch == self._us.incarnation:
-            self._unused.get(life, set()).discard(number)
-        if self._hold(epoch, number, message):
-            self._advance(out)
-        elif self._epoch and (epoch, number) >= self._first:
-            out.append(_refusal(message, DropReason.DUPLICATE))
-
-    def _epoch_of(self, message: Message) -> int:
-        """RemoteError MALFORMED when its origin cannot have that number."""
-        if len(message.words) != 1 or message.seq == 0:
+    def _on_data(self, message: Message) -> list[Effect]:
+        if not _is_well_formed(message):
             raise RemoteError(DropReason.MALFORMED, f"data with number {message.seq} and the words {message.words}")
-        epoch = message.words[0]
-        is_of_server = message.origin == self._server
-        is_closed = epoch <= self._closed[message.origin, message.incarnation]
-        if is_closed or epoch > MAX_INCARNATION or (is_of_server and epoch != message.incarnation):
-            raise RemoteError(DropReason.MALFORMED, f"a number of epoch {epoch}, which its sender cannot have")
-        return epoch
-
-    def _on_order(self, message: Message, out: list[Effect]) -> None:
-        if 0 in message.words:
-            raise RemoteError(DropReason.MALFORMED, "0 is no number, and cannot be void")
-        void = [number for number in message.words if self._hold(message.incarnation, number, None)]
-        out.extend(Report(code=SequencerReport.VOID, member=message.origin, value=number) for number in void)
-        self._advance(out)
-
-    def _hold(self, epoch: int, number: int, message: Message | None) -> bool:
-        """False when something has that place already: the first one counts, and whoever sent the second is wrong. Also
-        when it is before our beginning.
-        """
-        is_past = (epoch, number) < (self._epoch, self._next) if self._epoch else epoch <= self._over
-        if is_past or number in self._held.get(epoch, ()):
-            return False
-        self._held.setdefault(epoch, {})[number] = message
-        return True
-
-    def _advance(self, out: list[Effect]) -> None:
-        """Deliver all whose turn it is."""
-        if not self._epoch:
-            return
-        self._deliver_next(out)
-        if self._over < self._epoch:
-            return
-        closed = min(self._closed.values())
-        if closed < self._epoch:
-            return
-        for epoch in sorted(epoch for epoch in self._held if epoch <= closed):
-            self._deliver_rest(epoch, out)
-        self._epoch, self._next = closed + 1, 1
-        out.append(Report(code=SequencerReport.CLOSED, member=self._server, value=closed))
-        self._deliver_next(out)
-
-    def _deliver_next(self, out: list[Effect]) -> None:
-        """All up to the next gap."""
-        held = self._held.get(self._epoch, {})
-        while self._next in held:
-            message = held.pop(self._next)
+        if self._is_taken(message.seq):
+            return [_refused(message, DropReason.DUPLICATE)]
+        self._buffered[message.seq] = message
+        out: list[Effect] = []
+        while self._next in self._buffered:
+            following = self._buffered.pop(self._next)
+            self._prefix.delivered(following.origin, self._next)
             self._next += 1
-            if message is not None:
-                out.append(Deliver.of(message))
+            out.append(Deliver.of(following))
+        return out
 
-    def _deliver_rest(self, epoch: int, out: list[Effect]) -> None:
-        """All of an epoch that is closed: gaps stay."""
-        following = self._next if epoch == self._epoch else 1
-        for number, message in sorted(self._held.pop(epoch).items()):
-            if number > following:
-                out.append(Report(code=SequencerReport.VOID, member=self._server, value=following))
-            following = number + 1
-            if message is not None:
-                out.append(Deliver.of(message))
+    def _buffer_rest(self, message: Message) -> None:
+        """A message of the cut, unless `on_message` would refuse it."""
+        is_data = message.kind is Kind.SEQUENCER_DATA and self._is_expected(message)
+        if is_data and _is_well_formed(message) and not self._is_taken(message.seq):
+            self._buffered[message.seq] = message
 
-    def _begin(self, epoch: int, number: int) -> None:
-        """Our order begins here; what is before is not ours."""
-        self._first = (epoch, number)
-        self._epoch, self._next = self._first
-        held = self._held.get(epoch, {})
-        self._held = {epoch: {number: message for number, message in held.items() if number >= self._next}}
+    def _is_expected(self, message: Message) -> bool:
+        """Whether a message of this kind may come from its origin to us in this view."""
+        if self._phase is Phase.STOPPED or message.origin not in self._us.members:
+            return False
+        match message.kind:
+            case Kind.SEQUENCER_REQUEST:
+                return self._is_server and message.origin != self._server
+            case Kind.SEQUENCER_NUMBER:
+                return not self._is_server and message.origin == self._server
+            case kind:
+                return kind is Kind.SEQUENCER_DATA
 
-    # Who ends and who joins.
-
-    def _on_closed(self, message: Message, out: list[Effect]) -> None:
-        life = (message.origin, message.incarnation)
-        if message.words or not self._closed[life] < message.seq <= MAX_INCARNATION:
-            raise RemoteError(DropReason.MALFORMED, f"epoch {message.seq} closed after {self._closed[life]}")
-        self._closed[life] = message.seq
-        self._advance(out)
-
-    def _on_ended(self, message: Message, out: list[Effect]) -> None:
-        life = (message.origin, message.incarnation)
-        self._closed.pop(life, None)
-        self._questions.pop(life, None)
-        if not self._is_member:
-            self._parts[message.origin] = message.incarnation + 1
-        if message.origin == self._server:
-            self._learn_over(message.incarnation, out)
-        self._void(life, out)
-        self._answer_questions(out)
-        self._advance(out)
-
-    def _on_joined(self, message: Message, out: list[Effect]) -> None:
-        """News that another takes part in our stream and we in its; or, after all of those, that we are a member."""
-        life = (message.origin, message.incarnation)
-        is_of_server = message.origin == self._server
-        if life == self._life:
-            self._enter_group(out)
-            return
-        self._closed[life] = message.incarnation - 1 if is_of_server else 0
-        if not self._is_member:
-            self._parts[message.origin] = message.incarnation
-        if is_of_server:
-            self._serving = message.incarnation
-            self._learn_over(message.incarnation - 1, out)
-            self._turn_to_server(out)
-
-    def _learn_over(self, epoch: int, out: list[Effect]) -> None:
-        """This life of the server and all before it are over."""
-        if epoch <= self._over:
-            return
-        self._over = epoch
-        if not self._epoch:
-            # Our order will begin later than anything of this epoch.
-            self._held = {later: held for later, held in self._held.items() if later > epoch}
-        if not self._is_member:
-            return
-        out.append(self._word_of_closing())
-        if self._serving <= epoch:
-            self._enter_stopped(out)
-
-    def _word_of_closing(self) -> Effect:
-        return Multicast(message=self._us.message(Kind.SEQUENCER_CLOSED, seq=self._over, flags=CONTROL))
-
-    def _turn_to_server(self, out: list[Effect]) -> None:
-        """It lives: ask it for what is still wanted of it."""
-        if not self._is_member:
-            return
-        out.append(Report(code=SequencerReport.RESUMED, member=self._server, value=self._serving))
-        if self._epoch:
-            self._enter_running(out)
-            out.extend(self._request(request) for request in self._asked)
-        else:
-            self._enter_joining(out)
-
-    def _enter_group(self, out: list[Effect]) -> None:
-        """We are a member now, and know who else is."""
-        self._is_member = True
-        self._closed[self._life] = self._us.incarnation - 1 if self._is_server else 0
-        if self._is_server:
-            self._serving = self._us.incarnation
-            self._over = self._serving - 1
-            self._begin(self._serving, 1)
-            self._turn_to_server(out)
-            return
-        if self._over:
-            out.append(self._word_of_closing())
-        if self._serving:
-            self._enter_joining(out)
-        else:
-            self._enter_stopped(out)
-
-    def _enter_joining(self, out: list[Effect]) -> None:
-        self._phase = Phase.JOINING
-        out.append(self._ask_position())
-
-    def _enter_running(self, out: list[Effect]) -> None:
-        self._phase = Phase.RUNNING
-        self._advance(out)
-
-    def _enter_stopped(self, out: list[Effect]) -> None:
-        self._phase = Phase.STOPPED
-        self._serving = 0
-        out.append(Report(code=SequencerReport.STOPPED, member=self._server, value=self._over))
+    def _is_taken(self, number: int) -> bool:
+        """Whether a message has this number already. The first one counts; the sender of the second is wrong."""
+        return number < self._next or number in self._buffered
 
 
-def _refusal(message: Message, reason: DropReason) -> Report:
+def _is_well_formed(data: Message) -> bool:
+    return data.seq > 0 and len(data.words) == 1
+
+
+def _server_in(memory: bytes) -> int:
+    server = int.from_bytes(memory, "big")
+    if len(memory) != MEMORY_SIZE or server > MAX_MEMBER:
+        raise RemoteError(DropReason.MALFORMED, f"the memory {memory!r} names no server")
+    return server
+
+
+def _refused(message: Message, reason: DropReason) -> Report:
     return Report(code=reason, member=message.origin, value=len(message.payload))

@@ -295,9 +295,9 @@ def test_nested_messages_to_any_depth() -> None:
         head = struct.pack(">BBBBHHHHQ", kind, 0, inner, 0, 4, 2, words, len(payload), seq)
         return head + bytes(8 * words) + payload
 
-    inmost = message(0x23, 0, 33, 0, application)
-    middle = message(0x22, 0x23, 22, 1, inmost)
-    outer = message(0x10, 0x22, 11, 2, middle)
+    inmost = message(0x22, 0, 33, 0, application)
+    middle = message(0x21, 0x22, 22, 1, inmost)
+    outer = message(0x10, 0x21, 11, 2, middle)
     envelope = struct.pack(">HBBIHHI", 0x6F62, 1, 0, 7, 3, 1, 5)
     liar = message(0x10, 0x22, 12, 0, inmost[:-1])
     view, frames = _frames([udp_frame(envelope + outer), udp_frame(datagram(1)), udp_frame(envelope + liar)])

@@ -2,67 +2,58 @@
 
 from __future__ import annotations
 
-from node.core import Core, Membership, random_for
-from node.effects import Effect
-from node.protocols.adaptive import AdaptiveCore, SelectionParameters
-from node.protocols.adaptive_words import Ruling
-from node.protocols.joining import Life
-from node.stack import Stack
-from tests.mutants.cores import reliable
+from node.effects import Effect, Multicast
+from node.errors import DropReason, RemoteError
+from node.protocols.adaptive import AdaptiveCore, AdaptiveParameters
+from node.wire import Kind, Message
 from tests.mutants.recorded import Recorded
 from tests.node.cluster import MILLISECOND, Build
+from tests.node.grouped import QUIET, grouped
 
 
 def adaptive(kind: type[AdaptiveCore] = AdaptiveCore) -> Build:
     """Three protocols in turn, forced every 50 ms."""
-
-    def build(us: Membership, seed: int) -> Core:
-        parameters = SelectionParameters(
-            candidates="abcast, allack, atop",
-            force_every_ns=50 * MILLISECOND,
-            dwell_ns=0,
-            estimate_every_ns=0,
-            probe_every_ns=0,
-        )
-        upper = kind(membership=us, parameters=parameters, rng=random_for(seed, us, "adaptive"))
-        return Stack(lower=reliable()(us, seed), upper=upper)
-
-    return build
+    parameters = AdaptiveParameters(
+        candidates="abcast, allack, atop",
+        force_every_ns=50 * MILLISECOND,
+        dwell_ns=0,
+        estimate_every_ns=0,
+        probe_every_ns=0,
+    )
+    return grouped(lambda us, rng, memory: kind(membership=us, parameters=parameters, rng=rng, memory=memory), QUIET)
 
 
-class OpensAtOnce(AdaptiveCore):
-    """Hands over what a new epoch delivers while the old one is not complete."""
+class GoesOnAfterLast(AdaptiveCore):
+    """Its instance of the old epoch goes on hearing and speaking, though its LAST said that this was all."""
 
-    def _after(self, now_ns: int, out: list[Effect]) -> None:
-        for epoch in self.epochs[1:]:
-            epoch._is_open = True
-            for handed in epoch.take(now_ns):
-                self._hand_over(handed, epoch.code, now_ns, out)
-            epoch._is_open = False
-        super()._after(now_ns, out)
+    def _adopt(self, code: int, out: list[Effect]) -> None:
+        super()._adopt(code, out)
+        self._epoch.is_mute = False
 
 
 class IgnoresLast(AdaptiveCore):
-    """An old epoch is over when nothing of it is left here, though others may not have said all of theirs."""
+    """An old epoch is complete as soon as it has been left here, though others may not have said all of theirs."""
 
-    def _is_preceded(self, out: list[Effect]) -> bool:
-        return super()._is_preceded(out) or all(old.is_spent for old in self.epochs[:-1])
+    @property
+    def _is_complete(self) -> bool:
+        return self._next is not None and self._me in self._last
 
 
 class DecidesAlone(AdaptiveCore):
-    """Asks nobody: whoever wants another protocol takes the next one after its own place, and tells the others."""
+    """Asks nobody: a member that wants another protocol takes the next after its own place, and tells the others."""
 
-    @property
-    def _coordinator(self) -> Life:
-        return self._me
+    def _request(self, now_ns: int, out: list[Effect]) -> None:
+        if self._next is None:
+            codes = [code for code in self._candidates if code != self._epoch.code]
+            words = (codes[self._me % len(codes)],)
+            number = self._epoch.number + 1
+            out.append(Multicast(message=self._us.message(Kind.ADAPTIVE_DECISION, seq=number, words=words)))
+            self._adopt(words[0], out)
 
-    def _open_vote(self, now_ns: int, out: list[Effect]) -> None:
-        codes = [code for code in self._candidates if code != self._epochs[-1].code]
-        bases = dict.fromkeys(self._us.members, 1)
-        ruling = Ruling(epoch=self.epoch + 1, code=codes[self._us.member % len(codes)], bases=bases)
-        if self._is_ready:
-            self._decide(ruling.epoch, (1, *ruling.words), out)
-            self._adopt(ruling, now_ns, out)
+    def _decided(self, message: Message) -> int:
+        if self._next is not None or message.seq != self._epoch.number + 1:
+            raise RemoteError(DropReason.UNEXPECTED, "we have decided otherwise")
+        return message.words[0]
 
 
 def switching_under_way(build: Build) -> Recorded:

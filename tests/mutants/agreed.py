@@ -1,27 +1,28 @@
-"""Skeen's order with one bug each: those on record, each rule of ends and joiners left out; and scenarios for some.
+"""Skeen's order with one bug each: those on record, each rule of a view's end left out; and scenarios for some.
 
 A mutant overrides as little as the bug is. Its docstring says what is wrong.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
 
-from node.core import Membership
+from node.core import Closing, Submission
 from node.effects import Effect
-from node.errors import DropReason
-from node.protocols.abcast import AbcastCore, AbcastParameters, Phase, _Held, _name, _Stream
-from node.protocols.joining import Joining, Life
-from node.protocols.words import pack
-from node.stack import Stack
+from node.group.prefix import Prefix
+from node.protocols.abcast import AbcastCore, AbcastParameters, _Stream
 from node.wire import Kind, Message
-from tests.mutants.cores import reliable
+from tests.mutants.cores import over_group
 from tests.mutants.recorded import Recorded
 from tests.node.cluster import MILLISECOND, SECOND, Build
 
+Rest = Mapping[int, Sequence[Message]]
+
 
 def abcast(kind: type[AbcastCore] = AbcastCore) -> Build:
-    return lambda us, seed: Stack(lower=reliable()(us, seed), upper=kind(membership=us, parameters=AbcastParameters()))
+    return over_group(lambda us, _, __: kind(membership=us, parameters=AbcastParameters()))
 
 
 # Bugs on record.
@@ -31,49 +32,27 @@ class OvertakesPending(AbcastCore):
     """Bug 9: takes the first of what is final, though something before it is not."""
 
     def _deliver(self, now_ns: int, out: list[Effect]) -> None:
-        held, queue = self._held, self._queue
-        self._held = {name: one for name, one in held.items() if one.is_final}
-        self._queue = sorted((one.key, name) for name, one in self._held.items())
-        super()._deliver(now_ns, out)
-        self._held |= {name: one for name, one in held.items() if not one.is_final}
-        self._queue = queue
-
-
-class TakesStrangers(AbcastCore):
-    """Bug 10: takes whatever is proposed for one that has proposed, and does not look what it is for."""
-
-    def _ignore_proposal(self, message: Message, life: Life) -> DropReason | None:
-        return None if message.seq in self._rounds else DropReason.UNEXPECTED
-
-    def _on_proposal(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._rounds[message.seq].missing.discard((message.origin, message.incarnation))
-        self._finish_rounds(now_ns, out)
-
-
-class IgnoresJoiners(AbcastCore):
-    """Bug 10, over-corrected: hears only those who were there at the beginning."""
-
-    def _ignore(self, message: Message) -> DropReason | None:
-        is_word = message.kind in (Kind.ABCAST_DATA, Kind.ABCAST_FINAL, Kind.ABCAST_PROPOSAL)
-        if is_word and message.incarnation > 1 and message.origin != self._me:
-            return DropReason.UNEXPECTED
-        return super()._ignore(message)
+        for one in sorted((one for one in self._buffered.values() if one.is_final), key=attrgetter("key")):
+            self._prefix.delivered(one.key.initiator, one.key.number)
+            self._hand_over(one, now_ns, out)
 
 
 class DropsLeavers(AbcastCore):
-    """Bug 11: drops all that it holds of a member that ends, though others have delivered some of it."""
+    """Bug 11: drops all that it buffers of an excluded member, though others have delivered some of it."""
 
-    def _drop_open(self, life: Life, out: list[Effect]) -> None:
-        self._held = {name: held for name, held in self._held.items() if name[:2] != life}
-        self._streams.pop(life, None)
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        gone = [name for name in self._buffered if name[0] not in survivors]
+        for name in gone:
+            self._buffered[name].is_final = False
+        return super().close(rest, survivors, now_ns)
 
 
 class NeverJumps(AbcastCore):
     """Bug 12: a final timestamp does not move the clock."""
 
-    def _make_final(self, stream: _Stream, number: int, timestamps: tuple[int, ...]) -> None:
+    def _make_final(self, stream: _Stream, timestamps: tuple[int, ...], out: list[Effect]) -> None:
         before = self._clock
-        super()._make_final(stream, number, timestamps)
+        super()._make_final(stream, timestamps, out)
         self._clock = before
 
 
@@ -81,104 +60,44 @@ class NeverJumps(AbcastCore):
 
 
 class MixesTies(AbcastCore):
-    """What is tentative has the place of who proposes, what is final that of who initiates."""
+    """What is tentative has the place of the member that proposes, what is final that of the initiator."""
 
-    def _hold(self, message: Message, stream: _Stream, now_ns: int) -> _Held:
-        held = super()._hold(message, stream, now_ns)
-        held.key = held.key._replace(place=self._places[self._me])
-        heapq.heappush(self._queue, (held.key, _name(message)))
-        return held
-
-    def _place(self, held: _Held, timestamp: int) -> None:
-        held.key = held.key._replace(timestamp=timestamp, place=self._places[held.message.origin])
-        heapq.heappush(self._queue, (held.key, _name(held.message)))
+    def _buffer(self, message: Message, now_ns: int) -> int:
+        timestamp = super()._buffer(message, now_ns)
+        buffered = self._buffered[message.origin, message.seq]
+        buffered.key = buffered.key._replace(initiator=self._me)
+        return timestamp
 
 
-class FallsBack(AbcastCore):
-    """A final timestamp is the largest proposal, also when that is less than the one of the message before."""
+class SkipsTheCut(AbcastCore):
+    """Ends its view with what it has."""
 
-    def _take_finished(self) -> tuple[int, ...]:
-        before, self._own.timestamp = self._own.timestamp, 0
-        found = super()._take_finished()
-        self._own.timestamp = before
-        return found
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        return super().close({}, survivors, now_ns)
 
 
-class KeepsOpen(AbcastCore):
-    """What was not final when its initiator ended stays."""
+class HandsNothingBack(AbcastCore):
+    """Forgets its own messages that are not final at the end of the view."""
 
-    def _drop_open(self, life: Life, out: list[Effect]) -> None:
-        self._streams.pop(life, None)
-
-
-class WelcomesAtOnce(AbcastCore):
-    """Answers a joiner while something that it initiated without it is not final."""
-
-    def _welcome(self, joiner: Life, out: list[Effect]) -> None:
-        before, self._own.final = self._own.final, self._own.last
-        super()._welcome(joiner, out)
-        self._own.final = before
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        return replace(super().close(rest, survivors, now_ns), handed_back=())
 
 
-class NeverAwaitsJoiners(AbcastCore):
-    """Who was not there at the beginning proposes in vain."""
+class TrustsTheExcluded(AbcastCore):
+    """Delivers what is final, whether its causes are there or not."""
 
-    def _ignore_proposal(self, message: Message, life: Life) -> DropReason | None:
-        return super()._ignore_proposal(message, life) if life[1] == 1 else None
-
-    def _on_proposal(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        if message.incarnation == 1:
-            super()._on_proposal(message, now_ns, out)
-
-    def _take_finished(self) -> tuple[int, ...]:
-        for round_ in self._rounds.values():
-            round_.missing = {life for life in round_.missing if life[1] == 1}
-        return super()._take_finished()
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        return super().close(rest, frozenset(self._streams), now_ns)
 
 
-class DeliversFromItsPart(AbcastCore):
-    """A joiner delivers all that it has got."""
+class TellsNoCauses(AbcastCore):
+    """Says of each message that its initiator had delivered nothing before."""
 
-    def _enter_running_if_welcome(self, now_ns: int, out: list[Effect]) -> None:
-        if self._phase is Phase.JOINING and self._joining.has_everything:
-            self._joining._start = 0
-        super()._enter_running_if_welcome(now_ns, out)
-
-
-class HoldsNothingWhileJoining(AbcastCore):
-    """A joiner proposes for what comes while it joins, and does not let it block anything."""
-
-    def _enter_running_if_welcome(self, now_ns: int, out: list[Effect]) -> None:
-        was_joining = self._phase is Phase.JOINING
-        super()._enter_running_if_welcome(now_ns, out)
-        if was_joining and self._phase is Phase.RUNNING:
-            self._queue = []
-
-
-class Listless(Joining):
-    """Lists nobody in its answers."""
-
-    __slots__ = ()
-
-    def words(self, joiner: Life) -> tuple[int, ...]:
-        return (pack(*joiner, 0),)
-
-
-class ListsNobody(AbcastCore):
-    """Joiners do not wait until everybody has heard of an end."""
-
-    def __init__(self, *, membership: Membership, parameters: AbcastParameters) -> None:
-        super().__init__(membership=membership, parameters=parameters)
-        self._joining = Listless(membership)
-
-
-class TakesOldProposals(AbcastCore):
-    """Takes a proposal to an earlier life of its member for its own."""
-
-    def _ignore_proposal(self, message: Message, life: Life) -> DropReason | None:
-        if len(message.words) == 2 and message.words[1] < self._us.incarnation:
-            message = self._us.message(message.kind, seq=message.seq, words=(message.words[0], self._us.incarnation))
-        return super()._ignore_proposal(message, life)
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        before, self._prefix = self._prefix, Prefix()
+        effects = super().on_submit(submission, now_ns)
+        self._prefix = before
+        return effects
 
 
 # Scenarios.

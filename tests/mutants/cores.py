@@ -6,40 +6,50 @@ A mutant overrides as little as the bug is. Its docstring says what is wrong; th
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from typing import Any
 
 from node.clocks import LamportClock
 from node.core import Core, Membership, Submission, random_for
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError
+from node.group.core import GroupCore, Make
 from node.protocols import PROTOCOLS
-from node.protocols.cbcast import CbcastCore, CbcastParameters, Life
+from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.ending import Ending
 from node.protocols.lamport import LamportCore, LamportParameters
 from node.protocols.mutex import MutexCore, MutexParameters, Request
 from node.protocols.reliable import ReliableCore, ReliableParameters
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.protocols.stream import IncomingStream, OutgoingStream
-from node.protocols.words import pack
 from node.stack import Stack
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND, Build
 
 RELIABLE = ReliableParameters(window=64, suspect_after_ns=2 * SECOND)
+QUIET = ReliableParameters(window=64, suspect_after_ns=2 * SECOND, heartbeat_at_rest=False)
+"""The checker of grants looks at all records for each of them; there is no crash to find at rest."""
 
 
 def reliable(kind: type[ReliableCore] = ReliableCore) -> Build:
     return lambda us, seed: kind(membership=us, parameters=RELIABLE, rng=random_for(seed, us, "reliable"))
 
 
-def sequencer(kind: type[SequencerCore] = SequencerCore) -> Build:
-    return lambda us, seed: Stack(
-        lower=reliable()(us, seed), upper=kind(membership=us, parameters=SequencerParameters(outstanding=8))
+def over_group(
+    make: Make | None, kind: type[GroupCore] = GroupCore, parameters: ReliableParameters = RELIABLE
+) -> Build:
+    """Cores of one view, each made by `make`, over the group layer."""
+    return lambda us, seed: kind(
+        membership=us, founders=us.members, parameters=parameters, rng=random_for(seed, us, "group"), make=make
     )
 
 
+def sequencer(kind: type[SequencerCore] = SequencerCore, group: type[GroupCore] = GroupCore, **values: Any) -> Build:
+    parameters = SequencerParameters(outstanding=8, **values)
+    return over_group(lambda us, _, memory: kind(membership=us, parameters=parameters, memory=memory), group)
+
+
 def cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
-    return lambda us, seed: Stack(lower=reliable()(us, seed), upper=kind(membership=us, parameters=CbcastParameters()))
+    return over_group(lambda us, _, __: kind(membership=us, parameters=CbcastParameters()))
 
 
 def bare_cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
@@ -50,15 +60,19 @@ def bare_cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
 def lamport(clock: type[LamportClock] = LamportClock, kind: type[LamportCore] = LamportCore) -> Build:
     def build(us: Membership, seed: int) -> Core:
         parameters = LamportParameters(report_clock=True, null_after_ns=40 * MILLISECOND)
-        upper = kind(membership=us, parameters=parameters, rng=random_for(seed, us, "lamport"))
-        upper._clock = clock()
-        return Stack(lower=reliable()(us, seed), upper=upper)
+        of_all_views = clock()
+        make: Make = lambda us, rng, memory: kind(  # noqa: E731
+            membership=us, parameters=parameters, rng=rng, memory=memory, clock=of_all_views
+        )
+        return over_group(make)(us, seed)
 
     return build
 
 
 def mutex(kind: type[MutexCore] = MutexCore) -> Build:
-    return lambda us, seed: Stack(lower=reliable()(us, seed), upper=kind(membership=us, parameters=MutexParameters()))
+    return over_group(
+        lambda us, _, memory: kind(membership=us, parameters=MutexParameters(), memory=memory), parameters=QUIET
+    )
 
 
 def registered(name: str) -> Build:
@@ -254,133 +268,23 @@ class AskingOrder(ReliableCore):
 # The sequencer.
 
 
-class NewBeforeOld(SequencerCore):
-    """After a change of the view, what is new gets the first number that comes."""
-
-    has_changed = False
-
-    def _on_ended(self, message: Message, out: list[Effect]) -> None:
-        self.has_changed = True
-        super()._on_ended(message, out)
-
-    def _on_number(self, message: Message, out: list[Effect]) -> None:
-        if self.has_changed and message.seq in self._asked:
-            newest = max(self._asked)
-            self._asked[message.seq], self._asked[newest] = self._asked[newest], self._asked[message.seq]
-        super()._on_number(message, out)
-
-
 class TwoServers(SequencerCore):
-    """The second member takes itself for the server, too; and who has a number already is delivered as it comes."""
+    """The second member takes itself for the server, too; and a number that has a message already gets another."""
 
-    def __init__(self, *, membership: Membership, parameters: SequencerParameters) -> None:
-        super().__init__(membership=membership, parameters=parameters)
+    def __init__(self, *, membership: Membership, parameters: SequencerParameters, memory: bytes = b"") -> None:
+        super().__init__(membership=membership, parameters=parameters, memory=memory)
         self._is_server = membership.member in membership.members[:2]
 
-    def _on_data(self, message: Message, out: list[Effect]) -> None:
-        if message.seq < self._next:
-            self._unused.get((message.origin, message.incarnation), set()).discard(message.seq)
-            out.append(Deliver.of(message))
-        else:
-            super()._on_data(message, out)
-
-
-class Successor(SequencerCore):
-    """Hands the numbers over: the next member goes on after the last one. Right while nothing is under way."""
-
-    def _on_ended(self, message: Message, out: list[Effect]) -> None:
-        if message.origin != self._server:
-            super()._on_ended(message, out)
-            return
-        del self._closed[message.origin, message.incarnation]
-        self._server = self._us.members[self._us.members.index(self._server) + 1]
-        self._is_server = self._us.member == self._server
-        self._last_given = self._last_of_the_old()
-        for number, submission in sorted(self._asked.items()):
-            if self._is_server:
-                out.append(Multicast(message=self._data(self._give(self._life), submission)))
-            else:
-                out.append(self._request(number))
-        if self._is_server:
-            self._asked.clear()
-
-    def _last_of_the_old(self) -> int:
-        return self._next - 1
-
-
-class NoHandOver(Successor):
-    """The next server begins at 1."""
-
-    def _last_of_the_old(self) -> int:
-        return 0
+    def _on_data(self, message: Message) -> list[Effect]:
+        return [Deliver.of(message)] if message.seq < self._next else super()._on_data(message)
 
 
 class Overtakes(SequencerCore):
     """Delivers a number though a smaller one is pending."""
 
-    def _on_data(self, message: Message, out: list[Effect]) -> None:
-        self._unused.get((message.origin, message.incarnation), set()).discard(message.seq)
-        out.append(Deliver.of(message))
-
-
-class Unready(SequencerCore):
-    """An epoch that is over is closed at once for some lives: their words are not waited for."""
-
-    def _advance(self, out: list[Effect]) -> None:
-        told = dict(self._closed)
-        self._closed.update((life, self._over) for life in told if self._passes_over(*life))
-        super()._advance(out)
-        self._closed = told
-
-    def _passes_over(self, member: int, incarnation: int) -> bool:
-        return True
-
-
-class PassesJoinersOver(Unready):
-    """Takes it that whoever joined later has no number of the epoch that is over."""
-
-    def _passes_over(self, member: int, incarnation: int) -> bool:
-        return incarnation > 1
-
-
-class TurnsTheEpoch(SequencerCore):
-    """Begins with the next epoch as soon as the server is back, and drops what is left of the last."""
-
-    def _turn_to_server(self, out: list[Effect]) -> None:
-        super()._turn_to_server(out)
-        if self._epoch < self._serving:
-            self._begin(self._serving, 1)
-            self._advance(out)
-
-
-class ForgetsTheAsked(SequencerCore):
-    """What was asked of the server that is gone is gone, too."""
-
-    def _learn_over(self, epoch: int, out: list[Effect]) -> None:
-        super()._learn_over(epoch, out)
-        self._asked.clear()
-
-
-class TakesLateRequests(SequencerCore):
-    """The server gives a number, whichever life of it was asked."""
-
-    def _on_request(self, message: Message, out: list[Effect]) -> None:
-        super()._on_request(replace(message, words=(self._us.incarnation, *message.words[1:])), out)
-
-
-class TakesOldAnswers(SequencerCore):
-    """Takes a number, whichever life of it has asked."""
-
-    def _on_number(self, message: Message, out: list[Effect]) -> None:
-        super()._on_number(replace(message, words=(message.words[0], self._us.incarnation)), out)
-
-
-class AnswersAtOnce(SequencerCore):
-    """The server does not ask in whose streams a joiner takes part."""
-
-    def _answer_questions(self, out: list[Effect]) -> None:
-        self._questions = {joiner: {} for joiner in self._questions}
-        super()._answer_questions(out)
+    def _on_data(self, message: Message) -> list[Effect]:
+        self._next = max(self._next, message.seq + 1)
+        return [Deliver.of(message)]
 
 
 # CBCAST.
@@ -390,19 +294,19 @@ class NoVector(CbcastCore):
     """Sends a vector that says: no causes."""
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        claims = self._claims
-        self._claims = [word if at == self._me else pack(word >> 48, 1, 0) for at, word in enumerate(claims)]
+        vector = self._delivered
+        self._delivered = [count if index == self._me else 0 for index, count in enumerate(vector)]
         effects = super().on_submit(submission, now_ns)
-        claims[self._me] = self._claims[self._me]
-        self._claims = claims
+        vector[self._me] = self._delivered[self._me]
+        self._delivered = vector
         return effects
 
 
 class OnlyItsSender(CbcastCore):
     """Looks at the sender's own entry alone."""
 
-    def _obstacle(self, words: tuple[int, ...]) -> int | None:
-        return None
+    def _on_data(self, message: Message, index: int, out: list[Effect]) -> None:
+        self._deliver(message, index, out)
 
 
 class NoRelease(CbcastCore):
@@ -412,8 +316,8 @@ class NoRelease(CbcastCore):
     def is_idle(self) -> bool:
         return True
 
-    def _woken(self, at: int) -> list[Life]:
-        return []
+    def _release(self, index: int, out: list[Effect]) -> None:
+        pass
 
 
 class NotLive(NoRelease):
@@ -437,15 +341,12 @@ class CountsReceipts(CbcastCore):
     """Claims what it has received and not delivered, too: false causality. Others wait longer, and are not wrong."""
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        claims = self._claims
-        self._claims = [self._received(at, word) for at, word in enumerate(claims)]
+        vector = self._delivered
+        self._delivered = [count + len(waiting) for count, waiting in zip(vector, self._waiting, strict=True)]
         effects = super().on_submit(submission, now_ns)
-        claims[self._me] = self._claims[self._me]
-        self._claims = claims
+        vector[self._me] = self._delivered[self._me]
+        self._delivered = vector
         return effects
-
-    def _received(self, at: int, word: int) -> int:
-        return max([word, *(life.received for life in self._lives[at])])
 
 
 # Logical time.

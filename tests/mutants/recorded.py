@@ -13,7 +13,7 @@ from analysis.oracle import Record
 from analysis.properties import Finding, Incarnation, MessageId, Property
 from analysis.verdict import Verdict
 from collector.records import Event, Level
-from node.effects import Deliver, Effect, Report, Undo
+from node.effects import Deliver, Effect, Installed, Minority, Report, StateTaken, Undo
 from node.errors import RemoteError
 from node.trace import decode_stamp
 from node.wire import Kind, Message, decode_datagram
@@ -72,7 +72,20 @@ class Recorded(Cluster):
     def _carry_out(self, host: Host, effect: Effect) -> None:
         if isinstance(effect, Report):
             self.note(_life(host), Event.REPORT, effect.code, extra=effect.member, value=effect.value)
+        elif isinstance(effect, Installed | Minority | StateTaken):
+            self._note_view(_life(host), effect)
         super()._carry_out(host, effect)
+
+    def _note_view(self, life: Incarnation, effect: Installed | Minority | StateTaken) -> None:
+        match effect:
+            case Installed(number=number, incarnations=incarnations, reason=reason):
+                for rank, (member, incarnation) in enumerate(incarnations):
+                    message = MessageId(member, incarnation, number)
+                    self.note(life, Event.VIEW, reason, message, extra=rank, value=len(incarnations))
+            case Minority(view=view, begins=begins, heard=heard):
+                self.note(life, Event.MINORITY, int(begins), MessageId(0, 0, view), value=heard)
+            case StateTaken(view=view, donor=donor, donor_incarnation=incarnation, size_bytes=size_bytes):
+                self.note(life, Event.STATE, 0, MessageId(donor, incarnation, view), value=size_bytes)
 
     def _deliver(self, host: Host, delivery: Deliver) -> None:
         if delivery.inner is not Kind.APPLICATION:

@@ -1,32 +1,22 @@
-"""All-Ack and the joining part with one bug each, and the scenarios that show them."""
+"""All-Ack with one bug each, and the scenarios that show them."""
 
 from __future__ import annotations
 
 import heapq
 
-from node.core import Core, Membership, random_for
+from node.core import Closing
 from node.effects import Effect
 from node.protocols.allack import AllAckCore, AllAckParameters
-from node.protocols.causes import Causes
-from node.protocols.joining import Joining, Life
-from node.stack import Stack
-from node.wire import Kind, Message
-from tests.mutants.cores import reliable
+from node.wire import Kind
+from tests.mutants.cores import over_group
 from tests.mutants.recorded import Recorded
+from tests.mutants.views import Rest
 from tests.node.cluster import MILLISECOND, SECOND, Build
 
 
-def allack(
-    kind: type[AllAckCore] = AllAckCore, *, joining: type[Joining] = Joining, causes: type[Causes] = Causes
-) -> Build:
-    def build(us: Membership, seed: int) -> Core:
-        parameters = AllAckParameters(null_after_ns=40 * MILLISECOND)
-        upper = kind(membership=us, parameters=parameters, rng=random_for(seed, us, "allack"))
-        upper._joining = joining(us)
-        upper._causes = causes(us)
-        return Stack(lower=reliable()(us, seed), upper=upper)
-
-    return build
+def allack(kind: type[AllAckCore] = AllAckCore) -> Build:
+    parameters = AllAckParameters(null_after_ns=40 * MILLISECOND)
+    return over_group(lambda us, rng, _: kind(membership=us, parameters=parameters, rng=rng))
 
 
 class OthersOnly(AllAckCore):
@@ -40,44 +30,13 @@ class OthersOnly(AllAckCore):
         self._delivered = 0
 
 
-class ForgetsTheDead(AllAckCore):
-    """Passes over a life that has ended at once, not after its last round."""
+class DropsTheExcluded(AllAckCore):
+    """Drops all that it buffers of an excluded member at the end of the view, though others have delivered some."""
 
-    def _on_ended(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._queue = [held for held in self._queue if held.message.origin != message.origin]
-        heapq.heapify(self._queue)
-        super()._on_ended(message, now_ns, out)
-
-
-class AnswersOnce(Joining):
-    """Does not answer joiners anew when another life has ended; and who joins does not ask again."""
-
-    __slots__ = ()
-
-    @property
-    def waiting(self) -> tuple[Life, ...]:
-        return ()
-
-    def asks(self, now_ns: int) -> int:
-        return now_ns + 3600 * SECOND
-
-
-class NothingIsLost(Causes):
-    """Takes what the dead have sent for all that they have delivered."""
-
-    __slots__ = ()
-
-    def is_lost(self, life: Life, words: tuple[int, ...]) -> bool:
-        return False
-
-
-class WhateverEnded(Causes):
-    """Does not ask whether the sender had heard of an end before it went on."""
-
-    __slots__ = ()
-
-    def is_lost(self, life: Life, words: tuple[int, ...]) -> bool:
-        return super().is_lost(life, words[:1])
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        self._buffer = [one for one in self._buffer if one.message.origin in survivors]
+        heapq.heapify(self._buffer)
+        return super().close({one: rest[one] for one in rest if one in survivors}, survivors, now_ns)
 
 
 def late_comer(build: Build) -> Recorded:
@@ -101,18 +60,6 @@ def death_of_a_sender(build: Build) -> Recorded:
     return cluster
 
 
-def next_life_at_once(build: Build) -> Recorded:
-    """A later life of 3 asks while 0 still lacks the last message of the one before."""
-    cluster = Recorded(4, build)
-    cluster.lose = lambda source, target, message: (
-        target == 0 and (message.origin, message.incarnation) == (3, 1) and cluster.now_ns < SECOND
-    )
-    cluster.submit(3)
-    cluster.at(5 * MILLISECOND, lambda: cluster.restart(3))
-    cluster.submit_later(1, 2 * SECOND)
-    return cluster
-
-
 def lost_cause(build: Build) -> Recorded:
     """4 sends what only 1 receives; 1 delivers it, sends, and both crash."""
     cluster = Recorded(5, build)
@@ -124,15 +71,4 @@ def lost_cause(build: Build) -> Recorded:
     cluster.submit_later(1, 2 * MILLISECOND)
     cluster.at(4 * MILLISECOND, lambda: cluster.crash(1))
     cluster.submit_later(0, 10 * SECOND)
-    return cluster
-
-
-def life_after_death(build: Build) -> Recorded:
-    """The others go on for long after 3 has crashed."""
-    cluster = Recorded(4, build)
-    cluster.submit(3)
-    cluster.submit_later(0, 100 * MILLISECOND)
-    cluster.at(105 * MILLISECOND, lambda: cluster.crash(3))
-    for number in range(4):
-        cluster.submit_later(number % 3, (10 + number) * SECOND)
     return cluster

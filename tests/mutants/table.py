@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from analysis.properties import Incarnation, MessageId
+from analysis.properties import VIEW_PROPERTIES, Incarnation, MessageId
 from analysis.verdict import Verdict
 from collector.records import Event, Level, Notice
 from node.protocols import CAUSAL_PROMISES, FIFO_PROMISES, PROTOCOLS, TOTAL_ORDER_PROMISES
 from node.wire import Kind, Message, encode_datagram
 from tests.analysis.histories import Author, PlainHistory
-from tests.mutants import agreed, cores, models, rounds
+from tests.mutants import agreed, cores, models, rounds, views
 from tests.mutants.recorded import Recorded, verdicts
 from tests.node.cluster import GROUP, MILLISECOND, SECOND, Build, Network
 
@@ -29,6 +29,7 @@ BUFFERS = "buffers"
 MUTEX_PROMISES = PROTOCOLS["mutex"].promises
 LAMPORT_PROMISES = (*TOTAL_ORDER_PROMISES, "clock_condition")
 LIVE = ("validity", "agreement")
+VIEW_PROMISES = tuple(kind.value for kind in VIEW_PROPERTIES)
 MERGED = ("validity", "agreement", "integrity", "fifo", "total_order")
 
 
@@ -46,7 +47,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        return f"{self.bug or '-'}: {self.story}"
+        return f"{self.bug or '-'}: {self.story} ({self.seeded})"
 
 
 Scenario = Callable[[Build], Recorded]
@@ -161,66 +162,48 @@ def server_crash_at_rest(build: Build) -> Recorded:
     return cluster
 
 
-def server_restart_in_mid_order(build: Build) -> Recorded:
-    """1 has the number 1 and 2 the number 2; the message of 1 reaches 3 late, which has asked, too, when the server is
-    started again.
-    """
+def server_crash_in_mid_order(build: Build) -> Recorded:
+    """1 has the number 1 and 2 the number 2; the message of 1 reaches 3 late, which has asked, too, when the server
+    crashes."""
     cluster = Recorded(4, build)
     cluster.lose = lambda s, t, message: (
-        (s, t, message.kind, message.seq, message.flags) == (1, 3, Kind.RELIABLE_DATA, 1, 0)
-        or ((s, t, message.inner) == (0, 3, Kind.SEQUENCER_NUMBER) and cluster.now_ns < 4 * MILLISECOND)
+        ((s, t, message.kind) == (1, 3, Kind.RELIABLE_DATA) and cluster.now_ns < 4 * SECOND)
+        or (s, t, message.inner) == (0, 3, Kind.SEQUENCER_NUMBER)
     )
     cluster.submit(1)
     cluster.submit_later(2, 1 * MILLISECOND)
     cluster.submit_later(3, 2 * MILLISECOND)
-    cluster.at(5 * MILLISECOND, partial(cluster.restart, 0))
-    cluster.submit_later(0, 100 * MILLISECOND)
+    cluster.at(5 * MILLISECOND, partial(cluster.crash, 0))
     return cluster
 
 
-def server_restart_after_a_joiner(build: Build) -> Recorded:
-    """A later life of 3 has the number 1 and 1 the number 2 when the server is started again; the message of 3 reaches
-    2 later than all other words.
-    """
+def number_without_message(build: Build) -> Recorded:
+    """1 does not hear its number, 2 has the next one; then the server crashes."""
     cluster = Recorded(4, build)
-    cluster.restart(3)
-    cluster.run(for_ns=1 * SECOND)
-    cluster.lose = lambda source, target, message: (
-        (source, target, message.kind) == (3, 2, Kind.RELIABLE_DATA) and cluster.now_ns < 1200 * MILLISECOND
-    )
-    cluster.submit(3)
-    cluster.submit_later(1, cluster.now_ns + 1 * MILLISECOND)
-    cluster.at(cluster.now_ns + 5 * MILLISECOND, partial(cluster.restart, 0))
-    return cluster
-
-
-def two_server_restarts_with_requests_held_back(build: Build) -> Recorded:
-    """2 is silent, and 1 has as much under way as it may: what it asks the server's second life goes to the third."""
-    cluster = Recorded(4, build)
-    cluster.lose = lambda source, target, message: (
-        (source, target, message.inner) == (0, 1, Kind.SEQUENCER_NUMBER) and message.seq > 66
-    )
-    cluster.at(1 * MILLISECOND, partial(cluster.pause, 2))
-    cluster.submit_later(1, 2 * MILLISECOND, count=80)
-    for at_ns in (400 * MILLISECOND, 600 * MILLISECOND):
-        cluster.at(at_ns, partial(cluster.restart, 0))
-    cluster.at(1 * SECOND, partial(cluster.resume, 2))
-    return cluster
-
-
-def joiner_that_knows_more_than_the_server(build: Build) -> Recorded:
-    """1, 2 and 4 have ended 3, and the server does not hear of it. 4 joins anew, without a part in the stream of 3, and
-    asks where the order stands; then 3 gets a number.
-    """
-    cluster = Recorded(5, build)
-    cluster.lose = lambda source, target, message: (
-        (3 in (source, target) and 0 not in (source, target))
-        or (target == 0 and message.kind is Kind.RELIABLE_HEARTBEAT and 2400 < cluster.now_ns // MILLISECOND < 3800)
-    )
+    cluster.lose = lambda s, t, message: (s, t, message.inner) == (0, 1, Kind.SEQUENCER_NUMBER)
     cluster.submit(1)
-    cluster.at(3 * SECOND, partial(cluster.restart, 4))
-    cluster.submit_later(3, 3300 * MILLISECOND)
-    cluster.submit_later(1, 6 * SECOND)
+    cluster.submit_later(2, 1 * MILLISECOND)
+    cluster.at(10 * MILLISECOND, partial(cluster.crash, 0))
+    return cluster
+
+
+def equal_halves(build: Build) -> Recorded:
+    """A cut for so long that each side suspects the other."""
+    cluster = Recorded(4, build)
+    cluster.submit(1)
+    cluster.at(1 * SECOND, partial(cluster.cut, (0, 1), (2, 3)))
+    cluster.submit_later(1, 8 * SECOND)
+    cluster.submit_later(3, 8 * SECOND)
+    cluster.at(12 * SECOND, cluster.heal)
+    return cluster
+
+
+def restart_at_rest(build: Build) -> Recorded:
+    """A member is started again, and gets what the others send afterwards."""
+    cluster = Recorded(4, build)
+    cluster.submit(1, 3)
+    cluster.at(1 * SECOND, partial(cluster.restart, 3))
+    cluster.submit_later(2, 5 * SECOND)
     return cluster
 
 
@@ -448,7 +431,7 @@ MUTANTS: tuple[Mutant, ...] = (
         cluster_pair(
             view_change_with_requests_open,
             cores.sequencer(),
-            cores.sequencer(cores.NewBeforeOld),
+            cores.sequencer(views.NewBeforeOld),
             TOTAL_ORDER_PROMISES,
         ),
         *("fifo", "causal"),
@@ -462,80 +445,65 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _row(
         "6",
-        "the next sequencer does not take the numbers over, and begins at 1",
-        "sequencer with a successor",
+        "the server crashes, and no other member replaces it",
+        "sequencer",
         cluster_pair(
-            server_crash_at_rest,
-            cores.sequencer(cores.Successor),
-            cores.sequencer(cores.NoHandOver),
-            FIFO_PROMISES,
+            server_crash_at_rest, cores.sequencer(), cores.sequencer(replace_server=False), TOTAL_ORDER_PROMISES
+        ),
+        BUFFERS,
+        unknown=LIVE,
+    ),
+    _row(
+        "6",
+        "at the end of a view what is under way is not waited for",
+        "sequencer",
+        cluster_pair(
+            server_crash_in_mid_order, cores.sequencer(), cores.sequencer(views.SkipsTheCut), TOTAL_ORDER_PROMISES
+        ),
+        *("agreement", "total_order"),
+    ),
+    _row(
+        "6",
+        "at the end of a view what follows a number without a message is dropped",
+        "sequencer",
+        cluster_pair(
+            number_without_message, cores.sequencer(), cores.sequencer(views.StopsAtAGap), TOTAL_ORDER_PROMISES
         ),
         "validity",
-    ),
-    _row(
-        "6",
-        "after a change of the server what is under way is not waited for",
-        "sequencer",
-        cluster_pair(
-            server_restart_in_mid_order, cores.sequencer(), cores.sequencer(cores.Unready), TOTAL_ORDER_PROMISES
-        ),
-        *("agreement", "total_order"),
-    ),
-    _row(
-        "6",
-        "after a change of the server what has not been delivered of the last one is dropped",
-        "sequencer",
-        cluster_pair(
-            server_restart_in_mid_order, cores.sequencer(), cores.sequencer(cores.TurnsTheEpoch), TOTAL_ORDER_PROMISES
-        ),
-        *("agreement", "total_order"),
-    ),
-    _row(
-        "6",
-        "who joined since the last change of the server is not waited for",
-        "sequencer",
-        cluster_pair(
-            server_restart_after_a_joiner,
-            cores.sequencer(),
-            cores.sequencer(cores.PassesJoinersOver),
-            TOTAL_ORDER_PROMISES,
-        ),
-        *("agreement", "total_order"),
     ),
     _row(
         "",
         "what was asked of a server that is gone is not asked for again",
         "sequencer",
         cluster_pair(
-            server_restart_in_mid_order, cores.sequencer(), cores.sequencer(cores.ForgetsTheAsked), TOTAL_ORDER_PROMISES
+            server_crash_in_mid_order, cores.sequencer(), cores.sequencer(views.HandsNothingBack), TOTAL_ORDER_PROMISES
         ),
         "validity",
     ),
     _row(
         "",
-        "a request for the last server takes a number of the next one",
-        "sequencer",
+        "a message is delivered whose cause died with both senders",
+        "lamport",
         cluster_pair(
-            two_server_restarts_with_requests_held_back,
-            cores.sequencer(),
-            cores.sequencer(cores.TakesLateRequests),
-            TOTAL_ORDER_PROMISES,
+            rounds.lost_cause, cores.lamport(), cores.lamport(kind=views.LamportAdmitsEverything), LAMPORT_PROMISES
         ),
-        BUFFERS,
-        unknown=LIVE,
+        "causal",
     ),
     _row(
         "",
-        "a joiner begins before it takes part in the streams of all who get numbers",
-        "sequencer",
+        "both sides of a cut go on, each without the other",
+        "group",
+        cluster_pair(equal_halves, cores.sequencer(), cores.sequencer(group=views.BothSidesGoOn), VIEW_PROMISES),
+        "view_agreement",
+    ),
+    _row(
+        "",
+        "a joiner delivers before it has the state of the group",
+        "group",
         cluster_pair(
-            joiner_that_knows_more_than_the_server,
-            cores.sequencer(),
-            cores.sequencer(cores.AnswersAtOnce),
-            TOTAL_ORDER_PROMISES,
+            restart_at_rest, cores.sequencer(), cores.sequencer(group=views.BeginsWithoutState), VIEW_PROMISES
         ),
-        BUFFERS,
-        unknown=LIVE,
+        "state_transfer",
     ),
     _row(
         "7",
@@ -594,7 +562,7 @@ MUTANTS: tuple[Mutant, ...] = (
         cluster_pair(
             agreed.end_in_the_queue, agreed.abcast(), agreed.abcast(agreed.DropsLeavers), TOTAL_ORDER_PROMISES
         ),
-        *("agreement", "causal", "total_order"),
+        *("agreement", "causal"),
     ),
     _row(
         "12",
@@ -680,7 +648,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the clock is counted after the stamp, and a receipt counts nothing: an answer has its question's timestamp",
         "lamport",
         cluster_pair(lagging_clock, cores.lamport(), cores.lamport(cores.PostIncrement), LAMPORT_PROMISES),
-        "clock_condition",
+        *("causal", "total_order", "clock_condition"),
     ),
     _row(
         "",
@@ -692,42 +660,22 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _row(
         "",
-        "a life that has ended is passed over at once, not after its last round",
+        "what an excluded member has sent is dropped where it waits, and was delivered elsewhere",
         "All-Ack",
         cluster_pair(
-            rounds.death_of_a_sender, rounds.allack(), rounds.allack(rounds.ForgetsTheDead), TOTAL_ORDER_PROMISES
+            rounds.death_of_a_sender, rounds.allack(), rounds.allack(rounds.DropsTheExcluded), TOTAL_ORDER_PROMISES
         ),
         "agreement",
         "causal",
-        "total_order",
-    ),
-    _row(
-        "",
-        "a joiner is not answered anew when the life that it has no part in has ended: the others wait for its word",
-        "the joining part",
-        cluster_pair(
-            rounds.next_life_at_once, rounds.allack(), rounds.allack(joining=rounds.AnswersOnce), TOTAL_ORDER_PROMISES
-        ),
-        BUFFERS,
-        unknown=LIVE,
     ),
     _row(
         "",
         "a message is delivered whose cause died with both senders",
-        "All-Ack, its causes",
+        "All-Ack",
         cluster_pair(
-            rounds.lost_cause, rounds.allack(), rounds.allack(causes=rounds.NothingIsLost), TOTAL_ORDER_PROMISES
+            rounds.lost_cause, rounds.allack(), rounds.allack(views.AllAckAdmitsEverything), TOTAL_ORDER_PROMISES
         ),
         "causal",
-    ),
-    _row(
-        "",
-        "what was sent after a death that its sender knew of counts as lost with the dead",
-        "All-Ack, its causes",
-        cluster_pair(
-            rounds.life_after_death, rounds.allack(), rounds.allack(causes=rounds.WhateverEnded), TOTAL_ORDER_PROMISES
-        ),
-        "validity",
     ),
     _row(
         "45",

@@ -16,10 +16,13 @@ from tests.mutants.recorded import Recorded
 from tests.mutants.table import MUTANTS, Mutant
 from tests.mutants.table_calls import CALL_MUTANTS
 from tests.mutants.table_optimistic import OPTIMISTIC_MUTANTS
+from tests.mutants.table_views import VIEW_MUTANTS
 from tests.node.cluster import Build
 
+EVERYTHING = (*MUTANTS, *OPTIMISTIC_MUTANTS, *CALL_MUTANTS, *VIEW_MUTANTS)
 
-@pytest.mark.parametrize("mutant", (*MUTANTS, *OPTIMISTIC_MUTANTS, *CALL_MUTANTS), ids=lambda mutant: mutant.name)
+
+@pytest.mark.parametrize("mutant", EVERYTHING, ids=lambda mutant: mutant.name)
 def test_each_bug_is_caught_by_what_it_breaks(mutant: Mutant) -> None:
     right, wrong = mutant.right(), mutant.wrong()
 
@@ -33,8 +36,8 @@ def test_the_table_is_as_long_as_it_should_be() -> None:
     assert len(MUTANTS) >= 35
     assert len(numbered) >= 25
     assert sum(bool(mutant.breaks) for mutant in CALL_MUTANTS) >= 8
-    everything = (*MUTANTS, *OPTIMISTIC_MUTANTS, *CALL_MUTANTS)
-    assert len({mutant.name for mutant in everything}) == len(everything)
+    assert all(mutant.breaks for mutant in VIEW_MUTANTS)
+    assert len({mutant.name for mutant in EVERYTHING}) == len(EVERYTHING)
 
 
 # 52: the order of a set of strings depends on PYTHONHASHSEED.

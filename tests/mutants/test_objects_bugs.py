@@ -25,7 +25,7 @@ from topologies.model import Impairment
 SEEDS = 20
 FALLS = range(36, 40)
 """Seeds in which a machine is cut off while others go on."""
-BEGINNINGS = range(76, 80)
+BEGINNINGS = range(105, 118, 12)
 """Seeds in which a whole sub-network crashes and comes back."""
 
 

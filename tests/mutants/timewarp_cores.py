@@ -5,16 +5,16 @@ A mutant overrides as little as the bug is. Its docstring says what is wrong.
 
 from __future__ import annotations
 
-from node.core import Core, Membership
+from random import Random
+
+from node.core import Membership
 from node.effects import Effect
 from node.protocols.execution import Execution, Key, ServiceParameters
-from node.protocols.joining import Life
 from node.protocols.timewarp import TimeWarpCore, TimeWarpParameters
 from node.protocols.virtual_time import ENDLESS, Rounds
-from node.stack import Stack
-from tests.mutants.cores import reliable
 from tests.mutants.recorded import Recorded
 from tests.node.cluster import MILLISECOND, SECOND, Build
+from tests.node.grouped import QUIET, grouped
 
 
 def timewarp(
@@ -34,13 +34,14 @@ def timewarp(
         report_state=True,
     )
 
-    def build(us: Membership, seed: int) -> Core:
-        parameters = TimeWarpParameters(cancellation=cancellation, service=service)
-        upper = kind(membership=us, parameters=parameters, seed=seed)
-        upper._execution = execution(membership=us, parameters=service, seed=seed)
-        return Stack(lower=reliable()(us, seed), upper=upper)
+    parameters = TimeWarpParameters(cancellation=cancellation, service=service)
 
-    return build
+    def make(us: Membership, _: Random, memory: bytes) -> TimeWarpCore:
+        core = kind(membership=us, parameters=parameters)
+        core._execution = execution(membership=us, parameters=service, seed=1, memory=memory)
+        return core
+
+    return grouped(make, QUIET)
 
 
 class NoCoastForward(Execution):
@@ -62,10 +63,10 @@ class NoAntiMessages(TimeWarpCore):
 class Credulous(Rounds):
     """Takes floors for what they say, and does not compare them with what has come."""
 
-    def came(self, life: Life, number: int, timestamp: int) -> None:
+    def came(self, member: int, number: int, timestamp: int) -> None:
         """Not looked at."""
 
-    def told_floor(self, life: Life) -> int:
+    def told_floor(self, member: int) -> int:
         return 0
 
 
@@ -73,9 +74,9 @@ class CredulousCore(TimeWarpCore):
     """As it was before members knew that floors may be lies; a floor that is wrong by mistake is found in the same
     way."""
 
-    def __init__(self, *, membership: Membership, parameters: TimeWarpParameters, seed: int) -> None:
-        super().__init__(membership=membership, parameters=parameters, seed=seed)
-        self._rounds = Credulous(self._life, self._joining.lives)
+    def __init__(self, *, membership: Membership, parameters: TimeWarpParameters) -> None:
+        super().__init__(membership=membership, parameters=parameters)
+        self._rounds = Credulous(self._me, membership.members)
 
 
 class TransitUncounted(CredulousCore):

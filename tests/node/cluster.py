@@ -1,22 +1,38 @@
 """A small deterministic network for tests: real cores, the real codec, virtual time, and faults on command.
 
 Everything that happens follows from the seed and from the verbs called: `submit`, `crash`, `restart`, `pause`,
-`resume`, `cut`, `heal`, `run`. `run` without an end works off every event there is and thereby proves silence: a core
-that keeps talking hits the limit of events.
+`resume`, `cut`, `heal`, `leave`, `run`. `run` without an end works off every event there is and thereby proves rest: a
+core that keeps talking hits the limit of events. Heartbeats of the group layer at rest do not count.
+
+An incarnation that its group has excluded is followed by the next one of the same process, as with the real hosts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import heapq
+import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from node.core import Core, Membership, Submission
-from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
+from node.effects import (
+    CancelTimer,
+    Deliver,
+    Effect,
+    Installed,
+    Multicast,
+    Report,
+    Send,
+    SetTimer,
+    StateTaken,
+    Timer,
+    Undo,
+)
 from node.errors import DropReason, RemoteError
+from node.group.core import GroupCore
 from node.protocols.reliable import ReliableReport
 from node.trace import Level, Stamp, decode_stamp, encode_stamp
 from node.wire import Flag, Kind, Message, decode_datagram, encode_datagram
@@ -30,6 +46,9 @@ Identity = tuple[int, int, int]
 
 Build = Callable[[Membership, int], Core]
 """A membership and a seed become a core."""
+
+HEARTBEATS = frozenset(("group_beat", "group_watch"))
+"""Timers of the group layer that run at rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +81,10 @@ class Host:
     payloads: list[bytes] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     news: list[tuple[Kind, int, int]] = field(default_factory=list)
+    views: list[tuple[Installed, int]] = field(default_factory=list)
+    """Each view that it has installed, and how many messages it had delivered before."""
+    stateful_from: int | None = None
+    """A joiner that has the group's state: since which of its views, counted from 0."""
     timers: dict[Timer, int] = field(default_factory=dict)
     transmissions: int = 0
     waiting: list[tuple[str, object]] = field(default_factory=list)
@@ -73,7 +96,14 @@ class Host:
 
     @property
     def is_expelled(self) -> bool:
-        return any(report.code == ReliableReport.EXPELLED for report in self.reports)
+        """The others go on without it; it may have gone on for a while, unheard."""
+        is_excluded = isinstance(self.core, GroupCore) and self.core.standing in ("excluded", "over")
+        return is_excluded or any(report.code == ReliableReport.EXPELLED for report in self.reports)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Of the view that it has installed last, by rank."""
+        return tuple(member for member, _ in self.views[-1][0].incarnations)
 
     def dropped(self, reason: DropReason) -> int:
         """How often the core refused a message for `reason`."""
@@ -105,8 +135,10 @@ class Cluster:
         self._build = build
         self._partitions = partitions
         self._rng = Random(f"{seed}/network")
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._events: list[tuple[int, int, bool, Callable[[], None]]] = []
         self._order = 0
+        self._awaited = 0
+        """Events to come that are no heartbeats."""
         self._blocked: set[tuple[int, int]] = set()
         self._digest = hashlib.sha256()
         self.members = tuple(range(count))
@@ -162,6 +194,13 @@ class Cluster:
         self.past.append(old)
         self._start(member, old.membership.incarnation + 1)
 
+    def leave(self, member: int) -> None:
+        """At its own request, and for good."""
+        host = self.hosts[member]
+        core = host.core
+        assert isinstance(core, GroupCore)
+        self._call(host, "leave", lambda: core.leave(self.now_ns))
+
     def pause(self, member: int) -> None:
         self.hosts[member].is_paused = True
 
@@ -176,7 +215,10 @@ class Cluster:
         for kind, what in ordered:
             if kind == "timer":
                 assert isinstance(what, tuple)
-                self._fire(host, Timer(*what))
+                timer, at_ns = what
+                # A datagram that came before it may have cancelled or moved it.
+                if host.timers.get(timer) == at_ns:
+                    self._fire(host, timer)
             else:
                 assert isinstance(what, bytes)
                 self._arrive(host, what)
@@ -193,22 +235,30 @@ class Cluster:
     def heal(self) -> None:
         self._blocked.clear()
 
-    def at(self, at_ns: int, act: Callable[[], None]) -> None:
+    def at(self, at_ns: int, act: Callable[[], None], *, is_heartbeat: bool = False) -> None:
         self._order += 1
-        heapq.heappush(self._events, (max(at_ns, self.now_ns), self._order, act))
+        self._awaited += not is_heartbeat
+        heapq.heappush(self._events, (max(at_ns, self.now_ns), self._order, is_heartbeat, act))
 
     def run(self, for_ns: int | None = None, *, limit: int = 2_000_000) -> None:
-        """Virtual time passes: `for_ns`, or until nothing is left to happen."""
+        """Virtual time passes: `for_ns`, or until nothing but heartbeats is left to happen."""
         end_ns = None if for_ns is None else self.now_ns + for_ns
         for _ in range(limit):
             if not self._events or (end_ns is not None and self._events[0][0] > end_ns):
                 break
-            self.now_ns, _, act = heapq.heappop(self._events)
+            if end_ns is None and not self._awaited and self._is_at_rest():
+                break
+            self.now_ns, _, is_heartbeat, act = heapq.heappop(self._events)
+            self._awaited -= not is_heartbeat
             act()
         else:
             raise AssertionError(f"no silence after {limit} events (seed {self.seed})")
         if end_ns is not None:
             self.now_ns = end_ns
+
+    def _is_at_rest(self) -> bool:
+        """Nobody who can hear of it waits for a member that only its silence will show to be gone."""
+        return all(host.is_idle for host in self.up() if not host.is_paused)
 
     # What came of it.
 
@@ -252,7 +302,16 @@ class Cluster:
         self._digest.update(f"{self.now_ns} {who} {what} {effects}\n".encode())
         for effect in effects:
             self._carry_out(host, effect)
+        if effects and isinstance(host.core, GroupCore) and host.core.is_over:
+            host.timers.clear()
+            if not host.core.has_left:
+                self.at(self.now_ns, lambda: self._return(host))
         self._push(host)
+
+    def _return(self, host: Host) -> None:
+        member = host.membership.member
+        if self.hosts[member] is host and host.is_up:
+            self.restart(member)
 
     def _push(self, host: Host) -> None:
         while host.queue and host.is_up and not host.is_paused and host.core.can_submit:
@@ -277,6 +336,12 @@ class Cluster:
                 host.reports.append(effect)
             case Undo():
                 self._undo(host, effect)
+            case Installed():
+                host.views.append((effect, len(host.delivered)))
+                if host.membership.incarnation == 1 and len(host.views) == 1:
+                    host.stateful_from = 0
+            case StateTaken():
+                host.stateful_from = len(host.views) - 1
 
     def _deliver(self, host: Host, delivery: Deliver) -> None:
         if delivery.inner is not Kind.APPLICATION:
@@ -306,15 +371,15 @@ class Cluster:
         def act() -> None:
             # The latest setting counts; an earlier one finds another instant here, or none.
             if host.timers.get(timer) == at_ns and host.is_up:
-                del host.timers[timer]
                 if host.is_paused:
-                    host.waiting.append(("timer", tuple(timer)))
+                    host.waiting.append(("timer", (timer, at_ns)))
                 else:
                     self._fire(host, timer)
 
-        self.at(at_ns, act)
+        self.at(at_ns, act, is_heartbeat=timer.name in HEARTBEATS)
 
     def _fire(self, host: Host, timer: Timer) -> None:
+        del host.timers[timer]
         self._call(host, f"timer {timer}", lambda: host.core.on_timer(timer, self.now_ns))
 
     def _transmit(self, host: Host, targets: Sequence[int], message: Message) -> None:
@@ -335,16 +400,16 @@ class Cluster:
             if self._rng.random() < self.network.loss_ratio:
                 continue
             for _ in range(2 if self._rng.random() < self.network.duplicate_ratio else 1):
-                self._carry(data, target)
+                self._carry(data, target, is_heartbeat=message.kind is Kind.GROUP_STATUS)
 
-    def _carry(self, data: bytes, target: int) -> None:
+    def _carry(self, data: bytes, target: int, *, is_heartbeat: bool) -> None:
         network = self.network
         if self._rng.random() < network.corrupt_ratio:
             damaged = bytearray(data)
             damaged[self._rng.randrange(4)] ^= 0xFF  # what a checksum would catch; here it shows in the envelope
             data = bytes(damaged)
         wait_ns = network.delay_ns + (self._rng.randint(0, network.jitter_ns) if network.jitter_ns else 0)
-        self.at(self.now_ns + wait_ns, lambda: self._arrive(self.hosts[target], data))
+        self.at(self.now_ns + wait_ns, lambda: self._arrive(self.hosts[target], data), is_heartbeat=is_heartbeat)
 
     def _arrive(self, host: Host, data: bytes) -> None:
         if not host.is_up:
@@ -443,12 +508,36 @@ def check_pairwise_order(cluster: Cluster) -> None:
             )
 
 
+def check_views(cluster: Cluster) -> None:
+    """The same members in a view of the same number; and who goes from a view to the next, with the group's state from
+    the beginning of the first on, has delivered the same messages between the two as the others that do."""
+    members: dict[int, tuple[tuple[int, int], ...]] = {}
+    between: dict[int, tuple[set[Identity], tuple[int, int]]] = {}
+    for host in (*cluster.past, *cluster.hosts.values()):
+        who = (host.membership.member, host.membership.incarnation)
+        for view, _ in host.views:
+            assert who in view.incarnations, f"{who} has installed a view without itself (seed {cluster.seed})"
+            known = members.setdefault(view.number, view.incarnations)
+            assert known == view.incarnations, f"views {view.number} differ (seed {cluster.seed})"
+        for index, ((view, begin), (later, end)) in enumerate(itertools.pairwise(host.views)):
+            assert later.number == view.number + 1, f"{who} has passed over a view (seed {cluster.seed})"
+            if host.stateful_from is None or index < host.stateful_from:
+                continue
+            delivered = set(host.delivered[begin:end])
+            reference, other = between.setdefault(view.number, (delivered, who))
+            difference = sorted(reference ^ delivered)[:5]
+            assert not difference, (
+                f"{who} and {other} differ in view {view.number} in {difference} (seed {cluster.seed})"
+            )
+
+
 def check_reliable(cluster: Cluster, members: Iterable[int]) -> None:
     """Everything that all protocols promise, at rest; `members` as in `check_agreement`."""
     members = list(members)
     check_silence(cluster)
     check_integrity(cluster)
     check_fifo(cluster)
+    check_views(cluster)
     check_agreement(cluster, members)
     check_validity(cluster, members)
 
@@ -460,9 +549,13 @@ def check_ordered(cluster: Cluster, members: Iterable[int]) -> None:
 
 
 def check_silence(cluster: Cluster) -> None:
-    """Nothing is left to happen, and everybody who is up says so, the expelled too."""
+    """Nothing is left to happen but heartbeats, and everybody who is up says so, the expelled too."""
     cluster.run(limit=300_000)
-    busy = [host.membership.member for host in cluster.up() if not host.is_idle or host.timers]
+    busy = [
+        host.membership.member
+        for host in cluster.up()
+        if not host.is_idle or {timer.name for timer in host.timers} - HEARTBEATS
+    ]
     assert not busy, f"members {busy} are not idle (seed {cluster.seed})"
     open_ones = [host.membership.member for host in cluster.survivors() if host.handed_over]
     assert not open_ones, f"at members {open_ones} something was handed over and never final (seed {cluster.seed})"

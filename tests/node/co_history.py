@@ -16,7 +16,7 @@ from analysis.verdict import Verdict
 from node.core import Core, Membership, Submission, random_for
 from node.effects import Effect, Multicast, Report, Timer
 from node.parameters import from_mapping
-from node.protocols import PROTOCOLS
+from node.protocols import CAUSAL_PROMISES
 from node.protocols.co import CoCore, CoParameters
 from node.protocols.co_words import Layout, Vector
 from node.trace import Notice
@@ -27,6 +27,8 @@ from tests.node.cluster import MILLISECOND, Build, Host, Network, check_silence
 Label = tuple[int, int]
 """(rank of the source, SEQ)."""
 
+SEQ = 0xFFFF_FFFF
+"""Of the value of a report of a stage; above it is the number of the view."""
 STAGES = (Notice.ACCEPTED, Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED)
 
 
@@ -93,7 +95,7 @@ class Staged(Recorded):
 
     def _carry_out(self, host: Host, effect: Effect) -> None:
         if isinstance(effect, Report) and effect.code in STAGES:
-            self.stages.append((host.membership.member, Notice(effect.code), (effect.member, effect.value)))
+            self.stages.append((host.membership.member, Notice(effect.code), (effect.member, effect.value & SEQ)))
             self.stages_ns.append(self.now_ns)
         super()._carry_out(host, effect)
 
@@ -111,7 +113,7 @@ class History:
     def stage(self, rank: int, notice: Notice) -> list[tuple[int, Label]]:
         """(number of the call, message) of every message that came to that stage at that member, in this order."""
         return [
-            (batch, (effect.member, effect.value))
+            (batch, (effect.member, effect.value & SEQ))
             for batch, effects in enumerate(self.cores[rank].batches)
             for effect in effects
             if isinstance(effect, Report) and effect.code == notice
@@ -159,7 +161,7 @@ class History:
 
     def broken_promises(self) -> list[str]:
         """What the oracle does not find kept. It goes by the hosts' records: by what applications asked for and got."""
-        found = verdicts(self.cluster.history(), self.cluster.members, PROTOCOLS["co"].promises)
+        found = verdicts(self.cluster.history(), self.cluster.members, CAUSAL_PROMISES)
         return [promise for promise, verdict in found.items() if verdict is not Verdict.PASS]
 
     def _inversions(self, delivered: list[Label]) -> Iterable[tuple[Label, Label]]:

@@ -2,7 +2,8 @@
 times by the exponential distribution, a Time Warp or an ABCAST without any network or recovery. Members are told what
 `Costs` is to be told; the true cost is counted beside it.
 
-The Time Warp here is written apart from node/protocols/rehearsal.py: it keeps one sorted list and marks what has begun.
+The Time Warp here is written apart from node/protocols/shadow_execution.py: it keeps one sorted list and marks what
+has begun.
 """
 
 from __future__ import annotations
@@ -105,11 +106,11 @@ class World:
     """One load under one protocol, TIMEWARP or ABCAST; afterwards `members` can be asked for their estimates."""
 
     def __init__(self, *, load: Load, code: int, seed: int, parameters: CostParameters, **how: bool) -> None:
-        """`how`: whether `rehearsed_clock` gives the stamps under ABCAST (else the processor's, which is late), and
+        """`how`: whether `shadow_clock` gives the stamps under ABCAST (else the processor's, which is late), and
         whether members have `known_services`."""
         self.load = load
         self.code = code
-        self.rehearsed_clock = how.get("rehearsed_clock", True)
+        self.shadow_clock = how.get("shadow_clock", True)
         self.known_services = how.get("known_services", False)
         self.rng = Random(f"{seed}/world")
         self.members = [self._member(place, seed, parameters) for place in range(load.members)]
@@ -164,8 +165,8 @@ class World:
         self.at(now_ns + self._gap(), self._submit)
         source = self.members[self.rng.randrange(self.load.members)]
         source.processor.advance(now_ns)
-        is_rehearsed = self.code == ABCAST and self.rehearsed_clock
-        clock = source.costs.clock(now_ns) if is_rehearsed else source.processor.clock
+        is_shadowed = self.code == ABCAST and self.shadow_clock
+        clock = source.costs.clock(now_ns) if is_shadowed else source.processor.clock
         source.last_sent = max(source.last_sent, clock) + 1
         stamp = (source.last_sent, source.place)
         for member in self.members:

@@ -43,9 +43,11 @@ class Story:
 class Processor:
     """Time passes exactly: `run` calls `advance` whenever something is due."""
 
-    def __init__(self, parameters: ServiceParameters, *, seed: int = 7, membership: Membership = US) -> None:
+    def __init__(
+        self, parameters: ServiceParameters, *, seed: int = 7, membership: Membership = US, memory: bytes = b""
+    ) -> None:
         self.parameters = parameters
-        self.execution = Execution(membership=membership, parameters=parameters, seed=seed)
+        self.execution = Execution(membership=membership, parameters=parameters, seed=seed, memory=memory)
         self.chance = Chance(seed=seed, member=membership.member, processing_ns=parameters.processing_ns)
         self.now_ns = 0
         self.busy_ns = 0
@@ -99,6 +101,11 @@ class Processor:
         self._keep_book(out)
         assert self.execution.kept - self.execution.held < self.parameters.save_every
         return count
+
+    def conclude(self) -> None:
+        out: list[Effect] = []
+        self.execution.conclude(self.now_ns, out)
+        self._keep_book(out)
 
     def run(self, until_ns: int | None = None) -> list[Key]:
         """Let time pass, or the work come to its end. Returns what has ended."""
@@ -156,7 +163,7 @@ class Processor:
                 self.shown.append(effect.payload)
                 self.stories[effect.payload].handed_ns.append(self.now_ns)
             elif isinstance(effect, Deliver):
-                assert self.shown.pop(0) == effect.payload, "final, but not the oldest that was handed over"
+                assert not self.shown or self.shown.pop(0) == effect.payload, "final, but not the oldest handed over"
                 self.final.append(effect.payload)
         self.states += [report.value for report in told if report.code == Notice.STATE]
 
@@ -182,15 +189,14 @@ class Sequential:
 def sequential(commands: dict[Key, Message], parameters: ServiceParameters, chance: Chance) -> Sequential:
     application = APPLICATIONS[ApplicationName(parameters.application)]
     machine, state = application.machine, application.machine.initial
-    history, states = b"", []
+    chain, states = hashlib.sha256().digest(), []
     outputs: dict[Key, tuple[bytes, ...]] = {}
     for key, message in sorted(commands.items()):
         command = machine.decode(message.payload)
         state = machine.execute(command, state)
-        history += len(message.payload).to_bytes(8) + message.payload
-        states.append(int.from_bytes(hashlib.sha256(history + machine.encode(state)).digest()[:8]))
-        is_ours = (message.origin, message.incarnation) == (US.member, US.incarnation)
-        sends = is_ours and chance.draw(key).permille < parameters.follow_up_permille
+        chain = hashlib.sha256(chain + message.payload).digest()
+        states.append(int.from_bytes(hashlib.sha256(chain + machine.encode(state)).digest()[:8]))
+        sends = message.origin == US.member and chance.draw(key).permille < parameters.follow_up_permille
         outputs[key] = (output_of(message.payload, application.answer(command, state)),) if sends else ()
     return Sequential(state=state, states=states, outputs=outputs)
 

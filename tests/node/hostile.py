@@ -75,10 +75,10 @@ class Busy(Cluster):
             return called(host.membership, payload)
         return super()._submissions(host, payload, target)
 
-    def _carry(self, data: bytes, target: int) -> None:
+    def _carry(self, data: bytes, target: int, *, is_heartbeat: bool = False) -> None:
         if target == VICTIM:
             self.honest.append(data)
-        super()._carry(data, target)
+        super()._carry(data, target, is_heartbeat=is_heartbeat)
 
     def _deliver(self, host: ClusterHost, delivery: Deliver) -> None:
         """A liar may write what he likes into his own messages, stamps of others too: the cluster must bear it."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from node.wire import Kind
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
@@ -24,6 +23,7 @@ from tests.node.cluster import (
     check_silence,
     check_total_order,
     check_validity,
+    check_views,
 )
 
 LOAD_NS = 4 * SECOND
@@ -52,10 +52,9 @@ def scenario(
     build: Build,
     *,
     spare: frozenset[int] = frozenset(),
-    returning: frozenset[int] = frozenset(),
     cluster_type: type[Cluster] = Cluster,
 ) -> Scenario:
-    """Everything follows from `seed`. `spare` are never victims; `returning` are, but are always started again."""
+    """Everything follows from `seed`. `spare` are never victims."""
     rng = Random(f"{seed}/scenario")
     count = rng.randint(2, 6)
     network = Network(
@@ -72,7 +71,7 @@ def scenario(
     victims = frozenset(rng.sample(candidates, min(len(candidates), (count - 1) // 2)))
     made = Scenario(cluster=cluster, victims=victims, story=[])
     for victim in sorted(victims):
-        _disturb(made, victim, rng, ("restart", "crash and restart") if victim in returning else LONG_FAULTS)
+        _disturb(made, victim, rng, LONG_FAULTS)
     for _ in range(rng.randint(0, 3)):
         _shake(made, rng)
     return made
@@ -85,6 +84,7 @@ def check(made: Scenario, *, is_total: bool = False) -> None:
     check_silence(cluster)
     check_integrity(cluster)
     check_fifo(cluster)
+    check_views(cluster)
     first_lives = [host.membership.member for host in cluster.survivors() if host.membership.incarnation == 1]
     assert set(cluster.members) - made.victims <= set(first_lives), f"somebody was expelled without need: {made}"
     check_agreement(cluster, first_lives)
@@ -97,21 +97,16 @@ def check(made: Scenario, *, is_total: bool = False) -> None:
 
 
 def check_joiners(made: Scenario, reference: int) -> None:
-    """A later life has joined, and of each stream delivers all from its first message on."""
-    delivered = made.cluster.hosts[reference].delivered
+    """A later incarnation has joined, and has delivered all that the others have since the view whose state it took."""
+    founder = made.cluster.hosts[reference]
     for host in made.cluster.survivors():
-        if host.membership.incarnation > 1:
-            assert (Kind.RELIABLE_JOINED, *_life(host.membership.member, made)) in host.news or not host.news, str(made)
-            first: dict[tuple[int, int], int] = {}
-            for origin, incarnation, number in host.delivered:
-                first.setdefault((origin, incarnation), number)
-            wanted = {one for one in delivered if one[2] >= first.get(one[:2], one[2] + 1)}
-            difference = wanted.symmetric_difference(host.delivered)
-            assert not difference, f"the joiner {host.membership.member} differs in {sorted(difference)[:5]} in {made}"
-
-
-def _life(member: int, made: Scenario) -> tuple[int, int]:
-    return member, made.cluster.hosts[member].membership.incarnation
+        if host.membership.incarnation > 1 and host.views:
+            who = f"the joiner {host.membership.member} of {made}"
+            assert host.stateful_from is not None, f"no state: {who}"
+            number = host.views[host.stateful_from][0].number
+            begin = next(place for view, place in founder.views if view.number == number)
+            difference = set(founder.delivered[begin:]).symmetric_difference(host.delivered)
+            assert not difference, f"differs in {sorted(difference)[:5]}: {who}"
 
 
 def _load(cluster: Cluster, member: int, rng: Random) -> None:

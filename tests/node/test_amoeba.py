@@ -14,8 +14,8 @@ import pytest
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send
 from node.errors import DropReason, LocalError, RemoteError
-from node.protocols import PROTOCOLS
 from node.protocols.amoeba import ASK, AmoebaCore, AmoebaParameters, AmoebaReport, Phase
+from node.protocols.reliable import ReliableCore, ReliableParameters
 from node.protocols.standstill import PROD
 from node.protocols.words import pack
 from node.stack import Stack
@@ -420,11 +420,9 @@ def _word(rng: Random) -> int:
 
 def build(**parameters: Any) -> Callable[[Membership, int], Core]:
     def made(membership: Membership, seed: int) -> Core:
-        return PROTOCOLS["amoeba"].build(
-            membership=membership,
-            parameters={"reliable": RELIABLE, "large_bytes": LARGE_BYTES, "resilience": 0, **parameters},
-            seed=seed,
-        )
+        told = AmoebaParameters(**{"large_bytes": LARGE_BYTES, "resilience": 0, **parameters})
+        lower = ReliableCore(membership=membership, parameters=ReliableParameters(**RELIABLE), rng=Random(seed))
+        return Stack(lower=lower, upper=AmoebaCore(membership=membership, parameters=told))
 
     return made
 

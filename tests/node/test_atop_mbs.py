@@ -1,9 +1,13 @@
-"""ATOP/MBS: sections 2.2.2 to 2.2.4 of paper 002 rule by rule, and what they leave open."""
+"""ATOP/MBS: sections 2.2.2 to 2.2.4 of paper 002 rule by rule, and what they leave open.
+
+Ends of views: group/test_close_atop.py.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,81 +16,76 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
+from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer
 from node.errors import DropReason, LocalError, RemoteError
-from node.protocols import PROTOCOLS
-from node.protocols.atop import SUB_WINDOW, AtopReport
-from node.protocols.atop_broker import Numbers
-from node.protocols.atop_mbs import LEFTOVER, AtopMbsCore, AtopMbsParameters, MbsReport
-from node.protocols.atop_mbs_words import MOST_RANGES, pack_ranges, portions, read_brokered, read_fill, unpack_ranges
-from node.protocols.atop_order import Own
-from node.protocols.atop_words import FIRST, MAX_NUMBER, pack_weights, stamp_of
-from node.stack import Stack
-from node.wire import Flag, Kind, Message, decode_message
-from tests.node.cluster import (
-    MILLISECOND,
-    SECOND,
-    Cluster,
-    Network,
-    check_ordered,
-    kinds_above,
-)
-from tests.node.scenarios import RELIABLE, check, scenario
+from node.protocols.atop import AtopMbsCore, AtopMbsParameters, AtopReport, MbsReport
+from node.protocols.atop.core import SUB_WINDOW, TURN
+from node.protocols.atop.mbs import LEFTOVER, MOST_RANGES, pack_ranges
+from node.protocols.atop.order import MAX_COUNT, MAX_NUMBER, Numbers
+from node.protocols.atop.policy import pack_weights
+from node.wire import Flag, Kind, Message
+from tests.node.cluster import MILLISECOND, SECOND, Cluster, check_ordered
 
 MEMBERS = (0, 1, 2)
 SUB_WINDOW_NS = 100 * MILLISECOND
 DM_NS = 150 * MILLISECOND
-LATER = stamp_of(1, 0, 1)
 BROKER = 1
-seeds = st.integers(0, 2**32 - 1)
 
 
-# The core alone. Members 0 (bookkeeper), 1 (broker) and 2; turns go round, so a test can say whose is next.
+# The core alone. Member 1 is the first of the view, so bookkeeper and broker; draws go round, so a test can say whose
+# is next.
 
 
-def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, **parameters: Any) -> AtopMbsCore:
+def core(member: int = 0, *, memory: bytes = b"", **parameters: Any) -> AtopMbsCore:
     made = AtopMbsCore(
-        membership=Membership(member=member, members=members),
+        membership=Membership(member=member, members=MEMBERS, ranks=(BROKER, 0, 2)),
         parameters=AtopMbsParameters(**{"draws": "smooth", "sub_window_ns": SUB_WINDOW_NS, **parameters}),
+        memory=memory,
     )
     made.on_start(0)
     return made
 
 
-def data(origin: int, number: int, stamp: int = FIRST) -> Message:
-    return Message(kind=Kind.ATOP_DATA, origin=origin, incarnation=1, seq=number, words=(stamp,))
+def data(origin: int, number: int, distribution: int = 0, *final: int, word: int = 0) -> Message:
+    """`word`: what its sender had delivered."""
+    words = (distribution, word, *final)
+    return Message(kind=Kind.ATOP_DATA, origin=origin, incarnation=1, seq=number, words=words)
 
 
-def brokered(origin: int, number: int, slot: tuple[int, int], stamp: int = FIRST) -> Message:
-    words = (stamp, *pack_ranges([Numbers(*slot, 1)]))
+def dummy(origin: int, number: int, count: int = 1, distribution: int = 0) -> Message:
+    return Message(kind=Kind.ATOP_DUMMY, origin=origin, incarnation=1, seq=number, flags=1, words=(distribution, count))
+
+
+def brokered(origin: int, number: int, slot: tuple[int, int], distribution: int = 0) -> Message:
+    words = (distribution, 0, *slot)
     return Message(kind=Kind.MBS_BROKERED, origin=origin, incarnation=1, seq=number, words=words)
 
 
-def fill(origin: int, number: int, *ranges: tuple[int, int, int], stamp: int = FIRST) -> Message:
-    words = (stamp, len(ranges), *pack_ranges(Numbers(*one) for one in ranges))
+def words_of(*ranges: tuple[int, int, int]) -> tuple[int, ...]:
+    return tuple(word for words in pack_ranges(Numbers(*one) for one in ranges) for word in words)
+
+
+def fill(origin: int, number: int, *ranges: tuple[int, int, int], distribution: int = 0) -> Message:
+    words = (distribution, *words_of(*ranges))
     return Message(kind=Kind.MBS_FILL, origin=origin, incarnation=1, seq=number, flags=1, words=words)
 
 
-def offer(origin: int, first: int, size: int, stamp: int = FIRST) -> Message:
-    return Message(kind=Kind.MBS_OFFER, origin=origin, incarnation=1, seq=first, flags=4, words=(stamp, size))
+def offer(origin: int, first: int, size: int, distribution: int = 0) -> Message:
+    return Message(kind=Kind.MBS_OFFER, origin=origin, incarnation=1, seq=first, flags=4, words=(distribution, size))
 
 
-def wish(origin: int, total: int, stamp: int = FIRST) -> Message:
-    return Message(kind=Kind.MBS_WISH, origin=origin, incarnation=1, seq=total, flags=4, words=(stamp,))
+def wish(origin: int, total: int, distribution: int = 0) -> Message:
+    return Message(kind=Kind.MBS_WISH, origin=origin, incarnation=1, seq=total, flags=4, words=(distribution,))
 
 
-def grant(*ranges: tuple[int, int, int], origin: int = BROKER, stamp: int = FIRST) -> Message:
-    words = (stamp, *pack_ranges(Numbers(*one) for one in ranges))
+def grant(*ranges: tuple[int, int, int], origin: int = BROKER, distribution: int = 0) -> Message:
+    words = (distribution, *words_of(*ranges))
     return Message(kind=Kind.MBS_GRANT, origin=origin, incarnation=1, flags=4, words=words)
 
 
-def distribution(number: int, *weights: int, origin: int = 0) -> Message:
-    words = (stamp_of(number, origin, 1), *pack_weights(weights))
-    return Message(kind=Kind.ATOP_DISTRIBUTION, origin=origin, incarnation=1, flags=4, words=words)
-
-
-def ended(member: int) -> Message:
-    return Message(kind=Kind.RELIABLE_ENDED, origin=member, incarnation=1)
+def publication(distribution: int, *weights: int) -> Message:
+    words = (distribution, *pack_weights(dict(enumerate(weights))))
+    return Message(kind=Kind.ATOP_DISTRIBUTION, origin=BROKER, incarnation=1, flags=4, words=words)
 
 
 def give(one: AtopMbsCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
@@ -98,7 +97,15 @@ def submit(one: AtopMbsCore, count: int = 1, now_ns: int = 0) -> list[Effect]:
 
 
 def multicast(effects: list[Effect]) -> list[Message]:
-    return [effect.message for effect in effects if isinstance(effect, Multicast)]
+    """Without what the sender of data says that it had delivered."""
+    messages = [effect.message for effect in effects if isinstance(effect, Multicast)]
+    return [_without_prefix(message) for message in messages]
+
+
+def _without_prefix(message: Message) -> Message:
+    if message.kind not in (Kind.ATOP_DATA, Kind.MBS_BROKERED):
+        return message
+    return replace(message, words=(message.words[0], 0, *message.words[2:]))
 
 
 def sent(effects: list[Effect]) -> list[tuple[int, Message]]:
@@ -163,21 +170,25 @@ class Ideal:
                     work.extend((target, one) for one in answer)
 
     def _tell(self, source: int, message: Message) -> None:
-        if message.kind is Kind.MBS_BROKERED:
-            donor, number = read_brokered(message).slot or (0, 0)
-            self.said.append(f"{source} sends its {message.seq} as {number} of {donor}")
-        elif message.kind is Kind.MBS_FILL:
-            fills = ", ".join(f"{donor}: {first}+{count}" for donor, first, count in read_fill(message).fills)
-            self.said.append(f"{source} fills {fills}")
-        elif message.kind is Kind.MBS_OFFER:
-            self.said.append(f"{source} gives away {message.words[1]} from {message.seq}")
-        elif message.kind is Kind.MBS_WISH:
-            self.said.append(f"{source} wants {message.seq}")
-        elif message.kind is Kind.MBS_GRANT:
-            ranges = ", ".join(f"{one.donor}: {one.first}+{one.size}" for one in unpack_ranges(message.words[1:]))
-            self.said.append(f"{source} grants {ranges}")
-        else:
-            self.said.append(f"{source} sends its {message.seq}")
+        words = message.words
+        match message.kind:
+            case Kind.MBS_BROKERED:
+                self.said.append(f"{source} sends its {message.seq} as {words[3]} of {words[2]}")
+            case Kind.MBS_FILL:
+                self.said.append(f"{source} fills {_ranges(words)}")
+            case Kind.MBS_OFFER:
+                self.said.append(f"{source} gives away {words[1]} from {message.seq}")
+            case Kind.MBS_WISH:
+                self.said.append(f"{source} wants {message.seq}")
+            case Kind.MBS_GRANT:
+                self.said.append(f"{source} grants {_ranges(words)}")
+            case _:
+                self.said.append(f"{source} sends its {message.seq}")
+
+
+def _ranges(words: tuple[int, ...]) -> str:
+    pairs = zip(words[1::2], words[2::2], strict=True)
+    return ", ".join(f"{one >> 16}: {first}+{one & MAX_COUNT}" for one, first in pairs)
 
 
 def test_the_story_of_the_paper() -> None:
@@ -216,7 +227,7 @@ def test_the_story_of_the_paper() -> None:
 # 2.2.2: how many.
 
 
-def test_who_sends_at_its_share_neither_gives_nor_wants() -> None:
+def test_a_member_that_sends_at_its_share_neither_gives_nor_wants() -> None:
     group = Ideal()
     for member in MEMBERS:
         group.submit(member, 5)
@@ -225,7 +236,7 @@ def test_who_sends_at_its_share_neither_gives_nor_wants() -> None:
     assert (group.said, group.deltas()) == ([], [0, 0, 0])
 
 
-def test_a_message_under_a_given_number_counts_for_who_gave_it() -> None:
+def test_a_message_under_a_given_number_counts_for_its_donor() -> None:
     donor = core(2)
     give(donor, *stream(0, 6))
     assert donor._shares.close() == 2
@@ -255,16 +266,17 @@ def test_what_was_offered_and_used_makes_room() -> None:
 
 def test_a_new_distribution_resets_what_was_counted() -> None:
     donor = core(2)
-    give(donor, *stream(0, 6), distribution(1, 4, 1, 1))
+    give(donor, *stream(0, 6), publication(1, 4, 1, 1))
+    submit(donor)
     assert sent(sub_window(donor)) == []
-    give(donor, *(data(0, number, LATER) for number in range(1, 9)))
-    assert sent(sub_window(donor, 2 * SUB_WINDOW_NS)) == [(BROKER, offer(2, 1, 1, LATER))]
+    give(donor, *(data(0, number, 1) for number in range(1, 12)))
+    assert sent(sub_window(donor, 2 * SUB_WINDOW_NS)) == [(BROKER, offer(2, 2, 1, 1))], "a sixth of 12, less its own"
 
 
-def test_the_bookkeeper_counts_who_really_sent_and_no_dummies() -> None:
-    one = core(0, threshold=0)
-    give(one, offer(2, 1, 9), *stream(2, 2), brokered(1, 1, (2, 3)), data(1, 2), fill(1, 3, (2, 4, 6)))
-    assert one._window.weights() == (0, 2, 2)
+def test_the_bookkeeper_counts_the_real_senders_and_no_dummies() -> None:
+    one = core(BROKER, threshold=0)
+    give(one, *stream(2, 2), brokered(0, 1, (2, 3)), data(0, 2), fill(0, 3, (2, 4, 6)))
+    assert one._window.weights() == {0: 2, 1: 0, 2: 2}
 
 
 # 2.2.3: donor and requester.
@@ -314,7 +326,7 @@ def test_what_is_held_is_not_wanted_again() -> None:
     assert sent(sub_window(one, 4 * SUB_WINDOW_NS)) == []
 
 
-def test_who_wants_none_any_more_says_so_once() -> None:
+def test_a_member_that_wants_none_any_more_says_so_once() -> None:
     one = core(0)
     submit(one, 3)
     assert sent(sub_window(one)) == [(BROKER, wish(0, 2))]
@@ -364,57 +376,31 @@ def test_the_broker_gives_to_itself_and_takes_from_itself() -> None:
     assert sent(give(giver, wish(0, 9))) == [(0, grant((1, 1, 2)))]
 
 
-def test_the_broker_is_the_second_lowest_that_takes_part() -> None:
-    members = (0, 1, 2, 3)
-    one = core(3, members=members)
-    assert one.broker == 1
-    give(one, ended(1))
-    assert one.broker == 2
-    give(one, ended(0))
-    assert one.broker == 3
-    give(one, ended(2))
-    assert one.broker == 3, "alone"
+def test_the_broker_is_the_first_member_of_the_view() -> None:
+    one = core(0)
+    submit(one, 6)
+    assert [target for target, _ in sent(sub_window(one))] == [BROKER]
+    for message in (offer(2, 1, 2), wish(2, 3)):
+        with pytest.raises(RemoteError, match="UNEXPECTED"):
+            give(one, message)
+    with pytest.raises(RemoteError, match="UNEXPECTED"):
+        give(one, grant((1, 1, 1), origin=2))
 
 
-def test_who_has_no_weight_is_not_the_broker() -> None:
-    """A distribution may come before the news of the end because of which it was published."""
-    one = core(3, members=(0, 1, 2, 3))
-    give(one, distribution(1, 5, 0, 5, 5))
-    assert one.broker == 2
-
-
-def test_the_wish_of_the_dead_is_not_served() -> None:
-    broker = core(BROKER, members=(0, 1, 2, 3))
-    give(broker, wish(2, 5), ended(2))
-    assert sent(give(broker, offer(3, 1, 2))) == []
-
-
-def test_offers_and_wishes_of_a_later_distribution_wait() -> None:
-    broker = core(BROKER)
-    assert give(broker, offer(2, 1, 2, LATER), wish(0, 1, LATER)) == []
-    effects = give(broker, distribution(1, 1, 1, 1))
-    assert sent(effects) == [(0, grant((2, 1, 1), stamp=LATER))]
-    assert broker.in_stock == 1
-    assert sent(give(broker, offer(2, 1, 2), wish(0, 9))) == [], "they are of an earlier one"
-    assert broker.in_stock == 1
-
-
-def test_a_joiner_holds_nothing_before_it_has_a_distribution_of_its_own() -> None:
-    """A campaign found this: the next life of the broker was offered numbers of the first distribution."""
-    one = AtopMbsCore(
-        membership=Membership(member=BROKER, members=MEMBERS, incarnation=2), parameters=AtopMbsParameters()
-    )
-    one.on_start(0)
-    give(one, *(Message(kind=Kind.RELIABLE_JOINED, origin=member, incarnation=1) for member in (0, 2)))
-    assert give(one, offer(2, 1, 3), wish(0, 3), grant((2, 1, 1), origin=0)) == []
-    assert (one.in_stock, one.granted) == (0, 0)
+def test_offers_and_wishes_of_an_earlier_distribution_are_void() -> None:
+    broker = core(BROKER, threshold=0)
+    give(broker, *stream(0, 4))
+    broker._publish({0: 1, 1: 1, 2: 1}, 0, [])
+    assert give(broker, offer(2, 1, 2), wish(0, 9)) == []
+    assert broker.in_stock == 0
+    assert sent(give(broker, offer(2, 1, 2, 1), wish(0, 1, 1))) == [(0, grant((2, 1, 1), distribution=1))]
 
 
 def test_many_ranges_go_out_in_several_grants() -> None:
     broker = core(BROKER)
     give(broker, *(offer(2, 2 * number, 1) for number in range(1, MOST_RANGES + 2)))
     grants = [message for _, message in sent(give(broker, wish(0, MAX_NUMBER)))]
-    assert [len(message.words) - 1 for message in grants] == [MOST_RANGES, 1]
+    assert [len(message.words) // 2 for message in grants] == [MOST_RANGES, 1]
     requester = core(0)
     give(requester, *grants)
     assert requester.granted == MOST_RANGES + 1
@@ -425,7 +411,7 @@ def test_many_ranges_go_out_in_several_grants() -> None:
 
 def test_a_brokered_message_is_split_into_a_marker_and_an_ordinary_message() -> None:
     """The marker is at the donor's place; there, the next source is the sender."""
-    one = core(1, members=(0, 1, 2))
+    one = core(1)
     submit(one, 3)
     assert delivered(give(one, *stream(0, 2))) == [(0, 1), (1, 1)]
     effects = give(one, brokered(0, 3, (2, 1)))
@@ -452,7 +438,7 @@ def test_a_number_that_nobody_wants_goes_out_as_a_dummy_after_dm() -> None:
         SetTimer(timer=LEFTOVER, at_ns=1000 + DM_NS)
     ]
     effects = broker.on_timer(LEFTOVER, 1000 + DM_NS)
-    assert multicast(effects) == [fill(1, 1, (2, 4, 3))]
+    assert multicast(effects) == [fill(BROKER, 1, (2, 4, 3))]
     assert (MbsReport.LEFTOVER, BROKER, 3) in reports(effects)
     assert (broker.in_stock, broker.is_idle) == (0, True)
 
@@ -495,16 +481,23 @@ def test_a_dm_of_its_own() -> None:
 # A new distribution.
 
 
-def test_a_new_distribution_drops_grants_and_stock() -> None:
-    one = core(BROKER)
-    give(one, offer(2, 1, 2), grant((0, 5, 2), origin=2))
-    effects = give(one, distribution(1, 1, 1, 1))
-    assert (one.granted, one.in_stock) == (0, 0)
+def test_a_new_distribution_drops_grants() -> None:
+    one = core(0)
+    give(one, grant((2, 5, 2)))
+    effects = give(one, publication(1, 1, 1, 1))
+    assert one.granted == 0
     assert LEFTOVER in [getattr(effect, "timer", None) for effect in effects], "its timer is disarmed"
     (message,) = multicast(submit(one))
-    assert (message.kind, message.seq, message.words[0]) == (Kind.ATOP_DATA, 1, LATER), "an ordinary message"
-    assert give(one, grant((0, 7, 2), origin=2)) == [], "late"
+    assert message == data(0, 1, 1), "an ordinary message"
+    assert give(one, grant((2, 7, 2))) == [], "late"
     assert one.granted == 0
+
+
+def test_a_new_distribution_drops_the_stock() -> None:
+    broker = core(BROKER)
+    give(broker, offer(2, 1, 2))
+    broker._publish({0: 1, 1: 1, 2: 1}, 0, [])
+    assert broker.in_stock == 0
 
 
 def test_a_donor_tells_how_many_numbers_it_gave_out() -> None:
@@ -513,33 +506,78 @@ def test_a_donor_tells_how_many_numbers_it_gave_out() -> None:
     submit(donor)
     give(donor, *stream(0, 8))
     sub_window(donor)
-    give(donor, distribution(1, 1, 1, 1))
+    give(donor, publication(1, 1, 1, 1))
     first, second = multicast(submit(donor, 2))
-    assert first.words == (LATER, FIRST, 3)
-    assert second.words == (LATER,)
+    assert first == data(2, 1, 1, 3)
+    assert second == data(2, 2, 1)
 
 
-@pytest.mark.parametrize("word", ["brokered", "fill", "dummy"])
-def test_any_first_word_under_a_distribution_closes_the_earlier_one(word: str) -> None:
-    donor = core(2)
+@pytest.mark.parametrize("word", ["brokered", "fill", "dummy", "distribution"])
+def test_any_first_word_under_a_distribution_tells_the_final_count(word: str) -> None:
+    donor = core(BROKER if word == "distribution" else 2)
     give(donor, *stream(0, 6))
     sub_window(donor)
-    give(donor, distribution(1, 1, 1, 1))
-    if word == "dummy":
-        (message,) = multicast([*give(donor, data(0, 1, LATER)), *donor.on_timer(Timer("turn"), SECOND)])
+    if word == "distribution":
+        effects: list[Effect] = []
+        donor._publish({0: 1, 1: 1, 2: 1}, 0, effects)
     else:
-        give(donor, grant((0, 5, 1), stamp=LATER))
-        (message,) = multicast(submit(donor) if word == "brokered" else donor.on_timer(LEFTOVER, DM_NS))
+        give(donor, publication(1, 1, 1, 1), grant((0, 5, 1), distribution=1))
+        if word == "dummy":
+            effects = [*give(donor, data(0, 1, 1)), *donor.on_timer(TURN, SECOND)]
+        else:
+            effects = submit(donor) if word == "brokered" else donor.on_timer(LEFTOVER, DM_NS)
+    (message,) = multicast(effects)
     assert message.kind.name.lower().endswith(word)
-    assert message.words[-2:] == (FIRST, 2)
+    assert message.words[-1] == 2
+    other = core(0)
+    give(other, *(() if word == "distribution" else (publication(1, 1, 1, 1),)), message)
 
 
-def test_a_donor_does_not_wait_for_numbers_that_it_gave_away_itself() -> None:
+def test_numbers_are_given_away_under_a_distribution_that_the_stream_shows() -> None:
     donor = core(2)
-    give(donor, *stream(0, 6))
-    sub_window(donor)
-    assert not donor._order.awaits_turn(2)
-    assert not multicast(donor.on_timer(Timer("turn"), SECOND)) or donor._given > 2
+    give(donor, publication(1, 1, 1, 1), *(data(0, number, 1) for number in range(1, 7)))
+    assert sent(sub_window(donor)) == []
+    (word,) = multicast(donor.on_timer(TURN, SECOND))
+    assert word == dummy(2, 1, 1, 1)
+    assert sent(sub_window(donor, 2 * SUB_WINDOW_NS)) == [(BROKER, offer(2, 2, 1, 1))]
+
+
+def test_a_donor_does_not_fill_numbers_that_it_gave_away_itself() -> None:
+    donor = core(2)
+    give(donor, *stream(0, 6), *stream(1, 6))
+    (_, offered), *_ = sent(sub_window(donor))
+    assert offered == offer(2, 1, 4)
+    assert multicast(donor.on_timer(TURN, SECOND)) == [dummy(2, 5, 1)]
+
+
+# Silence.
+
+
+def test_a_long_silence_is_survived() -> None:
+    """A member that had given away more than 65,535 numbers under one distribution was refused for good."""
+    donor, broker = core(2), core(BROKER)
+    for number in (1, 2):
+        # The others fill as many numbers as one message can. A third of all is the donor's: it gives it away.
+        now_ns = number * SECOND
+        said: list[Effect] = []
+        broker._say_dummy(MAX_COUNT, AtopReport.TURN_DUMMY, now_ns, said)
+        filled = dummy(0, 1 + (number - 1) * MAX_COUNT, MAX_COUNT)
+        give(broker, filled)
+        give(donor, filled, *multicast(said))
+        ((_, offered),) = sent(sub_window(donor, now_ns))
+        give(broker, offered, now_ns=now_ns)
+        give(donor, *multicast(broker.on_timer(LEFTOVER, now_ns + DM_NS)))
+    (word,) = multicast(submit(donor))
+    assert word.seq > MAX_COUNT + 1
+    assert delivered(give(broker, word)) == [(2, word.seq)]
+
+
+def test_what_was_left_over_after_a_long_silence_goes_out() -> None:
+    broker = core(BROKER)
+    give(broker, offer(2, 5, 3 * MAX_COUNT))
+    (message,) = multicast(broker.on_timer(LEFTOVER, DM_NS))
+    assert message == fill(BROKER, 1, *((2, 5 + part * MAX_COUNT, MAX_COUNT) for part in range(3)))
+    give(core(0), message)
 
 
 # Refusals.
@@ -548,63 +586,69 @@ MALFORMED = [
     brokered(1, 0, (2, 1)),
     brokered(1, 1, (2, 0)),
     brokered(1, 1, (9, 1)),
+    brokered(1, 1, (2, MAX_NUMBER + 1)),
     Message(kind=Kind.MBS_BROKERED, origin=1, incarnation=1, seq=1),
-    Message(kind=Kind.MBS_BROKERED, origin=1, incarnation=1, seq=1, words=(FIRST,)),
-    Message(kind=Kind.MBS_BROKERED, origin=1, incarnation=1, seq=1, words=(FIRST, 2 << 48 | 2 << 32 | 1)),
-    Message(kind=Kind.MBS_BROKERED, origin=1, incarnation=1, seq=1, words=(FIRST, 2 << 48 | 1 << 32 | 1, FIRST)),
+    Message(kind=Kind.MBS_BROKERED, origin=1, incarnation=1, seq=1, words=(0, 0)),
+    Message(kind=Kind.MBS_BROKERED, origin=1, incarnation=1, seq=1, words=(0, 0, 2, 1, 0, 0)),
     fill(1, 0, (2, 1, 1)),
     fill(1, 1),
     fill(1, 1, (2, 0, 1)),
     fill(1, 1, (9, 1, 1)),
     fill(1, 1, (2, MAX_NUMBER, 2)),
-    Message(kind=Kind.MBS_FILL, origin=1, incarnation=1, seq=1, words=(FIRST,)),
-    Message(kind=Kind.MBS_FILL, origin=1, incarnation=1, seq=1, words=(FIRST, 2, 2 << 48 | 1 << 32 | 1)),
-    Message(kind=Kind.MBS_FILL, origin=1, incarnation=1, seq=1, words=(FIRST, 2**64 - 1)),
-    offer(1, 0, 1),
-    offer(1, 1, 0),
-    offer(1, MAX_NUMBER, 2),
-    offer(1, 2**64 - 1, 2**64 - 1, LATER),
-    Message(kind=Kind.MBS_OFFER, origin=1, incarnation=1, seq=1, words=(FIRST,)),
-    Message(kind=Kind.MBS_WISH, origin=1, incarnation=1, seq=1),
-    Message(kind=Kind.MBS_WISH, origin=1, incarnation=1, seq=1, words=(FIRST, 1)),
+    Message(kind=Kind.MBS_FILL, origin=1, incarnation=1, seq=1),
+    Message(kind=Kind.MBS_FILL, origin=1, incarnation=1, seq=1, words=(0, 2 << 16, 1)),
+    Message(kind=Kind.MBS_FILL, origin=1, incarnation=1, seq=1, words=(0, 2**64 - 1, 1)),
+    Message(kind=Kind.MBS_FILL, origin=1, incarnation=1, seq=1, words=(0, 2 << 16 | 1, 1, 7)),
     grant(),
     grant((9, 1, 1)),
     grant((2, 0, 1)),
-    grant((2, 1, 1), stamp=LATER),
+    grant((2, 1, 1), distribution=1),
     Message(kind=Kind.MBS_GRANT, origin=1, incarnation=1),
+    Message(kind=Kind.MBS_GRANT, origin=1, incarnation=1, words=(0, 2 << 16 | 1, 1, 7)),
     Message(kind=Kind.MBS_GRANT, origin=1, incarnation=1, seq=1, words=grant((2, 1, 1)).words),
+]
+AT_THE_BROKER = [
+    offer(2, 0, 1),
+    offer(2, 1, 0),
+    offer(2, MAX_NUMBER, 2),
+    offer(2, 2**64 - 1, 2**64 - 1),
+    offer(2, 1, 1, 1),
+    Message(kind=Kind.MBS_OFFER, origin=2, incarnation=1, seq=1, words=(0,)),
+    Message(kind=Kind.MBS_OFFER, origin=2, incarnation=1, seq=1, words=(0, 1, 1)),
+    Message(kind=Kind.MBS_WISH, origin=2, incarnation=1, seq=1),
+    Message(kind=Kind.MBS_WISH, origin=2, incarnation=1, seq=1, words=(0, 1)),
+    wish(2, 1, 1),
 ]
 
 
-@pytest.mark.parametrize("message", MALFORMED, ids=lambda message: f"{message.kind.name}-{message.seq}-{message.words}")
+@pytest.mark.parametrize(
+    "message", [*MALFORMED, *AT_THE_BROKER], ids=lambda message: f"{message.kind.name}-{message.seq}-{message.words}"
+)
 def test_what_cannot_be_is_refused_before_anything_changes(message: Message) -> None:
-    one = core(0)
+    one = core(BROKER if message.origin == 2 else 0)
     with pytest.raises(RemoteError, match="MALFORMED"):
-        one.on_message(message, 1, 0)
-    assert (one.held, one.is_idle, one.stamp, one.granted, one.in_stock) == (0, True, FIRST, 0, 0)
-    assert not reports(give(one, data(1, 1)))
+        give(one, message)
+    assert (one.held, one.is_idle, one.distribution, one.granted, one.in_stock) == (0, True, 0, 0, 0)
 
 
 def test_a_number_is_offered_once() -> None:
     broker = core(BROKER)
     give(broker, offer(2, 4, 3))
-    assert give(broker, offer(2, 6, 3)) == [Report(code=DropReason.MALFORMED, member=2)]
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        give(broker, offer(2, 6, 3))
     assert broker.in_stock == 3
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind >> 4 == 10], ids=lambda kind: str(kind.name))
 def test_every_message_is_taken_or_refused(kind: Kind) -> None:
-    words = ((), (0,), (0, 1), (LATER, 1), (FIRST, 1, 1 << 48 | 1 << 32 | 1), (FIRST, 1 << 48 | 1 << 32 | 1))
-    for some, seq, origin, incarnation in product(words, (0, 1, MAX_NUMBER, 2**64 - 1), MEMBERS, (1, 2)):
+    words = ((), (0,), (0, 1), (1, 1), (0, 1, 1), (0, 1 << 16 | 1, 1), (0, 0, 2, 1), (2**64 - 1,) * 5)
+    for some, seq, origin in product(words, (0, 1, MAX_NUMBER, 2**64 - 1), (*MEMBERS, 9)):
         for one in (core(0), core(BROKER)):
-            message = Message(kind=kind, origin=origin, incarnation=incarnation, seq=seq, words=some)
+            message = Message(kind=kind, origin=origin, incarnation=1, seq=seq, words=some)
             try:
-                effects = one.on_message(message, origin, 0)
+                one.on_message(message, origin, 0)
             except RemoteError as error:
-                assert error.reason is DropReason.MALFORMED
-                continue
-            if incarnation == 2 and origin != one._me:
-                assert effects == [Report(code=DropReason.UNEXPECTED, member=origin)]
+                assert error.reason in (DropReason.MALFORMED, DropReason.UNEXPECTED)
 
 
 def test_parameters_that_cannot_be_are_refused() -> None:
@@ -615,15 +659,14 @@ def test_parameters_that_cannot_be_are_refused() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 0xFFFF), st.integers(1, 2**31), st.integers(1, 200_000)), max_size=5))
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 2**40), st.integers(1, 200_000)), min_size=1, max_size=5))
 def test_ranges_survive_the_wire(ranges: list[tuple[int, int, int]]) -> None:
-    words = pack_ranges(Numbers(*one) for one in ranges)
-    unpacked = unpack_ranges(words)
+    (words,) = pack_ranges(Numbers(*one) for one in ranges)
+    unpacked = core(0)._unpack(words)
     assert all(0 <= word < 2**64 for word in words)
     assert sum(numbers.size for numbers in unpacked) == sum(size for _, _, size in ranges)
     ends = [(numbers.donor, numbers.first + numbers.size) for numbers in unpacked]
     assert {(donor, first + size) for donor, first, size in ranges} <= set(ends)
-    assert [word for portion in portions(words) for word in portion] == list(words)
 
 
 # Conservation.
@@ -654,24 +697,18 @@ def test_deltas_sum_to_0_and_every_number_is_used_or_held_once(story: list[tuple
     assert len(orders[0]) == len(set(orders[0]))
 
 
-# Over the reliable layer.
+# A view at work, over streams that lose nothing.
 
 
 def build(**parameters: Any) -> Callable[[Membership, int], Core]:
-    def made(membership: Membership, seed: int) -> Core:
-        chosen = {"sub_window_ns": 20 * MILLISECOND, "dummy_after_ns": 60 * MILLISECOND, "draws": "smooth"}
-        return PROTOCOLS["atop_mbs"].build(
-            membership=membership, parameters={"reliable": RELIABLE, **chosen, **parameters}, seed=seed
-        )
-
-    return made
+    chosen = {"sub_window_ns": 20 * MILLISECOND, "dummy_after_ns": 60 * MILLISECOND, "draws": "smooth", **parameters}
+    return lambda membership, _: AtopMbsCore(membership=membership, parameters=AtopMbsParameters(**chosen))
 
 
 def mbs_of(cluster: Cluster, member: int) -> AtopMbsCore:
-    stack = cluster.core(member)
-    assert isinstance(stack, Stack)
-    assert isinstance(stack.upper, AtopMbsCore)
-    return stack.upper
+    one = cluster.core(member)
+    assert isinstance(one, AtopMbsCore)
+    return one
 
 
 def uneven(cluster: Cluster, *, count: int = 120, from_ns: int = 0) -> None:
@@ -693,47 +730,28 @@ def check_all(cluster: Cluster, members: list[int]) -> None:
         assert (mbs_of(cluster, member).granted, mbs_of(cluster, member).in_stock) == (0, 0)
 
 
-def crash_when(cluster: Cluster, kind: Kind) -> list[int]:
-    """The first message of that kind is lost, and its source crashes. Returns who did."""
-    gone: list[int] = []
-
-    def lose(source: int, target: int, message: Message) -> bool:
-        if message.inner is not kind:
-            return False
-        if not gone:
-            gone.append(source)
-            cluster.at(cluster.now_ns, lambda: cluster.crash(source))
-        return source in gone
-
-    cluster.lose = lose
-    return gone
-
-
-def test_turns_follow_the_rates_without_a_new_distribution() -> None:
+def test_draws_follow_the_rates_without_a_new_distribution() -> None:
     cluster = Cluster(4, build(window_ns=3600 * SECOND))
     uneven(cluster, count=200)
     cluster.run(for_ns=2 * SECOND)
     assert told(cluster, AtopReport.ADOPTED) == 0
     assert {len(host.delivered) for host in cluster.up()} == {320}
     check_all(cluster, [0, 1, 2, 3])
-    assert kinds_above(cluster)[Kind.MBS_BROKERED] > 50
-    assert told(cluster, MbsReport.GRANTED) == kinds_above(cluster)[Kind.MBS_BROKERED] + told(
-        cluster, MbsReport.LEFTOVER
-    )
+    used = len(cluster.kinds(Kind.MBS_BROKERED))
+    assert used > 50
+    assert told(cluster, MbsReport.GRANTED) == used + told(cluster, MbsReport.LEFTOVER)
 
 
 def test_what_is_a_dummy_and_what_is_control_is_marked_on_the_wire() -> None:
     cluster = Cluster(4, build(window_ns=200 * MILLISECOND))
     uneven(cluster)
     cluster.run()
-    seen = {message.inner for _, message in cluster.sent if message.inner >> 4 == 10}
-    assert seen == {kind for kind in Kind if kind >> 4 == 10}
-    for _, message in cluster.sent:
-        if message.inner in seen:
-            assert decode_message(message.payload).kind is message.inner
-            assert bool(message.flags & Flag.DUMMY) is (message.inner is Kind.MBS_FILL)
-            is_control = message.inner not in (Kind.MBS_FILL, Kind.MBS_BROKERED)
-            assert bool(message.flags & Flag.CONTROL) is is_control
+    seen = [message for _, message in cluster.sent if message.kind >> 4 == 10]
+    assert {message.kind for message in seen} == {kind for kind in Kind if kind >> 4 == 10}
+    for message in seen:
+        assert bool(message.flags & Flag.DUMMY) is (message.kind is Kind.MBS_FILL)
+        is_control = message.kind not in (Kind.MBS_FILL, Kind.MBS_BROKERED)
+        assert bool(message.flags & Flag.CONTROL) is is_control
 
 
 def test_a_group_at_rest_is_silent() -> None:
@@ -746,13 +764,12 @@ def test_a_group_at_rest_is_silent() -> None:
 
 
 @pytest.mark.parametrize(("draws", "ahead"), list(product(("random", "smooth"), (True, False))))
-def test_all_deliver_the_same_order_under_loss_duplication_and_reordering(draws: str, ahead: bool) -> None:
-    network = Network(loss_ratio=0.1, jitter_ns=5 * MILLISECOND, duplicate_ratio=0.05)
-    cluster = Cluster(5, build(draws=draws, ahead=ahead, window_ns=150 * MILLISECOND), network=network)
+def test_all_deliver_the_same_order_through_many_distributions(draws: str, ahead: bool) -> None:
+    cluster = Cluster(5, build(draws=draws, ahead=ahead, window_ns=150 * MILLISECOND))
     uneven(cluster)
     check_all(cluster, [0, 1, 2, 3, 4])
     assert told(cluster, AtopReport.ADOPTED) >= 5
-    assert kinds_above(cluster)[Kind.MBS_BROKERED] > 0
+    assert cluster.kinds(Kind.MBS_BROKERED)
 
 
 @pytest.mark.parametrize("window_ns", [30 * MILLISECOND, 70 * MILLISECOND])
@@ -761,104 +778,5 @@ def test_a_new_distribution_in_the_midst_of_a_donation(window_ns: int) -> None:
     cluster = Cluster(4, build(window_ns=window_ns, threshold=0, sub_window_ns=8 * MILLISECOND, dm_ns=SECOND))
     uneven(cluster)
     check_all(cluster, [0, 1, 2, 3])
-    assert (
-        told(cluster, MbsReport.OFFERED) > told(cluster, MbsReport.LEFTOVER) + kinds_above(cluster)[Kind.MBS_BROKERED]
-    ), "some were dropped"
-
-
-def test_the_broker_crashes_with_stock() -> None:
-    cluster = Cluster(4, build(window_ns=3600 * SECOND, dm_ns=10 * SECOND))
-    uneven(cluster)
-    cluster.lose = lambda source, target, message: message.inner is Kind.MBS_WISH
-    cluster.at(100 * MILLISECOND, lambda: cluster.crash(1))
-    cluster.run(for_ns=99 * MILLISECOND)
-    assert mbs_of(cluster, 1).in_stock > 0
-    cluster.run(for_ns=2 * MILLISECOND)
-    cluster.lose = lambda source, target, message: False
-    check_all(cluster, [0, 2, 3])
-    assert mbs_of(cluster, 0).broker == 2
-
-
-def test_the_broker_crashes_with_grants_on_the_way() -> None:
-    cluster = Cluster(4, build(window_ns=3600 * SECOND))
-    uneven(cluster)
-    gone = crash_when(cluster, Kind.MBS_GRANT)
-    check_all(cluster, [0, 2, 3])
-    assert gone == [1]
-
-
-def test_a_donor_crashes_after_an_offer() -> None:
-    cluster = Cluster(5, build(window_ns=3600 * SECOND))
-    uneven(cluster)
-    gone = crash_when(cluster, Kind.MBS_OFFER)
-    cluster.run(for_ns=SECOND)
-    (donor,) = gone
-    check_all(cluster, [member for member in range(5) if member != donor])
-
-
-def test_a_donor_crashes_after_its_offer_has_been_granted() -> None:
-    cluster = Cluster(5, build(window_ns=3600 * SECOND))
-    uneven(cluster)
-    while not mbs_of(cluster, 4).granted:
-        cluster.run(for_ns=MILLISECOND)
-    donors = [member for member in (0, 2, 3) if mbs_of(cluster, member)._offered]
-    cluster.crash(donors[0])
-    check_all(cluster, [member for member in range(5) if member != donors[0]])
-
-
-def test_a_requester_crashes_with_grants() -> None:
-    cluster = Cluster(5, build(window_ns=3600 * SECOND))
-    uneven(cluster)
-    while not mbs_of(cluster, 4).granted:
-        cluster.run(for_ns=MILLISECOND)
-    cluster.crash(4)
-    check_all(cluster, [0, 1, 2, 3])
-
-
-@pytest.mark.parametrize("comes_back", [False, True])
-def test_bookkeeper_and_broker_crash_at_once(comes_back: bool) -> None:
-    cluster = Cluster(5, build(window_ns=300 * MILLISECOND))
-    uneven(cluster)
-    uneven(cluster, from_ns=8 * SECOND)
-    for member in (0, 1):
-        cluster.at(110 * MILLISECOND, lambda member=member: cluster.crash(member))  # type: ignore[misc]
-        if comes_back:
-            cluster.at(4 * SECOND, lambda member=member: cluster.restart(member))  # type: ignore[misc]
-    check_all(cluster, [2, 3, 4])
-    assert mbs_of(cluster, 2).broker == (1 if comes_back else 3)
-    last = (4, 1, cluster.hosts[4].submitted)
-    assert last in cluster.hosts[2].delivered
-    if comes_back:
-        assert last in cluster.hosts[0].delivered
-
-
-def run(seed: int, **parameters: Any) -> str:
-    made = scenario(seed, build(**parameters))
-    try:
-        check(made, is_total=True)
-    except AssertionError as error:
-        error.add_note(f"{made}; {parameters}: to replay, call run with this seed and these parameters")
-        raise
-    return made.cluster.transcript()
-
-
-@settings(max_examples=10, deadline=None)
-@given(
-    seed=seeds,
-    ahead=st.booleans(),
-    draws=st.sampled_from(("random", "smooth")),
-    window_ns=st.sampled_from((20 * MILLISECOND, 300 * MILLISECOND)),
-    dm_ns=st.sampled_from((0, 2 * MILLISECOND, 500 * MILLISECOND)),
-)
-def test_random_histories_keep_all_promises(seed: int, ahead: bool, draws: str, window_ns: int, dm_ns: int) -> None:
-    run(seed, ahead=ahead, draws=draws, window_ns=window_ns, dm_ns=dm_ns, sub_window_ns=10 * MILLISECOND)
-
-
-def test_a_seed_repeats_its_history() -> None:
-    assert run(7) == run(7)
-
-
-def test_an_item_is_read_as_it_was_written() -> None:
-    assert read_fill(fill(1, 7, (2, 3, 4))) == Own(stamp=FIRST, number=7, fills=((2, 3, 4),))
-    message = brokered(0, 8, (2, 5))
-    assert read_brokered(message) == Own(stamp=FIRST, number=8, count=1, message=message, slot=(2, 5))
+    used = len(cluster.kinds(Kind.MBS_BROKERED))
+    assert told(cluster, MbsReport.OFFERED) > told(cluster, MbsReport.LEFTOVER) + used, "some were dropped"

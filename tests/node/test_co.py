@@ -11,7 +11,7 @@ from node.core import Core, Membership, Submission, random_for
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
-from node.protocols.co import CoCore, CoParameters, CoReport, LoParameters, Phase
+from node.protocols.co import CoCore, CoParameters, LoParameters, Phase
 from node.protocols.co_state import Service
 from node.protocols.co_words import Layout
 from node.trace import Level, Notice
@@ -28,7 +28,7 @@ from tests.node.cluster import (
 from tests.node.co_history import build_watched
 
 MEMBERS = (10, 20, 30)
-LAYOUT = Layout(3)
+LAYOUT = Layout(3, view=1)
 FULL = LoParameters().buffer_bytes
 
 
@@ -211,7 +211,11 @@ def test_strict_holds_a_message_until_all_that_its_ack_covers_is_in() -> None:
     early = give(one, data(2, 1, 1, 2, 1))
     late = give(one, data(1, 1, 1, 1, 1))
     accepted = [
-        [(effect.member, effect.value) for effect in effects if isinstance(effect, Report) and effect.code == 0xF4]
+        [
+            (effect.member, effect.value & 0xFFFF_FFFF)
+            for effect in effects
+            if isinstance(effect, Report) and effect.code == 0xF4
+        ]
         for effects in (early, late)
     ]
     assert accepted == [[], [(20, 1), (30, 1)]]
@@ -380,8 +384,6 @@ def test_buffers_too_small_for_a_message_of_each_member_are_refused_before_anyth
     PROTOCOLS[protocol].check({"buffer_bytes": 14_000}, members=10)
     with pytest.raises(LocalError, match="one message of each of the 11 members, 15400 bytes"):
         PROTOCOLS[protocol].check({"buffer_bytes": 14_000}, members=11)
-    with pytest.raises(LocalError, match="one message of each"):
-        core(buffer_bytes=3000)
 
 
 def test_a_group_of_one_is_refused() -> None:
@@ -406,8 +408,9 @@ def busy() -> CoCore:
 
 
 HOSTILE = {
-    "too few words": (Message(kind=Kind.CO_DATA, origin=20, incarnation=1, seq=3, words=(1,)), "MALFORMED"),
-    "no words": (Message(kind=Kind.CO_STATE, origin=20, incarnation=1, seq=9), "MALFORMED"),
+    "too few words": (Message(kind=Kind.CO_DATA, origin=20, incarnation=1, seq=3, words=(1 << 33,)), "MALFORMED"),
+    "no words": (Message(kind=Kind.CO_STATE, origin=20, incarnation=1, seq=9), "UNEXPECTED"),
+    "another view": (Message(kind=Kind.CO_STATE, origin=20, incarnation=1, seq=9, words=(2 << 33,)), "UNEXPECTED"),
     "a request without ranges": (ret(1, 10, 2, (1, 3, 1)), "MALFORMED"),
     "number 0": (data(1, 0, 1, 0, 1), "MALFORMED"),
     "own entry of ACK is not SEQ": (data(1, 3, 1, 4, 1), "MALFORMED"),
@@ -421,7 +424,6 @@ HOSTILE = {
     "ACK far ahead of a third": (data(1, 3, 3, 3, 1000), "OUT_OF_WINDOW"),
     "unknown member": (Message(kind=Kind.CO_DATA, origin=25, incarnation=1, seq=1), "UNKNOWN_MEMBER"),
     "our own number": (data(0, 3, 3, 3, 3), "OWN"),
-    "another incarnation": (data(1, 3, 3, 3, 1, incarnation=2), "STALE_INCARNATION"),
     "another protocol": (Message(kind=Kind.RELIABLE_DATA, origin=20, incarnation=1, seq=1), "UNEXPECTED"),
     "a state that takes ACK back": (state(1, 4, (2, 3, 1), (1, 1, 1)), "MALFORMED"),
     "a state from before": (state(1, 2, (3, 3, 1), (1, 1, 1)), "DUPLICATE"),
@@ -429,7 +431,7 @@ HOSTILE = {
     "pre-acknowledged before accepted": (state(1, 4, (3, 3, 1), (3, 3, 2)), "MALFORMED"),
     "pre-acknowledged what we lack": (state(1, 4, (3, 5, 1), (1, 5, 1)), "OUT_OF_WINDOW"),
     "a state for what we never sent": (state(1, 4, (4, 3, 1), (1, 1, 1)), "OUT_OF_WINDOW"),
-    "a request to another source": (ret(1, 30, 2, (1, 3, 1), (1, 1)), "MALFORMED"),
+    "a request about a stranger": (ret(1, 25, 2, (1, 3, 1), (1, 1)), "MALFORMED"),
     "a request for what it has": (ret(1, 10, 3, (3, 3, 1), (2, 2)), "MALFORMED"),
     "a request beyond its end": (ret(1, 10, 2, (1, 3, 1), (1, 2)), "MALFORMED"),
     "a request for what we never sent": (ret(1, 10, 9, (3, 3, 1), (3, 8)), "OUT_OF_WINDOW"),
@@ -484,16 +486,6 @@ def test_a_crash_stops_the_order_and_breaks_nothing() -> None:
     assert 28 <= traffic[Kind.CO_DATA] <= 44, "the sender sends again what is not acknowledged"
 
 
-def test_a_later_life_takes_no_part_and_says_so() -> None:
-    membership = Membership(member=10, members=MEMBERS, incarnation=2)
-    one = CoCore(membership=membership, parameters=CoParameters(), rng=random_for(1, membership, "co"))
-    assert one.on_start(0) == [Report(code=CoReport.OUTSIDE, member=10, value=2)]
-    assert (one.can_submit, one.is_idle, one.phase) == (False, True, Phase.OUTSIDE)
-    with pytest.raises(RemoteError) as caught:
-        give(one, data(1, 1, 1, 1, 1))
-    assert caught.value.reason is DropReason.UNEXPECTED
-
-
 # Reports.
 
 
@@ -521,6 +513,7 @@ def test_lo_delivers_what_is_next_of_its_sender_whatever_its_ack_covers() -> Non
 
 def test_lo_delivers_its_own_message_at_once_and_keeps_it_until_all_have_it() -> None:
     cluster = lo_group(3)
+    cluster.run(for_ns=MILLISECOND)
     cluster.submit(1)
     assert cluster.hosts[1].delivered == [(1, 1, 1)]
     assert cluster.core(1).held == 1

@@ -239,16 +239,18 @@ def test_words_say_what_was_put_in(case: tuple[tuple[int, ...], tuple[int, ...],
 
 
 def test_two_numbers_lie_in_a_word_the_first_in_the_high_half() -> None:
-    assert Layout(2).pack_data((1, 2), 3) == (1 << 32 | 2, 3 << 32)
-    assert Layout(3).pack_data((1, 2, 3), 4) == (1 << 32 | 2, 3 << 32 | 4)
+    assert Layout(2, view=5).pack_data((1, 2), 3) == (5 << 33 | 3, 1 << 32 | 2)
+    assert Layout(3, view=5).pack_data((1, 2, 3), 4) == (5 << 33 | 4, 1 << 32 | 2, 3 << 32)
 
 
-@pytest.mark.parametrize("words", [(), (1,), (1, 2, 3), (1 << 32 | 2, 3 << 32 | 1)])
+@pytest.mark.parametrize("words", [(), (1,), (1, 2, 3, 4 << 32, 5), (1 << 33, 1 << 32 | 2, 3 << 32 | 1)])
 def test_words_that_do_not_fit_are_malformed(words: tuple[int, ...]) -> None:
     layout = Layout(2)
     for unpack in (layout.unpack_data, layout.unpack_state, layout.unpack_ret):
-        if unpack == layout.unpack_ret and len(words) == 3:
-            continue  # three words are a request with one range
+        if unpack == layout.unpack_state and len(words) == 3:
+            continue  # that is what a state has
+        if unpack == layout.unpack_ret and len(words) == 5:
+            continue  # a request with two ranges
         with pytest.raises(RemoteError) as caught:
             unpack(words)
         assert caught.value.reason is DropReason.MALFORMED

@@ -57,6 +57,15 @@ def changed(path: str, value: object) -> str:
     return json.dumps(raw)
 
 
+def test_founders_are_some_of_the_members() -> None:
+    assert parse(changed("founders", [0])).membership.founders == (0,)
+    assert parse(json.dumps(GOOD)).membership.founders == ()
+    with pytest.raises(LocalError, match="founders must be some of the members"):
+        parse(changed("founders", [0, 5]))
+    with pytest.raises(LocalError, match="founders must hold whole numbers"):
+        parse(changed("founders", ["p1/n1"]))
+
+
 def test_a_good_line_is_read_in_full() -> None:
     config = parse(json.dumps(GOOD))
     assert config.membership == Membership(member=1, members=(0, 1), incarnation=2)

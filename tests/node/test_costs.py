@@ -280,7 +280,7 @@ def world(code: int, *, rate: int, delays_ms: tuple[int, int], seed: int, messag
 
 @pytest.mark.parametrize("delays_ms", [(1, 3), (5, 15)])
 @pytest.mark.parametrize("rate", [20, 120, 160])
-def test_the_rehearsal_is_exact_where_service_times_are_known(rate: int, delays_ms: tuple[int, int]) -> None:
+def test_the_shadow_execution_is_exact_where_service_times_are_known(rate: int, delays_ms: tuple[int, int]) -> None:
     """Up to the first message, from which on time is counted."""
     run = world(TIMEWARP, rate=rate, delays_ms=delays_ms, seed=rate, messages=800, known_services=True)
     assert run.estimated(TIMEWARP) == pytest.approx(run.true_cost(), rel=0.01), f"seed {rate}"
@@ -310,9 +310,9 @@ def test_time_warp_is_estimated_under_abcast(rate: int) -> None:
 
 def test_stamps_of_a_late_clock_look_like_stragglers() -> None:
     """Why `Costs.clock` exists: under ABCAST, commands are executed 2d later than under Time Warp."""
-    rehearsed = world(ABCAST, rate=20, delays_ms=(1, 3), seed=3, messages=600)
-    late = world(ABCAST, rate=20, delays_ms=(1, 3), seed=3, messages=600, rehearsed_clock=False)
-    assert late.estimated(TIMEWARP) > 2 * rehearsed.estimated(TIMEWARP)
+    shadowed = world(ABCAST, rate=20, delays_ms=(1, 3), seed=3, messages=600)
+    late = world(ABCAST, rate=20, delays_ms=(1, 3), seed=3, messages=600, shadow_clock=False)
+    assert late.estimated(TIMEWARP) > 2 * shadowed.estimated(TIMEWARP)
 
 
 def test_the_curves_cross_where_figure_10_needs_it() -> None:

@@ -30,6 +30,7 @@ COUNTERS = {
     "cpu_ns",
     "idle",
     "over",
+    "left",
 }
 SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
 
@@ -52,7 +53,8 @@ def test_three_nodes_deliver_the_same_and_say_so(protocol: str, dissemination: s
     with nodes(3, dissemination=dissemination, protocol={"name": protocol, "parameters": {}}) as group:
         start_ns = group.start_all()
         statuses = group.wait_all("status")
-        assert all(set(status) == COUNTERS | {"event"} for status in statuses)
+        assert all(set(status) == COUNTERS | {"event", "phase", "view", "view_members"} for status in statuses)
+        assert {(status["view"], status["view_members"]) for status in statuses} == {(1, 3)}
         time.sleep(max(0.0, (start_ns - time.monotonic_ns()) / 1e9 + 1.0))  # the workload lasts one second
         drained = finish(group)
         sequences = list(group.sequences().values())
@@ -68,14 +70,14 @@ def test_three_nodes_deliver_the_same_and_say_so(protocol: str, dissemination: s
         check_life(life)
 
 
-def check_life(records: list[Record]) -> None:
+def check_life(records: list[Record], *, size: int = 128) -> None:
     """A trace tells a life from START to STOP, and counts in it."""
     assert records[0].event is Event.START
     assert (records[-1].event, records[-1].detail) == (Event.STOP, 1)
     assert len(of(records, Event.DRAIN)) == 1
     submits = of(records, Event.SUBMIT)
     assert [record.number for record in submits] == list(range(1, len(submits) + 1))
-    assert {record.value for record in submits} == {128}
+    assert {record.value for record in submits} == {size}
     assert records[-1].value == len(submits)
     deliveries = of(records, Event.DELIVER)
     assert [record.value for record in deliveries] == list(range(1, len(deliveries) + 1))
@@ -149,6 +151,102 @@ def test_a_paused_node_catches_up() -> None:
         sequences = list(group.sequences().values())
     assert sequences == [sequences[0]] * 3
     assert drained[1]["lag_max_ns"] > 100_000_000, "it fell behind its workload, and says so"
+
+
+EXCLUDES_SOON = {"name": "sequencer", "parameters": {"reliable": {"suspect_after_ns": 500_000_000}}}
+
+
+def frozen_until_excluded(group: Nodes, member: int, **changes: Any) -> dict[str, Any]:
+    """What it says when it goes on as the next incarnation."""
+    group.processes[member].signal(signal.SIGSTOP)
+    time.sleep(1.2)
+    group.processes[member].signal(signal.SIGCONT)
+    return group.processes[member].wait("returned")
+
+
+def test_an_excluded_process_goes_on_as_the_next_incarnation() -> None:
+    workload = {"kind": "periodic", "rate_per_s": 100.0, "size_bytes": 64, "stop_after_ns": 3_000_000_000, "events": []}
+    with nodes(3, protocol=EXCLUDES_SOON, workload=workload) as group:
+        start_ns = group.start_all()
+        group.processes[2].tell('clock {"fault": 7, "step_ns": 3000000000, "drift_ppm": 0}')
+        group.processes[2].wait("changed")
+        returned = frozen_until_excluded(group, 2)
+        time.sleep(max(0.0, (start_ns - time.monotonic_ns()) / 1e9 + 3.0))
+        group.processes[2].tell('clock {"right": 7}')
+        assert abs(group.processes[2].wait("changed")["offset_ns"]) < 1_000_000, "the fault outlives the incarnation"
+        drained = finish(group)
+        sequences = group.sequences()
+        records = group.monitor.records()
+    assert (returned["incarnation"], returned["over"], returned["event"]) == (2, True, "returned")
+    first, second = records[2, 1], records[2, 2]
+    assert (first[-1].event, first[-1].detail, first[-1].value) == (Event.OVER, 0, returned["submitted"])
+    assert second[0].event is Event.START
+    assert second[0].clock_ns - second[0].at_ns == pytest.approx(3_000_000_000, abs=1_000_000)
+    check_life(second, size=64)
+    submitted = len(of(second, Event.SUBMIT))
+    assert 20 <= submitted <= 250, "it takes the load up where it stands"
+    assert drained[2]["submitted"] == submitted
+    assert drained[2]["cpu_ns"] < group.processes[2].said[-1]["cpu_ns"] + returned["cpu_ns"]
+    joined = sequences[2, 2]
+    assert joined == sequences[0, 1][-len(joined) :]
+    assert any(identity[:2] == (2, 2) for identity in joined)
+
+
+def test_who_is_excluded_while_it_drains_drains_again_as_the_next_incarnation() -> None:
+    with nodes(3, protocol=EXCLUDES_SOON) as group:
+        group.start_all()
+        time.sleep(1.2)
+        group.tell_all("drain")
+        group.wait_all("drained")
+        frozen_until_excluded(group, 1)
+        again = group.processes[1].wait("drained")
+        assert (again["idle"], again["over"], again["submitted"]) == (True, False, 0)
+        assert group.stop_all() == [0] * 3
+        records = group.monitor.records()[1, 2]
+    assert [record.event for record in records if record.event in (Event.START, Event.DRAIN, Event.STOP)] == [
+        Event.START, Event.DRAIN, Event.STOP,
+    ]  # fmt: skip
+
+
+def test_a_node_leaves_rests_and_joins_again_in_the_same_process() -> None:
+    with nodes(3, protocol=EXCLUDES_SOON) as group:
+        group.start_all()
+        last = group.processes[2]
+        last.tell("join")
+        assert last.wait("changed")["refused"] == "it is a member already, or asks to be one"
+        last.tell("leave")
+        told = last.wait("changed")
+        assert (told["what"], "refused" in told) == ("leave", False)
+        while not last.wait("status")["left"]:
+            pass
+        last.tell("leave")
+        assert last.wait("changed")["refused"] == "it is no member of the group now"
+        last.tell("join")
+        returned = last.wait("returned")
+        drained = finish(group)
+        records = group.monitor.records()
+    assert (returned["incarnation"], returned["left"], returned["over"]) == (2, True, True)
+    assert (records[2, 1][-1].event, records[2, 1][-1].detail) == (Event.OVER, 1)
+    assert [one.number for one in of(records[2, 2], Event.VIEW)][-1] == 3
+    assert (drained[2]["over"], drained[2]["left"]) == (False, False)
+
+
+def test_members_that_are_no_founders_join() -> None:
+    with nodes(3, protocol=EXCLUDES_SOON, founders=[0, 1]) as group:
+        group.start_all()
+        finish(group)
+        records = group.monitor.records()
+    members = [one.origin for one in of(records[2, 1], Event.VIEW)]
+    assert (members, of(records[2, 1], Event.VIEW)[0].number) == ([0, 1, 2], 2)
+
+
+def test_protocols_whose_members_are_fixed_refuse_to_leave_and_go_on() -> None:
+    with nodes(2, protocol={"name": "clocks", "parameters": {}}, workload=SILENT) as group:
+        group.start_all()
+        group.processes[0].tell("leave")
+        assert "no members that come and go" in group.processes[0].wait("changed")["refused"]
+        group.processes[0].wait("status")
+        assert group.stop_all() == [0, 0]
 
 
 def test_a_wrong_clock_shows_in_the_trace_and_nowhere_else() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.effects import Deliver, Effect, Report, Undo
-from node.errors import LocalError
+from node.errors import LocalError, RemoteError
 from node.protocols.execution import LATE_NS, Execution, Key, ServiceParameters
 from node.protocols.execution_states import Chance
 from node.trace import Notice
@@ -383,18 +383,108 @@ def test_optimistic_ones_wait_behind_pessimistic_ones_and_never_disturb_them() -
     assert processor.run() == [at(1, epoch=1), at(4, epoch=2), at(8, epoch=2)]
 
 
+# The end of an order, and the memory of the next one.
+
+
+def test_at_the_end_everything_held_is_final_and_what_is_not_executed_is_executed_in_its_time() -> None:
+    processor = Processor(replace(SERVICE, report_state=True))
+    for timestamp in (2, 4, 6):
+        processor.insert(at(timestamp))
+    processor.step()
+    assert processor.shown == [payload_of(at(2)), payload_of(at(4))]
+    processor.conclude()
+    assert processor.final == [payload_of(at(timestamp)) for timestamp in (2, 4, 6)], "at once, in order, each once"
+    assert not processor.shown and processor.execution.first_open is None
+    assert (processor.execution.held, len(processor.states)) == (2, 1)
+    processor.append(at(1, epoch=1))
+    assert processor.run() == [at(4), at(6), at(1, epoch=1)]
+    expected = sequential(processor.commands, processor.parameters, processor.chance)
+    assert processor.states == expected.states
+
+
+def test_what_is_drained_takes_no_time_and_its_follow_ups_are_told_unless_they_were_settled() -> None:
+    parameters = replace(SERVICE, follow_up_permille=900)
+    processor = Processor(parameters)
+    optimistic = [ours(timestamp) for timestamp in range(1, 20)]
+    for key in optimistic:
+        processor.insert(key)
+    processor.conclude()
+    pessimistic = [(1, *ours(timestamp)[1:]) for timestamp in range(1, 20)]
+    for key in pessimistic:
+        processor.append(key)
+    out: list[Effect] = []
+    outputs = dict(processor.execution.drain(processor.now_ns, out))
+    expected = sequential(processor.commands, parameters, processor.chance)
+    assert not any(outputs[key] for key in optimistic)
+    assert {key: outputs[key] for key in pessimistic} == {key: expected.outputs[key] for key in pessimistic}
+    assert processor.execution.committed_state == expected.state
+    assert (processor.execution.held, processor.execution.due_ns) == (0, None)
+
+
+def test_a_concluded_command_that_was_undone_costs_as_if_it_were_executed_now() -> None:
+    processor = executed(4, 6)
+    processor.insert(at(2))
+    now_ns = processor.now_ns
+    processor.now_ns += MILLISECOND // 1000
+    processor.conclude()
+    stories = [processor.stories[payload_of(at(timestamp))] for timestamp in (2, 4, 6)]
+    assert stories[0].cost_ns == 0, "it has begun"
+    told = [cost_ns for _, cost_ns, _ in costs_of(processor.effects)]
+    assert told == [now_ns - stories[0].received_ns, *(processor.now_ns - story.received_ns for story in stories[1:])]
+
+
+def test_what_executing_would_lead_to_is_asked_without_executing() -> None:
+    processor = Processor(replace(SERVICE, follow_up_permille=900))
+    for timestamp in (2, 4, 6):
+        processor.insert(ours(timestamp))
+    execution = processor.execution
+    expected = sequential(processor.commands, processor.parameters, processor.chance)
+    state = execution.state_before(ours(2))
+    assert state == execution.committed_state
+    for timestamp in (2, 4, 6):
+        assert state == execution.state_before(ours(timestamp))
+        result = execution.result(ours(timestamp), state)
+        assert (result.output,) * result.is_sent_by_us == expected.outputs[ours(timestamp)]
+        state = result.state
+    assert state == expected.state
+    assert processor.shown == [payload_of(ours(2))], "nothing has happened"
+
+
+@pytest.mark.parametrize("application", ["none", "counter", "transactions"])
+def test_the_next_processor_goes_on_where_this_one_has_ended(application: str) -> None:
+    parameters = replace(AT_ONCE, application=application)
+    whole, first = Processor(parameters), Processor(parameters)
+    for timestamp in range(1, 9):
+        whole.insert(at(timestamp))
+        if timestamp <= 5:
+            first.insert(at(timestamp))
+    whole.conclude()
+    first.conclude()
+    second = Processor(parameters, memory=first.execution.memory)
+    for timestamp in range(6, 9):
+        second.insert(at(timestamp))
+    second.conclude()
+    assert first.states + second.states == whole.states
+    assert second.execution.memory == whole.execution.memory
+
+
+@pytest.mark.parametrize("memory", [bytes(31), bytes(32), bytes(41), bytes(32 + 512)])
+def test_a_memory_that_is_none_is_refused(memory: bytes) -> None:
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        Processor(replace(AT_ONCE, application="counter"), memory=memory)
+
+
 # Follow-ups.
 
 
-def test_only_the_life_that_has_sent_a_command_sends_its_follow_ups() -> None:
+def test_only_the_member_that_has_sent_a_command_sends_its_follow_ups() -> None:
     parameters = ServiceParameters(follow_up_permille=900)
     processor = Processor(parameters)
     for number in range(1, 101):
-        processor.insert(ours(3 * number))
-        processor.insert(at(3 * number + 1, member=0))
-        processor.insert(at(3 * number + 2, member=US.member, incarnation=1))
+        processor.insert(ours(2 * number))
+        processor.insert(at(2 * number + 1, member=0))
     sending = [key for key, outputs in processor.outputs.items() if outputs]
-    assert all((key[2], key[3]) == (US.member, US.incarnation) for key in sending)
+    assert all(key[2] == US.member for key in sending)
     assert len(sending) == pytest.approx(90, abs=12)
 
 

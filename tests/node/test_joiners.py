@@ -1,31 +1,17 @@
-"""Later lives over the whole stack, for every core that shares `joining.py`: what only the layers together show."""
+"""Later incarnations over the whole stack, for every order of the group layer: what only the layers together show."""
 
 from __future__ import annotations
 
 import pytest
 
 from node.core import Core, Membership
-from node.errors import DropReason
+from node.group.core import GroupCore, Phase
 from node.protocols import PROTOCOLS
-from node.stack import Stack
 from node.wire import Kind, Message
-from tests.node.cluster import (
-    MILLISECOND,
-    SECOND,
-    Build,
-    Cluster,
-    check_agreement,
-    check_fifo,
-    check_integrity,
-    check_pairwise_order,
-    check_silence,
-    check_validity,
-)
+from tests.node.cluster import MILLISECOND, SECOND, Build, Cluster, check_pairwise_order, check_reliable
 from tests.node.scenarios import SUSPECT_AFTER_NS
 
-AT_ONCE = ("lamport", "cbcast", "allack", "atop", "atop_mbs")
-"""Who answers a JOIN at once. ABCAST answers when all it sent before is final, so a full window holds no answer."""
-SHARING = (*AT_ONCE, "abcast")
+NAMES = ("sequencer", "lamport", "cbcast", "allack", "atop", "atop_mbs", "abcast", "amoeba")
 WINDOW = 4
 
 
@@ -37,112 +23,112 @@ def build(name: str) -> Build:
     return made
 
 
-def stack_of(cluster: Cluster, member: int) -> Stack:
+def standing(cluster: Cluster, member: int) -> Phase:
     core = cluster.core(member)
-    assert isinstance(core, Stack)
-    return core
-
-
-def is_joining(cluster: Cluster, member: int) -> bool:
-    return "joining" in stack_of(cluster, member).phase
+    assert isinstance(core, GroupCore)
+    return core.standing
 
 
 def check_all(cluster: Cluster, members: list[int], name: str) -> None:
-    """Also of the later lives: who joined has everything from some point on."""
-    check_silence(cluster)
-    check_integrity(cluster)
-    check_fifo(cluster)
-    check_agreement(cluster, [member for member in members if cluster.hosts[member].membership.incarnation == 1])
-    check_validity(cluster, members)
+    """Also of the later incarnations: each that joined has everything since the view whose state it took."""
+    check_reliable(cluster, [member for member in members if cluster.hosts[member].membership.incarnation == 1])
+    assert all(standing(cluster, member) is Phase.MEMBER for member in members)
+    for member in members:
+        own = {one for one in cluster.submissions if one[:2] == (member, cluster.hosts[member].membership.incarnation)}
+        assert own <= set(cluster.hosts[member].delivered), f"member {member} lacks messages of its own"
     if name != "cbcast":
         check_pairwise_order(cluster)
 
 
-def lose_multicasts(cluster: Cluster, source: int, targets: tuple[int, ...], *, after: int = 0) -> None:
-    """From now on what `source` multicasts after its number `after` does not reach `targets`; nothing else is lost."""
-
-    def lose(by: int, to: int, message: Message) -> bool:
-        return by == source and to in targets and message.kind is Kind.RELIABLE_DATA and message.seq > after
-
-    cluster.lose = lose
-
-
-def lose_nothing(cluster: Cluster) -> None:
-    cluster.lose = lambda source, target, message: False
-
-
-def hold_answer_back(cluster: Cluster, *, answers_news: bool) -> int:
-    """Member 2 begins its second life, and the answer of 0 stays in the stack of 0: its window is full, for member 1
-    gets nothing of it. The number of the last multicast of 0.
-
-    A JOIN is lost until the window is full. The news comes when the layer below hears of the second life.
-    """
-    if answers_news:
-        lose_multicasts(cluster, 0, (1,))
-        cluster.submit(0, 2 * WINDOW)
-        cluster.run(for_ns=200 * MILLISECOND)
-        cluster.restart(2)
-    else:
-        cluster.restart(2)
-        lose_multicasts(cluster, 2, (0,))
-        cluster.run(for_ns=200 * MILLISECOND)
-        lose_multicasts(cluster, 0, (1,))
-        cluster.submit(0, 2 * WINDOW)
-        assert stack_of(cluster, 2).phase == "member/joining"
-    cluster.run(for_ns=200 * MILLISECOND)
-    assert stack_of(cluster, 0).waiting
-    return max(message.seq for sender, message in cluster.sent if (sender, message.kind) == (0, Kind.RELIABLE_DATA))
-
-
-@pytest.mark.parametrize("name", AT_ONCE)
-def test_an_answer_held_back_until_the_next_life_has_joined_is_not_for_that_one(name: str) -> None:
-    """The third life took it for its own. In ATOP it came there before what 0 multicast next, so the life began with a
-    distribution that was too early; 0 refused its messages, and those of the others waited for ever.
-    """
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_said_to_an_incarnation_that_did_not_finish_joining_is_not_for_the_next(name: str) -> None:
+    """The decision that admits the second incarnation and the state come too late, for the third runs by then."""
     cluster = Cluster(3, build(name))
-    last = hold_answer_back(cluster, answers_news=name == "cbcast")
-    cluster.restart(2)
+    cluster.submit(0, 2 * WINDOW)
     cluster.run(for_ns=200 * MILLISECOND)
-    cluster.submit(2, 3)
-    lose_multicasts(cluster, 0, (1, 2), after=last)
-    cluster.run(for_ns=1 * SECOND)
-    lose_nothing(cluster)
+    late: list[Message] = []
+
+    def lose(source: int, target: int, message: Message) -> bool:
+        is_late = target == 2 and message.kind in (Kind.GROUP_DECIDED, Kind.GROUP_STATE)
+        late.extend([message] if is_late else [])
+        return is_late
+
+    cluster.restart(2)
+    cluster.lose = lose
+    cluster.run(for_ns=200 * MILLISECOND)
+    assert late
+    assert standing(cluster, 2) is Phase.JOINING
+    cluster.restart(2)
+    cluster.lose = lambda source, target, message: False
+    for message in late:
+        cluster._transmit(cluster.hosts[message.origin], (2,), message)
     cluster.run(for_ns=10 * SECOND)
-    assert not is_joining(cluster, 2)
-    assert not any(host.dropped(DropReason.MALFORMED) for host in cluster.up())
-    assert cluster.hosts[2].dropped(DropReason.UNEXPECTED), "the answer to its second life"
     for member in cluster.members:
         cluster.submit(member, 3)
     check_all(cluster, [0, 1, 2], name)
-    assert all({(0, 1, 2 * WINDOW + 3), (1, 1, 3), (2, 3, 6)} <= set(host.delivered) for host in cluster.up())
+    assert cluster.hosts[2].membership.incarnation == 3
+    assert all({(0, 1, 2 * WINDOW + 3), (1, 1, 3), (2, 3, 3)} <= set(host.delivered) for host in cluster.up())
 
 
-@pytest.mark.parametrize("name", SHARING)
-def test_who_acknowledges_loses_its_answer_and_crashes_is_missed_by_the_joiner(name: str) -> None:
-    """Nobody else has a reason to miss it: the group is at rest."""
-    cluster = Cluster(3, build(name))
-    cluster.restart(2)
-
-    def is_answer_of_0(source: int, target: int, message: Message) -> bool:
-        return (source, target, message.kind) == (0, 2, Kind.RELIABLE_UNICAST)
-
-    cluster.lose = is_answer_of_0
-    cluster.run(for_ns=600 * MILLISECOND)
-    assert stack_of(cluster, 2).phase == "member/joining"
-    cluster.crash(0)
-    cluster.run(for_ns=20 * SECOND)
-    assert not is_joining(cluster, 2)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_joiner_gets_the_state_from_another_member_when_its_donor_crashes(name: str) -> None:
+    cluster = Cluster(4, build(name))
     cluster.submit(1, 3)
-    cluster.submit(2, 3)
-    check_all(cluster, [1, 2], name)
-    assert {(1, 1, 3), (2, 2, 3)} <= set(cluster.hosts[2].delivered) & set(cluster.hosts[1].delivered)
+    cluster.run(for_ns=200 * MILLISECOND)
+    cluster.lose = lambda source, target, message: message.kind is Kind.GROUP_STATE and source == 0
+    cluster.restart(3)
+    cluster.at(cluster.now_ns + 100 * MILLISECOND, lambda: cluster.crash(0))
+    cluster.run(for_ns=20 * SECOND)
+    cluster.submit(1, 3)
+    cluster.submit(3, 3)
+    check_all(cluster, [1, 2, 3], name)
+    assert {(1, 1, 6), (3, 2, 3)} <= set(cluster.hosts[3].delivered) & set(cluster.hosts[1].delivered)
 
 
-@pytest.mark.parametrize("name", SHARING)
-def test_a_joiner_asks_once_where_everybody_answers(name: str) -> None:
-    """And has no timer left when it has begun."""
+@pytest.mark.parametrize("name", NAMES)
+def test_a_joiner_asks_until_it_is_admitted_and_no_longer(name: str) -> None:
     cluster = Cluster(3, build(name))
     cluster.restart(2)
+    cluster.run(for_ns=1 * SECOND)
+    asked = len(cluster.kinds(Kind.GROUP_JOIN))
+    assert 1 <= asked <= 8
+    assert [view.number for view, _ in cluster.hosts[2].views] == [2]
     check_all(cluster, [0, 1, 2], name)
-    asked = {message.seq for sender, message in cluster.sent if sender == 2 and message.inner.name.endswith("_JOIN")}
-    assert len(asked) == (0 if name == "cbcast" else 1)
+    cluster.run(for_ns=10 * SECOND)
+    assert len(cluster.kinds(Kind.GROUP_JOIN)) == asked
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_member_that_leaves_is_gone_for_good_and_the_others_go_on(name: str) -> None:
+    cluster = Cluster(4, build(name))
+    cluster.submit(0, 3)
+    cluster.run(for_ns=500 * MILLISECOND)
+    cluster.leave(0)
+    cluster.run(for_ns=2 * SECOND)
+    lost = cluster.hosts[0]
+    assert (lost.core.is_over, lost.core.has_left, lost.membership.incarnation) == (True, True, 1)
+    cluster.submit(1, 3)
+    check_all(cluster, [1, 2, 3], name)
+    assert cluster.hosts[1].members == (1, 2, 3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_messages_are_delivered_on_a_side_without_a_quorum(name: str) -> None:
+    """Equal halves: the one with the first member by rank goes on, the other waits and then joins it."""
+    cluster = Cluster(4, build(name))
+    cluster.submit(3)
+    cluster.run(for_ns=500 * MILLISECOND)
+    cluster.cut((0, 1), (2, 3))
+    cluster.run(for_ns=10 * SECOND)
+    before = list(cluster.hosts[3].delivered)
+    assert standing(cluster, 3) is Phase.MINORITY
+    cluster.submit(1, 3)
+    cluster.submit(3, 2)
+    cluster.run(for_ns=5 * SECOND)
+    assert cluster.hosts[3].delivered == before
+    assert (1, 1, 3) in cluster.hosts[0].delivered
+    cluster.heal()
+    cluster.run(for_ns=20 * SECOND)
+    cluster.submit(2, 2)
+    check_all(cluster, [0, 1, 2, 3], name)
+    assert [cluster.hosts[member].membership.incarnation for member in cluster.members] == [1, 1, 2, 2]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.errors import RemoteError
 from node.machines import APPLICATIONS, CELLS, COUNTER, NONE, TRANSACTIONS, ApplicationName, Store, Transaction
 from node.replicated import Machine, Replica
 
@@ -41,6 +42,18 @@ def test_no_payload_is_refused_and_the_same_ones_lead_to_the_same_state(
     assert one.refused == 0
     assert one.state == other.state
     assert one.digest == other.digest
+
+
+@pytest.mark.parametrize("name", list(ApplicationName))
+@given(given_payloads=payloads)
+def test_a_state_is_restored_from_its_bytes(name: ApplicationName, given_payloads: list[bytes]) -> None:
+    application = APPLICATIONS[name]
+    state = after(application.machine, given_payloads).state
+    data = application.machine.encode(state)
+    assert application.restore(data) == state
+    for wrong in (data + b"!", data[:-1] if data else b"!"):
+        with pytest.raises(RemoteError, match="MALFORMED"):
+            application.restore(wrong)
 
 
 @given(given_payloads=payloads)

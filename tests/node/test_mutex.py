@@ -1,9 +1,12 @@
-"""Mutual exclusion by Lamport's five rules: paper 001 sentence by sentence, its conditions over long random runs."""
+"""Mutual exclusion by Lamport's five rules in one view: paper 001 sentence by sentence, its conditions over long runs.
+
+The end of a view, and random histories of views, are in tests/node/group/test_close_mutex.py.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from random import Random
 from typing import Any
@@ -33,15 +36,16 @@ seeds = st.integers(0, 2**32 - 1)
 # The core alone.
 
 
-def core(member: int = 0, *, incarnation: int = 1, **parameters: Any) -> MutexCore:
+def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, memory: bytes = b"", **parameters: Any) -> MutexCore:
     return MutexCore(
-        membership=Membership(member=member, members=MEMBERS, incarnation=incarnation),
+        membership=Membership(member=member, members=members),
         parameters=MutexParameters(**parameters),
+        memory=memory,
     )
 
 
-def request(origin: int, timestamp: int, incarnation: int = 1) -> Message:
-    return Message(kind=Kind.MUTEX_REQUEST, origin=origin, incarnation=incarnation, seq=timestamp, flags=4)
+def request(origin: int, timestamp: int, *words: int) -> Message:
+    return Message(kind=Kind.MUTEX_REQUEST, origin=origin, incarnation=1, seq=timestamp, flags=4, words=words)
 
 
 def acknowledge(origin: int, timestamp: int) -> Message:
@@ -60,8 +64,9 @@ def give(one: MutexCore, *messages: Message) -> list[Effect]:
     return [effect for message in messages for effect in one.on_message(message, message.origin, 0)]
 
 
-def granted(effects: list[Effect]) -> list[int]:
-    return [effect.seq for effect in effects if isinstance(effect, Deliver)]
+def granted(effects: Sequence[Effect]) -> list[tuple[int, int]]:
+    """(view, number of the grant in it), as the fences say."""
+    return [divmod(effect.seq, 1 << 32) for effect in effects if isinstance(effect, Deliver)]
 
 
 def test_rule_1_a_request_goes_to_every_other_process_and_onto_the_own_queue() -> None:
@@ -100,7 +105,7 @@ def test_rule_5_granted_when_first_in_the_queue_and_all_others_have_sent_somethi
     want(one, b"mine")
     assert granted(give(one, acknowledge(1, 5))) == [], "(ii) for member 2"
     effects = give(one, acknowledge(2, 6))
-    assert effects[0] == Deliver(payload=b"mine", origin=0, incarnation=1, seq=1)
+    assert effects[0] == Deliver(payload=b"mine", origin=0, incarnation=1, seq=1 << 32 | 1)
 
 
 def test_rule_5_i_an_earlier_request_goes_first() -> None:
@@ -108,14 +113,14 @@ def test_rule_5_i_an_earlier_request_goes_first() -> None:
     want(one, not_before=10)
     give(one, request(0, 11))
     assert granted(give(one, acknowledge(2, 20), acknowledge(0, 21))) == [], "11 of member 0 before 11 of member 1"
-    assert granted(give(one, release(0, 30, of=11))) == [11]
+    assert granted(give(one, release(0, 30, of=11))) == [(1, 2)]
 
 
 def test_rule_5_ii_something_later_not_something_equal() -> None:
     one = core(0)
     want(one)
     assert granted(give(one, request(1, 1), acknowledge(2, 9))) == []
-    assert granted(give(one, acknowledge(1, 2))) == [1]
+    assert granted(give(one, acknowledge(1, 2))) == [(1, 1)]
 
 
 def test_rule_5_is_tested_locally_after_every_message() -> None:
@@ -123,7 +128,7 @@ def test_rule_5_is_tested_locally_after_every_message() -> None:
     give(one, request(0, 4))
     want(one)
     assert granted(give(one, acknowledge(2, 30))) == []
-    assert granted(give(one, release(0, 31, of=4))) == [7], "a release is something later, too"
+    assert granted(give(one, release(0, 31, of=4))) == [(1, 2)], "a release is something later, too"
 
 
 def test_note_5_no_acknowledgement_to_whom_something_later_has_been_sent() -> None:
@@ -146,17 +151,17 @@ def test_note_6_if_p_i_precedes_p_j_then_the_same_timestamp_will_do() -> None:
     lower, higher = core(0, acknowledge="when_needed"), core(1, acknowledge="when_needed")
     want(lower)
     want(higher)
-    assert granted(give(lower, acknowledge(2, 9), request(1, 1))) == [1]
+    assert granted(give(lower, acknowledge(2, 9), request(1, 1))) == [(1, 1)]
     assert give(higher, request(0, 1)) == [], "our request at 1 is all that member 0 needs of us"
     assert granted(give(higher, acknowledge(2, 9))) == []
-    assert granted(give(higher, release(0, 12, of=1))) == [1]
+    assert granted(give(higher, release(0, 12, of=1))) == [(1, 2)]
 
 
 def test_note_6_holds_one_way_only() -> None:
     higher = core(1, acknowledge="when_needed")
     want(higher)
     assert granted(give(higher, acknowledge(0, 1), acknowledge(2, 1))) == [], "not for member 0, which precedes"
-    assert granted(give(higher, acknowledge(0, 2))) == [1]
+    assert granted(give(higher, acknowledge(0, 2))) == [(1, 1)]
 
 
 def test_note_7_a_release_takes_away_the_request_that_it_names() -> None:
@@ -170,10 +175,17 @@ def test_several_requests_of_one_member_are_granted_one_after_another() -> None:
     one = core(0)
     want(one, b"first")
     want(one, b"second")
-    assert granted(give(one, acknowledge(1, 50), acknowledge(2, 50))) == [1]
+    assert granted(give(one, acknowledge(1, 50), acknowledge(2, 50))) == [(1, 1)]
     effects = one.on_timer(HOLD, 0)
-    assert [type(effect).__name__ for effect in effects] == ["Report", "Multicast", "Deliver", "SetTimer"]
-    assert granted(effects) == [2]
+    assert [type(effect).__name__ for effect in effects] == ["Report", "Multicast", "Deliver", "Report", "SetTimer"]
+    assert granted(effects) == [(1, 2)]
+
+
+def test_the_fence_of_a_grant_is_reported() -> None:
+    one = core(0)
+    want(one)
+    effects = give(one, acknowledge(1, 50), acknowledge(2, 50))
+    assert effects[1] == Report(code=MutexReport.FENCE, member=0, value=1 << 32 | 1)
 
 
 def test_only_so_many_requests_wait() -> None:
@@ -194,7 +206,7 @@ def test_initially_the_resource_is_granted_to_exactly_one_process() -> None:
     assert granted(give(other, acknowledge(0, 8), acknowledge(2, 8))) == []
     (effect,) = holder.on_timer(HOLD, 105)
     assert effect == Multicast(message=release(0, 1, of=0)), "it was not asked for, so nothing is reported"
-    assert granted(give(other, release(0, 9, of=0))) == [1]
+    assert granted(give(other, release(0, 9, of=0))) == [(1, 2)]
 
 
 def test_the_timestamp_of_a_request_can_be_handed_along() -> None:
@@ -213,8 +225,9 @@ def test_the_timestamp_of_a_request_can_be_handed_along() -> None:
         (release(1, 9, of=4), DropReason.UNEXPECTED),
         (release(2, 9, of=5), DropReason.UNEXPECTED),
         (Message(kind=Kind.MUTEX_RELEASE, origin=1, incarnation=1, seq=9), DropReason.MALFORMED),
-        (Message(kind=Kind.MUTEX_REQUEST, origin=1, incarnation=1, seq=9, words=(1,)), DropReason.MALFORMED),
-        (request(1, 9, incarnation=2), DropReason.UNEXPECTED),
+        (request(1, 9, 1), DropReason.UNEXPECTED),
+        (request(1, 9, 5), DropReason.UNEXPECTED),
+        (request(1, 9, 5, 5), DropReason.MALFORMED),
         (request(7, 9), DropReason.UNEXPECTED),
         (Message(kind=Kind.CO_DATA, origin=1, incarnation=1, seq=9), DropReason.UNEXPECTED),
     ],
@@ -233,7 +246,7 @@ def test_every_phase_takes_or_refuses_every_message(phase: Phase, kind: Kind) ->
     for words, seq, origin in product(((), (5,), (1, 2)), (0, 5, 9, MAX_TIMESTAMP, 2**64 - 1), MEMBERS):
         one = in_phase(phase)
         effects = one.on_message(Message(kind=kind, origin=origin, incarnation=1, seq=seq, words=words), origin, 0)
-        if kind >> 4 != 6 and kind not in (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED):
+        if kind >> 4 != 6:
             assert effects == [Report(code=DropReason.UNEXPECTED, member=origin)]
 
 
@@ -243,27 +256,8 @@ def in_phase(phase: Phase) -> MutexCore:
         want(one)
     if phase is Phase.HOLDING:
         give(one, acknowledge(1, 5), acknowledge(2, 5))
-    if phase is Phase.STOPPED:
-        give(one, Message(kind=Kind.RELIABLE_ENDED, origin=1, incarnation=1))
     assert one.phase is phase
     return one
-
-
-def test_the_failure_of_one_process_stops_the_others_safely() -> None:
-    one = core(1)
-    want(one)
-    give(one, request(0, 9))
-    effects = give(one, Message(kind=Kind.RELIABLE_ENDED, origin=0, incarnation=1))
-    assert effects == [Report(code=MutexReport.STOPPED, member=0)]
-    assert (one.phase, one.can_submit, one.is_idle) == (Phase.STOPPED, False, False)
-    assert granted(give(one, acknowledge(2, 30))) == [1], "all have sent something later: the rules still hold"
-
-
-def test_a_later_life_takes_no_part() -> None:
-    one = core(0, incarnation=2)
-    assert one.on_start(0) == [Report(code=MutexReport.STOPPED, member=0)]
-    assert (one.can_submit, one.is_idle) == (False, True)
-    assert give(one, request(1, 5)) == [Report(code=DropReason.UNEXPECTED, member=1)]
 
 
 def test_what_it_cannot_do_is_our_callers_mistake() -> None:
@@ -447,20 +441,8 @@ def test_conditions_hold_in_random_histories(seed: int) -> None:
     check_conditions(cluster)
 
 
-def test_a_crash_in_the_critical_section_stops_the_others_and_nobody_enters() -> None:
-    cluster = Watched(3, build(hold_ns=50 * MILLISECOND, reliable={"suspect_after_ns": SECOND}))
-    cluster.submit(0)
-    cluster.submit_later(1, 5 * MILLISECOND)
-    cluster.at(20 * MILLISECOND, lambda: cluster.crash(0))
-    cluster.run(for_ns=20 * SECOND)
-    assert [identity for _, _, identity in cluster.sections] == [(0, 1, 1)]
-    for member in (1, 2):
-        assert MutexReport.STOPPED in [report.code for report in cluster.hosts[member].reports]
-        assert not cluster.core(member).can_submit
-
-
-def test_at_rest_it_is_silent() -> None:
-    cluster = Watched(4, build())
+def test_at_rest_it_is_silent_without_heartbeats() -> None:
+    cluster = Watched(4, build(reliable={"heartbeat_at_rest": False}))
     cluster.submit(2, 3)
     check_conditions(cluster)
     transmitted = len(cluster.sent)

@@ -10,15 +10,16 @@ import pytest
 import node.protocols
 from node.core import Membership
 from node.errors import LocalError
+from node.group.member import GroupReport
 from node.protocols import PROTOCOLS
 from node.protocols.abcast import AbcastReport
 from node.protocols.adaptive_words import AdaptiveReport
-from node.protocols.amoeba import AmoebaReport
-from node.protocols.atop import AtopReport
-from node.protocols.atop_mbs import MbsReport
+from node.protocols.allack import AllAckReport
+from node.protocols.amoeba import AmoebaReport as AmoebaOfObjectsReport
+from node.protocols.amoeba_view import AmoebaReport
+from node.protocols.atop import AtopReport, MbsReport
 from node.protocols.cbcast import CbcastReport
 from node.protocols.clocks import ClocksReport
-from node.protocols.co import CoReport
 from node.protocols.lamport import LamportReport
 from node.protocols.mutex import MutexReport
 from node.protocols.reliable import ReliableReport
@@ -30,7 +31,8 @@ from tests.node.cluster import Cluster, check_silence
 
 README = (Path(node.protocols.__file__).parent / "README.md").read_text()
 REPORTS = (
-    *ReliableReport,
+    *GroupReport,
+    *AllAckReport,
     *SequencerReport,
     *CbcastReport,
     *LamportReport,
@@ -43,9 +45,12 @@ REPORTS = (
     *TimeWarpReport,
     *AdaptiveReport,
 )
+REPORTS_OF_OBJECTS = (*ReliableReport, *AmoebaOfObjectsReport)
+"""Of the layers that only `objects` still has."""
 KNOWN_PROPERTIES = {
     *("validity", "agreement", "integrity", "fifo", "causal", "total_order"),
     *("call_integrity", "no_overtaking", "indivisibility", "call_causality", "call_agreement", "atomicity"),
+    *("view_agreement", "same_view", "virtual_synchrony", "no_ghost", "state_transfer"),
     *("mutual_exclusion", "grant_order", "service", "clock_condition", "clock_monotone", "state"),
 }
 
@@ -102,7 +107,7 @@ def test_parameters_of_the_layer_below_are_reached_by_its_name() -> None:
 def test_the_readme_lists_every_kind_report_and_protocol() -> None:
     for kind in Kind:
         assert kind is Kind.APPLICATION or f"`{kind.name}`" in README
-    for report in REPORTS:
+    for report in (*REPORTS, *REPORTS_OF_OBJECTS):
         assert f"| {report.value:#04x} |" in README
         assert f"{report.name}:" in README
     for name in PROTOCOLS:
@@ -110,7 +115,7 @@ def test_the_readme_lists_every_kind_report_and_protocol() -> None:
 
 
 def test_the_readme_lists_nothing_that_does_not_exist() -> None:
-    for name in re.findall(r"`((?:RELIABLE|SEQUENCER)_[A-Z]+)`", README):
+    for name in re.findall(r"`((?:GROUP|RELIABLE|SEQUENCER|ATOP|ABCAST)_[A-Z_]+)`", README):
         assert name in Kind.__members__
     for name in re.findall(r"`(\w+\.py)`", README):
         folder = Path(node.protocols.__file__).parent
@@ -118,11 +123,12 @@ def test_the_readme_lists_nothing_that_does_not_exist() -> None:
 
 
 def test_codes_clash_with_nothing() -> None:
-    codes = [int(code) for code in (*REPORTS, *DropReason, *(LOCAL_KINDS - {Kind.APPLICATION}))]
-    assert len(codes) == len(set(codes))
+    for reports in (REPORTS, REPORTS_OF_OBJECTS):
+        codes = [int(code) for code in (*reports, *DropReason, *(LOCAL_KINDS - {Kind.APPLICATION}))]
+        assert len(codes) == len(set(codes))
+    assert all(code >> 4 == 1 for code in GroupReport)
     assert all(code >> 4 == 1 for code in ReliableReport)
     assert all(code >> 4 == 2 for code in SequencerReport)
-    assert all(code >> 4 == 3 for code in CoReport)
     assert all(code >> 4 == 4 for code in CbcastReport)
     assert all(code >> 4 == 5 for code in LamportReport)
     assert all(code >> 4 == 6 for code in MutexReport)

@@ -893,4 +893,4 @@ def test_the_first_multicast_of_a_core_is_its_only_effect_on_the_wire() -> None:
 )
 def test_parameters_that_cannot_work_are_refused_by_name(field: str, value: int) -> None:
     with pytest.raises(LocalError, match=field):
-        ReliableParameters(**{field: value})
+        ReliableParameters(**{field: value})  # type: ignore[arg-type]  # the name is the test's

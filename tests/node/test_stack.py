@@ -201,7 +201,7 @@ def test_news_come_up_as_a_message_without_payload() -> None:
             kind=Kind.RELIABLE_DATA,
             origin=1,
             incarnation=1,
-            inner=Kind.SEQUENCER_ORDER,
+            inner=Kind.SEQUENCER_NUMBER,
             payload=encode_message(INNER),
         ),
         Message(

@@ -1,4 +1,4 @@
-"""Time Warp: stragglers, anti-messages, what becomes final, who ends and who joins."""
+"""Time Warp: stragglers, anti-messages, what becomes final, and the end of a view."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from node.core import Core, Membership, Submission
-from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
+from node.core import Closing, Membership, Submission
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, SetTimer, Timer, Undo
 from node.errors import DropReason, LocalError, RemoteError
-from node.protocols import PROTOCOLS
+from node.parameters import from_mapping
 from node.protocols.execution import Execution, Outcome, ServiceParameters
-from node.protocols.joining import ASK_AGAIN_NS
-from node.protocols.standstill import PROD, PROD_AFTER_NS
 from node.protocols.timewarp import (
-    ASK,
     LAST_TIMESTAMP,
     PROCESS,
     ROUND,
@@ -27,13 +22,12 @@ from node.protocols.timewarp import (
     TimeWarpReport,
 )
 from node.protocols.virtual_time import ENDLESS
-from node.protocols.words import pack
 from node.trace import Level, Notice
 from node.wire import Flag, Kind, Message
-from tests.node.clocked import ClockedWorld
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
+    Build,
     Cluster,
     Network,
     check_agreement,
@@ -43,13 +37,12 @@ from tests.node.cluster import (
     check_total_order,
     check_validity,
 )
-from tests.node.contract import check as check_world
-from tests.node.scenarios import RELIABLE, check, scenario
+from tests.node.grouped import grouped
+from tests.node.scenarios import check, scenario
 
 MEMBERS = (0, 1, 2)
 GVT_NS = 20 * MILLISECOND
 COUNTER = {"application": "counter", "report_state": True}
-seeds = st.integers(0, 2**32 - 1)
 
 
 # The core alone.
@@ -59,61 +52,45 @@ def core(
     member: int = 0,
     *,
     members: tuple[int, ...] = MEMBERS,
-    incarnation: int = 1,
     service: dict[str, Any] | None = None,
+    memory: bytes = b"",
     **parameters: Any,
 ) -> TimeWarpCore:
     made = TimeWarpCore(
-        membership=Membership(member=member, members=members, incarnation=incarnation),
+        membership=Membership(member=member, members=members),
         parameters=TimeWarpParameters(service=ServiceParameters(**(service or {})), **parameters),
+        memory=memory,
     )
     made.on_start(0)
     return made
 
 
-def message(kind: Kind, origin: int, seq: int, *words: int, payload: bytes = b"", incarnation: int = 1) -> Message:
+def message(
+    kind: Kind, origin: int, seq: int, *words: int, payload: bytes = b"", inner: Kind = Kind.APPLICATION
+) -> Message:
     is_control = kind not in (Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP)
     flags = Flag.CONTROL.value if is_control and kind >= Kind.TIMEWARP_DATA else 0
     return Message(
-        kind=kind, origin=origin, incarnation=incarnation, seq=seq, flags=flags, words=words, payload=payload
+        kind=kind, origin=origin, incarnation=1, seq=seq, flags=flags, words=words, payload=payload, inner=inner
     )
 
 
-def data(origin: int, number: int, timestamp: int, payload: bytes = b"", incarnation: int = 1) -> Message:
-    return message(
-        Kind.TIMEWARP_DATA,
-        origin,
-        number,
-        timestamp,
-        payload=payload or b"%d/%d" % (origin, timestamp),
-        incarnation=incarnation,
-    )
+def data(origin: int, number: int, timestamp: int, payload: bytes = b"") -> Message:
+    return message(Kind.TIMEWARP_DATA, origin, number, timestamp, payload=payload or b"%d/%d" % (origin, timestamp))
 
 
-def follow_up(origin: int, number: int, timestamp: int, cause: int) -> Message:
-    return message(Kind.TIMEWARP_FOLLOW_UP, origin, number, timestamp, cause, payload=b"follow-up %d" % number)
+def follow_up(origin: int, number: int, timestamp: int, cause: int, payload: bytes = b"") -> Message:
+    said = payload or b"follow-up %d" % number
+    return message(Kind.TIMEWARP_FOLLOW_UP, origin, number, timestamp, cause, payload=said)
 
 
 def anti(origin: int, number: int, *cancelled: int) -> Message:
     return message(Kind.TIMEWARP_ANTI, origin, number, *cancelled)
 
 
-def report(origin: int, number: int, floor: int, received: dict[tuple[int, int], int], incarnation: int = 1) -> Message:
-    entries = (pack(*life, items) for life, items in sorted(received.items()))
-    return message(Kind.TIMEWARP_REPORT, origin, number, floor, *entries, incarnation=incarnation)
-
-
-def welcome(origin: int, timestamp: int, number: int, items: int, *lives: tuple[int, int]) -> Message:
-    """To the second life of member 2, unless `lives` begins with another."""
-    return message(Kind.TIMEWARP_WELCOME, origin, timestamp, number, items, *(pack(*life, 0) for life in lives))
-
-
-def ended(member: int, incarnation: int = 1) -> Message:
-    return message(Kind.RELIABLE_ENDED, member, 0, incarnation=incarnation)
-
-
-def joined(member: int, incarnation: int = 1) -> Message:
-    return message(Kind.RELIABLE_JOINED, member, 0, incarnation=incarnation)
+def report(origin: int, number: int, floor: int, *received: int) -> Message:
+    """`received`: by member."""
+    return message(Kind.TIMEWARP_REPORT, origin, number, floor, *received)
 
 
 def give(one: TimeWarpCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
@@ -143,13 +120,12 @@ def said(effects: list[Effect]) -> list[tuple[Kind, int, tuple[int, ...]]]:
     ]
 
 
+def multicasts(effects: list[Effect]) -> list[Message]:
+    return [effect.message for effect in effects if isinstance(effect, Multicast)]
+
+
 def kinds(effects: list[Effect]) -> list[Kind]:
     return [kind for kind, _, _ in said(effects)]
-
-
-def all_have(items: int, *others: int) -> dict[tuple[int, int], int]:
-    """What a report of MEMBERS' first lives says; `items` of each."""
-    return {(member, 1): items for member in (*others, *MEMBERS)}
 
 
 def test_a_message_carries_a_timestamp_later_than_what_its_sender_has_begun_to_execute() -> None:
@@ -190,29 +166,26 @@ def test_a_golden_transcript_with_a_straggler() -> None:
     """Two members' messages cross; a round later both are final, in the order of their timestamps."""
     one = core(1, members=(0, 1))
     sent = data(1, 1, 1, b"ours")
-    life, other = (0, 1), (1, 1)
     assert submit(one) == [
         Multicast(message=sent),
         Deliver(payload=b"ours", origin=1, incarnation=1, seq=1, level=Level.OPTIMISTIC),
         SetTimer(timer=ROUND, at_ns=GVT_NS),
-        SetTimer(timer=PROD, at_ns=PROD_AFTER_NS),
     ]
     assert give(one, data(0, 1, 1), now_ns=5) == [
         Undo(payload=b"ours", origin=1, incarnation=1, seq=1),
         Deliver(payload=b"0/1", origin=0, incarnation=1, seq=1, level=Level.OPTIMISTIC),
         Deliver(payload=b"ours", origin=1, incarnation=1, seq=1, level=Level.OPTIMISTIC),
     ]
-    first = report(1, 1, 0, {life: 1, other: 1})
+    first = report(1, 1, 0, 1, 1)
     assert one.on_timer(ROUND, GVT_NS)[0] == Multicast(message=first), "nobody has said that he has ours"
-    effects = give(one, report(0, 1, 0, {life: 1, other: 1}), now_ns=GVT_NS + 5)
+    effects = give(one, report(0, 1, 0, 1, 1), now_ns=GVT_NS + 5)
     assert effects == [], "the floors of the first round: 0"
-    second = report(1, 2, 1, {life: 1, other: 1})
-    assert give(one, report(0, 2, 1, {life: 1, other: 1}), now_ns=GVT_NS + 9) == [
+    second = report(1, 2, 1, 1, 1)
+    assert give(one, report(0, 2, 1, 1, 1), now_ns=GVT_NS + 9) == [
         CancelTimer(timer=ROUND),
         Multicast(message=second),
         Deliver(payload=b"0/1", origin=0, incarnation=1, seq=1, level=Level.FINAL),
         Deliver(payload=b"ours", origin=1, incarnation=1, seq=1, level=Level.FINAL),
-        CancelTimer(timer=PROD),
     ]
     assert one.is_idle and one.held == 0
 
@@ -353,8 +326,8 @@ def test_what_ends_together_with_what_undoes_it_ends_anew() -> None:
 def test_a_message_that_has_sent_in_vain_too_often_waits_until_it_is_final() -> None:
     owner = Owner(cancellation="aggressive", most_tries=1)
     assert said(straggler(owner)) == [(Kind.TIMEWARP_ANTI, 3, (2,))], "what it sends next must be certain"
-    lives = {(0, 1): 3, (1, 1): 1, (2, 1): 1}
-    effects = owner.give(*(report(member, number, 9, lives) for number in (1, 2, 3) for member in (1, 2)))
+    items = (3, 1, 1)
+    effects = owner.give(*(report(member, number, 9, *items) for number in (1, 2, 3) for member in (1, 2)))
     assert owner.core.gvt == 5, "not beyond what will be sent"
     follow_ups = [words for kind, _, words in said(effects) if kind is Kind.TIMEWARP_FOLLOW_UP]
     assert follow_ups == [(6, 1)] and owner.core.held == 1
@@ -363,11 +336,11 @@ def test_a_message_that_has_sent_in_vain_too_often_waits_until_it_is_final() -> 
 # Rounds.
 
 
-def rounds(one: TimeWarpCore, floor: int, items: dict[tuple[int, int], int], *numbers: int) -> list[Effect]:
+def rounds(one: TimeWarpCore, floor: int, items: tuple[int, ...], *numbers: int) -> list[Effect]:
     """Everybody else reports in these rounds."""
     others = [member for member in MEMBERS if member != one._us.member]
     return [
-        effect for number in numbers for member in others for effect in give(one, report(member, number, floor, items))
+        effect for number in numbers for member in others for effect in give(one, report(member, number, floor, *items))
     ]
 
 
@@ -375,11 +348,11 @@ def test_what_is_on_its_way_is_not_final() -> None:
     """Until the reports say that everybody has it."""
     one = core()
     submit(one)
-    nobody = {(0, 1): 0, (1, 1): 0, (2, 1): 0}
+    nobody = (0, 0, 0)
     assert seen(rounds(one, 9, nobody, 1, 2, 3)) == []
     assert one.gvt == 0
-    half = {(0, 1): 1, (1, 1): 0, (2, 1): 0}
-    give(one, report(1, 4, 9, half), report(2, 4, 9, nobody))
+    half = (1, 0, 0)
+    give(one, report(1, 4, 9, *half), report(2, 4, 9, *nobody))
     assert one.gvt == 0
     assert seen(rounds(one, 9, half, 5, 6)) == ["=ours"]
     assert one.gvt == 1 and one.is_idle
@@ -390,18 +363,18 @@ def test_an_anti_message_on_its_way_holds_back_what_it_cancels() -> None:
     straggler(owner)
     owner.sends = {}
     owner.give(data(1, 2, 3))
-    items = {(0, 1): 2, (1, 1): 2, (2, 1): 1}
-    owner.give(*(report(member, number, 9, items) for number in (1, 2, 3) for member in (1, 2)))
+    items = (2, 2, 1)
+    owner.give(*(report(member, number, 9, *items) for number in (1, 2, 3) for member in (1, 2)))
     assert owner.core.gvt == 5, "the follow-up that is cancelled stood at 6"
-    items = {(0, 1): 3, (1, 1): 2, (2, 1): 1}
-    owner.give(*(report(member, number, 9, items) for number in (4, 5) for member in (1, 2)))
+    items = (3, 2, 1)
+    owner.give(*(report(member, number, 9, *items) for number in (4, 5) for member in (1, 2)))
     assert owner.core.gvt == 6, "the latest that we have sent"
 
 
 def test_what_is_not_executed_to_its_end_is_not_final() -> None:
     one = core(service={"processing_ns": 1000})
     give(one, data(1, 1, 5))
-    items = {(0, 1): 0, (1, 1): 1, (2, 1): 0}
+    items = (0, 1, 0)
     rounds(one, 9, items, 1)
     assert one.gvt == 4
     due_ns = one._execution.due_ns
@@ -410,34 +383,19 @@ def test_what_is_not_executed_to_its_end_is_not_final() -> None:
     assert seen(rounds(one, 9, items, 2)) == ["=1/5"]
 
 
-def test_who_has_nothing_open_answers_at_once_and_begins_nothing() -> None:
+def test_a_member_with_nothing_open_answers_at_once_and_begins_nothing() -> None:
     one = core()
     assert one.on_timer(ROUND, 5) == [] and one.is_idle
-    effects = give(one, report(1, 1, 4, {(0, 1): 0, (1, 1): 1, (2, 1): 0}))
+    effects = give(one, report(1, 1, 4, 0, 1, 0))
     assert kinds(effects) == [Kind.TIMEWARP_REPORT]
     assert not [effect for effect in effects if isinstance(effect, SetTimer)]
     assert one.is_idle
 
 
-def test_who_stands_still_says_his_last_report_again() -> None:
-    one = core()
-    submit(one)
-    one.on_timer(ROUND, GVT_NS)
-    (last,) = [effect for effect in one.on_timer(PROD, PROD_AFTER_NS) if isinstance(effect, SetTimer)]
-    assert last.timer == PROD, "the round has moved since it was armed"
-    effects = one.on_timer(PROD, last.at_ns)
-    assert kinds(effects) == [Kind.TIMEWARP_REPORT]
-    other = core(1)
-    again = next(effect.message for effect in effects if isinstance(effect, Multicast))
-    give(other, data(0, 1, 1))
-    give(other, again)
-    assert give(other, again) == []
-
-
 def test_gvt_and_roll_backs_are_told_on_demand() -> None:
     one = core(service={"report_costs": True})
     give(one, data(1, 1, 5), data(2, 1, 3))
-    effects = rounds(one, 9, {(0, 1): 0, (1, 1): 1, (2, 1): 1}, 1)
+    effects = rounds(one, 9, (0, 1, 1), 1)
     assert Report(code=Notice.GVT, member=0, value=5) in effects
 
 
@@ -445,125 +403,180 @@ def test_nothing_final_stays_in_memory() -> None:
     one = core()
     for number in range(1, 201):
         give(one, data(1, number, number))
-    rounds(one, 200, {(0, 1): 0, (1, 1): 200, (2, 1): 0}, 1)
+    rounds(one, 200, (0, 200, 0), 1)
     assert one.held == 0 and one._execution.held == 0
-    assert not one._follow_ups and not one._sent and not one._tries
+    assert not one._open and not one._sent and not one._tries
 
 
-def test_who_has_too_much_open_submits_nothing() -> None:
+def test_a_member_with_too_much_open_submits_nothing() -> None:
     one = core(most_open=2)
     submit(one)
     give(one, data(1, 1, 5))
     assert not one.can_submit
     with pytest.raises(LocalError, match="ask can_submit before"):
         submit(one)
-    rounds(one, 9, {(0, 1): 1, (1, 1): 1, (2, 1): 0}, 1, 2)
+    rounds(one, 9, (1, 1, 0), 1, 2)
     assert one.can_submit
 
 
-# The end of an epoch.
+# The end of the view.
 
 
-def test_gvt_is_endless_when_all_have_closed_and_nothing_is_open() -> None:
+def close(one: TimeWarpCore, *rest: Message, survivors: tuple[int, ...] = MEMBERS) -> Closing:
+    """`rest` in any order of the streams."""
+    streams = {member: [each for each in rest if each.origin == member] for member in MEMBERS}
+    return one.close(streams, frozenset(survivors), 7 * SECOND)
+
+
+def talkative(member: int, seed: int, **parameters: Any) -> TimeWarpCore:
+    """Of what it sends, half has a follow-up."""
+    service = ServiceParameters(application="counter", follow_up_permille=500)
+    made = TimeWarpCore(
+        membership=Membership(member=member, members=MEMBERS),
+        parameters=TimeWarpParameters(service=service, **parameters),
+        seed=seed,
+    )
+    made.on_start(0)
+    return made
+
+
+def sender(**parameters: Any) -> tuple[TimeWarpCore, list[Message]]:
+    """A member 0 whose first message stands at 9 and has a follow-up; both."""
+    for seed in range(100):
+        one = talkative(0, seed, **parameters)
+        effects = one.on_submit(Submission(payload=b"cause", not_before=8), 0)
+        if kinds(effects) == [Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP]:
+            return one, multicasts(effects)
+    raise AssertionError("half of all messages have a follow-up")
+
+
+def test_at_the_end_all_of_the_cut_is_final_in_the_order_of_its_timestamps() -> None:
     one = core()
+    give(one, data(1, 1, 5), data(1, 2, 9))
+    closing = close(one, data(2, 1, 3), data(2, 2, 12))
+    assert seen(list(closing.effects)) == ["-1/9", "-1/5", "=2/3", "=1/5", "=1/9", "=2/12"]
+    assert closing.handed_back == ()
+
+
+def test_the_end_waits_for_no_processor_and_sends_nothing() -> None:
+    one = core(service={"processing_ns": SECOND, "application": "counter", "report_state": True})
+    give(one, data(1, 1, 5), data(1, 2, 9))
     submit(one)
-    one.close(0)
-    assert not one.can_submit and not one.is_idle and one.phase is Phase.CLOSED
-    items = {(0, 1): 1, (1, 1): 0, (2, 1): 0}
-    assert seen(rounds(one, 9, items, 1, 2)) == ["=ours"]
-    assert one.gvt == 9 and not one.is_idle, "the others have not closed"
-    one.on_timer(ROUND, GVT_NS)
-    rounds(one, ENDLESS, items, 3)
-    assert one.gvt == ENDLESS and one.is_idle
+    closing = close(one, report(1, 1, 3, 0, 2, 0))
+    assert seen(list(closing.effects)) == ["=1/5", "=ours", "=1/9"]
+    assert {type(effect) for effect in closing.effects} == {Deliver, Report}
+    assert len([each for each in closing.effects if isinstance(each, Report) and each.code == Notice.STATE]) == 3
 
 
-def test_who_has_closed_still_answers_and_executes() -> None:
+def test_own_messages_that_have_not_come_back_are_in_the_cut() -> None:
     one = core()
-    one.close(0)
-    assert seen(give(one, data(1, 1, 5))) == ["+1/5"]
-    assert kinds(give(one, report(1, 1, 5, {(0, 1): 0, (1, 1): 1, (2, 1): 0}))) == [Kind.TIMEWARP_REPORT]
+    sent = multicasts(submit(one))
+    assert seen(list(close(one, *sent).effects)) == ["=ours"]
 
 
-# Who ends and who joins.
+def test_a_follow_up_that_is_not_sent_again_is_void_at_all_and_the_right_one_is_handed_back() -> None:
+    """A straggler of the cut changes what the cause answers; its origin has had no time to cancel anything."""
+    one, (cause, effect) = sender()
+    other = core(1, service={"application": "counter"})
+    give(other, cause)
+    straggler = data(2, 1, 4)
+    ours, theirs = close(one, straggler), close(other, effect, straggler)
+    for closing in (ours, theirs):
+        assert Report(code=TimeWarpReport.VOID, member=MEMBERS.index(closing is theirs), value=1) in closing.effects
+        assert seen(list(closing.effects))[-2:] == ["=2/4", "=cause"]
+    assert ours.memory == theirs.memory
+    (again,) = ours.handed_back
+    assert again.inner is Kind.TIMEWARP_FOLLOW_UP and again.payload not in (b"cause", effect.payload)
+    assert again.payload[:8] == effect.payload[:8], "of the same command, with another answer"
+    assert theirs.handed_back == ()
 
 
-def joiner(*welcomes: Message, closed: bool = False) -> tuple[TimeWarpCore, list[Effect]]:
-    """The second life of member 2, in the midst of two others."""
-    one = core(2, incarnation=2)
-    if closed:
-        one.close(0)
-    effects = give(one, joined(0), joined(1), joined(2, 2))
-    assert kinds(effects) == [Kind.TIMEWARP_JOIN] and one.phase is Phase.JOINING
-    return one, give(one, *welcomes)
+def test_a_follow_up_that_is_sent_again_stands() -> None:
+    one, (cause, effect) = sender()
+    other = core(1, service={"application": "counter"})
+    ours, theirs = close(one, data(2, 1, 14)), close(other, cause, effect, data(2, 1, 14))
+    assert ours.memory == theirs.memory
+    assert not ours.handed_back
+    assert TimeWarpReport.VOID not in [each.code for each in ours.effects if isinstance(each, Report)]
 
 
-LIFE = (2, 2)
-WELCOMES = (welcome(0, 12, 4, 3, LIFE, (1, 1)), welcome(1, 15, 5, 6, LIFE, (0, 1)))
+def test_what_a_void_follow_up_has_sent_is_void() -> None:
+    other = core(1, service={"application": "counter"})
+    _, (cause, effect) = sender()
+    chain = follow_up(0, 3, 11, 2, payload=b"of the follow-up")
+    closing = close(other, cause, effect, chain, data(2, 1, 4))
+    assert Report(code=TimeWarpReport.VOID, member=1, value=2) in closing.effects
 
 
-def test_a_joiner_takes_part_with_what_is_later_than_every_welcome() -> None:
-    one, effects = joiner(*WELCOMES)
-    assert one.phase is Phase.RUNNING
-    assert Report(code=TimeWarpReport.WELCOMED, member=2, value=15) in effects
-    entries = (pack(0, 1, 3), pack(1, 1, 6), pack(2, 2, 0))
-    assert said(effects) == [(Kind.TIMEWARP_REPORT, 5, (15, *entries))], "in the latest round of all"
-    assert said(submit(one)) == [(Kind.TIMEWARP_DATA, 1, (16,))]
+def test_what_is_final_stands_whatever_stands_in_its_follow_ups() -> None:
+    """Its executions are not checked, for those who have made it final may not have it any more."""
+    one = core(service={"application": "counter"})
+    other = core(2, service={"application": "counter"})
+    items = [data(1, 1, 5), follow_up(1, 2, 6, 1, payload=b"a lie")]
+    give(one, *items)
+    give(other, *items)
+    liars = report(1, 1, 5, 0, 2, 0)
+    ours = multicasts(one.on_timer(ROUND, GVT_NS))
+    give(one, *multicasts(give(other, *ours)), liars)
+    assert one.gvt == 5 and other.gvt == 0
+    closings = close(one), close(other, liars)
+    assert closings[0].memory == closings[1].memory
+    assert not closings[0].handed_back
 
 
-def test_a_joiner_keeps_what_comes_and_forgets_what_is_not_later_than_its_start() -> None:
-    one, _ = joiner(WELCOMES[0], data(0, 4, 14), data(0, 5, 16), data(1, 6, 15))
-    assert one.held == 3 and not one.can_submit
-    assert seen(give(one, WELCOMES[1])) == ["+0/16"]
-    assert seen(give(one, data(1, 7, 15))) == [], "it is before the beginning, though it comes late"
-    assert seen(give(one, data(1, 8, 17))) == ["+1/17"]
+def test_a_message_that_waits_until_it_is_final_sends_in_the_next_view() -> None:
+    seed = next(seed for seed in range(100) if len(kinds(submit(talkative(0, seed)))) == 2)
+    one = talkative(0, seed, most_tries=0)
+    assert kinds(submit(one)) == [Kind.TIMEWARP_DATA], "it waits"
+    (again,) = close(one).handed_back
+    assert again.inner is Kind.TIMEWARP_FOLLOW_UP
+    following = core(memory=close(core()).memory)
+    effects = following.on_submit(again, 0)
+    assert said(effects) == [(Kind.TIMEWARP_DATA, 1, (1,))]
+    assert seen(effects) == [], "follow-ups are not the application's"
 
 
-def test_a_joiner_does_not_know_what_is_cancelled_before_its_beginning() -> None:
-    one, _ = joiner(*WELCOMES)
-    assert give(one, follow_up(0, 4, 17, 2)) != []
-    assert one.held == 1
-    give(one, anti(0, 5, 1, 2, 4))
-    assert one.held == 0
+def test_what_an_excluded_member_sent_is_part_of_the_cut() -> None:
+    one = core()
+    give(one, data(2, 1, 5))
+    assert seen(list(close(one, data(2, 2, 7), survivors=(0, 1)).effects)) == ["=2/5", "=2/7"]
 
 
-def test_a_joiner_asks_again_and_welcomes_count_once() -> None:
-    one, _ = joiner(WELCOMES[0])
-    assert kinds(one.on_timer(ASK, ASK_AGAIN_NS)) == [Kind.TIMEWARP_JOIN]
-    give(one, *WELCOMES)
-    assert give(one, welcome(0, 99, 9, 9, LIFE, (1, 1))) == []
-    assert one.timestamp == 15
+def test_a_final_cause_is_in_every_cut() -> None:
+    """The double crash: member 2 delivers what 1 sent, answers it, and both are excluded."""
+    two = core(2)
+    zero = core(0)
+    cause = data(1, 1, 5)
+    give(two, cause)
+    for number in (1, 2):
+        give(two, report(1, number, 5, 0, 1, 0))
+    assert two.gvt == 0, "member 0 has reported nothing, so nothing is final"
+    assert seen(list(close(zero, cause, survivors=(0,)).effects)) == ["=1/5"]
 
 
-def test_a_joiner_of_a_closed_group_finds_nothing() -> None:
-    one, _ = joiner(welcome(0, ENDLESS, 8, 3, LIFE, (1, 1)), welcome(1, ENDLESS, 8, 6, LIFE, (0, 1)), closed=True)
-    assert one.phase is Phase.CLOSED and one.is_idle and one.gvt == ENDLESS
+def test_messages_that_are_refused_are_passed_over() -> None:
+    one = core()
+    wrong = [data(1, 3, 8), anti(1, 1, 1), message(Kind.LAMPORT_NULL, 1, 5), report(1, 7, 4, 0, 0, 0)]
+    assert seen(list(close(one, *wrong, data(1, 1, 5)).effects)) == ["=1/5"]
 
 
-def test_a_welcome_is_not_before_anything_that_its_sender_knows() -> None:
-    one = core(0)
-    give(one, data(1, 1, 8), ended(2), joined(2, 2))
-    effects = give(one, message(Kind.TIMEWARP_JOIN, 2, 0, incarnation=2))
-    (answer,) = [effect.message for effect in effects if isinstance(effect, Send)]
-    assert (answer.seq, answer.words) == (8, (0, 0, pack(2, 2, 0), pack(1, 1, 0)))
+@pytest.mark.parametrize("application", ["none", "counter", "transactions"])
+def test_the_committed_state_outlives_the_view(application: str) -> None:
+    service = {"application": application, "report_state": True}
+    items = [data(1, number, 2 * number) for number in range(1, 9)]
+    whole = close(core(service=service), *items)
+    first = close(core(service=service), *items[:5])
+    again = [data(1, number, 2 * number, b"1/%d" % (2 * number + 10)) for number in range(1, 4)]
+    second = close(core(2, service=service, memory=first.memory), *again)
+    states = [[each.value for each in one.effects if isinstance(each, Report)] for one in (whole, first, second)]
+    assert states[0] == states[1] + states[2]
+    assert second.memory == whole.memory
 
 
-def test_everybody_awaits_a_joiner_and_names_it() -> None:
-    one = core(0)
-    give(one, ended(2), joined(2, 2), data(1, 1, 5))
-    effects = one.on_timer(ROUND, GVT_NS)
-    assert said(effects)[0][2] == (5, pack(0, 1, 0), pack(1, 1, 1), pack(2, 2, 0))
-    both = {(0, 1): 0, (1, 1): 1, (2, 2): 0}
-    assert seen(give(one, report(1, 1, 5, both))) == []
-    assert seen(give(one, report(2, 1, 5, both, incarnation=2))) == ["=1/5"]
-
-
-def test_an_end_completes_a_round_that_nobody_blocks() -> None:
-    one = core(0)
-    give(one, data(1, 1, 5), report(1, 1, 5, {(0, 1): 0, (1, 1): 1}))
-    assert one.held == 1, "member 2 has not spoken"
-    assert seen(give(one, ended(2))) == []
-    assert one.gvt == 0 and one._rounds.void == 1, "we had named it"
-    assert seen(give(one, report(1, 2, 5, {(0, 1): 0, (1, 1): 1}))) == ["=1/5"]
+@pytest.mark.parametrize("memory", [b"x", bytes(32), bytes(39), bytes(41), bytes(1000)])
+def test_a_memory_that_is_none_is_refused(memory: bytes) -> None:
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        core(service={"application": "counter"}, memory=memory)
 
 
 # What is refused.
@@ -583,14 +596,12 @@ def test_an_end_completes_a_round_that_nobody_blocks() -> None:
         anti(1, 1),
         anti(1, 1, 1),
         anti(1, 1, 0),
-        report(1, 1, 4, {(0, 1): 0}),
-        report(1, 1, 4, {(0, 1): 1, (1, 1): 0}),
-        report(1, 1, 4, {(0, 1): 0, (1, 1): 0, (9, 1): 0}),
-        report(1, 9, 4, {(0, 1): 0, (1, 1): 0}),
-        report(1, 0, 4, {(0, 1): 0, (1, 1): 0}),
-        message(Kind.TIMEWARP_WELCOME, 1, 4, 1),
-        message(Kind.TIMEWARP_WELCOME, 1, 4, 1, 1),
-        message(Kind.TIMEWARP_WELCOME, 1, ENDLESS + 1, 1, 1, pack(0, 1, 0)),
+        report(1, 1, 4, 0, 0),
+        report(1, 1, 4, 1, 0, 0),
+        report(1, 1, 4, 0, 0, 0, 0),
+        report(1, 2, 4, 0, 0, 0),
+        report(1, 0, 4, 0, 0, 0),
+        report(1, 1, ENDLESS + 1, 0, 0, 0),
     ],
 )
 def test_malformed_words_change_nothing(wrong: Message) -> None:
@@ -604,16 +615,16 @@ def test_malformed_words_change_nothing(wrong: Message) -> None:
 def test_what_would_come_before_what_is_final_is_refused() -> None:
     one = core()
     give(one, data(1, 1, 5), follow_up(1, 2, 6, 1))
-    rounds(one, 9, {(0, 1): 0, (1, 1): 2, (2, 1): 0}, 1)
+    rounds(one, 9, (0, 2, 0), 1)
     assert one.gvt == 6 and one.held == 0
     for late in (data(2, 1, 5), anti(1, 3, 1)):
         with pytest.raises(RemoteError, match="MALFORMED"):
             one.on_message(late, late.origin, 0)
 
 
-def test_who_takes_no_part_is_not_heard() -> None:
+def test_strangers_and_other_kinds_are_not_heard() -> None:
     one = core()
-    assert give(one, data(2, 1, 5, incarnation=2)) == [Report(code=DropReason.UNEXPECTED, member=2, value=3)]
+    assert give(one, data(7, 1, 5)) == [Report(code=DropReason.UNEXPECTED, member=7, value=3)]
     assert give(one, message(Kind.LAMPORT_NULL, 1, 5)) == [Report(code=DropReason.UNEXPECTED, member=1, value=0)]
     assert give(one, data(0, 1, 5)) == [], "our own comes back from the layer below"
 
@@ -636,19 +647,21 @@ def test_a_clock_at_its_end_takes_nothing_more_and_what_is_under_way_becomes_fin
     effects = give(one, data(1, 1, LAST_TIMESTAMP))
     assert Report(code=TimeWarpReport.EXHAUSTED, member=0, value=LAST_TIMESTAMP) in effects
     assert not one.can_submit and one.phase is Phase.EXHAUSTED
-    items = {(0, 1): 0, (1, 1): 1, (2, 1): 0}
+    items = (0, 1, 0)
     assert seen(rounds(one, LAST_TIMESTAMP, items, 1))[0].startswith("=") and one.is_idle
 
 
-# Over the whole stack.
+# Over the group layer.
 
 
-def build(**parameters: Any) -> Any:
-    def made(us: Membership, seed: int) -> Core:
-        given = {"reliable": RELIABLE, "gvt_every_ns": 5 * MILLISECOND, **parameters}
-        return PROTOCOLS["timewarp"].build(membership=us, parameters=given, seed=seed)
-
-    return made
+def build(**given: Any) -> Build:
+    mapping = {"gvt_every_ns": 5 * MILLISECOND, **given}
+    parameters = from_mapping(TimeWarpParameters, mapping, "timewarp")
+    return grouped(
+        lambda us, rng, memory: TimeWarpCore(
+            membership=us, parameters=parameters, seed=rng.getrandbits(64), memory=memory
+        )
+    )
 
 
 def drawn(seed: int) -> dict[str, Any]:
@@ -667,53 +680,8 @@ def drawn(seed: int) -> dict[str, Any]:
 
 
 def states(cluster: Cluster) -> list[list[int]]:
-    """What those who were there from the beginning have reported of their committed states."""
-    founders = [host for host in cluster.survivors() if host.membership.incarnation == 1]
-    return [[each.value for each in host.reports if each.code == Notice.STATE] for host in founders]
-
-
-@settings(max_examples=5, deadline=None)
-@given(seed=seeds)
-def test_promises_hold_through_any_history_of_faults(seed: int) -> None:
-    made = scenario(seed, build(**drawn(seed)))
-    check(made, is_total=True)
-    first, *others = states(made.cluster)
-    assert all(other == first for other in others), str(made)
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=seeds)
-def test_every_order_that_the_layer_below_allows(seed: int) -> None:
-    world = clocked(seed)
-    world.run()
-    check_world(world)
-    founders = [world.states.get(being.life, []) for being in world.survivors() if being.life[1] == 1]
-    assert all(each == founders[0] for each in founders), f"states differ (seed {seed})"
-
-
-def clocked(seed: int, kind: type[TimeWarpCore] = TimeWarpCore) -> ClockedWorld:
-    rng = Random(f"{seed}/parameters")
-    service = ServiceParameters(
-        application="counter",
-        report_state=True,
-        processing_ns=rng.choice((0, 0, 10)),
-        follow_up_permille=rng.choice((0, 100, 300)),
-        save_every=rng.choice((1, 3)),
-    )
-    parameters = TimeWarpParameters(
-        cancellation=rng.choice(("aggressive", "lazy")), most_open=rng.choice((1, 8, 256)), service=service
-    )
-    return ClockedWorld(seed, lambda us: kind(membership=us, parameters=parameters, seed=seed))
-
-
-def test_echoes_end() -> None:
-    """Two members whose follow-ups depend on each other's, one of them slow: without `most_tries` each anti-message
-    made more of them than it took back.
-    """
-    for seed in (218, 1068):
-        world = clocked(seed)
-        world.run()
-        check_world(world)
+    """What the members have reported of their committed states."""
+    return [[each.value for each in host.reports if each.code == Notice.STATE] for host in cluster.up()]
 
 
 def test_loss_and_duplication_do_not_make_early_what_is_in_transit() -> None:
@@ -738,6 +706,7 @@ def test_loss_and_duplication_do_not_make_early_what_is_in_transit() -> None:
 def test_a_crash_in_each_phase_of_a_round(after_ms: int) -> None:
     """Before its message has left, between the reports, after all is final."""
     cluster = Cluster(4, build(service=COUNTER), seed=after_ms)
+    cluster.run(for_ns=5 * MILLISECOND)
     for member in cluster.members:
         cluster.submit(member)
     cluster.run(for_ns=after_ms * MILLISECOND)
@@ -749,11 +718,11 @@ def test_a_crash_in_each_phase_of_a_round(after_ms: int) -> None:
     check_validity(cluster, (1, 2, 3))
     check_total_order(cluster)
     first, *others = states(cluster)
-    assert all(other == first for other in others)
+    assert first and all(other == first for other in others)
 
 
-def test_a_later_life_takes_part() -> None:
-    cluster = Cluster(3, build(service={"follow_up_permille": 200}), seed=4)
+def test_a_restarted_member_has_the_group_s_state() -> None:
+    cluster = Cluster(3, build(service={**COUNTER, "follow_up_permille": 200}), seed=4)
     for number in range(200):
         for member in cluster.members:
             cluster.submit_later(member, number * 25 * MILLISECOND)
@@ -764,20 +733,29 @@ def test_a_later_life_takes_part() -> None:
     check_agreement(cluster, (0, 1))
     check_validity(cluster, (0, 1, 2))
     check_total_order(cluster)
-    assert any(origin == 2 and life == 2 for origin, life, _ in cluster.hosts[0].delivered)
+    one, other, joiner = states(cluster)
+    assert one == other and 50 < len(joiner) < len(one)
+    assert joiner == one[-len(joiner) :]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_promises_hold_through_any_history_of_faults(seed: int) -> None:
+    made = scenario(seed, build(**drawn(seed)))
+    check(made, is_total=True)
+    founders = [host for host in made.cluster.survivors() if host.membership.incarnation == 1]
+    first, *others = [[each.value for each in host.reports if each.code == Notice.STATE] for host in founders]
+    assert all(other == first for other in others), str(made)
 
 
 def test_memory_is_bounded_over_twenty_thousand_messages() -> None:
     one = core(members=(0, 1), service={"application": "counter", "save_every": 5})
     most = 0
-    items = {(0, 1): 0, (1, 1): 0}
     for number in range(1, 10_001):
         submit(one)
         give(one, data(1, number, max(one.gvt + 1, number)))
         if number % 20 == 0:
-            items = {(0, 1): number, (1, 1): number}
             following = one._rounds.number + 1
-            give(one, *(report(1, following + late, one.timestamp, items) for late in (0, 1)))
+            give(one, *(report(1, following + late, one.timestamp, number, number) for late in (0, 1)))
         most = max(most, one.held, one._execution.held, len(one._transit))
     assert most <= 2 * 256
     assert one._rounds.number >= 500 and one.held <= 80

@@ -1,0 +1,219 @@
+"""One view's end as one consensus among its members: what a member has promised, proposed, accepted and counted.
+
+Paxos for a single value (Lamport 1998), with the quorums of `View.is_quorum`. All members of the view are acceptors,
+also those that a value leaves out. This class knows no time, no streams and no messages on the wire: the group core
+asks it what may be said, and tells it what was said. docs/protocols/group.md has the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from node.errors import DropReason, RemoteError
+from node.group.codec import MAX_ROUND, Promise, Proposal, Value, ballot_of, rank_of, round_of
+from node.group.view import Incarnation, View
+from node.trace import ViewReason
+
+FAR = 2**16
+"""A ballot whose round lies further ahead than this is no honest member's."""
+KEPT = 4
+"""Proposals of different ballots that are remembered until one of them is decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a coordinator takes into account when it is free to choose.
+
+    `excused`: members that need not promise: silent for their limit, or replaced by a later incarnation. `leaving`: to
+    be left out though they promise: they ask for it, or are replaced. `victims`: of bad pairs, to be left out, too.
+    `joiners`: incarnations that asked to join, and that this member has heard.
+    """
+
+    excused: frozenset[int] = frozenset()
+    leaving: frozenset[int] = frozenset()
+    victims: frozenset[int] = frozenset()
+    joiners: tuple[Incarnation, ...] = ()
+
+
+class Change:
+    """Of one member. `promised`, `accepted` and `decided` only grow."""
+
+    def __init__(self, view: View, me: int) -> None:
+        self._view = view
+        self._me = me
+        self.promised = 0
+        """The highest ballot that this member has promised; 0: it is not frozen."""
+        self.seen = 0
+        """The highest ballot that it has heard of."""
+        self.accepted: tuple[int, Value] | None = None
+        self.decided: Value | None = None
+        self.led = 0
+        """The ballot that this member coordinates; 0: none."""
+        self.promises: dict[int, Promise] = {}
+        """Of `led`."""
+        self.proposals: dict[int, Proposal] = {}
+        self._votes: dict[int, set[int]] = {}
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.promised > 0
+
+    @property
+    def proposal(self) -> Proposal | None:
+        """That of the ballot promised last: the one that this member may accept."""
+        return self.proposals.get(self.promised)
+
+    @property
+    def has_accepted(self) -> bool:
+        """Under the ballot promised last."""
+        return self.accepted is not None and self.accepted[0] == self.promised
+
+    # What a coordinator does.
+
+    def lead(self) -> int:
+        """Begin a ballot above all that were heard of; the caller promises it to itself like any other."""
+        self.led = ballot_of(min(MAX_ROUND, round_of(max(self.seen, self.promised)) + 1), self._view.rank(self._me))
+        self.promises.clear()
+        return self.led
+
+    @property
+    def has_chosen(self) -> bool:
+        return self.led in self.proposals
+
+    def choose(self, wishes: Wishes) -> Proposal | None:
+        """The proposal of `led`, chosen once; None while a member has to be waited for or the promisers are no quorum.
+
+        The value is the one accepted under the highest ballot, even if it leaves this member out; else the promisers
+        in their order, without those that leave, with the joiners that all of them have heard.
+        """
+        view, promises = self._view, self.promises
+        waits = any(member not in promises and member not in wishes.excused for member in view.members)
+        if waits or not view.is_quorum(promises):
+            return None
+        accepted = [promise.accepted for promise in promises.values() if promise.accepted is not None]
+        value = max(accepted, key=lambda one: one[0])[1] if accepted else self._free_value(wishes)
+        holders = {origin: self._holder(origin, position) for origin, position in value.cut.items()}
+        return Proposal(self.led, value, holders)
+
+    def _free_value(self, wishes: Wishes) -> Value:
+        promises = self.promises
+        promisers = [one for one in self._view.incarnations if one.member in promises]
+        has_state = [one for one in promisers if promises[one.member].is_stateful]
+        # One that wants to leave, or should, stays when otherwise no member with the group's state would be left.
+        unwanted = wishes.leaving | wishes.victims
+        if all(one.member in unwanted for one in has_state):
+            unwanted -= {has_state[0].member}
+        staying = [one for one in promisers if one.member not in unwanted]
+        stateful = frozenset(one.member for one in has_state if one in staying)
+        if not self._view_of(staying, (), wishes).is_quorum(stateful):
+            # A quorum without the group's state could go on without it.
+            staying = [one for one in staying if one.member in stateful]
+        heard = [one for one in wishes.joiners if self._is_heard_by_all(one)]
+        joiners = sorted(one for one in heard if all(one.member != member for member, _ in staying))
+        while not self._view_of(staying, joiners, wishes).is_quorum(stateful):
+            joiners.pop()
+        cut = {
+            origin: max(promise.positions.get(origin, 0) for promise in promises.values())
+            for origin in self._view.members
+        }
+        return Value(
+            next=self._view_of(staying, joiners, wishes),
+            reason=self._reason(wishes, staying, joiners),
+            stateful=stateful,
+            cut=cut,
+        )
+
+    def _is_heard_by_all(self, joiner: Incarnation) -> bool:
+        """One on probation is admitted only when all hear it."""
+        is_free = joiner.member not in self._view.probation
+        return is_free or all(joiner in promise.heard for promise in self.promises.values())
+
+    def _view_of(self, staying: Collection[Incarnation], joiners: Collection[Incarnation], wishes: Wishes) -> View:
+        view = self._view
+        present = {one.member for one in (*staying, *joiners)}
+        gone = frozenset(Incarnation(*one) for one in view.last_of.items() if one[0] not in present)
+        return View(
+            number=view.number + 1,
+            incarnations=(*staying, *joiners),
+            gone=gone,
+            probation=(view.probation | wishes.victims) & {member for member, _ in gone},
+        )
+
+    def _reason(self, wishes: Wishes, staying: list[Incarnation], joiners: list[Incarnation]) -> ViewReason:
+        if wishes.victims:
+            return ViewReason.BAD_PAIR
+        if any(one.member in self._view.members for one in joiners):
+            return ViewReason.REPLACED
+        if joiners:
+            return ViewReason.JOIN
+        if wishes.leaving & set(self._view.members):
+            return ViewReason.LEAVE
+        return ViewReason.SUSPICION if len(staying) < len(self._view.members) else ViewReason.MERGE
+
+    def _holder(self, origin: int, position: int) -> int:
+        """A promiser that has the stream of `origin` up to `position`: the origin itself, if it may be asked."""
+        has = [member for member, promise in sorted(self.promises.items()) if promise.accepted is not None]
+        has += [m for m, promise in sorted(self.promises.items()) if promise.positions.get(origin, 0) >= position]
+        return origin if origin in has else has[0] if has else self._me
+
+    # What an acceptor does.
+
+    def check_ballot(self, ballot: int, source: int) -> None:
+        """RemoteError: no honest member of this view leads such a ballot."""
+        if rank_of(ballot) != self._view.rank(source):
+            raise RemoteError(DropReason.MALFORMED, f"a ballot of rank {rank_of(ballot)} from member {source}")
+        self.check_round(ballot)
+
+    def check_round(self, ballot: int) -> None:
+        """RemoteError: no honest member of this view leads such a ballot, or has come so far."""
+        if rank_of(ballot) >= len(self._view.members):
+            raise RemoteError(DropReason.MALFORMED, f"a ballot of rank {rank_of(ballot)}")
+        if round_of(ballot) > round_of(max(self.seen, self.promised)) + FAR:
+            raise RemoteError(DropReason.OUT_OF_WINDOW, f"a ballot of round {round_of(ballot)}")
+
+    def promise(self, ballot: int) -> bool:
+        """Whether this ballot may be promised (again); then it is."""
+        self.see(ballot)
+        if ballot < self.promised:
+            return False
+        self.promised = ballot
+        return True
+
+    def see(self, ballot: int) -> None:
+        """Heard of; a higher one ends the ballot that this member leads."""
+        self.seen = max(self.seen, ballot)
+
+    def propose(self, proposal: Proposal) -> bool:
+        """An ACCEPT came: whether its ballot may be promised, and so its value be accepted."""
+        if not self.promise(proposal.ballot):
+            return False
+        self.proposals[proposal.ballot] = proposal
+        for ballot in sorted(self.proposals)[:-KEPT]:
+            del self.proposals[ballot]
+        return True
+
+    def accept(self) -> int:
+        """This member has everything of the cut of `proposal`: it accepts it. Returns the ballot."""
+        proposal = self.proposal
+        assert proposal is not None, "a member accepts what was proposed under the ballot that it promised last"
+        self.accepted = (proposal.ballot, proposal.value)
+        return proposal.ballot
+
+    def count(self, member: int, ballot: int) -> Value | None:
+        """`member` has accepted the proposal of `ballot`. Returns the value if a quorum has, and the value is known."""
+        self.see(ballot)
+        votes = self._votes.setdefault(ballot, set())
+        votes.add(member)
+        for old in sorted(self._votes)[:-KEPT]:
+            del self._votes[old]
+        proposal = self.proposals.get(ballot)
+        return proposal.value if proposal is not None and self._view.is_quorum(votes) else None
+
+    def voters(self, ballot: int) -> frozenset[int]:
+        """Members that have accepted the proposal of this ballot, and so have everything of its cut."""
+        return frozenset(self._votes.get(ballot, ()))
+
+    def decide(self, value: Value) -> None:
+        assert self.decided is None or self.decided == value, "two values were decided in one view"
+        self.decided = value

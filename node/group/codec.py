@@ -1,0 +1,235 @@
+"""What the words of the group layer's messages mean. Every one of them has the view's number as its `seq`.
+
+An entry is one word: member (16 bits), incarnation (16), number (32). A ballot is one word: round (32 bits), rank (16);
+0 is no ballot. Every decoder raises RemoteError MALFORMED for words that no member of ours would send, and never makes
+a value that is not valid.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from node.errors import DropReason, LocalError, RemoteError
+from node.group.view import MAX_VIEW, Incarnation, View
+from node.protocols.words import pack, unpack
+from node.trace import ViewReason
+
+MAX_ROUND = 2**32 - 1
+_COUNT = 0xFFF
+"""Entries of one section of a message; more would not fit a datagram."""
+
+
+def ballot_of(round_: int, rank: int) -> int:
+    return round_ << 16 | rank
+
+
+def round_of(ballot: int) -> int:
+    return ballot >> 16
+
+
+def rank_of(ballot: int) -> int:
+    return ballot & 0xFFFF
+
+
+class StatusFlag(enum.IntFlag):
+    """What a STATUS says in one bit each."""
+
+    ASK = 1
+    """The receiver answers with a STATUS of its own."""
+    LEAVING = 2
+    """The sender wants to be left out of the next view."""
+    ANSWER = 4
+    """An answer to a STATUS; it is never answered, or two members that suspect different ones would talk for ever."""
+    STATELESS = 8
+    """The sender has joined and has not got the group's state yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Where a member stands; the sender has installed the view that the message names.
+
+    `promised`: the highest ballot that it has promised (0: none, it is not frozen). `suspects`: members of its view
+    that it has not heard for too long. `fresh`: members that it has heard lately, of those that others suspect.
+    """
+
+    flags: int = 0
+    promised: int = 0
+    suspects: tuple[int, ...] = ()
+    fresh: tuple[int, ...] = ()
+
+    def to_words(self) -> tuple[int, ...]:
+        head = self.flags << 32 | len(self.suspects) << 12 | len(self.fresh)
+        return (head, self.promised, *_members(self.suspects), *_members(self.fresh))
+
+    @staticmethod
+    def from_words(words: tuple[int, ...]) -> Status:
+        _require(len(words) >= 2, "a status without its first words")
+        head = words[0]
+        suspects, fresh = head >> 12 & _COUNT, head & _COUNT
+        _require(len(words) == 2 + suspects + fresh and head >> 36 == 0, "a status whose counts do not fit its words")
+        names = tuple(unpack(word).member for word in words[2:])
+        return Status(flags=head >> 32, promised=_ballot(words[1]), suspects=names[:suspects], fresh=names[suspects:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """What a view change decides: the next view, why, which of its members have the group's state, and the cut.
+
+    `cut`: by member of the old view, the position up to which its multicasts belong to the old view.
+    """
+
+    next: View
+    reason: ViewReason
+    stateful: frozenset[int]
+    cut: Mapping[int, int]
+
+    def to_words(self) -> tuple[int, ...]:
+        following = self.next
+        head = self.reason << 40 | len(following.members) << 24 | len(following.gone) << 12 | len(self.cut)
+        return (
+            head,
+            *(pack(*one, one.member in self.stateful) for one in following.incarnations),
+            *(pack(*one, one.member in following.probation) for one in sorted(following.gone)),
+            *(pack(member, 0, position) for member, position in sorted(self.cut.items())),
+        )
+
+    @staticmethod
+    def from_words(words: tuple[int, ...], view: int) -> Value:
+        """`view`: the number of the old view."""
+        _require(bool(words), "a value without its first word")
+        head = words[0]
+        count, gone, cut = head >> 24 & _COUNT, head >> 12 & _COUNT, head & _COUNT
+        _require(len(words) == 1 + count + gone + cut, "a value whose counts do not fit its words")
+        _require(head >> 40 in _REASONS, f"a value with the reason {head >> 40}")
+        entries = tuple(map(unpack, words[1:]))
+        following, rest = entries[:count], entries[count:]
+        positions = {entry.member: entry.number for entry in rest[gone:]}
+        _require(len(positions) == cut, "a cut that names a member twice")
+        _require(1 <= view < MAX_VIEW, f"a value that ends view {view}")
+        try:
+            after = View(
+                number=view + 1,
+                incarnations=tuple(Incarnation(entry.member, entry.incarnation) for entry in following),
+                gone=frozenset(Incarnation(entry.member, entry.incarnation) for entry in rest[:gone]),
+                probation=frozenset(entry.member for entry in rest[:gone] if entry.number),
+            )
+        except LocalError as error:
+            raise RemoteError(DropReason.MALFORMED, f"a value whose view cannot be: {error}") from None
+        stateful = frozenset(entry.member for entry in following if entry.number)
+        _require(after.is_quorum(stateful), "a view without the group's state")
+        return Value(next=after, reason=ViewReason(head >> 40), stateful=stateful, cut=positions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a member tells with its promise of `ballot`.
+
+    `positions`: by member of the view, how much of its stream the member has; the same in all of its promises.
+    `accepted`: the ballot and the value that it has accepted last. `heard`: incarnations that asked it to join.
+    """
+
+    ballot: int
+    positions: Mapping[int, int]
+    is_stateful: bool
+    accepted: tuple[int, Value] | None = None
+    heard: tuple[Incarnation, ...] = ()
+
+    def to_words(self) -> tuple[int, ...]:
+        ballot, value = self.accepted or (0, None)
+        head = self.is_stateful << 24 | len(self.positions) << 12 | len(self.heard)
+        return (
+            head,
+            self.ballot,
+            ballot,
+            *(pack(member, 0, position) for member, position in sorted(self.positions.items())),
+            *(pack(*one, 0) for one in self.heard),
+            *(() if value is None else value.to_words()),
+        )
+
+    @staticmethod
+    def from_words(words: tuple[int, ...], view: int) -> Promise:
+        _require(len(words) >= 3, "a promise without its first words")
+        head, ballot, accepted = words[:3]
+        count, heard = head >> 12 & _COUNT, head & _COUNT
+        ends = 3 + count, 3 + count + heard
+        _require(len(words) >= ends[1] and head >> 25 == 0, "a promise whose counts do not fit its words")
+        _require((accepted == 0) == (len(words) == ends[1]), "a promise that names a value without its ballot")
+        _require(_ballot(ballot) != 0 and _ballot(accepted) <= ballot, "a promise that accepts beyond its ballot")
+        positions = {entry.member: entry.number for entry in map(unpack, words[3 : ends[0]])}
+        _require(len(positions) == count, "a promise that names a stream twice")
+        return Promise(
+            ballot=ballot,
+            positions=positions,
+            is_stateful=bool(head >> 24),
+            accepted=(accepted, Value.from_words(words[ends[1] :], view)) if accepted else None,
+            heard=_incarnations(words[ends[0] : ends[1]]),
+        )
+
+
+class Proposal(NamedTuple):
+    """An ACCEPT: the coordinator of `ballot` proposes `value`. `holders`: by member of the old view, another member
+    that has its stream up to the cut."""
+
+    ballot: int
+    value: Value
+    holders: Mapping[int, int]
+
+    def to_words(self) -> tuple[int, ...]:
+        holders = (pack(member, 0, holder) for member, holder in sorted(self.holders.items()))
+        return (self.ballot, len(self.holders), *holders, *self.value.to_words())
+
+    @staticmethod
+    def from_words(words: tuple[int, ...], view: int) -> Proposal:
+        _require(len(words) >= 2 and words[1] <= _COUNT, "a proposal without its first words")
+        end = 2 + words[1]
+        holders = {entry.member: entry.number for entry in map(unpack, words[2:end])}
+        ballot, value = _ballot(words[0]), Value.from_words(words[end:], view)
+        is_whole = ballot != 0 and holders.keys() == value.cut.keys()
+        _require(is_whole, "a proposal whose holders are not those of its cut")
+        return Proposal(ballot, value, holders)
+
+
+class Decision(NamedTuple):
+    """A DECIDED. `is_stable`: every member of the next view has installed it, or a later one: nobody needs messages of
+    the old view any more."""
+
+    value: Value
+    is_stable: bool = False
+
+    def to_words(self) -> tuple[int, ...]:
+        return (int(self.is_stable), *self.value.to_words())
+
+    @staticmethod
+    def from_words(words: tuple[int, ...], view: int) -> Decision:
+        _require(bool(words) and words[0] in (0, 1), "a decision without its first word")
+        return Decision(Value.from_words(words[1:], view), bool(words[0]))
+
+
+def one_ballot(words: tuple[int, ...]) -> int:
+    """The only word of PREPARE and ACCEPTED."""
+    _require(len(words) == 1 and _ballot(words[0]) != 0, "a message that should name one ballot")
+    return words[0]
+
+
+def _ballot(word: int) -> int:
+    _require(word >> 48 == 0 and (word == 0 or round_of(word) > 0), f"the ballot {word:#x}")
+    return word
+
+
+def _members(members: Iterable[int]) -> tuple[int, ...]:
+    return tuple(pack(member, 0, 0) for member in members)
+
+
+def _incarnations(words: tuple[int, ...]) -> tuple[Incarnation, ...]:
+    return tuple(Incarnation(entry.member, entry.incarnation) for entry in map(unpack, words))
+
+
+def _require(is_right: bool, detail: str) -> None:
+    if not is_right:
+        raise RemoteError(DropReason.MALFORMED, detail)
+
+
+_REASONS = {reason.value for reason in ViewReason}

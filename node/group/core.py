@@ -1,0 +1,672 @@
+"""The group layer: one membership under every order.
+
+Anchors: Isis and Ensemble (virtual synchrony), Derecho (a view change as a decision), Lamport's Paxos, JGroups (GMS).
+docs/protocols/group.md has the rules, which have numbers, and the proof.
+
+    silence, JOIN, leave ──> STATUS(ask) ──> PREPARE(ballot) ──> PROMISE(positions, accepted): the member is frozen
+    ──> ACCEPT(value) ──> fetch up to the cut ──> ACCEPTED, to all ──> DECIDED: core closed, view installed, new core
+
+What it promises, while a quorum of the view lives and its members hear each other:
+  view agreement       all members of view n have the same members in it, in the same order;
+  virtual synchrony    members that go from view n to n + 1 together have delivered the same messages in n;
+  same view            a message is delivered in one view: that in which it was multicast;
+  state transfer       a member that joins has what was delivered before its first view, and delivers what comes after.
+
+A side without a quorum is in a minority: it takes no submission, hands nothing up, and goes on when it hears the rest
+again. An excluded member closes without a delivery, keeps what others may fetch, and is over; its host starts the next
+incarnation, which joins.
+
+`member` has what happens inside one view (detection, ballots), `change` the consensus, `stack` streams and core of a
+view, `transfer` the state. This module leads from view to view. Timers of the group layer have names that begin with
+`group` and layer 0; those of the view's streams and core keep theirs.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TypeAlias
+
+from node.core import Core, Membership, Submission, ViewCore
+from node.effects import Effect, Installed, Minority, Multicast, Report, Send, StateTaken, Timer
+from node.errors import DropReason, LocalError, RemoteError
+from node.group.codec import Decision, Value
+from node.group.member import (
+    BEAT,
+    BEATS,
+    CONTROL,
+    RETRY,
+    WATCH,
+    GroupParameters,
+    GroupReport,
+    Joiner,
+    ViewMember,
+)
+from node.group.stack import Streams, ViewStack
+from node.group.transfer import Chunk, Collector, chunks, digest_of
+from node.group.view import View, first_view
+from node.reliable import ReliableCore, ReliableParameters, view_of
+from node.reliable.codec import KINDS as STREAM_KINDS
+from node.reliable.rtt import Timers
+from node.trace import ViewReason
+from node.wire import Kind, Message
+
+Make: TypeAlias = Callable[[Membership, Random, bytes], ViewCore]
+"""The ordering core of a view: its membership, a generator of its own, and the memory of the view before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transport:
+    """A core with a transport of its own, in place of the reliable streams. `question`: the kind by which a member asks
+    for what it lacks of a view that has ended. `make`: the membership of a view, its number, a generator."""
+
+    kinds: frozenset[Kind]
+    question: Kind
+    make: Callable[[Membership, int, Random], Streams]
+
+
+ASK_JOIN = Timer("group_join")
+ASK_STATE = Timer("group_state")
+_TIMERS = frozenset((BEAT, WATCH, RETRY, ASK_JOIN, ASK_STATE))
+_RELAYED = frozenset((Kind.GROUP_PREPARE, Kind.GROUP_PROMISE, Kind.GROUP_ACCEPT, Kind.GROUP_ACCEPTED))
+
+
+class Phase(enum.StrEnum):
+    """Where this incarnation stands."""
+
+    JOINING = "joining"
+    MEMBER = "member"
+    MINORITY = "minority"
+    CHANGING = "changing"
+    """Frozen: it has promised a ballot, and only a decision ends that."""
+    EXCLUDED = "excluded"
+    """A decision leaves it out; it answers those that fetch what it has."""
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class _Former:
+    """The view before, kept until all members of this one have installed this one (R6)."""
+
+    view: View
+    streams: Streams
+
+
+class GroupCore(Core):
+    """`founders`: the members of view 1. `make` None: reliable multicast without an order above it."""
+
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        founders: Sequence[int],
+        parameters: GroupParameters,
+        rng: Random,
+        make: Make | None,
+        transport: Transport | None = None,
+    ) -> None:
+        if not founders or not set(founders) <= set(membership.members):
+            raise LocalError(f"the first view {tuple(founders)} must be some of the members {membership.members}")
+        self._us = membership
+        self._me = membership.member
+        self._known = frozenset(membership.members)
+        self._founders = tuple(sorted(founders))
+        self._parameters = parameters
+        self._rng = rng
+        self._make = make
+        self._transport = transport
+        self._stream_kinds = STREAM_KINDS if transport is None else transport.kinds
+        self._question = Kind.RELIABLE_NACK if transport is None else transport.question
+        self._timers = Timers()
+        self._beat_ns = parameters.suspect_after_ns // BEATS
+        self._retry_ns = min(parameters.retry_first_ns, parameters.suspect_after_ns // 8)
+        self._here: ViewMember | None = None
+        """Our part in the view; None while we join."""
+        self._former: _Former | None = None
+        self._last: Value | None = None
+        """The decision that began our view."""
+        self._is_excluded = False
+        self._is_over = False
+        self._has_left = False
+        self._resubmit: deque[Submission] = deque()
+        """What the views before have handed back, in order."""
+        self._early: dict[int, list[tuple[Message, int]]] = {}
+        """By transmitter: messages of the next view."""
+        self._told_ns: dict[int, int] = {}
+        """By member: until when it is told no further word about views."""
+        self._joiners: dict[int, Joiner] = {}
+        self._join_tries = 0
+        self._heard_as_joiner: set[int] = set()
+        """Members that have answered our own JOIN."""
+        self._memory = b""
+        self._digest = 0
+        self._collector: Collector | None = None
+        """What we have of the group's state, while we lack it."""
+        self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
+            Kind.GROUP_STATUS: self._on_status,
+            Kind.GROUP_PREPARE: self._on_ballot,
+            Kind.GROUP_PROMISE: self._on_ballot,
+            Kind.GROUP_ACCEPT: self._on_ballot,
+            Kind.GROUP_ACCEPTED: self._on_ballot,
+            Kind.GROUP_DECIDED: self._on_decided,
+            Kind.GROUP_JOIN: self._on_join,
+            Kind.GROUP_STATE_REQUEST: self._on_state_request,
+            Kind.GROUP_STATE: self._on_state,
+        }
+
+    # What the host asks.
+
+    @property
+    def view(self) -> View | None:
+        """None while we join."""
+        return self._here.view if self._here is not None else None
+
+    @property
+    def here(self) -> ViewMember | None:
+        """Our part in the view."""
+        return self._here
+
+    def core_alone(self) -> ViewCore | None:
+        """The ordering core of the first view without anything below it, for an examination of that core; None where
+        there is no order."""
+        view = first_view(self._founders)
+        return None if self._make is None else self._make(view.membership(self._us), self._draw("alone"), b"")
+
+    def transport_alone(self) -> Streams:
+        """The transport of the first view without anything around it, for an examination."""
+        return self._new_streams(first_view(self._founders))
+
+    @property
+    def has_own_transport(self) -> bool:
+        return self._transport is not None
+
+    @property
+    def depth(self) -> int:
+        return 2
+
+    @property
+    def standing(self) -> Phase:
+        """Where this incarnation stands, without what its core says."""
+        here = self._here
+        if self._is_over:
+            return Phase.OVER
+        if here is None:
+            return Phase.JOINING
+        if self._is_excluded:
+            return Phase.EXCLUDED
+        if here.is_minority:
+            return Phase.MINORITY
+        return Phase.CHANGING if here.is_frozen else Phase.MEMBER
+
+    @property
+    def phase(self) -> str:
+        inner = self._here.stack.phase if self._here is not None else ""
+        return f"{self.standing}/{inner}" if inner else self.standing
+
+    @property
+    def can_submit(self) -> bool:
+        here = self._here
+        if here is None or self._resubmit or here.is_leaving or here.is_minority or self._is_excluded:
+            return False
+        return not self._is_over and here.stack.can_submit
+
+    @property
+    def is_idle(self) -> bool:
+        if self._is_excluded or self._is_over:
+            return True
+        here = self._here
+        is_calm = here is not None and here.is_calm and self._collector is None and not self._resubmit
+        return is_calm and here is not None and here.stack.is_idle
+
+    @property
+    def held(self) -> int:
+        if self._is_excluded or self._is_over or self._here is None:
+            return 0
+        former = self._former.streams.held if self._former is not None else 0
+        return self._here.stack.held + former + len(self._resubmit) + sum(map(len, self._early.values()))
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    @property
+    def has_left(self) -> bool:
+        return self._has_left
+
+    # Inputs.
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        out: list[Effect] = []
+        if self._us.incarnation == 1 and self._me in self._founders:
+            view = first_view(self._founders)
+            self._install(view, ViewReason.FIRST, frozenset(view.members), b"", now_ns, out)
+        else:
+            self._ask_to_join(now_ns, out)
+        return out
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        if not self.can_submit or self._here is None:
+            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
+        out = self._here.stack.on_submit(submission, now_ns)
+        if BEAT not in self._timers:
+            self._here.arm_beat(now_ns, out)
+        return out
+
+    def leave(self, now_ns: int) -> list[Effect]:
+        """Ask the others to go on without us. LocalError: nobody else is there."""
+        here = self._here
+        if here is not None and len(here.view.members) == 1:
+            raise LocalError(f"member {self._me} is the last one of its group: stop it instead")
+        out: list[Effect] = []
+        if here is None:
+            self._has_left = True
+            self._end(now_ns, out)
+        elif not self._is_excluded and not self._is_over:
+            here.leave(now_ns, out)
+            self._follow(now_ns, out)
+        return out
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        handler = self._handlers.get(message.kind)
+        if message.kind in self._stream_kinds:
+            return self._on_stream_message(message, source, now_ns)
+        if handler is None:
+            return [Report(code=DropReason.UNEXPECTED, member=source, value=len(message.payload))]
+        reason = self._ignore(message, source)
+        if reason is not None:
+            return [Report(code=reason, member=source, value=len(message.payload))]
+        out: list[Effect] = []
+        handler(message, source, now_ns, out)
+        self._follow(now_ns, out)
+        return out
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        here = self._here
+        out: list[Effect] = []
+        if timer not in _TIMERS:
+            if here is not None and not self._is_over:
+                out = here.stack.on_timer(timer, now_ns)
+                self._resubmit_what_can(now_ns, out)
+            return out
+        self._timers.fired(timer)
+        if self._is_over:
+            return out
+        if here is None:
+            self._ask_to_join(now_ns, out)
+        elif self._is_excluded:
+            out.append(Multicast(message=here.status()))
+            here.arm_beat(now_ns, out)
+        elif timer == ASK_STATE:
+            self._ask_another_donor(now_ns, out)
+        else:
+            {BEAT: here.on_beat, WATCH: here.on_watch, RETRY: here.on_retry}[timer](now_ns, out)
+            self._follow(now_ns, out)
+        return out
+
+    def _ignore(self, message: Message, source: int) -> DropReason | None:
+        """Why a message of the group layer is refused before anything looks into it."""
+        if message.origin == self._me:
+            return DropReason.OWN
+        if message.origin not in self._us.members or source not in self._us.members:
+            return DropReason.UNKNOWN_MEMBER
+        if message.incarnation == 0 or (message.payload and message.kind is not Kind.GROUP_STATE):
+            return DropReason.MALFORMED
+        is_relayed = source != message.origin and message.kind not in _RELAYED
+        return DropReason.UNEXPECTED if self._is_over or is_relayed else None
+
+    # Streams (R11).
+
+    def _on_stream_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        if message.origin == self._me or not {message.origin, source} <= self._known:
+            reason = DropReason.OWN if message.origin == self._me else DropReason.UNKNOWN_MEMBER
+            return [Report(code=reason, member=source, value=len(message.payload))]
+        number = view_of(message)
+        here = self._here
+        if here is None or number == here.view.number + 1:
+            return self._keep_early(message, source, number)
+        if number == here.view.number:
+            of = here.view.incarnation_of
+            if of.get(message.origin) != message.incarnation or source not in of:
+                return [Report(code=DropReason.STALE_INCARNATION, member=source, value=len(message.payload))]
+            out = here.stack.on_message(message, source, now_ns)
+            if source == message.origin and not self._is_excluded:
+                here.hear(source, now_ns, out)
+            if here.is_frozen:
+                here.accept_if_complete(out)
+            elif BEAT not in self._timers:
+                here.arm_beat(now_ns, out)
+            self._follow(now_ns, out)
+            return out
+        former = self._former
+        if former is not None and number == former.view.number and message.kind is self._question:
+            return former.streams.on_message(message, source, now_ns)
+        if number < here.view.number:
+            out = []
+            self._tell_decision(source, now_ns, out)
+            return out
+        return [Report(code=DropReason.OUT_OF_WINDOW, member=source, value=len(message.payload))]
+
+    def _keep_early(self, message: Message, source: int, number: int) -> list[Effect]:
+        """A message of the next view; a joiner does not know which one that is, and keeps the latest."""
+        held = self._early.setdefault(source, [])
+        if held and view_of(held[0][0]) < number:
+            held.clear()
+        if len(held) < self._parameters.window:
+            held.append((message, source))
+            return []
+        return [Report(code=DropReason.OUT_OF_WINDOW, member=source, value=len(message.payload))]
+
+    def _resubmit_what_can(self, now_ns: int, out: list[Effect]) -> None:
+        """What the views before have handed back goes first, in order."""
+        here = self._here
+        while self._resubmit and here is not None and not here.is_minority and here.stack.can_submit:
+            out += here.stack.on_submit(self._resubmit.popleft(), now_ns)
+
+    # Messages about a view.
+
+    def _on_status(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        if self._here is None:
+            self._heard_as_joiner.add(source)
+        elif self._is_of_view(message, now_ns, out) and not self._is_excluded:
+            self._here.on_status(message, source, now_ns, out)
+
+    def _on_ballot(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        here = self._here
+        if here is None or not self._is_of_view(message, now_ns, out):
+            return
+        if here.change.decided is not None:
+            self._tell_decision(message.origin, now_ns, out)
+        elif message.kind is Kind.GROUP_PREPARE:
+            here.on_prepare(message, source, now_ns, out)
+        elif message.kind is Kind.GROUP_PROMISE:
+            here.on_promise(message, source, now_ns, out)
+        elif message.kind is Kind.GROUP_ACCEPT:
+            here.on_accept(message, source, now_ns, out)
+        else:
+            here.on_accepted(message, source, now_ns, out)
+
+    def _is_of_view(self, message: Message, now_ns: int, out: list[Effect]) -> bool:
+        """Whether a message belongs to the view that we are in; others are answered, or make us ask."""
+        here = self._here
+        if here is None:
+            return False
+        if message.seq == here.view.number and here.view.incarnation_of.get(message.origin) == message.incarnation:
+            return True
+        if message.seq <= here.view.number:
+            self._tell_decision(message.origin, now_ns, out)
+        elif self._may_tell(message.origin, now_ns):
+            # The others are further: the answer to a word of an old view is the decision that ended it.
+            out.append(Send(target=message.origin, message=here.status()))
+        return False
+
+    def _may_tell(self, member: int, now_ns: int) -> bool:
+        """Words that tell one member about views are at most one in a while."""
+        if now_ns < self._told_ns.get(member, now_ns):
+            return False
+        self._told_ns[member] = now_ns + self._retry_ns // 2
+        return True
+
+    def _tell_decision(self, member: int, now_ns: int, out: list[Effect]) -> None:
+        """R4: to a member that speaks of an earlier view, or is not in ours, or has not heard that ours is decided."""
+        here = self._here
+        if here is None or member == self._me or member not in self._us.members:
+            return
+        value = here.change.decided or self._last
+        if value is not None and self._may_tell(member, now_ns):
+            is_stable = here.is_settled and value.next.number <= here.view.number
+            words = Decision(value, is_stable).to_words()
+            message = self._us.message(Kind.GROUP_DECIDED, seq=value.next.number - 1, flags=CONTROL, words=words)
+            out.append(Send(target=member, message=message))
+
+    # Decisions (R4, R5).
+
+    def _on_decided(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        decision = Decision.from_words(message.words, message.seq)
+        value = decision.value
+        following = value.next
+        is_in = following.incarnation_of.get(self._me) == self._us.incarnation
+        here = self._here
+        if not following.last_of.keys() <= set(self._us.members):
+            raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
+        if here is None:
+            if is_in:
+                self._join(value, now_ns, out)
+            elif following.last_of.get(self._me, 0) >= self._us.incarnation:
+                # It was admitted and left out again before it heard of it.
+                self._end(now_ns, out)
+        elif message.seq > here.view.number:
+            # A member is at most one view behind every view that it is in: we are in none of the later ones.
+            if not is_in and source in following.incarnation_of:
+                self._exclude(following.number, source, now_ns, out)
+                self._end(now_ns, out)
+        elif message.seq == here.view.number:
+            here.check_cut(value.cut)
+            if here.change.decided is None:
+                here.change.decide(value)
+            if not is_in and decision.is_stable:
+                self._exclude(following.number, source, now_ns, out)
+                self._end(now_ns, out)
+
+    def _follow(self, now_ns: int, out: list[Effect]) -> None:
+        """After every input: what a decision asks of this member, and what may be submitted again."""
+        here = self._here
+        if here is None or self._is_excluded or self._is_over:
+            return
+        if here.is_settled:
+            self._former = None
+        value = here.change.decided
+        if value is None:
+            self._resubmit_what_can(now_ns, out)
+            return
+        here.freeze(now_ns, out)
+        if value.next.incarnation_of.get(self._me) != self._us.incarnation:
+            self._exclude(value.next.number, self._me, now_ns, out)
+        elif here.stack.streams.has(value.cut):
+            self._go_on(here, value, now_ns, out)
+        else:
+            here.fetch(now_ns, out)
+
+    def _exclude(self, number: int, source: int, now_ns: int, out: list[Effect]) -> None:
+        """R5: the member delivers nothing more, and answers those that fetch until all have installed the next view."""
+        here = self._here
+        if here is None or self._is_excluded:
+            return
+        self._is_excluded = True
+        out.append(Report(code=GroupReport.EXCLUDED, member=source, value=number))
+        here.freeze(now_ns, out)
+        out += here.stack.stop(now_ns)
+        out += self._timers.disarm_all()
+        here.arm_beat(now_ns, out)
+
+    def _end(self, now_ns: int, out: list[Effect]) -> None:
+        """The last thing that this incarnation does."""
+        here = self._here
+        if here is not None:
+            self._has_left = here.is_leaving
+            here.freeze(now_ns, out)
+            out += here.stack.stop(now_ns)
+        self._is_over = True
+        out += self._timers.disarm_all()
+        out.append(Report(code=GroupReport.EXCLUDED, member=self._me))
+
+    # From view to view.
+
+    def _go_on(self, here: ViewMember, value: Value, now_ns: int, out: list[Effect]) -> None:
+        """R5: close the core, and install the next view."""
+        memory = b""
+        if here.is_stateful:
+            survivors = frozenset(one.member for one in here.view.incarnations if one in value.next)
+            closing = here.stack.close(value.cut, survivors, now_ns)
+            out += closing.effects
+            memory = closing.memory
+            self._resubmit.extendleft(reversed(closing.handed_back))
+        out += here.stack.stop(now_ns)
+        if here.is_minority:
+            out.append(Minority(view=here.view.number, begins=False, heard=here.heard_count))
+        self._former = _Former(here.view, here.stack.streams)
+        self._last = value
+        stateful = value.stateful if here.is_stateful else value.stateful - {self._me}
+        self._install(value.next, value.reason, stateful, memory, now_ns, out)
+        if len(value.next.members) == 1:
+            self._former = None  # nobody else will ask, and no other input may come
+
+    def _join(self, value: Value, now_ns: int, out: list[Effect]) -> None:
+        """A decision admits us."""
+        self._timers.disarm(ASK_JOIN, out)
+        self._last = value
+        self._install(value.next, value.reason, value.stateful - {self._me}, b"", now_ns, out)
+
+    def _install(
+        self, view: View, reason: ViewReason, stateful: frozenset[int], memory: bytes, now_ns: int, out: list[Effect]
+    ) -> None:
+        """A new view: everything that belongs to one is made anew."""
+        out.append(Installed(number=view.number, incarnations=view.incarnations, reason=reason))
+        for timer in (BEAT, WATCH, RETRY, ASK_STATE):
+            self._timers.disarm(timer, out)
+        self._joiners = {
+            member: joiner
+            for member, joiner in self._joiners.items()
+            if joiner.incarnation > view.last_of.get(member, 0)
+            and now_ns - joiner.heard_ns < self._parameters.suspect_after_ns
+        }
+        streams = self._new_streams(view)
+        out += streams.on_start(now_ns)
+        stack = ViewStack(streams=streams, has_core=self._make is not None, is_uniform=self._parameters.uniform)
+        here = self._here = ViewMember(
+            us=self._us,
+            view=view,
+            stack=stack,
+            parameters=self._parameters,
+            timers=self._timers,
+            joiners=self._joiners,
+            stateful=stateful,
+            is_leaving=self._here is not None and self._here.is_leaving and len(view.members) > 1,
+            now_ns=now_ns,
+        )
+        self._collector = None
+        if here.is_stateful:
+            self._memory, self._digest = memory, digest_of(memory)
+            self._start_core(here, now_ns, out)
+        else:
+            out += stack.hold(True, now_ns)
+            self._collector = Collector(tuple(member for member in view.members if member in stateful))
+            self._ask_for_state(now_ns, out)
+        here.open(now_ns, out)
+        early, self._early = self._early, {}
+        for message, source in (one for held in early.values() for one in held if view_of(one[0]) == view.number):
+            try:
+                out += self.on_message(message, source, now_ns)
+            except RemoteError as error:
+                out.append(Report(code=error.reason, member=source, value=len(message.payload)))
+
+    def _new_streams(self, view: View) -> Streams:
+        rng = self._draw("streams")
+        if self._transport is not None:
+            return self._transport.make(view.membership(self._us), view.number, rng)
+        assert isinstance(self._parameters, ReliableParameters)
+        return ReliableCore(
+            membership=view.membership(self._us),
+            incarnations=view.incarnation_of,
+            view=view.number,
+            parameters=self._parameters,
+            rng=rng,
+        )
+
+    def _draw(self, purpose: str) -> Random:
+        """A generator of its own for each part of each view."""
+        return Random(f"{self._rng.random()}/{purpose}")  # noqa: S311 (repeatable, not secret)
+
+    def _start_core(self, here: ViewMember, now_ns: int, out: list[Effect]) -> None:
+        core = None
+        if self._make is not None:
+            core = self._make(here.view.membership(self._us), self._draw("core"), self._memory)
+        out += here.stack.start(core, now_ns)
+        self._resubmit_what_can(now_ns, out)
+
+    # Members that join (R10).
+
+    def _ask_to_join(self, now_ns: int, out: list[Effect]) -> None:
+        words = tuple(sorted(self._heard_as_joiner))
+        out.append(Multicast(message=self._us.message(Kind.GROUP_JOIN, flags=CONTROL, words=words)))
+        wait_ns = min(self._retry_ns << min(self._join_tries, 6), max(self._retry_ns, self._beat_ns))
+        self._join_tries += 1
+        self._timers.arm(ASK_JOIN, now_ns + self._rng.randint(wait_ns // 2, wait_ns), out)
+
+    def _on_join(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        if any(word not in self._us.members for word in message.words):
+            raise RemoteError(DropReason.MALFORMED, "a joiner that hears strangers")
+        here = self._here
+        if here is None or self._is_excluded:
+            return
+        known = self._joiners.get(source)
+        if here.view.last_of.get(source, 0) >= message.incarnation:
+            self._tell_decision(source, now_ns, out)
+        elif known is None or known.incarnation <= message.incarnation:
+            self._joiners[source] = Joiner(
+                incarnation=message.incarnation, heard_ns=now_ns, hears=frozenset(message.words)
+            )
+            if source in here.view.probation:
+                out.append(Send(target=source, message=here.status()))
+            here.arm_beat(now_ns, out)
+            here.consider(now_ns, out)
+
+    def _ask_for_state(self, now_ns: int, out: list[Effect]) -> None:
+        here, collector = self._here, self._collector
+        assert here is not None and collector is not None
+        message = self._us.message(
+            Kind.GROUP_STATE_REQUEST, seq=here.view.number, flags=CONTROL, words=(collector.ask(),)
+        )
+        out.append(Send(target=collector.donor, message=message))
+        self._timers.disarm(ASK_STATE, out)
+        wait_ns = min(self._retry_ns << min(collector.tries, 6), max(self._retry_ns, self._beat_ns))
+        self._timers.arm(ASK_STATE, now_ns + wait_ns, out)
+
+    def _ask_another_donor(self, now_ns: int, out: list[Effect]) -> None:
+        here = self._here
+        if self._collector is not None and here is not None and not here.is_frozen:
+            self._collector.next_donor()
+            self._ask_for_state(now_ns, out)
+
+    def _on_state_request(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        if len(message.words) != 1:
+            raise RemoteError(DropReason.MALFORMED, "a request for state without its offset")
+        here = self._here
+        if here is None or not self._is_of_view(message, now_ns, out) or not here.is_stateful or self._is_excluded:
+            return
+        here.hear(source, now_ns, out)
+        for chunk in chunks(self._memory, self._digest, message.words[0]):
+            answer = self._us.message(
+                Kind.GROUP_STATE, seq=here.view.number, flags=CONTROL, words=chunk.to_words(), payload=chunk.data
+            )
+            out.append(Send(target=source, message=answer))
+
+    def _on_state(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        chunk = Chunk.of(message.words, message.payload)
+        here, collector = self._here, self._collector
+        if here is None or not self._is_of_view(message, now_ns, out) or collector is None:
+            return
+        if here.is_frozen or here.is_minority:
+            return
+        here.hear(source, now_ns, out)
+        try:
+            state = collector.take(source, chunk)
+        except RemoteError as error:
+            out.append(Report(code=error.reason, member=source, value=len(message.payload)))
+            return
+        if state is None:
+            if collector.is_answered:
+                self._ask_for_state(now_ns, out)
+            return
+        self._collector = None
+        self._timers.disarm(ASK_STATE, out)
+        self._memory, self._digest = state, chunk.digest
+        here.is_stateful = True
+        incarnation = here.view.incarnation_of[source]
+        out.append(
+            StateTaken(view=here.view.number, donor=source, donor_incarnation=incarnation, size_bytes=len(state))
+        )
+        self._start_core(here, now_ns, out)
+        out.append(Multicast(message=here.status()))

@@ -1,0 +1,123 @@
+"""Which members have been silent for too long.
+
+Silence counts only while a member is watched: the streams miss its word, it is the next one in the ring at rest, or a
+view change waits for it. It counts from when the member was heard last, or watched first; a pause of our own process
+does not count, for then nobody could be heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+
+class Detector:
+    """Of one member in one view. Times in ns of the member's own clock."""
+
+    __slots__ = ("_expected_ns", "_heard_ns", "_limit_ns", "_since_ns", "_was_late", "deadlines_ns", "suspects")
+
+    def __init__(self, peers: Collection[int], *, limit_ns: int, now_ns: int) -> None:
+        self._limit_ns = limit_ns
+        self._heard_ns = dict.fromkeys(sorted(peers), now_ns)
+        self._since_ns: dict[int, int] = {}
+        """Watched members: since when."""
+        self._expected_ns: int | None = None
+        self._was_late = False
+        self.deadlines_ns: dict[int, int] = {}
+        """Members that others suspect, and that are being asked: by then they have to answer."""
+        self.suspects: set[int] = set()
+
+    def heard(self, member: int, now_ns: int) -> bool:
+        """It has said something itself. True when it was a suspect: it is none any more."""
+        if member in self._heard_ns:
+            self._heard_ns[member] = now_ns
+        self.deadlines_ns.pop(member, None)
+        if member in self.suspects:
+            self.suspects.discard(member)
+            return True
+        return False
+
+    def is_fresh(self, member: int, now_ns: int) -> bool:
+        """Whether it has been heard within half of the limit."""
+        return member in self._heard_ns and now_ns - self._heard_ns[member] < self._limit_ns // 2
+
+    def quiet(self, now_ns: int) -> list[int]:
+        """Watched members that have not been heard for half of the limit, ascending."""
+        return [one for one in sorted(self._since_ns) if not self.is_fresh(one, now_ns)]
+
+    def watch(self, members: Collection[int], now_ns: int) -> None:
+        """From now on these are watched, and no others."""
+        self._since_ns = {one: self._since_ns.get(one, now_ns) for one in members if one in self._heard_ns}
+
+    def expect(self, at_ns: int | None) -> None:
+        """The member's next look is due then: if it comes later, the process was held up."""
+        self._expected_ns = at_ns
+
+    def look(self, now_ns: int, *, slack_ns: int) -> list[int]:
+        """Members that are suspects from now on, ascending. A look that comes more than `slack_ns` late moves all
+        silences by what it is late; and what came during the pause may still wait to be read, so all have another half
+        of the limit, unless the look before was late, too."""
+        late_ns = now_ns - self._expected_ns if self._expected_ns is not None else 0
+        is_late = late_ns > slack_ns
+        if is_late:
+            least_ns = 0 if self._was_late else now_ns - self._limit_ns // 2
+            self._heard_ns = {one: min(now_ns, max(at_ns + late_ns, least_ns)) for one, at_ns in self._heard_ns.items()}
+            self.deadlines_ns = {
+                one: max(at_ns + late_ns, least_ns + self._limit_ns) for one, at_ns in self.deadlines_ns.items()
+            }
+        self._was_late = is_late
+        self._expected_ns = None
+        new = [one for one in sorted(self._since_ns) if one not in self.suspects and self._due_ns(one) <= now_ns]
+        self.suspects.update(new)
+        return new
+
+    def forgive(self, now_ns: int) -> None:
+        """Nobody is a suspect any more; those that were have half of the limit to be heard."""
+        self._heard_ns.update(dict.fromkeys(sorted(self.suspects), now_ns - self._limit_ns // 2))
+        self.suspects.clear()
+
+    def next_ns(self) -> int | None:
+        """When the next watched member becomes a suspect if it stays silent."""
+        return min((self._due_ns(one) for one in self._since_ns if one not in self.suspects), default=None)
+
+    def _due_ns(self, member: int) -> int:
+        due_ns = max(self._heard_ns[member], self._since_ns[member]) + self._limit_ns
+        return min(due_ns, self.deadlines_ns.get(member, due_ns))
+
+
+class Accusations:
+    """Who says that it does not hear whom, told by the accusers themselves or by members that relay their words."""
+
+    __slots__ = ("_since_ns",)
+
+    def __init__(self) -> None:
+        self._since_ns: dict[tuple[int, int], int] = {}
+        """(accuser, accused): since when."""
+
+    def tell(self, accuser: int, accused: Collection[int], now_ns: int) -> None:
+        """`accuser` accuses these, and no others."""
+        for pair in [pair for pair in self._since_ns if pair[0] == accuser and pair[1] not in accused]:
+            del self._since_ns[pair]
+        for member in accused:
+            self._since_ns.setdefault((accuser, member), now_ns)
+
+    @property
+    def accused(self) -> frozenset[int]:
+        return frozenset(accused for _, accused in self._since_ns)
+
+    def accusers(self, member: int) -> frozenset[int]:
+        return frozenset(accuser for accuser, accused in self._since_ns if accused == member)
+
+    def accuses(self, accuser: int, accused: int) -> bool:
+        return (accuser, accused) in self._since_ns
+
+    def victims(self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int) -> frozenset[int]:
+        """Of each pair of members that live and have not heard each other since `before_ns`: the one that more members
+        accuse, of equals the later in rank. A member whose partner is a victim already is spared."""
+        victims: set[int] = set()
+        pairs = sorted(pair for pair, since_ns in self._since_ns.items() if since_ns <= before_ns)
+        counts = {member: len(self.accusers(member) & set(alive)) for pair in pairs for member in pair}
+        order = sorted(pairs, key=lambda pair: -max(counts[pair[0]], counts[pair[1]]))
+        for pair in order:
+            if all(member in alive and member not in victims for member in pair):
+                victims.add(max(pair, key=lambda member: (counts[member], ranks[member])))
+        return frozenset(victims)

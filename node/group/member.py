@@ -1,0 +1,626 @@
+"""One member's part in one view: which others are silent, when the view has to end, and how its end is decided.
+
+The rules have numbers in docs/protocols/group.md, which has the proof; each stands beside its code here. The group core
+makes one `ViewMember` for each view, hands it what concerns that view, and looks afterwards whether a decision has been
+made (`change.decided`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from node.core import MAX_INCARNATION, Membership
+from node.effects import Effect, Minority, Multicast, Report, Send, Timer
+from node.errors import DropReason, RemoteError
+from node.group.change import Change, Wishes
+from node.group.codec import Decision, Promise, Proposal, Status, StatusFlag, Value, one_ballot, rank_of
+from node.group.detector import Accusations, Detector
+from node.group.stack import ViewStack
+from node.group.view import Incarnation, View
+from node.reliable import MAX_CUT_AHEAD
+from node.reliable.rtt import Timers
+from node.wire import Flag, Kind, Message
+
+CONTROL = Flag.CONTROL.value
+BEAT = Timer("group_beat")
+WATCH = Timer("group_watch")
+RETRY = Timer("group_retry")
+BEATS = 4
+"""In the time after which a silent member is suspected."""
+ASKS = 32
+"""Questions to a suspect in that time."""
+
+
+class GroupReport(enum.IntEnum):
+    """Codes of reports; `member` and `value` as said."""
+
+    SUSPECTED = 0x12
+    """`member` was silent for too long; `value`: its incarnation."""
+    EXCLUDED = 0x14
+    """A decision leaves us out; `member`: the member that told; `value`: the number of the next view."""
+
+
+class GroupParameters(Protocol):
+    """What the group layer reads of the transport's parameters; `node.reliable.ReliableParameters` explains it."""
+
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def retry_first_ns(self) -> int: ...
+
+    @property
+    def suspect_after_ns(self) -> int: ...
+
+    @property
+    def heartbeat_at_rest(self) -> bool: ...
+
+    @property
+    def uniform(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joiner:
+    """An incarnation that asks to join: when it was heard last, and the members that it hears."""
+
+    incarnation: int
+    heard_ns: int
+    hears: frozenset[int]
+
+
+class ViewMember:
+    """`joiners` is the group core's, by member. `is_stateful`: this member has the group's state."""
+
+    def __init__(
+        self,
+        *,
+        us: Membership,
+        view: View,
+        stack: ViewStack,
+        parameters: GroupParameters,
+        timers: Timers,
+        joiners: Mapping[int, Joiner],
+        stateful: frozenset[int],
+        is_leaving: bool,
+        now_ns: int,
+    ) -> None:
+        self._us = us
+        self._me = us.member
+        self.view = view
+        self.stack = stack
+        self.change = Change(view, us.member)
+        self._peers = [member for member in view.members if member != us.member]
+        self._parameters = parameters
+        self._timers = timers
+        self._joiners = joiners
+        self.is_stateful = us.member in stateful
+        self._stateless = set(self._peers) - stateful
+        """Other members that are not known to have the group's state."""
+        self.is_minority = False
+        self._asked: tuple[Mapping[int, int], dict[int, list[int]]] | None = None
+        """The cut that is being fetched, and the holders of each stream."""
+        limit_ns = parameters.suspect_after_ns
+        self._limit_ns = limit_ns
+        self._beat_ns = limit_ns // BEATS
+        self.retry_ns = min(parameters.retry_first_ns, limit_ns // 8)
+        self._detector = Detector(self._peers, limit_ns=limit_ns, now_ns=now_ns)
+        self._accusations = Accusations()
+        self._watch_ns = 0
+        """When WATCH is due."""
+        self._is_probing = False
+        self._answered: set[int] = set()
+        """Members that have answered the probe under way."""
+        self._contradicted_ns: dict[int, int] = {}
+        """Suspects: when another member last said that it hears them."""
+        self._leavers = {us.member} if is_leaving else set()
+        self._installed: set[int] = set()
+        """Other members that have installed this view."""
+        self.is_settled = view.number == 1 or not self._peers
+        """All members are known to have installed it and to have the state: nobody needs the view before (R6), and the
+        next joiners cannot keep these from getting theirs (R10)."""
+        self._positions: dict[int, int] = {}
+        """What was told with the first promise."""
+        self._progress_ns = now_ns
+        """When the ballot under way moved last."""
+        self._tries = 0
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.stack.is_frozen
+
+    @property
+    def is_calm(self) -> bool:
+        """Nothing is suspected, decided or asked for in this view."""
+        is_member = not self.is_frozen and not self.is_minority and self.is_settled
+        return is_member and not self._detector.suspects and self._me not in self._leavers
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._me in self._leavers
+
+    @property
+    def heard_count(self) -> int:
+        """Members of the view that are not gone, this one included."""
+        return len(self.view.members) - len(self._gone)
+
+    def leave(self, now_ns: int, out: list[Effect]) -> None:
+        self._leavers.add(self._me)
+        out.append(Multicast(message=self.status()))
+        self.consider(now_ns, out)
+        self.arm_beat(now_ns, out)
+
+    def open(self, now_ns: int, out: list[Effect]) -> None:
+        """The view is installed here: say so, and begin to watch."""
+        if self._peers and not self.is_settled:
+            out.append(Multicast(message=self.status()))
+            self._arm_retry(now_ns, out)
+        if self._peers and self._parameters.heartbeat_at_rest:
+            self._watch(now_ns, out)
+            self.arm_beat(now_ns, out)
+
+    # Detection (R8, R9).
+
+    def hear(self, member: int, now_ns: int, out: list[Effect]) -> None:
+        """`member` has said something of this view itself."""
+        if member not in self._installed:
+            self._installed.add(member)
+            self._settle(now_ns, out)
+        if self._detector.heard(member, now_ns):
+            self._accusations.tell(self._me, self._detector.suspects, now_ns)
+            out.append(Multicast(message=self.status()))
+            self.consider(now_ns, out)
+
+    def _settle(self, now_ns: int, out: list[Effect]) -> None:
+        if not self.is_settled and len(self._installed) == len(self._peers) and not self._stateless:
+            self.is_settled = True
+            self.consider(now_ns, out)
+
+    def arm_beat(self, now_ns: int, out: list[Effect]) -> None:
+        self._timers.arm(BEAT, now_ns + self._beat_ns, out)
+
+    def on_beat(self, now_ns: int, out: list[Effect]) -> None:
+        self._watch(now_ns, out)
+        self._ask_quiet(now_ns, out)
+        is_uneasy = self.is_frozen or self.is_minority or self._detector.suspects or self.is_leaving
+        if is_uneasy:
+            out.append(Multicast(message=self.status(StatusFlag.ASK if self.is_minority else 0)))
+        elif self._parameters.heartbeat_at_rest and self._peers:
+            out.append(Send(target=self._neighbour(-1), message=self.status()))
+        if not self.is_calm or self._parameters.heartbeat_at_rest or not self.stack.is_idle:
+            self.arm_beat(now_ns, out)
+        self.consider(now_ns, out)
+
+    def _ask_quiet(self, now_ns: int, out: list[Effect]) -> None:
+        """Ask members that have been silent for half of the limit, again and again: one that does not answer is more
+        likely gone than one whose words were lost."""
+        quiet = [] if self.is_frozen or self.is_minority else self._detector.quiet(now_ns)
+        if quiet:
+            asking = self.status(StatusFlag.ASK)
+            out.extend(Send(target=member, message=asking) for member in quiet)
+            self._timers.arm(RETRY, now_ns + self._limit_ns // ASKS, out)
+
+    def _watch(self, now_ns: int, out: list[Effect]) -> None:
+        """Which members' silence counts from now on: all, if anything is wrong."""
+        watched = set(self._peers)
+        is_member = not self.is_frozen and not self.is_minority
+        if is_member and not self._detector.suspects and not self._accusations.accused:
+            watched &= self.stack.streams.awaited().keys()
+            if self._parameters.heartbeat_at_rest and self._peers:
+                watched.add(self._neighbour(1))
+        self._detector.watch(sorted(watched), now_ns)
+        self._arm_watch(out)
+
+    def _arm_watch(self, out: list[Effect]) -> None:
+        next_ns = self._detector.next_ns()
+        if next_ns is None:
+            return
+        if WATCH in self._timers and next_ns < self._watch_ns:
+            self._timers.disarm(WATCH, out)
+        if WATCH not in self._timers:
+            self._watch_ns = next_ns
+            self._detector.expect(next_ns)
+            self._timers.arm(WATCH, next_ns, out)
+
+    def on_watch(self, now_ns: int, out: list[Effect]) -> None:
+        new = self._detector.look(now_ns, slack_ns=self._beat_ns // 2)
+        of = self.view.incarnation_of
+        out.extend(Report(code=GroupReport.SUSPECTED, member=member, value=of[member]) for member in new)
+        if new:
+            self._accusations.tell(self._me, self._detector.suspects, now_ns)
+            self._watch(now_ns, out)
+            if not self._leads_next:
+                out.append(Multicast(message=self.status()))
+            self.consider(now_ns, out)
+        self._arm_watch(out)
+
+    def _neighbour(self, step: int) -> int:
+        """The next (1) or the previous (-1) member of the ring that is not gone; ourselves if there is none."""
+        ring = [one for one in self.view.members if one == self._me or one not in self._gone]
+        return ring[(ring.index(self._me) + step) % len(ring)]
+
+    @property
+    def _replaced(self) -> frozenset[int]:
+        """Members of which a later incarnation asks to join: the earlier one is gone."""
+        of = self.view.incarnation_of
+        return frozenset(
+            one for one, joiner in self._joiners.items() if of.get(one, MAX_INCARNATION) < joiner.incarnation
+        )
+
+    @property
+    def _gone(self) -> frozenset[int]:
+        return self._replaced | self._detector.suspects
+
+    @property
+    def _leads_next(self) -> bool:
+        """Whether this is the first member by rank that is not gone."""
+        gone = self._gone
+        return next(one for one in self.view.members if one == self._me or one not in gone) == self._me
+
+    def _judge_minority(self, now_ns: int, out: list[Effect]) -> None:
+        """R9. A frozen member that was in a minority is still frozen when it meets the others again."""
+        gone = self._gone
+        present = [member for member in self.view.members if member not in gone]
+        is_minority = not self.view.is_quorum(present)
+        if is_minority is self.is_minority:
+            return
+        self.is_minority = is_minority
+        if not is_minority:
+            # The others were cut off, too, and come back one after the other.
+            self._detector.forgive(now_ns)
+            self._accusations.tell(self._me, (), now_ns)
+            self._is_probing = False
+            self._arm_watch(out)
+        out.append(Minority(view=self.view.number, begins=is_minority, heard=len(present)))
+        if not self.is_frozen and self.is_stateful:
+            out += self.stack.hold(is_minority, now_ns)
+
+    # STATUS: heartbeats, probes, accusations, requests to leave.
+
+    def status(self, flags: int = 0, fresh: tuple[int, ...] = ()) -> Message:
+        suspects = tuple(sorted(self._detector.suspects))
+        flags |= StatusFlag.LEAVING if self.is_leaving else 0
+        flags |= 0 if self.is_stateful else StatusFlag.STATELESS
+        status = Status(flags=flags, promised=self.change.promised, suspects=suspects, fresh=fresh)
+        return self._message(Kind.GROUP_STATUS, status.to_words())
+
+    def _message(self, kind: Kind, words: tuple[int, ...]) -> Message:
+        return self._us.message(kind, seq=self.view.number, flags=CONTROL, words=words)
+
+    def on_status(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        status = Status.from_words(message.words)
+        if any(member not in self.view.incarnation_of for member in (*status.suspects, *status.fresh)):
+            raise RemoteError(DropReason.MALFORMED, "a status about members of another view")
+        self.change.check_round(status.promised)
+        self.hear(source, now_ns, out)
+        self.change.see(status.promised)
+        if not status.flags & StatusFlag.STATELESS:
+            self._stateless.discard(source)
+            self._settle(now_ns, out)
+        if status.flags & StatusFlag.LEAVING:
+            self._leavers.add(source)
+        self._accusations.tell(source, status.suspects, now_ns)
+        self._answered.add(source)
+        self._contradicted_ns.update(dict.fromkeys(status.fresh, now_ns))
+        if status.suspects:
+            self._watch(now_ns, out)
+        is_news = bool(set(status.suspects) - {self._me}) and not status.flags & StatusFlag.ANSWER
+        if status.flags & StatusFlag.ASK or is_news:
+            accused = sorted(self._accusations.accused - {self._me})
+            fresh = tuple(member for member in accused if self._detector.is_fresh(member, now_ns))
+            if status.flags & StatusFlag.ASK or fresh or self._leads_next:
+                out.append(Send(target=source, message=self.status(StatusFlag.ANSWER, fresh=fresh)))
+        self.arm_beat(now_ns, out)
+        self.consider(now_ns, out)
+
+    # When to begin a ballot.
+
+    def consider(self, now_ns: int, out: list[Effect]) -> None:
+        """Look whether a ballot is to be begun, or the one that this member leads can go on."""
+        change = self.change
+        if change.decided is not None:
+            return
+        self._judge_minority(now_ns, out)
+        if change.led and change.led == change.promised and change.seen <= change.led:
+            if change.has_chosen and self._gone & change.promises.keys():
+                # It may have been the only holder of something in the cut: others choose a cut without it.
+                self._lead(now_ns, out)
+            else:
+                self._drive(now_ns, out)
+        elif self.is_minority:
+            return
+        elif self.is_frozen:
+            if self._is_mine_to_take_over(now_ns):
+                self._lead(now_ns, out)
+        elif self._leads_next and self._has_reason(now_ns, out):
+            self._lead(now_ns, out)
+
+    def _is_mine_to_take_over(self, now_ns: int) -> bool:
+        """R7: the ballot under way was begun by a member that is gone, or stands still; later ranks wait longer."""
+        waited_ns = now_ns - self._progress_ns
+        if not self._leads_next:
+            return waited_ns > (self.view.rank(self._me) + 1) * self._limit_ns
+        leader = self.view.members[rank_of(self.change.seen)]
+        return leader in self._gone or waited_ns > self.retry_ns
+
+    def _has_reason(self, now_ns: int, out: list[Effect]) -> bool:
+        if self._replaced or (self._leavers and self._peers):
+            return True
+        if self.is_settled and self._admissible(now_ns):
+            return True
+        if self._detector.suspects or self._accusations.accused:
+            return self._probe(now_ns, out)
+        self._is_probing = False
+        return False
+
+    def _probe(self, now_ns: int, out: list[Effect]) -> bool:
+        """R8: ask all members, without freezing anything. Whether their answers are a reason for a ballot."""
+        suspects = self._detector.suspects
+        if not self._is_probing:
+            self._is_probing = True
+            self._answered.clear()
+            for member in sorted(self._accusations.accused - suspects - {self._me}):
+                if not self._detector.is_fresh(member, now_ns):
+                    self._detector.deadlines_ns.setdefault(member, now_ns + self._limit_ns // 2)
+            self._arm_watch(out)
+            self._ask_all(now_ns, out)
+            return False
+        if any(one not in self._answered and one not in suspects for one in self._peers):
+            return False
+        if self._victims(now_ns):
+            return True
+        return bool(suspects) and not any(self._is_contradicted(member, now_ns) for member in suspects)
+
+    def _ask_all(self, now_ns: int, out: list[Effect]) -> None:
+        """All; or those alone that have not answered yet: a short queue may lose the last copies of a multicast each
+        time anew."""
+        lacking = [one for one in self._peers if one not in self._answered]
+        living = [one for one in lacking if one not in self._detector.suspects]
+        asking = self.status(StatusFlag.ASK)
+        if living and len(lacking) < len(self._peers):
+            out.extend(Send(target=one, message=asking) for one in (*living, *sorted(self._detector.suspects)))
+        else:
+            self._answered.clear()
+            out.append(Multicast(message=asking))
+        self._timers.disarm(RETRY, out)
+        self._timers.arm(RETRY, now_ns + self._limit_ns // ASKS, out)
+
+    def _is_contradicted(self, member: int, now_ns: int) -> bool:
+        """Whether another member has heard this one lately."""
+        at_ns = self._contradicted_ns.get(member)
+        return at_ns is not None and now_ns - at_ns < self._limit_ns // 2
+
+    def _victims(self, now_ns: int) -> frozenset[int]:
+        """Members to be left out because they and another one have not heard each other for half of the limit."""
+        alive = [one for one in self.view.members if one not in self._gone or self._is_contradicted(one, now_ns)]
+        ranks = {member: rank for rank, member in enumerate(self.view.members)}
+        return self._accusations.victims(ranks, alive, now_ns - self._limit_ns // 2)
+
+    def _admissible(self, now_ns: int) -> tuple[Incarnation, ...]:
+        """Incarnations that may join (R10); one on probation only when it hears all (and all promisers hear it)."""
+        found: list[Incarnation] = []
+        for member, joiner in sorted(self._joiners.items()):
+            is_new = joiner.incarnation > self.view.last_of.get(member, 0)
+            hears_all = joiner.hears >= set(self.view.members) - {member}
+            is_there = now_ns - joiner.heard_ns < self._limit_ns
+            if is_new and is_there and (hears_all or member not in self.view.probation):
+                found.append(Incarnation(member, joiner.incarnation))
+        return tuple(found)
+
+    # A ballot of ours (R1, R2).
+
+    def _lead(self, now_ns: int, out: list[Effect]) -> None:
+        change = self.change
+        ballot = change.lead()
+        change.promise(ballot)
+        self.freeze(now_ns, out)
+        change.promises[self._me] = self._promise(ballot)
+        self._tries = 0
+        self._progress_ns = now_ns
+        out.append(Multicast(message=self._message(Kind.GROUP_PREPARE, (ballot,))))
+        self._watch(now_ns, out)
+        self._timers.disarm(RETRY, out)
+        self._arm_retry(now_ns, out)
+        self._drive(now_ns, out)
+
+    def _drive(self, now_ns: int, out: list[Effect]) -> None:
+        """Choose and propose as soon as all members have promised that need to."""
+        change = self.change
+        if change.has_chosen:
+            return
+        victims = self._victims(now_ns)
+        heard_by_others = {one for one in self._detector.suspects if self._is_contradicted(one, now_ns)}
+        wishes = Wishes(
+            excused=self._gone - (heard_by_others - victims - self._replaced),
+            leaving=frozenset(self._leavers) | self._replaced,
+            victims=victims,
+            joiners=self._admissible(now_ns) if self.is_settled or self._replaced else (),
+        )
+        proposal = change.choose(wishes)
+        if proposal is not None:
+            self._progress_ns = now_ns
+            out.append(Multicast(message=self._message(Kind.GROUP_ACCEPT, proposal.to_words())))
+            change.propose(proposal)
+            self.accept_if_complete(out)
+            self.fetch(now_ns, out)
+
+    def on_retry(self, now_ns: int, out: list[Effect]) -> None:
+        """Say again what was not answered."""
+        change = self.change
+        if change.decided is not None:
+            return
+        if change.led and change.led == change.promised:
+            proposal = change.proposals.get(change.led)
+            done = change.voters(change.led) if proposal is not None else frozenset(change.promises)
+            message = self._message(Kind.GROUP_PREPARE, (change.led,))
+            if proposal is not None:
+                message = self._message(Kind.GROUP_ACCEPT, proposal.to_words())
+            self._tell([one for one in self._peers if one not in done], message, out)
+            self._arm_retry(now_ns, out)
+        elif self._is_probing and not self.is_frozen and (self._detector.suspects or self._accusations.accused):
+            self._ask_all(now_ns, out)
+        elif not self.is_settled and not self.is_frozen:
+            lacking = [one for one in self._peers if one not in self._installed or one in self._stateless]
+            self._tell(lacking, self.status(StatusFlag.ASK), out)
+            self._arm_retry(now_ns, out)
+        else:
+            self._ask_quiet(now_ns, out)
+        self.consider(now_ns, out)
+
+    def _tell(self, members: list[int], message: Message, out: list[Effect]) -> None:
+        """To these; to all if that is about as cheap, or if others have to relay it."""
+        needs_relay = any(self._accusations.accuses(one, self._me) or one in self._detector.suspects for one in members)
+        if needs_relay or (self._us.has_multicast and len(members) > 2):
+            out.append(Multicast(message=message))
+        else:
+            out.extend(Send(target=member, message=message) for member in members)
+
+    def _arm_retry(self, now_ns: int, out: list[Effect]) -> None:
+        wait_ns = min(self.retry_ns << min(self._tries, 3), max(self.retry_ns, self._beat_ns))
+        if RETRY not in self._timers:
+            self._tries += 1
+            self._timers.arm(RETRY, now_ns + wait_ns, out)
+
+    # The consensus, as an acceptor (R1, R3, R4).
+
+    def _take_part(
+        self, message: Message, source: int, now_ns: int, out: list[Effect], check: Callable[[], None]
+    ) -> bool:
+        """What every message of a ballot begins with; False when the view is decided. `check` raises RemoteError."""
+        if self.change.decided is not None:
+            return False
+        check()
+        if source == message.origin:
+            self.hear(source, now_ns, out)
+            # R8: others relay what one of a bad pair says to the other.
+            deaf = [one for one in self._peers if self._accusations.accuses(one, source)]
+            out.extend(Send(target=one, message=message) for one in deaf)
+        return self.change.decided is None
+
+    def freeze(self, now_ns: int, out: list[Effect]) -> None:
+        """The first promise fixes what this member has; only a decision ends that (R7)."""
+        if not self.is_frozen:
+            out += self.stack.freeze(now_ns)
+            self._positions = self.stack.streams.positions()
+
+    def _promise(self, ballot: int) -> Promise:
+        heard = tuple(Incarnation(member, joiner.incarnation) for member, joiner in sorted(self._joiners.items()))
+        return Promise(
+            ballot=ballot,
+            positions=self._positions,
+            is_stateful=self.is_stateful,
+            accepted=self.change.accepted,
+            heard=heard,
+        )
+
+    def check_cut(self, cut: Mapping[int, int]) -> None:
+        """RemoteError: no honest member of this view tells such positions."""
+        if cut.keys() != self.view.incarnation_of.keys():
+            raise RemoteError(DropReason.MALFORMED, "positions in other streams than those of the view")
+        told = self.stack.streams.positions()
+        if any(position > told[origin] + MAX_CUT_AHEAD for origin, position in cut.items()):
+            raise RemoteError(DropReason.OUT_OF_WINDOW, "positions far beyond what was received")
+
+    def check_value(self, value: Value) -> None:
+        """RemoteError: no honest member of this view proposes or decides it."""
+        self.check_cut(value.cut)
+        if not value.next.last_of.keys() <= set(self._us.members):
+            raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
+
+    def on_prepare(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        ballot = one_ballot(message.words)
+        if not self._take_part(message, source, now_ns, out, lambda: self.change.check_ballot(ballot, message.origin)):
+            return
+        if not self.change.promise(ballot):
+            out.append(Send(target=message.origin, message=self.status()))
+            return
+        self._progress_ns = now_ns
+        self.freeze(now_ns, out)
+        self._tell([message.origin], self._message(Kind.GROUP_PROMISE, self._promise(ballot).to_words()), out)
+        self._watch(now_ns, out)
+        self.arm_beat(now_ns, out)
+
+    def on_promise(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        promise = Promise.from_words(message.words, message.seq)
+
+        def check() -> None:
+            self.check_cut(promise.positions)
+            if promise.accepted is not None:
+                self.check_value(promise.accepted[1])
+
+        change = self.change
+        if self._take_part(message, source, now_ns, out, check) and promise.ballot == change.led == change.promised:
+            change.promises[message.origin] = promise
+            self._progress_ns = now_ns
+            self.consider(now_ns, out)
+
+    def on_accept(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        proposal = Proposal.from_words(message.words, message.seq)
+
+        def check() -> None:
+            self.change.check_ballot(proposal.ballot, message.origin)
+            self.check_value(proposal.value)
+            if not set(proposal.holders.values()) <= set(self.view.members):
+                raise RemoteError(DropReason.MALFORMED, "a holder that is no member of the view")
+
+        if not self._take_part(message, source, now_ns, out, check):
+            return
+        if not self.change.propose(proposal):
+            out.append(Send(target=message.origin, message=self.status()))
+            return
+        self._progress_ns = now_ns
+        self.freeze(now_ns, out)
+        if self.change.has_accepted:
+            out.append(Multicast(message=self._message(Kind.GROUP_ACCEPTED, (proposal.ballot,))))
+        else:
+            self.accept_if_complete(out)
+            self.fetch(now_ns, out)
+        self._watch(now_ns, out)
+        self.arm_beat(now_ns, out)
+
+    def on_accepted(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        ballot = one_ballot(message.words)
+        if self._take_part(message, source, now_ns, out, lambda: self.change.check_round(ballot)):
+            self._progress_ns = now_ns
+            self._count(message.origin, ballot, out)
+
+    def accept_if_complete(self, out: list[Effect]) -> None:
+        """R3: a member accepts with everything of the cut. The ballot is the one promised last: a higher one may have
+        come while it was fetching."""
+        change = self.change
+        proposal = change.proposal
+        if change.decided is not None or proposal is None or change.has_accepted:
+            return
+        if self.stack.streams.has(proposal.value.cut):
+            ballot = change.accept()
+            out.append(Multicast(message=self._message(Kind.GROUP_ACCEPTED, (ballot,))))
+            self._count(self._me, ballot, out)
+
+    def _count(self, member: int, ballot: int, out: list[Effect]) -> None:
+        """R4: a quorum of members that have accepted under one ballot decides."""
+        value = self.change.count(member, ballot)
+        if value is not None and self.change.decided is None:
+            self.change.decide(value)
+            if ballot == self.change.led:
+                words = Decision(value).to_words()
+                out.append(Multicast(message=self._message(Kind.GROUP_DECIDED, words)))
+
+    def fetch(self, now_ns: int, out: list[Effect]) -> None:
+        """Ask for what is missing of the cut: the holders first, then all others in turn."""
+        change = self.change
+        proposal = change.proposal
+        value: Value | None = change.decided or (proposal.value if proposal is not None else None)
+        if value is None or self.stack.streams.has(value.cut):
+            return
+        named = dict(proposal.holders) if proposal is not None and proposal.value == value else {}
+        holders: dict[int, list[int]] = {}
+        for origin in value.cut:
+            first = [named[origin]] if origin in named else []
+            order = [*first, *sorted(change.voters(change.promised)), origin, *self.view.members]
+            holders[origin] = [one for one in dict.fromkeys(order) if one != self._me]
+        # To ask anew is to ask the first holder again, which may be the one that does not hear us.
+        if self._asked != (value.cut, holders):
+            self._asked = (value.cut, holders)
+            out += self.stack.streams.fetch(value.cut, holders, now_ns)

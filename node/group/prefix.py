@@ -1,0 +1,69 @@
+"""Which messages a member had delivered in its view when it submitted one: their number, and a digest of them.
+
+Equal sets give equal orders, not causality. Member 1 delivers x, which nobody who survives has received, sends m, and
+ends. The survivors have m and not x: to deliver m would break the causal order. So every message of a total order
+carries the `word` of its sender's `Prefix`, and `close` asks a `Walk` about each message of an excluded sender, in the
+order of delivery.
+
+Before `close`, what any two members of a view have delivered are prefixes of one sequence. So a word that counts no
+more messages than we had delivered ourselves agrees; one that counts more is compared where the walk has come so far.
+"""
+
+from __future__ import annotations
+
+import zlib
+from struct import Struct
+
+_IDENTITY = Struct(">IHQ")
+_MASK = 0xFFFF_FFFF
+
+
+class Prefix:
+    """What this member has delivered in its view, in order."""
+
+    __slots__ = ("count", "digest")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.digest = 0
+
+    @property
+    def word(self) -> int:
+        """64 bits for a message: the number of deliveries (32), and their digest (32)."""
+        return (self.count & _MASK) << 32 | self.digest
+
+    def delivered(self, origin: int, seq: int) -> None:
+        """The next message: its origin, and its number, which differs among the messages of that origin."""
+        self.count += 1
+        self.digest = zlib.crc32(_IDENTITY.pack(self.digest, origin, seq))
+
+
+class Walk:
+    """The messages of a cut in the order in which `close` delivers them, from where the member stands."""
+
+    def __init__(self, prefix: Prefix, survivors: frozenset[int]) -> None:
+        self._prefix = prefix
+        self._survivors = survivors
+        self._first = prefix.count
+        self._digests = [prefix.digest]
+        self._dropped: set[int] = set()
+
+    def admits(self, origin: int, word: int) -> bool:
+        """Whether the next message, of `origin` and with this word, is delivered. A sender of which one message is
+        dropped has no later one either.
+        """
+        if origin in self._survivors:
+            return True
+        if origin in self._dropped or not self._agrees(word >> 32, word & _MASK):
+            self._dropped.add(origin)
+            return False
+        return True
+
+    def delivered(self, origin: int, seq: int) -> None:
+        """It was delivered, as Prefix.delivered."""
+        self._prefix.delivered(origin, seq)
+        self._digests.append(self._prefix.digest)
+
+    def _agrees(self, count: int, digest: int) -> bool:
+        place = count - self._first
+        return place < 0 or (place < len(self._digests) and self._digests[place] == digest)

@@ -1,0 +1,305 @@
+"""One view's streams and, over them, its ordering core.
+
+As in `node.stack`: what the core multicasts or sends becomes a submission of the streams, and what the streams deliver
+becomes a message for the core; effects are worked off first in, first out. In addition the stack can be held (nothing
+goes up), frozen (the view is ending: nothing goes up or out any more) and closed. Without a core the application's
+payloads go to the streams as they are: reliable multicast by itself.
+
+Timers of the streams have layer 0, those of the core the layers above.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from node.core import Closing, Submission, ViewCore
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
+from node.errors import DropReason, LocalError, RemoteError
+from node.trace import Level
+from node.wire import Message, decode_message, encode_message
+
+
+class Streams(Protocol):
+    """The transport of one view: reliable streams, or a core that brings its own (`co`). `node.reliable.ReliableCore`
+    says what each call means."""
+
+    @property
+    def can_submit(self) -> bool: ...
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    @property
+    def held(self) -> int: ...
+
+    def on_start(self, now_ns: int) -> list[Effect]: ...
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]: ...
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]: ...
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]: ...
+
+    def awaited(self) -> dict[int, int]: ...
+
+    def positions(self) -> dict[int, int]: ...
+
+    def acknowledged(self) -> dict[int, int]: ...
+
+    def urge(self, now_ns: int) -> list[Effect]: ...
+
+    def hold(self, is_held: bool, now_ns: int) -> list[Effect]: ...
+
+    def freeze(self, waiting: Iterable[Submission], now_ns: int) -> list[Effect]: ...
+
+    def has(self, cut: Mapping[int, int]) -> bool: ...
+
+    def fetch(self, cut: Mapping[int, int], holders: Mapping[int, Sequence[int]], now_ns: int) -> list[Effect]: ...
+
+    def rest(self, cut: Mapping[int, int]) -> dict[int, list[Message]]: ...
+
+    def close(self, cut: Mapping[int, int], now_ns: int) -> Closing: ...
+
+    def stop(self, now_ns: int) -> list[Effect]: ...
+
+
+class ViewStack:
+    """`core` None until the group's state has come; `has_core`: whether there will be one. `is_uniform`: deliveries of
+    the core wait until all members have received what this member had received."""
+
+    def __init__(self, *, streams: Streams, has_core: bool, is_uniform: bool) -> None:
+        self.streams = streams
+        self._has_core = has_core
+        self._is_uniform = is_uniform
+        self._core: ViewCore | None = None
+        self._is_open = False
+        """Whether messages go up: the core is there, and nothing holds it."""
+        self.is_frozen = False
+        self._waiting: deque[Submission] = deque()
+        """What the core has handed down and the streams have not taken yet."""
+        self._armed: set[Timer] = set()
+        """Timers of the core, as the host knows them."""
+        self._deferred: list[Timer] = []
+        """Those that were due while the stack was held."""
+        self._unstable: deque[tuple[Deliver, Mapping[int, int]]] = deque()
+        """Deliveries of the core, each with what this member had received by then."""
+
+    @property
+    def core(self) -> ViewCore | None:
+        return self._core
+
+    @property
+    def can_submit(self) -> bool:
+        if not self._is_open or self.is_frozen or self._waiting or not self.streams.can_submit:
+            return False
+        return self._core.can_submit if self._core is not None else not self._has_core
+
+    @property
+    def is_idle(self) -> bool:
+        if self._waiting or self._unstable or not self.streams.is_idle:
+            return False
+        return self._core is None or self._core.is_idle
+
+    @property
+    def held(self) -> int:
+        core = self._core.held if self._core is not None else 0
+        return self.streams.held + core + len(self._waiting) + len(self._unstable)
+
+    @property
+    def phase(self) -> str:
+        return self._core.phase if self._core is not None else ""
+
+    # Life.
+
+    def start(self, core: ViewCore | None, now_ns: int) -> list[Effect]:
+        """The core is there, with the group's state: messages go up from now on."""
+        assert (core is not None) == self._has_core and not self._is_open
+        self._core = core
+        return self._start_core(now_ns) + self.hold(False, now_ns)
+
+    def _start_core(self, now_ns: int) -> list[Effect]:
+        return self._run(deque([(True, self._core.on_start(now_ns))]), now_ns) if self._core is not None else []
+
+    def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
+        """While it is held, the streams go on receiving, and nothing goes up; timers of the core wait."""
+        self._is_open = not is_held
+        if is_held or self.is_frozen:
+            self.streams.hold(True, now_ns)
+            return []
+        out = self._run(deque([(False, self.streams.hold(False, now_ns))]), now_ns)
+        deferred, self._deferred = self._deferred, []
+        for timer in deferred:
+            out += self._on_core_timer(timer, now_ns)
+        return out
+
+    def freeze(self, now_ns: int) -> list[Effect]:
+        """The view is ending: the core is called no more, and the stream ends with what it has handed down."""
+        assert not self.is_frozen
+        self.is_frozen = True
+        self._is_open = False
+        out = self.streams.freeze(self._waiting, now_ns)
+        self._waiting.clear()
+        out += [CancelTimer(timer=timer) for timer in sorted(self._armed)]
+        self._armed.clear()
+        self._deferred.clear()
+        return out
+
+    def close(self, cut: Mapping[int, int], survivors: frozenset[int], now_ns: int) -> Closing:
+        """This member is a survivor, has everything of the cut, and closes its core."""
+        out: list[Effect] = [self._final(delivery) for delivery, _ in self._unstable]
+        self._unstable.clear()
+        if self._has_core:
+            assert self._core is not None, "a member without the group's state has nothing to close"
+            rest = sorted(self.streams.rest(cut).items())
+            inside = {origin: list(_all_inside(messages)) for origin, messages in rest}
+            closing = self._core.close(inside, survivors, now_ns)
+        else:
+            closing = self.streams.close(cut, now_ns)
+        out += [self._final(effect) if isinstance(effect, Deliver) else effect for effect in closing.effects]
+        return Closing(effects=tuple(out), handed_back=closing.handed_back, memory=closing.memory)
+
+    def stop(self, now_ns: int) -> list[Effect]:
+        """Nothing of it is called any more but `on_message` of its streams, which answer those that lack something."""
+        return self.streams.stop(now_ns)
+
+    # Inputs.
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        if not self.can_submit:
+            raise LocalError("the group takes no submission now: ask can_submit before")
+        if self._core is None:
+            return self._run(deque([(False, self.streams.on_submit(submission, now_ns))]), now_ns)
+        return self._run(deque([(True, self._core.on_submit(submission, now_ns))]), now_ns)
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        effects = self.streams.on_message(message, source, now_ns)
+        if not effects and not self._waiting and not self._unstable:
+            return effects
+        return self._run(deque([(False, effects)]), now_ns)
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        if timer.layer == 0:
+            return self._run(deque([(False, self.streams.on_timer(timer, now_ns))]), now_ns)
+        self._armed.discard(timer)
+        if self.is_frozen:
+            return []
+        if not self._is_open:
+            self._deferred.append(timer)
+            return []
+        return self._on_core_timer(timer, now_ns)
+
+    def _on_core_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        assert self._core is not None
+        mine = timer._replace(layer=timer.layer - 1)
+        return self._run(deque([(True, self._core.on_timer(mine, now_ns))]), now_ns)
+
+    # Between the two.
+
+    def _run(self, work: deque[tuple[bool, list[Effect]]], now_ns: int) -> list[Effect]:
+        """Work off all effects; those that leave the stack are returned. Each entry is what one call gave: (by the
+        core, its effects)."""
+        out: list[Effect] = []
+        while True:
+            while work:
+                is_core, effects = work.popleft()
+                for effect in effects:
+                    if is_core:
+                        self._core_effect(effect, out)
+                    elif isinstance(effect, Deliver) and self._core is not None:
+                        work.append((True, self._raise_to_core(effect, now_ns)))
+                    elif isinstance(effect, Deliver):
+                        self._hand_over(effect, out)
+                    else:
+                        out.append(effect)
+            if not self._waiting or self.is_frozen or not self.streams.can_submit:
+                break
+            work.append((False, self.streams.on_submit(self._waiting.popleft(), now_ns)))
+        if self._unstable:
+            self._hand_over_stable(now_ns, out)
+        return out
+
+    def _core_effect(self, effect: Effect, out: list[Effect]) -> None:
+        match effect:
+            case Deliver():  # far the most frequent
+                self._hand_over(effect, out)
+            case Multicast(message=message, is_near=is_near):
+                assert not is_near, "a core of a view cannot multicast to its sub-network alone"
+                self._waiting.append(_submission(message, target=None))
+            case Send(target=target, message=message):
+                self._waiting.append(_submission(message, target=target))
+            case SetTimer(timer=timer, at_ns=at_ns):
+                raised = timer._replace(layer=timer.layer + 1)
+                self._armed.add(raised)
+                out.append(SetTimer(timer=raised, at_ns=at_ns))
+            case CancelTimer(timer=timer):
+                raised = timer._replace(layer=timer.layer + 1)
+                self._armed.discard(raised)
+                out.append(CancelTimer(timer=raised))
+            case _:
+                out.append(effect)
+
+    def _raise_to_core(self, delivery: Deliver, now_ns: int) -> list[Effect]:
+        assert self._core is not None
+        try:
+            return self._core.on_message(_inside(delivery), delivery.origin, now_ns)
+        except RemoteError as error:
+            # The streams have done their part: only the inner message is dropped, not the effects of the call.
+            return [Report(code=error.reason, member=delivery.origin, value=len(delivery.payload))]
+
+    # Uniform delivery.
+
+    def _hand_over(self, delivery: Deliver, out: list[Effect]) -> None:
+        if not self._is_uniform or delivery.level is Level.OPTIMISTIC:
+            out.append(delivery)
+        else:
+            self._unstable.append((delivery, self.streams.positions()))
+
+    def _hand_over_stable(self, now_ns: int, out: list[Effect]) -> None:
+        """Deliveries whose deliverer had received nothing that some member lacks."""
+        everywhere = self.streams.acknowledged()
+        while self._unstable:
+            delivery, received = self._unstable[0]
+            if any(everywhere.get(origin, 0) < position for origin, position in received.items()):
+                break
+            self._unstable.popleft()
+            out.append(self._final(delivery))
+        if self._unstable and not self.is_frozen:
+            out.extend(self.streams.urge(now_ns))
+
+    def _final(self, delivery: Deliver) -> Deliver:
+        if not self._is_uniform or delivery.level is Level.FINAL:
+            return delivery
+        return Deliver(
+            payload=delivery.payload,
+            origin=delivery.origin,
+            incarnation=delivery.incarnation,
+            seq=delivery.seq,
+            level=Level.FINAL,
+            inner=delivery.inner,
+            place=delivery.place,
+        )
+
+
+def _submission(message: Message, target: int | None) -> Submission:
+    return Submission(payload=encode_message(message), inner=message.kind, flags=message.flags, target=target)
+
+
+def _inside(outer: Deliver | Message) -> Message:
+    """The core's message inside a delivery or a message of the streams."""
+    message = decode_message(outer.payload)
+    if (message.kind, message.origin, message.incarnation) != (outer.inner, outer.origin, outer.incarnation):
+        raise RemoteError(DropReason.MALFORMED, "the inner message does not agree with the outer one")
+    return message
+
+
+def _all_inside(messages: list[Message]) -> list[Message]:
+    """What does not decode is passed over; it is the same bytes at every member."""
+    found: list[Message] = []
+    for message in messages:
+        try:
+            found.append(_inside(message))
+        except RemoteError:
+            continue
+    return found

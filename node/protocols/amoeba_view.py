@@ -1,0 +1,392 @@
+"""Amoeba's broadcast: total order by a sequencer that writes one log, with a degree of resilience. One view.
+
+Paper 004, section 5, distributes "by the reliable broadcast of Amoeba": Kaashoek, Tanenbaum, Hummel, Bal, "An efficient
+reliable broadcast protocol", 1989 (below: K). The sequencer is the view's first member.
+
+    PB  sender           sequencer         everybody      BB  sender                    everybody
+        REQUEST k -----> DATA N, k ------> number N           BODY k -----------------> buffered
+                                                              sequencer: ACCEPT N, k -> number N
+
+Rules, each with its method:
+
+1. PB: the sender sends a short message to the sequencer, which multicasts it with the next number of the log. BB: the
+   sender multicasts a long one (`large_bytes`), and the sequencer multicasts its number (`on_submit`, `_give_number`).
+2. The sequencer numbers each sender's messages in the order of submission, and none twice (`_give_number`).
+3. A message that asks for resilience r is tentative when it is numbered. The r first other members by rank tell the
+   sequencer up to where they have stored the log (STORED); then the sequencer tells all (ACCEPT without words). With
+   fewer than r others, all others must store it (`_tell_stored`, `_tell_accepted`).
+4. Every member delivers the log in its order, up to the first message that is incomplete or tentative (`_deliver`).
+5. At the end of the view every survivor delivers the log of the cut, tentative messages too. It passes over a number
+   without a body. Of an excluded sender it drops a message that depends on a message outside the cut or follows such a
+   message of that sender. A submission without a number in the cut is handed back (`close`).
+
+Promise: with at most r members excluded, every message that any member delivered with resilience r is delivered by all
+survivors, in the same place. With more, and with r = 0, the order is that of the survivors alone.
+
+Deviations from K: the layer below repairs loss, so the history buffer and the negative acknowledgements are not here;
+the group layer agrees on the survivors, so no member calls ResetGroup; `outstanding` bounds what is under way.
+
+Invariants: the log's numbers are consecutive; of each sender they follow its own numbers; before `close` a member has
+delivered exactly the numbers up to `_delivered`. A sequencer that lies is believed. The argument why `close` gives one
+causal order, and the messages in full, are in docs/protocols/amoeba.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+
+from node.core import Closing, Membership, Submission, ViewCore
+from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
+from node.errors import DropReason, LocalError, RemoteError
+from node.group.prefix import Prefix, Walk
+from node.parameters import require
+from node.protocols.reliable import ReliableParameters
+from node.protocols.words import MAX_NUMBER, pack, unpack
+from node.wire import Flag, Kind, Message
+
+CONTROL = Flag.CONTROL.value
+MAX_RESILIENCE = 0xFFFF
+MULTICAST_KINDS = (Kind.AMOEBA_BODY, Kind.AMOEBA_DATA, Kind.AMOEBA_ACCEPT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmoebaParameters:
+    """Of the broadcast and of the reliable layer under it."""
+
+    large_bytes: int = 1024
+    """Senders send shorter messages to the sequencer (PB), and multicast messages from this length on (BB)."""
+    resilience: int = 1
+    """Other members that must have stored a message before any member delivers it, unless the submission says another
+    number. With 0 an excluded member may have delivered in an order of its own."""
+    outstanding: int = 64
+    """Own messages without a number."""
+    reliable: ReliableParameters = field(default_factory=ReliableParameters)
+
+    def __post_init__(self) -> None:
+        require(self.large_bytes >= 0, f"large_bytes must not be negative, not {self.large_bytes}")
+        require(
+            0 <= self.resilience <= MAX_RESILIENCE,
+            f"resilience must lie between 0 and {MAX_RESILIENCE} members, not {self.resilience}",
+        )
+        require(1 <= self.outstanding <= 4096, f"outstanding must lie between 1 and 4096, not {self.outstanding}")
+
+
+class AmoebaReport(enum.IntEnum):
+    """Codes of our reports, both told at the end of a view. `value`: the number in the log; `member`: the sender."""
+
+    VOID = 0xE1
+    """No survivor has the body of this number."""
+    DROPPED = 0xE2
+    """The message depends on one that is not in the cut; its sender is excluded."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """A number of the log: message `number` of `origin`. `content`: DATA or BODY, None until we have it."""
+
+    origin: int
+    incarnation: int
+    number: int
+    content: Message | None
+
+    @property
+    def resilience(self) -> int:
+        assert self.content is not None
+        return self.content.words[-2]
+
+    @property
+    def word(self) -> int:
+        """What its sender had delivered (node/group/prefix.py)."""
+        assert self.content is not None
+        return self.content.words[-1]
+
+
+class AmoebaCore(ViewCore):
+    """The module's text is its contract."""
+
+    def __init__(self, *, membership: Membership, parameters: AmoebaParameters) -> None:
+        self._us = membership
+        self._parameters = parameters
+        self._sequencer = membership.first
+        self._is_sequencer = membership.member == self._sequencer
+        self._others = [member for member in membership.ranks or membership.members if member != self._sequencer]
+        """All but the sequencer, by rank: the first r of them store a message of resilience r."""
+
+        self._submitted = 0
+        self._asked: dict[int, Submission] = {}
+        """Our messages that are not in the log, ascending."""
+        self._log: dict[int, Entry] = {}
+        """What the sequencer has numbered and we have not delivered, ascending."""
+        self._bodies: dict[int, dict[int, Message]] = defaultdict(dict)
+        """By sender and its number: BODY messages without a number of the log."""
+        self._numbered = 0
+        """The last number of the log that we have heard of."""
+        self._last_of: dict[int, int] = defaultdict(int)
+        """Per sender: the last of its messages that has a number."""
+        self._complete = 0
+        """We have all messages of the log up to here."""
+        self._accepted = 0
+        """The sequencer has told that all up to here is stored as it must be."""
+        self._delivered = 0
+        self._checked = 0
+        """We have told the sequencer what it waits for up to here."""
+        self._prefix = Prefix()
+
+        # At the sequencer: what it has given, which is ahead of what has come back to it.
+        self._given = 0
+        self._given_of: dict[int, int] = defaultdict(int)
+        self._announced = 0
+        """`_accepted`, as far as we have told it."""
+        self._stored: dict[int, int] = defaultdict(int)
+        """Per other member: it has told that it has stored the log up to here."""
+
+    @property
+    def can_submit(self) -> bool:
+        return len(self._asked) < self._parameters.outstanding and self._submitted < MAX_NUMBER
+
+    @property
+    def is_idle(self) -> bool:
+        return self.held == 0 and self._given <= self._delivered
+
+    @property
+    def held(self) -> int:
+        """Messages that wait: ours for a number, others for their turn."""
+        return len(self._asked) + len(self._log) + sum(map(len, self._bodies.values()))
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return []
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        if not self.can_submit:
+            raise LocalError(f"member {self._us.member} takes no submission now: ask can_submit before")
+        if submission.target is not None:
+            raise LocalError("the sequencer orders multicasts; send to one member through the layer below")
+        is_large = len(submission.payload) >= self._parameters.large_bytes
+        message = self._us.message(
+            Kind.AMOEBA_BODY if is_large and not self._is_sequencer else Kind.AMOEBA_REQUEST,
+            seq=self._submitted + 1,
+            flags=submission.flags,
+            words=(self._resilience_of(submission), self._prefix.word),
+            inner=submission.inner,
+            payload=submission.payload,
+        )
+        self._submitted += 1
+        self._asked[self._submitted] = submission
+        if self._is_sequencer:
+            return self._give_number(message)
+        if is_large:
+            return [Multicast(message=message)]
+        return [Send(target=self._sequencer, message=message)]
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        if not self._is_expected(message):
+            return [_refused(message, DropReason.UNEXPECTED)]
+        out: list[Effect] = []
+        match message.kind:
+            case Kind.AMOEBA_REQUEST:
+                _check_submission(message)
+                out += self._give_number(message)
+            case Kind.AMOEBA_STORED:
+                self._on_stored(message)
+            case _:
+                self._add(message)
+                if message.kind is Kind.AMOEBA_BODY and self._is_sequencer:
+                    out += self._give_number(message)
+        self._complete_log()
+        self._deliver(out)
+        self._tell_stored(out)
+        self._tell_accepted(out)
+        return out
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        raise LocalError(f"{timer} is no timer of this core: it has none")
+
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
+        for message in chain.from_iterable(rest.values()):
+            if message.kind in MULTICAST_KINDS and self._is_expected(message):
+                with suppress(RemoteError):
+                    self._add(message)
+        out: list[Effect] = []
+        walk = Walk(self._prefix, survivors)
+        interrupted: set[int] = set()
+        """Senders of which a message is not delivered: no later one is."""
+        for index, entry in self._log.items():
+            if not self._fill(entry):
+                interrupted.add(entry.origin)
+                out.append(Report(code=AmoebaReport.VOID, member=entry.origin, value=index))
+            elif entry.origin in interrupted or not walk.admits(entry.origin, entry.word):
+                interrupted.add(entry.origin)
+                out.append(Report(code=AmoebaReport.DROPPED, member=entry.origin, value=index))
+            else:
+                walk.delivered(entry.origin, index)
+                self._forget_asked(entry)
+                out.append(_delivery(index, entry))
+        self._log.clear()
+        self._bodies.clear()
+        return Closing(effects=tuple(out), handed_back=tuple(self._asked.values()))
+
+    def _resilience_of(self, submission: Submission) -> int:
+        """LocalError when its words are no resilience."""
+        if not submission.words:
+            return self._parameters.resilience
+        if len(submission.words) != 1 or not 0 <= submission.words[0] <= MAX_RESILIENCE:
+            raise LocalError(f"{submission.words} is no resilience between 0 and {MAX_RESILIENCE}")
+        return submission.words[0]
+
+    def _is_expected(self, message: Message) -> bool:
+        """Whether a message of this kind may come from its origin to us."""
+        match message.kind:
+            case Kind.AMOEBA_REQUEST | Kind.AMOEBA_STORED:
+                return self._is_sequencer and message.origin in self._others
+            case Kind.AMOEBA_BODY:
+                return message.origin in self._others
+            case Kind.AMOEBA_DATA | Kind.AMOEBA_ACCEPT:
+                return message.origin == self._sequencer
+            case _:
+                return False
+
+    # At the sequencer.
+
+    def _give_number(self, message: Message) -> list[Effect]:
+        """The next number of the log for a REQUEST (DATA carries it to all) or for a BODY (all have it)."""
+        origin = message.origin
+        if message.seq != self._given_of[origin] + 1:
+            return [_refused(message, DropReason.OUT_OF_WINDOW)]
+        self._given_of[origin] = message.seq
+        self._given += 1
+        entry = pack(origin, message.incarnation, message.seq)
+        if message.kind is Kind.AMOEBA_BODY:
+            numbered = self._us.message(Kind.AMOEBA_ACCEPT, seq=self._given, flags=CONTROL, words=(entry,))
+        else:
+            numbered = self._us.message(
+                Kind.AMOEBA_DATA,
+                seq=self._given,
+                flags=message.flags,
+                words=(entry, *message.words),
+                inner=message.inner,
+                payload=message.payload,
+            )
+        return [Multicast(message=numbered)]
+
+    def _on_stored(self, message: Message) -> None:
+        _require(not message.words and message.seq <= self._given, message)
+        self._stored[message.origin] = max(self._stored[message.origin], message.seq)
+
+    def _tell_accepted(self, out: list[Effect]) -> None:
+        """Tell all members up to where the log is stored as it must be. The sequencer has stored it, too."""
+        if not self._is_sequencer:
+            return
+        start = upto = max(self._announced, self._delivered)
+        while upto < self._complete and self._is_stored(upto + 1):
+            upto += 1
+        if any(self._storers(index) for index in range(start + 1, upto + 1)):
+            self._announced = upto
+            out.append(Multicast(message=self._us.message(Kind.AMOEBA_ACCEPT, seq=upto, flags=CONTROL)))
+
+    def _is_stored(self, index: int) -> bool:
+        return all(self._stored[member] >= index for member in self._storers(index))
+
+    # At every member.
+
+    def _add(self, message: Message) -> None:
+        """A multicast message: into the log or among the bodies."""
+        if message.kind is not Kind.AMOEBA_BODY:
+            self._add_to_log(message)
+            return
+        _check_submission(message)
+        bodies = self._bodies[message.origin]
+        if message.seq in bodies:
+            raise RemoteError(
+                DropReason.DUPLICATE, f"body {message.seq} of member {message.origin} is buffered already"
+            )
+        bodies[message.seq] = message
+
+    def _add_to_log(self, message: Message) -> None:
+        """DATA, or an ACCEPT of either kind."""
+        is_data = message.kind is Kind.AMOEBA_DATA
+        if not is_data and not message.words:
+            _require(message.seq <= self._numbered, message)
+            self._accepted = max(self._accepted, message.seq)
+            return
+        _require(len(message.words) == (3 if is_data else 1), message)
+        _require(not is_data or message.words[1] <= MAX_RESILIENCE, message)
+        origin, incarnation, number = unpack(message.words[0])
+        is_next = message.seq == self._numbered + 1 and number == self._last_of.get(origin, 0) + 1
+        _require(origin in self._us.members and incarnation > 0 and is_next, message)
+        self._numbered = message.seq
+        self._last_of[origin] = number
+        content = message if is_data else None
+        self._log[message.seq] = Entry(origin=origin, incarnation=incarnation, number=number, content=content)
+
+    def _fill(self, entry: Entry) -> bool:
+        """Whether we have its content."""
+        if entry.content is None:
+            entry.content = self._bodies[entry.origin].pop(entry.number, None)
+        return entry.content is not None
+
+    def _complete_log(self) -> None:
+        while self._complete < self._numbered and self._fill(self._log[self._complete + 1]):
+            self._complete += 1
+            self._forget_asked(self._log[self._complete])
+
+    def _forget_asked(self, entry: Entry) -> None:
+        """A message of ours that is in the log."""
+        if entry.origin == self._us.member:
+            self._asked.pop(entry.number, None)
+
+    def _storers(self, index: int) -> list[int]:
+        """The members that must have stored this complete entry, the sequencer apart."""
+        return self._others[: self._log[index].resilience]
+
+    def _tell_stored(self, out: list[Effect]) -> None:
+        """Tell the sequencer that we have stored the log, if it waits for that with one of the new messages."""
+        if self._is_sequencer:
+            return
+        new = range(max(self._checked, self._accepted, self._delivered) + 1, self._complete + 1)
+        self._checked = self._complete
+        if any(self._us.member in self._storers(index) for index in new):
+            stored = self._us.message(Kind.AMOEBA_STORED, seq=self._complete, flags=CONTROL)
+            out.append(Send(target=self._sequencer, message=stored))
+
+    def _deliver(self, out: list[Effect]) -> None:
+        while self._delivered < self._complete:
+            index = self._delivered + 1
+            entry = self._log[index]
+            if index > self._accepted and self._storers(index):
+                return
+            del self._log[index]
+            self._delivered = index
+            self._prefix.delivered(entry.origin, index)
+            out.append(_delivery(index, entry))
+
+
+def _delivery(index: int, entry: Entry) -> Deliver:
+    assert entry.content is not None
+    return Deliver(
+        payload=entry.content.payload,
+        origin=entry.origin,
+        incarnation=entry.incarnation,
+        seq=index,
+        inner=entry.content.inner,
+    )
+
+
+def _check_submission(message: Message) -> None:
+    """RemoteError MALFORMED unless a REQUEST or BODY has a number, a resilience and a word."""
+    _require(0 < message.seq <= MAX_NUMBER and len(message.words) == 2 and message.words[0] <= MAX_RESILIENCE, message)
+
+
+def _require(is_right: bool, message: Message) -> None:
+    if not is_right:
+        raise RemoteError(
+            DropReason.MALFORMED, f"{message.kind.name} with number {message.seq} and the words {message.words}"
+        )
+
+
+def _refused(message: Message, reason: DropReason) -> Report:
+    return Report(code=reason, member=message.origin, value=len(message.payload))

@@ -1,0 +1,454 @@
+"""ATOP: a total order that follows how much each member sends; the core of one view, over reliable FIFO streams.
+
+Paper 002, 2.1 (after Chockler, Huleihel and Dolev, 1998). The paper's variables: `node/protocols/atop/__init__.py`.
+Messages, argument and parameters: docs/protocols/atop.md.
+
+1. [2.1, formula 1] The bookkeeper counts the messages of each member during a window T: w[p] = messages of p / all. It
+   publishes the weights as the next distribution when they have changed by more than a threshold.
+2. [2.1] A sender puts (senderID, sndDistID, seqno) on each message; seqno starts again with each distribution.
+3. [2.1] A draw selects a source; its next seqno under ordDistID is delivered, or waited for (`order.py`).
+4. [2.1, conditions 1 and 2] A member moves on to the next distribution when no undelivered message carries ordDistID,
+   and each member has sent something under a later one (`order.py`).
+5. [2.1, 3.1.1] Dummies. One fills one or several numbers of its sender:
+     gap     at the end of a sub-window in which messages were sent, when Int(delta) is 1 or more;
+     turn    when nothing has been delivered for `dummy_after_ns`, and the order needs numbers of ours;
+     weight  at the end of a window in which we sent nothing: a least number keeps our weight above 0.
+6. [not in the paper] `close` delivers all of the cut as if all streams ended there. Of an excluded sender it drops each
+   message that may lack a cause, and all later ones of that sender (node/group/prefix.py).
+
+Deviations. The bookkeeper is the first member of the view; the next view replaces it. Windows do not slide: T begins
+with the first message after rest, and one with fewer messages than members goes on for another T. At the end of each
+sub-window the bookkeeper gives a weight to each sender that has none, whatever the threshold. With `ahead`, one turn
+dummy fills all numbers of ours up to what is undelivered; without, one number, as in the paper. Dummies ask for no
+dummies and begin no window: a group at rest is silent.
+
+Invariants. Our numbers under a distribution ascend from 1, our distributions ascend. A member orders its own message
+from its submission on. What two members of a view deliver before its end are prefixes of one sequence, which is causal.
+The cut holds all that a survivor has multicast, so `close` delivers its submissions and hands none back. `memory` is
+the weights published last within the cut: the next view begins with them.
+
+Not here. Delivery is agreed, not uniform. Nothing is delivered while a member of the view is silent; the group layer
+ends such a view.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from node.core import Closing, Membership, Submission, ViewCore
+from node.effects import Deliver, Effect, Multicast, Report, Timer
+from node.errors import DropReason, LocalError, RemoteError
+from node.group.prefix import Prefix, Walk
+from node.parameters import require
+from node.protocols.atop.order import Draws, Item, Order
+from node.protocols.atop.policy import (
+    Shares,
+    Weights,
+    Window,
+    first_weights,
+    has_changed,
+    memory_of,
+    pack_weights,
+    unpack_weights,
+)
+from node.protocols.reliable import ReliableParameters
+from node.protocols.timers import Timers
+from node.wire import MAX_DATAGRAM, WORD_SIZE, Flag, Kind, Message
+
+MILLISECOND = 1_000_000
+CONTROL = Flag.CONTROL.value
+DUMMY = Flag.DUMMY.value
+WINDOW = Timer("window")
+SUB_WINDOW = Timer("sub_window")
+TURN = Timer("turn")
+MOST_AHEAD = 4096
+"""How many missing numbers `ahead` looks at: what is beyond is filled by the next dummy."""
+_HEADERS_BYTES = 64 + WORD_SIZE * (1 + 0x3FF + 0x3F)
+"""Of the layers below, with all the fences and positions that a reliable multicast can carry."""
+MOST_MEMBERS = 2 * (MAX_DATAGRAM - _HEADERS_BYTES - 2 * WORD_SIZE) // WORD_SIZE
+"""A distribution needs half a word for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedOrderParameters:
+    """Of every order by distributions, and of the reliable layer under it. Times in ns."""
+
+    window_ns: int = 1000 * MILLISECOND
+    """T: for how long the bookkeeper counts."""
+    threshold: int = 100
+    """A new distribution when more than so many per mille of the draws would go to others."""
+    sub_window_ns: int = 100 * MILLISECOND
+    """sbT: how often each member compares what it sent with its share."""
+    dummy_after_ns: int = 5 * MILLISECOND
+    """For how long nothing may be delivered before a member that is waited for sends a dummy."""
+    ahead: bool = True
+    """Fill all numbers up to what is undelivered with one dummy; false: one number per dummy, as in the paper."""
+    draws: str = "random"
+    """`random` as in the paper, or `smooth`: turns evenly spread."""
+    outstanding: int = 64
+    """Own messages undelivered; more submissions wait in the host."""
+    reliable: ReliableParameters = field(default_factory=ReliableParameters)
+
+    def __post_init__(self) -> None:
+        for name in ("window_ns", "sub_window_ns", "dummy_after_ns"):
+            value = getattr(self, name)
+            require(1 <= value <= 2**62, f"{name} must be positive, not {value}")
+        require(0 <= self.threshold <= 1000, f"threshold must lie between 0 and 1000 per mille, not {self.threshold}")
+        require(self.draws in tuple(Draws), f"draws must be one of {', '.join(Draws)}, not {self.draws!r}")
+        require(1 <= self.outstanding <= 65536, f"outstanding must lie between 1 and 65536, not {self.outstanding}")
+
+    def require_members(self, members: int) -> None:
+        """LocalError when the weights of so many do not fit one message."""
+        require(
+            members <= MOST_MEMBERS, f"{members} members are more than the {MOST_MEMBERS} that one message can list"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtopParameters(WeightedOrderParameters):
+    """Of ATOP."""
+
+    least_dummies: int = 1
+    """How many numbers a member fills at least in each window in which others send; 0: its weight may fall to 0."""
+
+    def __post_init__(self) -> None:
+        WeightedOrderParameters.__post_init__(self)
+        require(0 <= self.least_dummies <= 1024, f"least_dummies must lie between 0 and 1024, not {self.least_dummies}")
+
+
+class AtopReport(enum.IntEnum):
+    """Codes of our reports."""
+
+    ADOPTED = 0x91
+    """From now on we send under distribution `value`, published by `member`."""
+    GAP_DUMMY = 0x92
+    """We sent less than our share: a dummy that fills `value` numbers."""
+    TURN_DUMMY = 0x93
+    """The order waited for us: a dummy that fills `value` numbers."""
+    WEIGHT_DUMMY = 0x94
+    """We sent nothing in this window: a dummy that fills `value` numbers keeps our weight above 0."""
+    DROPPED = 0x98
+    """At the end of the view, the message of excluded member `member` with number `value` may lack a cause: no survivor
+    delivers it."""
+
+
+class AtopCore(ViewCore):
+    """See the module's text. RemoteError when `memory` is none."""
+
+    is_brokered: ClassVar[bool] = False
+    """Whether numbers may be given away."""
+
+    def __init__(self, *, membership: Membership, parameters: WeightedOrderParameters, memory: bytes = b"") -> None:
+        self._us = membership
+        self._me = membership.member
+        self._parameters = parameters
+        self._timers = Timers()
+        self._prefix = Prefix()
+        self._distribution = 0
+        """sndDistID: the one under which we send ..."""
+        self._weights = first_weights(memory, membership.members)
+        """... its weights ..."""
+        self._given = 0
+        """... and the last number of ours that we have used or given away under it."""
+        self._order = Order(
+            self._weights, bookkeeper=membership.first, brokered=self.is_brokered, draws=Draws(parameters.draws)
+        )
+        least_dummies = parameters.least_dummies if isinstance(parameters, AtopParameters) else 0
+        self._window = Window(membership.members, least_dummies=least_dummies)
+        self._shares = Shares(self._weights, self._me)
+        self._final = 0
+        """What our next item must tell, see `Item.final`."""
+        self._undelivered = 0
+        """Own messages."""
+        self._spoke_ns = 0
+        self._moved_ns = 0
+        """When something was delivered last."""
+        self._readers: dict[Kind, Callable[[Message], Item]] = {
+            Kind.ATOP_DATA: _data,
+            Kind.ATOP_DUMMY: _dummy,
+            Kind.ATOP_DISTRIBUTION: self._published,
+        }
+        """Per kind of multicast: what it says to the order. All of them have a place in it."""
+        self._due: dict[Timer, Callable[[int, list[Effect]], None]] = {
+            WINDOW: self._on_window_due,
+            SUB_WINDOW: self._on_sub_window_due,
+            TURN: self._on_turn_due,
+        }
+
+    @property
+    def can_submit(self) -> bool:
+        return self._undelivered < self._parameters.outstanding
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._order.held and not any(timer in self._timers for timer in self._due)
+
+    @property
+    def held(self) -> int:
+        """Undelivered messages, ours included."""
+        return self._order.held
+
+    @property
+    def distribution(self) -> int:
+        """The one under which we send."""
+        return self._distribution
+
+    @property
+    def weights(self) -> Weights:
+        """Of that distribution."""
+        return self._weights
+
+    @property
+    def is_bookkeeper(self) -> bool:
+        return self._me == self._us.first
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        self._moved_ns = self._spoke_ns = now_ns
+        return []
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        if not self.can_submit:
+            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
+        if submission.target is not None:
+            raise LocalError("distributions order multicasts; send to one member through the layer below")
+        out: list[Effect] = []
+        self._undelivered += 1
+        self._say(self._compose(submission), now_ns, out)
+        return out
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        if source == self._me:
+            return []
+        item = self._read(message, source)
+        out: list[Effect] = []
+        self._order.take(source, item)
+        if item.weights is not None:
+            self._adopt(item.distribution, item.weights, now_ns, out)
+        self._count(source, item, now_ns, out)
+        self._advance(now_ns, out)
+        return out
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        if timer not in self._due:
+            raise LocalError(f"{timer} is no timer of this core")
+        out: list[Effect] = []
+        self._timers.fired(timer)
+        self._due[timer](now_ns, out)
+        return out
+
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
+        for source, messages in rest.items():
+            for message in messages if source != self._me else ():
+                with suppress(RemoteError):
+                    self._order.take(source, self._read(message, source))
+        walk = Walk(self._prefix, survivors)
+        effects: list[Effect] = []
+        for message in self._order.close():
+            if walk.admits(message.origin, _prefix_word(message)):
+                walk.delivered(message.origin, self._prefix.count)
+                effects.append(Deliver.of(message))
+            else:
+                effects.append(Report(code=AtopReport.DROPPED, member=message.origin, value=message.seq))
+        return Closing(effects=tuple(effects), memory=memory_of(self._order.published, survivors))
+
+    # The seam: what a subclass does otherwise. It adds its kinds to `_readers`, its timers to `_due`.
+
+    def _compose(self, submission: Submission) -> Message:
+        """The next message of ours."""
+        return self._data_message(Kind.ATOP_DATA, submission)
+
+    def _on_sub_window(self, whole: int, now_ns: int, out: list[Effect]) -> None:
+        """A sub-window in which messages were sent has ended, `whole` is Int(delta)."""
+        if whole >= 1:
+            self._say_dummy(1, AtopReport.GAP_DUMMY, now_ns, out)
+
+    def _on_adopted(self, now_ns: int, out: list[Effect]) -> None:
+        """We send under another distribution now."""
+
+    # What we say.
+
+    def _take_numbers(self, count: int) -> int:
+        """The first of our next `count` numbers, which are used or given away now."""
+        first = self._given + 1
+        self._given += count
+        return first
+
+    def _take_final(self) -> tuple[int, ...]:
+        """The last word of the item that is made now, if it needs one."""
+        final, self._final = self._final, 0
+        return (final,) if final else ()
+
+    def _data_message(self, kind: Kind, submission: Submission, *words: int) -> Message:
+        return self._us.message(
+            kind,
+            seq=self._take_numbers(1),
+            flags=submission.flags,
+            inner=submission.inner,
+            words=(self._distribution, self._prefix.word, *words, *self._take_final()),
+            payload=submission.payload,
+        )
+
+    def _say(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        """To everybody, and into our own order: flow control below may hold what we send."""
+        item = self._read(message, self._me)
+        self._order.take(self._me, item)
+        self._spoke_ns = now_ns
+        out.append(Multicast(message=message))
+        self._count(self._me, item, now_ns, out)
+        self._advance(now_ns, out)
+
+    def _say_dummy(self, count: int, why: AtopReport, now_ns: int, out: list[Effect]) -> None:
+        words = (self._distribution, count, *self._take_final())
+        out.append(Report(code=why, member=self._me, value=count))
+        self._say(
+            self._us.message(Kind.ATOP_DUMMY, seq=self._take_numbers(count), flags=DUMMY, words=words), now_ns, out
+        )
+
+    def _publish(self, weights: Weights, now_ns: int, out: list[Effect]) -> None:
+        """Rule 1: the next distribution, if we are the bookkeeper."""
+        self._adopt(self._distribution + 1, weights, now_ns, out)
+        words = (self._distribution, *pack_weights(weights), *self._take_final())
+        self._say(self._us.message(Kind.ATOP_DISTRIBUTION, flags=CONTROL, words=words), now_ns, out)
+
+    def _adopt(self, distribution: int, weights: Weights, now_ns: int, out: list[Effect]) -> None:
+        """Rule 2: we send under this distribution from now on."""
+        if self._given > self._shown:
+            self._final = self._given
+        self._distribution = distribution
+        self._weights = weights
+        self._given = 0
+        self._shares = Shares(weights, self._me)
+        out.append(Report(code=AtopReport.ADOPTED, member=self._us.first, value=distribution))
+        self._on_adopted(now_ns, out)
+
+    @property
+    def _has_spoken(self) -> bool:
+        """Whether our stream shows the distribution under which we send."""
+        return self._order.has_spoken(self._me, self._distribution)
+
+    @property
+    def _shown(self) -> int:
+        """Our last number under that distribution that our stream shows."""
+        return self._order.shown(self._me) if self._has_spoken else 0
+
+    # What comes.
+
+    def _read(self, message: Message, source: int) -> Item:
+        """RemoteError when this cannot be the next multicast in the stream of `source`."""
+        if message.kind not in self._readers or message.origin != source or source not in self._weights:
+            raise RemoteError(DropReason.UNEXPECTED, f"{message.kind.name} of {message.origin} from {source}")
+        item = self._readers[message.kind](message)
+        self._order.check(source, item)
+        return item
+
+    def _published(self, message: Message) -> Item:
+        members = self._us.members
+        (distribution, *words), final = split(message, 1 + (len(members) + 1) // 2)
+        if message.seq:
+            raise RemoteError(DropReason.MALFORMED, f"a distribution with number {message.seq}")
+        return Item(distribution, final=final, weights=unpack_weights(words, members))
+
+    def _advance(self, now_ns: int, out: list[Effect]) -> None:
+        """Rules 3 and 4: deliver what is drawn."""
+        for message in self._order.advance():
+            self._moved_ns = now_ns
+            self._undelivered -= message.origin == self._me
+            # Its place tells it apart: the messages of one origin come in the order of its stream.
+            self._prefix.delivered(message.origin, self._prefix.count)
+            out.append(Deliver.of(message))
+        if self._order.held:
+            self._timers.arm(TURN, now_ns + self._parameters.dummy_after_ns, out)
+
+    # Windows.
+
+    def _count(self, member: int, item: Item, now_ns: int, out: list[Effect]) -> None:
+        """In the window for the sender; in the shares for the owner of the number, if they are of our distribution."""
+        if item.distribution == self._distribution:
+            if item.slot is not None:
+                self._shares.count(item.slot[0])
+            else:
+                self._shares.count(member, item.count)
+            for donor, _, size in item.fills:
+                self._shares.count(donor, size)
+        if item.message is None:
+            self._window.count_dummies(member, item.count)
+            return
+        self._window.count_message(member)
+        self._timers.arm(WINDOW, now_ns + self._parameters.window_ns, out)
+        self._timers.arm(SUB_WINDOW, now_ns + self._parameters.sub_window_ns, out)
+
+    def _on_sub_window_due(self, now_ns: int, out: list[Effect]) -> None:
+        self._on_sub_window(self._shares.close(), now_ns, out)
+        self._lift(now_ns, out)
+
+    def _on_window_due(self, now_ns: int, out: list[Effect]) -> None:
+        if not self._window.is_complete:
+            return
+        lacking = self._window.lacks(self._me)
+        if lacking:
+            self._say_dummy(lacking, AtopReport.WEIGHT_DUMMY, now_ns, out)
+        weights = self._window.weights()
+        if self.is_bookkeeper and has_changed(self._weights, weights, self._parameters.threshold):
+            self._publish(weights, now_ns, out)
+        self._lift(now_ns, out)
+        self._window.restart()
+
+    def _lift(self, now_ns: int, out: list[Effect]) -> None:
+        """A sender that is never drawn gets a weight."""
+        lifted = self._window.lifted(self._weights)
+        if self.is_bookkeeper and lifted != self._weights:
+            self._publish(lifted, now_ns, out)
+
+    # Turns.
+
+    def _on_turn_due(self, now_ns: int, out: list[Effect]) -> None:
+        """When there is nothing to say, the next item that comes arms it again."""
+        if not self._order.held:
+            return
+        after_ns = self._parameters.dummy_after_ns
+        is_awaited = self._order.awaits(self._me)
+        is_ahead = self._parameters.ahead
+        if now_ns < self._moved_ns + after_ns:
+            self._timers.arm(TURN, self._moved_ns + after_ns, out)
+        elif is_ahead and not is_awaited and now_ns < self._spoke_ns + after_ns:
+            self._timers.arm(TURN, self._spoke_ns + after_ns, out)
+        elif (is_ahead or is_awaited) and (count := self._numbers_to_fill()):
+            self._say_dummy(count, AtopReport.TURN_DUMMY, now_ns, out)
+
+    def _numbers_to_fill(self) -> int:
+        if self._distribution > self._order.current:
+            return 0 if self._has_spoken else 1
+        # 0 when no number of ours helps: we wait for another distribution, which is on its way.
+        most = MOST_AHEAD if self._parameters.ahead else 1
+        return self._order.draws_ahead(self._me, after=self._given, most=most)
+
+
+def split(message: Message, count: int) -> tuple[tuple[int, ...], int]:
+    """The `count` words that the message's kind has, the distribution first, and the final count, which may follow.
+    RemoteError when there are fewer words, or more.
+    """
+    words = message.words
+    if not count <= len(words) <= count + 1:
+        raise RemoteError(DropReason.MALFORMED, f"{len(words)} words for {message.kind.name}")
+    return words[:count], words[count] if len(words) > count else 0
+
+
+def _data(message: Message) -> Item:
+    (distribution, _), final = split(message, 2)
+    return Item(distribution, message.seq, 1, message, final=final)
+
+
+def _prefix_word(message: Message) -> int:
+    """What the sender of data had delivered."""
+    return message.words[1]
+
+
+def _dummy(message: Message) -> Item:
+    (distribution, count), final = split(message, 2)
+    if count == 0:
+        raise RemoteError(DropReason.MALFORMED, "a dummy that fills nothing")
+    return Item(distribution, message.seq, count, final=final)

@@ -1,0 +1,460 @@
+"""The deterministic merge of ATOP and ATOP/MBS (the module ATOM): a function of the members' streams and nothing else.
+
+Paper 002, 2.1 and 2.2.4. Under one distribution each member gives out numbers 1, 2, 3 ... A draw selects a source p;
+s is its next number.
+
+    p's stream fills s with a message       the message is delivered
+    p's stream fills s with a dummy         the draw is used up
+    another member filled s with a dummy    the draw is used up (a leftover of the broker or of a requester)
+    s is the slot of a brokered message     CBMG: the source is q, the message's sender. q's oldest message up to the
+      of q                                  brokered one is delivered; if all of those have gone, the draw is used up
+    s went in a forced draw (CBMG)          the draw takes p's next number instead
+    p has passed and gave out less than s   p leaves the draws of this distribution, and the draw is repeated
+    p gave s away, and nobody filled it     when all have passed, the draw takes the next number that is filled, or p
+                                            leaves; until then the order waits for all
+    none of these                           the order waits for p
+
+*Passed*: the member's stream shows a later distribution. It says then how many numbers it gave out, unless others have
+seen the last of them (`Item.final`). When nobody is left in the draws, the messages of members of weight 0 follow,
+members ascending. When all have passed, the next distribution is in force.
+
+`close` takes the streams as ended: all have passed all distributions, so draws skip what is missing. A distribution
+whose weights are not in the cut has equal ones.
+
+Invariants: each message is delivered once, those of a member in the order of its stream; `advance` leaves nothing that
+can be delivered; no decision is ever revised by what comes later. A member that fills numbers which it was not given
+can stop the order or split it; what no correct member can say, `check` refuses, and by the member's own stream alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+import heapq
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import NamedTuple
+
+from node.errors import DropReason, RemoteError
+from node.protocols.atop.policy import Weights
+from node.wire import Message
+
+MAX_NUMBER = 2**48 - 1
+"""Of numbers under one distribution: a million a second last for nine years."""
+MAX_COUNT = 0xFFFF
+"""How many numbers one dummy, or one range of a leftover, fills: each costs a draw, and an enemy may write it."""
+
+
+class Numbers(NamedTuple):
+    """`size` consecutive numbers of `donor`, from `first` on."""
+
+    donor: int
+    first: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One multicast of a member, as the order sees it.
+
+    It fills the member's own numbers `number` to `number + count - 1` under `distribution`, with `message` (count 1) or
+    with nothing. Numbers that are left out before `number` were given away (with a broker only).
+    """
+
+    distribution: int
+    number: int = 0
+    """At least 1, but 0 when this only publishes `weights`. With count 0 (a leftover) the next one to be used."""
+    count: int = 0
+    message: Message | None = None
+    slot: tuple[int, int] | None = None
+    """(donor, number): the brokered `message` fills this number of the donor, too."""
+    fills: tuple[Numbers, ...] = ()
+    """Numbers of donors that stay without a message."""
+    final: int = 0
+    """In the first item under a later distribution: how many numbers the member gave out under the one in which it
+    spoke before; 0: as many as its stream showed."""
+    weights: Weights | None = None
+    """The bookkeeper publishes this distribution."""
+
+
+class Order:
+    """See the module's text. `weights`: of all members, ascending, under distribution 0; at least one is above 0."""
+
+    def __init__(self, weights: Weights, *, bookkeeper: int, brokered: bool, draws: Draws) -> None:
+        self._bookkeeper = bookkeeper
+        self._is_brokered = brokered
+        self._draws = draws
+        self.published = weights
+        """The weights of the latest distribution in the bookkeeper's stream."""
+        self.held = 0
+        """Messages that have come and have not been delivered."""
+        self._weights: dict[int, Weights] = {}
+        """Per distribution that has been published and is not in force yet."""
+        self._sending = dict.fromkeys(weights, 0)
+        """Per member: the distribution of its latest item ..."""
+        self._shown = dict.fromkeys(weights, 0)
+        """... and its last number under that."""
+        self._backlogs: dict[int, _Backlog] = {}
+        self._is_closed = False
+        self._begin(0, weights)
+
+    def _begin(self, distribution: int, weights: Weights) -> None:
+        self.current = distribution
+        """ordDistID: the distribution in force."""
+        self._now = self._backlog(distribution)
+        self._now.draws = self._draws.under(distribution, weights)
+        speaking = (member for member, latest in self._sending.items() if latest == distribution)
+        self._unpassed = set() if self._is_closed else set(speaking)
+        self._weightless = deque(member for member, weight in weights.items() if not weight)
+        """Members whose messages are left for the end."""
+
+    def _backlog(self, distribution: int) -> _Backlog:
+        return self._backlogs.setdefault(distribution, _Backlog())
+
+    # What comes.
+
+    def check(self, member: int, item: Item) -> None:
+        """RemoteError unless `item` can be the next one in the stream of `member`; to be called before `take`."""
+        latest, shown = self._sending[member], self._shown[member]
+        is_later = item.distribution > latest
+        if item.weights is not None:
+            is_possible = member == self._bookkeeper and item.distribution == latest + 1
+        else:
+            is_possible = item.distribution == latest or (is_later and member != self._bookkeeper)
+        last = 0 if is_later else shown
+        if item.weights is None:
+            is_next = item.number == last + 1 or (self._is_brokered and last < item.number <= MAX_NUMBER)
+            is_possible = is_possible and is_next and 0 <= item.count <= MAX_COUNT
+        if item.final:
+            is_possible = is_possible and is_later and self._is_brokered and shown < item.final <= MAX_NUMBER
+        if not is_possible:
+            where = f"after {shown} under {latest}"
+            raise RemoteError(DropReason.MALFORMED, f"number {item.number} under {item.distribution} {where}")
+
+    def take(self, member: int, item: Item) -> None:
+        """The next item of that member's stream, of our own, too."""
+        distribution = item.distribution
+        if item.weights is not None:
+            self.published = self._weights[distribution] = item.weights
+        if distribution > self._sending[member]:
+            self._backlog(self._sending[member]).lane(member).final = item.final
+            self._sending[member] = distribution
+            self._shown[member] = 0
+            self._unpassed.discard(member)
+        if not item.number:
+            return
+        backlog = self._backlog(distribution)
+        lane = backlog.lane(member)
+        lane.shown = self._shown[member] = item.number + item.count - 1
+        if item.message is not None:
+            lane.messages.append((item.number, item.message))
+            self.held += 1
+        elif item.count:
+            lane.fill(_Fill(item.number, lane.shown, None, 0))
+        if item.slot is not None:
+            donor, number = item.slot
+            backlog.lane(donor).fill(_Fill(number, number, member, item.number))
+        for donor, first, size in item.fills:
+            backlog.lane(donor).fill(_Fill(first, first + size - 1, None, 0))
+
+    def has_spoken(self, member: int, distribution: int) -> bool:
+        """Whether the stream of `member` shows that distribution, or a later one."""
+        return self._sending[member] >= distribution
+
+    def shown(self, member: int) -> int:
+        """The last number of `member` under the distribution of its latest item."""
+        return self._shown[member]
+
+    # What goes.
+
+    def advance(self) -> list[Message]:
+        """What can be delivered now, in order."""
+        out: list[Message] = []
+        while True:
+            lane = self._now.run(out)
+            if not (self._finish(out) if lane is None else self._settle(lane)):
+                break
+        self.held -= len(out)
+        return out
+
+    def close(self) -> list[Message]:
+        """All that is left, in order, when the streams end here."""
+        self._is_closed = True
+        self._unpassed.clear()
+        return self.advance()
+
+    def _settle(self, lane: _Lane) -> bool:
+        """A draw whose number is not known to be filled. Whether it is settled; else the order waits."""
+        if lane.member in self._unpassed:
+            return False
+        if lane.next <= max(lane.shown, lane.final):
+            if self._unpassed:
+                return False
+            # Given away, and nobody can fill it any more.
+            if lane.following is not None:
+                lane.next = lane.following
+                return True
+        self._now.draws.leave()
+        return True
+
+    def _finish(self, out: list[Message]) -> bool:
+        """Nobody is left in the draws. Whether another distribution is in force now; else the order waits."""
+        while self._weightless and self._weightless[0] not in self._unpassed:
+            out.extend(message for _, message in self._now.lane(self._weightless.popleft()).messages)
+        later = [distribution for distribution in self._backlogs if distribution > self.current]
+        if self._unpassed or (self._is_closed and not later):
+            return False
+        following = min(later) if self._is_closed else self.current + 1
+        del self._backlogs[self.current]
+        # The bookkeeper publishes each number and has passed: these weights are known. At a close they may be lost.
+        self._begin(following, self._weights.pop(following, dict.fromkeys(self._sending, 1)))
+        return True
+
+    # What it waits for, as of the last `advance`.
+
+    def awaits(self, member: int) -> bool:
+        """The order waits for an item of `member`: it is drawn, or all must pass and it has not."""
+        lane = self._now.drawn
+        is_drawn = lane is None or lane.member == member or lane.member not in self._unpassed or lane.next <= lane.shown
+        return member in self._unpassed and is_drawn
+
+    def draws_ahead(self, member: int, *, after: int, most: int) -> int:
+        """How many numbers of `member` beyond `after` are drawn until all that is held under the distribution in force
+        is ordered, if each missing number is filled with nothing. At most `most` missing numbers are looked at. What no
+        draw can bring (a message of a member of weight 0) does not count.
+        """
+        walk = self._now.copy()
+        goal = walk.reachable(self._weightless)
+        out: list[Message] = []
+        count = 0
+        for _ in range(most):
+            lane = walk.run(out) if len(out) < goal else None
+            if lane is None or len(out) >= goal:
+                break
+            count += lane.member == member and lane.next > after
+            if lane.member not in self._unpassed and lane.next > max(lane.shown, lane.final):
+                walk.draws.leave()
+            else:
+                walk.use(lane)
+        return count
+
+
+class _Fill(NamedTuple):
+    """Numbers that are filled with nothing, or one that is a slot: the message of `sender` under its own `number`."""
+
+    first: int
+    last: int
+    sender: int | None
+    number: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The numbers of one member under one distribution."""
+
+    member: int
+    next: int = 1
+    """The first number that no draw has used."""
+    shown: int = 0
+    """The last number that the member's stream has shown ..."""
+    final: int = 0
+    """... and the last one that it gave away after that, if it has passed and said so."""
+    messages: deque[tuple[int, Message]] = field(default_factory=deque)
+    gone: deque[int] = field(default_factory=deque)
+    """Numbers of messages that forced draws have taken."""
+    fills: list[_Fill] = field(default_factory=list)
+    """A heap."""
+
+    def fill(self, fill: _Fill) -> None:
+        heapq.heappush(self.fills, fill)
+
+    @property
+    def filled(self) -> _Fill | None:
+        """With what, other than a message of its own, the next number is filled."""
+        while self.fills and self.fills[0].last < self.next:
+            heapq.heappop(self.fills)
+        return self.fills[0] if self.fills and self.fills[0].first <= self.next else None
+
+    @property
+    def following(self) -> int | None:
+        """The first number known to be filled, when the next one is not; None: there is none."""
+        known = [self.messages[0][0]] if self.messages else []
+        known += [self.gone[0]] if self.gone else []
+        known += [self.fills[0].first] if self.fills else []
+        return min(known, default=None)
+
+    def copy(self) -> _Lane:
+        return replace(self, messages=self.messages.copy(), gone=self.gone.copy(), fills=self.fills.copy())
+
+
+class _Backlog:
+    """All that was sent under one distribution and has not been ordered yet; once it is in force, its draws."""
+
+    __slots__ = ("_lanes", "draws")
+
+    draws: RandomDraws | SmoothDraws
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, _Lane] = {}
+
+    def lane(self, member: int) -> _Lane:
+        lane = self._lanes.get(member)
+        if lane is None:
+            lane = self._lanes[member] = _Lane(member)
+        return lane
+
+    @property
+    def drawn(self) -> _Lane | None:
+        """Of the source that is drawn; None: nobody is left."""
+        return None if self.draws.first is None else self.lane(self.draws.first)
+
+    def run(self, out: list[Message]) -> _Lane | None:
+        """Draw by draw, up to one whose number is not known to be filled; None: nobody is left."""
+        while (lane := self.drawn) is not None:
+            if lane.messages and lane.messages[0][0] == lane.next:
+                out.append(lane.messages.popleft()[1])
+            elif lane.gone and lane.gone[0] == lane.next:
+                lane.gone.popleft()
+                lane.next += 1
+                continue
+            else:
+                fill = lane.filled
+                if fill is None:
+                    return lane
+                if fill.sender is not None:
+                    self._force(fill.sender, fill.number, out)
+            self.use(lane)
+        return None
+
+    def _force(self, sender: int, number: int, out: list[Message]) -> None:
+        """Rule CBMG: the sender's oldest message up to `number`, if it has not gone."""
+        lane = self.lane(sender)
+        if lane.messages and lane.messages[0][0] <= number:
+            gone, message = lane.messages.popleft()
+            lane.gone.append(gone)
+            out.append(message)
+
+    def use(self, lane: _Lane) -> None:
+        """The draw took the next number of `lane`, which is that of the drawn source."""
+        lane.next += 1
+        self.draws.use()
+
+    def reachable(self, weightless: Container[int]) -> int:
+        """How many of the messages here draws can bring. `weightless`: the members that are never drawn."""
+        drawn = [lane for member, lane in self._lanes.items() if member not in weightless]
+        slots = [fill for lane in drawn for fill in lane.fills if fill.sender is not None and fill.last >= lane.next]
+        return sum(len(lane.messages) for lane in drawn) + sum(slot.sender in weightless for slot in slots)
+
+    def copy(self) -> _Backlog:
+        other = _Backlog()
+        other._lanes = {member: lane.copy() for member, lane in self._lanes.items()}
+        other.draws = self.draws.copy()
+        return other
+
+
+# Draws.
+
+
+class Draws(enum.StrEnum):
+    """How the next source is chosen: the same at every member and on every platform.
+
+    Both have `first` (the source that is drawn; None when nobody is left), `use` (the next draw), `leave` (the drawn
+    source is left out from now on, and the draw is repeated) and `copy`.
+    """
+
+    RANDOM = "random"
+    SMOOTH = "smooth"
+
+    def under(self, distribution: int, weights: Weights) -> RandomDraws | SmoothDraws:
+        return RandomDraws(distribution, weights) if self is Draws.RANDOM else SmoothDraws(weights)
+
+
+class RandomDraws:
+    """As in the paper: the generator's number in [0, 1) is mapped through the distribution to a source. A draw of a
+    member that has left is repeated; the map is made anew when half of the weight in it has left.
+
+    The generator is SplitMix64 (Steele, Lea, Flood 2014), seeded with the distribution's number.
+    """
+
+    __slots__ = ("_bounds", "_members", "_state", "_sum", "_weights", "first")
+
+    first: int | None
+
+    def __init__(self, distribution: int, weights: Weights) -> None:
+        self._state = distribution
+        self._weights = {member: weight for member, weight in weights.items() if weight}
+        """Of those that are left."""
+        self._sum = sum(self._weights.values())
+        self._map()
+        self.use()
+
+    def _map(self) -> None:
+        self._members = list(self._weights)
+        self._bounds = list(accumulate(self._weights.values()))
+
+    def use(self) -> None:
+        self.first = None
+        while self._weights and self.first not in self._weights:
+            self._state = mixed = (self._state + 0x9E37_79B9_7F4A_7C15) & _MASK
+            mixed = ((mixed ^ mixed >> 30) * 0xBF58_476D_1CE4_E5B9) & _MASK
+            mixed = ((mixed ^ mixed >> 27) * 0x94D0_49BB_1331_11EB) & _MASK
+            drawn = (mixed ^ mixed >> 31) * self._bounds[-1] >> 64
+            self.first = self._members[bisect_right(self._bounds, drawn)]
+
+    def leave(self) -> None:
+        assert self.first is not None, "nobody is left"
+        self._sum -= self._weights.pop(self.first)
+        if 2 * self._sum < self._bounds[-1]:
+            self._map()
+        self.use()
+
+    def copy(self) -> RandomDraws:
+        other = copy.copy(self)
+        other._weights = self._weights.copy()
+        return other
+
+
+class SmoothDraws:
+    """Not in the paper: no chance at all. Turn k (from 0) of the member at place i of n is at the time (k + i/n) /
+    weight, and the earliest is drawn. Every member is within one turn of its share at any time; equal weights make a
+    round. A draw costs O(log n), to leave, too.
+    """
+
+    __slots__ = ("_heap", "_size")
+
+    def __init__(self, weights: Weights) -> None:
+        self._size = len(weights)
+        self._heap = [
+            (_time(place, self._size, weight), member, place, weight)
+            for place, (member, weight) in enumerate(weights.items())
+            if weight
+        ]
+        heapq.heapify(self._heap)
+
+    @property
+    def first(self) -> int | None:
+        return self._heap[0][1] if self._heap else None
+
+    def use(self) -> None:
+        _, member, turn, weight = self._heap[0]
+        turn += self._size
+        heapq.heapreplace(self._heap, (_time(turn, self._size, weight), member, turn, weight))
+
+    def leave(self) -> None:
+        heapq.heappop(self._heap)
+
+    def copy(self) -> SmoothDraws:
+        other = copy.copy(self)
+        other._heap = self._heap.copy()
+        return other
+
+
+_MASK = 2**64 - 1
+
+
+def _time(turn: int, size: int, weight: int) -> int:
+    """`turn` / (`size` * `weight`), fine enough that any two weights of 32 bits differ."""
+    return (turn << 64) // (size * weight)

@@ -1,0 +1,216 @@
+"""Reliable unicast channels in one view: numbers, acknowledgements, retransmission on time-out.
+
+`Channels` sends, acknowledges and retransmits. When a unicast is delivered is the core's decision, because a channel
+and the multicasts of its sender are one FIFO.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+from node.core import Membership, Submission
+from node.effects import Effect, Report, Send, Timer
+from node.errors import DropReason
+from node.reliable.codec import CONTROL, MAX_FENCES, VIEW_SHIFT, pack
+from node.reliable.parameters import ReliableParameters
+from node.reliable.rtt import RoundTrip, Timers
+from node.reliable.stream import Receiver, retransmission
+from node.wire import Kind, Message
+
+RETRY = "retry"
+ACKNOWLEDGE = "acknowledge"
+
+
+class Sent:
+    """A unicast under way."""
+
+    __slots__ = ("first_ns", "message", "sent_ns", "tries")
+
+    def __init__(self, message: Message, sent_ns: int) -> None:
+        self.message = message
+        self.first_ns = sent_ns
+        self.sent_ns = sent_ns
+        self.tries = 1
+
+    def again(self, now_ns: int) -> Message:
+        """It is transmitted once more."""
+        self.tries += 1
+        self.sent_ns = now_ns
+        return retransmission(self.message)
+
+
+class Sender:
+    """What we have sent to one member and it has not acknowledged; beyond the window it waits here."""
+
+    __slots__ = ("acknowledged", "last", "queue", "round_trip", "under_way", "window")
+
+    def __init__(self, *, window: int, round_trip: RoundTrip) -> None:
+        self.window = window
+        self.round_trip = round_trip
+        self.last = 0
+        self.acknowledged = 0
+        self.under_way: dict[int, Sent] = {}
+        self.queue: deque[Message] = deque()
+
+    def send_next(self, now_ns: int) -> Message | None:
+        """The first waiting message, if the window is open."""
+        if not self.queue or len(self.under_way) >= self.window:
+            return None
+        message = self.queue.popleft()
+        self.under_way[message.seq] = Sent(message, now_ns)
+        return message
+
+    def acknowledge(self, position: int, now_ns: int) -> bool:
+        """All up to `position` have come; True when that is new. What was not sent cannot have been received."""
+        sent = self.under_way.get(position)
+        if sent is None:
+            return False
+        if sent.tries == 1:
+            self.round_trip.sample(now_ns - sent.sent_ns)
+        else:
+            self.round_trip.ambiguous(now_ns - sent.first_ns)
+        for number in range(self.acknowledged + 1, position + 1):
+            del self.under_way[number]
+        self.acknowledged = position
+        return True
+
+    def lost_before_others(self, position: int) -> Sent | None:
+        """`position` was told again while later ones are under way: the one after it is lost, if it was sent once."""
+        first = self.under_way.get(self.acknowledged + 1)
+        is_repeated = position == self.acknowledged and len(self.under_way) > 1
+        return first if is_repeated and first is not None and first.tries == 1 else None
+
+
+class Channels:
+    """All channels of one member, in both directions."""
+
+    def __init__(
+        self, us: Membership, view: int, parameters: ReliableParameters, trips: Mapping[int, RoundTrip], timers: Timers
+    ) -> None:
+        self._us = us
+        self._view_word = view << VIEW_SHIFT
+        self._burst = parameters.burst
+        self._acknowledge_ns = parameters.acknowledge_ns
+        self._timers = timers
+        window = parameters.window
+        self._senders = {peer: Sender(window=window, round_trip=trip) for peer, trip in trips.items()}
+        self.receivers = {peer: Receiver(window=window) for peer in us.peers}
+        self._lacking: set[int] = set()
+        """Targets that have not acknowledged all."""
+        self._ack_due: set[int] = set()
+        """Sources that await an acknowledgement."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing unacknowledged, nothing undelivered, no acknowledgement due."""
+        return not self._lacking and not self._ack_due and not any(self.waiting())
+
+    @property
+    def can_fence(self) -> bool:
+        """Whether the fences of a multicast fit its words."""
+        return len(self._lacking) <= MAX_FENCES
+
+    @property
+    def buffered(self) -> int:
+        """Messages in all buffers."""
+        unacknowledged = sum(len(one.under_way) + len(one.queue) for one in self._senders.values())
+        return unacknowledged + sum(len(one.buffered) for one in self.receivers.values())
+
+    def lacking(self) -> Iterator[tuple[int, int]]:
+        """(target, what it has acknowledged) of every target that has not acknowledged all."""
+        return ((target, self._senders[target].acknowledged) for target in self._lacking)
+
+    def waiting(self) -> Iterator[tuple[int, int]]:
+        """(source, how much of its unicasts we have received and delivered) of every source of which we buffer
+        something that waits for something earlier."""
+        return ((source, one.position + one.delivered) for source, one in self.receivers.items() if one.buffered)
+
+    def fences(self) -> tuple[int, ...]:
+        """One word for each target that may not have received all yet."""
+        return tuple(pack(target, self._senders[target].last) for target in sorted(self._lacking))
+
+    def clear(self) -> None:
+        """The view ends: all unicasts are void."""
+        self._senders.clear()
+        self.receivers.clear()
+        self._lacking.clear()
+
+    def send(self, submission: Submission, target: int, after: int, now_ns: int, out: list[Effect]) -> None:
+        """To `target`, not to be delivered before our multicast number `after`."""
+        sender = self._senders[target]
+        sender.last += 1
+        message = self._us.message(
+            Kind.RELIABLE_UNICAST,
+            seq=sender.last,
+            flags=submission.flags,
+            words=(self._view_word | after, self._acknowledgement(target)),
+            inner=submission.inner,
+            payload=submission.payload,
+        )
+        sender.queue.append(message)
+        self._lacking.add(target)
+        self._pump(target, sender, now_ns, out)
+
+    def receive(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        """A unicast for us, its words checked: process its acknowledgement, and take it in."""
+        source = message.origin
+        self.acknowledge(source, message.words[1], now_ns, out)
+        receiver = self.receivers[source]
+        is_gap_before = message.seq > receiver.position + 1
+        reason = receiver.accept(message)
+        if reason is not None:
+            out.append(Report(code=reason, member=source, value=len(message.payload)))
+        if reason is not DropReason.OUT_OF_WINDOW:
+            self._ack_due.add(source)
+            # A gap or a second copy means that the sender misses something: tell it at once.
+            is_urgent = is_gap_before or reason is DropReason.DUPLICATE
+            if is_urgent:
+                self._timers.disarm(Timer(ACKNOWLEDGE, source), out)
+            self._timers.arm(Timer(ACKNOWLEDGE, source), now_ns + (0 if is_urgent else self._acknowledge_ns), out)
+
+    def acknowledge(self, member: int, position: int, now_ns: int, out: list[Effect]) -> None:
+        """`member` has received all up to `position` of what we sent it."""
+        sender = self._senders[member]
+        if sender.acknowledge(position, now_ns):
+            self._timers.disarm(Timer(RETRY, member), out)
+            self._pump(member, sender, now_ns, out)
+            if not sender.under_way:
+                self._lacking.discard(member)
+            return
+        lost = sender.lost_before_others(position)
+        if lost is not None:
+            out.append(Send(target=member, message=lost.again(now_ns)))
+
+    def on_retry(self, target: int, now_ns: int, out: list[Effect]) -> None:
+        """Retransmit what was not acknowledged in time."""
+        sender = self._senders[target]
+        due: list[int] = []
+        for sent in list(sender.under_way.values())[: self._burst]:
+            if sent.sent_ns + sender.round_trip.timeout_ns(sent.tries) <= now_ns:
+                out.append(Send(target=target, message=sent.again(now_ns)))
+            due.append(sent.sent_ns + sender.round_trip.timeout_ns(sent.tries))
+        if due:
+            self._timers.arm(Timer(RETRY, target), min(due), out)
+
+    def on_acknowledge(self, source: int, out: list[Effect]) -> None:
+        """No message took the acknowledgement along: send it by itself."""
+        if source in self._ack_due:
+            message = self._us.message(
+                Kind.RELIABLE_ACKNOWLEDGEMENT,
+                seq=self._acknowledgement(source),
+                flags=CONTROL,
+                words=(self._view_word,),
+            )
+            out.append(Send(target=source, message=message))
+
+    def _acknowledgement(self, source: int) -> int:
+        """How far we have received from `source`; the message that says so replaces the acknowledgement due."""
+        self._ack_due.discard(source)
+        return self.receivers[source].position
+
+    def _pump(self, target: int, sender: Sender, now_ns: int, out: list[Effect]) -> None:
+        while (message := sender.send_next(now_ns)) is not None:
+            out.append(Send(target=target, message=message))
+        if sender.under_way:
+            self._timers.arm(Timer(RETRY, target), now_ns + sender.round_trip.timeout_ns(), out)

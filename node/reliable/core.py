@@ -1,0 +1,619 @@
+"""FIFO reliable multicast, and reliable unicast in the same order, among the members of one view.
+
+All five papers assume it. Negative acknowledgements are from Chang and Maxemchuk (1984), stability and the flow window
+from Isis, randomised requests from SRM, time-outs from RFC 6298. The argument is in docs/protocols/reliable.md.
+
+While the view is open:
+ 1. Each member multicasts one stream, numbered from 1. A receiver delivers it in order and asks the origin for missing
+    messages: after a gap, or after the sender's announcement of its last number (a lost tail shows no gap).
+ 2. An origin that two members ask for one number within a short time retransmits it by multicast.
+ 3. A receiver acknowledges cumulatively: after `heartbeat_ns` (longer in large groups), after a quarter of the window
+    at the latest, or on a multicast of its own. The least acknowledgement is the stability watermark, the *floor*; the
+    origin puts it onto its messages, and all members let go of what is stable. At most `window` messages of a sender
+    are unstable.
+ 4. A unicast waits at its target for the multicasts sent before it. A multicast carries a fence for each target with
+    unacknowledged unicasts and waits there for them. So a pair of members sees one FIFO channel.
+ 5. A member is settled when all it knows is received, delivered and stable, and all members could know that. A settled
+    member arms no timer; others ask silent members, more and more rarely. An asked member answers, settled or not.
+ 6. Without multicast a word to everybody is a datagram for each: acknowledgements go to their origins alone, answers to
+    their askers, announcements to those that lack something. Intervals grow with the datagrams of a multicast.
+
+At the end of the view. The group layer agrees on a *cut*, a number for each stream:
+ 7. `freeze` numbers and buffers the multicasts that flow control held back; nothing is transmitted, delivered or
+    acknowledged any more. All unicasts and fences are void. Arriving data is stored; `positions` stay.
+ 8. A frozen member answers questions for every stream, never lets a message go, and accepts relayed data while it
+    fetches, up to the cut.
+ 9. `rest` is what the core above has not been handed of the cut; `stop` leaves only the answers of rule 8.
+
+Invariants: `floor` <= `delivered` <= `position`; a frozen member buffers everything above its floors; it never
+acknowledges more than its frozen positions. Numbers have 32 bits. Not here: suspicion, membership, authentication.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+
+from node.core import Closing, Core, Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
+from node.errors import DropReason, LocalError, RemoteError
+from node.reliable import codec
+from node.reliable.channel import ACKNOWLEDGE, RETRY, Channels
+from node.reliable.codec import CONTROL, VIEW_SHIFT, Entry, Heartbeat
+from node.reliable.parameters import ReliableParameters
+from node.reliable.rtt import Questions, RoundTrip, Timers
+from node.reliable.stream import IncomingStream, OutgoingStream, retransmission
+from node.wire import WORD_SIZE, Kind, Message
+
+ANNOUNCEMENTS = 3
+PIGGYBACK_COPIES = 12
+"""A position on a multicast costs a word in every copy, by itself a frame of about a hundred bytes."""
+ROOM_BYTES = 1400
+"""Of words and payload of a data message: more would not fit an Ethernet frame with all headers."""
+MAX_CUT_AHEAD = 2**20
+"""A cut that exceeds our position by more than this is a lie: the group layer refuses it as MALFORMED."""
+
+TICK = Timer("tick")
+ANNOUNCE = Timer("announce")
+REPLY = Timer("reply")
+STABILITY = Timer("stability")
+NACK = "nack"
+
+
+class Phase(enum.StrEnum):
+    """The state of the view, as this member sees it."""
+
+    OPEN = "open"
+    FROZEN = "frozen"
+    STOPPED = "stopped"
+
+
+LEGAL: Mapping[Phase, frozenset[Kind]] = {
+    Phase.OPEN: codec.KINDS,
+    Phase.FROZEN: frozenset({Kind.RELIABLE_DATA, Kind.RELIABLE_NACK}),
+    Phase.STOPPED: frozenset({Kind.RELIABLE_NACK}),
+}
+"""All other messages are refused as UNEXPECTED."""
+
+
+class ReliableCore(Core):
+    """See the module's text. `membership` has the members of the view only; `incarnations` are theirs."""
+
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        incarnations: Mapping[int, int],
+        view: int,
+        parameters: ReliableParameters,
+        rng: Random,
+    ) -> None:
+        self._us = membership
+        self._me = membership.member
+        self._incarnations = {member: incarnations[member] for member in membership.members}
+        self._view = view
+        self._parameters = parameters
+        self._rng = rng
+        count = len(membership.members)
+        self._fan_out = 1 if membership.has_multicast else max(1, count - 1)
+        """Datagrams of one multicast."""
+        suspect_after_ns = parameters.suspect_after_ns
+        interval_ns = max(parameters.heartbeat_ns, count * self._fan_out * parameters.heartbeat_per_member_ns)
+        # However large the group, there is time for several questions before silence becomes a suspicion.
+        self._interval_ns = min(interval_ns, suspect_after_ns // 8)
+        self._nack_delay_ns = parameters.nack_delay_ns + count * parameters.nack_per_member_ns
+        self._ack_every = max(1, parameters.window // 4 - rng.randrange(parameters.window // 8 + 1))
+
+        self._enter(Phase.OPEN)
+        self._own = OutgoingStream(membership.peers)
+        self._streams = {peer: IncomingStream(window=parameters.window) for peer in membership.peers}
+        self._timers = Timers()
+        self._round_trips = {peer: RoundTrip(parameters) for peer in membership.peers}
+        self._channels = Channels(membership, view, parameters, self._round_trips, self._timers)
+        self._questions = Questions(
+            first_ns=min(3 * self._interval_ns, suspect_after_ns // 4),
+            most_ns=max(self._interval_ns, min(parameters.retry_most_ns, suspect_after_ns // 10)),
+        )
+        self._unacknowledged: set[int] = set()
+        """Origins that do not know our position."""
+        self._acknowledged_ns = 0
+        """When we last told positions to all members."""
+        self._sent_ns = 0
+        """When we last multicast."""
+        self._ticked_ns = 0
+        self._announcements = 0
+        self._pending_replies: set[int] = set()
+        """Members that asked us."""
+        self._is_urged = False
+        """Uniform delivery waits for stability."""
+        self._is_held = False
+        self._frozen: dict[int, int] = {}
+        """The positions that `freeze` fixed."""
+        self._holders = {peer: [peer] for peer in membership.peers}
+        """Per origin: the members that are asked for its messages, the next one first."""
+        self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
+            Kind.RELIABLE_DATA: self._on_data,
+            Kind.RELIABLE_UNICAST: self._on_unicast,
+            Kind.RELIABLE_ACKNOWLEDGEMENT: self._on_acknowledgement,
+            Kind.RELIABLE_NACK: self._on_nack,
+            Kind.RELIABLE_HEARTBEAT: self._on_heartbeat,
+        }
+
+    @property
+    def can_submit(self) -> bool:
+        own = self._own
+        is_open = own.last - own.floor < self._parameters.window and own.last < codec.MAX_NUMBER
+        return is_open and self._phase is Phase.OPEN and not self._is_held and self._channels.can_fence
+
+    @property
+    def is_idle(self) -> bool:
+        """In a view that has ended: nothing is being fetched."""
+        if self._phase is not Phase.OPEN:
+            return not self._timers
+        return self._is_settled() and not self._pending_replies
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def held(self) -> int:
+        """Messages in all our buffers; after the view those that other members may still ask for."""
+        streams = sum(len(stream.buffered) for stream in self._streams.values())
+        return len(self._own.buffered) + streams + self._channels.buffered
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return []
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        if not self.can_submit:
+            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
+        out: list[Effect] = []
+        target = submission.target
+        if target is None:
+            self._multicast(submission, now_ns, out)
+        elif target == self._me:
+            message = self._us.message(Kind.RELIABLE_UNICAST, inner=submission.inner, payload=submission.payload)
+            out.append(Deliver.of(message))
+        elif target not in self._streams:
+            raise LocalError(f"member {target} is not in the view; its members are {self._us.members}")
+        else:
+            self._channels.send(submission, target, self._own.last, now_ns, out)
+            self._arm_tick(now_ns, out)
+        return out
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        out: list[Effect] = []
+        reason = self._refuse_reason(message, source)
+        if reason is None:
+            self._handlers[message.kind](message, source, now_ns, out)
+        else:
+            _refuse(message, source, reason, out)
+        return out
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        out: list[Effect] = []
+        self._timers.fired(timer)
+        if timer == TICK:
+            self._on_tick(now_ns, out)
+        elif timer == ANNOUNCE:
+            self._on_announce(now_ns, out)
+        elif timer == REPLY:
+            self._on_reply(out)
+        elif timer == STABILITY:
+            self._tell_positions([], now_ns, out, is_urgent=True)
+        elif timer.name == NACK:
+            self._ask(timer.key, now_ns, out)
+        elif timer.name == RETRY:
+            self._channels.on_retry(timer.key, now_ns, out)
+        else:
+            assert timer.name == ACKNOWLEDGE, timer
+            self._channels.on_acknowledge(timer.key, out)
+        return out
+
+    # What the group layer asks.
+
+    def awaited(self) -> dict[int, int]:
+        """Members whose word we miss in an open view, each with a number that changes with its progress."""
+        if self._phase is not Phase.OPEN:
+            return {}
+        awaited: dict[int, int] = {}
+        for member, number in (*self._own.lacking(), *self._channels.lacking(), *self._channels.waiting()):
+            awaited[member] = awaited.get(member, 0) + number
+        for origin, stream in self._streams.items():
+            if not stream.is_settled:
+                awaited[origin] = awaited.get(origin, 0) + stream.position + stream.delivered + stream.floor
+        return awaited
+
+    def received(self) -> dict[int, int]:
+        """Per member, ascending: what has been received of its stream without a gap; of our own: its last number."""
+        streams = self._streams
+        return {one: streams[one].position if one in streams else self._own.last for one in self._us.members}
+
+    def positions(self) -> dict[int, int]:
+        """`received`, until `freeze` fixes it."""
+        return self.received() if self._phase is Phase.OPEN else dict(self._frozen)
+
+    def acknowledged(self) -> dict[int, int]:
+        """Per member, ascending: up to which number all members are known to have received its stream."""
+        streams = self._streams
+        return {one: streams[one].stable if one in streams else self._own.floor for one in self._us.members}
+
+    def urge(self, now_ns: int) -> list[Effect]:
+        """Uniform delivery waits for stability: until this member is settled again, acknowledgements and watermarks
+        are told after `stability_ns` at most.
+        """
+        out: list[Effect] = []
+        self._is_urged = self._phase is Phase.OPEN and not self._is_settled()
+        self._see_to_stability(now_ns, out)
+        return out
+
+    def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
+        """While it is held, nothing is delivered and no submission is taken; everything else goes on."""
+        self._is_held = is_held
+        out: list[Effect] = []
+        if not is_held and self._phase is Phase.OPEN:
+            for origin, stream in self._streams.items():
+                self._pump(origin, stream, out)
+                if not stream.is_settled:
+                    self._arm_tick(now_ns, out)
+        return out
+
+    # The end of the view.
+
+    def freeze(self, waiting: Iterable[Submission], now_ns: int) -> list[Effect]:
+        """The view is ending: rule 7. `waiting`: submissions that flow control has held back, in order."""
+        assert self._phase is Phase.OPEN, self._phase
+        self._channels.clear()
+        for submission in waiting:
+            if submission.target is None:
+                self._own.append(self._data(submission, words=codec.pack_data(self._view, 0)), is_sent=False)
+        self._frozen = self.received()
+        self._enter(Phase.FROZEN)
+        return self._timers.disarm_all()
+
+    def has(self, cut: Mapping[int, int]) -> bool:
+        """Whether everything up to the cut is here."""
+        received = self.received()
+        return all(received[origin] >= number for origin, number in cut.items())
+
+    def fetch(self, cut: Mapping[int, int], holders: Mapping[int, Sequence[int]], now_ns: int) -> list[Effect]:
+        """Ask the holders of each origin's stream for what is missing up to the cut, until it is here. Another call
+        replaces cut and holders.
+        """
+        assert self._phase is Phase.FROZEN, self._phase
+        out = self._timers.disarm_all()
+        for origin, stream in self._streams.items():
+            self._holders[origin] = [one for one in holders.get(origin, ()) if one != self._me]
+            stream.fetch(cut.get(origin, 0))
+            self._ask(origin, now_ns, out)
+        return out
+
+    def rest(self, cut: Mapping[int, int]) -> dict[int, list[Message]]:
+        """Per origin, ascending, ourselves included: the data messages up to the cut that were not delivered to the
+        core above, in the order of the stream. Only after `has(cut)`; fences are void.
+        """
+        assert self._phase is not Phase.OPEN and self.has(cut), (self._phase, cut)
+        streams = {origin: self._streams.get(origin, self._own) for origin in self._us.members}
+        return {
+            origin: [stream.buffered[number] for number in range(stream.delivered + 1, cut.get(origin, 0) + 1)]
+            for origin, stream in streams.items()
+        }
+
+    def close(self, cut: Mapping[int, int], now_ns: int) -> Closing:
+        """The end of a view without an order above: deliver `rest`, member by member."""
+        rest = self.rest(cut)
+        return Closing(effects=tuple(Deliver.of(message) for messages in rest.values() for message in messages))
+
+    def stop(self, now_ns: int) -> list[Effect]:
+        """The next view is installed: from now on only the questions of slower members are answered."""
+        self._enter(Phase.STOPPED)
+        return self._timers.disarm_all()
+
+    def _enter(self, phase: Phase) -> None:
+        self._phase = phase
+        self._legal = LEGAL[phase]
+
+    # Multicasts of ours.
+
+    def _data(self, submission: Submission, words: tuple[int, ...]) -> Message:
+        return self._us.message(
+            Kind.RELIABLE_DATA,
+            seq=self._own.last + 1,
+            flags=submission.flags,
+            words=words,
+            inner=submission.inner,
+            payload=submission.payload,
+        )
+
+    def _multicast(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
+        own = self._own
+        fences = self._channels.fences()
+        positions = self._piggyback(ROOM_BYTES - len(submission.payload) - WORD_SIZE * len(fences), now_ns)
+        words = codec.pack_data(self._view, own.last + 1 - own.floor, fences, positions)
+        message = self._data(submission, words)
+        own.announced = own.floor
+        own.append(message, is_sent=True)
+        self._sent_ns = now_ns
+        self._announcements = 0
+        out.append(Multicast(message=message))
+        out.append(Deliver.of(message))
+        if own.floor < own.last:
+            self._timers.arm(ANNOUNCE, now_ns + self._announce_after_ns(), out)
+            self._arm_tick(now_ns, out)
+
+    def _piggyback(self, room_bytes: int, now_ns: int) -> tuple[int, ...]:
+        """Our positions, if others do not know them and have not heard of any for a while: as many as fit the frame."""
+        most = min(codec.MAX_PIGGYBACK, room_bytes // WORD_SIZE)
+        is_early = now_ns - self._acknowledged_ns < self._interval_ns // 2 and not self._is_urged
+        if not self._unacknowledged or most <= 0 or self._fan_out > PIGGYBACK_COPIES or is_early:
+            return ()
+        self._acknowledged_ns = now_ns
+        return tuple(codec.pack(*entry) for entry in self._take_unacknowledged(most))
+
+    def _on_announce(self, now_ns: int, out: list[Effect]) -> None:
+        """A lost tail shows no gap: announce the last number, a few times; then the tick asks the silent members."""
+        own = self._own
+        if own.floor == own.last or self._announcements == ANNOUNCEMENTS:
+            return
+        due_ns = self._sent_ns + self._announce_after_ns()
+        if now_ns >= due_ns:
+            self._announcements += 1
+            due_ns = now_ns + self._announce_after_ns()
+            heartbeat = self._heartbeat((Entry(self._me, self._own.last),))
+            if self._us.has_multicast:
+                own.announced = own.floor
+                out.append(Multicast(message=heartbeat))
+            else:
+                out.extend(Send(target=member, message=heartbeat) for member, _ in sorted(own.lacking()))
+        self._timers.arm(ANNOUNCE, due_ns, out)
+
+    def _announce_after_ns(self) -> int:
+        """The first announcement is early, where it is one datagram; later ones wait until all receivers have had the
+        time to acknowledge."""
+        early_ns = self._parameters.announce_ns << self._announcements
+        is_early = self._us.has_multicast and not self._announcements
+        return early_ns if is_early else max(early_ns, self._interval_ns * 3 // 2)
+
+    # Messages of others.
+
+    def _refuse_reason(self, message: Message, source: int) -> DropReason | None:
+        """Why a message is refused before anything in it counts. RemoteError MALFORMED when it names no view."""
+        origin = message.origin
+        if message.kind not in self._legal or codec.view_of(message) != self._view:
+            return DropReason.UNEXPECTED
+        if self._me in (origin, source):
+            return DropReason.OWN
+        if origin not in self._streams or source not in self._streams:
+            return DropReason.UNKNOWN_MEMBER
+        if message.incarnation != self._incarnations[origin]:
+            return DropReason.STALE_INCARNATION
+        if message.seq > codec.MAX_NUMBER:
+            return DropReason.MALFORMED
+        if source != origin and (message.kind is not Kind.RELIABLE_DATA or self._phase is Phase.OPEN):
+            return DropReason.UNEXPECTED
+        return None
+
+    def _on_data(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        head = codec.unpack_data(message)
+        stream = self._streams[message.origin]
+        if self._phase is Phase.OPEN:
+            for member, number in map(codec.unpack, head.positions):
+                if member == self._me:
+                    self._own.acknowledge(source, number)
+        cut = stream.cut or 0
+        is_relay_beyond_cut = source != message.origin and message.seq > cut
+        reason = DropReason.UNEXPECTED if is_relay_beyond_cut else stream.accept(message, cut)
+        if reason is not None:
+            _refuse(message, source, reason, out)
+            return
+        stream.answered(message, now_ns, self._round_trips[source])
+        if self._phase is Phase.FROZEN:
+            if stream.position >= stream.wanted:
+                self._timers.disarm(Timer(NACK, message.origin), out)
+            return
+        self._unacknowledged.add(source)
+        self._pump(source, stream, out)
+        stream.learn_stable(message.seq - head.lag if head.lag else 0)
+        self._see_to_gaps(source, stream, now_ns, out)
+        if stream.position - stream.acknowledged >= self._ack_every:
+            self._unacknowledged.discard(source)
+            out.append(Send(target=source, message=self._heartbeat((self._position(source),))))
+        self._see_to_stability(now_ns, out)
+        self._arm_tick(now_ns, out)
+
+    def _on_unicast(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        if len(message.words) != 2 or message.seq == 0:
+            raise RemoteError(DropReason.MALFORMED, f"unicast {message.seq} with {len(message.words)} words")
+        self._channels.receive(message, now_ns, out)
+        self._pump(source, self._streams[source], out)
+        self._streams[source].release()
+        if self._channels.receivers[source].buffered:
+            # It waits for an earlier message of a sender that may have crashed: that must show in `awaited`.
+            self._arm_tick(now_ns, out)
+
+    def _on_acknowledgement(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        if len(message.words) != 1:
+            raise RemoteError(DropReason.MALFORMED, f"an acknowledgement of {len(message.words)} words")
+        self._channels.acknowledge(source, message.seq, now_ns, out)
+
+    def _pump(self, origin: int, stream: IncomingStream, out: list[Effect]) -> None:
+        """Deliver what is next, multicasts and unicasts in the order in which `origin` sent them."""
+        if self._is_held:
+            return
+        unicasts = self._channels.receivers[origin]
+        while True:
+            while (unicast := unicasts.buffered.get(unicasts.delivered + 1)) is not None:
+                if unicast.words[0] & 0xFFFF_FFFF > stream.delivered:
+                    break
+                unicasts.delivered += 1
+                out.append(Deliver.of(unicasts.buffered.pop(unicasts.delivered)))
+            if stream.delivered == stream.position:
+                break
+            message = stream.buffered[stream.delivered + 1]
+            if codec.fence_of(message, self._me) > unicasts.delivered:
+                break
+            stream.delivered += 1
+            out.append(Deliver.of(message))
+
+    # Asking for what is missing, and answering.
+
+    def _see_to_gaps(self, origin: int, stream: IncomingStream, now_ns: int, out: list[Effect]) -> None:
+        if stream.known > stream.position and Timer(NACK, origin) not in self._timers:
+            wait_ns = self._rng.randint(self._nack_delay_ns // 2, self._nack_delay_ns)
+            self._timers.arm(Timer(NACK, origin), now_ns + wait_ns, out)
+
+    def _ask(self, origin: int, now_ns: int, out: list[Effect]) -> None:
+        """Ask for what is missing of one stream: its origin, or in a frozen view its holders in turn."""
+        stream = self._streams[origin]
+        holders = self._holders[origin]
+        if stream.position >= stream.wanted or not holders:
+            return
+        numbers, next_ns, is_repeated = stream.ask(
+            now_ns, self._round_trips[holders[0]], burst=self._parameters.burst, pause_ns=self._nack_delay_ns
+        )
+        if is_repeated:
+            holders.append(holders.pop(0))
+        if numbers:
+            position = stream.position if self._phase is Phase.OPEN else 0  # a frozen member acknowledges nothing
+            words = (self._view << VIEW_SHIFT | origin, *codec.ranges_of(numbers))
+            message = self._us.message(Kind.RELIABLE_NACK, seq=position, flags=CONTROL, words=words)
+            out.append(Send(target=holders[0], message=message))
+        self._timers.arm(Timer(NACK, origin), next_ns, out)
+
+    def _on_nack(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        if len(message.words) < 2:
+            raise RemoteError(DropReason.MALFORMED, f"a negative acknowledgement of {len(message.words)} words")
+        numbers = codec.numbers_of(message.words[1:], self._parameters.burst)
+        origin = message.words[0] & 0xFFFF
+        if origin not in self._incarnations or (self._phase is Phase.OPEN and origin != self._me):
+            _refuse(message, source, DropReason.UNEXPECTED, out)
+        elif self._phase is not Phase.OPEN:
+            buffered = self._streams.get(origin, self._own).buffered
+            found = (buffered[number] for number in numbers if number in buffered)
+            out.extend(Send(target=source, message=retransmission(one)) for one in found)
+        else:
+            self._own.acknowledge(source, message.seq)
+            # Without multicast each asker is answered by itself, and when it asks again, again.
+            hold_ns = self._parameters.retry_least_ns // 2 if self._us.has_multicast else 0
+            answers = (self._own.answer(number, source, now_ns, hold_ns) for number in numbers)
+            out.extend(answer for answer in answers if answer is not None)
+            self._see_to_stability(now_ns, out)
+
+    # Heartbeats: positions, the watermark, questions.
+
+    def _heartbeat(self, positions: tuple[Entry, ...], awaited: tuple[int, ...] = ()) -> Message:
+        words = Heartbeat(positions, awaited).to_words(self._view)
+        return self._us.message(Kind.RELIABLE_HEARTBEAT, seq=self._own.floor, flags=CONTROL, words=words)
+
+    def _position(self, origin: int) -> Entry:
+        """Our position in a stream, about to be told."""
+        stream = self._streams[origin]
+        stream.acknowledged = stream.position
+        return Entry(origin, stream.position)
+
+    def _take_unacknowledged(self, most: int) -> list[Entry]:
+        origins = sorted(self._unacknowledged)[:most]
+        self._unacknowledged.difference_update(origins)
+        return [self._position(origin) for origin in origins]
+
+    def _on_heartbeat(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        heartbeat = Heartbeat.from_words(message.words)
+        stream = self._streams[source]
+        for member, number in heartbeat.positions:
+            if member == source:
+                stream.learn(number)
+            elif member == self._me:
+                self._own.acknowledge(source, number)
+        stream.learn_stable(message.seq)
+        self._see_to_gaps(source, stream, now_ns, out)
+        self._see_to_stability(now_ns, out)
+        if not stream.is_settled:
+            self._arm_tick(now_ns, out)
+        if self._me in heartbeat.awaited:
+            self._pending_replies.add(source)
+            spread_ns = len(heartbeat.awaited) * self._parameters.heartbeat_per_member_ns // 2
+            self._timers.arm(REPLY, now_ns + self._rng.randint(0, min(self._interval_ns, spread_ns)), out)
+
+    def _on_reply(self, out: list[Effect]) -> None:
+        """Tell the members that asked all we know; in several messages if it does not fit one."""
+        askers = sorted(self._pending_replies)
+        self._pending_replies.clear()
+        known = (self._position(origin) for origin, stream in self._streams.items() if stream.known)
+        positions = (Entry(self._me, self._own.last), *known)
+        size = codec.POSITIONS_PER_HEARTBEAT
+        heartbeats = [self._heartbeat(positions[start : start + size]) for start in range(0, len(positions), size)]
+        if self._is_worth_multicast(len(askers)):
+            out.extend(Multicast(message=message) for message in heartbeats)
+        else:
+            out.extend(Send(target=member, message=message) for member in askers for message in heartbeats)
+
+    def _is_worth_multicast(self, count: int) -> bool:
+        """Whether so many are better told by a word to everybody: a datagram that all must read, or one for each."""
+        most = max(1, len(self._streams) // 4) if self._us.has_multicast else self._fan_out - 1
+        return count > most
+
+    # The tick: acknowledgements that are due, and questions to silent members.
+
+    def _arm_tick(self, now_ns: int, out: list[Effect]) -> None:
+        if TICK not in self._timers:
+            self._ticked_ns = now_ns
+            wait_ns = self._rng.randint(self._interval_ns, self._interval_ns * 3 // 2)
+            self._timers.arm(TICK, now_ns + wait_ns, out)
+
+    def _on_tick(self, now_ns: int, out: list[Effect]) -> None:
+        elapsed_ns = min(now_ns - self._ticked_ns, 2 * self._interval_ns)
+        questions = self._questions.due(self.awaited(), elapsed_ns)
+        self._tell_positions(questions, now_ns, out)
+        if self._is_settled():
+            self._is_urged = False
+        else:
+            self._arm_tick(now_ns, out)
+
+    def _see_to_stability(self, now_ns: int, out: list[Effect]) -> None:
+        if self._is_urged and (self._unacknowledged or self._own.announced < self._own.floor):
+            self._timers.arm(STABILITY, now_ns + self._parameters.stability_ns, out)
+
+    def _tell_positions(self, questions: list[int], now_ns: int, out: list[Effect], *, is_urgent: bool = False) -> None:
+        own = self._own
+        is_quiet = own.floor == own.last and now_ns - self._sent_ns >= self._interval_ns // 2
+        is_floor_due = own.announced < own.floor and (is_quiet or is_urgent)
+        # A member that multicasts acknowledges on the way, after half an interval: leave it that chance.
+        is_due = is_urgent or now_ns - self._acknowledged_ns >= self._interval_ns
+        recipients = sorted(self._unacknowledged.union(questions) if is_due else questions)
+        if is_floor_due or self._is_worth_multicast(len(recipients)):
+            self._broadcast(tuple(questions), now_ns, out)
+        else:
+            for member in recipients:
+                self._tell(member, member in questions, out)
+
+    def _tell(self, member: int, is_question: bool, out: list[Effect]) -> None:
+        """A heartbeat for one member: its position, and ours."""
+        self._unacknowledged.discard(member)
+        positions = (Entry(self._me, self._own.last), self._position(member))
+        out.append(Send(target=member, message=self._heartbeat(positions, (member,) if is_question else ())))
+
+    def _broadcast(self, questions: tuple[int, ...], now_ns: int, out: list[Effect]) -> None:
+        """A heartbeat for all: the positions that are not known, the watermark, and questions."""
+        self._acknowledged_ns = now_ns
+        self._own.announced = self._own.floor
+        if not self._us.has_multicast:
+            for member in self._us.peers:
+                self._tell(member, member in questions, out)
+            return
+        positions = (Entry(self._me, self._own.last), *self._take_unacknowledged(codec.POSITIONS_PER_HEARTBEAT))
+        out.append(Multicast(message=self._heartbeat(positions, questions)))
+
+    def _is_settled(self) -> bool:
+        own = self._own
+        return (
+            own.floor == own.last
+            and (own.announced == own.floor or not self._streams)
+            and all(stream.is_settled for stream in self._streams.values())
+            and self._channels.is_settled
+        )
+
+
+def _refuse(message: Message, source: int, reason: DropReason, out: list[Effect]) -> None:
+    out.append(Report(code=reason, member=source, value=len(message.payload)))

@@ -1,0 +1,203 @@
+"""Both ends of one member's multicast stream in one view, as values without timers.
+
+    1 ............. floor ............. delivered ..... position ..... known
+    stable: all have it |  buffered, may be asked for      |  gaps, and buffered messages beyond them
+
+`floor` is the stability watermark, `position` the cumulative acknowledgement: `floor` <= `delivered` <= `position` <=
+`known`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from node.effects import Multicast, Send
+from node.errors import DropReason
+from node.reliable.rtt import RoundTrip
+from node.wire import Flag, Message
+
+RETRANSMISSION = Flag.RETRANSMISSION.value
+
+
+def retransmission(message: Message) -> Message:
+    """The same message, marked as transmitted before."""
+    return replace(message, flags=message.flags | RETRANSMISSION)
+
+
+class OutgoingStream:
+    """What we have multicast and not every receiver has acknowledged."""
+
+    __slots__ = ("_acknowledged", "_answered", "announced", "buffered", "delivered", "floor", "last")
+
+    def __init__(self, receivers: Iterable[int]) -> None:
+        self.last = 0
+        self.delivered = 0
+        """The last that was transmitted, and so delivered to the core above; less than `last` only in a frozen view."""
+        self.floor = 0
+        self.announced = 0
+        """The highest watermark that we have told all receivers."""
+        self.buffered: dict[int, Message] = {}
+        self._acknowledged = dict.fromkeys(receivers, 0)
+        self._answered: dict[int, tuple[int, int | None]] = {}
+        """Per number: when it was last retransmitted, and to which member (None: to all)."""
+
+    def append(self, message: Message, *, is_sent: bool) -> None:
+        """The next message of ours."""
+        assert message.seq == self.last + 1
+        self.last = message.seq
+        self.buffered[message.seq] = message
+        if is_sent:
+            self.delivered = message.seq
+            if not self._acknowledged:
+                self._raise_floor()
+
+    def acknowledge(self, member: int, number: int) -> None:
+        """`member` has received all up to `number`. A number that is behind, or was never sent, changes nothing."""
+        before = self._acknowledged[member]
+        if before < number <= self.delivered:
+            self._acknowledged[member] = number
+            if before == self.floor:
+                self._raise_floor()
+
+    def lacking(self) -> Iterator[tuple[int, int]]:
+        """(member, its cumulative acknowledgement) of every receiver that has not acknowledged all."""
+        return ((member, number) for member, number in self._acknowledged.items() if number < self.last)
+
+    def answer(self, number: int, asker: int, now_ns: int, hold_ns: int) -> Send | Multicast | None:
+        """`asker` misses `number`. Within `hold_ns` of an answer there is no second one to the same member; a second
+        asker shows that many may miss the message, and one answer to all keeps the others from asking.
+        """
+        if number not in self.buffered:
+            return None
+        when_ns, whom = self._answered.get(number, (now_ns - hold_ns, asker))
+        if now_ns - when_ns >= hold_ns:
+            self._answered[number] = (now_ns, asker)
+            return Send(target=asker, message=retransmission(self.buffered[number]))
+        if whom is not None and whom != asker:
+            self._answered[number] = (now_ns, None)
+            return Multicast(message=retransmission(self.buffered[number]))
+        return None
+
+    def _raise_floor(self) -> None:
+        floor = min(self._acknowledged.values(), default=self.delivered)
+        for number in range(self.floor + 1, floor + 1):
+            del self.buffered[number]
+            self._answered.pop(number, None)
+        self.floor = floor
+
+
+class Receiver:
+    """What has come of one numbered sequence. Nothing is buffered a window above `position`, or two above `delivered`:
+    what is received and acknowledged may wait there for another message."""
+
+    __slots__ = ("_window", "buffered", "delivered", "known", "position")
+
+    def __init__(self, *, window: int) -> None:
+        self._window = window
+        self.position = 0
+        self.delivered = 0
+        self.known = 0
+        """The highest number that is known to exist."""
+        self.buffered: dict[int, Message] = {}
+
+    def accept(self, message: Message, cut: int = 0) -> DropReason | None:
+        """Take a message in, or say why not. Up to `cut` the window does not count."""
+        seq = message.seq
+        position = self.position
+        buffered = self.buffered
+        if seq <= position or seq in buffered:
+            return DropReason.DUPLICATE
+        if seq > cut and (seq > position + self._window or seq > self.delivered + 2 * self._window):
+            return DropReason.OUT_OF_WINDOW
+        buffered[seq] = message
+        if seq > self.known:
+            self.known = seq
+        if seq == position + 1:
+            while seq + 1 in buffered:
+                seq += 1
+            self.position = seq
+        return None
+
+
+class IncomingStream(Receiver):
+    """What we have received of one member's multicasts; they stay buffered until they are stable."""
+
+    __slots__ = ("_asked", "acknowledged", "cut", "floor", "stable")
+
+    def __init__(self, *, window: int) -> None:
+        super().__init__(window=window)
+        self.stable = 0
+        """The origin says that all members have received all up to here ..."""
+        self.floor = 0
+        """... and up to here we have let the messages go."""
+        self.acknowledged = 0
+        """The position that we last told the origin."""
+        self.cut: int | None = None
+        """The last number to fetch; None: nothing is fetched."""
+        self._asked: dict[int, tuple[int, int, int]] = {}
+        """Per missing number: when first asked, when to ask again, how often asked."""
+
+    @property
+    def wanted(self) -> int:
+        """The last number that we have a reason to ask for."""
+        return self.known if self.cut is None else self.cut
+
+    @property
+    def is_settled(self) -> bool:
+        """Everything known is received, delivered, and known to be everywhere."""
+        return self.floor == self.known
+
+    def learn(self, last: int) -> None:
+        """Messages up to `last` exist. No honest origin is a window ahead of us."""
+        if self.known < last <= self.position + self._window:
+            self.known = last
+
+    def learn_stable(self, number: int) -> None:
+        """The origin says that all members have received all up to `number`: never more than we have received."""
+        self.stable = max(self.stable, min(number, self.position))
+        self.release()
+
+    def release(self) -> None:
+        """Let go of what is stable and delivered."""
+        floor = min(self.stable, self.delivered)
+        for number in range(self.floor + 1, floor + 1):
+            del self.buffered[number]
+        self.floor = max(self.floor, floor)
+
+    def fetch(self, cut: int) -> None:
+        """From now on only the messages up to `cut` are asked for, at other members."""
+        self.cut = cut
+        self._asked.clear()
+
+    def missing(self) -> Iterator[int]:
+        """The wanted numbers that have not come, ascending; only those within a window of the position."""
+        last = min(self.wanted, self.position + self._window)
+        return (number for number in range(self.position + 1, last + 1) if number not in self.buffered)
+
+    def ask(self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int) -> tuple[list[int], int, bool]:
+        """Which missing numbers to ask for now, at most `burst`; when to look again, after `pause_ns` at least; and
+        whether one of them was asked for before.
+        """
+        wanted: list[int] = []
+        is_repeated = False
+        next_ns = now_ns + round_trip.timeout_ns()
+        for number in self.missing():
+            first_ns, again_ns, tries = self._asked.get(number, (now_ns, now_ns, 0))
+            if again_ns <= now_ns:
+                if len(wanted) == burst:
+                    next_ns = now_ns
+                    break
+                wanted.append(number)
+                is_repeated = is_repeated or tries > 0
+                again_ns = now_ns + round_trip.timeout_ns(tries + 1)
+                self._asked[number] = (first_ns, again_ns, tries + 1)
+            next_ns = min(next_ns, again_ns)
+        return wanted, max(next_ns, now_ns + pause_ns), is_repeated
+
+    def answered(self, message: Message, now_ns: int, round_trip: RoundTrip) -> None:
+        """A message has come, perhaps as the answer to one question: a sample of the round trip (Karn's rule)."""
+        if self._asked:
+            first_ns, _, tries = self._asked.pop(message.seq, (now_ns, 0, 0))
+            if tries == 1 and message.flags & RETRANSMISSION:
+                round_trip.sample(now_ns - first_ns)

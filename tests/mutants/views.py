@@ -1,0 +1,117 @@
+"""Bugs at the end of a view: orders with one rule of `close` left out, and a view that is led on wrongly.
+
+A mutant overrides as little as the bug is. Its docstring says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from node.core import Closing
+from node.effects import Effect
+from node.group.core import GroupCore
+from node.group.view import View
+from node.protocols.allack import AllAckCore
+from node.protocols.cbcast import CbcastCore
+from node.protocols.lamport import LamportCore
+from node.protocols.sequencer import SequencerCore
+from node.trace import ViewReason
+from node.wire import Message
+
+Rest = Mapping[int, Sequence[Message]]
+
+
+class NewBeforeOld(SequencerCore):
+    """Hands its submissions back in the wrong order: the last one is sent again first."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        closing = super().close(rest, survivors, now_ns)
+        return replace(closing, handed_back=closing.handed_back[::-1])
+
+
+class SkipsTheCut(SequencerCore):
+    """Ends its view with what it has: the rest of the cut is not delivered."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        return super().close({}, survivors, now_ns)
+
+
+class AdmitsEverything(SequencerCore):
+    """Delivers the messages of an excluded member, whether their causes are in the cut or not."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        return super().close(rest, frozenset(self._us.members), now_ns)
+
+
+class HandsNothingBack(SequencerCore):
+    """Forgets the submissions that have no number at the end of the view."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        return replace(super().close(rest, survivors, now_ns), handed_back=())
+
+
+class StopsAtAGap(SequencerCore):
+    """Waits at the end of the view for a number without a message: what comes after it is lost."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        for messages in rest.values():
+            for message in messages:
+                self._buffer_rest(message)
+        following = self._next
+        while following in self._buffered:
+            following += 1
+        self._buffered = {number: one for number, one in self._buffered.items() if number < following}
+        return super().close({}, survivors, now_ns)
+
+
+class LamportAdmitsEverything(LamportCore):
+    """As `AdmitsEverything`."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        return super().close(rest, frozenset(self._us.members), now_ns)
+
+
+class AllAckAdmitsEverything(AllAckCore):
+    """As `AdmitsEverything`."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        return super().close(rest, frozenset(self._us.members), now_ns)
+
+
+class CbcastDropsTheExcluded(CbcastCore):
+    """Drops what waits of an excluded member, though its causes are in the cut."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        return super().close({one: rest[one] for one in rest if one in survivors}, survivors, now_ns)
+
+
+# The group layer.
+
+
+class WithoutQuorum(View):
+    """Any number of members is enough to go on."""
+
+    def is_quorum(self, members: Collection[int]) -> bool:
+        return True
+
+
+class BothSidesGoOn(GroupCore):
+    """Does not ask whether the members that it hears are a quorum."""
+
+    def _install(
+        self, view: View, reason: ViewReason, stateful: frozenset[int], memory: bytes, now_ns: int, out: list[Effect]
+    ) -> None:
+        loose = WithoutQuorum(
+            number=view.number, incarnations=view.incarnations, gone=view.gone, probation=view.probation
+        )
+        super()._install(loose, reason, stateful, memory, now_ns, out)
+
+
+class BeginsWithoutState(GroupCore):
+    """A joiner does not wait for the group's state."""
+
+    def _install(
+        self, view: View, reason: ViewReason, stateful: frozenset[int], memory: bytes, now_ns: int, out: list[Effect]
+    ) -> None:
+        super()._install(view, reason, stateful | {self._me}, memory, now_ns, out)

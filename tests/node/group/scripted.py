@@ -1,0 +1,374 @@
+"""Group cores over a scripted network: single datagrams are held back, dropped and let go, members end and come back.
+
+A `tests.node.cluster.Cluster` whose hosts do what hosts of the group layer do: an incarnation that is over is followed
+by the next one, unless it has left; and views, minorities and states are kept. `check` holds all of it against the
+properties of the group layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TypeAlias
+
+from node.core import Closing, Core, Membership, Submission, ViewCore
+from node.effects import Deliver, Effect, Installed, Minority, Multicast, StateTaken, Timer
+from node.group.core import GroupCore, Make
+from node.group.member import ViewMember
+from node.protocols import PROTOCOLS
+from node.reliable import ReliableParameters
+from node.wire import Kind, Message, decode_datagram
+from tests.node.cluster import MILLISECOND, Cluster, Host, Identity, Network
+
+Life: TypeAlias = tuple[int, int]
+"""(member, incarnation)."""
+Choice: TypeAlias = Callable[[int, int, Message], bool]
+"""(source, target, message) -> whether it is meant."""
+
+SUSPECT_AFTER_NS = 400 * MILLISECOND
+TIMES = {
+    "suspect_after_ns": SUSPECT_AFTER_NS,
+    "heartbeat_ns": 25 * MILLISECOND,
+    "retry_first_ns": 40 * MILLISECOND,
+    "retry_most_ns": 200 * MILLISECOND,
+}
+
+
+def of_kind(*kinds: Kind, source: int | None = None, to: Iterable[int] = ()) -> Choice:
+    """Messages of these kinds (also inside a message of the streams), of this transmitter, to these members (empty: to
+    all)."""
+    targets = set(to)
+
+    def is_meant(transmitter: int, target: int, message: Message) -> bool:
+        is_from = source is None or transmitter == source
+        return is_from and (not targets or target in targets) and (message.kind in kinds or message.inner in kinds)
+
+    return is_meant
+
+
+def everything(*, source: int | None = None, to: Iterable[int] = ()) -> Choice:
+    return of_kind(*Kind, source=source, to=to)
+
+
+@dataclass(slots=True)
+class Story:
+    """What one incarnation went through."""
+
+    views: dict[int, Installed] = field(default_factory=dict)
+    delivered: dict[int, list[Identity]] = field(default_factory=dict)
+    """By view."""
+    state: StateTaken | None = None
+    minorities: list[Minority] = field(default_factory=list)
+    view: int = 0
+
+    @property
+    def all_delivered(self) -> list[Identity]:
+        return [one for number in sorted(self.delivered) for one in self.delivered[number]]
+
+    def is_stateful_in(self, number: int) -> bool:
+        """Whether it had the group's state at the end of this view."""
+        return 1 in self.views or (self.state is not None and self.state.view <= number)
+
+
+class Ledger(ViewCore):
+    """Delivers in the order of each stream; its memory is every payload, and as much padding as the test wants."""
+
+    def __init__(self, membership: Membership, memory: bytes, padding: int) -> None:
+        self._us = membership
+        self._padding = padding
+        self._known = set(memory.rstrip(b"-").split(b"|")) - {b""}
+
+    @property
+    def can_submit(self) -> bool:
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        return True
+
+    @property
+    def known(self) -> int:
+        return len(self._known)
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return []
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        return [Multicast(message=self._us.message(Kind.TRIAL_1, payload=submission.payload))]
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        self._known.add(message.payload.hex().encode())
+        return [Deliver.of(message)]
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        raise AssertionError(timer)
+
+    def close(self, rest: object, survivors: frozenset[int], now_ns: int) -> Closing:
+        assert isinstance(rest, dict)
+        effects = [effect for some in rest.values() for one in some for effect in self.on_message(one, 0, now_ns)]
+        memory = b"|".join(sorted(self._known))
+        return Closing(effects=tuple(effects), memory=memory + b"-" * self._padding)
+
+
+def ledger(padding: int) -> Make:
+    def make(membership: Membership, rng: Random, memory: bytes) -> ViewCore:
+        del rng
+        return Ledger(membership, memory, padding)
+
+    return make
+
+
+class Scripted(Cluster):
+    """`order`: the name of a protocol; `make`: a core of the test's own instead. `founders` None: all. Members that are
+    no founders are down until `begin`. `parameters` are those of the reliable streams beside TIMES."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        order: str = "reliable",
+        make: Make | None = None,
+        founders: Iterable[int] | None = None,
+        seed: int = 1,
+        delay_ns: int = MILLISECOND,
+        parameters: dict[str, int | bool] | None = None,
+    ) -> None:
+        self.stories: dict[Life, Story] = {}
+        self._started: set[Life] = set()
+        self.kept: list[tuple[int, int, Message, Callable[[], None]]] = []
+        """Datagrams that are held back: source, target, message, and what lets it arrive."""
+        self.holds: Choice = lambda source, target, message: False
+        self.on_effect: Callable[[Host, Effect], None] = lambda host, effect: None
+        streams = {**TIMES, **(parameters or {})}
+        first = tuple(sorted(founders)) if founders is not None else tuple(range(count))
+
+        def build(membership: Membership, seed: int) -> Core:
+            membership = replace(membership, founders=first)
+            if make is not None:
+                return GroupCore(
+                    membership=membership,
+                    founders=first,
+                    parameters=ReliableParameters(**streams),  # type: ignore[arg-type]
+                    rng=Random(f"{seed}/{membership.member}/{membership.incarnation}"),
+                    make=make,
+                )
+            nested = streams if order == "reliable" else {"reliable": streams}
+            return PROTOCOLS[order].build(membership=membership, parameters=nested, seed=seed)
+
+        super().__init__(count, build, seed=seed, network=Network(delay_ns=delay_ns))
+        self.is_total = order not in ("reliable", "cbcast") and make is None
+        for member in self.members:
+            if member not in first:
+                self.crash(member)
+
+    # Verbs.
+
+    def begin(self, member: int) -> None:
+        """A member that is no founder starts."""
+        self._start(member, 1)
+
+    def leave(self, member: int) -> None:
+        host = self.hosts[member]
+        self._call(host, "leave", lambda: host.core.leave(self.now_ns))
+
+    def release(self, choice: Choice = lambda source, target, message: True) -> int:
+        """Let what is held back go on its way, in the order in which it was sent. Returns how many."""
+        meant = [one for one in self.kept if choice(*one[:3])]
+        self.kept = [one for one in self.kept if one not in meant]
+        for *_, arrive in meant:
+            arrive()
+        return len(meant)
+
+    def inject(self, member: int, message: Message, source: int) -> None:
+        """A datagram that no member has sent arrives now."""
+        host = self.hosts[member]
+        self._call(host, f"injected {message}", lambda: host.core.on_message(message, source, self.now_ns))
+
+    def until(self, condition: Callable[[], bool], within_ns: int = 20 * SUSPECT_AFTER_NS, step_ns: int = 0) -> None:
+        """Time passes until something holds, looked at after each event; it has to within this time."""
+        end_ns = self.now_ns + within_ns
+        while not condition():
+            assert self._events, "nothing is left to happen"
+            assert self._events[0][0] <= end_ns, f"not within {within_ns} ns (seed {self.seed}): {self.where()}"
+            self.run(max(step_ns, self._events[0][0] - self.now_ns))
+
+    def settle(self, view: int | None = None, *, within_ns: int = 50 * SUSPECT_AFTER_NS) -> None:
+        """Until all that are up are idle in one view (of this number), and everything is healed; then a check."""
+        assert not self._blocked
+        self.until(lambda: self.is_settled(view), within_ns, MILLISECOND)
+        self.check()
+        for host in self.up():
+            lives = self.group(host.membership.member)
+            own = [one for one in self.submissions if one[:2] == self.life(host)]
+            missing = set(own) - set(self.stories[self.life(host)].all_delivered)
+            assert lives.view is not None
+            assert not missing, f"{self.life(host)} has not delivered {sorted(missing)[:5]} of its own"
+
+    def is_settled(self, view: int | None = None) -> bool:
+        hosts = self.up()
+        views = {self.number(host.membership.member) for host in hosts}
+        members = set(self.group(hosts[0].membership.member).view.members if 0 not in views else ())  # type: ignore[union-attr]
+        is_whole = members == {host.membership.member for host in hosts}
+        return is_whole and len(views) == 1 and view in (None, *views) and all(host.is_idle for host in hosts)
+
+    # What came of it.
+
+    def group(self, member: int) -> GroupCore:
+        core = self.hosts[member].core
+        assert isinstance(core, GroupCore)
+        return core
+
+    def here(self, member: int) -> ViewMember:
+        here = self.group(member).here
+        assert here is not None
+        return here
+
+    def number(self, member: int) -> int:
+        """Of its view; 0: it joins."""
+        view = self.group(member).view
+        return view.number if view is not None else 0
+
+    def lives_of(self, member: int) -> tuple[Life, ...]:
+        """The view of this member, by rank."""
+        view = self.group(member).view
+        return tuple((one.member, one.incarnation) for one in view.incarnations) if view is not None else ()
+
+    def life(self, host: Host) -> Life:
+        return host.membership.member, host.membership.incarnation
+
+    def story(self, member: int, incarnation: int = 1) -> Story:
+        return self.stories.setdefault((member, incarnation), Story())
+
+    def where(self) -> str:
+        """For people: who stands where."""
+        return ", ".join(
+            f"{self.life(host)} {host.core.phase} in view {self.number(member)}"
+            for member, host in self.hosts.items()
+            if host.is_up
+        )
+
+    def is_minority(self, member: int) -> bool:
+        return self.group(member).standing == "minority"
+
+    # The properties.
+
+    def check(self) -> None:
+        """All of them, at any time."""
+        self._check_views()
+        self._check_deliveries()
+        self._check_synchrony()
+        self._check_order()
+
+    def _check_views(self) -> None:
+        agreed: dict[int, tuple[Life, ...]] = {}
+        for life, story in self.stories.items():
+            numbers = list(story.views)
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True, (life, numbers)
+            for number, view in story.views.items():
+                members = tuple((member, incarnation) for member, incarnation in view.incarnations)
+                known = agreed.setdefault(number, members)
+                assert known == members, f"view_agreement: view {number} is {known}, and {members} at {life}"
+                assert life in members, f"view_agreement: {life} is not in its view {members}"
+        gone: set[Life] = set()
+        for number in sorted(agreed):
+            back = gone & set(agreed[number])
+            assert not back, f"{sorted(back)} came back in view {number}"
+            gone |= set(agreed.get(number - 1, ())) - set(agreed[number])
+
+    def _check_deliveries(self) -> None:
+        view_of: dict[Identity, int] = {}
+        submitted = set(self.submissions)
+        for life, story in self.stories.items():
+            told = story.all_delivered
+            assert len(set(told)) == len(told), f"integrity: {life} delivered twice"
+            assert set(told) <= submitted, f"integrity: {life} delivered what nobody submitted"
+            for number, some in story.delivered.items():
+                for one in some:
+                    known = view_of.setdefault(one, number)
+                    assert known == number, f"same_view: {one} in view {known}, and in {number} at {life}"
+                    assert tuple(one[:2]) in story.views[number].incarnations, f"no_ghost: {one} in view {number}"
+                    assert story.is_stateful_in(number), f"state_transfer: {life} delivered {one} without the state"
+
+    def _check_synchrony(self) -> None:
+        """Those that go from a view to the next one have delivered the same in it."""
+        numbers = {number for story in self.stories.values() for number in story.views}
+        for number in numbers:
+            told = {
+                life: frozenset(story.delivered.get(number, ()))
+                for life, story in self.stories.items()
+                if number in story.views and number + 1 in story.views and story.is_stateful_in(number)
+            }
+            assert len(set(told.values())) <= 1, f"virtual_synchrony: in view {number} {told}"
+
+    def _check_order(self) -> None:
+        for life, story in self.stories.items():
+            last: dict[Life, int] = {}
+            for origin, incarnation, number in story.all_delivered:
+                before = last.get((origin, incarnation), number - 1)
+                assert number == before + 1, f"fifo: {life} delivered {(origin, incarnation, number)} after {before}"
+                last[origin, incarnation] = number
+        if not self.is_total:
+            return
+        for number in {number for story in self.stories.values() for number in story.delivered}:
+            told = [story.delivered.get(number, []) for story in self.stories.values() if number in story.views]
+            survivors = [
+                story.delivered.get(number, [])
+                for story in self.stories.values()
+                if number in story.views and number + 1 in story.views and story.is_stateful_in(number)
+            ]
+            longest = max(survivors or told, key=len)
+            for one in survivors or told:
+                assert one == longest[: len(one)], f"total_order: in view {number} {one} and {longest}"
+
+    # The host loop.
+
+    def _arrive(self, host: Host, data: bytes) -> None:
+        """What comes at the very instant of a start comes before anybody listens."""
+        if self.life(host) in self._started:
+            super()._arrive(host, data)
+
+    def _call(self, host: Host, what: str, handler: Callable[[], list[Effect]]) -> None:
+        self._started.add(self.life(host))
+        super()._call(host, what, handler)
+        if host.is_up and host.core.is_over:
+            if host.core.has_left:
+                self.crash(host.membership.member)
+            else:
+                self.restart(host.membership.member)
+
+    def restart(self, member: int) -> None:
+        """As in a cluster; what the application wanted to send goes on wanting."""
+        self.hosts[member].queue.clear()
+        super().restart(member)
+
+    def _carry_out(self, host: Host, effect: Effect) -> None:
+        self.on_effect(host, effect)
+        story = self.story(*self.life(host))
+        match effect:
+            case Installed(number=number):
+                story.views[number] = effect
+                story.view = number
+            case Minority():
+                story.minorities.append(effect)
+            case StateTaken():
+                story.state = effect
+            case _:
+                super()._carry_out(host, effect)
+
+    def _deliver(self, host: Host, delivery: Deliver) -> None:
+        before = len(host.delivered)
+        super()._deliver(host, delivery)
+        story = self.story(*self.life(host))
+        story.delivered.setdefault(story.view, []).extend(host.delivered[before:])
+
+    def _carry(self, data: bytes, target: int, *, is_heartbeat: bool = False) -> None:
+        envelope, message = decode_datagram(data)
+        if self.holds(envelope.sender, target, message):
+
+            def carry() -> None:
+                super(Scripted, self)._carry(data, target, is_heartbeat=is_heartbeat)
+
+            self.kept.append((envelope.sender, target, message, carry))
+        else:
+            super()._carry(data, target, is_heartbeat=is_heartbeat)

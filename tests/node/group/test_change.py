@@ -1,0 +1,353 @@
+"""The consensus of one view's end, one member's part at a time: when a value is chosen, which, and what decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.errors import RemoteError
+from node.group.change import FAR, KEPT, Change, Wishes
+from node.group.codec import MAX_ROUND, Promise, Proposal, Value, ballot_of, rank_of, round_of
+from node.group.view import Incarnation, View, first_view
+from node.trace import ViewReason
+
+
+def leader(view: View, me: int | None = None) -> Change:
+    """A member that has begun a ballot and promised it to itself, but told nothing yet."""
+    change = Change(view, view.members[0] if me is None else me)
+    change.promise(change.lead())
+    return change
+
+
+def promise(
+    change: Change,
+    *members: int,
+    positions: Mapping[int, int] | None = None,
+    is_stateful: bool = True,
+    accepted: tuple[int, Value] | None = None,
+    heard: tuple[Incarnation, ...] = (),
+) -> None:
+    for member in members:
+        change.promises[member] = Promise(
+            ballot=change.led,
+            positions=positions or {},
+            is_stateful=is_stateful,
+            accepted=accepted,
+            heard=heard,
+        )
+
+
+def excused(*members: int) -> Wishes:
+    return Wishes(excused=frozenset(members))
+
+
+def value_of(view: View, members: Iterable[int]) -> Value:
+    staying = tuple(one for one in view.incarnations if one.member in set(members))
+    gone = frozenset(set(view.incarnations) - set(staying))
+    following = View(number=view.number + 1, incarnations=staying, gone=gone)
+    return Value(
+        next=following,
+        reason=ViewReason.SUSPICION,
+        stateful=frozenset(following.members),
+        cut=dict.fromkeys(view.members, 0),
+    )
+
+
+# When a value is chosen.
+
+
+def test_a_member_that_is_merely_slow_is_waited_for() -> None:
+    change = leader(first_view(range(5)))
+    promise(change, 0, 1, 2, 3)
+    assert change.choose(Wishes()) is None
+    proposal = change.choose(excused(4))
+    assert proposal is not None
+    assert proposal.value.next.members == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("count", "promisers"), [(2, (1,)), (3, (0,)), (4, (1, 2)), (5, (0, 1)), (4, (3,))])
+def test_less_than_a_quorum_chooses_nothing_whoever_is_excused(count: int, promisers: tuple[int, ...]) -> None:
+    change = leader(first_view(range(count)), promisers[0])
+    promise(change, *promisers)
+    assert change.choose(excused(*range(count))) is None
+
+
+@pytest.mark.parametrize(("count", "promisers"), [(2, (0,)), (3, (1, 2)), (4, (0, 3)), (5, (2, 3, 4)), (1, (0,))])
+def test_a_quorum_chooses_when_all_others_are_excused(count: int, promisers: tuple[int, ...]) -> None:
+    change = leader(first_view(range(count)), promisers[0])
+    promise(change, *promisers)
+    proposal = change.choose(excused(*range(count)))
+    assert proposal is not None
+    assert proposal.value.next.members == promisers
+
+
+# Which value.
+
+
+def test_a_value_that_was_accepted_is_proposed_again_even_if_it_leaves_the_coordinator_out() -> None:
+    view = first_view(range(3))
+    change = leader(view, 1)
+    forced = value_of(view, (0, 2))
+    promise(change, 1)
+    promise(change, 2, accepted=(ballot_of(1, 0), forced))
+    proposal = change.choose(excused(0))
+    assert proposal is not None
+    assert proposal.value == forced
+
+
+def test_of_several_accepted_values_that_of_the_highest_ballot_is_proposed() -> None:
+    view = first_view(range(5))
+    change = leader(view, 2)
+    older, newer = value_of(view, (0, 2, 3)), value_of(view, (1, 2, 3, 4))
+    promise(change, 2, accepted=(ballot_of(1, 4), older))
+    promise(change, 3, accepted=(ballot_of(2, 0), newer))
+    promise(change, 4, accepted=(ballot_of(1, 0), older))
+    proposal = change.choose(excused(0, 1))
+    assert proposal is not None
+    assert proposal.value == newer
+
+
+def test_wishes_have_no_part_in_a_forced_value() -> None:
+    view = first_view(range(3))
+    change = leader(view)
+    forced = value_of(view, (0, 1))
+    promise(change, 0, 2)
+    promise(change, 1, accepted=(ballot_of(1, 1), forced))
+    wishes = Wishes(leaving=frozenset((1,)), victims=frozenset((2,)), joiners=(Incarnation(9, 1),))
+    proposal = change.choose(wishes)
+    assert proposal is not None
+    assert proposal.value == forced
+
+
+def test_the_cut_is_the_greatest_position_that_a_promiser_told_and_a_promiser_holds_it() -> None:
+    change = leader(first_view(range(4)))
+    promise(change, 0, positions={0: 9, 1: 4, 2: 0, 3: 7})
+    promise(change, 1, positions={0: 5, 1: 6, 2: 0, 3: 8})
+    promise(change, 2, positions={0: 9, 1: 6, 2: 3, 3: 2})
+    proposal = change.choose(excused(3))
+    assert proposal is not None
+    assert proposal.value.cut == {0: 9, 1: 6, 2: 3, 3: 8}
+    assert proposal.holders == {0: 0, 1: 1, 2: 2, 3: 1}, "the origin if it promised, else the one that has it"
+
+
+def test_a_member_that_leaves_promises_and_is_left_out() -> None:
+    change = leader(first_view(range(3)))
+    promise(change, 0, 1, 2)
+    proposal = change.choose(Wishes(leaving=frozenset((2,))))
+    assert proposal is not None
+    assert proposal.value.next.members == (0, 1)
+    assert proposal.value.reason is ViewReason.LEAVE
+    assert Incarnation(2, 1) in proposal.value.next.gone
+    assert not proposal.value.next.probation
+
+
+def test_when_all_want_to_leave_the_first_with_the_state_stays() -> None:
+    change = leader(first_view(range(3)))
+    promise(change, 0, is_stateful=False)
+    promise(change, 1, 2)
+    proposal = change.choose(Wishes(leaving=frozenset(range(3))))
+    assert proposal is not None
+    assert proposal.value.next.members == (1,)
+    assert proposal.value.stateful == {1}
+
+
+def test_the_victim_of_a_bad_pair_is_on_probation() -> None:
+    change = leader(first_view(range(5)))
+    promise(change, *range(5))
+    proposal = change.choose(Wishes(victims=frozenset((4,))))
+    assert proposal is not None
+    assert proposal.value.next.members == (0, 1, 2, 3)
+    assert proposal.value.next.probation == {4}
+    assert proposal.value.reason is ViewReason.BAD_PAIR
+
+
+PROBATION = View(
+    number=7,
+    incarnations=(Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 4)),
+    gone=frozenset((Incarnation(3, 1),)),
+    probation=frozenset((3,)),
+)
+
+
+def test_a_member_on_probation_is_admitted_only_when_all_promisers_hear_it() -> None:
+    back = Incarnation(3, 2)
+    for hears, expected in (((0, 1), ()), ((0, 1, 2), (3,))):
+        change = leader(PROBATION)
+        for member in range(3):
+            promise(change, member, heard=(back,) if member in hears else ())
+        proposal = change.choose(Wishes(joiners=(back,)))
+        assert proposal is not None
+        following = proposal.value.next
+        assert following.members == (0, 1, 2, *expected)
+        assert (3 in following.probation) == (not expected), "it stays on probation until it is admitted"
+
+
+def test_joiners_come_last_ascending_and_those_that_stay_keep_their_ranks() -> None:
+    view = View(number=3, incarnations=(Incarnation(5, 1), Incarnation(2, 2), Incarnation(4, 1)))
+    change = leader(view)
+    promise(change, 5, 2, 4)
+    proposal = change.choose(Wishes(joiners=(Incarnation(9, 1), Incarnation(1, 3))))
+    assert proposal is not None
+    assert proposal.value.next.members == (5, 2, 4, 1, 9)
+    assert proposal.value.stateful == {5, 2, 4}
+    assert proposal.value.reason is ViewReason.JOIN
+
+
+def test_no_more_joiners_are_admitted_than_leave_those_with_state_a_quorum() -> None:
+    change = leader(first_view(range(2)))
+    promise(change, 0, 1)
+    proposal = change.choose(Wishes(joiners=tuple(Incarnation(member, 1) for member in range(2, 9))))
+    assert proposal is not None
+    assert proposal.value.next.members == (0, 1, 2, 3), "exactly half, with the first by rank"
+
+
+def test_a_later_incarnation_replaces_the_earlier_one_of_the_same_member() -> None:
+    change = leader(first_view(range(3)))
+    promise(change, 0, 1)
+    wishes = Wishes(excused=frozenset((2,)), leaving=frozenset((2,)), joiners=(Incarnation(2, 2),))
+    proposal = change.choose(wishes)
+    assert proposal is not None
+    assert proposal.value.next.incarnations == (Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 2))
+    assert proposal.value.reason is ViewReason.REPLACED
+
+
+def test_members_without_the_state_are_left_out_when_those_with_it_would_be_no_quorum() -> None:
+    """Two members founded the view and crashed; of the three that joined only one has the state already."""
+    view = first_view(range(5))
+    change = leader(view, 2)
+    promise(change, 2)
+    promise(change, 3, 4, is_stateful=False)
+    proposal = change.choose(excused(0, 1))
+    assert proposal is not None
+    assert proposal.value.next.members == (2,)
+    assert proposal.value.stateful == {2}
+
+
+@given(data=st.data(), count=st.integers(1, 7))
+def test_every_value_that_is_chosen_can_be_and_keeps_the_state(data: st.DataObject, count: int) -> None:
+    some = st.frozensets(st.integers(0, count - 1))
+    view = first_view(range(count))
+    promisers = data.draw(some)
+    if not view.is_quorum(promisers):
+        return
+    change = leader(view, min(promisers))
+    joiners = tuple(Incarnation(member, 2) for member in sorted(data.draw(st.frozensets(st.integers(0, 9)))))
+    stateful = data.draw(some) | {min(promisers)}
+    for member in promisers:
+        promise(change, member, is_stateful=member in stateful, heard=joiners[: data.draw(st.integers(0, 9))])
+    wishes = Wishes(
+        excused=frozenset(view.members), leaving=data.draw(some), victims=data.draw(some) - promisers, joiners=joiners
+    )
+    proposal = change.choose(wishes)
+    assert proposal is not None
+    value = proposal.value
+    assert value.next.is_quorum(value.stateful)
+    assert value.stateful <= stateful & promisers
+    assert {one for one in value.next.incarnations if one.incarnation == 1} <= set(view.incarnations)
+    assert set(view.members) <= value.next.last_of.keys(), "nobody is forgotten: none of them ever comes back"
+    again = Proposal.from_words(proposal.to_words(), view.number)
+    assert again == proposal
+
+
+# Ballots.
+
+
+def test_a_ballot_is_above_all_that_were_heard_of_and_ends_with_the_rank_of_its_leader() -> None:
+    change = Change(first_view(range(4)), 2)
+    change.see(ballot_of(6, 3))
+    assert change.lead() == ballot_of(7, 2)
+    change.promise(ballot_of(9, 1))
+    assert change.lead() == ballot_of(10, 2)
+
+
+def test_a_promise_is_never_taken_back() -> None:
+    change = Change(first_view(range(3)), 2)
+    assert not change.is_frozen
+    assert change.promise(ballot_of(2, 1))
+    assert not change.promise(ballot_of(2, 0))
+    assert not change.promise(ballot_of(1, 2))
+    assert change.promise(ballot_of(2, 1)), "the same one again: its answer was lost"
+    assert change.promised == ballot_of(2, 1)
+    assert change.is_frozen
+
+
+def test_ballots_of_a_wrong_rank_or_from_the_far_future_are_refused() -> None:
+    change = Change(first_view(range(3)), 2)
+    change.check_ballot(ballot_of(1, 0), 0)
+    change.check_ballot(ballot_of(FAR, 1), 1)
+    for ballot, source in ((ballot_of(1, 1), 0), (ballot_of(FAR + 1, 0), 0), (ballot_of(1, 3), 1)):
+        with pytest.raises(RemoteError):
+            change.check_ballot(ballot, source)
+    with pytest.raises(RemoteError):
+        change.check_round(ballot_of(MAX_ROUND, 1))
+    change.see(ballot_of(1000, 0))
+    change.check_ballot(ballot_of(1000 + FAR, 0), 0)
+
+
+def test_the_last_round_has_no_successor_and_stays_a_ballot() -> None:
+    change = Change(first_view(range(3)), 1)
+    change.see(ballot_of(MAX_ROUND, 0))
+    ballot = change.lead()
+    assert round_of(ballot) == MAX_ROUND
+    assert rank_of(ballot) == 1
+
+
+# What decides.
+
+
+@pytest.mark.parametrize(("count", "voters"), [(1, (0,)), (2, (1, 0)), (3, (1, 2)), (4, (3, 0)), (5, (4, 1, 3))])
+def test_the_last_vote_of_a_quorum_decides(count: int, voters: tuple[int, ...]) -> None:
+    view = first_view(range(count))
+    change = Change(view, 0)
+    proposal = Proposal(ballot_of(1, 0), value_of(view, range(count)), dict.fromkeys(view.members, 0))
+    assert change.propose(proposal)
+    *early, last = voters
+    for member in (*early, *early):
+        assert change.count(member, proposal.ballot) is None, "votes of one member count once"
+    assert change.count(last, proposal.ballot) == proposal.value
+    assert change.voters(proposal.ballot) == set(voters)
+
+
+def test_votes_of_different_ballots_are_counted_apart() -> None:
+    view = first_view(range(3))
+    change = Change(view, 0)
+    value = value_of(view, range(3))
+    for round_ in (1, 2):
+        assert change.propose(Proposal(ballot_of(round_, 0), value, dict.fromkeys(view.members, 0)))
+    assert change.count(1, ballot_of(1, 0)) is None
+    assert change.count(2, ballot_of(2, 0)) is None
+    assert change.count(0, ballot_of(2, 0)) == value
+
+
+def test_votes_that_come_before_their_proposal_count_as_soon_as_it_is_known() -> None:
+    view = first_view(range(3))
+    change = Change(view, 0)
+    ballot, value = ballot_of(4, 1), value_of(view, (1, 2))
+    assert change.count(1, ballot) is None
+    assert change.count(2, ballot) is None
+    assert change.propose(Proposal(ballot, value, dict.fromkeys(view.members, 1)))
+    assert change.count(2, ballot) == value
+
+
+def test_a_proposal_below_the_promise_is_not_taken() -> None:
+    view = first_view(range(3))
+    change = Change(view, 2)
+    change.promise(ballot_of(2, 1))
+    assert not change.propose(Proposal(ballot_of(2, 0), value_of(view, (0, 2)), {}))
+    assert change.proposal is None
+    assert change.accepted is None
+
+
+def test_what_is_remembered_of_ballots_is_bounded() -> None:
+    view = first_view(range(3))
+    change = Change(view, 2)
+    for round_ in range(1, 200):
+        change.propose(Proposal(ballot_of(round_, 0), value_of(view, (0, 1)), {}))
+        change.count(1, ballot_of(round_, 1))
+    assert len(change.proposals) <= KEPT
+    assert change.proposal is not None
+    assert change.proposal.ballot == ballot_of(199, 0), "the newest is kept"
+    assert not change.voters(ballot_of(1, 1))

@@ -1,0 +1,459 @@
+"""The end of a view in mutual exclusion: random histories of views, each case of `close`, and the agreed memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from node.clocks import MAX_TIMESTAMP
+from node.core import Closing, Membership, Submission, ViewCore
+from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Undo
+from node.errors import RemoteError
+from node.group.view import MAX_VIEW, Incarnation
+from node.protocols.mutex import (
+    FIRST_TIMESTAMP,
+    HOLD,
+    MutexCore,
+    MutexParameters,
+    MutexReport,
+    Phase,
+    Request,
+    _Agreed,
+)
+from node.trace import Notice
+from node.wire import Kind, Message
+from tests.node.group.views import Group, Make, Place
+from tests.node.test_mutex import acknowledge, core, give, granted, release, request, want
+
+Rest = Mapping[int, Sequence[Message]]
+SURVIVORS = frozenset({0, 1})
+"""Member 2 is excluded."""
+
+
+# Random histories.
+
+
+class Locks(Group):
+    """Who is inside, and what each request happened after. `reluctant`: hosts wait with what was handed back."""
+
+    def __init__(self, make: Make, members: int, seed: int, *, first: int | None, **more: Any) -> None:
+        self.inside = first
+        """The member that holds the resource."""
+        self.fence = 0
+        """The greatest so far."""
+        self.is_reluctant = True
+        self.known: dict[int, set[bytes]] = {member: set() for member in range(members)}
+        """Per member, the requests that happened before its next event."""
+        self.told: dict[tuple[int, int, int], set[bytes]] = {}
+        """Per message of this view (origin, incarnation, timestamp), what its sender knew."""
+        self.owner: dict[bytes, Incarnation] = {}
+        self.granted: set[bytes] = set()
+        self.gone: set[Incarnation] = set()
+        super().__init__(make, members, seed, **more)
+
+    def _open(self) -> None:
+        self.told.clear()
+        super()._open()
+
+    def submit_waiting(self, place: Place) -> None:
+        core = place.core
+        assert core is not None
+        while place.waiting and core.can_submit and not (self.is_reluctant and self.rng.random() < 0.3):
+            submission = place.waiting.popleft()
+            payload = submission.payload
+            if payload not in self.causes:
+                self.causes[payload] = frozenset(self.known[place.member])
+                self.owner[payload] = Incarnation(place.member, self.view.incarnation_of[place.member])
+                self.known[place.member].add(payload)
+            self.take(place, core.on_submit(submission, self.now_ns))
+
+    def take(self, place: Place, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Multicast | Send):
+                message = effect.message
+                name = (message.origin, message.incarnation, message.seq)
+                assert name not in self.told, "timestamps of one member differ"
+                self.told[name] = set(self.known[place.member])
+            if isinstance(effect, Multicast) and effect.message.words == (FIRST_TIMESTAMP,):
+                self.leave(place)
+        super().take(place, effects)
+
+    def step(self, source: int, target: int) -> bool:
+        if self.channels[source, target]:
+            message = self.channels[source, target][0]
+            self.known[target] |= self.told[message.origin, message.incarnation, message.seq]
+        return super().step(source, target)
+
+    def hand_over(self, place: Place, effect: Deliver | Undo | Report) -> None:
+        super().hand_over(place, effect)
+        if isinstance(effect, Deliver):
+            self.enter(place, effect)
+        elif isinstance(effect, Report) and effect.code == Notice.LEFT:
+            self.leave(place)
+
+    def enter(self, place: Place, grant: Deliver) -> None:
+        payload = grant.payload
+        assert self.inside is None, "I: a process releases before another is granted"
+        assert self.origin[payload] == place.member == grant.origin
+        assert payload not in self.granted, "each request is granted once"
+        earlier = {one for one in self.causes[payload] - self.granted if self.owner[one] not in self.gone}
+        assert not earlier, f"II: {payload!r} is granted before {sorted(earlier)}, which were made before it"
+        assert grant.seq > self.fence, "fences rise with every grant"
+        self.inside = place.member
+        self.fence = grant.seq
+        self.granted.add(payload)
+
+    def leave(self, place: Place) -> None:
+        assert self.inside == place.member
+        self.inside = None
+
+    def change(self, survivors: frozenset[int]) -> None:
+        """The survivors are frozen; the others go on for a while, and then as if they had crashed."""
+        others = [member for member in self.view.members if member not in survivors]
+        for _ in range(self.rng.randrange(60) if others else 0):
+            member = self.rng.choice(others)
+            if self.rng.random() < 0.2:
+                self.fire(member)
+            else:
+                self.step(self.rng.choice(self.view.members), member)
+        if self.inside not in survivors:
+            self.inside = None
+        self.gone |= {one for one in self.view.incarnations if one.member not in survivors}
+        together = set().union(*(self.known[member] for member in survivors))
+        self.known = {member: set(together) for member in self.known}
+        super().change(survivors)
+
+    def check_prefixes(self) -> None:
+        """Each member delivers its own."""
+
+    def check_survivors(self, survivors: frozenset[int]) -> None:
+        for member in survivors:
+            place = self.places[member]
+            waiting = {submission.payload for submission in place.waiting}
+            granted = set(place.delivered)
+            assert not waiting & granted, "what is handed back was not granted"
+            assert set(place.submitted) <= waiting | granted, "each request is granted or handed back"
+
+
+def make(kind: type[MutexCore] = MutexCore, **parameters: Any) -> Make:
+    def made(membership: Membership, _: Random, memory: bytes) -> ViewCore:
+        return kind(membership=membership, parameters=MutexParameters(**parameters), memory=memory)
+
+    return made
+
+
+def run(seed: int, kind: type[MutexCore] = MutexCore) -> Locks:
+    rng = Random(f"locks/{seed}")
+    parameters = {
+        "acknowledge": rng.choice(("always", "when_needed")),
+        "clock": rng.choice(("logical", "physical", "synchronised")),
+        "hold_ns": rng.choice((0, 1_000_000)),
+        "outstanding": rng.choice((1, 3)),
+        "initially_granted": rng.random() < 0.3,
+    }
+    first = 0 if parameters["initially_granted"] else None
+    locks = Locks(make(kind, **parameters), rng.randint(2, 5), seed, first=first, lags=rng.random() < 0.5)
+    for _ in range(5):
+        locks.play(rng.randrange(120), load=rng.choice((0.05, 0.2)))
+        locks.change(locks.draw_survivors(rng))
+    locks.play(60, load=0.1)
+    locks.is_reluctant = False
+    for member in locks.view.members:
+        locks.submit_waiting(locks.places[member])
+    locks.settle()
+    assert locks.inside is None
+    for member in locks.view.members:
+        place = locks.places[member]
+        assert set(place.submitted) <= locks.granted, "III: every request is granted"
+    return locks
+
+
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_mutual_exclusion_survives_view_changes(first: int) -> None:
+    revoked = granted_at_ends = 0
+    for seed in range(first, first + 50):
+        locks = run(seed)
+        reports = [report for place in locks.places.values() for report in place.reports]
+        revoked += sum(report.code == MutexReport.REVOKED for report in reports)
+        granted_at_ends += sum(
+            report.value & 0xFFFF_FFFF == 1 and report.value >> 32 > 1
+            for report in reports
+            if report.code == MutexReport.FENCE
+        )
+    assert revoked > 50
+    assert granted_at_ends > 20
+
+
+class KeepsTheExcluded(MutexCore):
+    """Requests of excluded members stay in the queue."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        return super().close(rest, frozenset(self._us.members), now_ns)
+
+
+class ForgetsPlaces(MutexCore):
+    """A submission that was handed back is a new request."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        closing = super().close(rest, survivors, now_ns)
+        agreed = _Agreed.decode(closing.memory, self._us.members)
+        queue = agreed.queue[: agreed.is_held]
+        return replace(closing, memory=replace(agreed, queue=queue).encode())
+
+
+class ForgetsTheHolder(MutexCore):
+    """Begins each view with a resource that nobody holds."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        closing = super().close(rest, survivors, now_ns)
+        agreed = _Agreed.decode(closing.memory, self._us.members)
+        queue = agreed.queue[agreed.is_held :]
+        return replace(closing, memory=replace(agreed, queue=queue, is_held=False).encode())
+
+
+class GrantsUnseen(MutexCore):
+    """At the end of a view it takes what was submitted in an earlier view for present."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        self._absent.clear()
+        return super().close(rest, survivors, now_ns)
+
+
+class FencesStand(MutexCore):
+    """Counts its grants, and not its views."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self._view = 1
+
+
+class ClocksFall(MutexCore):
+    """Timestamps begin anew with each view."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self._floor = 0
+
+
+@pytest.mark.parametrize(
+    "kind", [KeepsTheExcluded, ForgetsPlaces, ForgetsTheHolder, GrantsUnseen, FencesStand, ClocksFall]
+)
+def test_each_rule_is_missed_by_some_history(kind: type[MutexCore]) -> None:
+    with pytest.raises((AssertionError, RemoteError)):
+        for seed in range(40):
+            run(seed, kind)
+
+
+# One end of a view.
+
+
+def end(one: MutexCore, rest: Rest | None = None, survivors: frozenset[int] = SURVIVORS) -> Closing:
+    return one.close(rest or {}, survivors, 0)
+
+
+def next_view(member: int, closing: Closing, members: tuple[int, ...] = (0, 1), **parameters: Any) -> MutexCore:
+    return core(member, members=members, memory=closing.memory, **parameters)
+
+
+def holder() -> MutexCore:
+    """Member 0, inside; 1 and 2 wait behind it."""
+    one = core(0)
+    want(one, b"mine")
+    effects = give(one, request(1, 5), request(2, 6), acknowledge(1, 7))
+    assert granted(effects) == [(1, 1)]
+    return one
+
+
+def test_a_lock_that_a_survivor_holds_stays_its_own_and_is_not_granted_twice() -> None:
+    one = holder()
+    closing = end(one)
+    assert closing == Closing(effects=(Report(code=MutexReport.REVOKED, member=2, value=1),), memory=closing.memory), (
+        "neither delivered nor handed back"
+    )
+    later = next_view(0, closing, hold_ns=100)
+    assert (later.phase, later.held) == (Phase.HOLDING, 2)
+    assert later.on_start(7) == [SetTimer(timer=HOLD, at_ns=107)]
+    effects = later.on_timer(HOLD, 107)
+    assert effects[0] == Report(code=Notice.LEFT, member=0, value=1)
+    assert isinstance(effects[1], Multicast)
+    assert effects[1].message == release(0, 7, of=1)
+
+
+def test_all_survivors_end_with_the_same_memory() -> None:
+    other = core(1)
+    want(other, not_before=4)
+    give(other, request(0, 1))
+    closing = end(other, {0: [], 2: [request(2, 6)]})
+    assert closing.memory == end(holder()).memory
+    assert closing.handed_back == (Submission(payload=b"", not_before=4),)
+
+
+def test_a_lock_that_an_excluded_member_held_is_granted_again_with_a_higher_fence() -> None:
+    """Member 2 was granted (1, 1) and may not know that it is excluded."""
+    one = core(0)
+    give(one, request(2, 1))
+    want(one, b"mine")
+    assert granted(give(one, acknowledge(1, 9))) == []
+    closing = end(one)
+    assert granted(closing.effects) == [(2, 1)]
+    assert closing.handed_back == ()
+    assert next_view(0, closing).phase is Phase.HOLDING
+
+
+def test_acknowledgements_have_no_part_in_who_is_granted_at_the_end() -> None:
+    one, other = core(0), core(0)
+    for member in (one, other):
+        want(member, b"mine")
+    give(one, acknowledge(1, 50))
+    closing = end(one)
+    assert granted(closing.effects) == [(2, 1)]
+    assert end(other) == closing
+
+
+def test_a_release_in_the_cut_takes_the_request_from_the_queue() -> None:
+    one = core(1)
+    give(one, request(0, 1))
+    want(one, b"mine")
+    closing = end(one, {0: [release(0, 9, of=1)]})
+    assert granted(closing.effects) == [(2, 1)]
+
+
+def test_requests_of_excluded_members_leave_the_queue() -> None:
+    one = core(0)
+    give(one, request(2, 1), request(2, 2), request(1, 3))
+    closing = end(one, {2: [request(2, 4)]})
+    assert closing.effects == (Report(code=MutexReport.REVOKED, member=2, value=3),)
+    assert _Agreed.decode(closing.memory, (0, 1)) == _Agreed(view=2, clock=4, queue=(Request(3, 1),), is_held=True)
+
+
+def test_requests_keep_their_places_over_the_end_of_a_view() -> None:
+    """II: 0 is inside, 1 asked before 0 asked again, and 1 asks again in the next view."""
+    one = core(1)
+    give(one, request(0, 1))
+    want(one, b"first")
+    closing = end(one, {0: [request(0, 10)]})
+    assert closing.handed_back == (Submission(payload=b"first"),)
+    later = next_view(1, closing)
+    (renewed,) = later.on_submit(closing.handed_back[0], 0)
+    assert isinstance(renewed, Multicast)
+    assert renewed.message == request(1, 11, 4), "at its old place, with a timestamp of this view"
+    want(later, b"second")
+    assert later._queue == [Request(1, 0), Request(4, 1), Request(10, 0), Request(12, 1)]
+    assert granted(give(later, release(0, 13, of=1))) == [(2, 2)], "all that is earlier is known: nobody is awaited"
+
+
+def test_a_renewed_request_is_not_acknowledged() -> None:
+    agreed = _Agreed(view=2, clock=9, queue=(Request(3, 0), Request(4, 1)), is_held=True)
+    one = core(0, members=(0, 1), memory=agreed.encode())
+    assert give(one, request(1, 10, 4)) == []
+    assert one.held == 2
+
+
+def test_what_has_not_come_back_to_its_member_is_not_granted_at_the_next_end() -> None:
+    """The host of 0 still keeps the submission: nobody may take it for granted, and it keeps its place."""
+    agreed = _Agreed(view=2, clock=9, queue=(Request(3, 2), Request(4, 0), Request(5, 1)), is_held=True)
+    zero, one = (core(member, memory=agreed.encode()) for member in (0, 1))
+    one.on_submit(Submission(payload=b"one"), 0)
+    closings = [end(zero, {1: [request(1, 10, 5)]}), end(one)]
+    assert [granted(closing.effects) for closing in closings] == [[], []]
+    assert closings[0].memory == closings[1].memory
+    later = next_view(0, closings[0])
+    assert (later.on_start(0), later.phase) == ([], Phase.RELEASED)
+    assert granted(later.on_submit(Submission(payload=b"zero"), 0)) == [(3, 1)]
+
+
+def test_the_initial_holder_keeps_the_resource_or_leaves_it_to_the_next() -> None:
+    zero, one = (core(member, initially_granted=True) for member in (0, 1))
+    want(one, b"mine")
+    stays = end(one, survivors=frozenset({0, 1}))
+    assert granted(stays.effects) == []
+    assert end(zero, {1: [request(1, 1)]}).memory == stays.memory
+    assert next_view(0, stays, initially_granted=True).phase is Phase.HOLDING
+    one = core(1, initially_granted=True)
+    want(one, b"mine")
+    assert granted(end(one, survivors=frozenset({1, 2})).effects) == [(2, 1)]
+
+
+def test_timestamps_and_counts_go_on_from_view_to_view() -> None:
+    agreed = _Agreed(view=4, clock=70, left={0: 3})
+    one = core(0, members=(0,), memory=agreed.encode())
+    assert one.timestamp == 70
+    effects = want(one)
+    assert granted(effects) == [(4, 1)]
+    left, released = one.on_timer(HOLD, 0)
+    assert left == Report(code=Notice.LEFT, member=0, value=4)
+    assert isinstance(released, Multicast)
+    assert released.message == release(0, 72, of=71)
+
+
+# What an enemy may have written.
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        request(2, 4),
+        request(2, MAX_TIMESTAMP + 1),
+        request(7, 9),
+        request(2, 9, 5),
+        request(2, 9, 5, 6),
+        release(2, 9, of=4),
+        acknowledge(2, 40),
+        Message(kind=Kind.LAMPORT_DATA, origin=2, incarnation=1, seq=9),
+    ],
+    ids=lambda message: f"{message.kind.name} {message.origin} {message.seq} {message.words}",
+)
+def test_what_would_be_refused_is_passed_over_alike_by_those_that_have_received_it_and_others(wrong: Message) -> None:
+    stream = [request(2, 5), wrong, request(2, 20), release(2, 30, of=5)]
+    memories = set()
+    for received in range(len(stream) + 1):
+        one = core(0)
+        want(one)
+        give(one, *stream[:received])
+        memories.add(end(one, {2: stream[received:]}, survivors=frozenset({0, 1, 2})).memory)
+    (memory,) = memories
+    assert _Agreed.decode(memory, (0, 1, 2)).queue == (Request(1, 0), Request(20, 2))
+
+
+def test_nobody_fills_our_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = core(0)
+    monkeypatch.setattr("node.protocols.mutex.MOST_OUTSTANDING", 3)
+    give(one, *(request(2, timestamp) for timestamp in range(1, 9)))
+    assert one.held == 3
+
+
+RIGHT = _Agreed(view=2, clock=9, queue=(Request(3, 0), Request(4, 1)), is_held=True, left={1: 5})
+HEAD = _Agreed._HEAD
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(RIGHT, view=1),
+        replace(RIGHT, view=MAX_VIEW + 1),
+        replace(RIGHT, clock=3),
+        replace(RIGHT, clock=MAX_TIMESTAMP + 1),
+        replace(RIGHT, queue=()),
+        replace(RIGHT, queue=(Request(4, 1), Request(3, 0))),
+        replace(RIGHT, queue=(Request(4, 1), Request(4, 1))),
+        replace(RIGHT, queue=(Request(4, 7),)),
+        replace(RIGHT, left={7: 1}),
+    ],
+    ids=str,
+)
+def test_a_memory_that_cannot_be_is_refused(wrong: _Agreed) -> None:
+    assert _Agreed.decode(RIGHT.encode(), (0, 1)) == RIGHT
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        core(0, members=(0, 1), memory=wrong.encode())
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"x", RIGHT.encode()[:-1], RIGHT.encode() + b"x", HEAD.pack(2, 9, 1, 5), HEAD.pack(2, 9, 1, 0)]
+)
+def test_bytes_that_are_no_memory_are_refused(wrong: bytes) -> None:
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        core(0, memory=wrong)

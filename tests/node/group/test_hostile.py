@@ -1,0 +1,307 @@
+"""Hostile datagrams against a group of three, in mid-traffic and in mid-change, from strangers and from members.
+
+What a stranger says, what has no meaning, and what speaks of another view or incarnation changes nothing: views and
+order are those without it. A member that lies in well-formed words can do harm, for nothing here is authenticated; but
+it cannot make another member raise anything but RemoteError, or fill its memory. Only a DECIDED of a member is
+believed as it stands, so lies of that kind have no part here.
+
+    HOSTILE_DATAGRAMS=1000000 python -m pytest tests/node/group/test_hostile.py --timeout 3600
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from random import Random
+
+import pytest
+
+from node.errors import RemoteError
+from node.group.codec import Decision, Promise, Proposal, Status, Value, one_ballot
+from node.group.view import Incarnation, View
+from node.reliable.codec import VIEW_SHIFT
+from node.wire import Kind, Message, encode_datagram
+from tests.node.cluster import GROUP, MILLISECOND
+from tests.node.group.scripted import SUSPECT_AFTER_NS, Scripted, ledger, of_kind
+
+DATAGRAMS = int(os.environ.get("HOSTILE_DATAGRAMS", "20000"))
+LIES = DATAGRAMS // 4
+PER_STAGE = 200
+PER_ROUND = 5 * PER_STAGE
+WINDOW = 16
+MOST_HELD = 12 * WINDOW
+"""Own messages, two windows of each stream, what two members said of the next view, what a joiner may ask for."""
+STRANGER = 77
+GROUP_KINDS = tuple(kind for kind in Kind if Kind.GROUP_STATUS <= kind <= Kind.GROUP_STATE)
+STREAM_KINDS = tuple(kind for kind in Kind if Kind.RELIABLE_DATA <= kind <= Kind.RELIABLE_ACKNOWLEDGEMENT)
+KINDS = GROUP_KINDS + STREAM_KINDS
+
+
+def a_group(seed: int) -> Scripted:
+    """Member 3 is none of the founders."""
+    return Scripted(4, founders=(0, 1, 2), make=ledger(50_000), seed=seed, parameters={"window": WINDOW})
+
+
+def play(group: Scripted, disturb: Callable[[], None]) -> None:
+    """Traffic, a join, an end in mid-traffic; `disturb` is called in five stages of it, and in none of them much time
+    passes. Nothing but the disturbance can make the views other than 1: 0 1 2, 2: 0 1 2 3, 3: 0 1 3."""
+    group.run(5 * MILLISECOND)
+    group.lose = lambda source, target, message: message.kind is Kind.RELIABLE_DATA and message.seq % 5 == target
+    for member in range(3):
+        group.submit(member, 10)
+    group.run(2 * MILLISECOND)
+    group.lose = lambda source, target, message: False
+    disturb()
+    group.run(100 * MILLISECOND)
+    group.holds = of_kind(Kind.GROUP_PROMISE)
+    group.begin(3)
+    group.until(lambda: group.here(0).is_frozen)
+    disturb()
+    group.holds = of_kind(Kind.GROUP_STATE)
+    group.release()
+    group.until(lambda: group.number(3) == 2)
+    group.run(3 * MILLISECOND)
+    disturb()
+    group.holds = of_kind(Kind.GROUP_ACCEPT)
+    group.release()
+    group.until(lambda: group.story(3).state is not None)
+    for member in range(4):
+        group.submit(member, 5)
+    group.run(20 * MILLISECOND)
+    group.crash(2)
+    group.until(lambda: group.here(0).is_frozen)
+    group.run(5 * MILLISECOND)
+    disturb()
+    group.holds = lambda source, target, message: False
+    group.release()
+    group.settle(3)
+    disturb()
+    group.submit(1, 3)
+    group.settle(3)
+
+
+@cache
+def said_in_peace() -> tuple[Message, ...]:
+    """Messages of all kinds, as a group like this one sends them; the same number of each kind."""
+    group = a_group(0)
+    play(group, lambda: None)
+    found = [[message for _, message in group.sent if message.kind is kind] for kind in KINDS]
+    rng = Random(0)
+    return tuple(rng.choice(some) for some in found if some for _ in range(60))
+
+
+class Enemy:
+    """Makes datagrams for one group. `rng` draws everything."""
+
+    def __init__(self, group: Scripted, rng: Random) -> None:
+        self.group = group
+        self.rng = rng
+        self.refused = Counter[str]()
+
+    def target(self) -> int:
+        return self.rng.choice([host.membership.member for host in self.group.up()])
+
+    def anything(self) -> Message:
+        """Some message, with anything in it changed; or nothing but noise of a known kind."""
+        rng = self.rng
+        if rng.random() < 0.2:
+            kind = rng.choice(KINDS)
+            noise = tuple(self._word() for _ in range(rng.randrange(9)))
+            payload = rng.randbytes(rng.choice((0, 0, 8, 1200)))
+            return Message(kind=kind, origin=1, incarnation=1, seq=self._word(), words=noise, payload=payload)
+        message = rng.choice(said_in_peace())
+        words = list(message.words)
+        for _ in range(rng.randint(0, 3)):
+            place = rng.randrange(len(words) + 1)
+            match rng.randrange(4):
+                case 0 if place < len(words):
+                    words[place] ^= 1 << rng.randrange(64)
+                case 1:
+                    words[place : place + 1] = [self._word()]
+                case 2:
+                    words.insert(place, self._word())
+                case 3:
+                    del words[place:]
+        payload = message.payload[: rng.randrange(len(message.payload) + 1)] if rng.random() < 0.1 else message.payload
+        seq = self._word() if rng.random() < 0.2 else message.seq
+        return replace(message, words=tuple(words), payload=payload, seq=seq)
+
+    def _word(self) -> int:
+        bits = self.rng.choice((2, 8, 16, 32, 48, 64))
+        return self.rng.getrandbits(bits) << self.rng.choice((0, 0, 16, 32)) & (2**64 - 1)
+
+    def of_a_stranger(self, message: Message) -> tuple[Message, int]:
+        """Who speaks is nobody of the group, or an incarnation that is none."""
+        rng = self.rng
+        member = rng.choice((0, 1, 2))
+        match rng.randrange(4):
+            case 0:
+                return replace(message, origin=STRANGER), STRANGER
+            case 1:
+                return replace(message, origin=STRANGER), member
+            case 2:
+                return replace(message, origin=member, incarnation=1), STRANGER
+            case _:
+                # A later incarnation may ask to join, and tell decisions, which are believed.
+                is_free = message.kind in (Kind.GROUP_JOIN, Kind.GROUP_DECIDED)
+                incarnation = 0 if is_free else rng.choice((0, 7, 0xFFFF))
+                return replace(message, origin=member, incarnation=incarnation), member
+
+    def of_another_view(self, message: Message) -> tuple[Message, int] | None:
+        member = self.rng.choice((0, 1, 2))
+        number = self.rng.choice((0, self.rng.randint(7, 2**31 - 2)))
+        message = replace(message, origin=member, incarnation=1)
+        if message.kind in STREAM_KINDS:
+            rest = message.words[0] & (1 << VIEW_SHIFT) - 1 if message.words else 0
+            return replace(message, words=(number << VIEW_SHIFT | rest, *message.words[1:])), member
+        if message.kind in (Kind.GROUP_DECIDED, Kind.GROUP_JOIN):
+            number = 0  # a decision of the future that leaves somebody out is a lie that is believed
+        return (replace(message, seq=number), member) if message.kind is not Kind.GROUP_JOIN else None
+
+    def without_meaning(self, message: Message) -> tuple[Message, int] | None:
+        """A member of the view says it about the view, and no decoder makes anything of it."""
+        member = self.rng.choice((0, 1, 2))
+        message = replace(message, origin=member, incarnation=1)
+        if message.kind in STREAM_KINDS:
+            if message.kind not in (Kind.RELIABLE_DATA, Kind.RELIABLE_HEARTBEAT):
+                return (replace(message, words=()), member)
+            counts = message.words[0] & (1 << VIEW_SHIFT) - 1 if message.words else 0
+            words = (self.group.number(1) << VIEW_SHIFT | counts | 0x3FFFF, *message.words[1:9])
+            return replace(message, words=words), member
+        message = replace(message, seq=self.group.number(1))
+        return (message, member) if is_meaningless(message) else None
+
+    def strike(self, message: Message, source: int) -> None:
+        """It arrives now, as bytes."""
+        target = self.target()
+        data = encode_datagram(group=GROUP, sender=source, sender_incarnation=1, transmission=1, message=message)
+        host = self.group.hosts[target]
+        before = len(host.reports)
+        self.group._arrive(host, data)
+        self.refused[message.kind.name] += len(host.reports) - before
+
+    def harmless(self, count: int) -> None:
+        done = 0
+        while done < count:
+            made = self.rng.choice((self.of_a_stranger, self.of_another_view, self.without_meaning))(self.anything())
+            if made is not None:
+                self.strike(*made)
+                done += 1
+                if done % 20 == 0:
+                    self.group.run(MILLISECOND // 4)
+
+
+def is_meaningless(message: Message) -> bool:
+    """Whether the codec of its kind refuses the words; those of kinds without one are too many or too few."""
+    decoders: dict[Kind, Callable[[], object]] = {
+        Kind.GROUP_STATUS: lambda: Status.from_words(message.words),
+        Kind.GROUP_PREPARE: lambda: one_ballot(message.words),
+        Kind.GROUP_PROMISE: lambda: Promise.from_words(message.words, message.seq),
+        Kind.GROUP_ACCEPT: lambda: Proposal.from_words(message.words, message.seq),
+        Kind.GROUP_ACCEPTED: lambda: one_ballot(message.words),
+        Kind.GROUP_DECIDED: lambda: Decision.from_words(message.words, message.seq),
+    }
+    if message.kind not in decoders:
+        return message.kind is not Kind.GROUP_JOIN and len(message.words) not in (1, 3)
+    try:
+        decoders[message.kind]()
+    except RemoteError:
+        return True
+    return False
+
+
+@pytest.mark.timeout(3600 if DATAGRAMS > 100_000 else 300)
+def test_what_no_member_would_say_changes_neither_views_nor_order_nor_memory() -> None:
+    expected = a_group(1)
+    play(expected, lambda: None)
+    struck = 0
+    for seed in range(-(-DATAGRAMS // PER_ROUND)):
+        group = a_group(seed)
+        enemy = Enemy(group, Random(f"hostile/{seed}"))
+
+        def disturb(group: Scripted = group, enemy: Enemy = enemy) -> None:
+            enemy.harmless(PER_STAGE)
+            for host in group.up():
+                assert host.core.held <= MOST_HELD
+
+        play(group, disturb)
+        for member in (0, 1, 3):
+            assert group.story(member).views.keys() == expected.story(member).views.keys()
+            assert group.lives_of(member) == ((0, 1), (1, 1), (3, 1)), f"seed {seed}"
+            assert len(group.story(member).all_delivered) == len(expected.story(member).all_delivered), f"seed {seed}"
+        assert sum(enemy.refused.values())
+        struck += PER_ROUND
+    assert struck >= DATAGRAMS
+
+
+LIE_KINDS = tuple(kind for kind in KINDS if kind is not Kind.GROUP_DECIDED)
+
+
+@pytest.mark.timeout(3600 if DATAGRAMS > 100_000 else 300)
+def test_a_member_that_lies_makes_no_other_raise_or_hold_without_bound() -> None:
+    struck = seed = 0
+    while struck < LIES:
+        rng = Random(f"lies/{seed}")
+        group = a_group(seed)
+        enemy = Enemy(group, rng)
+        group.run(5 * MILLISECOND)
+        for member in range(3):
+            group.submit(member, 20)
+        if seed % 2:
+            group.holds = of_kind(Kind.GROUP_ACCEPT)
+            group.begin(3)
+            group.until(lambda: group.here(0).is_frozen)  # noqa: B023 (called at once)
+            group.run(5 * MILLISECOND)
+        for _ in range(PER_STAGE):
+            message = enemy.anything()
+            if message.kind not in LIE_KINDS:
+                continue
+            liar = rng.choice((0, 1, 2))
+            message = replace(message, origin=liar, incarnation=rng.choice((1, 1, 1, 2)))
+            if message.kind in GROUP_KINDS and rng.random() < 0.7:
+                message = replace(message, seq=group.number(0))
+            enemy.strike(message, rng.choice((liar, liar, 1)))
+            struck += 1
+            if struck % 20 == 0:
+                group.run(rng.choice((0, MILLISECOND, 50 * MILLISECOND)))
+                assert all(host.core.held <= MOST_HELD for host in group.up()), f"seed {seed}"
+        group.holds = lambda source, target, message: False
+        group.release()
+        group.run(4 * SUSPECT_AFTER_NS)
+        assert all(host.core.held <= MOST_HELD for host in group.up()), f"seed {seed}"
+        seed += 1
+
+
+def test_a_value_with_strangers_in_it_is_refused() -> None:
+    """A proposal whose next view has a member that the group does not know, or whose holder is none of the view."""
+    group = a_group(1)
+    group.run(5 * MILLISECOND)
+    group.holds = of_kind(Kind.GROUP_ACCEPT)
+    group.crash(2)
+    group.until(lambda: bool(group.kept))
+    (_, target, message, _) = group.kept[0]
+    proposal = Proposal.from_words(message.words, message.seq)
+    view = proposal.value.next
+    for lie in (
+        proposal._replace(holders=dict.fromkeys(proposal.holders, STRANGER)),
+        proposal._replace(value=with_view(proposal.value, (*view.incarnations, (STRANGER, 1)))),
+        proposal._replace(value=with_view(proposal.value, (*view.incarnations[1:], (0, 7), (STRANGER, 1)))),
+    ):
+        before = len(group.hosts[target].reports)
+        group.inject(target, replace(message, words=lie.to_words()), 0)
+        assert group.here(target).change.proposal is None
+        assert len(group.hosts[target].reports) == before + 1
+    group.holds = lambda source, target, message: False
+    group.release()
+    group.settle(2)
+
+
+def with_view(value: Value, incarnations: tuple[tuple[int, int], ...]) -> Value:
+    lives = tuple(Incarnation(*one) for one in incarnations)
+    present = {one.member for one in lives}
+    gone = frozenset(one for one in value.next.gone if one.member not in present)
+    view = View(number=value.next.number, incarnations=lives, gone=gone)
+    return Value(next=view, reason=value.reason, stateful=frozenset(view.members), cut=value.cut)

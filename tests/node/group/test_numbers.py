@@ -1,0 +1,125 @@
+"""What views cost, in time and datagrams, in virtual time on links that delay and lose nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.wire import Kind
+from tests.node.cluster import MILLISECOND, Host
+from tests.node.group.scripted import Scripted, ledger
+
+DELAY_NS = 2 * MILLISECOND
+ROUND_TRIP_NS = 2 * DELAY_NS
+LIMIT_NS = 400 * MILLISECOND
+TIMES: dict[str, int | bool] = {
+    "suspect_after_ns": LIMIT_NS,
+    "heartbeat_ns": LIMIT_NS // 16,
+    "retry_first_ns": 40 * MILLISECOND,
+    "retry_most_ns": LIMIT_NS,
+}
+EVERY_NS = 20 * MILLISECOND
+"""Between two submissions of one member under load."""
+
+
+class Clock(Scripted):
+    """Notes when each host installs its views, and the longest time without a delivery."""
+
+    def __init__(self, count: int, **options: object) -> None:
+        self.installed_ns: dict[int, list[int]] = {}
+        self.stall_ns: dict[int, int] = {}
+        self._delivered_ns: dict[int, int] = {}
+        super().__init__(count, delay_ns=DELAY_NS, parameters=TIMES, **options)  # type: ignore[arg-type]
+        self.on_effect = self._note
+
+    def _note(self, host: Host, effect: object) -> None:
+        member = host.membership.member
+        match type(effect).__name__:
+            case "Installed":
+                self.installed_ns.setdefault(effect.number, []).append(self.now_ns)  # type: ignore[attr-defined]
+            case "Deliver":
+                since_ns = self.now_ns - self._delivered_ns.get(member, self.now_ns)
+                self.stall_ns[member] = max(self.stall_ns.get(member, 0), since_ns)
+                self._delivered_ns[member] = self.now_ns
+
+    def load(self, for_ns: int) -> None:
+        for member in self.members:
+            for at_ns in range(self.now_ns + member * MILLISECOND, self.now_ns + for_ns, EVERY_NS):
+                self.submit_later(member, at_ns)
+
+
+@pytest.mark.parametrize(
+    ("order", "victim"), [("reliable", 0), ("reliable", 3), ("reliable", 7), ("lamport", 0), ("sequencer", 0)]
+)
+def test_under_load_a_crash_stops_a_group_of_eight_for_its_patience_and_five_round_trips(
+    order: str, victim: int
+) -> None:
+    group = Clock(8, order=order)
+    group.load(3 * LIMIT_NS)
+    group.run(LIMIT_NS + 7 * MILLISECOND)
+    crashed_ns = group.now_ns
+    group.crash(victim)
+    group.run(2 * LIMIT_NS)
+    assert len(group.installed_ns[2]) == 7
+    most_ns = LIMIT_NS + 5 * ROUND_TRIP_NS
+    assert max(group.installed_ns[2]) - crashed_ns <= most_ns
+    assert max(ns for member, ns in group.stall_ns.items() if member != victim) <= most_ns
+    group.run(LIMIT_NS)
+    group.check()
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_join_takes_five_round_trips(is_loaded: bool) -> None:
+    group = Clock(8, founders=range(7), make=ledger(1000))
+    if is_loaded:
+        group.load(LIMIT_NS)
+    group.run(LIMIT_NS // 2)
+    asked_ns = group.now_ns
+    group.begin(7)
+    group.until(lambda: group.story(7).state is not None)
+    assert group.now_ns - asked_ns <= 5 * ROUND_TRIP_NS
+    group.run(5 * MILLISECOND)
+    assert len(group.installed_ns[2]) == 8
+    assert max(group.installed_ns[2]) - asked_ns <= 5 * ROUND_TRIP_NS
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("leaver", [0, 5])
+def test_a_leave_takes_five_round_trips(is_loaded: bool, leaver: int) -> None:
+    group = Clock(8)
+    if is_loaded:
+        group.load(LIMIT_NS)
+    group.run(LIMIT_NS // 2)
+    asked_ns = group.now_ns
+    group.leave(leaver)
+    group.until(lambda: group.hosts[leaver].core.is_over)
+    assert max(group.installed_ns[2]) - asked_ns <= 5 * ROUND_TRIP_NS
+    assert group.now_ns - asked_ns <= 5 * ROUND_TRIP_NS + LIMIT_NS // 4, "then it is free to go"
+    assert len(group.installed_ns[2]) == 7
+
+
+def test_a_group_of_thirty_at_rest_sends_thirty_datagrams_in_a_period() -> None:
+    group = Clock(30)
+    group.submit(3, 5)
+    group.run(3 * LIMIT_NS)
+    period_ns, periods = LIMIT_NS // 4, 20
+    before = group.datagrams
+    sent = len(group.sent)
+    group.run(periods * period_ns)
+    assert group.datagrams - before <= 30 * periods
+    assert {message.kind for _, message in group.sent[sent:]} == {Kind.GROUP_STATUS}
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 30])
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_a_group_at_rest_finds_a_crash_within_twice_its_patience(count: int, which: str) -> None:
+    group = Clock(count)
+    group.run(2 * LIMIT_NS + 77 * MILLISECOND)
+    victim = 0 if which == "first" else count - 1
+    crashed_ns = group.now_ns
+    group.crash(victim)
+    group.run(2 * LIMIT_NS)
+    if count == 2 and victim == 0:
+        assert group.is_minority(1)
+    else:
+        assert len(group.installed_ns[2]) == count - 1
+        assert max(group.installed_ns[2]) - crashed_ns <= 2 * LIMIT_NS

@@ -1,0 +1,58 @@
+"""Groups of reliable cores in one view that stays open."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+
+from node.core import Membership, random_for
+from node.reliable import ReliableCore, ReliableParameters
+from node.wire import Kind
+from tests.node.cluster import SECOND, Cluster, Network, check_reliable
+
+VIEW = 3
+PARAMETERS = ReliableParameters(window=64, suspect_after_ns=2 * SECOND)
+
+
+def build(
+    membership: Membership, seed: int, parameters: ReliableParameters = PARAMETERS, *, has_multicast: bool = True
+) -> ReliableCore:
+    return ReliableCore(
+        membership=dataclasses.replace(membership, has_multicast=has_multicast),
+        incarnations=dict.fromkeys(membership.members, 1),
+        view=VIEW,
+        parameters=parameters,
+        rng=random_for(seed, membership, "reliable"),
+    )
+
+
+def group(
+    count: int,
+    *,
+    network: Network | None = None,
+    seed: int = 1,
+    parameters: ReliableParameters = PARAMETERS,
+    has_multicast: bool = True,
+) -> Cluster:
+    def make(membership: Membership, seed: int) -> ReliableCore:
+        return build(membership, seed, parameters, has_multicast=has_multicast)
+
+    return Cluster(count, make, seed=seed, network=network)
+
+
+def core_of(cluster: Cluster, member: int) -> ReliableCore:
+    core = cluster.core(member)
+    assert isinstance(core, ReliableCore)
+    return core
+
+
+def check_all(cluster: Cluster, members: Iterable[int]) -> None:
+    """Everything that reliable streams promise, at rest, and nothing is kept."""
+    members = list(members)
+    check_reliable(cluster, members)
+    assert [core_of(cluster, member).held for member in members] == [0] * len(members), "everything stable is let go"
+
+
+def kinds(cluster: Cluster) -> Counter[Kind]:
+    return Counter(message.kind for _, message in cluster.sent)

@@ -1,0 +1,359 @@
+"""The streams of an open view, rule by rule, in a network where each test decides what is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from node.core import Submission
+from node.effects import Multicast
+from node.errors import DropReason, LocalError
+from node.reliable import ReliableParameters
+from node.reliable.codec import VIEW_SHIFT
+from node.wire import Flag, Kind, Message
+from tests.node.cluster import (
+    MILLISECOND,
+    SECOND,
+    Host,
+    Network,
+    check_integrity,
+    check_silence,
+    retransmissions,
+)
+from tests.node.reliable.open_view import PARAMETERS, VIEW, check_all, core_of, group, kinds
+
+# Multicast without faults.
+
+
+def test_a_group_with_nothing_to_do_is_silent() -> None:
+    cluster = group(4)
+    cluster.run()
+    assert (cluster.sent, cluster.now_ns) == ([], 0)
+    assert all(host.is_idle for host in cluster.up())
+
+
+def test_one_multicast_reaches_all_and_the_group_falls_silent() -> None:
+    cluster = group(4)
+    cluster.submit(0)
+    check_all(cluster, range(4))
+    traffic = kinds(cluster)
+    assert traffic[Kind.RELIABLE_DATA] == 1
+    # The announcement of the tail, three positions, and the floor that lets all forget.
+    assert traffic[Kind.RELIABLE_HEARTBEAT] <= 6
+    assert cluster.now_ns < 300 * MILLISECOND
+
+
+def test_a_tail_that_no_member_lost_is_announced_once_however_large_the_group() -> None:
+    """Positions take longer in large groups; a second announcement would come before anybody was late."""
+    cluster = group(20)
+    cluster.submit(0)
+    check_all(cluster, range(20))
+    own = [message for member, message in cluster.sent if member == 0 and message.kind is Kind.RELIABLE_HEARTBEAT]
+    assert len(own) == 2, "the announcement, and the floor that lets all forget"
+
+
+def test_the_sender_delivers_its_own_message_at_once() -> None:
+    cluster = group(3)
+    cluster.submit(1)
+    assert cluster.hosts[1].delivered == [(1, 1, 1)]
+    assert cluster.hosts[0].delivered == []
+
+
+def test_a_group_of_one_delivers_to_itself_and_keeps_nothing() -> None:
+    cluster = group(1)
+    cluster.submit(0, 200)
+    check_all(cluster, range(1))
+    assert len(cluster.hosts[0].delivered) == 200
+
+
+def test_what_is_stable_is_forgotten_while_traffic_goes_on() -> None:
+    cluster = group(4)
+    for number in range(400):
+        cluster.submit_later(0, number * 5 * MILLISECOND)
+    most = 0
+    for _ in range(100):
+        cluster.run(for_ns=20 * MILLISECOND)
+        most = max(most, *(core_of(cluster, member).held for member in range(4)))
+    assert most <= 40, "two or three heartbeats' worth of messages, at 200 a second"
+    check_all(cluster, range(4))
+
+
+def test_a_member_that_multicasts_acknowledges_on_the_way() -> None:
+    cluster = group(4)
+    for number in range(200):
+        for member in range(4):
+            cluster.submit_later(member, number * 10 * MILLISECOND + member * MILLISECOND)
+    cluster.run(for_ns=2 * SECOND)
+    assert kinds(cluster)[Kind.RELIABLE_HEARTBEAT] < 40, "no heartbeats of their own while there is traffic"
+    check_all(cluster, range(4))
+
+
+def test_piggybacked_positions_leave_room_for_the_payload() -> None:
+    cluster = group(4)
+    for number in range(50):
+        for member in range(4):
+            cluster.at(number * 10 * MILLISECOND, lambda member=member: cluster.submit(member, size=1390))  # type: ignore[misc]
+    cluster.run()
+    data = cluster.kinds(Kind.RELIABLE_DATA)
+    assert max(8 * len(message.words) + len(message.payload) for message in data) <= 1408
+    assert max(len(message.words) for message in data) == 2
+    check_all(cluster, range(4))
+
+
+# Loss.
+
+
+def test_a_gap_is_asked_for_at_the_origin_and_filled() -> None:
+    cluster = group(3)
+    cluster.lose = lambda source, target, message: (
+        target == 2 and message.kind is Kind.RELIABLE_DATA and message.seq == 2 and not message.flags
+    )
+    cluster.submit(0, 3)
+    check_all(cluster, range(3))
+    (nack,) = cluster.kinds(Kind.RELIABLE_NACK)
+    assert (nack.words[0], nack.seq) == (VIEW << VIEW_SHIFT | 0, 1), "whose stream, and the cumulative acknowledgement"
+    assert nack.words[1:] == (2 << 32 | 2,)
+    (again,) = [message for message in cluster.kinds(Kind.RELIABLE_DATA) if message.flags]
+    assert (again.flags, again.origin, again.incarnation, again.seq) == (Flag.RETRANSMISSION, 0, 1, 2)
+
+
+def test_a_mere_reordering_is_hardly_asked_for() -> None:
+    cluster = group(3, network=Network(jitter_ns=1 * MILLISECOND))
+    for number in range(100):
+        cluster.submit_later(0, number * MILLISECOND // 2)
+    check_all(cluster, range(3))
+    assert kinds(cluster)[Kind.RELIABLE_NACK] <= 2, "a gap is new when the timer of an earlier one is due"
+
+
+def test_the_loss_of_the_last_message_is_announced() -> None:
+    cluster = group(3)
+    cluster.lose = lambda source, target, message: message.kind is Kind.RELIABLE_DATA and not message.flags
+    cluster.submit(0)
+    cluster.run(for_ns=100 * MILLISECOND)
+    assert cluster.hosts[2].delivered == [(0, 1, 1)], "announced after 30 ms, asked for and answered at once"
+    check_all(cluster, range(3))
+
+
+def test_a_question_that_is_lost_is_asked_again() -> None:
+    cluster = group(2)
+    lost: list[Message] = []
+
+    def lose(source: int, target: int, message: Message) -> bool:
+        is_first = message.kind is Kind.RELIABLE_NACK and len(lost) < 2
+        if is_first:
+            lost.append(message)
+        return is_first or (message.kind is Kind.RELIABLE_DATA and message.seq == 1 and not message.flags)
+
+    cluster.lose = lose
+    cluster.submit(0, 2)
+    check_all(cluster, range(2))
+    assert len(cluster.kinds(Kind.RELIABLE_NACK)) == 3
+
+
+def test_one_member_that_misses_a_message_is_answered_alone() -> None:
+    cluster = group(8)
+    cluster.lose = lambda source, target, message: (
+        message.kind is Kind.RELIABLE_DATA and message.seq == 2 and not message.flags and target == 3
+    )
+    cluster.submit(0, 4)
+    before = cluster.datagrams
+    check_all(cluster, range(8))
+    assert retransmissions(cluster) == 1
+    assert cluster.datagrams - before < 60
+
+
+def test_many_members_that_miss_a_message_get_one_answer_together() -> None:
+    """A loss next to the sender hits all at once: the questions are spread, the second one is answered to all."""
+    cluster = group(30)
+    cluster.lose = lambda source, target, message: (
+        message.kind is Kind.RELIABLE_DATA and message.seq == 2 and not message.flags
+    )
+    cluster.submit(0, 4)
+    check_all(cluster, range(30))
+    assert retransmissions(cluster) <= 3
+    assert kinds(cluster)[Kind.RELIABLE_NACK] <= 29
+
+
+def test_duplicates_are_dropped_with_a_reason() -> None:
+    cluster = group(3, network=Network(duplicate_ratio=1.0))
+    cluster.submit(0, 5)
+    check_all(cluster, range(3))
+    assert cluster.hosts[1].dropped(DropReason.DUPLICATE) == 5
+
+
+def test_a_pause_of_seconds_is_made_good() -> None:
+    cluster = group(4)
+    for number in range(60):
+        cluster.submit_later(0, number * 20 * MILLISECOND)
+    cluster.at(100 * MILLISECOND, lambda: cluster.pause(2))
+    cluster.at(1800 * MILLISECOND, lambda: cluster.resume(2))
+    check_all(cluster, range(4))
+    assert len(cluster.hosts[2].delivered) == 60
+
+
+@pytest.mark.parametrize("groups", [((0, 1), (2, 3)), ((0,), (1, 2, 3)), ((0, 1, 2), (3,)), ((0,), (1,), (2,), (3,))])
+def test_a_partition_that_heals_in_time_is_made_good(groups: tuple[tuple[int, ...], ...]) -> None:
+    cluster = group(4)
+    for number in range(40):
+        for member in range(4):
+            cluster.submit_later(member, number * 40 * MILLISECOND)
+    cluster.at(200 * MILLISECOND, lambda: cluster.cut(*groups))
+    cluster.at(1500 * MILLISECOND, cluster.heal)
+    check_all(cluster, range(4))
+
+
+# Flow control.
+
+
+def test_the_window_bounds_what_is_unstable_and_opens_again() -> None:
+    cluster = group(3)
+    cluster.pause(2)
+    cluster.submit(0, 200)
+    cluster.run(for_ns=1 * SECOND)
+    assert not core_of(cluster, 0).can_submit
+    assert len(cluster.hosts[0].queue) == 200 - PARAMETERS.window
+    assert core_of(cluster, 0).held == core_of(cluster, 1).held == PARAMETERS.window
+    cluster.resume(2)
+    check_all(cluster, range(3))
+    assert len(cluster.hosts[2].delivered) == 200
+
+
+def test_a_submission_while_shut_is_our_callers_mistake() -> None:
+    cluster = group(2)
+    cluster.pause(1)
+    cluster.submit(0, PARAMETERS.window)
+    with pytest.raises(LocalError, match="can_submit"):
+        core_of(cluster, 0).on_submit(Submission(payload=b""), 0)
+
+
+def test_a_saturating_sender_is_not_slowed_by_rare_heartbeats() -> None:
+    """Who has received a good part of the window says so at once."""
+    cluster = group(5)
+    cluster.submit(0, 2000)
+    cluster.run(for_ns=1 * SECOND)
+    assert len(cluster.hosts[4].delivered) == 2000
+    check_all(cluster, range(5))
+
+
+# Unicast.
+
+
+def unicasts(host: Host, origin: int) -> list[int]:
+    return [number for source, _, number in host.delivered if source == origin]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_multicasts_and_unicasts_of_a_pair_are_one_fifo(seed: int) -> None:
+    network = Network(loss_ratio=0.2, duplicate_ratio=0.1, jitter_ns=10 * MILLISECOND)
+    cluster = group(3, network=network, seed=seed)
+    for number in range(60):
+        for member in range(3):
+            target = None if (number * 7 + member) % 3 == 0 else (member + 1 + number % 2) % 3
+            act = lambda member=member, target=target: cluster.submit(member, target=target)  # noqa: E731
+            cluster.at(number * 5 * MILLISECOND, act)
+    check_silence(cluster)
+    check_integrity(cluster)
+    for host in cluster.up():
+        for origin in range(3):
+            numbers = unicasts(host, origin)
+            assert numbers == sorted(numbers), f"seed {seed}"
+    delivered = [set(host.delivered) for host in cluster.up()]
+    for identity in cluster.submissions:
+        assert any(identity in one for one in delivered), f"seed {seed}"
+    assert [core_of(cluster, member).held for member in range(3)] == [0, 0, 0]
+
+
+def test_a_unicast_reaches_its_target_alone() -> None:
+    cluster = group(3)
+    cluster.submit(0, target=2)
+    check_silence(cluster)
+    assert [host.delivered for host in cluster.up()] == [[], [], [(0, 1, 1)]]
+    assert kinds(cluster) == {Kind.RELIABLE_UNICAST: 1, Kind.RELIABLE_ACKNOWLEDGEMENT: 1}
+
+
+def test_a_unicast_to_ourselves_needs_no_network() -> None:
+    cluster = group(2)
+    cluster.submit(0, target=0)
+    check_silence(cluster)
+    assert (cluster.hosts[0].delivered, cluster.sent) == ([(0, 1, 1)], [])
+
+
+def test_a_unicast_waits_for_the_multicasts_before_it() -> None:
+    cluster = group(2)
+    cluster.lose = lambda source, target, message: message.kind is Kind.RELIABLE_DATA and not message.flags
+    cluster.submit(0)
+    cluster.submit(0, target=1)
+    cluster.run(for_ns=5 * MILLISECOND)
+    assert cluster.hosts[1].delivered == []
+    check_silence(cluster)
+    assert cluster.hosts[1].delivered == [(0, 1, 1), (0, 1, 2)]
+
+
+def test_a_multicast_waits_for_the_unicasts_before_it_at_their_target_only() -> None:
+    cluster = group(3)
+    cluster.lose = lambda source, target, message: message.kind is Kind.RELIABLE_UNICAST and not message.flags
+    cluster.submit(0, target=1)
+    cluster.submit(0)
+    cluster.run(for_ns=5 * MILLISECOND)
+    assert [host.delivered for host in cluster.up()[1:]] == [[], [(0, 1, 2)]]
+    check_silence(cluster)
+    assert cluster.hosts[1].delivered == [(0, 1, 1), (0, 1, 2)]
+
+
+def test_an_answer_takes_the_acknowledgement_along() -> None:
+    cluster = group(2)
+    for number in range(10):
+        cluster.at(number * 20 * MILLISECOND, lambda: cluster.submit(0, target=1))
+        cluster.at(number * 20 * MILLISECOND + 2 * MILLISECOND, lambda: cluster.submit(1, target=0))
+    check_silence(cluster)
+    traffic = kinds(cluster)
+    assert (traffic[Kind.RELIABLE_UNICAST], retransmissions(cluster)) == (20, 0)
+    assert traffic[Kind.RELIABLE_ACKNOWLEDGEMENT] <= 11, "one for each last word"
+
+
+def test_a_unicast_to_a_stranger_is_our_callers_mistake() -> None:
+    with pytest.raises(LocalError, match="member 9 is not in the view"):
+        core_of(group(2), 0).on_submit(Submission(payload=b"", target=9), 0)
+
+
+# Size.
+
+
+def test_three_hundred_members_and_one_sender() -> None:
+    """Each receiver acknowledges once or twice; nothing grows with the square."""
+    cluster = group(300, parameters=ReliableParameters())
+    cluster.submit(0, 20)
+    cluster.run()
+    assert all(len(host.delivered) == 20 for host in cluster.up())
+    assert kinds(cluster)[Kind.RELIABLE_HEARTBEAT] < 3 * 300
+    assert all(host.is_idle for host in cluster.up())
+
+
+def test_the_first_multicast_of_a_core_is_its_only_effect_on_the_wire() -> None:
+    core = core_of(group(2), 0)
+    effects = core.on_submit(Submission(payload=b"x", flags=Flag.DUMMY), 0)
+    sent = [effect.message for effect in effects if isinstance(effect, Multicast)]
+    assert [(message.seq, message.flags, message.words) for message in sent] == [
+        (1, Flag.DUMMY, (VIEW << VIEW_SHIFT | 1,))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("window", 3),
+        ("burst", 0),
+        ("heartbeat_ns", 0),
+        ("stability_ns", 0),
+        ("heartbeat_per_member_ns", -1),
+        ("acknowledge_ns", 30 * MILLISECOND),
+        ("retry_first_ns", 1 * MILLISECOND),
+        ("suspect_after_ns", 100 * MILLISECOND),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused_by_name(field: str, value: int) -> None:
+    changed: dict[str, Any] = {field: value}
+    with pytest.raises(LocalError, match=field):
+        dataclasses.replace(PARAMETERS, **changed)

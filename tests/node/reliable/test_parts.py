@@ -1,0 +1,253 @@
+"""Both ends of a stream, of a channel, and the round trip: values that the reliable core is built from."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.effects import Send
+from node.errors import DropReason
+from node.reliable import ReliableParameters
+from node.reliable.channel import Sender, Sent
+from node.reliable.rtt import AMBIGUOUS_IN_A_ROW, GRANULARITY_NS, RoundTrip
+from node.reliable.stream import IncomingStream, OutgoingStream, Receiver, retransmission
+from node.wire import Kind, Message
+
+MILLISECOND = 1_000_000
+
+
+def message(seq: int) -> Message:
+    return Message(kind=Kind.RELIABLE_DATA, origin=1, incarnation=1, seq=seq)
+
+
+def round_trip() -> RoundTrip:
+    return RoundTrip(ReliableParameters())
+
+
+# Outgoing stream.
+
+
+def sending(*members: int, count: int = 0) -> OutgoingStream:
+    stream = OutgoingStream(members)
+    for seq in range(1, count + 1):
+        stream.append(message(seq), is_sent=True)
+    return stream
+
+
+def test_the_floor_is_the_least_position_and_what_is_below_is_forgotten() -> None:
+    stream = sending(1, 2, count=5)
+    stream.acknowledge(1, 4)
+    assert (stream.floor, sorted(stream.buffered)) == (0, [1, 2, 3, 4, 5])
+    stream.acknowledge(2, 3)
+    assert (stream.floor, sorted(stream.buffered)) == (3, [4, 5])
+    assert sorted(stream.lacking()) == [(1, 4), (2, 3)]
+
+
+def test_old_and_false_acknowledgements_change_nothing() -> None:
+    stream = sending(1, 2, count=5)
+    stream.acknowledge(1, 4)
+    stream.acknowledge(1, 2)
+    stream.acknowledge(2, 6)
+    assert dict(stream.lacking()) == {1: 4, 2: 0}
+
+
+def test_one_asker_gets_one_answer_and_a_second_asker_one_for_all() -> None:
+    stream = sending(1, 2, 3, count=2)
+    hold = 10
+
+    def answer(number: int, asker: int, now_ns: int) -> int | str | None:
+        effect = stream.answer(number, asker, now_ns, hold)
+        return None if effect is None else effect.target if isinstance(effect, Send) else "all"
+
+    assert answer(1, 1, 100) == 1
+    assert answer(1, 1, 105) is None
+    assert answer(1, 2, 106) == "all"
+    assert answer(1, 3, 107) is None, "the answer for all is under way"
+    assert answer(1, 3, 116) == 3, "and was lost, it seems"
+    assert answer(2, 3, 107) == 3, "each number for itself"
+    assert answer(9, 3, 107) is None, "never sent"
+
+
+# Incoming stream.
+
+
+@given(st.permutations(range(1, 9)), st.lists(st.integers(1, 8), max_size=8))
+def test_any_order_with_duplicates_ends_in_the_same_position(order: list[int], again: list[int]) -> None:
+    stream = IncomingStream(window=16)
+    reasons = [stream.accept(message(seq)) for seq in order]
+    assert reasons == [None] * 8
+    assert [stream.accept(message(seq)) for seq in again] == [DropReason.DUPLICATE] * len(again)
+    assert (stream.position, stream.known) == (8, 8)
+    assert sorted(stream.buffered) == list(range(1, 9))
+
+
+def test_gaps_are_known_numbers_that_are_not_held() -> None:
+    stream = IncomingStream(window=16)
+    for seq in (1, 3, 6):
+        stream.accept(message(seq))
+    stream.learn(8)
+    assert (stream.position, list(stream.missing())) == (1, [2, 4, 5, 7, 8])
+    assert stream.accept(message(2)) is None
+    assert stream.position == 3
+
+
+def test_nothing_is_held_or_believed_beyond_the_window() -> None:
+    stream = IncomingStream(window=4)
+    assert stream.accept(message(1)) is None
+    assert stream.accept(message(6)) is DropReason.OUT_OF_WINDOW
+    assert stream.accept(message(5)) is None
+    stream.learn(6)
+    assert stream.known == 5
+    assert stream.accept(message(1)) is DropReason.DUPLICATE
+
+
+def test_only_what_is_delivered_is_let_go() -> None:
+    stream = IncomingStream(window=16)
+    for seq in (1, 2, 3):
+        stream.accept(message(seq))
+    stream.delivered = 2
+    stream.learn_stable(3)
+    assert (stream.stable, stream.floor, sorted(stream.buffered), stream.is_settled) == (3, 2, [3], False)
+    stream.delivered = 3
+    stream.release()
+    stream.learn_stable(1)
+    assert (stream.floor, stream.buffered, stream.is_settled) == (3, {}, True)
+    stream.learn_stable(9)
+    assert stream.stable == 3, "nothing is everywhere that has not come here"
+
+
+def test_asking_again_waits_for_the_time_out_of_each_number() -> None:
+    stream = IncomingStream(window=16)
+    trip = round_trip()
+    stream.accept(message(3))
+
+    def ask(now_ms: int) -> tuple[list[int], int, bool]:
+        return stream.ask(now_ms * MILLISECOND, trip, burst=8, pause_ns=MILLISECOND)
+
+    assert ask(0) == ([1, 2], 100 * MILLISECOND, False)
+    stream.accept(message(5))
+    assert ask(10) == ([4], 100 * MILLISECOND, False)
+    assert ask(100) == ([1, 2], 110 * MILLISECOND, True)
+    for seq, now_ms in ((1, 120), (9, 500)):
+        stream.answered(retransmission(message(seq)), now_ms * MILLISECOND, trip)
+        assert trip.timeout_ns() == 100 * MILLISECOND, "asked twice, or never: no sample"
+    stream.answered(retransmission(message(4)), 20 * MILLISECOND, trip)
+    assert trip.timeout_ns() == 30 * MILLISECOND
+
+
+def test_at_most_a_burst_is_asked_for_at_a_time() -> None:
+    stream = IncomingStream(window=64)
+    stream.learn(50)
+    first, again_ns, _ = stream.ask(0, round_trip(), burst=8, pause_ns=MILLISECOND)
+    second, _, _ = stream.ask(again_ns, round_trip(), burst=8, pause_ns=MILLISECOND)
+    assert (first, second, again_ns) == (list(range(1, 9)), list(range(9, 17)), MILLISECOND)
+
+
+# Channels.
+
+
+def test_an_acknowledgement_covers_all_before_it_and_measures_the_round_trip() -> None:
+    trip = round_trip()
+    channel = Sender(window=2, round_trip=trip)
+    for seq in (1, 2, 3):
+        channel.last = seq
+        channel.queue.append(message(seq))
+    sent = [channel.send_next(0), channel.send_next(0), channel.send_next(0)]
+    assert [one.seq if one else None for one in sent] == [1, 2, None], "the window is two"
+    assert not channel.acknowledge(3, 5), "number 3 was not sent: nobody can have it"
+    assert channel.acknowledge(2, 40 * MILLISECOND)
+    assert not channel.acknowledge(1, 50 * MILLISECOND)
+    assert trip.timeout_ns() == 40 * MILLISECOND + 4 * 20 * MILLISECOND
+    assert channel.send_next(0) is not None
+
+
+def test_the_same_position_again_shows_what_is_lost_once() -> None:
+    channel = Sender(window=8, round_trip=round_trip())
+    channel.under_way = {seq: Sent(message(seq), 0) for seq in (1, 2)}
+    lost = channel.lost_before_others(0)
+    assert lost is not None
+    assert lost.message.seq == 1
+    lost.tries += 1
+    assert channel.lost_before_others(0) is None
+    assert channel.lost_before_others(1) is None, "not the position that we know"
+    channel.under_way = {seq: Sent(message(seq), 0) for seq in (2, 3)}
+    channel.acknowledged = 1
+    lost = channel.lost_before_others(1)
+    assert lost is not None
+    assert lost.message.seq == 2
+
+
+def test_unicasts_come_out_in_order_once_and_within_bounds() -> None:
+    channel = Receiver(window=4)
+    order = [2, 1, 4, 3, 2]
+    reasons = [channel.accept(message(seq)) for seq in order]
+    assert reasons == [None, None, None, None, DropReason.DUPLICATE]
+    out = []
+    while channel.delivered + 1 in channel.buffered:
+        channel.delivered += 1
+        out.append(channel.buffered.pop(channel.delivered).seq)
+    assert out == [1, 2, 3, 4]
+    assert channel.accept(message(9)) is DropReason.OUT_OF_WINDOW
+
+
+def test_what_is_received_and_not_delivered_is_bounded_too() -> None:
+    channel = Receiver(window=4)
+    accepted = [seq for seq in range(1, 20) if channel.accept(message(seq)) is None]
+    assert accepted == list(range(1, 9))
+
+
+# Round trips.
+
+
+def test_time_out_follows_the_samples_within_its_bounds() -> None:
+    trip = round_trip()
+    assert [trip.timeout_ns(tries) for tries in (1, 2, 3, 9)] == [
+        100 * MILLISECOND,
+        200 * MILLISECOND,
+        400 * MILLISECOND,
+        400 * MILLISECOND,
+    ]
+    for _ in range(50):
+        trip.sample(2 * MILLISECOND)
+    assert trip.timeout_ns() == 20 * MILLISECOND
+    for _ in range(50):
+        trip.sample(900 * MILLISECOND)
+    assert 900 * MILLISECOND <= trip.timeout_ns() <= 1000 * MILLISECOND
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_time_out_exceeds_nearly_every_jittered_round_trip(seed: int) -> None:
+    rng = Random(seed)
+    trip = round_trip()
+    late = 0
+    for _ in range(1000):
+        elapsed = rng.randint(20 * MILLISECOND, 60 * MILLISECOND)
+        late += elapsed > trip.timeout_ns()
+        trip.sample(elapsed)
+    assert late <= 10
+
+
+def test_a_round_trip_that_never_varies_is_not_its_own_time_out() -> None:
+    trip = round_trip()
+    for _ in range(1000):
+        trip.sample(30 * MILLISECOND)
+    assert trip.timeout_ns() == 30 * MILLISECOND + GRANULARITY_NS
+
+
+def test_a_round_trip_that_outgrows_the_time_out_is_learnt_all_the_same() -> None:
+    trip = round_trip()
+    trip.sample(2 * MILLISECOND)
+    timeout_ns = trip.timeout_ns()
+    for _ in range(AMBIGUOUS_IN_A_ROW - 1):
+        trip.ambiguous(150 * MILLISECOND)
+    assert trip.timeout_ns() == timeout_ns, "chance losses are no reason yet"
+    for _ in range(20):
+        trip.ambiguous(150 * MILLISECOND)
+    assert trip.timeout_ns() > 150 * MILLISECOND
+    trip.sample(2 * MILLISECOND)
+    after_ns = trip.timeout_ns()
+    trip.ambiguous(900 * MILLISECOND)
+    assert trip.timeout_ns() == after_ns, "one clear sample ends the doubt"

@@ -1,0 +1,258 @@
+"""One adaptive core, word by word: what it says in a switch, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from node.core import Membership, Submission
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer
+from node.errors import DropReason, LocalError, RemoteError
+from node.protocols import adaptive_epoch as epoch_module
+from node.protocols.adaptive import FORCE, AdaptiveCore, AdaptiveParameters
+from node.protocols.adaptive_epoch import LAYER
+from node.protocols.adaptive_words import AdaptiveReport, with_tail
+from node.protocols.costs import ABCAST, ALLACK, TIMEWARP
+from node.protocols.vote import encode_ranking
+from node.trace import Notice
+from node.wire import Kind, Message, encode_message
+
+MEMBERS = (0, 1, 2)
+PAYLOAD = with_tail(b"payload", 1)
+
+
+def core_of(member: int, *, members: tuple[int, ...] = MEMBERS, **parameters: Any) -> AdaptiveCore:
+    given = {"candidates": "abcast, allack", "dwell_ns": 0, **parameters}
+    core = AdaptiveCore(
+        membership=Membership(member=member, members=members), parameters=AdaptiveParameters(**given), rng=Random(1)
+    )
+    core.on_start(0)
+    return core
+
+
+def word(kind: Kind, origin: int, *words: int, seq: int = 2, payload: bytes = b"", **more: Any) -> Message:
+    return Message(kind=kind, origin=origin, incarnation=1, seq=seq, words=words, payload=payload, **more)
+
+
+def carried(epoch: int, inside: Message) -> Message:
+    return word(Kind.ADAPTIVE_CARRIED, inside.origin, seq=epoch, payload=encode_message(inside), inner=inside.kind)
+
+
+def data(origin: int, seq: int = 1, payload: bytes = PAYLOAD) -> Message:
+    return word(Kind.ABCAST_DATA, origin, 0, seq=seq, payload=payload)
+
+
+def call(epoch: int = 2) -> Message:
+    return word(Kind.ADAPTIVE_CALL, 0, seq=epoch)
+
+
+def decision(code: int = ALLACK, epoch: int = 2) -> Message:
+    return word(Kind.ADAPTIVE_DECISION, 0, code, seq=epoch)
+
+
+def last(origin: int, epoch: int = 1) -> Message:
+    return word(Kind.ADAPTIVE_LAST, origin, seq=epoch)
+
+
+def give(core: AdaptiveCore, *messages: Message, now_ns: int = 1) -> list[Effect]:
+    return [effect for message in messages for effect in core.on_message(message, message.origin, now_ns)]
+
+
+def refused(core: AdaptiveCore, message: Message, reason: DropReason = DropReason.UNEXPECTED) -> None:
+    with pytest.raises(RemoteError) as caught:
+        core.on_message(message, message.origin, 1)
+    assert caught.value.reason is reason
+
+
+def said(effects: list[Effect]) -> list[tuple[Kind, int, tuple[int, ...]]]:
+    messages = [effect.message for effect in effects if isinstance(effect, Multicast | Send)]
+    return [(message.kind, message.seq, message.words) for message in messages]
+
+
+def reported(effects: list[Effect], code: int) -> list[int]:
+    return [one.value for one in effects if isinstance(one, Report) and one.code == code]
+
+
+# A switch.
+
+
+def test_a_switch_word_by_word() -> None:
+    core = core_of(1)
+    ballot = encode_ranking((ABCAST, ALLACK))
+    assert said(give(core, call())) == [(Kind.ADAPTIVE_BALLOT, 2, (ballot,))]
+    effects = give(core, decision())
+    assert said(effects) == [(Kind.ADAPTIVE_LAST, 1, ())]
+    assert reported(effects, AdaptiveReport.LEFT) == [1]
+    assert (core.phase, core.can_submit, core.is_idle) == ("switching-allack", False, False)
+    effects = give(core, last(0), last(2), last(1))
+    assert reported(effects, AdaptiveReport.COMPLETE) == [1]
+    assert Report(code=Notice.IN_FORCE, member=ALLACK, value=2) in effects
+    assert (core.phase, core.can_submit, core.is_idle) == ("running-allack", True, True)
+
+
+def test_the_coordinator_decides_with_every_ballot() -> None:
+    core = core_of(0, force_every_ns=1)
+    core.on_submit(Submission(payload=b""), 1)
+    request = word(Kind.ADAPTIVE_REQUEST, 2)
+    effects = give(core, request, now_ns=2)
+    assert said(effects) == [(Kind.ADAPTIVE_CALL, 2, ())]
+    assert not core.is_idle
+    assert said(give(core, request)) == [], "a vote is open"
+    ballot = encode_ranking((ALLACK, ABCAST))
+    assert said(give(core, word(Kind.ADAPTIVE_BALLOT, 1, ballot))) == []
+    effects = give(core, word(Kind.ADAPTIVE_BALLOT, 2, ballot))
+    assert said(effects) == [(Kind.ADAPTIVE_DECISION, 2, (ALLACK,)), (Kind.ADAPTIVE_LAST, 1, ())]
+
+
+def test_a_vote_without_a_majority_for_a_change_says_nothing() -> None:
+    core = core_of(0)
+    give(core, word(Kind.ADAPTIVE_REQUEST, 2))
+    present, other = encode_ranking((ABCAST, ALLACK)), encode_ranking((ALLACK, ABCAST))
+    effects = give(core, word(Kind.ADAPTIVE_BALLOT, 1, present), word(Kind.ADAPTIVE_BALLOT, 2, other))
+    assert reported(effects, AdaptiveReport.CALLED_OFF) == [2]
+    assert said(effects) == [] and core.is_idle
+    assert said(give(core, word(Kind.ADAPTIVE_REQUEST, 2))) == [(Kind.ADAPTIVE_CALL, 2, ())], "the next one"
+
+
+def test_a_view_of_one_member_decides_alone() -> None:
+    core = core_of(0, members=(0,), force_every_ns=1)
+    core.on_submit(Submission(payload=b""), 1)
+    effects = core.on_timer(FORCE, 5)
+    assert [kind for kind, _, _ in said(effects)][-2:] == [Kind.ADAPTIVE_DECISION, Kind.ADAPTIVE_LAST]
+    give(core, last(0))
+    assert core.in_force == "allack"
+
+
+def test_an_instance_is_mute_from_last_on() -> None:
+    """Its timers are cancelled, and what comes is kept: no proposal goes out."""
+    core = core_of(1, candidates="timewarp, abcast")
+    item = word(Kind.TIMEWARP_DATA, 2, 5, seq=1, payload=b"item")
+    effects = give(core, carried(1, item), call())
+    assert [e.timer.layer for e in effects if isinstance(e, SetTimer) and e.timer.name == "round"] == [LAYER]
+    effects = give(core, decision(ABCAST))
+    assert [e.timer.name for e in effects if isinstance(e, CancelTimer) and e.timer.layer == LAYER] == ["round"]
+    later = word(Kind.TIMEWARP_DATA, 2, 9, seq=2, payload=b"later")
+    assert not [e for e in give(core, carried(1, later)) if not isinstance(e, SetTimer)]
+    assert core.held == 2
+    effects = give(core, last(0), last(1), last(2))
+    assert [one.payload for one in effects if isinstance(one, Deliver)] == [b"item", b"later"]
+
+
+def test_what_comes_of_the_next_epoch_waits_for_last_of_all() -> None:
+    core = core_of(1)
+    give(core, call(), decision(), last(2))
+    early = carried(2, word(Kind.ALLACK_DATA, 2, 0, seq=1, payload=PAYLOAD))
+    assert said(give(core, early)) == []
+    assert core.held == 1
+    effects = give(core, last(0), last(1))
+    assert core.in_force == "allack" and core.held == 1
+    assert [e.timer.name for e in effects if isinstance(e, SetTimer) and e.timer.layer == LAYER] == ["null"]
+
+
+def test_a_vote_waits_until_the_epoch_before_is_complete_here() -> None:
+    """The coordinator has completed it, and asks for the next."""
+    core = core_of(1)
+    give(core, call(), decision(), last(0))
+    assert said(give(core, call(3))) == []
+    effects = give(core, last(1), last(2))
+    assert [kind for kind, _, _ in said(effects)] == [Kind.ADAPTIVE_BALLOT]
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (carried(3, data(2)), DropReason.UNEXPECTED),
+        (carried(2, data(2)), DropReason.UNEXPECTED),
+        (word(Kind.ADAPTIVE_CARRIED, 2, 1, seq=1), DropReason.MALFORMED),
+        (word(Kind.ADAPTIVE_CARRIED, 2, seq=1, payload=b"no message"), DropReason.TRUNCATED),
+        (replace(carried(1, data(0)), origin=2), DropReason.MALFORMED),
+        (carried(1, data(2, payload=b"short")), DropReason.MALFORMED),
+        (last(2, 2), DropReason.UNEXPECTED),
+        (last(2, 2**40), DropReason.MALFORMED),
+        (call(3), DropReason.UNEXPECTED),
+        (replace(call(), origin=2), DropReason.UNEXPECTED),
+        (replace(call(), words=(1,)), DropReason.MALFORMED),
+        (decision(), DropReason.UNEXPECTED),
+        (word(Kind.ADAPTIVE_BALLOT, 2, encode_ranking((ABCAST,))), DropReason.UNEXPECTED),
+        (word(Kind.ADAPTIVE_BALLOT, 2, 0xCC), DropReason.MALFORMED),
+        (word(Kind.ADAPTIVE_ECHO, 2, 1), DropReason.MALFORMED),
+    ],
+)
+def test_what_nobody_says_is_refused_before_anything_changes(wrong: Message, reason: DropReason) -> None:
+    core = core_of(1)
+    refused(core, wrong, reason)
+    assert (core.epoch.number, core.held, core.is_idle) == (1, 0, True)
+
+
+@pytest.mark.parametrize("wrong", [decision(epoch=3), decision(ABCAST), replace(decision(), origin=2)])
+def test_a_decision_needs_our_ballot_a_change_and_the_coordinator(wrong: Message) -> None:
+    core = core_of(1)
+    give(core, call())
+    refused(core, wrong)
+    give(core, decision())
+    refused(core, decision())
+    assert core.phase == "switching-allack"
+
+
+def test_a_decision_for_what_is_no_candidate_is_refused() -> None:
+    core = core_of(1)
+    give(core, call())
+    refused(core, decision(TIMEWARP), DropReason.MALFORMED)
+
+
+def test_nothing_of_an_epoch_follows_last() -> None:
+    core = core_of(1)
+    give(core, call(), decision(), last(2))
+    refused(core, carried(1, data(2)))
+    refused(core, last(2))
+    refused(core, carried(2, data(0)))
+
+
+def test_what_is_kept_of_one_member_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epoch_module, "MOST_KEPT", 8)
+    monkeypatch.setattr("node.protocols.adaptive.MOST_KEPT", 8)
+    core = core_of(1)
+    give(core, call(), decision(), last(2))
+    early = carried(2, word(Kind.ALLACK_DATA, 2, 0, seq=1, payload=PAYLOAD))
+    give(core, *[early] * 8)
+    refused(core, early)
+    give(core, *[carried(1, data(0))] * 8)
+    refused(core, carried(1, data(0)))
+    assert core.held == 16
+
+
+def test_payloads_that_are_refused_leave_nothing_behind() -> None:
+    core = core_of(1, candidates="sequencer, abcast")
+    wrong = [word(Kind.SEQUENCER_DATA, 2, 1, seq=2, payload=with_tail(bytes([k]), 1)) for k in range(9)]
+    give(core, *(carried(1, one) for one in wrong))
+    assert (core.held, len(core.epoch._received)) == (1, 1)
+
+
+def test_strangers_are_not_heard() -> None:
+    core = core_of(1)
+    stranger = word(Kind.ADAPTIVE_LAST, 7, seq=1)
+    assert core.on_message(stranger, 7, 1) == [Report(code=DropReason.UNEXPECTED, member=7, value=0)]
+    assert core.on_message(word(Kind.LAMPORT_NULL, 2), 2, 1)[0] == Report(code=DropReason.UNEXPECTED, member=2)
+
+
+def test_a_member_that_probes_without_end_is_echoed_now_and_then() -> None:
+    core = core_of(1, probe_every_ns=500 * 1_000_000)
+    probes = [word(Kind.ADAPTIVE_PROBE, 2, seq=number) for number in range(1, 100)]
+    assert len([one for one in give(core, *probes) if isinstance(one, Send)]) == 1
+    assert [type(one) for one in give(core, replace(probes[0], origin=0))] == [Send]
+    assert [type(one) for one in give(core, probes[0], now_ns=250_000_001)] == [Send]
+
+
+def test_a_caller_who_is_wrong_gets_a_sentence() -> None:
+    core = core_of(1)
+    with pytest.raises(LocalError, match="order multicasts"):
+        core.on_submit(Submission(payload=b"", target=1), 0)
+    give(core, call(), decision())
+    with pytest.raises(LocalError, match="ask can_submit before"):
+        core.on_submit(Submission(payload=b""), 0)

@@ -1,0 +1,457 @@
+"""Amoeba's broadcast: its rules by hand, the end of a view, groups through views, and what an enemy can say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from node.core import Closing, Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
+from node.errors import DropReason, LocalError, RemoteError
+from node.group.prefix import Prefix
+from node.protocols.amoeba_view import AmoebaCore, AmoebaParameters, AmoebaReport
+from node.protocols.words import pack
+from node.wire import Flag, Kind, Message
+from tests.node.group.views import Group, Make, run
+
+MEMBERS = (0, 1, 2, 3)
+CONTROL = Flag.CONTROL.value
+LARGE_BYTES = 100
+LARGE = bytes(LARGE_BYTES)
+
+
+def core(member: int, *, members: tuple[int, ...] = MEMBERS, ranks: tuple[int, ...] = (), **given: Any) -> AmoebaCore:
+    return AmoebaCore(
+        membership=Membership(member=member, members=members, ranks=ranks),
+        parameters=AmoebaParameters(**{"large_bytes": LARGE_BYTES, "resilience": 0, **given}),
+    )
+
+
+def word(after: Sequence[tuple[int, int]]) -> int:
+    """Of a sender that had delivered these: (sender, number in the log) each."""
+    prefix = Prefix()
+    for origin, index in after:
+        prefix.delivered(origin, index)
+    return prefix.word
+
+
+def request(origin: int, number: int, *, resilience: int = 0, payload: bytes = b"") -> Message:
+    words = (resilience, word([]))
+    return Message(kind=Kind.AMOEBA_REQUEST, origin=origin, incarnation=1, seq=number, words=words, payload=payload)
+
+
+def body(origin: int, number: int, *, resilience: int = 0, after: Sequence[tuple[int, int]] = ()) -> Message:
+    words = (resilience, word(after))
+    return Message(kind=Kind.AMOEBA_BODY, origin=origin, incarnation=1, seq=number, words=words, payload=LARGE)
+
+
+def data(
+    index: int, origin: int, number: int, *, resilience: int = 0, after: Sequence[tuple[int, int]] = ()
+) -> Message:
+    words = (pack(origin, 1, number), resilience, word(after))
+    return Message(kind=Kind.AMOEBA_DATA, origin=0, incarnation=1, seq=index, words=words)
+
+
+def accept(index: int, origin: int, number: int) -> Message:
+    return control(Kind.AMOEBA_ACCEPT, 0, index, pack(origin, 1, number))
+
+
+def control(kind: Kind, origin: int, seq: int, *words: int) -> Message:
+    return Message(kind=kind, origin=origin, incarnation=1, seq=seq, flags=CONTROL, words=words)
+
+
+def stored(origin: int, index: int) -> Message:
+    return control(Kind.AMOEBA_STORED, origin, index)
+
+
+def give(one: AmoebaCore, *messages: Message) -> list[Effect]:
+    """All effects of these messages, and of what it multicasts, which comes back to it."""
+    out: list[Effect] = []
+    work = list(messages)
+    while work:
+        message = work.pop(0)
+        effects = one.on_message(message, message.origin, 0)
+        work += [effect.message for effect in effects if isinstance(effect, Multicast)]
+        out += effects
+    return out
+
+
+def delivered(effects: Iterable[Effect]) -> list[tuple[int, int]]:
+    """(number in the log, whose)."""
+    return [(effect.seq, effect.origin) for effect in effects if isinstance(effect, Deliver)]
+
+
+def said(effects: Iterable[Effect]) -> list[tuple[int | None, Kind, int]]:
+    """(to whom, kind, number) of what goes out."""
+    return [
+        (effect.target if isinstance(effect, Send) else None, effect.message.kind, effect.message.seq)
+        for effect in effects
+        if isinstance(effect, Send | Multicast)
+    ]
+
+
+def reported(effects: Iterable[Effect]) -> list[tuple[int, int, int]]:
+    return [(effect.code, effect.member, effect.value) for effect in effects if isinstance(effect, Report)]
+
+
+def close(one: AmoebaCore, *rest: Message, survivors: Iterable[int] = MEMBERS) -> Closing:
+    """The end of its view, with these messages of the cut that it has not been handed."""
+    streams = {member: [message for message in rest if message.origin == member] for member in MEMBERS}
+    return one.close(streams, frozenset(survivors), 0)
+
+
+# The sender and the sequencer.
+
+
+def test_a_short_message_goes_to_the_sequencer_which_multicasts_it() -> None:
+    sender, sequencer = core(1), core(0)
+    (sent,) = sender.on_submit(Submission(payload=b"x", flags=Flag.DUMMY.value), 0)
+    assert isinstance(sent, Send)
+    assert (sent.target, sent.message.kind) == (0, Kind.AMOEBA_REQUEST)
+    out = give(sequencer, sent.message)
+    assert said(out) == [(None, Kind.AMOEBA_DATA, 1)]
+    assert out[-1] == Deliver(payload=b"x", origin=1, incarnation=1, seq=1)
+    (relayed,) = [effect.message for effect in out if isinstance(effect, Multicast)]
+    assert relayed.flags == Flag.DUMMY.value
+
+
+def test_a_long_message_is_multicast_by_its_sender_and_numbered_by_the_sequencer() -> None:
+    sender, sequencer, third = core(1), core(0), core(2)
+    (sent,) = sender.on_submit(Submission(payload=LARGE), 0)
+    assert isinstance(sent, Multicast)
+    assert said(give(sequencer, sent.message)) == [(None, Kind.AMOEBA_ACCEPT, 1)]
+    assert delivered(give(third, accept(1, 1, 1))) == [], "its number came first"
+    assert give(third, sent.message) == [Deliver(payload=LARGE, origin=1, incarnation=1, seq=1)]
+
+
+def test_the_sequencer_is_the_first_member_of_the_view_and_numbers_its_own_messages() -> None:
+    one = core(2, ranks=(2, 0, 1, 3))
+    for payload in (b"x", LARGE):
+        (sent,) = one.on_submit(Submission(payload=payload), 0)
+        assert isinstance(sent, Multicast)
+        assert sent.message.kind is Kind.AMOEBA_DATA
+    (sent,) = core(0, ranks=(2, 0, 1, 3)).on_submit(Submission(payload=b"x"), 0)
+    assert isinstance(sent, Send)
+    assert sent.target == 2
+
+
+def test_a_request_that_is_repeated_gets_no_second_number() -> None:
+    out = give(core(0), request(1, 1), request(1, 1))
+    assert said(out) == [(None, Kind.AMOEBA_DATA, 1)]
+    assert Report(code=DropReason.OUT_OF_WINDOW, member=1) in out
+
+
+def test_numbers_follow_the_order_of_the_sender() -> None:
+    one = core(0)
+    assert said(give(one, request(1, 2))) == []
+    assert said(give(one, request(1, 1), body(1, 2))) == [(None, Kind.AMOEBA_DATA, 1), (None, Kind.AMOEBA_ACCEPT, 2)]
+
+
+def test_a_resilient_message_waits_for_the_first_others_by_rank() -> None:
+    one = core(0, ranks=(0, 2, 1, 3))
+    assert delivered(give(one, request(3, 1, resilience=2), request(1, 1))) == []
+    assert said(give(one, stored(1, 1), stored(3, 1))) == [], "3 is not asked: 1 and 2 are before it"
+    out = give(one, stored(2, 1))
+    assert said(out) == [(None, Kind.AMOEBA_ACCEPT, 2)], "2 wants no member to store it"
+    assert delivered(out) == [(1, 3), (2, 1)]
+
+
+def test_a_storer_tells_that_it_has_stored_the_message_and_delivers_when_it_is_accepted() -> None:
+    one, other = core(1), core(2)
+    assert said(give(one, data(1, 2, 1, resilience=1))) == [(0, Kind.AMOEBA_STORED, 1)]
+    assert said(give(other, data(1, 2, 1, resilience=1))) == []
+    assert delivered(give(one, control(Kind.AMOEBA_ACCEPT, 0, 1))) == [(1, 2)]
+
+
+def test_a_message_is_stored_when_its_body_is_there_and_all_before_it() -> None:
+    one = core(1)
+    assert said(give(one, accept(1, 2, 1), data(2, 3, 1, resilience=1))) == []
+    assert said(give(one, body(2, 1))) == [(0, Kind.AMOEBA_STORED, 2)]
+    assert said(give(one, accept(3, 2, 2), accept(4, 3, 2))) == []
+    assert said(give(one, body(2, 2, resilience=1))) == [(0, Kind.AMOEBA_STORED, 3)], "4 has no body yet"
+
+
+def test_with_fewer_others_than_asked_for_all_of_them_must_store() -> None:
+    one = core(0, members=(0, 1))
+    assert said(give(one, request(1, 1, resilience=9))) == [(None, Kind.AMOEBA_DATA, 1)]
+    assert said(give(one, stored(1, 1))) == [(None, Kind.AMOEBA_ACCEPT, 1)]
+
+
+def test_a_group_of_one_delivers_at_once() -> None:
+    one = core(3, members=(3,))
+    (sent,) = one.on_submit(Submission(payload=LARGE, words=(3,)), 0)
+    assert isinstance(sent, Multicast)
+    out = give(one, sent.message)
+    assert (said(out), delivered(out), one.is_idle) == ([], [(1, 3)], True)
+
+
+def test_a_message_says_what_its_sender_had_delivered_at_submission() -> None:
+    for member, payload in ((1, b"x"), (1, LARGE), (0, b"x")):
+        one = core(member)
+        give(one, data(1, 2, 1), data(2, 3, 1))
+        (sent,) = one.on_submit(Submission(payload=payload), 0)
+        assert isinstance(sent, Send | Multicast)
+        assert sent.message.words[-2:] == (0, word([(2, 1), (3, 2)]))
+
+
+def test_the_submission_says_its_resilience_and_the_parameter_is_the_default() -> None:
+    one = core(1, resilience=3)
+    words = []
+    for submission in (Submission(payload=b""), Submission(payload=b"", words=(0,))):
+        (sent,) = one.on_submit(submission, 0)
+        assert isinstance(sent, Send)
+        words.append(sent.message.words)
+    assert words == [(3, 0), (0, 0)]
+
+
+def test_flow_control_counts_what_has_no_number() -> None:
+    one = core(1, outstanding=2)
+    one.on_submit(Submission(payload=b""), 0)
+    one.on_submit(Submission(payload=LARGE), 0)
+    with pytest.raises(LocalError, match="ask can_submit before"):
+        one.on_submit(Submission(payload=b""), 0)
+    give(one, data(1, 1, 1))
+    assert (one.can_submit, one.is_idle) == (True, False)
+
+
+def test_what_it_cannot_do_is_our_callers_mistake() -> None:
+    one = core(1)
+    for words in ((1, 1), (-1,), (1 << 16,)):
+        with pytest.raises(LocalError, match="is no resilience"):
+            one.on_submit(Submission(payload=b"", words=words), 0)
+    with pytest.raises(LocalError, match="orders multicasts"):
+        one.on_submit(Submission(payload=b"", target=2), 0)
+    with pytest.raises(LocalError, match="no timer"):
+        one.on_timer(Timer("tick"), 0)
+    assert one.is_idle
+
+
+# The end of a view.
+
+
+def test_what_is_tentative_is_delivered_at_the_end() -> None:
+    one = core(2)
+    give(one, data(1, 1, 1, resilience=3))
+    closing = close(one, data(2, 1, 2, resilience=3), survivors={1, 2})
+    assert (delivered(closing.effects), closing.memory) == ([(1, 1), (2, 1)], b"")
+    assert one.held == 0
+
+
+def test_a_number_whose_body_no_survivor_has_is_passed_over() -> None:
+    one = core(2)
+    closing = close(one, accept(1, 3, 1), data(2, 1, 1), survivors={1, 2})
+    assert delivered(closing.effects) == [(2, 1)]
+    assert reported(closing.effects) == [(AmoebaReport.VOID, 3, 1)]
+
+
+def test_after_a_missing_body_no_message_of_that_sender_is_delivered() -> None:
+    """Its next message went through the sequencer, whose stream the survivors have."""
+    closing = close(core(2), accept(1, 3, 1), data(2, 3, 2), survivors={1, 2})
+    assert delivered(closing.effects) == []
+    assert reported(closing.effects) == [(AmoebaReport.VOID, 3, 1), (AmoebaReport.DROPPED, 3, 2)]
+
+
+def test_no_effect_without_its_cause_when_members_crash() -> None:
+    """1 delivers the body of 3, which no survivor receives, and then submits; 0, 1 and 3 crash."""
+    cut = [data(1, 2, 1), accept(2, 3, 1), data(3, 1, 1, after=[(2, 1), (3, 2)]), data(4, 2, 2)]
+    for handed in range(len(cut) + 1):
+        one = core(2)
+        before = give(one, *cut[:handed])
+        closing = close(one, *cut[handed:], survivors={2})
+        assert delivered([*before, *closing.effects]) == [(1, 2), (4, 2)]
+
+
+def test_submissions_without_a_number_are_handed_back_in_their_order() -> None:
+    """Also a body that all survivors have: the submission before it has no number, and must stay before it."""
+    one = core(1)
+    submissions = [Submission(payload=payload, words=(2,), place=3) for payload in (b"a", b"b", LARGE)]
+    effects = [effect for submission in submissions for effect in one.on_submit(submission, 0)]
+    own = [effect.message for effect in effects if isinstance(effect, Multicast)]
+    closing = close(one, data(1, 1, 1, resilience=2), *own)
+    assert delivered(closing.effects) == [(1, 1)]
+    assert closing.handed_back == tuple(submissions[1:])
+    assert delivered(close(core(2), data(1, 1, 1, resilience=2), *own).effects) == [(1, 1)]
+
+
+def test_the_sequencer_delivers_what_it_has_handed_down_and_not_heard_yet() -> None:
+    one = core(0)
+    (sent,) = one.on_submit(Submission(payload=b"x"), 0)
+    assert isinstance(sent, Multicast)
+    closing = close(one, sent.message)
+    assert (delivered(closing.effects), closing.handed_back) == ([(1, 0)], ())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        data(2, 3, 2),
+        data(1, 3, 2),
+        body(3, 0),
+        control(Kind.AMOEBA_ACCEPT, 3, 1, pack(3, 1, 1)),
+        control(Kind.AMOEBA_ACCEPT, 0, 9),
+        request(3, 1),
+        stored(3, 1),
+        control(Kind.LAMPORT_NULL, 3, 1),
+    ],
+    ids=repr,
+)
+def test_what_on_message_would_refuse_is_passed_over_in_the_rest(wrong: Message) -> None:
+    assert delivered(close(core(2), wrong, data(1, 3, 1)).effects) == [(1, 3)]
+
+
+# Groups through views.
+
+
+class Mixed(AmoebaCore):
+    """Its submissions go by PB and by BB, and ask for all kinds of resilience, as their payloads have it."""
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        number = int(submission.payload[:8])
+        self._parameters = AmoebaParameters(
+            outstanding=3, large_bytes=0 if number % 2 else LARGE_BYTES, resilience=number // 2 % 4
+        )
+        return super().on_submit(submission, now_ns)
+
+
+def mixed(membership: Membership, rng: Random, memory: bytes) -> AmoebaCore:
+    return Mixed(membership=membership, parameters=AmoebaParameters(outstanding=3))
+
+
+def with_resilience(resilience: int, *, large_bytes: int = LARGE_BYTES) -> Make:
+    def make(membership: Membership, rng: Random, memory: bytes) -> AmoebaCore:
+        parameters = AmoebaParameters(outstanding=3, resilience=resilience, large_bytes=large_bytes)
+        return AmoebaCore(membership=membership, parameters=parameters)
+
+    return make
+
+
+MAKERS: tuple[Make, ...] = (mixed, with_resilience(0, large_bytes=0), with_resilience(0), with_resilience(1))
+
+
+@pytest.mark.parametrize("seed", range(320))
+def test_a_group_keeps_one_causal_order_through_its_views(seed: int) -> None:
+    slow = (Kind.AMOEBA_BODY,) if seed // 16 % 2 else ()
+    run(MAKERS[seed % 4], seed, lags=seed // 4 % 2 == 0, skewed=seed // 8 % 2 == 0, slow=slow)
+
+
+def test_some_groups_pass_numbers_over_and_drop_messages() -> None:
+    codes = set()
+    for seed in range(40):
+        group = run(mixed, seed, members=5, skewed=True)
+        codes |= {report.code for place in group.places.values() for report in place.reports}
+    assert codes == {AmoebaReport.VOID, AmoebaReport.DROPPED}, "and no honest message is refused"
+
+
+def keeps_what_excluded_members_delivered(make: Make, seed: int, most: int) -> bool:
+    """Whether survivors have delivered all that any member had, in its order, when at most so many are excluded."""
+    group = Group(make, 5, seed, lags=seed % 2 == 0, skewed=True)
+    rng = Random(f"excluded/{seed}")
+    for _ in range(3):
+        group.play(rng.randrange(150), load=0.2)
+        before = [list(group.places[member].delivered) for member in group.view.members]
+        doomed = sorted(set(group.view.members) - group.lucky)[:most]
+        survivors = frozenset(group.view.members) - set(doomed)
+        group.change(survivors)
+        after = group.places[min(survivors)].delivered
+        if any(after[: len(told)] != told for told in before):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("resilience", [1, 2, 3])
+def test_with_at_most_r_excluded_all_that_any_member_delivered_is_delivered(resilience: int) -> None:
+    for seed in range(40):
+        make = with_resilience(resilience, large_bytes=(seed // 2 % 2) * LARGE_BYTES)
+        assert keeps_what_excluded_members_delivered(make, seed, resilience), f"seed {seed}"
+
+
+@pytest.mark.parametrize(("resilience", "excluded"), [(0, 1), (1, 3)])
+def test_with_more_excluded_the_order_is_that_of_the_survivors(resilience: int, excluded: int) -> None:
+    make = with_resilience(resilience)
+    assert not all(keeps_what_excluded_members_delivered(make, seed, excluded) for seed in range(60))
+
+
+# What an enemy can say.
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (0, request(1, 0)),
+        (0, request(1, 1, resilience=1 << 16)),
+        (0, control(Kind.AMOEBA_REQUEST, 1, 1, 1)),
+        (0, control(Kind.AMOEBA_REQUEST, 1, 1 << 32, 1, 1)),
+        (0, control(Kind.AMOEBA_BODY, 1, 1, 1)),
+        (2, body(1, 0)),
+        (2, data(0, 1, 1)),
+        (2, data(2, 1, 1)),
+        (2, data(1, 7, 1)),
+        (2, data(1, 1, 0)),
+        (2, data(1, 1, 2)),
+        (2, data(1, 1, 1, resilience=1 << 16)),
+        (2, control(Kind.AMOEBA_DATA, 0, 1, pack(1, 0, 1), 0, 0)),
+        (2, control(Kind.AMOEBA_DATA, 0, 1, pack(1, 1, 1))),
+        (2, control(Kind.AMOEBA_DATA, 0, 1)),
+        (2, control(Kind.AMOEBA_ACCEPT, 0, 1, 1, 1)),
+        (2, control(Kind.AMOEBA_ACCEPT, 0, 1)),
+        (0, control(Kind.AMOEBA_STORED, 1, 0, 1)),
+        (0, stored(1, 1)),
+    ],
+)
+def test_a_malformed_message_is_refused_before_anything_has_changed(member: int, message: Message) -> None:
+    one = core(member)
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        give(one, message)
+    assert one.is_idle
+    first = request(1, 1) if member == 0 else data(1, 1, 1)
+    assert delivered(give(one, first)) == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (1, control(Kind.LAMPORT_NULL, 0, 0)),
+        (1, request(2, 1)),
+        (1, stored(2, 0)),
+        (0, stored(0, 0)),
+        (1, control(Kind.AMOEBA_ACCEPT, 2, 1)),
+        (1, body(0, 1)),
+        (1, body(9, 1)),
+        (0, request(9, 1)),
+    ],
+)
+def test_what_does_not_belong_here_is_refused(member: int, message: Message) -> None:
+    assert reported(give(core(member), message)) == [(DropReason.UNEXPECTED, message.origin, len(message.payload))]
+
+
+def test_a_second_body_of_one_number_is_refused() -> None:
+    one = core(2)
+    give(one, body(1, 1))
+    with pytest.raises(RemoteError, match="DUPLICATE"):
+        give(one, body(1, 1))
+
+
+def test_random_messages_raise_nothing_but_remote_errors() -> None:
+    kinds = [kind for kind in Kind if kind >> 4 == 0xE]
+    for seed in range(120):
+        rng = Random(seed)
+        one = core(rng.choice((0, 1, 2)))
+        messages = [_random_message(rng, kinds) for _ in range(150)]
+        for message in messages[:100]:
+            try:
+                give(one, message)
+            except RemoteError:
+                continue
+            except Exception as error:
+                error.add_note(f"seed {seed}: {message}")
+                raise
+        assert all(isinstance(effect, Deliver | Report) for effect in close(one, *messages[100:]).effects)
+
+
+def _random_message(rng: Random, kinds: Sequence[Kind]) -> Message:
+    entry: Callable[[], int] = lambda: pack(rng.choice((0, 1, 2, 9)), rng.choice((0, 1, 1)), rng.randrange(4))  # noqa: E731
+    words = tuple(rng.choice((0, 1, 1, 2, entry(), entry(), entry())) for _ in range(rng.choice((0, 1, 2, 2, 3, 3, 4))))
+    return control(rng.choice(kinds), rng.choice((0, 0, 1, 2)), rng.randrange(6), *words)
