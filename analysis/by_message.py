@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from analysis.lives import Life
 from analysis.properties import DELIVERY_PROPERTIES, Evidence, Incarnation, Property
-from analysis.sequences import NOT_COMPARED, Step, code_of
+from analysis.sequences import NOT_COMPARED, Step
 from collector.records import Level
 
 BY_MESSAGE = tuple(kind for kind in DELIVERY_PROPERTIES if kind is not Property.CAUSAL)
@@ -43,7 +43,11 @@ class RunFacts:
     ended: frozenset[Incarnation]
     """Lives whose end is on record."""
     over: frozenset[Incarnation]
-    """Those of them that the others have ended."""
+    """Those of them that the others have ended, or that have left."""
+    excluded: Mapping[Incarnation, int]
+    """Those that did not leave by themselves, and when they learnt of it."""
+    has_views: bool
+    """Whether anybody records one: then total order is judged view by view, and not here."""
     last_numbers: Mapping[Incarnation, int]
     """The highest number that each life submitted; 0: none."""
     missing_records: int
@@ -219,11 +223,11 @@ class _Table:
         rows, at_ns = self._rows(seen.firsts)
         self.firsts[rows] += 1
         self.first_ns[rows] = np.minimum(self.first_ns[rows], at_ns)
-        self.is_at_home[rows] |= seen.firsts[0] >> 32 & 0xFFFFFFFF == code_of(life)
+        self.is_at_home[rows] |= seen.firsts[0] >> 32 & 0xFFFFFFFF == life.code
         if is_full:
             self.full_deliveries[rows] += 1
             self.full_ns[rows] = np.minimum(self.full_ns[rows], at_ns)
-        if life not in facts.over:
+        if life not in facts.over and not facts.has_views:
             self.firsts_in_order[rows] += 1
             self._compare(rows, seen.predecessor)
         _note(self.unordered, self.unordered_ns, rows[seen.is_out_of_order], at_ns[seen.is_out_of_order])
@@ -271,7 +275,7 @@ class _Table:
 
     def _may_be_lost(self, facts: RunFacts) -> Mask:
         """True where the origin crashed before this number was on record."""
-        crashed = {code_of(life): number for life, number in facts.last_numbers.items() if life not in facts.ended}
+        crashed = {life.code: number for life, number in facts.last_numbers.items() if life not in facts.ended}
         if not crashed:
             return np.zeros(len(self.message), np.bool_)
         codes = np.array(sorted(crashed), np.int64)

@@ -82,6 +82,7 @@ class _Life:
     message: Numbers
     """Of each row; -1 where it speaks of no message."""
     is_over: bool
+    is_stopped: bool
     is_cut_short: bool
     is_full: bool
     own: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
@@ -120,7 +121,10 @@ def look(columns: Columns, *, members: Iterable[int], names: Mapping[int, str], 
         is_undone.any() or is_optimistic.any() or columns.number.min(initial=0) < 0
     ):  # numbers beyond 63 bits: only an enemy writes them
         return Answer({}, wanted, evidence)
-    tallies, violated = _Look(lives, first_message, level).tallies(wanted)
+    look_at = _Look(lives, first_message, level)
+    if np.any(columns.event == Event.VIEW):  # it is judged view by view, elsewhere
+        look_at.violated.add(Property.TOTAL_ORDER)
+    tallies, violated = look_at.tallies(wanted)
     return Answer(tallies, violated, evidence)
 
 
@@ -294,7 +298,7 @@ def _lives(columns: Columns, parts: Collection[tuple[Incarnation, slice]]) -> tu
         is_cut_short = is_stopped and not records.detail[ends].any()
         is_full = is_stopped and not name.is_joiner and count[name.member] == 1
         is_over = len(ends) > 0 and not is_stopped
-        lives.append(_Life(name, records, message[rows], is_over, is_cut_short, is_full))
+        lives.append(_Life(name, records, message[rows], is_over, is_stopped, is_cut_short, is_full))
     return lives, begins
 
 
@@ -354,7 +358,15 @@ def _evidence(lives: Collection[_Life], members: set[int], names: Mapping[int, s
     cut_short = [life.name for life in lives if life.is_cut_short]
     full = sum(life.is_full for life in lives)
     silent = sorted(members - {life.name.member for life in lives})
-    return Evidence(gap=gap_reason(gaps, silent, names), undrained=undrained_reason(cut_short, full, names))
+    in_minority = [life.name for life in lives if life.is_stopped and _is_in_minority(life.records)]
+    undrained = undrained_reason(cut_short, full, names, in_minority)
+    return Evidence(gap=gap_reason(gaps, silent, names), undrained=undrained)
+
+
+def _is_in_minority(records: Columns) -> bool:
+    """Whether its last word about that says so."""
+    told = records.detail[records.event == Event.MINORITY]
+    return len(told) > 0 and bool(told[-1] == 1)
 
 
 def _is_gapless(records: Columns) -> bool:

@@ -148,7 +148,10 @@ class Manifest(_Part):
 
 class _FaultLine(_Part):
     id: Count
-    kind: Literal["impair", "cut", "heal", "crash", "restart", "pause", "resume", "slow", "deaf", "clock", "recover"]
+    kind: Literal[
+        "impair", "cut", "heal", "crash", "restart", "pause", "resume", "join", "leave",
+        "slow", "deaf", "clock", "recover",
+    ]  # fmt: skip
     targets: tuple[Text, ...] = ()
     direction: Literal["to-node", "from-node", "there", "back"] | None = None
     parameters: Mapping[str, Any] = Field(default_factory=dict)

@@ -57,6 +57,26 @@ def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> l
     return found
 
 
+def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int]) -> list[str]:
+    """Incarnations that say that the others have excluded them (and when), though nothing that was done to them
+    explains it. A cut or an impairment of any wire may explain it, a fault of a node only that node's.
+    """
+    if any(one.loss_ratio or one.corrupt_ratio or one.rate_bps is not None for one in inputs.network.start.values()):
+        return []
+    if any(partition.bus is not None for partition in inputs.topology.partitions):
+        return []
+    found = []
+    for life, at_ns in sorted(excluded.items()):
+        name = inputs.names.get(life.member, f"member {life.member}")
+        before = [strike for strike in inputs.strikes if strike.issued_ns <= at_ns]
+        if not any(strike.kind in _OF_WIRES or name in strike.targets for strike in before):
+            found.append(f"{name} (incarnation {life.incarnation}) was excluded, which no fault of the run explains")
+    return found
+
+
+_OF_WIRES = frozenset(("cut", "impair"))
+
+
 def undrained(inputs: RunInputs) -> str:
     """Why what should happen eventually may not have had the time; empty when it had."""
     drained_ns = inputs.manifest.phases.drained_ns
@@ -188,6 +208,12 @@ def _place(place: Place, names: Mapping[int, str]) -> dict[str, Any]:
     }
     if place.taker:
         told["object"] = place.taker
+    if place.view is not None:
+        told["view"] = place.view
+    if message is None and place.view is not None:
+        members = [names.get(life.member, f"member {life.member}") for life in place.members]
+        incarnations = [life.incarnation for life in place.members]
+        return told | {"members": members, "incarnations": incarnations}
     if message is None:
         return told | {"shows": place.shows}
     origin = names.get(message.origin, f"member {message.origin}")

@@ -16,11 +16,11 @@ induction over the causal past; agreement is a comparison of sets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
-from analysis import call_orders, clocks, sections, states
+from analysis import call_orders, clocks, sections, states, synchrony
 from analysis.calls import Calls, is_for_objects, read_calls
 from analysis.columns import Columns, grouped, look
 from analysis.oracle import History, Record, raw
@@ -30,6 +30,7 @@ from analysis.properties import (
     DELIVERY_PROPERTIES,
     LOST_SUBMISSION,
     STANDING,
+    VIEW_PROPERTIES,
     Evidence,
     Finding,
     Incarnation,
@@ -45,6 +46,7 @@ from analysis.properties import (
     order_witness,
     undrained_reason,
 )
+from analysis.views import NO_VIEWS, VIEW_EVENTS, ViewRecords, read_views, views_of
 from collector.records import Event, Level, Notice
 
 Id = tuple[int, int, int]
@@ -161,6 +163,7 @@ class Life:
         end: End | None,
         is_gapless: bool,
         is_for_objects: bool = False,
+        views: ViewRecords = NO_VIEWS,
     ) -> None:
         self.name = Incarnation(*name)
         self.steps = steps
@@ -168,6 +171,7 @@ class Life:
         """None: crashed."""
         self.is_for_objects = is_for_objects
         """Whether messages of its are for objects."""
+        self.views = views
         self.is_over = end is not None and end[0] == _OVER
         self.is_gapless = is_gapless
         self.is_full = False
@@ -209,6 +213,8 @@ class View:
         self.by_name = {life.name: life for life in lives}
         at = [step[2] for life in lives for step in life.steps if step[1] == _DELIVER]
         level = max(at, default=int(Level.AGREED))
+        if any(life.views.installations for life in lives):
+            level = max(level, int(Level.AGREED))
         self.is_optimistic = level > _OPTIMISTIC and _OPTIMISTIC in at
         """Whether there are optimistic deliveries beside those that are judged."""
         self.submitted_ns: dict[Id, int] = {}
@@ -224,18 +230,30 @@ class View:
             life.is_full = is_stopped and not life.name.is_joiner and count[life.name.member] == 1
         self.full = sorted((life for life in lives if life.is_full), key=lambda life: life.name)
         self.in_order = [life for life in lives if not life.is_over]
-        """Those that total order looks at."""
+        """Those that total order looks at, in a run without views."""
         self.deliveries = sum(len(life.firsts) for life in lives)
         self.evidence = Evidence(
             gap=gap_reason(
                 [life.name for life in lives if not life.is_gapless], sorted(set(members) - count.keys()), names
             ),
-            undrained=undrained_reason([life.name for life in lives if life.end == (_STOP, 0)], len(self.full), names),
+            undrained=undrained_reason(
+                [life.name for life in lives if life.end == (_STOP, 0)],
+                len(self.full),
+                names,
+                [life.name for life in lives if life.end and not life.is_over and life.views.is_in_minority],
+            ),
             addressed=ADDRESSED_TO_OBJECTS if any(life.is_for_objects for life in lives) else "",
         )
         self.is_for_objects = bool(self.evidence.addressed)
         """Whether messages are for objects: then `calls` says more than the deliveries of members."""
+        self.has_views = any(life.views.installations for life in lives)
+        self.level = level
         self._calls: Calls | None = None
+
+    @cached_property
+    def of_views(self) -> dict[Property, Tally]:
+        """What is counted view by view."""
+        return _of_views(self) if self.has_views else synchrony.without_views()
 
     @property
     def calls(self) -> Calls:
@@ -371,7 +389,9 @@ def causal(view: View) -> Tally:
 
 
 def total_order(view: View) -> Tally:
-    """One predecessor for each message, wherever it is delivered."""
+    """One predecessor for each message, wherever it is delivered; in a run with views, view by view."""
+    if view.has_views:
+        return view.of_views[Property.TOTAL_ORDER]
     predecessor: dict[Id, Id | None] = {}
     disputed: dict[Id, None] = {}
     deliveries = 0
@@ -389,6 +409,35 @@ def _of_calls(kind: Property, view: View) -> Tally:
     return call_orders.CHECKS[kind](view.calls, [life.name for life in view.full])
 
 
+def _of_view(kind: Property, view: View) -> Tally:
+    return view.of_views[kind]
+
+
+def _of_views(view: View) -> dict[Property, Tally]:
+    """Messages get numbers, so that they can stand in columns."""
+    numbers: dict[Id, int] = {}
+    lives = [
+        synchrony.Life(
+            name=life.name,
+            views=life.views,
+            ends_in_order=life.end is not None,
+            record=np.array([record for record, _, _ in life.firsts], np.int64),
+            message=np.array([numbers.setdefault(message, len(numbers)) for _, message, _ in life.firsts], np.int64),
+            at_ns=np.array([at_ns for _, _, at_ns in life.firsts], np.int64),
+        )
+        for life in view.lives
+    ]
+    messages = [MessageId(*message) for message in numbers]
+    origins = np.array([Incarnation(*message[:2]).code for message in messages], np.int64)
+    run = synchrony.Run(
+        lives=lives,
+        origins=lambda codes: origins[codes],
+        decode=messages.__getitem__,
+        is_uniform=view.level == Level.FINAL,
+    )
+    return synchrony.tallies(run)
+
+
 _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.VALIDITY: validity,
     Property.AGREEMENT: agreement,
@@ -404,6 +453,7 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.CLOCK_MONOTONE: lambda view: clocks.clock_monotone(view.raw()),
     Property.STATE: lambda view: states.state(view.raw(), [life.name for life in view.full]),
     **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
+    **{kind: partial(_of_view, kind) for kind in VIEW_PROPERTIES},
 }
 
 _When = tuple[int, Incarnation, int]
@@ -418,7 +468,14 @@ def _life_of_records(name: tuple[int, int], records: Sequence[Raw]) -> Life:
     ]
     end = next(((record[0], record[1]) for record in records if record[0] in _ENDS), None)
     is_gapless = bool(records) and records[0][0] == Event.START
-    return Life(name, steps, end=end, is_gapless=is_gapless, is_for_objects=is_for_objects(records))
+    return Life(
+        name,
+        steps,
+        end=end,
+        is_gapless=is_gapless,
+        is_for_objects=is_for_objects(records),
+        views=views_of(records),
+    )
 
 
 def _life_of_history(name: tuple[int, int], records: Sequence[Record]) -> Life:
@@ -427,7 +484,9 @@ def _life_of_history(name: tuple[int, int], records: Sequence[Record]) -> Life:
     numbers = [record[0] for record in records]
     is_gapless = numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0][1] == Event.START
     has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
-    return Life(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls)
+    rows = ((r.record, r.event, r.detail, *r.message, r.at_ns, r.value) for r in records if r.event in VIEW_EVENTS)
+    views = read_views(rows, last_record=records[-1].record)
+    return Life(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls, views=views)
 
 
 def _not_undone(rows: Sequence[Step]) -> Iterator[Step]:

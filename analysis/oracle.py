@@ -7,11 +7,12 @@ Spark checker but those words, the last step from counts to a verdict, and how a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from analysis import oracle_calls, oracle_reports
+from analysis import oracle_calls, oracle_reports, oracle_views
+from analysis.oracle_views import Synchrony
 from analysis.properties import (
     ADDRESSED_TO_OBJECTS,
     CALL_PROPERTIES,
@@ -96,6 +97,8 @@ class View:
         self.history = history
         delivered_at = [r.detail for records in history.values() for r in records if r.event is Event.DELIVER]
         self.level = max(delivered_at, default=int(Level.AGREED))
+        if any(r.event is Event.VIEW for records in history.values() for r in records):
+            self.level = max(self.level, int(Level.AGREED))
         self.judged = {life: list(_judged(life, records, self.level)) for life, records in history.items()}
         self.first = {life: list(_without_repeats(sequence)) for life, sequence in self.judged.items()}
         self.submitted_ns: dict[MessageId, int] = {}
@@ -120,6 +123,11 @@ class View:
         end = self.ended[life]
         return end is not None and end.event is event and detail in (None, end.detail)
 
+    @cached_property
+    def synchrony(self) -> Synchrony:
+        """The same, view by view."""
+        return Synchrony(self.history, self.first, self.level)
+
     @property
     def in_order(self) -> dict[Incarnation, list[Delivery]]:
         """The sequences that total order looks at."""
@@ -129,10 +137,12 @@ class View:
         gaps = [life for life, records in self.history.items() if not _is_gapless(records)]
         silent = sorted(members - {life.member for life in self.history})
         cut_short = [life for life in self.history if self._ends_with(life, Event.STOP, detail=0)]
+        stopped = [life for life in self.history if self._ends_with(life, Event.STOP)]
+        in_minority = [life for life in stopped if _is_in_minority(self.history[life])]
         reports = [r for records in self.history.values() for r in records if r.event is Event.REPORT]
         return Evidence(
             gap=gap_reason(gaps, silent, names),
-            undrained=undrained_reason(cut_short, len(self.full), names),
+            undrained=undrained_reason(cut_short, len(self.full), names, in_minority),
             addressed=ADDRESSED_TO_OBJECTS if any(r.detail == Notice.ADDRESSED for r in reports) else "",
         )
 
@@ -237,7 +247,10 @@ def causal(view: View) -> Tally:
 
 
 def total_order(view: View) -> Tally:
-    """The uniform total order by immediate predecessors (groupcomm, Défago et al.): one look-up per delivery."""
+    """The uniform total order by immediate predecessors (groupcomm, Défago et al.): one look-up per delivery. In a run
+    with views: view by view."""
+    if view.synchrony.has_views:
+        return oracle_views.total_order(view.synchrony)
     predecessors: dict[MessageId, list[tuple[MessageId | None, Delivery]]] = {}
     for life, sequence in view.in_order.items():
         if sequence and not life.is_joiner:
@@ -268,6 +281,11 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.CLOCK_MONOTONE: lambda view: oracle_reports.clock_monotone(raw(view.history)),
     Property.STATE: lambda view: oracle_reports.state(raw(view.history), view.full),
     **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
+    Property.VIEW_AGREEMENT: lambda view: oracle_views.view_agreement(view.synchrony),
+    Property.SAME_VIEW: lambda view: oracle_views.same_view(view.synchrony),
+    Property.VIRTUAL_SYNCHRONY: lambda view: oracle_views.virtual_synchrony(view.synchrony),
+    Property.NO_GHOST: lambda view: oracle_views.no_ghost(view.synchrony),
+    Property.STATE_TRANSFER: lambda view: oracle_views.state_transfer(view.synchrony),
 }
 
 
@@ -306,6 +324,12 @@ _NEVER = Record(0, Event.STOP, 0, MessageId(0, 0, 0), 0)
 
 def _end(records: Sequence[Record]) -> Record | None:
     return next((record for record in records if record.event in (Event.STOP, Event.OVER)), None)
+
+
+def _is_in_minority(records: Sequence[Record]) -> bool:
+    """Whether its last word about that says so."""
+    told = [record.detail for record in records if record.event is Event.MINORITY]
+    return bool(told) and told[-1] == 1
 
 
 def _is_gapless(records: Sequence[Record]) -> bool:

@@ -20,6 +20,7 @@ Key = tuple[int, Incarnation, int]
 FOR_ITSELF = {
     *(Kind.RELIABLE_NACK, Kind.RELIABLE_HEARTBEAT, Kind.RELIABLE_ACKNOWLEDGEMENT),
     *(Kind.RELIABLE_JOIN, Kind.RELIABLE_WELCOME, Kind.CO_RET, Kind.CO_STATE),
+    *(kind for kind in Kind if 0x07 <= kind <= 0x0F),
 }
 """Kinds that take nothing of a core above along."""
 
@@ -192,12 +193,25 @@ def _sent_of(lives: Lives, receipt: Happening) -> tuple[int, MessageId] | None:
 
 
 def _stays(lives: Lives) -> Iterator[tuple[Happening, Happening | None]]:
-    """Each grant and what ends the section; None: nothing does."""
+    """Each grant that counts and what ends the section; None: nothing does."""
     for grant in _own(lives, Event.DELIVER):
         following = list(_after(lives, grant))
         left = next((h for h in following if h.is_report(Notice.LEFT)), None)
         is_stopped = any(h.event == Event.STOP for h in _of_life(lives, grant.life))
-        yield grant, left or (None if is_stopped else [grant, *following][-1])
+        end = left or (None if is_stopped else [grant, *following][-1])
+        exclusion = _exclusion(lives, grant.life)
+        if exclusion is None or grant.key[0] < exclusion.key[0]:
+            ends = [one for one in (end, exclusion) if one is not None]
+            yield grant, min(ends, key=lambda one: one.key[0], default=None)
+
+
+def _exclusion(lives: Lives, life: Incarnation) -> Happening | None:
+    """The first installation, anywhere, of a later view than the last one of this life that leaves it out."""
+    installed = [h for h in _in_time(lives) if h.event == Event.VIEW]
+    own = [h.record[5] for h in installed if h.life == life]
+    later = [h for h in installed if own and h.record[5] > max(own)]
+    named = {(h.life, h.record[5]) for h in later if h.message[:2] == life}
+    return next((h for h in later if (h.life, h.record[5]) not in named), None)
 
 
 def _own(lives: Lives, event: Event) -> list[Happening]:

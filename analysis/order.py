@@ -3,11 +3,13 @@
 `analysis.properties` defines what is judged and `analysis.oracle` judges the same by definition; a test holds the two
 together. All records of one incarnation meet once (`analysis.lives`), all steps of one message meet once
 (`analysis.by_message`); what is left are sums and the earliest violation. Causal order alone looks at pairs; it goes
-to `analysis.causes`, in one task. What a witness shows is looked up only when there is one (`analysis.evidence`).
+to `analysis.causes`, in one task. So do views, and with them total order in a run that has any, to
+`analysis.synchrony`. What a witness shows is looked up only when there is one (`analysis.evidence`).
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis import by_message, causes
+from analysis import by_message, causes, synchrony
 from analysis.by_message import BY_MESSAGE, RunFacts, Span, Totals, judged, merged
 from analysis.evidence import Lookup
 from analysis.lives import Life, Walk, number_of, walked
@@ -23,6 +25,7 @@ from analysis.properties import (
     ADDRESSED_TO_OBJECTS,
     DELIVERY_PROPERTIES,
     LOST_SUBMISSION,
+    VIEW_PROPERTIES,
     Evidence,
     Finding,
     Incarnation,
@@ -32,10 +35,10 @@ from analysis.properties import (
     judge,
     undrained_reason,
 )
-from analysis.sequences import Told
+from analysis.sequences import Told, decode
 from analysis.staging import Staging
 from analysis.tasks import Here, Workers
-from collector.records import Level
+from collector.records import Level, OverReason
 
 
 def check(
@@ -46,8 +49,9 @@ def check(
     scratch: Path,
     workers: Workers | None = None,
 ) -> dict[Property, Finding]:
-    """Judge every property of the run whose records are the table `trace` (schema.TRACE). `members`: all that it
-    should have. `scratch`: an empty directory, which is left with the tables `messages` and `deliveries`.
+    """Judge every property of deliveries, and of views if there are any, of the run whose records are the table
+    `trace` (schema.TRACE). `members`: all that it should have. `scratch`: an empty directory, which is left with the
+    tables `messages` and `deliveries`.
     """
     with walked(trace, Staging(scratch), workers or Here(), ()) as walk:
         return check_with(walk, run_facts(walk.lives, members=members, names=names))
@@ -69,14 +73,22 @@ def no_findings(facts: RunFacts) -> dict[Property, Finding]:
 
 
 def check_with(walk: Walk, facts: RunFacts) -> dict[Property, Finding]:
-    """Judge every property of a run whose facts are known."""
+    """Judge every property of deliveries of a run whose facts are known, and of views if there are any."""
     # Causal order takes longest, so it begins first.
-    tasks = [None, *by_message.spans(walk.lives, walk.workers.parallel)]
+    views = [_Task.VIEWS] if facts.has_views else []
+    tasks: list[_Task | Span] = [_Task.CAUSAL, *views, *by_message.spans(walk.lives, walk.workers.parallel)]
     found = walk.workers.run(partial(_weigh, walk.lives, facts), tasks)
-    totals = by_message.together(one for one in found if not isinstance(one, _Causal))
+    totals = by_message.together(one for one in found if not isinstance(one, _Causal | dict))
     early = next(one for one in found if isinstance(one, _Causal))
     tallies = _tallies(totals, early, Lookup(walk.lives, facts))
-    return {kind: judge(kind, tallies[kind], facts.evidence) for kind in DELIVERY_PROPERTIES}
+    tallies |= next((one for one in found if isinstance(one, dict)), {})
+    kinds = (*DELIVERY_PROPERTIES, *(VIEW_PROPERTIES if facts.has_views else ()))
+    return {kind: judge(kind, tallies[kind], facts.evidence) for kind in kinds}
+
+
+def without_views(facts: RunFacts) -> dict[Property, Finding]:
+    """What there is to say of the properties of views where there are none."""
+    return {kind: judge(kind, tally, facts.evidence) for kind, tally in synchrony.without_views().items()}
 
 
 def _facts(lives: Collection[Told], expected: Collection[int], names: Mapping[int, str]) -> RunFacts:
@@ -86,20 +98,37 @@ def _facts(lives: Collection[Told], expected: Collection[int], names: Mapping[in
     full = sorted(life for life in stops if not life.is_joiner and seen.count(life.member) == 1)
     gaps = [told.life for told in lives if not told.is_gapless]
     cut_short = [life for life, detail in stops.items() if detail == 0]
+    in_minority = [told.life for told in lives if told.life in stops and told.views.is_in_minority]
     silent = sorted(set(expected) - set(seen))
     return RunFacts(
-        level=max((told.level for told in lives if told.level >= 0), default=int(Level.AGREED)),
+        level=_judged_level(lives),
         full=tuple(full),
         ended=over.union(stops),
         over=over,
+        excluded={told.life: told.last_ns for told in lives if told.is_over and told.end_detail != OverReason.LEFT},
+        has_views=any(told.views.installations for told in lives),
         last_numbers={told.life: told.last_number for told in lives},
         missing_records=sum(told.missing_records for told in lives),
         evidence=Evidence(
             gap=gap_reason(gaps, silent, names),
-            undrained=undrained_reason(cut_short, len(full), names),
+            undrained=undrained_reason(cut_short, len(full), names, in_minority),
             addressed=ADDRESSED_TO_OBJECTS if any(told.is_for_objects for told in lives) else "",
         ),
     )
+
+
+def _judged_level(lives: Collection[Told]) -> int:
+    """Optimistic deliveries alone are judged where there are no views: a program that knows nothing else."""
+    level = max((told.level for told in lives if told.level >= 0), default=int(Level.AGREED))
+    has_views = any(told.views.installations for told in lives)
+    return max(level, int(Level.AGREED)) if has_views else level
+
+
+class _Task(enum.Enum):
+    """What is done in one piece."""
+
+    CAUSAL = "causal"
+    VIEWS = "views"
 
 
 class _Causal(NamedTuple):
@@ -114,9 +143,38 @@ class _Causal(NamedTuple):
 _NONE_EARLY = _Causal(0, Incarnation(0, 0), 0, 0)
 
 
-def _weigh(lives: Sequence[Life], facts: RunFacts, span: Span | None) -> Totals | _Causal | None:
-    """One task: the messages of a span, or (None) causal order."""
-    return _causal(lives, facts) if span is None else by_message.totals(lives, facts, span)
+def _weigh(
+    lives: Sequence[Life], facts: RunFacts, task: _Task | Span
+) -> Totals | _Causal | dict[Property, Tally] | None:
+    """One task: the messages of a span, or what is done in one piece."""
+    if task is _Task.CAUSAL:
+        return _causal(lives, facts)
+    return _of_views(lives, facts) if task is _Task.VIEWS else by_message.totals(lives, facts, task)
+
+
+def _of_views(lives: Sequence[Life], facts: RunFacts) -> dict[Property, Tally]:
+    """24 bytes for each first delivery."""
+    run = synchrony.Run(
+        lives=[_by_view(life, facts) for life in lives],
+        origins=lambda messages: messages >> 32 & 0xFFFFFFFF,
+        decode=decode,
+        is_uniform=facts.level == Level.FINAL,
+    )
+    return synchrony.tallies(run)
+
+
+def _by_view(life: Life, facts: RunFacts) -> synchrony.Life:
+    columns = life.columns("step", "level", "message", "record", "at_ns", "is_undone", "is_repeat")
+    wanted = judged(columns, life.name, facts)
+    firsts = wanted.deliveries[~columns["is_repeat"][wanted.deliveries]]
+    return synchrony.Life(
+        name=life.name,
+        views=life.told.views,
+        ends_in_order=life.name in facts.ended,
+        record=columns["record"][firsts],
+        message=columns["message"][firsts],
+        at_ns=columns["at_ns"][firsts],
+    )
 
 
 def _causal(lives: Sequence[Life], facts: RunFacts) -> _Causal:

@@ -60,7 +60,7 @@ def section(
         **_figures(loaded, finals, list(still_ns.values()), load, members=len(members)),
         "switches": sum(epoch["switch_ms"] is not None for epoch in listed),
         "switch_max_ms": _greatest(epoch["switch_ms"] for epoch in listed),
-        "hand_over_max_ms": _greatest(epoch["hand_over_ms"] for epoch in listed),
+        "pause_max_ms": _greatest(epoch["pause_ms"] for epoch in listed),
         "optimistic": optimistic_order(records),
         "implausible": int(is_implausible.sum()),
         "by_member": [

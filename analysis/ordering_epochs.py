@@ -5,20 +5,19 @@ In force at a member is what its last report IN_FORCE says, and in a run without
 from beginning to end. An epoch begins with the first member that sends in it and lasts until one sends in the next.
 
 A report counts for what is in force where and when it is made. A message of the old epoch that becomes final after the
-switch is therefore the new protocol's; `hand_over_ms` says how long there may be any.
+switch is therefore the new protocol's.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from analysis.ordering_records import Ints, Records, Span
-from collector.records import Event, Kind, Level, Notice
+from analysis.ordering_records import LEFT, Ints, Records, Span
+from collector.records import Kind, Notice
 
 MAX_EPOCHS: Final = 1000
 """The first ones; a broken core may count as fast as it can."""
@@ -114,7 +113,7 @@ def epochs(records: Records, found: Tenures, load: Span, *, members: int) -> lis
     if not records.reports(Notice.IN_FORCE).any():
         return []
     begun = _begun(found)
-    hand_overs = dict(_hand_overs(records, found, [(epoch.number, epoch.first_ns) for epoch in begun[1:]]))
+    pauses = _pauses(records)
     cost, loss = (
         records.where(records.reports(code) & load.holds(records.at_ns)) for code in (Notice.COST, Notice.ROLLED_BACK)
     )
@@ -132,7 +131,7 @@ def epochs(records: Records, found: Tenures, load: Span, *, members: int) -> lis
                 "from_ms": (span.start_ns - load.start_ns) / 1e6,
                 "to_ms": (span.end_ns - load.start_ns) / 1e6,
                 "switch_ms": milliseconds(epoch.switch_ns),
-                "hand_over_ms": milliseconds(hand_overs.get(epoch.number)),
+                "pause_ms": milliseconds(pauses.get(epoch.number)),
                 **costs(cost_ns),
                 "cost_per_s": total(cost_ns) / span.seconds / members if len(cost_ns) else None,
                 "roll_backs": int(span.holds(loss.at_ns).sum()),
@@ -166,35 +165,19 @@ def _begun(found: Tenures) -> list[_Epoch]:
     return sorted(begun, key=lambda epoch: (epoch.first_ns, epoch.number))[:MAX_EPOCHS]
 
 
-def _hand_overs(records: Records, found: Tenures, begun: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """For each epoch, given its number and first report, how long after that messages from before it were delivered.
-
-    Of what epoch a message is, its sender knew when it was asked for, or decided a little later if it had to wait. But
-    everybody delivers the old epoch's before any of the new: what comes behind a new one is not looked at.
-    """
-    rows = np.flatnonzero(records.of(Event.SUBMIT) & ((records.message >> 32 & _LOW) == records.life))
-    place = found.place(records, rows)
-    known, first = np.unique(records.message[rows[place >= 0]], return_index=True)
-    epoch_of = found.number[place[place >= 0]][first]
-    lives = list(_delivered(records, known, epoch_of))
-    for number, first_ns in begun:
-        last_ns = [at_ns[end - 1] for at_ns, newest in lives if (end := np.searchsorted(newest, number))]
-        if last_ns:
-            yield number, max(0, int(max(last_ns)) - first_ns)
-
-
-def _delivered(records: Records, known: Ints, epoch_of: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """By life: when it delivered messages for good, and the newest epoch of those until then."""
-    is_delivery = records.of(Event.DELIVER) & (records.detail <= int(max(Level)))
-    level = records.detail[is_delivery].max(initial=0)
-    rows = records.where(is_delivery & (records.detail == level) & np.isin(records.message, known))
-    epoch = epoch_of[np.searchsorted(known, rows.message)]
-    for life in np.unique(rows.life).tolist():
-        is_own = rows.life == life
-        yield rows.at_ns[is_own], np.maximum.accumulate(epoch[is_own])
-
-
-_LOW: Final = 0xFFFFFFFF
+def _pauses(records: Records) -> dict[int, int]:
+    """For each epoch: the longest time, in ns, from a member's LEFT of the epoch before to its own report of this one.
+    In this time the member submits nothing. An epoch that begins with a view has none."""
+    rows = np.flatnonzero(records.reports(LEFT) | records.reports(Notice.IN_FORCE))
+    is_left = records.detail[rows] == LEFT
+    before, after = rows[:-1], rows[1:]
+    is_pause = is_left[:-1] & ~is_left[1:] & (records.life[before] == records.life[after])
+    pauses: dict[int, int] = {}
+    for left, begun in zip(before[is_pause].tolist(), after[is_pause].tolist(), strict=True):
+        number = int(records.value[begun])
+        pause_ns = int(records.at_ns[begun] - records.at_ns[left])
+        pauses[number] = max(pauses.get(number, 0), pause_ns)
+    return pauses
 
 
 def costs(cost_ns: Ints) -> dict[str, Any]:

@@ -12,6 +12,9 @@ from analysis.ordering_records import Ints, Records, Span, Truths
 from collector.records import Event, Level, Notice
 
 NEVER_NS: Final = np.iinfo(np.int64).max
+OPTIMISTIC: Final = (int(Level.OPTIMISTIC),)
+FOR_GOOD: Final = (int(Level.AGREED), int(Level.FINAL))
+"""Levels of deliveries that are not taken back."""
 
 
 class Finals(NamedTuple):
@@ -27,8 +30,7 @@ class Finals(NamedTuple):
 
 def finals_of(records: Records) -> Finals:
     """Of all messages that were delivered optimistically or for good; other levels do not count."""
-    is_told = (records.detail == int(Level.OPTIMISTIC)) | (records.detail == int(Level.FINAL))
-    rows = records.where(records.of(Event.DELIVER) & is_told)
+    rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, (*OPTIMISTIC, *FOR_GOOD)))
     # Stable: within a message of a life its rows stay in the order of their numbers.
     rows = rows.where(np.lexsort((rows.message, rows.life)))
     is_first = np.ones(len(rows), np.bool_)
@@ -36,14 +38,14 @@ def finals_of(records: Records) -> Finals:
     group = np.cumsum(is_first) - 1
     return Finals(
         rows.life[is_first],
-        _first_ns(rows, group, Level.OPTIMISTIC),
-        _first_ns(rows, group, Level.FINAL),
+        _first_ns(rows, group, OPTIMISTIC),
+        _first_ns(rows, group, FOR_GOOD),
     )
 
 
-def _first_ns(rows: Records, group: Ints, level: Level) -> Ints:
+def _first_ns(rows: Records, group: Ints, levels: tuple[int, ...]) -> Ints:
     found = np.full(int(group[-1]) + 1 if len(group) else 0, NEVER_NS, np.int64)
-    places = np.flatnonzero(rows.detail == int(level))[::-1]
+    places = np.flatnonzero(np.isin(rows.detail, levels))[::-1]
     found[group[places]] = rows.at_ns[places]  # of several the one written last stays: the first
     return found
 

@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from analysis.ordering_finality import FOR_GOOD, OPTIMISTIC
 from analysis.ordering_records import Ints, Records
-from collector.records import Event, Level
+from collector.records import Event
 
 
 def optimistic_order(records: Records) -> dict[str, Any] | None:
     """`deliveries`: at all lives; `in_order`: the share that were no stragglers; `inversions`: pairs per delivery.
     None: nothing was delivered optimistically that became final.
     """
-    shown = _first_of_each(records, Level.OPTIMISTIC)
-    final = _first_of_each(records, Level.FINAL)
+    shown = _first_of_each(records, OPTIMISTIC)
+    final = _first_of_each(records, FOR_GOOD)
     deliveries, stragglers, inverted = 0, 0, 0
     for life in np.unique(records.life).tolist():
         order = _order(shown.where(shown.life == life).message, final.where(final.life == life).message)
@@ -51,9 +52,9 @@ def inversions(order: Ints) -> int:
     return found
 
 
-def _first_of_each(records: Records, level: Level) -> Records:
-    """The first deliveries at this level, in the order in which each life made them."""
-    rows = records.where(records.of(Event.DELIVER) & np.equal(records.detail, int(level)))
+def _first_of_each(records: Records, levels: tuple[int, ...]) -> Records:
+    """The first deliveries at these levels, in the order in which each life made them."""
+    rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, levels))
     order = np.lexsort((rows.message, rows.life))  # stable
     life, message = rows.life[order], rows.message[order]
     is_first = np.append(True, (np.diff(life) != 0) | (np.diff(message) != 0))[: len(order)]

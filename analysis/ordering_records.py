@@ -23,6 +23,9 @@ from collector.records import Event, Notice
 Ints = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 
+LEFT: Final = 0xD6
+"""The code of a report of `adaptive`: this member has left an epoch."""
+
 REPORTS: Final = (Notice.COST, Notice.REDONE, Notice.ROLLED_BACK, Notice.GVT, Notice.IN_FORCE, Notice.ESTIMATE)
 """Without one of them there is nothing to say."""
 
@@ -30,7 +33,7 @@ LATEST_NS: Final = 2**61
 """No clock of a machine shows more: 73 years after its start."""
 
 _REPORT: Final = int(Event.REPORT)
-_CODES: Final = frozenset(int(code) for code in REPORTS)
+_CODES: Final = frozenset((*(int(code) for code in REPORTS), LEFT))
 _EVENTS: Final = frozenset(int(event) for event in (Event.START, Event.SUBMIT, Event.DELIVER, Event.STOP, Event.OVER))
 _COLUMNS: Final = ("event", "detail", "origin", "incarnation", "extra", "number", "at_ns", "value")
 _WORD: Final = 2**64 - 1
@@ -82,9 +85,9 @@ class Records:
         """Only these rows, in this order."""
         return Records(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
-    def reports(self, code: Notice) -> Truths:
+    def reports(self, code: int) -> Truths:
         """Which rows are reports of this code."""
-        return self.of(Event.REPORT) & np.equal(self.detail, int(code))
+        return self.of(Event.REPORT) & np.equal(self.detail, code)
 
     def of(self, event: Event) -> Truths:
         """Which rows are of this event."""

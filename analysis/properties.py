@@ -2,16 +2,17 @@
 
 The history of a run is, per incarnation of each member, the ordered list of its trace records (node.trace).
 
-- *Judged sequence.* Deliveries at the judged level: the highest level that anybody in the run delivered at. A
+- *Judged sequence.* Deliveries at the judged level: the highest level that anybody in the run delivered at, and at
+  least AGREED in a run with views. A
   delivery is left out when the next record of the same message and level in the same incarnation is an UNDO.
 - *Repeats.* The second delivery of a message in one judged sequence violates integrity; the other properties look at
   the first only.
 - *End.* The first STOP or OVER of an incarnation; one without either crashed.
 - *Full member.* One that ran from start to end: its one and only incarnation is the first, and ends with STOP.
-- *Over.* An incarnation that the others have ended while it was alive (cut off or frozen for too long) ends with OVER.
-  It counts as crashed: it owes nothing and nobody owes it anything. But its records are whole, so what it is said to
-  have submitted is on record or invented. Total order does not look at it: what it delivered while nobody heard it may
-  come elsewhere in the order of those that live on, or nowhere.
+- *Over.* An incarnation that the others have ended while it was alive (cut off or frozen for too long), or that has
+  left, ends with OVER. It counts as crashed: it owes nothing and nobody owes it anything. But its records are whole, so
+  what it is said to have submitted is on record or invented. Without views, total order does not look at it: what it
+  delivered while nobody heard it may come elsewhere in the order of those that live on, or nowhere.
 - *Joiner.* An incarnation that is not the first. What it got from before its time, no record tells. So the
   predecessor of its first delivery is not compared; FIFO counts from the first number that it delivers of each
   origin; and a message with an earlier number, or of an origin that it delivers nothing of, is not held missing from
@@ -31,10 +32,46 @@ The properties (after Hadzilacos and Toueg; Défago et al. for the uniform total
   before m everywhere;
 - total order: if anybody delivers m before m', then everybody delivers m' only after m (incarnations that are over
   apart). Equivalent, and what is tested: a message has the same immediate predecessor in every sequence that contains
-  it.
+  it. In a run with views it is judged view by view, see below.
+
+Views (Chockler, Keidar, Vitenberg 2001). A run *has views* when any incarnation records a VIEW; in other runs nothing
+of this section is asked. `analysis.views` reads the records.
+
+- *In view n* is what an incarnation does from its installation of n to its next one; view 0: before its first.
+- *Survivor* of view n: an incarnation that installs n and later a view of a greater number. It has closed n: it has
+  delivered everything of n that it ever will.
+- *State.* A founder (it installs view 1) has the state from its first view on; any other incarnation, a *joiner*, from
+  its first STATE record. It *has the state all through n* when it has it before it installs n.
+- *Void* is a delivery below level FINAL that an incarnation makes in view n, which it does not survive though others
+  do, of a message that no survivor of n delivers in n or before. The group went on without it; the message may be
+  submitted again and be delivered in a later view. A delivery *for good* is one that is judged and not void.
+
+An incarnation that crashed, was excluded or left is held to everything below as far as its records go. In its last view
+n this means: its views agree with the others'; it delivers no ghosts; it delivers in the order of the others, to before
+its first void delivery; and what it delivers for good, nobody delivers in another view. Virtual synchrony, and the
+last sentence of state transfer, bind it only in the views that it survives.
+
+- view agreement: incarnations that install view n name the same members in the same order; the numbers of one
+  incarnation's views ascend; it is a member of each. (Of an installation that a crash cut off, as far as it goes.)
+- same view: all incarnations that deliver a message for good deliver it in the view of the same number;
+- virtual synchrony: incarnations that install n and n + 1 and have the state all through n deliver the same messages in
+  n;
+- no ghost: a message is delivered only in views of which the incarnation that submitted it is a member;
+- state transfer: a joiner delivers nothing before it has the state. If it gets the state in n, it delivers nothing that
+  an incarnation that came from n - 1 to n had delivered before n: that was in the state. If it goes on to n + 1, it
+  delivers the same messages in n as those that came from n - 1, have the state all through n and go on, too;
+- total order in views. Before a view is closed, what any two members have delivered are prefixes of one sequence; a
+  survivor goes on from there when it closes the view. So in each view n: (1) Of what any two incarnations deliver
+  there, each to before its first void delivery, one is a prefix of the other. (2) The same holds for all of what they
+  deliver there, void or not, of any two incarnations that have certainly not closed n: those that end in n with OVER or
+  STOP, and those that crash there after a void delivery. (Another crash may have lost the record of the next view.)
+  (3) At level FINAL nothing is void, and nobody delivers more in n than a survivor that has the state: then an excluded
+  incarnation has a full prefix. The order of messages of different views is that of the views: same view asks for it.
 
 Mutual exclusion (Lamport 1978). A submission is a request, the delivery of it at its own member the grant, and the next
-report LEFT of that life the end of the section; a crash ends it, too.
+report LEFT of that life the end of the section; a crash ends it, too. The end of its view ends the section of an
+excluded incarnation, when the first member installs the next view: a grant after that has a lower fence than all grants
+of the next view and does not count.
 
 - mutual exclusion: sections do not overlap in true time;
 - grant order: a request that happened before another is granted before it. A request that was transmitted at once (the
@@ -83,11 +120,12 @@ it. A call is *loose* that is point to point or has indivisibility off; the othe
   caller says ABORTED. If the caller lives on and says neither ABORTED, REFUSED nor UNREACHABLE, all get it. A call that
   is not atomic has what it asks for.
 
-In a run with ADDRESSED reports the properties of deliveries (validity to total order) are unknown: a member is no
-receiver there.
+In a run with ADDRESSED reports the properties of deliveries (validity to total order), virtual synchrony and state
+transfer are unknown: a member is no receiver there.
 
 Validity, agreement, service, call agreement and atomicity speak of what happens eventually: they are judged only when
-every incarnation that stopped had drained; grant order likewise, for only then it is known what everybody received.
+every incarnation that stopped had drained, and none of them in a minority; grant order likewise, for only then it is
+known what everybody received.
 """
 
 from __future__ import annotations
@@ -124,6 +162,11 @@ class Property(enum.Enum):
     CALL_CAUSALITY = "call_causality"
     CALL_AGREEMENT = "call_agreement"
     ATOMICITY = "atomicity"
+    VIEW_AGREEMENT = "view_agreement"
+    SAME_VIEW = "same_view"
+    VIRTUAL_SYNCHRONY = "virtual_synchrony"
+    NO_GHOST = "no_ghost"
+    STATE_TRANSFER = "state_transfer"
 
     @property
     def is_liveness(self) -> bool:
@@ -132,8 +175,8 @@ class Property(enum.Enum):
 
     @property
     def is_of_deliveries(self) -> bool:
-        """True when every protocol can be asked about it; the others need reports that few cores make."""
-        return self not in _OF_REPORTS
+        """True when every protocol can be asked about it; the others need reports that few cores make, or views."""
+        return self not in _OF_REPORTS and self not in VIEW_PROPERTIES
 
 
 CALL_PROPERTIES = (
@@ -145,6 +188,15 @@ CALL_PROPERTIES = (
     Property.ATOMICITY,
 )
 """Of calls between objects."""
+
+VIEW_PROPERTIES = (
+    Property.VIEW_AGREEMENT,
+    Property.SAME_VIEW,
+    Property.VIRTUAL_SYNCHRONY,
+    Property.NO_GHOST,
+    Property.STATE_TRANSFER,
+)
+"""Of runs with views."""
 
 _NEED_A_DRAIN = frozenset(
     (
@@ -164,7 +216,9 @@ _OF_REPORTS = frozenset(
     )
 )
 DELIVERY_PROPERTIES = tuple(kind for kind in Property if kind.is_of_deliveries)
-REPORT_PROPERTIES = tuple(kind for kind in Property if not kind.is_of_deliveries)
+REPORT_PROPERTIES = tuple(kind for kind in Property if kind in _OF_REPORTS)
+_OF_RECEIVERS = frozenset((*DELIVERY_PROPERTIES, Property.VIRTUAL_SYNCHRONY, Property.STATE_TRANSFER))
+"""They compare what members deliver, so a member must be one that messages are for."""
 
 
 class Incarnation(NamedTuple):
@@ -176,6 +230,11 @@ class Incarnation(NamedTuple):
     @property
     def is_joiner(self) -> bool:
         return self.incarnation != FIRST_INCARNATION
+
+    @property
+    def code(self) -> int:
+        """As one number: the upper half of the codes of its messages (analysis.sequences)."""
+        return (self.member & 0xFFFF) << 16 | self.incarnation & 0xFFFF
 
 
 class MessageId(NamedTuple):
@@ -197,7 +256,7 @@ class Place(NamedTuple):
     """One message at one member: its 1-based position in the judged sequence, and when; None where it is not
     delivered. With `shows`, what a clock or a digest showed instead: then there is no message, and the position is that
     among the reports, where it matters. With `taker`, which of the member's objects, and the position is that in its
-    sequence.
+    sequence. With `view`, in which view; with `members` besides, the installation of that view, without a message.
     """
 
     incarnation: Incarnation
@@ -206,6 +265,8 @@ class Place(NamedTuple):
     at_ns: int | None
     shows: int | None = None
     taker: int = 0
+    view: int | None = None
+    members: tuple[Incarnation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +321,7 @@ def judge(kind: Property, tally: Tally, evidence: Evidence) -> Finding:
     """Turn counts into a verdict. Missing evidence outweighs all: an incomplete history shows violations that never
     were.
     """
-    unknown = evidence.gap or (evidence.addressed if kind.is_of_deliveries else "")
+    unknown = evidence.gap or (evidence.addressed if kind in _OF_RECEIVERS else "")
     unknown = unknown or (evidence.undrained if kind.is_liveness else "")
     if unknown:
         return Finding(verdict=Verdict.UNKNOWN, checked=tally.checked, violations=tally.violations, reason=unknown)
@@ -272,6 +333,9 @@ def judge(kind: Property, tally: Tally, evidence: Evidence) -> Finding:
         return Finding(verdict=Verdict.UNKNOWN, checked=0, violations=0, reason=_NOTHING[kind])
     return Finding(verdict=Verdict.PASS, checked=tally.checked, violations=0)
 
+
+NO_VIEW = "no view was installed"
+"""The excuse of VIEW_PROPERTIES in a run without views."""
 
 _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
     Property.VALIDITY: "no message was submitted",
@@ -297,11 +361,17 @@ def gap_reason(gaps: Sequence[Incarnation], silent: Sequence[int], names: Mappin
     return "; ".join(parts)
 
 
-def undrained_reason(cut_short: Sequence[Incarnation], full_members: int, names: Mapping[int, str]) -> str:
-    """Say why liveness cannot be judged; empty when it can."""
+def undrained_reason(
+    cut_short: Sequence[Incarnation],
+    full_members: int,
+    names: Mapping[int, str],
+    in_minority: Sequence[Incarnation] = (),
+) -> str:
+    """Say why liveness cannot be judged; empty when it can. `in_minority`: incarnations that stopped there."""
     if cut_short:
-        who = ", ".join(_name(life, names) for life in sorted(cut_short))
-        return f"the run ended before {who} had become quiet"
+        return f"the run ended before {_listed(cut_short, names)} had become quiet"
+    if in_minority:
+        return f"the run ended while {_listed(in_minority, names)} had no quorum"
     return "" if full_members else "no member ran from start to end"
 
 
@@ -354,11 +424,19 @@ def _name(life: Incarnation, names: Mapping[int, str]) -> str:
     return f"{name} (incarnation {life.incarnation})" if life.is_joiner else name
 
 
+def _listed(lives: Sequence[Incarnation], names: Mapping[int, str]) -> str:
+    return ", ".join(_name(life, names) for life in sorted(lives))
+
+
 def _say(place: Place, names: Mapping[int, str]) -> str:
+    if place.message is None and place.view is not None:
+        members = ", ".join(_name(life, names) for life in place.members)
+        return f"{_name(place.incarnation, names)} installs view {place.view} of {members}"
     if place.message is None:
         which = "" if place.position is None else f" at position {place.position}"
         return f"{_name(place.incarnation, names)} shows {place.shows}{which}"
     message = f"{_name(Incarnation(place.message.origin, place.message.incarnation), names)} #{place.message.number}"
     where = "does not deliver it" if place.position is None else f"delivers it at position {place.position}"
     taker = f" object {place.taker}" if place.taker else ""
-    return f"{message}: {_name(place.incarnation, names)}{taker} {where}"
+    view = "" if place.view is None else f" in view {place.view}" if place.view else " before its first view"
+    return f"{message}: {_name(place.incarnation, names)}{taker} {where}{view}"

@@ -34,6 +34,7 @@ from analysis import (
     report_rows,
     report_told,
     report_traffic,
+    report_views,
     spacetime_report,
     words,
 )
@@ -75,6 +76,7 @@ SECTIONS: Final = (
 
 ORDERING: Final = ("ordering", "Ordering cost")
 CALLS: Final = ("calls", "Calls")
+VIEWS: Final = ("views", "Views")
 """Only of a run that says anything about it."""
 
 Pair = tuple[Markup, Markup]
@@ -142,7 +144,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
     windows = windows_of(run, phases)
     conservation = report_rows.conservation(run.summary)
     ordering, calls = report_ordering.told(run.summary), report_calls.told(run.summary)
-    talk = report_traffic.told(run.summary)
+    talk, views = report_traffic.told(run.summary), report_views.told(run.summary)
     return {
         "title": words.clean(run.manifest.get("experiment"), 80) or run.path.name,
         "question": words.clean(run.manifest.get("question"), 600),
@@ -152,12 +154,14 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "facts": report_rows.facts(run, phases),
         "untraced": is_untraced(run.summary),
         "sections": _sections(
+            *([VIEWS] if views else []),
             *([ORDERING] if ordering else []),
             *([CALLS] if calls else []),
             *([report_traffic.SECTION] if talk else []),
             without=("latency",) if is_untraced(run.summary) else (),
         ),
         "talk": talk,
+        "views": views,
         "ordering": ordering,
         "calls": calls,
         "key_numbers": headline.key_numbers(run.summary),

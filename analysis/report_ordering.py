@@ -165,7 +165,7 @@ class EpochRow:
     from_: str
     until: str
     switch: str
-    hand_over: str
+    pause: str
     per_second: str
     roll_backs: str
 
@@ -255,8 +255,8 @@ def _switches(given: Mapping[str, Any]) -> Iterator[Fact]:
     if not words.number(given.get("switches")):
         return
     note = f"members differed for {words.milliseconds(given.get('switch_max_ms'))} at most"
-    if words.number(given.get("hand_over_max_ms")) is not None:
-        note += f"; the old epoch's messages came for {words.milliseconds(given.get('hand_over_max_ms'))} at most"
+    if words.number(given.get("pause_max_ms")) is not None:
+        note += f"; submissions waited for {words.milliseconds(given.get('pause_max_ms'))} at most"
     yield Fact("Changes of the protocol", words.count(given.get("switches")), note)
 
 
@@ -286,7 +286,7 @@ def _epoch_row(given: Mapping[str, Any]) -> EpochRow:
         from_=words.seconds(None if from_ms is None else from_ms / 1000),
         until=words.seconds(None if to_ms is None else to_ms / 1000),
         switch=words.milliseconds(given.get("switch_ms")),
-        hand_over=words.milliseconds(given.get("hand_over_ms")),
+        pause=words.milliseconds(given.get("pause_ms")),
         per_second=words.cost_rate(given.get("cost_per_s")),
         roll_backs=words.count(given.get("roll_backs")),
     )

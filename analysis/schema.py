@@ -86,7 +86,7 @@ DELIVERIES = _table(
 
 FAULTS = _table(
     ("id", LONG, "by time"),
-    ("kind", TEXT, "impair, cut, heal, crash, restart, pause, resume, slow, deaf, clock, recover"),
+    ("kind", TEXT, "impair, cut, heal, crash, restart, pause, resume, join, leave, slow, deaf, clock, recover"),
     ("targets", T.ArrayType(TEXT), "nodes or links"),
     ("direction", TEXT, "of the port or link; null: both or none"),
     ("parameters", TEXT, "JSON"),

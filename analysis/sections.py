@@ -13,15 +13,17 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from analysis.properties import Incarnation, Lives, MessageId, Place, Raw, Tally, Witness
+from analysis.views import views_of
 from collector.records import Event, Flag, Kind, Notice
 
 NEVER_NS = 1 << 63
-SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE = (
-    int(event) for event in (Event.SUBMIT, Event.SEND, Event.DELIVER, Event.STOP, Event.REPORT, Event.RECEIVE)
+SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW = (
+    int(event)
+    for event in (Event.SUBMIT, Event.SEND, Event.DELIVER, Event.STOP, Event.REPORT, Event.RECEIVE, Event.VIEW)
 )
 LEFT = int(Notice.LEFT)
 RETRANSMISSION = int(Flag.RETRANSMISSION)
-EVENTS = (SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE)
+EVENTS = (SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW)
 """What these checks look at, besides the first and the last record of a life."""
 
 NOT_CARRYING = frozenset(
@@ -34,6 +36,7 @@ NOT_CARRYING = frozenset(
         Kind.RELIABLE_WELCOME,
         Kind.CO_RET,
         Kind.CO_STATE,
+        *(kind for kind in Kind if kind.name.startswith("GROUP_")),
     )
 )
 """Kinds that a layer needs for itself: they take nothing of a core above along, so nobody learns from them."""
@@ -56,8 +59,27 @@ class Section(NamedTuple):
 
 
 def sections(lives: Lives) -> list[Section]:
-    """All of them, in the order in which they begin."""
-    return sorted(section for life, records in lives.items() for section in _of_life(life, records))
+    """All that count, in the order in which they begin."""
+    excluded_ns = _excluded_ns(lives)
+    found = []
+    for life, records in lives.items():
+        until_ns = excluded_ns.get(life, NEVER_NS)
+        of_life = [section for section in _of_life(life, records) if section.begin_ns < until_ns]
+        found += [section._replace(end_ns=min(section.end_ns, until_ns)) for section in of_life]
+    return sorted(found)
+
+
+def _excluded_ns(lives: Lives) -> dict[Incarnation, int]:
+    """Of the incarnations that a later view than their last one leaves out: when the first member installed it."""
+    views = {life: views_of(records).installations for life, records in lives.items()}
+    found: dict[Incarnation, int] = {}
+    for life, own in views.items():
+        last = own[-1].number if own else NEVER_NS
+        later = (one for installed in views.values() for one in installed if one.number > last)
+        at_ns = min((one.at_ns for one in later if life not in one.members), default=None)
+        if at_ns is not None:
+            found[life] = at_ns
+    return found
 
 
 def mutual_exclusion(lives: Lives) -> Tally:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from analysis.properties import Incarnation, MessageId
+from analysis.views import VIEW_EVENTS, ViewRecords, read_views
 from collector.records import Event, Level, Notice
 
 Ints = npt.NDArray[np.int64]
@@ -80,10 +81,16 @@ class Told(NamedTuple):
     """-1: it does not end with STOP."""
     is_over: bool
     """It ends with OVER."""
+    end_detail: int
+    """Of STOP or OVER; -1: it ends with neither."""
+    first_ns: int
+    last_ns: int
+    """Of its records."""
     last_number: int
     """The highest that it submitted; 0: none."""
     is_for_objects: bool
     """Some of its messages are."""
+    views: ViewRecords
 
 
 def encode(origin: Any, incarnation: Any, number: Any) -> Any:
@@ -128,13 +135,8 @@ def steps_of_life(life: Incarnation, chunks: list[Records]) -> tuple[Told, Itera
     that what is at hand is what is worked with: at most 80 bytes for each record.
     """
     records = _in_order(chunks)
-    submissions = np.flatnonzero(is_own_submission(records, np.int64(code_of(life))))
+    submissions = np.flatnonzero(is_own_submission(records, np.int64(life.code)))
     return _told(life, records, submissions), _steps(life, records, submissions)
-
-
-def code_of(life: Incarnation) -> int:
-    """A life as one number: the upper half of the codes of its messages."""
-    return (life.member & 0xFFFF) << 16 | life.incarnation & 0xFFFF
 
 
 def is_own_submission(records: Records, code: Any) -> Mask:
@@ -193,9 +195,23 @@ def _told(life: Incarnation, records: Records, submissions: Rows) -> Told:
         missing_records=span - numbers,
         stop_detail=int(stops[0]) if len(stops) else -1,
         is_over=len(end) > len(stops),
+        end_detail=int(records.detail[end[0]]) if len(end) else -1,
+        first_ns=int(records.at_ns[0]),
+        last_ns=int(records.at_ns[-1]),
         last_number=int((records.message[submissions] & 0xFFFFFFFF).max(initial=0)),
         is_for_objects=bool(np.any((records.event == Event.REPORT) & (records.detail == Notice.ADDRESSED))),
+        views=_views(records),
     )
+
+
+def _views(records: Records) -> ViewRecords:
+    told = records.select(np.isin(records.event, tuple(VIEW_EVENTS)))
+    columns = (told.record, told.event, told.detail, told.message, told.at_ns, told.value)
+    rows = (
+        (record, event, detail, *decode(message), at_ns, value)
+        for record, event, detail, message, at_ns, value in zip(*(one.tolist() for one in columns), strict=True)
+    )
+    return read_views(rows, last_record=int(records.record[-1]))
 
 
 def _parts(step: Step, records: Records, rows: Rows, **columns: npt.NDArray[Any]) -> Iterator[pa.RecordBatch]:

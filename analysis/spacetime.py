@@ -180,7 +180,15 @@ class What(enum.Enum):
     DRAIN = "drain"
     STOP = "stop"
     OVER = "over"
-    """The others have ended this life: its member learns of it."""
+    """The others have ended this life, or it has left: its member learns of it."""
+    VIEW = "view"
+    """A view is installed."""
+    MINORITY = "minority"
+    """The member has no quorum from now on."""
+    QUORUM = "quorum"
+    """It has one again."""
+    STATE = "state"
+    """A joiner has the state of the group."""
     CRASH = "crash"
     RESTART = "restart"
     PAUSE = "pause"
@@ -219,6 +227,8 @@ class Mark:
     """Of a delivery: the message was delivered here before, and taken back."""
     undone: int | None = None
     """Of a roll-back: how many executions it undid."""
+    view: int | None = None
+    """Of an installation: the number of the view."""
 
 
 class Role(enum.Enum):
@@ -286,8 +296,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A stretch of one member's line: a fault in force (`kind` as in faults.jsonl), `hold`: a critical section, or
-    `epoch`: a protocol in force, whose high half-byte of kinds is `protocol`.
+    """A stretch of one member's line: a fault in force (`kind` as in faults.jsonl), `hold`: a critical section,
+    `minority`: no quorum, or `epoch`: a protocol in force, whose high half-byte of kinds is `protocol`.
     """
 
     member: int
@@ -379,11 +389,7 @@ def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:
 
 def _application_message(payload: bytes, offset: int, header: Header) -> MessageId | None:
     """Whose bytes stand at `offset`; None for a command that the group's machines sent themselves."""
-    if header.kinds[-1] == Kind.TIMEWARP_FOLLOW_UP:
-        return None
-    # The adaptive selection adds a tail to what its other candidates carry, whose lowest bit says the same.
-    is_follow_up = header.epoch is not None and header.kinds[-1] != Kind.TIMEWARP_DATA and payload[-1] & 1
-    return None if is_follow_up else _stamp(payload, offset)
+    return None if header.kinds[-1] == Kind.TIMEWARP_FOLLOW_UP else _stamp(payload, offset)
 
 
 def _stamp(payload: bytes, offset: int) -> MessageId | None:
@@ -412,10 +418,15 @@ def event_name(code: int) -> str:
     return Event(code).name.lower() if code in _EVENTS else f"event {code}"
 
 
+def life_name(life: Incarnation, names: Mapping[int, str]) -> str:
+    """`n1`; a later incarnation `n1.2`."""
+    later = "" if life.incarnation <= FIRST_INCARNATION else f".{life.incarnation}"
+    return f"{names.get(life.member, life.member)}{later}"
+
+
 def message_name(message: MessageId, names: Mapping[int, str]) -> str:
     """`n1#17`; of a later incarnation `n1.2#17`."""
-    life = "" if message.incarnation <= FIRST_INCARNATION else f".{message.incarnation}"
-    return f"{names.get(message.origin, message.origin)}{life}#{message.number}"
+    return f"{life_name(Incarnation(*message[:2]), names)}#{message.number}"
 
 
 _PROTOCOLS = {kind >> 4: kind.name.partition("_")[0].lower() for kind in Kind if kind >> 4}

@@ -1,4 +1,4 @@
-"""Stretches of members' lines: protocols in force, faults in force, and critical sections."""
+"""Stretches of members' lines: protocols in force, faults in force, critical sections, and times without a quorum."""
 
 from __future__ import annotations
 
@@ -84,6 +84,28 @@ def epochs(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Ban
                     words=f"epoch {step.value}: {name}",
                     protocol=step.extra,
                 )
+
+
+def minorities(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band]:
+    """From the record that a member has no quorum to the one that it has one again, or its end."""
+    began: dict[Incarnation, Step] = {}
+    found: list[tuple[Step, int]] = []
+    ends = (Event.STOP, Event.OVER)
+    for step in sorted(scene.steps, key=lambda step: (step.at_ns, step.record)):
+        if step.event == Event.MINORITY and step.detail == 1:
+            began.setdefault(step.life, step)
+        elif (step.event == Event.MINORITY or step.event in ends) and step.life in began:
+            found.append((began.pop(step.life), step.at_ns))
+    for step, until_ns in (*found, *((step, window.until_ns) for step in began.values())):
+        if step.life.member in members and until_ns >= window.from_ns and step.at_ns <= window.until_ns:
+            yield Band(
+                member=step.life.member,
+                from_ns=max(step.at_ns, window.from_ns),
+                until_ns=min(until_ns, window.until_ns),
+                kind="minority",
+                number=str(step.number),
+                words=f"without a quorum of view {step.number} from {(step.at_ns - scene.start_ns) / 1e9:.6f} s",
+            )
 
 
 def grants(scene: Scene) -> bool:

@@ -33,17 +33,21 @@ from analysis.spacetime import (
     What,
     Window,
     kind_name,
+    life_name,
     message_name,
     protocol_name,
 )
-from analysis.spacetime_bands import epochs, fault_bands, grants, holds
+from analysis.spacetime_bands import epochs, fault_bands, grants, holds, minorities
 from analysis.spacetime_pairs import Locator, Pairs
 from analysis.spacetime_rollbacks import taken_back, with_roles
-from collector.records import CallReport, DropReason, Event, Level, Notice
+from analysis.views import VIEW_EVENTS, Installation, read_views
+from collector.records import CallReport, DropReason, Event, Level, Notice, OverReason, ViewReason
 
 MAX_ARROWS: Final = 2000
 MAX_MARKS: Final = 4000
 MAX_BANDS: Final = 400
+MAX_LISTED: Final = 12
+"""Members of a view that are named."""
 
 STRIKES: Final = {
     "crash": What.CRASH,
@@ -62,6 +66,9 @@ RECORDED: Final = {
     Event.STOP: What.STOP,
     Event.OVER: What.OVER,
     Event.REPORT: What.NOTICE,
+    Event.VIEW: What.VIEW,
+    Event.MINORITY: What.MINORITY,
+    Event.STATE: What.STATE,
 }
 """Records that are events of their own; SEND and RECEIVE are the ends of arrows."""
 
@@ -137,6 +144,7 @@ class _Draft(NamedTuple):
     is_undone: bool = False
     is_again: bool = False
     undone: int | None = None
+    view: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -168,6 +176,7 @@ class _Composer:
         self._locator = Locator(scene.network, scene.names) if scene.network is not None else None
         self._grants = grants(scene)
         self._undone, self._again = taken_back(scene.steps)
+        self._installed = _installed(scene.steps)
 
     def diagram(self, window: Window) -> Diagram:
         sheet = _Sheet(window)
@@ -366,6 +375,10 @@ class _Composer:
         what = RECORDED.get(Event(step.event)) if step.event in _EVENTS else None
         if what is None or (what is What.NOTICE and step.detail in SILENT_NOTICES):
             return None
+        if what is What.VIEW and (step.life, step.record) not in self._installed:
+            return None  # of an installation only the first record is an event
+        if what is What.MINORITY and step.detail != 1:
+            what = What.QUORUM
         if what is What.NOTICE:
             what = NOTED.get(step.detail, What.NOTICE)  # type: ignore[call-overload]
         if what is What.DELIVER and self._grants:
@@ -387,6 +400,7 @@ class _Composer:
             is_undone=(step.life, step.record) in self._undone,
             is_again=(step.life, step.record) in self._again,
             undone=step.extra if what is What.ROLL_BACK else None,
+            view=step.number if what is What.VIEW else None,
         )
 
     def _said(self, step: Step, what: What) -> tuple[str, str]:
@@ -415,11 +429,25 @@ class _Composer:
         if what is What.EPOCH:
             name = protocol_name(step.extra)
             return name, f"sends in epoch {step.value} from now on, ordered by {name},"
-        if what is What.NOTICE and step.detail == Notice.GVT:
-            return f"GVT {step.value}", f"knows that all up to virtual time {step.value} is final"
+        if what in _OF_VIEWS:
+            return self._said_of_views(step, what)
         if what is What.NOTICE:
-            return f"report {_NAMES.get(step.detail, f'{step.detail:#04x}').lower()}", f"reports {_notice(step)}"
+            return _said_of_report(step)
         return what.value, _PLAIN.get(what, what.value)
+
+    def _said_of_views(self, step: Step, what: What) -> tuple[str, str]:
+        if what is What.VIEW:
+            installed = self._installed[step.life, step.record]
+            members = words.listed([life_name(life, self._names) for life in installed.members], MAX_LISTED)
+            return f"view {step.number}", f"installs view {step.number} of {members} ({_reason(step.detail)})"
+        if what is What.STATE:
+            donor = life_name(Incarnation(step.origin, step.incarnation), self._names)
+            return what.value, f"has the state of the group, {words.size(step.value)} from {donor},"
+        if what is What.OVER:
+            excluded = "learns that the others have excluded it, and counts as crashed"
+            return what.value, "has left the group" if step.detail == OverReason.LEFT else excluded
+        has = "has a quorum again" if what is What.QUORUM else f"has no quorum of view {step.number}"
+        return what.value, f"{has}: it hears {words.plural(step.value, 'member')}, itself included,"
 
     def _struck(self, fault: Mapping[str, Any]) -> Iterator[_Draft]:
         """A fault that strikes members themselves is an event of theirs."""
@@ -442,7 +470,8 @@ class _Composer:
     def _bands(self, window: Window) -> tuple[Band, ...]:
         faults = fault_bands(self._scene, window, self._members)
         in_force = epochs(self._scene, window, self._members)
-        return (*in_force, *faults, *holds(self._scene, window, self._members))[:MAX_BANDS]
+        alone = minorities(self._scene, window, self._members)
+        return (*in_force, *faults, *alone, *holds(self._scene, window, self._members))[:MAX_BANDS]
 
     def _notes(self) -> Iterator[str]:
         if len(self._members) < len(self._scene.names):
@@ -491,6 +520,7 @@ def _numbered(drafts: Iterable[_Draft]) -> tuple[tuple[Mark, ...], dict[tuple[An
             is_undone=draft.is_undone,
             is_again=draft.is_again,
             undone=draft.undone,
+            view=draft.view,
         )
         for number, draft in enumerate(ordered)
     )
@@ -531,14 +561,35 @@ def _kinds_of(header: Header | None) -> str:
     return "undecodable" if header is None else " in ".join(kind_name(kind) for kind in reversed(header.kinds))
 
 
+def _installed(steps: Sequence[Step]) -> dict[tuple[Incarnation, int], Installation]:
+    """By incarnation and the number of the first record."""
+    by_life: dict[Incarnation, list[Step]] = {}
+    for step in sorted(steps, key=lambda step: step.record):
+        if step.event in VIEW_EVENTS:
+            by_life.setdefault(step.life, []).append(step)
+    found: dict[tuple[Incarnation, int], Installation] = {}
+    for life, own in by_life.items():
+        rows = ((s.record, s.event, s.detail, s.origin, s.incarnation, s.number, s.at_ns, s.value) for s in own)
+        found |= {(life, one.record): one for one in read_views(rows, last_record=0).installations}
+    return found
+
+
+def _reason(code: int) -> str:
+    return ViewReason(code).name.lower().replace("_", " ") if code in _VIEW_REASONS else f"reason {code}"
+
+
 def _level(code: int) -> str:
     return Level(code).name.lower() if code in _LEVELS else f"level {code}"
 
 
-def _notice(step: Step) -> str:
-    return f"{_NAMES.get(step.detail, f'{step.detail:#04x}')}: member {step.extra}, value {step.value}"
+def _said_of_report(step: Step) -> tuple[str, str]:
+    if step.detail == Notice.GVT:
+        return f"GVT {step.value}", f"knows that all up to virtual time {step.value} is final"
+    name = _NAMES.get(step.detail, f"{step.detail:#04x}")
+    return f"report {name.lower()}", f"reports {name}: member {step.extra}, value {step.value}"
 
 
+_OF_VIEWS = (What.VIEW, What.MINORITY, What.QUORUM, What.STATE, What.OVER)
 _ABOUT_MESSAGES = (What.SUBMIT, What.DELIVER, What.ENTER, What.UNDO)
 _SHORT = {"acknowledgement": "ack", "acknowledge": "ack"}
 _EVENTS = frozenset(event.value for event in Event)
@@ -546,11 +597,11 @@ _LEVELS = frozenset(level.value for level in Level)
 _NAMES = {code.value: code.name for codes in (Notice, CallReport) for code in codes}
 """Of reports; cores have codes of their own besides."""
 _REASONS = frozenset(reason.value for reason in DropReason)
+_VIEW_REASONS = frozenset(reason.value for reason in ViewReason)
 _PLAIN = {
     What.START: "starts",
     What.DRAIN: "is told to finish",
     What.STOP: "stops in order",
-    What.OVER: "learns that the others have ended it, and counts as crashed",
     What.REFUSED: "refuses a request (flow control)",
 }
 _STRUCK = {

@@ -48,7 +48,7 @@ _STEP_COLUMNS = (
     *("member", "member_incarnation", "record", "event", "detail", "origin", "incarnation"),
     *("extra", "number", "at_ns", "value"),
 )
-_LIFE_EVENTS = [int(Event.START), int(Event.STOP), int(Event.OVER)]
+_LIFE_EVENTS = [int(Event.START), int(Event.STOP), int(Event.OVER), int(Event.MINORITY)]
 
 
 class Reader:
@@ -103,6 +103,10 @@ class Reader:
         chosen = (pc.field("event") == int(Event.REPORT)) & (pc.field("detail") == int(notice))
         return sorted(self._read_steps(chosen), key=lambda step: (step.at_ns, step.life))
 
+    def installations(self) -> list[Step]:
+        """All records of views, in order of time."""
+        return sorted(self._read_steps(pc.field("event") == int(Event.VIEW)), key=lambda step: (step.at_ns, step.life))
+
     def submitted_ns(self, messages: Iterable[MessageId]) -> list[int]:
         """When these messages were asked for, as far as that was recorded."""
         wanted = set(messages)
@@ -124,7 +128,7 @@ class Reader:
 
     def _steps(self, wide: Window) -> Iterator[Step]:
         inside = (pc.field("at_ns") >= wide.from_ns) & (pc.field("at_ns") <= wide.until_ns)
-        # What is in force, and who is alive, may have been told long before.
+        # What is in force, and who is alive and has a quorum, may have been told long before.
         in_force = (pc.field("event") == int(Event.REPORT)) & (pc.field("detail") == int(Notice.IN_FORCE))
         chosen = inside | pc.field("event").isin(_LIFE_EVENTS) | in_force
         return self._read_steps(chosen)

@@ -51,6 +51,8 @@ class Views:
     absent: str
     is_optimistic: bool = False
     """Whether any picture has deliveries that may be taken back."""
+    has_views: bool = False
+    """Whether any picture has a view that is installed."""
     left: float = LEFT
     plot: float = PLOT
 
@@ -69,7 +71,10 @@ def views_of(path: Path, summary: Mapping[str, Any], run: str) -> Views:
         return Views(views=(), absent=f"No space-time diagram: {said}")
     is_optimistic = any(mark.level == Level.OPTIMISTIC for diagram in diagrams for mark in diagram.marks)
     return Views(
-        views=views, is_optimistic=is_optimistic, absent="" if views else "No space-time diagram: no message was sent."
+        views=views,
+        is_optimistic=is_optimistic,
+        has_views=any(mark.view is not None for diagram in diagrams for mark in diagram.marks),
+        absent="" if views else "No space-time diagram: no message was sent.",
     )
 
 

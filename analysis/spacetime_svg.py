@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -56,6 +57,10 @@ SHAPES: Final[Mapping[What, str]] = {
     What.STOP: "M0-7v14",
     What.PAUSE: "M-2-6v12M2-6v12",
     What.RESUME: "M-3-5l7 5-7 5z",
+    What.VIEW: "M0-10V10M-4-10h8M-4 10h8",
+    What.MINORITY: "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0zM-7 7L7-7",
+    What.QUORUM: "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z",
+    What.STATE: "M-5-8h10l-5 8z",
 }
 AGAIN_SHAPE: Final = "M-4.5-4.5h9v9h-9zM-1.200-1.200h2.400v2.400h-2.400z"
 """Of a delivery that was taken back before: a square with a dot."""
@@ -121,10 +126,11 @@ class _Sheet:
         diagram = self._diagram
         shown = self._uncrowded()
         moving = (
-            *(self._fault(band) for band in diagram.bands if band.kind not in ("hold", "epoch")),
+            *(self._fault(band) for band in diagram.bands if band.kind not in ("hold", "epoch", "minority")),
             self._ticks(),
             *(line for row in diagram.rows for line in self._lifelines(row)),
-            *(self._hold(band) for band in diagram.bands if band.kind == "hold"),
+            *self._views(),
+            *(self._hold(band) for band in diagram.bands if band.kind in ("hold", "minority")),
             *(self._epoch(band) for band in diagram.bands if band.kind == "epoch"),
             *(part for arrow in diagram.arrows for part in self._arrow(arrow)),
             *self._named_arrows(),
@@ -220,6 +226,7 @@ class _Sheet:
         )
 
     def _hold(self, band: Band) -> Markup:
+        """On the line itself."""
         left, right = self._x(band.from_ns), self._x(band.until_ns)
         return svg.element(
             "rect",
@@ -228,8 +235,20 @@ class _Sheet:
             y=_place(self._y[band.member] - 5),
             width=_place(max(right - left, 1.0)),
             height="10",
-            class_="hold",
+            class_=band.kind,
         )
+
+    def _views(self) -> Iterator[Markup]:
+        """Each view's marks joined, from line to line: who installs it when."""
+        by_view: dict[int, dict[int, Mark]] = {}
+        for mark in self._diagram.marks:
+            if mark.view is not None and mark.life.member in self._y:
+                by_view.setdefault(mark.view, {}).setdefault(mark.life.member, mark)
+        for marks in by_view.values():
+            ordered = [marks[row.member] for row in self._diagram.rows if row.member in marks]
+            for one, other in pairwise(ordered):
+                ends = (self._x(one.at_ns), self._y[one.life.member], self._x(other.at_ns), self._y[other.life.member])
+                yield _line("view", *ends)
 
     def _epoch(self, band: Band) -> Markup:
         """Beside the line, as wide as the protocol is in force there."""
@@ -382,15 +401,15 @@ def _label(mark: Mark) -> tuple[str, int]:
         return (mark.label if mark.level == Level.OPTIMISTIC else str(mark.position)), 18
     if mark.what is What.ROLL_BACK:
         return mark.label, -8
-    if mark.what is What.EPOCH:
+    if mark.what in (What.EPOCH, What.VIEW):
         return mark.label, -13
-    if mark.what in (*_STRIKES, What.START, What.STOP, What.DRAIN):
+    if mark.what in (*_STRIKES, What.START, What.STOP, What.DRAIN, What.MINORITY, What.QUORUM, What.STATE):
         return mark.what.value, 20
     return "", 0
 
 
 def _weight(mark: Mark) -> int:
-    if mark.what in (*_STRIKES, What.ROLL_BACK, What.EPOCH):
+    if mark.what in (*_STRIKES, What.ROLL_BACK, What.EPOCH, What.VIEW):
         return 0
     if mark.what is What.SUBMIT:
         return 1

@@ -50,6 +50,10 @@ SYMBOLS: Final[Mapping[What, str]] = {
     What.RESTART: "↻",
     What.PAUSE: "‖",
     What.RESUME: "▹",
+    What.VIEW: "╪",
+    What.MINORITY: "◌",
+    What.QUORUM: "◉",
+    What.STATE: "⇩",
 }
 LINES: Final = {"application": "─", "control": "╌", "dummy": "┄", "retransmission": "═"}
 OPTIMISTIC: Final = "□"
@@ -67,6 +71,11 @@ LEGEND: Final = {
     "═": "retransmission",
     "╌": "control",
     "┄": "dummy",
+    "╪": "installs a view",
+    "◌": "without a quorum",
+    "◉": "with one again",
+    "⇩": "has the state of the group",
+    "╎": "in a minority",
     "┃": "in the critical section",
     "┊": "paused",
 }
@@ -195,7 +204,8 @@ class _Page:
             for band in self._diagram.bands
             if band.member == row.member and band.from_ns <= at_ns < band.until_ns
         }
-        return "┃" if "hold" in kinds else "┊" if "pause" in kinds else "│"
+        shown = (sign for kind, sign in (("hold", "┃"), ("pause", "┊"), ("minority", "╎")) if kind in kinds)
+        return next(shown, "│")
 
     def _event(self, mark: Mark, following: Mark | None, *, stamp: bool) -> tuple[list[_Line], int]:
         """The rows of one event, and how many events they tell: an arrival and the delivery it brings share one."""
@@ -228,7 +238,7 @@ class _Page:
             return f"{self._letters.get(mark.number, '')} {mark.label}".strip()
         if mark.what in (What.DELIVER, What.ENTER):
             return f"{mark.position} {mark.label}{' again' if mark.is_again else ''}"
-        if mark.what in (What.SUBMIT, What.CLOCK, What.NOTICE, What.UNDO, What.ROLL_BACK, What.EPOCH):
+        if mark.what in (What.SUBMIT, What.CLOCK, What.NOTICE, What.UNDO, What.ROLL_BACK, What.EPOCH, What.VIEW):
             return mark.label
         if mark.what is What.ARRIVE:
             return f"? {mark.label}"
@@ -266,13 +276,13 @@ class _Page:
         step = 1 if end > start else -1
         places = range(start + step, end, step)
         for x in places:
-            line.write(x, "┼" if line.at(x) in "│┃┊" else sign)
+            line.write(x, "┼" if line.at(x) in _LIFELINES else sign)
         if not len(places):
             return
         line.write(places[-1], tips[0] if step > 0 else tips[1])
         if is_cut:
             line.write(places[0], "⋯")
-        elif line.at(start) in "│┃┊":
+        elif line.at(start) in _LIFELINES:
             line.write(start, "├" if step > 0 else "┤")
         # Beside the sender, before the next line: there it hides no line.
         onward = [abs(column.x - start) for column in self._columns.values() if (column.x - start) * step > 0]
@@ -297,7 +307,7 @@ class _Page:
         window = self._diagram.window
         rows: dict[tuple[int, str], None] = {}
         for band in self._diagram.bands:
-            if band.kind in ("hold", "crash", "pause", "epoch"):
+            if band.kind in ("hold", "crash", "pause", "epoch", "minority"):
                 continue
             held = " (since before)" if band.from_ns == window.from_ns else ""
             rows[band.from_ns, f"{band.words}{held}"] = None
@@ -330,6 +340,7 @@ class _Line:
         return "".join(self._characters).rstrip()
 
 
+_LIFELINES = "│┃┊╎"
 _TIED = "\N{NO-BREAK SPACE}"
 
 

@@ -1,6 +1,6 @@
 """Which windows of a run are worth a look without being asked for: its first messages, what broke a property, the
-first change of the protocol, a roll-back, and the moments when faults struck. Each is as long as its picture
-stays readable.
+first change of the protocol, a roll-back, the first change of the view, and the moments when faults struck. Each is as
+long as its picture stays readable.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def choices(reader: Reader, summary: Mapping[str, Any]) -> list[Choice]:
     chosen: list[Choice] = []
     unpromised = _witnesses(reader, summary, promised=False)
     broken = _witnesses(reader, summary, promised=True)
-    for choice in (*broken, *_first(reader), *_switch(reader), *_roll_back(reader), *_faults(reader), *unpromised):
+    told = (*_first(reader), *_switch(reader), *_roll_back(reader), *_view_change(reader), *_faults(reader))
+    for choice in (*broken, *told, *unpromised):
         if len(chosen) < MAX_CHOICES and not any(_is_mostly_in(choice.window, other.window) for other in chosen):
             chosen.append(choice)
     return sorted(chosen, key=lambda choice: choice.window)
@@ -105,6 +106,23 @@ def _roll_back(reader: Reader) -> Iterator[Choice]:
         undone = words.plural(step.extra, "execution")
         why = f"Something comes that belongs before what was executed already: {undone} undone, and done again."
         yield Choice(title="Roll-back", why=why, window=window, members=members)
+
+
+def _view_change(reader: Reader) -> Iterator[Choice]:
+    """The first view that takes the place of another one."""
+    installed = reader.installations()
+    first = min((step.number for step in installed), default=0)
+    changed = [step for step in installed if step.number > first]
+    if changed:
+        number = changed[0].number
+        own = [step for step in changed if step.number == number]
+        members = _filled_up([step.life.member for step in own], range(len(reader.names)))
+        window = _fitted(reader, own[0].at_ns, members, before=BEFORE_ARROWS)
+        # From the first to the last that installs it; a straggler is another story.
+        settled_ns = min(own[-1].at_ns + MARGIN_NS, own[0].at_ns + LONGEST_AROUND_SWITCH_NS)
+        window = Window(window.from_ns, max(window.until_ns, settled_ns))
+        why = f"View {number} takes the place of the one before: its members close that, deliver the rest and go on."
+        yield Choice(title=f"View {number}", why=why, window=window, members=members)
 
 
 def _witnesses(reader: Reader, summary: Mapping[str, Any], *, promised: bool) -> Iterator[Choice]:

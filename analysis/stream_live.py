@@ -16,7 +16,7 @@ at the highest level seen. Undone deliveries are not taken back: this is a view,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,10 @@ class Figures:
     """Of what was meant for it and is settled."""
     network: Quantiles
     delivery: Quantiles
+    view: int = 0
+    """The number of the newest view that it has installed; 0: it told of none. Of all together: the newest."""
+    is_minority: bool = False
+    """It hears no quorum of its view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +206,8 @@ class Live:
             self._meant[place, sorted(nodes)] = True
         self._datagrams = _Datagrams(count)
         self._messages = _Messages()
+        self._views = np.zeros(count, np.int64)
+        self._is_minority = np.zeros(count, np.bool_)
 
     def take(self, table: pa.Table) -> None:
         """New rows of the capture, in its order as far as it has one."""
@@ -240,7 +246,11 @@ class Live:
         settled = self._summed(settled_ns // SECOND_NS - self.window_s, now_ns // SECOND_NS)
         elapsed_s = min(window_s, self.window_s - 1 + now_ns % SECOND_NS / SECOND_NS) or window_s
         figures = [
-            _figures(name, recent, settled.counts, slice(place, place + 1), elapsed_s)
+            replace(
+                _figures(name, recent, settled.counts, slice(place, place + 1), elapsed_s),
+                view=int(self._views[place]),
+                is_minority=bool(self._is_minority[place]),
+            )
             for place, name in enumerate(self.ports.names)
         ]
         return View(
@@ -252,7 +262,9 @@ class Live:
             lost=self._lost,
             late=self._late,
             unpaired=self._unpaired + self._messages.fallen,
-            total=_figures("", recent, settled.counts, slice(None), elapsed_s),
+            total=replace(
+                _figures("", recent, settled.counts, slice(None), elapsed_s), view=int(self._views.max(initial=0))
+            ),
             nodes=tuple(figures),
         )
 
@@ -316,6 +328,12 @@ class Live:
 
     def _take_records(self, rows: _Rows) -> None:
         event = rows["event"]
+        installed = rows.select(event == Event.VIEW)
+        np.maximum.at(self._views, installed.node, installed["number"])
+        standing = rows.select((event == Event.MINORITY) | (event == Event.START))
+        for row in np.argsort(standing["at_ns"], kind="stable").tolist():
+            is_minority = standing["event"][row] == Event.MINORITY and standing["detail"][row] == 1
+            self._is_minority[standing.node[row]] = is_minority
         submitted = rows.select(event == Event.SUBMIT)
         self._count(submitted, "submitted")
         delivered = rows.select(event == Event.DELIVER)

@@ -32,6 +32,7 @@ from analysis import (
     judgement,
     lives,
     measures,
+    membership,
     offered,
     order,
     ordering_cost,
@@ -51,6 +52,7 @@ from analysis.errors import MachineError
 from analysis.inputs import RunInputs, read_run
 from analysis.judgement import Staged
 from analysis.properties import Finding, Property
+from analysis.sequences import Told
 from analysis.verdict import SECTIONS
 from collector.records import Level, Notice
 
@@ -153,6 +155,7 @@ class _Analysis:
         self.stage.write_rows("faults", [_fault_row(line) for line in self.inputs.fault_lines], schema.FAULTS)
         facts = order.no_facts(self.inputs.members, self.inputs.names)
         findings = order.no_findings(facts) | reported.nothing_found(self.manifest.promises, facts.evidence)
+        findings |= self._views_missing(facts)
         orders = _Orders(facts=facts, findings=findings, requests=cost.Requests(0, None), latency=cost.NO_LATENCY)
         return self._summary(orders=orders, staged=Staged(), results=self._results(orders, None, [], [], []))
 
@@ -193,6 +196,14 @@ class _Analysis:
             is_short = sum(life.rows for life in walk.lives) <= BESIDE_ROWS
             timed = submit(lambda: self._latency(facts, requests)) if is_short else None
             findings = order.check_with(walk, facts)
+            views = membership.section(
+                [_course(life.told) for life in walk.lives],
+                names=self.inputs.names,
+                start_ns=self.start_ns,
+                struck_ns=membership.struck_ns(self.inputs.fault_lines, self.inputs.names),
+            )
+        if views is None:
+            findings |= self._views_missing(facts)
         findings |= reported.findings(
             trace, staged.notices, self.manifest.promises, full=facts.full, evidence=facts.evidence
         )
@@ -202,8 +213,15 @@ class _Analysis:
             requests=requests,
             latency=self._latency(facts, requests) if timed is None else timed.result(),
             deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts.level, facts.full),
-            told=self._told(staged.notices, facts, findings) | self._of_objects(staged.notices, facts, requests),
+            told=self._told(staged.notices, facts, findings)
+            | self._of_objects(staged.notices, facts, requests)
+            | {"views": views},
         )
+
+    def _views_missing(self, facts: RunFacts) -> dict[Property, Finding]:
+        """The promised properties of views, where there are none."""
+        found = order.without_views(facts)
+        return {kind: finding for kind, finding in found.items() if kind.value in self.manifest.promises}
 
     def _latency(self, facts: RunFacts, requests: cost.Requests) -> dict[str, Any]:
         """The section `latency`, and its tables."""
@@ -346,7 +364,7 @@ class _Analysis:
             )
             | dict(traffic.NOTHING),
             "processing": cost.processing(self.manifest.nodes),
-            **{name: told.get(name) for name in ("ordering", "clocks", "stages", "resident", "anomalies")},
+            **{name: told.get(name) for name in ("ordering", "views", "clocks", "stages", "resident", "anomalies")},
             "links": links,
             "conservation": balance,
             "faults": fault_overlap.section(self.inputs, None),
@@ -379,9 +397,14 @@ class _Analysis:
         }
         results["expect"] = [judgement.expectation(text, results) for text in manifest.expect]
         doubts = judgement.doubts(self.inputs, self.capture, staged)
+        doubts += judgement.unexplained(self.inputs, facts.excluded)
         verdict, reasons = judgement.overall(results["properties"], results["expect"], doubts)
         head = {"format": FORMAT, "run": manifest.run, "verdict": verdict.value, "reasons": reasons}
         return head | {name: results[name] for name in SECTIONS}
+
+
+def _course(told: Told) -> membership.Course:
+    return membership.Course(told.life, told.views, told.first_ns, told.last_ns, told.is_over, told.end_detail)
 
 
 @contextlib.contextmanager

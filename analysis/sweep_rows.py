@@ -51,13 +51,13 @@ _IN_FORCE = _block(
     (_REAL, "seconds estimate_per_s estimate_ratio estimate_otherwise_per_s"),
     (_WHOLE, "estimates estimates_otherwise"),
 )
-_EPOCH = _block(*_COSTS, (_WHOLE, "number"), (_TEXT, "protocol"), (_REAL, "from_ms to_ms switch_ms hand_over_ms"))
+_EPOCH = _block(*_COSTS, (_WHOLE, "number"), (_TEXT, "protocol"), (_REAL, "from_ms to_ms switch_ms pause_ms"))
 _ORDERING_BIN = _block((_REAL, "t_s cost_per_s"), (_WHOLE, "messages roll_backs"), (pa.map_(_TEXT, _REAL), "estimates"))
 _OPTIMISTIC = _block((_WHOLE, "deliveries"), (_REAL, "in_order inversions"))
 _ORDERING = _block(
     *_ORDERING_FIGURES,
     (_OPTIMISTIC, "optimistic"),
-    (_REAL, "seconds switch_max_ms hand_over_max_ms"),
+    (_REAL, "seconds switch_max_ms pause_max_ms"),
     (_WHOLE, "switches implausible"),
     (pa.list_(_block((_TEXT, "member"), *_ORDERING_FIGURES)), "by_member"),
     (pa.list_(_EPOCH), "epochs"),
@@ -81,6 +81,25 @@ _CALLS = _block(
     (pa.list_(_TIMED), "timed"),
     (_block((_WHOLE, "replies servers wrong doubled")), "counted"),
 )
+_INCARNATION = ((_TEXT, "member"), (_WHOLE, "incarnation"))
+_VIEW = _block(
+    (_WHOLE, "number installations"),
+    (_TEXT, "reason"),
+    (pa.list_(_block(*_INCARNATION)), "members joined gone"),
+    (_REAL, "first_ms last_ms change_ms"),
+)
+_TRANSFER = _block(*_INCARNATION, (_WHOLE, "view bytes"), (_block(*_INCARNATION), "donor"), (_REAL, "at_ms took_ms"))
+_VIEWS = _block(
+    (_WHOLE, "installed last excluded left"),
+    (_REAL, "change_max_ms spread_max_ms minority_max_ms transfer_max_ms"),
+    (pa.list_(_VIEW), "views"),
+    (
+        pa.list_(_block(*_INCARNATION, (_WHOLE, "view heard"), (_REAL, "from_ms for_ms"), (_TRUTH, "ended"))),
+        "minorities",
+    ),
+    (pa.list_(_TRANSFER), "transfers"),
+    (pa.list_(_block(*_INCARNATION, (_TEXT, "how"), (_REAL, "at_ms"))), "ended"),
+)
 _LOAD = _block(
     (_REAL, "seconds rate_per_s dummy_rate lan_load server_share"),
     (_WHOLE, "submitted messages datagrams"),
@@ -102,6 +121,7 @@ SCHEMA = pa.schema(
             (_LATENCY, "latency"),
             (_ORDERING, "ordering"),
             (_CALLS, "calls"),
+            (_VIEWS, "views"),
             (_LOAD, "load"),
             (_WHOLE, "events"),
             (_REAL, "seconds"),

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from analysis import headline, report_rows, words
+from analysis import headline, report_rows, report_views, words
 from analysis.traffic_talk import UNNUMBERED, is_unnumbered
 from analysis.verdict import Verdict, merge
 
@@ -38,6 +38,8 @@ def results(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
         parts.append(ordering_line(summary))
     if words.mapping(summary.get("calls")):
         parts.append(calls_line(summary))
+    if report_views.in_short(summary):
+        parts.append(Text(f"views: {report_views.in_short(summary)}"))
     if report_rows.properties(summary):
         parts += [properties_table(summary), *witness_lines(summary)]
     if summary.get("expect"):

@@ -15,7 +15,7 @@ class Verdict(enum.Enum):
 
 
 SECTIONS = (
-    *("properties", "expect", "messages", "latency", "ordering", "calls", "load", "traffic", "processing"),
+    *("properties", "expect", "messages", "latency", "ordering", "calls", "views", "load", "traffic", "processing"),
     *("clocks", "stages", "resident", "anomalies", "accuracy"),
     *("links", "conservation", "faults", "capture", "health"),
 )

@@ -100,6 +100,13 @@ def adaptive(path: Path, *, every_s: float = 4.0) -> Path:
     return path
 
 
+def with_views(path: Path, *, changes: int = 4) -> Path:
+    """Four nodes, the last of which is excluded again and again, and comes back with the state."""
+    quickstart(path)
+    edit_json(path / "summary.json", {"views": _views(changes)})
+    return path
+
+
 def interrupted(path: Path) -> Path:
     """What Ctrl-C leaves before the analysis: inputs, a manifest without an end, one fault, no tables."""
     quickstart(path)
@@ -115,6 +122,52 @@ def interrupted(path: Path) -> Path:
 
 
 TABLES = ("latency_series", "traffic_series", "latency_cdf")
+
+
+def _views(changes: int) -> dict[str, Any]:
+    """As analysis.membership makes it: each change has a view without the last node and one with it again."""
+    others: list[dict[str, Any]] = [{"member": f"p1/n{number}", "incarnation": 1} for number in range(1, 4)]
+    last: list[dict[str, Any]] = [
+        {"member": "p1/n4", "incarnation": incarnation} for incarnation in range(1, changes + 2)
+    ]
+    first = {
+        "number": 1,
+        "reason": "first",
+        "members": [*others, last[0]],
+        "joined": [],
+        "gone": [],
+        "installations": 4,
+    }
+    views = [first | {"first_ms": -310.2, "last_ms": -308.9, "change_ms": None}]
+    for change in range(1, changes + 1):
+        at_ms = 3_000.0 * change
+        gone, back = last[change - 1], last[change]
+        without = {"number": 2 * change, "reason": "suspicion", "members": others, "joined": [], "gone": [gone]}
+        again = {"number": 2 * change + 1, "reason": "join", "members": [*others, back], "joined": [back], "gone": []}
+        views.append(without | {"installations": 3, "first_ms": at_ms, "last_ms": at_ms + 8.4, "change_ms": 411.7})
+        views.append(again | {"installations": 4, "first_ms": at_ms + 900, "last_ms": at_ms + 907, "change_ms": 37.0})
+    lost = [
+        last[change] | {"view": 2 * change + 1, "heard": 1, "from_ms": 3_000.0 * change + 2_700, "for_ms": 1_190.0}
+        for change in range(changes)
+    ]
+    got = [
+        last[change] | {"view": 2 * change + 1, "donor": others[0], "bytes": 81_204, "took_ms": 23.1}
+        for change in range(1, changes + 1)
+    ]
+    return {
+        "installed": len(views),
+        "last": len(views),
+        "change_max_ms": 411.7,
+        "spread_max_ms": 8.4,
+        "minority_max_ms": 1_190.0,
+        "transfer_max_ms": 23.1,
+        "excluded": changes,
+        "left": 0,
+        "views": views,
+        "minorities": [one | {"ended": False} for one in lost],
+        "transfers": [one | {"at_ms": 3_000.0 * one["incarnation"] + 930} for one in got],
+        "ended": [one | {"how": "excluded", "at_ms": 3_000.0 * one["incarnation"] + 890} for one in last[:-1]],
+    }
 
 
 def edit_json(path: Path, change: Mapping[str, Any]) -> None:
@@ -459,7 +512,7 @@ def _ordering(every_s: float, random: np.random.Generator) -> dict[str, Any]:
         **_ordering_figures(),
         "switches": len(begins) - 1,
         "switch_max_ms": 29.417,
-        "hand_over_max_ms": 41.2,
+        "pause_max_ms": 41.2,
         "implausible": 0,
         "by_member": [],
         "epochs": [_epoch(number, begin_s, every_s, random) for number, begin_s in enumerate(begins)],
@@ -496,7 +549,7 @@ def _epoch(number: int, begin_s: float, every_s: float, random: np.random.Genera
         "from_ms": begin_s * 1000,
         "to_ms": min(begin_s + every_s, LOAD_S) * 1000,
         "switch_ms": round(float(random.uniform(8, 30)), 3) if number else None,
-        "hand_over_ms": round(float(random.uniform(12, 42)), 3) if number else None,
+        "pause_ms": round(float(random.uniform(12, 42)), 3) if number else None,
         "messages": 2400,
         "cost_mean_ms": 2.4,
         "cost_per_s": (505e6, 141e6)[number % 2],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from analysis import schema
 from analysis.oracle import Record
 from analysis.properties import Incarnation, MessageId
-from collector.records import Event, Level
+from collector.records import Event, Level, OverReason, ViewReason
 
 Mutation = Callable[["PlainHistory", random.Random], "PlainHistory"]
 NOBODY = MessageId(0, 0, 0)
@@ -29,10 +29,19 @@ class Author:
     history: PlainHistory = field(default_factory=dict)
     now_ns: int = 1_000
 
-    def note(self, life: Incarnation, event: Event, message: MessageId = NOBODY, detail: int = 0) -> None:
+    def note(
+        self, life: Incarnation, event: Event, message: MessageId = NOBODY, detail: int = 0, **fields: int
+    ) -> None:
         self.now_ns += 1
         records = self.history.setdefault(life, [])
-        records.append(Record(len(records) + 1, event, detail, message, self.now_ns))
+        records.append(Record(len(records) + 1, event, detail, message, self.now_ns, **fields))
+
+    def install(self, life: Incarnation, number: int, members: Sequence[Incarnation]) -> None:
+        """A view, with its members by rank."""
+        reason = ViewReason.FIRST if number == 1 else ViewReason.SUSPICION
+        for rank, member in enumerate(members):
+            message = MessageId(*member, number)
+            self.note(life, Event.VIEW, message, detail=reason, extra=rank, value=len(members))
 
 
 def total_order(
@@ -211,6 +220,130 @@ def only_optimistic(seed: int) -> PlainHistory:
     return _rewrite(history, lambda life, record: record.event is not Event.DELIVER or record.detail != Level.FINAL)
 
 
+class Group:
+    """Members that install views, deliver one log in each, come, crash, leave and are excluded."""
+
+    def __init__(self, seed: int, *, members: int, level: Level) -> None:
+        self.rng, self.author, self.level = random.Random(seed), Author(), level
+        self.members = [Incarnation(member, 1) for member in range(members)]
+        self.stateful = set(self.members)
+        self.waiting: list[Incarnation] = []
+        self.number = 0
+        self.log: list[MessageId] = []
+        self.done: dict[Incarnation, int] = {}
+        self.submitted: dict[Incarnation, int] = {}
+        self.knew: dict[MessageId, int] = {}
+        for life in self.members:
+            self.author.note(life, Event.START)
+        self.install([])
+
+    def install(self, log: list[MessageId]) -> None:
+        """The next view; `log`: what is submitted again in it."""
+        self.number += 1
+        self.log = log
+        self.done = dict.fromkeys(self.members, 0)
+        self.knew |= dict.fromkeys(log, 0)
+        for life in self.members:
+            self.author.install(life, self.number, self.members)
+
+    def work(self, steps: int) -> None:
+        for _ in range(steps):
+            life = self.rng.choice(self.members)
+            if life not in self.stateful:
+                if self.rng.random() < 0.3:
+                    self.take_state(life)
+            elif self.rng.random() < 0.4:
+                self.submit(life)
+            elif self.done[life] < len(self.log):
+                self.deliver(life)
+
+    def submit(self, life: Incarnation) -> None:
+        self.submitted[life] = self.submitted.get(life, 0) + 1
+        message = MessageId(*life, self.submitted[life])
+        self.knew[message] = self.done[life]
+        self.log.append(message)
+        self.author.note(life, Event.SUBMIT, message)
+
+    def deliver(self, life: Incarnation) -> None:
+        self.author.note(life, Event.DELIVER, self.log[self.done[life]], self.level)
+        self.done[life] += 1
+
+    def take_state(self, life: Incarnation) -> None:
+        donor = min(self.stateful.intersection(self.members))
+        self.stateful.add(life)
+        self.author.note(life, Event.STATE, MessageId(*donor, self.number), value=100)
+
+    def change(self) -> None:
+        """Some members are gone, some come, and the view is closed."""
+        gone = self.rng.sample(self.members, self.rng.choice([0, 1, 1, 2]))
+        if len(self.stateful.intersection(self.members).difference(gone)) < 2:
+            gone = []
+        staying = [life for life in self.members if life not in gone]
+        again = self._close(staying)
+        coming, self.waiting = self.waiting, []
+        self.members = staying + coming
+        self.install(again)
+        for life in gone:
+            self._end(life)
+            if self.rng.random() < 0.7:
+                self.waiting.append(Incarnation(life.member, life.incarnation + 1))
+                self.author.note(self.waiting[-1], Event.START)
+
+    def _end(self, life: Incarnation) -> None:
+        match self.rng.randrange(4):
+            case 0:  # it has crashed
+                return
+            case 1:
+                self.author.note(life, Event.OVER, detail=OverReason.LEFT)
+            case _:
+                self.author.note(life, Event.MINORITY, MessageId(0, 0, self.number - 1), detail=1, value=1)
+                self.author.note(life, Event.OVER, detail=OverReason.EXCLUDED)
+
+    def _close(self, staying: Sequence[Incarnation]) -> list[MessageId]:
+        """Those that stay deliver what they know of together; returns what they submit again."""
+        known_to = self.members if self.level is Level.FINAL else staying
+        first = max(self.done[life] for life in known_to)
+        cut = self.rng.randint(first, len(self.log))
+        hidden = self.rng.choice(self.members)
+        kept, lost = self.log[:first], set[Incarnation]()
+        for place, message in enumerate(self.log[first:], start=first):
+            life = Incarnation(*message[:2])
+            agrees = self.log[: self.knew[message]] == kept[: self.knew[message]]
+            if place >= cut or life == hidden or not agrees:
+                lost.add(life)
+            if life not in lost:
+                kept.append(message)
+        again = [message for message in self.log if message not in kept and Incarnation(*message[:2]) in staying]
+        self.log = kept
+        for life in staying:
+            while life in self.stateful and self.done[life] < len(kept):
+                self.deliver(life)
+        return again
+
+    def finish(self) -> PlainHistory:
+        for life in self.members:
+            if life not in self.stateful:
+                self.take_state(life)
+            while self.done[life] < len(self.log):
+                self.deliver(life)
+            self.author.note(life, Event.STOP, detail=1)
+        for life in self.waiting:
+            self.author.note(life, Event.STOP, detail=1)
+        return self.author.history
+
+
+def in_views(
+    seed: int, *, members: int = 4, changes: int = 3, steps: int = 12, level: Level = Level.AGREED
+) -> PlainHistory:
+    """A run with views. At level FINAL nobody delivers what the others may not get."""
+    group = Group(seed, members=members, level=level)
+    for _ in range(changes):
+        group.work(steps)
+        group.change()
+    group.work(steps)
+    return group.finish()
+
+
 CORRECT: dict[str, Callable[[int], PlainHistory]] = {
     "total": total_order,
     "total, five members": lambda seed: total_order(seed, members=5, messages=12),
@@ -223,6 +356,9 @@ CORRECT: dict[str, Callable[[int], PlainHistory]] = {
     "optimistic and final": optimistic,
     "rolled back": rolled_back,
     "optimistic only": only_optimistic,
+    "views": in_views,
+    "views, one change": lambda seed: in_views(seed, members=3, changes=1, steps=6),
+    "views, uniform": lambda seed: in_views(seed, level=Level.FINAL),
 }
 
 
@@ -389,6 +525,93 @@ def raise_level(history: PlainHistory, rng: random.Random) -> PlainHistory:
     return history if found is None else _replace(history, found, lambda r: r._replace(detail=Level.FINAL))
 
 
+def swap_records(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """Two records that follow each other change places: something comes in another view, or a view falls apart."""
+    life = rng.choice(sorted(history))
+    records = list(history[life])
+    if len(records) > 2:
+        at = rng.randrange(1, len(records) - 1)
+        one, other = records[at : at + 2]
+        records[at : at + 2] = [other._replace(at_ns=one.at_ns), one._replace(at_ns=other.at_ns)]
+    return history | {life: _numbered(records)}
+
+
+def rename_member(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """A view names somebody else."""
+    found = _pick(history, rng, Event.VIEW)
+    if found is None:
+        return history
+    member, incarnation = rng.choice(sorted(history))
+    return _replace(history, found, lambda r: r._replace(message=MessageId(member, incarnation, r.message.number)))
+
+
+def renumber_view(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """One installation has another number."""
+    found = _pick(history, rng, Event.VIEW)
+    if found is None:
+        return history
+    life, number = found[0], _record(history, found).message.number
+    other = max(0, number + rng.choice([-1, 1, 2]))
+    return history | {
+        life: [
+            r._replace(message=r.message._replace(number=other))
+            if r.event is Event.VIEW and r.message.number == number
+            else r
+            for r in history[life]
+        ]
+    }
+
+
+def resize_view(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    found = _pick(history, rng, Event.VIEW)
+    return history if found is None else _replace(history, found, lambda r: r._replace(value=r.value + 1))
+
+
+def drop_view_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    return _without(history, _pick(history, rng, Event.VIEW))
+
+
+def forget_views(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """One member records none."""
+    life = rng.choice(sorted(history))
+    return _rewrite(history, lambda other, r: other != life or r.event is not Event.VIEW)
+
+
+def drop_state(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    return _without(history, _pick(history, rng, Event.STATE))
+
+
+def take_state(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    return _with(history, rng.choice(sorted(history)), rng, Record(0, Event.STATE, 0, NOBODY, 0))
+
+
+def lose_quorum(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    record = Record(0, Event.MINORITY, rng.randrange(2), NOBODY, 0)
+    return _with(history, rng.choice(sorted(history)), rng, record)
+
+
+def deliver_again(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """One member delivers what another one has delivered, somewhere."""
+    found = _pick(history, rng, Event.DELIVER)
+    if found is None:
+        return history
+    return _with(history, rng.choice(sorted(history)), rng, _record(history, found))
+
+
+OF_VIEWS: tuple[Mutation, ...] = (
+    swap_records,
+    rename_member,
+    renumber_view,
+    resize_view,
+    drop_view_record,
+    forget_views,
+    drop_state,
+    take_state,
+    lose_quorum,
+    deliver_again,
+)
+"""They break what only runs with views have, or what a view says of it."""
+
 MUTATIONS: tuple[Mutation, ...] = (
     swap_neighbours,
     swap_far,
@@ -416,7 +639,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     show_only,
     rejoin,
     raise_level,
+    *OF_VIEWS,
 )
+
+
+def suits(mutate: Mutation, name: str) -> bool:
+    """Whether the mutation has anything to work on in this kind of CORRECT history."""
+    return mutate not in OF_VIEWS or "views" in name
+
 
 HARMLESS = (deliver_optimistically, forget_stop, expel, go_on_after_over, rejoin)
 """They make a member crash or join late, which excuses much, or show early what is delivered anyway."""
@@ -427,7 +657,10 @@ Row = tuple[int, int, int, int, int, int, int, int, int, int, int]
 def write_trace(history: PlainHistory, path: Path) -> Path:
     """As the table `trace` has it, in the order in which it happened: lives take turns in it."""
     rows = [
-        (*life, r.record, int(r.event), int(r.detail), *r.message[:2], 0, r.message.number, r.at_ns, 0, 0)
+        (
+            *(*life, r.record, int(r.event), int(r.detail), *r.message[:2], r.extra, r.message.number),
+            *(r.at_ns, r.clock_ns, (r.value + (1 << 63)) % (1 << 64) - (1 << 63)),  # 64 bits with a sign
+        )
         for life, records in history.items()
         for r in records
     ]

@@ -16,7 +16,7 @@ from analysis.inputs import network_of
 from analysis.properties import Incarnation, MessageId
 from analysis.spacetime import Header, Scene, Sighting, Step, Transmission
 from collector.parse import batches, decode_frames, decode_trace, map_capture, read_interfaces
-from collector.records import Event, Flag, Kind, Level, Notice
+from collector.records import Event, Flag, Kind, Level, Notice, ViewReason
 from tests.analysis.runs import CLOCK_OFFSET_NS
 from topologies import load
 
@@ -105,6 +105,43 @@ def lost_and_found() -> Scene:
     ]
     network = network_of(THREE_NODES, faults)
     return Scene(names=NAMES, steps=steps, sightings=sightings, faults=faults, network=network)
+
+
+def view(member: int, record: int, at_ms: float, number: int, *members: Incarnation, life: int = 1) -> list[Step]:
+    """The records of one installation."""
+    return [
+        step(
+            *(member, record + rank, Event.VIEW, at_ms),
+            life=life,
+            detail=ViewReason.FIRST if number == 1 else ViewReason.SUSPICION,
+            origin=one.member,
+            incarnation=one.incarnation,
+            extra=rank,
+            number=number,
+            value=len(members),
+        )
+        for rank, one in enumerate(members)
+    ]
+
+
+def a_change_of_views() -> Scene:
+    """n3 is cut off, left without a quorum and excluded; its next incarnation joins and takes the state."""
+    everybody = [Incarnation(member, 1) for member in range(3)]
+    rest, again = everybody[:2], [*everybody[:2], Incarnation(2, 2)]
+    steps = [
+        *(step(member, 1, Event.START, 0) for member in range(3)),
+        *(one for member in range(3) for one in view(member, 2, 1 + member, 1, *everybody)),
+        step(2, 5, Event.MINORITY, 10, detail=1, number=1, value=1),
+        *(one for member in range(2) for one in view(member, 5, 12 + member, 2, *rest)),
+        step(2, 6, Event.OVER, 20),
+        step(2, 1, Event.START, 20.1, life=2),
+        *(one for member in range(2) for one in view(member, 7, 22 + member, 3, *again)),
+        *view(2, 2, 23, 3, *again, life=2),
+        step(2, 5, Event.STATE, 24, life=2, origin=0, number=3, value=70_000),
+        step(1, 10, Event.MINORITY, 25, detail=1, number=3, value=1),
+        step(1, 11, Event.MINORITY, 27, detail=0, number=3, value=3),
+    ]
+    return Scene(names=NAMES, steps=steps, faults=[fault(0, "cut", 5, until=1, parameters=CUT), fault(1, "heal", 18)])
 
 
 WARP = (Kind.RELIABLE_DATA, Kind.ADAPTIVE_CARRIED, Kind.TIMEWARP_DATA)

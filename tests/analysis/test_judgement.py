@@ -97,6 +97,32 @@ def test_a_node_that_ended_in_order_without_a_record_of_it_lost_records(tmp_path
     assert judgement.unrecorded_ends(run, {Incarnation(0, 1)}) == "the last trace records of p1/n2 are missing"
 
 
+def fault(kind: str, *targets: str, at_ns: int) -> dict[str, Any]:
+    given = {"id": 0, "kind": kind, "targets": list(targets), "parameters": {}, "until_id": None}
+    return given | {"asked_ns": 0, "issued_ns": at_ns, "effective_ns": at_ns}
+
+
+@pytest.mark.parametrize(
+    ("faults", "explained"),
+    [
+        ([], False),
+        ([fault("pause", "p1/n2", at_ns=START_NS + 5)], True),
+        ([fault("pause", "p1/n1", at_ns=START_NS + 5)], False),
+        ([fault("pause", "p1/n2", at_ns=START_NS + 50)], False),
+        ([fault("cut", at_ns=START_NS + 5)], True),
+        ([fault("impair", "p1/n1", at_ns=START_NS + 5) | {"asked": {"p1/n1": {"loss_ratio": 0.5}}}], True),
+    ],
+)
+def test_an_exclusion_that_no_fault_explains_casts_doubt(
+    tmp_path: Path, faults: list[dict[str, Any]], *, explained: bool
+) -> None:
+    run = MadeRun()
+    run.faults += faults
+    found = judgement.unexplained(read_run(run.write(tmp_path / "run")), {Incarnation(1, 1): START_NS + 20})
+
+    assert found == ([] if explained else ["p1/n2 (incarnation 1) was excluded, which no fault of the run explains"])
+
+
 PASS = Finding(verdict=Verdict.PASS, checked=10, violations=0)
 WITNESS = Witness(
     what="delivered twice",

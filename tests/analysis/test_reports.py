@@ -63,6 +63,10 @@ class Author:
         self.note(life, Event.SEND, MessageId(*(origin or life), seq), detail=kind, extra=extra, value=number)
         return number
 
+    def install(self, life: Incarnation, view: int, members: tuple[Incarnation, ...]) -> None:
+        for rank, member in enumerate(members):
+            self.note(life, Event.VIEW, MessageId(*member, view), detail=1, extra=rank, value=len(members))
+
     def receive(self, life: Incarnation, sender: Incarnation, transmission: int) -> None:
         self.note(life, Event.RECEIVE, MessageId(*sender, transmission), detail=Kind.RELIABLE_DATA)
 
@@ -124,6 +128,42 @@ def test_a_crash_ends_a_section() -> None:
     author.leave(B)
 
     assert judge(author.stop(B), Property.MUTUAL_EXCLUSION).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("is_granted_before", [True, False])
+def test_the_next_view_ends_the_section_of_an_excluded_member(is_granted_before: bool) -> None:
+    """A is frozen, inside or about to enter; B goes on without it, and A wakes up before it hears of that."""
+    author = Author()
+    for life in (A, B):
+        author.install(life, 1, (A, B))
+        author.submit(life, 1)
+    if is_granted_before:
+        author.grant(A, 1)
+    author.install(B, 2, (B,))
+    author.grant(B, 1)
+    if not is_granted_before:
+        author.grant(A, 1)
+    author.leave(B)
+    author.note(A, Event.OVER)
+    history = author.stop(B)
+
+    for kind in (Property.MUTUAL_EXCLUSION, Property.GRANT_ORDER):
+        assert judge(history, kind).verdict is Verdict.PASS
+    assert judge(history, Property.MUTUAL_EXCLUSION).checked == (2 if is_granted_before else 1)
+
+
+def test_two_inside_at_once_in_one_view_are_a_violation_though_one_is_excluded_later() -> None:
+    author = Author()
+    for life in (A, B):
+        author.install(life, 1, (A, B))
+        author.submit(life, 1)
+    author.grant(A, 1)
+    author.grant(B, 1)
+    author.leave(B)
+    author.install(B, 2, (B,))
+    author.note(A, Event.OVER)
+
+    assert judge(author.stop(B), Property.MUTUAL_EXCLUSION).verdict is Verdict.FAIL
 
 
 def test_a_section_that_is_never_left_excludes_everybody_and_denies_service() -> None:

@@ -14,7 +14,7 @@ from analysis.spacetime_shiviz import shiviz_log
 from analysis.spacetime_svg import BESIDE, STANDS, spacetime_drawing
 from analysis.spacetime_text import draw
 from collector.records import Event
-from node.protocols.adaptive_words import Tail, with_tail
+from node.protocols.adaptive_words import with_tail
 from node.trace import Stamp, encode_stamp
 from node.wire import Flag, Kind, Message, encode_datagram, encode_message
 from tests.analysis import spacetime_scenes as scenes
@@ -161,8 +161,7 @@ STAMP = encode_stamp(Stamp(origin=0, incarnation=1, number=5)) + b"rest"
 @pytest.mark.parametrize(
     ("kind", "payload", "message"),
     [
-        (Kind.ABCAST_DATA, with_tail(STAMP, Tail(12, is_follow_up=False)), MessageId(0, 1, 5)),
-        (Kind.ABCAST_DATA, with_tail(STAMP, Tail(12, is_follow_up=True)), None),
+        (Kind.ABCAST_DATA, with_tail(STAMP, 12), MessageId(0, 1, 5)),
         (Kind.ABCAST_DATA, b"rest", None),
         (Kind.TIMEWARP_DATA, STAMP, MessageId(0, 1, 5)),
         (Kind.TIMEWARP_FOLLOW_UP, STAMP, None),

@@ -70,6 +70,24 @@ def test_dummies_control_and_copies_are_told_apart(tmp_path: Path) -> None:
     assert figures.retransmission_ratio == pytest.approx(20 / 100)
 
 
+@pytest.mark.parametrize("batch_rows", [1 << 20, 1])
+def test_the_newest_view_of_each_node_and_the_nodes_in_a_minority(tmp_path: Path, batch_rows: int) -> None:
+    run = MadeRun()
+    for member in range(3):
+        run.note(member, Event.START, START_NS + member)
+        for rank in range(3):
+            run.note(member, Event.VIEW, START_NS + 9, origin=rank, incarnation=1, number=1, extra=rank, value=3)
+    run.note(2, Event.MINORITY, START_NS + 2 * MS, detail=1, number=1, value=1)
+    run.note(1, Event.MINORITY, START_NS + 2 * MS, detail=1, number=1, value=1)
+    run.note(1, Event.MINORITY, START_NS + 3 * MS, detail=0, number=1, value=2)
+    for rank in range(2):
+        run.note(1, Event.VIEW, START_NS + 4 * MS, origin=rank, incarnation=1, number=2, extra=rank, value=2)
+    view = watched(run, tmp_path / "run", batch_rows=batch_rows)
+
+    assert [(node.view, node.is_minority) for node in view.nodes][:3] == [(1, False), (2, False), (1, True)]
+    assert view.total.view == 2
+
+
 def test_who_is_not_meant_has_lost_nothing(tmp_path: Path) -> None:
     run = MadeRun("name: two\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 2}\nlinks:\n  - {between: [p1, p2]}\n")
     for number in range(20):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from tests.browser import headless
 
 pytestmark = pytest.mark.browser
 
-MAKERS = {
+MAKERS: dict[str, Callable[[Path], Path]] = {
     "quickstart": report_runs.quickstart,
     "three": report_runs.three_partitions,
     "interrupted": report_runs.interrupted,
     "adaptive": report_runs.adaptive,
+    "views": lambda path: report_runs.with_views(path, changes=7),
 }
 DESKTOP, PHONE = 1280, 390
 

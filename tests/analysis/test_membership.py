@@ -1,0 +1,102 @@
+"""Section `views` of the summary, from small histories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from analysis import lives
+from analysis.membership import courses, section, struck_ns
+from analysis.oracle import raw
+from analysis.properties import Incarnation, MessageId
+from analysis.staging import Staging
+from analysis.summary import _course
+from analysis.tasks import Here
+from collector.records import Event, OverReason
+from tests.analysis import histories
+from tests.analysis.histories import PlainHistory
+from tests.analysis.view_histories import C2, NAMES, A, B, C, Story
+
+MS = 1_000_000
+
+
+def told(history: PlainHistory, tmp_path: Path, struck_ns: dict[int, list[int]] | None = None) -> Any:
+    """Each nanosecond of the history stands for a millisecond. From the table and from the hosts' records alike."""
+    slow = {life: [r._replace(at_ns=r.at_ns * MS) for r in records] for life, records in history.items()}
+    trace = histories.write_trace(slow, tmp_path / "trace.parquet")
+    with lives.walked(trace, Staging(tmp_path), Here(), ()) as walk:
+        found = [_course(life.told) for life in walk.lives]
+    assert found == courses(raw(slow))
+    return section(found, names=NAMES, start_ns=1_000 * MS, struck_ns=struck_ns or {})
+
+
+def life(of: Incarnation) -> dict[str, Any]:
+    return {"member": NAMES[of.member], "incarnation": of.incarnation}
+
+
+def test_a_run_without_views_has_none(tmp_path: Path) -> None:
+    assert told(histories.total_order(1), tmp_path) is None
+
+
+def test_views_with_who_came_and_who_went(tmp_path: Path) -> None:
+    story = Story(A, B, C, C2).install(1, A, B, C).install(2, A, B).install(3, A, B, C2)
+    given = told(story.note(C, Event.OVER, OverReason.LEFT).state(C2, 3).stop(A, B, C2), tmp_path)
+
+    assert [view["number"] for view in given["views"]] == [1, 2, 3]
+    assert [view["reason"] for view in given["views"]] == ["first", "suspicion", "suspicion"]
+    assert given["views"][1]["gone"] == [life(C)]
+    assert given["views"][2]["members"] == [life(A), life(B), life(C2)]
+    assert given["views"][2]["joined"] == [life(C2)]
+    assert [(view["first_ms"], view["last_ms"], view["installations"]) for view in given["views"]] == [
+        (5, 11, 3),
+        (14, 16, 2),
+        (18, 24, 3),
+    ]
+    assert (given["installed"], given["last"], given["excluded"], given["left"]) == (3, 3, 0, 1)
+    assert given["transfers"] == [
+        life(C2) | {"view": 3, "donor": life(A), "bytes": 9, "at_ms": 28, "took_ms": 28 - 24},
+    ]
+
+
+def test_a_change_begins_with_the_crash_that_is_its_cause(tmp_path: Path) -> None:
+    story = Story().install(1, A, B, C)
+    history = story.install(2, A, B).stop(A, B)
+
+    by_record = told(history, tmp_path)["views"]
+    by_fault = told(history, tmp_path, {2: [1_002 * MS, 1_013 * MS, 1_090 * MS]})["views"]
+
+    assert by_record[0]["change_ms"] is None
+    assert by_record[1]["change_ms"] == by_record[1]["last_ms"] - 12, "since the last record of the crashed"
+    assert by_fault[1]["change_ms"] == by_fault[1]["last_ms"] - 13
+
+
+def test_a_change_begins_with_the_minority_that_was_left_out(tmp_path: Path) -> None:
+    story = Story().install(1, A, B, C)
+    story.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
+    given = told(story.install(2, A, B).note(C, Event.OVER).stop(A, B), tmp_path)
+
+    (minority,) = given["minorities"]
+    assert minority == life(C) | {"view": 1, "heard": 1, "from_ms": 13, "for_ms": 5, "ended": False}
+    assert given["views"][1]["change_ms"] == given["views"][1]["last_ms"] - 13
+    assert given["change_max_ms"] == given["views"][1]["change_ms"]
+    assert given["ended"] == [life(C) | {"how": "excluded", "at_ms": 18}]
+
+
+def test_a_minority_that_meets_the_others_again(tmp_path: Path) -> None:
+    story = Story().install(1, A, B, C)
+    story.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
+    story.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=0, value=3)
+
+    (minority,) = told(story.stop(A, B, C), tmp_path)["minorities"]
+    assert (minority["for_ms"], minority["ended"]) == (1, True)
+
+
+def test_faults_strike_who_they_name_and_cuts_everybody() -> None:
+    faults: list[dict[str, Any]] = [
+        {"kind": "crash", "targets": ["p1/a"], "effective_ns": 3},
+        {"kind": "cut", "targets": [], "effective_ns": 5},
+        {"kind": "impair", "targets": ["p1/b"], "effective_ns": 7},
+        {"kind": "pause", "targets": "p1/b", "effective_ns": "soon"},
+    ]
+
+    assert struck_ns(faults, {0: "p1/a", 1: "p1/b"}) == {0: [3, 5], 1: [5]}

@@ -1,0 +1,101 @@
+"""Views, as the report page and the terminal show them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from analysis import judgement, linear, text, words
+from analysis.properties import VIEW_PROPERTIES, MessageId, Property
+from analysis.report import write_report
+from analysis.report_views import in_short, told
+from analysis.witness import view
+from collector.records import Event, OverReason
+from tests import report_runs
+from tests.analysis.test_membership import told as membership_of
+from tests.analysis.view_histories import C2, NAMES, A, B, C, Story
+
+
+@pytest.fixture
+def views(tmp_path: Path) -> dict[str, Any]:
+    story = Story(A, B, C, C2).install(1, A, B, C)
+    story.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
+    story.install(2, A, B).note(C, Event.OVER)
+    story.install(3, A, B, C2).state(C2, 3).note(B, Event.OVER, OverReason.LEFT).install(4, A, C2)
+    (tmp_path / "told").mkdir()
+    found = membership_of(story.stop(A, C2), tmp_path / "told")
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_row_for_each_view_minority_and_transfer(views: dict[str, Any]) -> None:
+    shown = told({"views": json.loads(json.dumps(views))})
+
+    assert shown is not None
+    assert [(row.number, row.reason, row.members, row.changed) for row in shown.views] == [
+        ("1", "first", "p1/a, p1/b, p1/c", ""),
+        ("2", "suspicion", "p1/a, p1/b", "− p1/c"),
+        ("3", "suspicion", "p1/a, p1/b, p1/c (2)", "+ p1/c (2)"),
+        ("4", "suspicion", "p1/a, p1/c (2)", "− p1/b"),
+    ]
+    assert (shown.views[0].took, shown.views[1].took) == (words.MISSING, "3.00 ms")
+    assert [(row.member, row.heard) for row in shown.minorities] == [("p1/c", "1")]
+    assert shown.minorities[0].lasted.endswith(", to its end")
+    assert [(row.member, row.donor, row.size) for row in shown.transfers] == [("p1/c (2)", "p1/a", "9 B")]
+    assert [one[:2] for one in shown.ended] == [("p1/c", "excluded"), ("p1/b", "left")]
+    facts = {fact.name: fact.value for fact in shown.facts}
+    assert (facts["Views installed"], facts["Incarnations excluded"]) == ("4", "1")
+
+
+def test_other_runs_have_no_such_section(tmp_path: Path) -> None:
+    page = write_report(report_runs.quickstart(tmp_path / "run")).read_text()
+
+    assert told({"views": None}) is None
+    assert in_short({}) == ""
+    assert 'id="views"' not in page
+
+
+def test_the_page_and_the_terminal_show_it(tmp_path: Path, views: dict[str, Any]) -> None:
+    run = report_runs.with_views(tmp_path / "run")
+    page = write_report(run).read_text()
+    made = json.loads((run / "summary.json").read_text())["views"]
+
+    assert 'href="#views"' in page
+    assert "p1/n1, p1/n2, p1/n3, p1/n4 (2)" in page
+    assert "Without a quorum" in page
+    assert {name: set(made[name][0]) for name in _LISTS} == {name: set(views[name][0]) for name in _LISTS}
+    assert set(made) == set(views)
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(text.results(json.loads((run / "summary.json").read_text()), {}))
+    assert "views: 9 views, the slowest change 412 ms, 4 incarnations excluded" in console.export_text()
+
+
+_LISTS = ("views", "minorities", "transfers", "ended")
+
+
+def test_nonsense_in_a_summary_is_shown_as_nothing() -> None:
+    shown = told({"views": {"views": [{"number": "x", "members": 7, "first_ms": []}], "minorities": [3], "ended": {}}})
+
+    assert shown is not None
+    assert (shown.minorities, shown.ended) == ([], [])
+    assert shown.views[0].members == ""
+
+
+def test_witnesses_of_views_are_told() -> None:
+    story = Story().install(1, A, B, C).deliver(A, "a1").install(2, A, B)
+    story.author.install(A, 3, [A, B])
+    story.author.install(B, 3, [B, A])
+    found = linear.check(story.stop(A, B), members=range(3), names=NAMES, kinds=VIEW_PROPERTIES)
+    entries = judgement.property_entries(found, [kind.value for kind in VIEW_PROPERTIES], NAMES)
+
+    agreement = entries[Property.VIEW_AGREEMENT.value]["witness"]
+    assert agreement["places"][1]["members"] == ["p1/b", "p1/a"]
+    assert view(agreement) is not None
+    synchrony = entries[Property.VIRTUAL_SYNCHRONY.value]["witness"]
+    assert [place["view"] for place in synchrony["places"]] == [1, 1]
+    assert json.loads(json.dumps(entries))

@@ -1,0 +1,60 @@
+"""Runs with views, told in few words."""
+
+from __future__ import annotations
+
+from analysis.properties import Incarnation, MessageId
+from collector.records import Event, Level
+from tests.analysis.histories import Author, PlainHistory
+
+A, B, C, C2 = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1), Incarnation(2, 2)
+NAMES = {0: "p1/a", 1: "p1/b", 2: "p1/c"}
+
+
+class Story:
+    """Writes a run with views in few words: `a1` is the first message of a."""
+
+    def __init__(self, *lives: Incarnation, level: Level = Level.AGREED) -> None:
+        self.author, self.level = Author(), level
+        self.submitted: set[MessageId] = set()
+        for life in lives or (A, B, C):
+            self.author.note(life, Event.START)
+
+    def install(self, number: int, *members: Incarnation) -> Story:
+        """All members do."""
+        for life in members:
+            self.author.install(life, number, members)
+        return self
+
+    def deliver(self, lives: tuple[Incarnation, ...] | Incarnation, *texts: str) -> Story:
+        """Each of these delivers these messages, in this order; what is new is submitted."""
+        self.submit(*texts)
+        for life in lives if isinstance(lives[0], tuple) else (lives,):
+            for text in texts:
+                self.author.note(life, Event.DELIVER, _message(text), self.level)
+        return self
+
+    def submit(self, *texts: str) -> Story:
+        """What is new."""
+        for message in map(_message, texts):
+            if message not in self.submitted:
+                self.submitted.add(message)
+                self.author.note(Incarnation(*message[:2]), Event.SUBMIT, message)
+        return self
+
+    def state(self, life: Incarnation, number: int) -> Story:
+        self.author.note(life, Event.STATE, MessageId(*A, number), value=9)
+        return self
+
+    def note(self, life: Incarnation, event: Event, detail: int = 0) -> Story:
+        self.author.note(life, event, detail=detail)
+        return self
+
+    def stop(self, *lives: Incarnation) -> PlainHistory:
+        for life in lives:
+            self.author.note(life, Event.STOP, detail=1)
+        return self.author.history
+
+
+def _message(text: str) -> MessageId:
+    """`c1` is of the first incarnation of c, `C1` of the second."""
+    return MessageId("abc".index(text[0].lower()), 2 if text[0].isupper() else 1, int(text[1:]))
