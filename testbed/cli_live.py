@@ -71,7 +71,7 @@ def register(app: typer.Typer) -> None:
     # What stands behind the node belongs to the command that is to run there.
     in_panel("exec", context_settings={"allow_interspersed_args": False})(execute)
     others: tuple[Callable[..., None], ...] = (
-        *(shell, impair, restore, cut, heal, crash, restart, pause, resume),
+        *(shell, impair, restore, cut, heal, crash, restart, pause, resume, join, leave),
         *(capture, counters, logs, down),
     )
     for command in others:
@@ -80,9 +80,17 @@ def register(app: typer.Typer) -> None:
 
 def up(
     topology: Annotated[
-        str,
+        str | None,
         typer.Argument(help="A shipped topology such as wan, or a YAML file.", autocompletion=complete.topologies),
-    ],
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            "--experiment",
+            help="In place of a topology: its nodes run its protocol and workload, without its faults and its end.",
+            autocompletion=complete.experiments,
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="What to call it. Default: as the topology.")] = None,
     world: Annotated[
         str, typer.Option("--world", help="auto, netns or docker.", autocompletion=complete.worlds)
@@ -109,11 +117,12 @@ def up(
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the terminal gets its cursor back
         signal.signal(number, signal.default_int_handler)
     console = Console(quiet=as_json)
-    console.title("orderbed up", topology)
+    console.title("orderbed up", topology or experiment or "")
     start = Testbed.up if detach else Testbed
     with console.stage("network", "starting") as stage:
         bed = start(
             topology,
+            experiment=experiment,
             name=name,
             world=world,
             kernel=kernel,
@@ -348,6 +357,16 @@ def resume(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
     _strike("resume", targets, bed, as_json=as_json)
 
 
+def join(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+    """Let absent members, and members that have left, join the group."""
+    _strike("join", targets, bed, as_json=as_json)
+
+
+def leave(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+    """Let members leave the group; they may join again."""
+    _strike("leave", targets, bed, as_json=as_json)
+
+
 def capture(
     action: Annotated[Literal["start", "stop"], typer.Argument(help="start or stop")],
     path: Annotated[
@@ -418,7 +437,7 @@ def logs(
 
 
 def _strike(verb: str, words: Sequence[str], bed: str | None, *, as_json: bool) -> None:
-    """Crash, restart, pause or resume."""
+    """Crash, restart, pause, resume, join or leave."""
     from testbed.live_words import nodes_named
 
     found = _attach(bed)

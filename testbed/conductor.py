@@ -120,7 +120,7 @@ class Conductor:
         return capture
 
     def _start_nodes(self, bed: Bed, stack: ExitStack) -> Crew:
-        count = len(self._topology)
+        count = len(self._topology) - len(self._experiment.absent)
         with self._console.stage("nodes", "starting") as stage:
             runtime = self._open_runtime(bed, stage.say)
             stack.callback(runtime.close)
@@ -131,6 +131,7 @@ class Conductor:
                 log_path=self._directory.node_log,
                 program=NODE_PROGRAM,
                 own=own_programs(self._experiment, self._directory.path / "nodes", group=self._directory.group),
+                absent=self._experiment.absent,
             )
             crew.start_all(lambda started: stage.say(f"{started} of {count} started"))
             stage.say("waiting until all are ready")

@@ -12,8 +12,8 @@ import enum
 import json
 import queue
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from typing import Any
 from netem.errors import FabricError
 from netem.runtimes.base import NodeHandle, Program, Runtime
 from netem.runtimes.together import together
+from testbed.nodes import FIRST_JOINER
 from testbed.program_life import DRAINED_LINE, OwnProgram
 from topologies.model import Node, NodeName
 
@@ -48,6 +49,8 @@ class State(enum.Enum):
     STOPPED = "stopped"
     CRASHED = "crashed"
     """Killed by a fault, on purpose."""
+    OVER = "over"
+    """It is no longer a member of the group, and its process goes on as the next incarnation."""
 
 
 @dataclass(slots=True)
@@ -57,7 +60,10 @@ class Member:
     node: Node
     incarnation: int
     handle: NodeHandle
+    """Of its process, which it may share with incarnations before and after it."""
     log_path: Path
+    begun_as: int
+    """The incarnation as which its process was started."""
     state: State = State.STARTING
     exit_code: int | None = None
     paused: bool = False
@@ -89,6 +95,7 @@ class Member:
             "drained": self.last.get("event") in ("drained", "stopped") and bool(self.last.get("drained", True)),
             "crashed": self.state is State.CRASHED,
             "over": bool(self.last.get("over", False)),
+            **({"left": True} if self.last.get("left") else {}),
             "dropped": self.last.get("dropped", {}),
             **({"killed": self.was_killed} if self.own is not None else {}),
             **({"cause": self.cause} if self.cause else {}),
@@ -97,7 +104,9 @@ class Member:
 
 
 class Crew:
-    """All members of a run. `configure(node, incarnation)` makes a member's configuration line."""
+    """All members of a run. `configure(node, incarnation)` makes a member's configuration line. `absent`: nodes that
+    are not started before they join.
+    """
 
     def __init__(
         self,
@@ -108,8 +117,10 @@ class Crew:
         log_path: Callable[[str], Path],
         program: Program,
         own: Mapping[NodeName, OwnProgram] = MappingProxyType({}),
+        absent: Collection[NodeName] = (),
     ) -> None:
         self._own = own
+        self._absent = absent
         self._runtime = runtime
         self._nodes = tuple(nodes)
         self._configure = configure
@@ -126,7 +137,8 @@ class Crew:
     def alive(self) -> list[Member]:
         """Members that should be running, by member index."""
         gone = (State.CRASHED, State.STOPPED)
-        return [m for m in (self._current[n.name] for n in self._nodes) if m.state not in gone]
+        there = (self._current[node.name] for node in self._nodes if node.name in self._current)
+        return [member for member in there if member.state not in gone]
 
     def start(self, node: Node) -> Member:
         """Start the next incarnation of `node` and configure it; it will say `ready` by itself."""
@@ -136,8 +148,8 @@ class Crew:
         return member
 
     def start_all(self, on_progress: Callable[[int], None] = lambda _: None) -> None:
-        """Start every node; none begins before all are wired."""
-        begin = [partial(self._begin, node) for node in self._nodes]
+        """Start every node that is not absent; none begins before all are wired."""
+        begin = [partial(self._begin, node) for node in self._nodes if node.name not in self._absent]
         with self._runtime.gathered():
             members = together(begin, at_once=self._runtime.at_once, on_done=on_progress)
         for member in members:
@@ -152,16 +164,31 @@ class Crew:
             member.paused = False
         member.state = State.CRASHED
         member.handle.kill()
-        member.exit_code = member.handle.poll()
+        # It may have gone on as another incarnation, and said so, before it was killed.
+        self._hear_what_was_said()
+        self._current[name].exit_code = member.handle.poll()
 
     def restart(self, names: Iterable[NodeName]) -> None:
-        """Start the next incarnation of crashed nodes and set them to work; returns when all of them run."""
+        """Start the next incarnation of nodes that do not run and set them to work; returns when all of them run."""
         by_name = {node.name: node for node in self._nodes}
         members = [self.start(by_name[name]) for name in names]
         self.wait_all((State.READY,), timeout_s=RESTART_TIMEOUT_S, doing="ready again", members=members)
         for member in members:
             self._tell(member, f'start {{"at_ns": {time.monotonic_ns()}}}')
         self.wait_all((State.RUNNING,), timeout_s=RESTART_TIMEOUT_S, doing="running again", members=members)
+
+    def join(self, names: Iterable[NodeName]) -> dict[NodeName, dict[str, Any]]:
+        """Start nodes that were absent, and tell those that have left to go on as their next incarnations; what these
+        say of it. Returns when all of them run.
+        """
+        targets = tuple(names)
+        left = [name for name in targets if name in self._current]
+        self.restart(name for name in targets if name not in left)
+        return self.change(left, "join")
+
+    def leave(self, names: Iterable[NodeName]) -> dict[NodeName, dict[str, Any]]:
+        """Tell nodes to leave the group; what each says of it when it has asked the others."""
+        return self.change(names, "leave")
 
     def pause(self, name: NodeName) -> None:
         self._current[name].handle.pause()
@@ -178,19 +205,19 @@ class Crew:
                 self.resume(member.node.name)
 
     def change(self, names: Iterable[NodeName], line: str) -> dict[NodeName, dict[str, Any]]:
-        """Tell nodes to change something about their machine (`clock`, `buffer` of node/driver.py); what each says of
-        it when it is done. Raises FabricError when one does not.
+        """Tell nodes to change something (`clock`, `buffer`, `join`, `leave` of node/driver.py); what each says of it
+        when it is done. Raises FabricError when one does not.
         """
-        members = [self._current[name] for name in names]
-        for member in members:
-            member.changed = {}
-            self._tell(member, line)
+        targets = tuple(names)
+        for name in targets:
+            self._current[name].changed = {}
+            self._tell(self._current[name], line)
         deadline = time.monotonic() + CHANGE_TIMEOUT_S
-        while late := [member for member in members if not member.changed]:
+        while late := [name for name in targets if not self._current[name].changed]:
             if time.monotonic() >= deadline:
-                raise FabricError(f"{late[0].node.name} did not obey {line!r} within {CHANGE_TIMEOUT_S:.0f} s")
+                raise FabricError(f"{late[0]} did not obey {line!r} within {CHANGE_TIMEOUT_S:.0f} s")
             self.pump(min(time.monotonic() + POLL_S / 10, deadline))
-        return {member.node.name: member.changed for member in members}
+        return {name: self._current[name].changed for name in targets}
 
     def broadcast(self, line: str) -> None:
         for member in self.alive():
@@ -204,14 +231,14 @@ class Crew:
         while True:
             remaining = until_s - time.monotonic()
             try:
-                name, incarnation, line = self._inbox.get(timeout=max(0.0, min(remaining, POLL_S)))
+                name, begun_as, line = self._inbox.get(timeout=max(0.0, min(remaining, POLL_S)))
             except queue.Empty:
                 self._notice_the_dead()
                 self._notice_the_ready()
                 if remaining <= 0:
                     return
                 continue
-            self._take(name, incarnation, line)
+            self._take(name, begun_as, line)
 
     def wait_all(
         self, states: tuple[State, ...], *, timeout_s: float, doing: str, members: list[Member] | None = None
@@ -221,7 +248,7 @@ class Crew:
         Raises FabricError naming those that are not, when the time is up.
         """
         if not self.reach(states, timeout_s=timeout_s, members=members):
-            late = [m for m in (members or self.alive()) if m.state not in states]
+            late = [m for m in self._latest(members) if m.state not in states]
             names = ", ".join(m.node.name for m in late[:5]) + (" …" if len(late) > 5 else "")
             raise FabricError(f"{names} did not become {doing} within {timeout_s:.0f} s{_tail(late[0])}")
 
@@ -233,12 +260,16 @@ class Crew:
     def reach(self, states: tuple[State, ...], *, timeout_s: float, members: list[Member] | None = None) -> bool:
         """Like `wait_all`, but says whether it came about."""
         deadline = time.monotonic() + timeout_s
-        while any(m.state not in states for m in (self.alive() if members is None else members)):
+        while any(m.state not in states for m in self._latest(members)):
             now = time.monotonic()
             if now >= deadline:
                 return False
             self.pump(min(now + POLL_S, deadline))
         return True
+
+    def _latest(self, members: list[Member] | None) -> list[Member]:
+        """The latest incarnations of these members; None: of those that should be running."""
+        return self.alive() if members is None else [self._current[member.node.name] for member in members]
 
     def wait_gone(self, *, timeout_s: float) -> None:
         """Pump until every process has ended; FabricError when one does not."""
@@ -264,7 +295,8 @@ class Crew:
     def _begin(self, node: Node) -> Member:
         """Start its next incarnation, in any thread; nothing of ours changes."""
         earlier = self._current.get(node.name)
-        incarnation = earlier.incarnation + 1 if earlier else 1
+        first = FIRST_JOINER if node.name in self._absent else 1
+        incarnation = earlier.incarnation + 1 if earlier else first
         log_path = self._log_path(node.name)
 
         def on_line(line: str) -> None:
@@ -275,7 +307,9 @@ class Crew:
             handle = self._runtime.start(node, self._program, on_line=on_line, log_path=log_path)
         else:
             handle = self._start_own(own, node, incarnation, own.listener(on_line))
-        return Member(node=node, incarnation=incarnation, handle=handle, log_path=log_path, own=own)
+        return Member(
+            node=node, incarnation=incarnation, handle=handle, log_path=log_path, begun_as=incarnation, own=own
+        )
 
     def _enter(self, member: Member) -> None:
         member.since_s = time.monotonic()
@@ -321,20 +355,47 @@ class Crew:
         line = json.dumps(self._configure(member.node, member.incarnation), separators=(",", ":"))
         member.handle.send(line)
 
-    def _take(self, name: NodeName, incarnation: int, line: str) -> None:
+    def _hear_what_was_said(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._take(*self._inbox.get_nowait())
+
+    def _take(self, name: NodeName, begun_as: int, line: str) -> None:
         member = self._current[name]
-        if member.incarnation != incarnation or member.state is State.CRASHED:
+        if member.begun_as != begun_as:
             return
-        if member.own is not None:
+        if member.state is State.CRASHED:
+            self._take_last_words(member, line)
+        elif member.own is not None:
             self._take_own(member, line)
-            return
+        else:
+            self._take_ours(member, line)
+
+    def _take_last_words(self, member: Member, line: str) -> None:
+        """Of a node that was killed, in the middle of a line perhaps: only the incarnations that it was are of use."""
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            said = json.loads(line)
+            if said["event"] == "returned":
+                self._follow(member, said)
+
+    def _follow(self, member: Member, said: dict[str, Any]) -> None:
+        """This incarnation is over, and its process goes on as the next one."""
+        state = State.CRASHED if member.state is State.CRASHED else State.RUNNING
+        following = replace(member, incarnation=int(said["incarnation"]), state=state, last={})
+        member.state, member.last, member.exit_code = State.OVER, said, 0
+        self._enter(following)
+
+    def _take_ours(self, member: Member, line: str) -> None:
         try:
             said = json.loads(line)
             event = said["event"]
         except (ValueError, TypeError, KeyError):
-            raise FabricError(f"{name} wrote a line that is not one of ours: {line[:120]!r}") from None
+            raise FabricError(f"{member.node.name} wrote a line that is not one of ours: {line[:120]!r}") from None
         if event == "error":
-            raise FabricError(f"{name} cannot run: {said.get('message', 'no reason given')}")
+            raise FabricError(f"{member.node.name} cannot run: {said.get('message', 'no reason given')}")
+        if event == "returned":
+            self._follow(member, said)
+            return
         states = {
             "ready": State.READY,
             "started": State.RUNNING,
@@ -377,18 +438,19 @@ class Crew:
                 member.state = State.STOPPED
             if member.exit_code is not None and member.state not in (State.STOPPED, State.CRASHED):
                 self._last_words(member)
-                member.cause = member.handle.cause()
-                raise FabricError(f"{_obituary(member)}{_tail(member)}")
+                latest = self._current[member.node.name]
+                latest.cause = latest.handle.cause()
+                raise FabricError(f"{_obituary(latest)}{_tail(latest)}")
 
     def _last_words(self, member: Member) -> None:
         """What a dead node said before it ended explains more than its exit code."""
         while True:
             try:
-                name, incarnation, line = self._inbox.get(timeout=POLL_S)
+                name, begun_as, line = self._inbox.get(timeout=POLL_S)
             except queue.Empty:
                 return
-            if name == member.node.name and incarnation == member.incarnation:
-                self._take(name, incarnation, line)
+            if name == member.node.name and begun_as == member.begun_as:
+                self._take(name, begun_as, line)
                 if member.state is State.STOPPED:
                     return
 

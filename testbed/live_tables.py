@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from testbed.live import CaptureStatus, Counters, Description, LinkStatus, NodeStatus
 
 NOTHING: Final = "–"
-STYLE_OF_STATE: Final = {"running": "green", "paused": "yellow", "crashed": "red", "ended": "magenta"}
+STYLE_OF_STATE: Final = {
+    "running": "green", "paused": "yellow", "crashed": "red", "ended": "magenta", "absent": "blue",
+}  # fmt: skip
 WAYS: Final = {"to-node": "to the node", "from-node": "from the node"}
 MANY: Final = 12
 """With more nodes than this, neighbours that stand alike share a row."""
@@ -220,6 +222,7 @@ def _node_columns(nodes: Sequence[NodeStatus], topology: Topology, now: datetime
             lambda node: node.since != came_up,
         ),
         _Column("starts>", lambda node: str(node.incarnation), lambda node: node.incarnation > 1),
+        _Column("view", _view, lambda node: bool(node.phase)),
         _Column("wires", _wires, lambda node: not (node.to_node.is_clear and node.from_node.is_clear)),
         _Column(
             "unheard",
@@ -247,6 +250,16 @@ def _state(node: NodeStatus) -> Text:
     if word == "ended" and node.exit_code is not None:
         how = f" ({node.exit_code})" if node.exit_code >= 0 else f" (signal {-node.exit_code})"
         said.append(f": {node.cause}" if node.cause else how, "dim")
+    return said
+
+
+def _view(node: NodeStatus) -> Text:
+    """`7: 4 members`, and where it stands if it is not simply one of them."""
+    if not node.phase or node.state.value in ("crashed", "ended", "absent"):
+        return Text("")
+    said = Text(f"{node.view}: {node.view_members} members" if node.view else "")
+    if node.phase != "member":
+        said.append(f"{', ' if node.view else ''}{node.phase}", "red" if node.phase == "minority" else "yellow")
     return said
 
 

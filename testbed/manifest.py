@@ -29,6 +29,7 @@ def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDir
         "protocol": {"name": experiment.protocol.name, "parameters": dict(experiment.protocol.parameters)},
         "promises": _promises(experiment),
         **_of_programs(experiment),
+        **({"absent": list(experiment.absent)} if experiment.absent else {}),
         "dissemination": experiment.dissemination.value,
         "workload": _workload(experiment),
         "duration_ns": experiment.duration_ns,

@@ -6,10 +6,16 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
+from node.workload import RateChange
+from node.workload import Workload as Load
+from node.workload import WorkloadKind as LoadKind
 from testbed.spec_values import Experiment, Workload
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_PORT, Node
 
 MULTICAST_TTL = 32
+FIRST_JOINER = 2
+"""The first incarnation of a member that is no founder. Those of founders are called 1: whoever judges a run knows by
+its number that an incarnation has joined."""
 
 
 def configuration(
@@ -27,6 +33,7 @@ def configuration(
         "incarnation": incarnation,
         "name": node.name,
         "members": _members(experiment.members),
+        **({"founders": [one.index for one in experiment.founders]} if experiment.absent else {}),
         "ip": node.ip,
         "port": PROTOCOL_PORT,
         "trace": {"ip": topology.partition(node.partition).monitor_ip, "port": TRACE_PORT},
@@ -58,23 +65,22 @@ def _members(members: Iterable[Node]) -> list[dict[str, Any]]:
 
 
 def _workload(workload: Workload | None, duration_ns: int, elapsed_ns: int) -> dict[str, Any]:
-    """The workload from `elapsed_ns` on: rate changes that have passed are folded into the starting rate, instants that
-    have passed are left out.
-    """
+    """The workload from `elapsed_ns` on."""
     if workload is None:
         return {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
-    rate_per_s = workload.rate_per_s
-    events = []
-    for event in workload.events:
-        if event.at_ns <= elapsed_ns:
-            rate_per_s = event.rate_per_s
-        else:
-            events.append({"after_ns": event.at_ns - elapsed_ns, "rate_per_s": event.rate_per_s})
+    rest = Load(
+        kind=LoadKind(workload.kind.value),
+        rate_per_s=workload.rate_per_s,
+        size_bytes=workload.size_bytes,
+        stop_after_ns=duration_ns,
+        events=tuple(RateChange(after_ns=event.at_ns, rate_per_s=event.rate_per_s) for event in workload.events),
+        instants_ns=workload.instants_ns,
+    ).rest(elapsed_ns)
     return {
-        "kind": workload.kind.value,
-        "rate_per_s": rate_per_s,
-        "size_bytes": workload.size_bytes,
-        "stop_after_ns": max(0, duration_ns - elapsed_ns),
-        "events": events,
-        "instants_ns": [at_ns - elapsed_ns for at_ns in workload.instants_ns if at_ns >= elapsed_ns],
+        "kind": rest.kind.value,
+        "rate_per_s": rest.rate_per_s,
+        "size_bytes": rest.size_bytes,
+        "stop_after_ns": rest.stop_after_ns,
+        "events": [{"after_ns": event.after_ns, "rate_per_s": event.rate_per_s} for event in rest.events],
+        "instants_ns": list(rest.instants_ns),
     }

@@ -26,6 +26,8 @@ from testbed.spec_faults import (
     Heal,
     Impair,
     ImpairLink,
+    Join,
+    Leave,
     LinkDirection,
     Pause,
     Recover,
@@ -82,6 +84,8 @@ class Schedule:
             Restart: self._restart,
             Pause: self._pause,
             Resume: self._resume,
+            Join: self._join,
+            Leave: self._leave,
             Slow: self._slow,
             Deaf: self._deaf,
             ClockShift: self._shift_clock,
@@ -120,7 +124,7 @@ class Schedule:
         self._in_force = {key: old for key, old in self._in_force.items() if old.until_id != fault.id}
         if isinstance(fault, Heal):
             self._in_force = {key: old for key, old in self._in_force.items() if not isinstance(old, Cut)}
-        is_end = isinstance(fault, Heal | Restart | Resume | Recover) or getattr(fault, "restores", False)
+        is_end = isinstance(fault, Heal | Restart | Resume | Join | Recover) or getattr(fault, "restores", False)
         if not is_end:
             self._in_force[fault.id] = fault
 
@@ -161,6 +165,15 @@ class Schedule:
     def _resume(self, fault: Resume) -> Struck:
         return _each(self._crew.resume, fault.targets)
 
+    def _join(self, fault: Join) -> Struck:
+        """Effective when every process runs as an incarnation that asks to be let in."""
+        issued_ns = time.monotonic_ns()
+        said = self._crew.join(fault.targets)
+        return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns(), readback=_readback(said))
+
+    def _leave(self, fault: Leave) -> Struck:
+        return _as_said(lambda: self._crew.leave(fault.targets))
+
     def _slow(self, fault: Slow) -> Struck:
         """Effective when the kernel holds all of the targets' processes to it."""
         issued_ns = time.monotonic_ns()
@@ -186,17 +199,7 @@ class Schedule:
         return _each(lambda name: self._brakes.release(str(name)), fault.targets)
 
     def _change(self, targets: tuple[NodeName, ...], what: str, words: Mapping[str, Any]) -> Struck:
-        """Effective when the last of the nodes has done it, by its own word."""
-        issued_ns = time.monotonic_ns()
-        said = self._crew.change(targets, f"{what} {json.dumps(words)}")
-        return Struck(
-            issued_ns=issued_ns,
-            effective_ns=max(issued_ns, *(int(one["at_ns"]) for one in said.values())),
-            readback={
-                str(name): {key: value for key, value in one.items() if key not in ("event", "what")}
-                for name, one in said.items()
-            },
-        )
+        return _as_said(lambda: self._crew.change(targets, f"{what} {json.dumps(words)}"))
 
 
 def require(experiment: Experiment, *, several_processes: bool) -> None:
@@ -223,6 +226,21 @@ def _together(changes: Mapping[str, Change]) -> Struck:
         effective_ns=max(change.effective_ns for change in changes.values()),
         readback={target: change.readback for target, change in changes.items()},
     )
+
+
+def _as_said(change: Callable[[], dict[NodeName, dict[str, Any]]]) -> Struck:
+    """Effective when the last of the nodes has done it, by its own word."""
+    issued_ns = time.monotonic_ns()
+    said = change()
+    effective_ns = max(issued_ns, *(int(one["at_ns"]) for one in said.values()))
+    return Struck(issued_ns=issued_ns, effective_ns=effective_ns, readback=_readback(said))
+
+
+def _readback(said: Mapping[NodeName, Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        str(name): {key: value for key, value in one.items() if key not in ("event", "what")}
+        for name, one in said.items()
+    }
 
 
 def _each(action: Callable[[NodeName], None], targets: tuple[NodeName, ...]) -> Struck:

@@ -147,7 +147,9 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
     workloads = spec_parts.workloads(raw, topology, document, protocols, programs)
     unrests = spec_parts.unrests(raw, topology, document)
     clocks = spec_parts.clocks(raw, topology, document)
-    faults = timeline(raw.faults, topology, raw.duration, document, seed=raw.seed, programs=programs)
+    spec_parts.check_views(raw, document, protocols)
+    absent = spec_parts.absent(raw, topology, document, programs)
+    faults = timeline(raw.faults, topology, raw.duration, document, seed=raw.seed, programs=programs, absent=absent)
     spec_parts.check_drifts(clocks, faults, document)
     return Experiment(
         name=raw.name,
@@ -163,6 +165,7 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
         world=raw.world,
         kernel=raw.kernel,
         faults=faults,
+        absent=absent,
         expect=tuple(spec_parts.expectations(raw, document)),
         sweep=spec_sweep.axes(raw, document),
         claims=tuple(spec_parts.claims(raw, document)),

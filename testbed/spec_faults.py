@@ -193,6 +193,20 @@ class Resume(NodeFault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Join(NodeFault):
+    """A node that was absent is started, as its incarnation 2; one that has left goes on as its next one."""
+
+    kind: ClassVar[str] = "join"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(NodeFault):
+    """A node asks the others to go on without it. Its process rests until it joins again, or to the end."""
+
+    kind: ClassVar[str] = "leave"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slow(NodeFault):
     """The kernel gives each target no more than this much of one core."""
 

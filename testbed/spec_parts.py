@@ -44,6 +44,10 @@ class ProtocolEntry(Protocol):
     def takes_submissions(self) -> bool:
         """Whether there is anything for a workload to do."""
 
+    @property
+    def has_views(self) -> bool:
+        """Whether members may come and go at their own request."""
+
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         """LocalError when it cannot run so in a group of this size."""
 
@@ -105,6 +109,34 @@ def workloads(
                 raise document.error((*at, "senders"), f"{name} stands in two workloads; a node can have one")
             taken[name] = workload
     return {node.name: taken[node.name] for node in topology.nodes() if node.name in taken}
+
+
+def absent(
+    raw: RawExperiment, topology: Topology, document: Document, programs: Mapping[NodeName, ProgramChoice]
+) -> tuple[NodeName, ...]:
+    """The members that are not there from the start, in member order."""
+    if not raw.absent:
+        return ()
+    names = _selected(topology, raw.absent, document, ("absent",))
+    for name in names:
+        if name in programs:
+            raise document.error(("absent",), f"{name} runs a program of its own, which is there from the start")
+    if all(node.name in names or node.name in programs for node in topology.nodes()):
+        raise document.error(("absent",), "nobody is left: the first view needs at least one member")
+    return tuple(node.name for node in topology.nodes() if node.name in names)
+
+
+def check_views(raw: RawExperiment, document: Document, protocols: Mapping[str, ProtocolEntry]) -> None:
+    """InputError where members are to come and go in a group whose members are fixed."""
+    if raw.protocol is None or protocols[raw.protocol.name].has_views:
+        return
+    sentence = f"the members of {raw.protocol.name} are fixed: they neither join nor leave"
+    if raw.absent:
+        raise document.error(("absent",), sentence)
+    for position, block in enumerate(raw.faults):
+        for kind in block.kinds:
+            if kind in ("join", "leave"):
+                raise document.error((*document.item(("faults",), position), kind), sentence)
 
 
 def unrests(raw: RawExperiment, topology: Topology, document: Document) -> tuple[Unrest, ...]:

@@ -7,7 +7,7 @@ plan's start or end changes that and returns the event which says so.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
@@ -21,6 +21,8 @@ from testbed.spec_faults import (
     Heal,
     Impair,
     ImpairLink,
+    Join,
+    Leave,
     LinkDirection,
     NodeFault,
     Pause,
@@ -38,6 +40,8 @@ class Status(enum.Enum):
     RUNNING = "running"
     CRASHED = "crashed"
     PAUSED = "paused"
+    ABSENT = "absent"
+    """Not there yet, or it has left."""
 
 
 _TRANSITIONS: dict[type[NodeFault], tuple[Status, Status]] = {
@@ -45,8 +49,10 @@ _TRANSITIONS: dict[type[NodeFault], tuple[Status, Status]] = {
     Restart: (Status.CRASHED, Status.RUNNING),
     Pause: (Status.RUNNING, Status.PAUSED),
     Resume: (Status.PAUSED, Status.RUNNING),
+    Join: (Status.ABSENT, Status.RUNNING),
+    Leave: (Status.RUNNING, Status.ABSENT),
 }
-_ENDS: dict[type[NodeFault], type[NodeFault]] = {Crash: Restart, Pause: Resume}
+_ENDS: dict[type[NodeFault], type[NodeFault]] = {Crash: Restart, Pause: Resume, Leave: Join}
 NODE_FAULTS: dict[str, type[NodeFault]] = {one.kind: one for one in _TRANSITIONS}
 
 
@@ -81,14 +87,14 @@ class Now:
 class Course:
     """What holds at the moment that the play has reached."""
 
-    def __init__(self, topology: Topology, document: Document) -> None:
+    def __init__(self, topology: Topology, document: Document, absent: Sequence[NodeName] = ()) -> None:
         self.topology = topology
         self.document = document
         self.layers: list[Layer] = []
         self.cuts: list[CutPlan] = []
         self.open_faults: dict[int, set[NodeName]] = {}
-        """Crashes and pauses by id, with the nodes that they still hold."""
-        self.status: dict[NodeName, tuple[Status, int]] = {}
+        """Crashes, pauses and leaves by id, with the nodes that they still hold."""
+        self.status: dict[NodeName, tuple[Status, int]] = dict.fromkeys(absent, (Status.ABSENT, 0))
         """Of nodes that something happened to, with the time since when."""
         self.conditions: dict[tuple[str, NodeName], int] = {}
         """Who is slow, deaf or has a wrong clock until an end, and the id of the fault that made it so."""
@@ -105,6 +111,11 @@ class Course:
                 del self.conditions[key]
                 if number not in self.conditions.values():
                     self.until[number] = now.id
+
+    def has_members(self) -> bool:
+        """Whether anybody is in the group who has not crashed."""
+        away = (Status.CRASHED, Status.ABSENT)
+        return any(self.status.get(node.name, (Status.RUNNING, 0))[0] not in away for node in self.topology.nodes())
 
     def fail(self, now: Now, sentence: str) -> NoReturn:
         raise self.document.error(now.path, sentence)
@@ -241,7 +252,7 @@ def _heal(course: Course, now: Now, healed: list[CutPlan]) -> Heal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
-    """A crash, restart, pause or resume."""
+    """A crash, restart, pause, resume, join or leave."""
 
     kind: type[NodeFault]
     targets: tuple[NodeName, ...]
@@ -264,6 +275,8 @@ class NodePlan:
                     f"it must be {needed.value} and is {since}",
                 )
             course.status[target] = (status, now.at_ns)
+        if kind is Leave and not course.has_members():
+            course.fail(now, f"{self.targets[-1]} cannot leave at {format_duration(now.at_ns)}: it is the last member")
         if status is Status.CRASHED:
             course.forget(self.targets, now)
         if status is Status.RUNNING:
@@ -326,6 +339,8 @@ class ConditionPlan:
 
     def _check(self, target: NodeName, course: Course, now: Now) -> None:
         doing = f"become {self.what}" if self.what != ClockShift.kind else "have its clock changed"
+        if course.status.get(target, (Status.RUNNING, 0))[0] is Status.ABSENT:
+            course.fail(now, f"{target} cannot {doing} at {format_duration(now.at_ns)}: it is absent")
         self._check_awake(target, course, now, doing)
         if (self.what, target) in course.conditions:
             earlier = course.conditions[self.what, target]

@@ -215,6 +215,9 @@ class RawExperiment(RawBlock):
         None, description="world docker: the image of all nodes that name no other, such as python:3.12-slim"
     )
     kernel: choice(KernelWish) = Field(KernelWish.AUTO, description="auto, host or uml")  # type: ignore[valid-type]
+    absent: Selectors = Field(
+        [], description="members that are not there from the start and begin with the fault join, by selector"
+    )
     faults: Annotated[list[RawFault], OneOrMany()] = Field([], description="what goes wrong, and when")
     expect: Annotated[list[Text], OneOrMany()] = Field([], description="conditions that give the verdict")
     sweep: RawSweep = Field(

@@ -158,11 +158,11 @@ class RawFault(RawBlock):
 
     may_be_empty: ClassVar[frozenset[str]] = frozenset({"heal"})
     KINDS: ClassVar[tuple[str, ...]] = (
-        *("impair", "restore", "cut", "heal", "crash", "restart", "pause", "resume"),
+        *("impair", "restore", "cut", "heal", "crash", "restart", "pause", "resume", "join", "leave"),
         *("slow", "deaf", "clock", "flap", "churn", "chaos"),
     )
     LASTING: ClassVar[tuple[str, ...]] = (
-        *("impair", "cut", "crash", "pause", "slow", "deaf", "clock"),
+        *("impair", "cut", "crash", "pause", "leave", "slow", "deaf", "clock"),
         *("flap", "churn", "chaos"),
     )
     """What `for` can bring to an end."""
@@ -177,6 +177,8 @@ class RawFault(RawBlock):
     restart: RawTargets | None = Field(None, description="start crashed nodes again")
     pause: RawTargets | None = Field(None, description="freeze nodes")
     resume: RawTargets | None = Field(None, description="let paused nodes go on")
+    join: RawTargets | None = Field(None, description="let absent nodes, and nodes that have left, join the group")
+    leave: RawTargets | None = Field(None, description="let nodes leave the group at their own request")
     slow: RawSlow | None = Field(None, description="leave nodes only a part of a processor")
     deaf: RawDeaf | None = Field(None, description="leave nodes only a small receive buffer")
     clock: RawClockFault | None = Field(None, description="let nodes' own clocks jump or drift")

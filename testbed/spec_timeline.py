@@ -13,7 +13,7 @@ from typing import NoReturn
 from netem import faults
 from node.clock import MAX_DRIFT_PPM
 from testbed.nodes import derive_seed
-from testbed.spec_faults import Cut, Fault, LinkDirection
+from testbed.spec_faults import Cut, Fault, Join, LinkDirection
 from testbed.spec_generators import Chaos, Churn, Flap, Interval, TooManyError
 from testbed.spec_plans import (
     NODE_FAULTS,
@@ -63,9 +63,11 @@ def timeline(
     *,
     seed: int = 1,
     programs: Collection[NodeName] = (),
+    absent: Sequence[NodeName] = (),
 ) -> tuple[Fault, ...]:
     """The events in time order; `seed` is where generators draw from, `programs` are nodes with a program that is not
-    ours. Raises InputError for what names nothing, lies outside the run, or cannot happen.
+    ours, `absent` those that are not there from the start. Raises InputError for what names nothing, lies outside the
+    run, or cannot happen.
     """
     strikes: list[Strike] = []
     for position, block in enumerate(raw):
@@ -74,7 +76,7 @@ def timeline(
         rng = Random(derive_seed(seed, "faults", position))  # noqa: S311 (repeatable, not secret)
         reader = _Reader(topology, document, path, duration_ns, rng, programs)
         strikes += reader.strikes(block)
-    return play(strikes, topology, document)
+    return play(strikes, topology, document, absent=absent)
 
 
 def replay(experiment: Experiment, seed: int) -> tuple[Fault, ...]:
@@ -87,19 +89,26 @@ def replay(experiment: Experiment, seed: int) -> tuple[Fault, ...]:
         experiment.document,
         seed=seed,
         programs=experiment.programs,
+        absent=experiment.absent,
     )
 
 
-def play(strikes: Sequence[Strike], topology: Topology, document: Document) -> tuple[Fault, ...]:
+def play(
+    strikes: Sequence[Strike], topology: Topology, document: Document, *, absent: Sequence[NodeName] = ()
+) -> tuple[Fault, ...]:
     """The events that these starts and ends become, in time order. Raises InputError for what cannot happen."""
     # Of what happens at the same time, ends come first: `for: 3 s` at 4 s and the next at 7 s do not overlap.
     ordered = sorted(strikes, key=lambda strike: (strike.at_ns, not strike.is_end))
-    course = Course(topology, document)
+    course = Course(topology, document, absent)
     events: list[Fault] = []
     for strike in ordered:
         event = course.perform(strike, len(events))
         if event is not None:
             events.append(event)
+    joined = {name for event in events if isinstance(event, Join) for name in event.targets}
+    for name in absent:
+        if name not in joined:
+            raise document.error(("absent",), f"{name} never joins: add a fault join, or leave it out of the topology")
     return tuple(replace(event, until_id=course.until.get(event.id)) for event in events)
 
 
@@ -148,6 +157,8 @@ class _Reader:
         if kind == "heal":
             return [Healing()]
         targets = self._nodes(getattr(block, kind).targets, kind, "targets")
+        if kind in ("join", "leave"):
+            self._refuse_programs(targets, "which no fault can tell to join or to leave", kind, "targets")
         if kind in NODE_FAULTS:
             return [NodePlan(kind=NODE_FAULTS[kind], targets=targets)]
         return [self._condition(block, targets)]
@@ -155,7 +166,8 @@ class _Reader:
     def _condition(self, block: RawFault, targets: tuple[NodeName, ...]) -> Plan:
         lasts = block.for_ is not None
         if block.slow is None:
-            self._refuse_programs(targets, "deaf" if block.deaf is not None else "clock", "targets")
+            kind = "deaf" if block.deaf is not None else "clock"
+            self._refuse_programs(targets, "whose clock and sockets only it can change", kind, "targets")
         if block.slow is not None:
             if not CPU_MIN_RATIO <= block.slow.cpu < 1:
                 self._fail("expected at least 0.1 % and less than 100 % of a core", "slow", "cpu")
@@ -172,11 +184,11 @@ class _Reader:
             self._fail(f"expected at most {most} either way, got {format_drift(block.clock.drift)}", "clock", "drift")
         return ConditionPlan(targets=targets, step_ns=block.clock.step, drift_ppm=block.clock.drift, lasts=lasts)
 
-    def _refuse_programs(self, targets: tuple[NodeName, ...], *key: str) -> None:
-        """A clock and receive buffers are changed by our own node program."""
+    def _refuse_programs(self, targets: tuple[NodeName, ...], why: str, *key: str) -> None:
+        """Some things only our own node program can do."""
         for name in targets:
             if name in self._programs:
-                self._fail(f"{name} runs a program of its own, whose clock and sockets only it can change", *key)
+                self._fail(f"{name} runs a program of its own, {why}", *key)
 
     # Generators.
 
@@ -242,7 +254,7 @@ class _Reader:
             self._fail("expected at least one kind", "chaos", "kinds")
         nodes = self._nodes(block.within, "chaos", "within")
         if {ChaosKind.DEAF, ChaosKind.CLOCK} & set(block.kinds):
-            self._refuse_programs(nodes, "chaos", "within")
+            self._refuse_programs(nodes, "whose clock and sockets only it can change", "chaos", "within")
         return Chaos(
             kinds=tuple(dict.fromkeys(block.kinds)),
             nodes=nodes,

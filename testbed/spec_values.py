@@ -141,6 +141,8 @@ class Experiment:
     world: World
     kernel: KernelWish
     faults: tuple[Fault, ...]
+    absent: tuple[NodeName, ...] = ()
+    """Members that are not there from the start, in member order; each is started when it joins."""
     expect: tuple[Expression, ...]
     sweep: tuple[SweepAxis, ...]
     claims: tuple[Claim, ...]
@@ -164,6 +166,11 @@ class Experiment:
     def has_protocol(self) -> bool:
         """Whether any node runs our program."""
         return len(self.programs) < len(self.topology)
+
+    @property
+    def founders(self) -> tuple[Node, ...]:
+        """The members that are there from the start."""
+        return tuple(node for node in self.members if node.name not in self.absent)
 
     @property
     def members(self) -> tuple[Node, ...]:

@@ -17,6 +17,12 @@ NOTHING = "–"
 FEW_ROWS = 3
 """What stands around the rows of nodes."""
 LOSS_SHOWN = 0.0005
+MOST_NAMED = 8
+"""Nodes in a minority that are named."""
+
+
+DUMMY = "dummy"
+"""Its column makes room for that of views in a narrow terminal."""
 
 
 class _Column(NamedTuple):
@@ -37,10 +43,12 @@ COLUMNS = (
     _Column("deliv-\nered/s", lambda one: _number(one.delivered_per_s), 6),
     _Column("delivery\np50 ms", lambda one: _time(one.delivery.p50_ms), 8),
     _Column("\np99 ms", lambda one: _time(one.delivery.p99_ms), 7),
-    _Column("dummy", lambda one: _percent(one.dummy_rate), 6),
+    _Column(DUMMY, lambda one: _percent(one.dummy_rate), 6),
     _Column("copies", lambda one: _percent(one.retransmission_ratio), 7, is_spared=True),
     _Column("lost", lambda one: _percent(one.loss_ratio, alarm=True), 6),
 )
+VIEW_COLUMN = _Column("view", lambda one: _view(one), 5)
+"""Only where a node tells of views."""
 WIDE = 104
 """Columns of a terminal that has room for all of them."""
 
@@ -50,6 +58,8 @@ def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None 
     view = look.view
     nodes = view.nodes if height is None else _busiest(view.nodes, max(height - 10, FEW_ROWS))
     columns = [column for column in COLUMNS if width >= WIDE or not column.is_spared]
+    if any(figures.view for figures in view.nodes):
+        columns = [column for column in columns if width >= WIDE or column.heading != DUMMY] + [VIEW_COLUMN]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(width >= WIDE), 0, 0), header_style="dim")
     table.add_column("\nnode", min_width=6, overflow="ellipsis", no_wrap=True)
     for column in columns:
@@ -87,7 +97,17 @@ def _foot(view: View) -> Text:
         said.append(f"{view.late:,} came too late, counted as lost")
     if view.unpaired:
         said.append(f"{view.unpaired:,} deliveries without their request")
-    return Text("  " + "; ".join(said), "dim")
+    foot = Text("  " + "; ".join(said), "dim")
+    minority = [one.name for one in view.nodes if one.is_minority]
+    if minority:
+        rest = len(minority) - MOST_NAMED
+        named = ", ".join(minority[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+        foot.append(f"\n  in a minority: {named}", "red")
+    return foot
+
+
+def _view(one: Figures) -> Text:
+    return Text(str(one.view) if one.view else NOTHING, "red" if one.is_minority else "" if one.view else "dim")
 
 
 def _number(value: float | None, *, digits: int = 0) -> Text:

@@ -13,7 +13,7 @@ from node.protocols import PROTOCOLS
 from node.stack import Stack
 from testbed.console import Console
 from testbed.fuzz.draw import FUZZED, draw
-from testbed.fuzz.explore import Exploration, Network, Scope, explore, over_ideal_channels
+from testbed.fuzz.explore import Exploration, Network, Scope, explore, over_ideal_channels, over_the_network
 from testbed.fuzz.failure import Shown, show
 from testbed.fuzz.hunt import Campaign, Tally, hunt
 from testbed.fuzz.judge import judge
@@ -94,7 +94,8 @@ def scope_of(
     without order for what does without it. InputError for what cannot be.
     """
     _fuzzed_protocol(protocol)
-    has_layer = isinstance(_build(protocol, Membership(member=0, members=(0, 1))), Stack)
+    pair = Membership(member=0, members=(0, 1))
+    has_layer = isinstance(over_ideal_channels(_build(protocol, pair), pair), Stack)
     wanted = _network(network) if network is not None else Network.IDEAL if has_layer else Network.CHAOS
     counts = _counts(submissions)
     _check(min(losses, duplications, early_timers) >= 0, "a budget must not be negative")
@@ -121,7 +122,7 @@ def run_explore(protocol: str, *, scope: Scope, console: Console) -> Exploration
 
     def build(membership: Membership) -> Core:
         core = _build(protocol, membership)
-        return over_ideal_channels(core, membership) if scope.network is Network.IDEAL else core
+        return over_ideal_channels(core, membership) if scope.network is Network.IDEAL else over_the_network(core)
 
     with console.stage("explore", protocol) as stage:
         found = explore(build, scope=scope, promises=promises)

@@ -18,11 +18,13 @@ from typing import Any, TypeGuard
 from node.protocols import PROTOCOLS
 from testbed.fuzz import ranges
 from testbed.fuzz.moments import Moment, moments
+from testbed.fuzz.outages import outages, stretched
 from testbed.fuzz.scenario import (
     Crash,
     Cut,
     Fault,
     Freeze,
+    Leave,
     LinkCut,
     Member,
     OneWayCut,
@@ -39,14 +41,19 @@ MILLISECOND = 1_000_000
 FUZZED = tuple(sorted(name for name, entry in PROTOCOLS.items() if entry.takes_submissions))
 """Protocols that send something for an application."""
 
+OUTAGES_SHARE = 0.5
+"""Of the scenarios of a protocol with views."""
+
 FAULTS_MAX = 4
 SHORT_NS = 200 * MILLISECOND
 """Of a fault that nobody may be given up for; with FAULTS_MAX of them in a row the least patience is not used up."""
 
-MEMBERS = (2, 3, 3, 3, 4, 4, 5, 6)
+MEMBERS = (2, 3, 3, 3, 3, 4, 4, 4, 5, 6, 9)
 """A group of three shows most: small ones are frequent, since they are cheap."""
 
 SUBMISSIONS = (5, 30)
+MANY_SUBMISSIONS = (100, 200)
+MANY_SHARE = 0.04
 
 
 def draw(protocol: str, seed: int) -> Scenario:
@@ -64,33 +71,44 @@ def draw(protocol: str, seed: int) -> Scenario:
         ),
         parameters=drawn.parameters,
         dissemination=rng.choice(tuple(Dissemination)),
-        size_bytes=rng.choice((8, 16, 64, 500, 1200)),
+        size_bytes=rng.choice((8, 16, 64, 500, 1200, 1400)),
     )
+    if scenario.dissemination is Dissemination.UNICAST:
+        scenario = _with_room_for_a_fan_out(scenario)
+    chance = Random(f"{seed}/outages/{protocol}")  # noqa: S311 (repeatable, not secret)
+    if PROTOCOLS[protocol].has_views and chance.random() < OUTAGES_SHARE:
+        scenario = stretched(scenario, drawn.patience_ns, chance)
+        return replace(scenario, faults=outages(scenario, drawn.patience_ns, chance))
     return replace(scenario, faults=_Aim(scenario, drawn.patience_ns, rng).faults())
 
 
 def is_fair(scenario: Scenario) -> bool:
-    """Whether the protocol owes anything in this scenario: two members or more, at most a minority of them crashed or
-    silent for long, those that the protocol cannot do without started again, and no such thing at all for a protocol
-    that does not tolerate crashes. Where each partition stands for itself: at most a minority of each falls, or any
-    number that all come back.
+    """Whether the protocol owes anything in this scenario: two members or more. With views, any fault may strike.
+    Without, at most a minority crashes or is silent for long, and nobody of a protocol that does not tolerate crashes.
+    Where each partition stands for itself: at most a minority of each, or any number that all come back.
     """
     victims = victims_of(scenario)
     members = len(scenario.members)
     if members < 2 or not scenario.submissions:
         return False
+    if PROTOCOLS[scenario.protocol].has_views:
+        # Any fault may be met; the judge knows what holds for a group that has lost its quorum.
+        return True
     if victims and not PROTOCOLS[scenario.protocol].tolerates:
         return False
     gone = gone_of(scenario)
     if ranges.stands_by_partition(scenario.protocol):
         minorities = [((len(part) - 1) // 2, part) for part in _parts_of(scenario)]
         return all(not gone & part or len(victims & part) <= most for most, part in minorities)
-    return len(victims) <= (members - 1) // 2 and not gone & ranges.indispensable(scenario.protocol)
+    return len(victims) <= (members - 1) // 2
 
 
 def victims_of(scenario: Scenario) -> frozenset[int]:
-    """Whom the group may give up: they crash, or are silent for long."""
-    return frozenset(fault.member for fault in scenario.faults if isinstance(fault, Crash) or _is_long(fault))
+    """Members that the group may give up: they crash, leave, or are silent or cut off for long."""
+    falls = (fault for fault in scenario.faults if isinstance(fault, Crash | Leave) or _is_long(fault))
+    found = frozenset().union(*(fault.members for fault in falls))
+    cuts = (fault for fault in scenario.faults if isinstance(fault, Cut | OneWayCut | LinkCut))
+    return found.union(*(cut.members for cut in cuts if cut.for_ns > SHORT_NS))
 
 
 def gone_of(scenario: Scenario) -> frozenset[int]:
@@ -111,6 +129,26 @@ def _is_long(fault: Fault) -> TypeGuard[Freeze]:
 
 
 # The network.
+
+
+def _with_room_for_a_fan_out(scenario: Scenario) -> Scenario:
+    """A queue shorter than the copies of one multicast loses the last ones each time, and some members hear others
+    never. All members of a bus may send at once."""
+    least = len(scenario.members)
+
+    def roomy(impairment: Impairment) -> Impairment:
+        frames = impairment.queue_frames
+        return impairment if frames is None else replace(impairment, queue_frames=max(frames, least))
+
+    segments = tuple(
+        replace(
+            segment,
+            bus=segment.bus and replace(segment.bus, queue_frames=max(segment.bus.queue_frames, least * (least - 1))),
+            members=tuple(replace(member, from_node=roomy(member.from_node)) for member in segment.members),
+        )
+        for segment in scenario.segments
+    )
+    return replace(scenario, segments=segments)
 
 
 def _segments(rng: Random) -> tuple[Segment, ...]:
@@ -182,7 +220,7 @@ def _maybe(rng: Random, nothing: Any, ills: Sequence[Any]) -> Any:
 
 def _loads(members: int, rng: Random) -> list[tuple[int, ...]]:
     """Each member's instants of submission; never none at all."""
-    total = rng.randint(*SUBMISSIONS)
+    total = rng.randint(*(MANY_SUBMISSIONS if rng.random() < MANY_SHARE else SUBMISSIONS))
     pattern = rng.choice((_bursts, _sparse, _together, _chain))
     loads: list[list[int]] = [[] for _ in range(members)]
     silent = rng.randrange(members) if members > 2 and rng.random() < 0.4 else None
@@ -283,9 +321,9 @@ class _Aim:
 
     def _add(self, fault: Fault) -> None:
         """Unless its member is down or frozen at the time already."""
-        if isinstance(fault, Crash | Freeze):
+        if isinstance(fault, Crash | Freeze | Leave):
             for other in self.found:
-                if isinstance(other, Crash | Freeze) and other.member == fault.member and _touch(other, fault):
+                if isinstance(other, Crash | Freeze | Leave) and other.member == fault.member and _touch(other, fault):
                     return
         self.found.append(fault)
 
@@ -296,7 +334,7 @@ class _Aim:
         target_ns, _ = self._target(own if self.rng.random() < 0.6 else ())
         for_ns = self._short_ns()
         long_ns = round(self.patience_ns * self.rng.uniform(0.1, 2.0)) // MICROSECOND * MICROSECOND
-        if victim in ranges.indispensable(protocol) or self._is_needed(victim):
+        if self._is_needed(victim):
             yield from self._restarts(victim, target_ns, (for_ns, long_ns))
             return
         what = self.rng.choice(("crash", "restart", "freeze"))

@@ -25,6 +25,7 @@ from analysis.linear import check_lives
 from analysis.properties import Finding, Incarnation, Property, Raw
 from analysis.verdict import Verdict
 from node.core import Core, Membership
+from node.group.core import GroupCore
 from node.stack import Stack
 from node.trace import Event
 from node.wire import Kind, Message
@@ -96,8 +97,18 @@ def explore(build: Build, *, scope: Scope, promises: Sequence[Property]) -> Expl
 
 
 def over_ideal_channels(core: Core, membership: Membership) -> Core:
-    """The same stack with the ideal layer in place of its lowest core."""
-    return Stack(lower=IdealCore(membership), upper=core.upper) if isinstance(core, Stack) else core
+    """The same stack with the ideal layer in place of its lowest core, or of the group layer."""
+    upper = core.upper if isinstance(core, Stack) else core.core_alone() if isinstance(core, GroupCore) else None
+    return Stack(lower=IdealCore(membership), upper=upper) if upper is not None else over_the_network(core)
+
+
+def over_the_network(core: Core) -> Core:
+    """A core with a transport of its own without the group layer around it, which heartbeats for ever."""
+    if not isinstance(core, GroupCore) or not core.has_own_transport:
+        return core
+    alone = core.transport_alone()
+    assert isinstance(alone, Core)
+    return alone
 
 
 Channels = tuple[tuple[int, ...], ...]

@@ -1,4 +1,5 @@
-"""What is owed to, and by, a member that was started again and lives on to the end.
+"""What is owed to, and by, members that live on to the end, in a run that came to rest: by those that were started
+again, and in the last view by all.
 
 The oracle's validity and agreement speak of members that ran from start to end: where a joiner's part of each stream
 begins, no record tells. But once it is certain that its part has begun, the same is owed:
@@ -8,6 +9,15 @@ begins, no record tells. But once it is certain that its part has begun, the sam
 - who has delivered a message of it has it in the group: it delivers what that member submits afterwards (agreement).
 
 Deliveries are those at the judged level (analysis.properties): what is only shown optimistically obliges nobody.
+
+Where there are views, `owed` has nothing to guess: virtual synchrony and state transfer judge all views but the last,
+and `owed_in_last_view` that one. It is the last that anybody installed who ended in order; of its members, those count
+that ended in order and are in no minority:
+
+- each of them has installed it and has the state (view agreement, state transfer);
+- what one of them submitted, all of them deliver (validity of its own, agreement of the others'), a joiner apart to
+  which it came with the state: the sender delivered it in a view before the one in which the joiner got that;
+- what one of them delivers in the last view, all of them do (agreement).
 """
 
 from __future__ import annotations
@@ -15,21 +25,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from analysis.linear import Life, view_of
 from analysis.properties import FIRST_INCARNATION, Incarnation, MessageId, Property, Raw
+from analysis.views import FOUNDED
 from node.trace import Event
 
 
 class Owed(NamedTuple):
-    """A message that `member` lacks, and which property says that it should not."""
+    """A message that `member` lacks, and which property says that it should not; None: a view or the state is what it
+    lacks.
+    """
 
     kind: Property
     member: Incarnation
-    message: MessageId
+    message: MessageId | None
 
     def sentence(self, names: Mapping[int, str]) -> str:
+        who = f"{names[self.member.member]} (incarnation {self.member.incarnation})"
+        if self.message is None:
+            lacks = "the last view, of which it is a member" if self.kind is Property.VIEW_AGREEMENT else "the state"
+            return f"{who} lacks {lacks}"
         origin, incarnation, number = self.message
-        sender = f"{names[origin]} (incarnation {incarnation})"
-        return f"{names[self.member.member]} (incarnation {self.member.incarnation}) lacks {sender} #{number}"
+        return f"{who} lacks {names[origin]} (incarnation {incarnation}) #{number}"
 
 
 def owed(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
@@ -46,6 +63,70 @@ def owed(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
         expected = _later_ones(delivered, joiner) | set(_sent_to(living, joiner))
         for message in sorted(expected - delivered[joiner]):
             yield Owed(Property.AGREEMENT, joiner, message)
+
+
+def has_views(lives: Mapping[Incarnation, Sequence[Raw]]) -> bool:
+    """Whether anybody records a view."""
+    return any(record[0] == Event.VIEW for records in lives.values() for record in records)
+
+
+def owed_in_last_view(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
+    """`living`: the records of the lives that ended in order, with nothing left to do."""
+    lives = {life.name: life for life in view_of(living, members=()).lives}
+    installed = [one for life in lives.values() for one in life.views.installations]
+    if not installed:
+        return
+    last = max(installed, key=lambda one: one.number)
+    present = [lives[name] for name in last.members if name in lives and not lives[name].views.is_in_minority]
+    for life in present:
+        if all(one.number < last.number for one in life.views.installations):
+            yield Owed(Property.VIEW_AGREEMENT, life.name, None)
+        elif _state_view(life) is None:
+            yield Owed(Property.STATE_TRANSFER, life.name, None)
+    settled = [life for life in present if (view := _state_view(life)) is not None and view <= last.number]
+    yield from _unmet(settled)
+    yield from _uneven(settled, last.number)
+
+
+def _unmet(settled: Sequence[Life]) -> Iterator[Owed]:
+    """What some of them submitted and others, or they themselves, lack."""
+    for sender in settled:
+        for _, event, _, message, _ in sender.steps:
+            if event == Event.SUBMIT and message[:2] == sender.name:
+                delivered_in = _view_of(sender, message)
+                for life in settled:
+                    is_known = delivered_in is not None and delivered_in < (_state_view(life) or 0)
+                    if message not in life.position and not is_known:
+                        kind = Property.VALIDITY if life is sender else Property.AGREEMENT
+                        yield Owed(kind, life.name, MessageId(*message))
+
+
+def _uneven(settled: Sequence[Life], view: int) -> Iterator[Owed]:
+    """What some of them deliver in the view and others lack, of those who are gone."""
+    names = {life.name for life in settled}
+    delivered = {message for life in settled for message in life.position if _view_of(life, message) == view}
+    for message in sorted(message for message in delivered if message[:2] not in names):
+        for life in settled:
+            if message not in life.position:
+                yield Owed(Property.AGREEMENT, life.name, MessageId(*message))
+
+
+def _state_view(life: Life) -> int | None:
+    """From which view on it has the state; None: never."""
+    installations = life.views.installations
+    if any(one.number == FOUNDED for one in installations):
+        return FOUNDED
+    before = [one.number for one in installations if one.record < life.views.state_record]
+    return before[-1] if before else None
+
+
+def _view_of(life: Life, message: tuple[int, int, int]) -> int | None:
+    """In which view it delivers the message; None: not at all."""
+    position = life.position.get(message)
+    if position is None:
+        return None
+    record = life.firsts[position - 1][0]
+    return max((one.number for one in life.views.installations if one.record < record), default=0)
 
 
 def _judged(living: Mapping[Incarnation, Sequence[Raw]]) -> dict[Incarnation, list[Raw]]:

@@ -2,8 +2,8 @@
 
 Promises hold for members that live on. Who crashed, and who was expelled by the reliable layer while it was silent,
 counts as crashed: what it submitted is known, what it delivered does not oblige the others, and its own order may end
-otherwise than theirs. Liveness is judged because everything has healed and the run has come to rest; one that does not
-come to rest fails for that.
+otherwise than theirs; but where there are views, all are held to the order (analysis.properties says how far). Liveness
+is judged because everything has healed and the run has come to rest; one that does not come to rest fails for that.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from analysis.linear import check_lives
 from analysis.properties import Finding, Incarnation, Property, Raw
 from analysis.verdict import Verdict
 from node.core import Core, Membership
+from node.group.member import GroupReport
+from node.group.view import Incarnation as Member
+from node.group.view import View
 from node.protocols import PROTOCOLS
 from node.protocols.reliable import ReliableReport
-from node.trace import Event
+from node.trace import Event, OverReason
+from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher
 from testbed.fuzz.draw import victims_of
-from testbed.fuzz.joiners import owed
+from testbed.fuzz.joiners import has_views, owed, owed_in_last_view
 from testbed.fuzz.render import experiment_of, topology_of
 from testbed.fuzz.scenario import Crash, Scenario
 from testbed.fuzz.stages import breaches
@@ -34,11 +38,19 @@ GROUP = 1
 Build: TypeAlias = Callable[[Membership, int], Core]
 """A membership and a seed become a core: in place of the protocol's own."""
 
+OWED_WITH_A_QUORUM = frozenset((Property.VALIDITY, Property.AGREEMENT, Property.SERVICE))
+"""Of a group that has lost its quorum these are not promised any more."""
+
+WITHOUT_A_QUORUM = "progress without a quorum"
+"""Stands among the properties that could not be judged."""
+
+_AT_THE_END = frozenset((Ending.DRAINED, Ending.CUT_SHORT))
+
 LINGER_NS = 60 * 10**9
 """How long a group that is idle is watched: its longest time-outs are some seconds."""
 
 PROMISED_TO_THE_LIVING = frozenset((Property.TOTAL_ORDER,))
-"""The others speak of full members only, or hold for the dead, too."""
+"""In a run without views. The others speak of full members only, or hold for the dead, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,17 +100,22 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     except Exception as error:  # whatever a core raises is its failure
         return _judged(scenario, watcher, None, (_exception(error),), ())
     findings = findings_of(scenario, simulation)
+    unjudged = [kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN]
+    if PROTOCOLS[scenario.protocol].has_views and has_lost_quorum(simulation):
+        # Nothing is promised to come true any more; all that must never happen still must not.
+        unjudged = [WITHOUT_A_QUORUM]
+        findings = {kind: finding for kind, finding in findings.items() if kind not in OWED_WITH_A_QUORUM}
+        progress: tuple[Failure, ...] = ()
+    else:
+        progress = (*_restless(simulation), *_loud(scenario, simulation), *_owed(scenario, simulation))
     failures = (
-        *_restless(simulation),
-        *_loud(simulation),
+        *progress,
         *_expelled(scenario, simulation),
         *cores.held(simulation),
         *_broken(findings, names_of(scenario)),
         *_stages(scenario, simulation),
-        *_owed(scenario, simulation),
     )
-    unjudged = tuple(kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN)
-    return _judged(scenario, watcher, simulation, failures, unjudged)
+    return _judged(scenario, watcher, simulation, failures, tuple(sorted(set(unjudged))))
 
 
 def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Finding]:
@@ -106,15 +123,43 @@ def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Fi
     promised = [Property(name) for name in PROTOCOLS[scenario.protocol].promised(scenario.parameters)]
     records = {Incarnation(life.member, life.incarnation): _records(life) for life in simulation.lives}
     living = {key: rows for key, rows in records.items() if rows[-1][0] == Event.STOP}
+    to_the_living = frozenset() if has_views(records) else PROMISED_TO_THE_LIVING
     findings: dict[Property, Finding] = {}
     for among, kinds in (
-        (records, [kind for kind in promised if kind not in PROMISED_TO_THE_LIVING]),
-        (living, [kind for kind in promised if kind in PROMISED_TO_THE_LIVING]),
+        (records, [kind for kind in promised if kind not in to_the_living]),
+        (living, [kind for kind in promised if kind in to_the_living]),
     ):
         if kinds:
             members = {life.member for life in among}
             findings |= check_lives(among, members=members, names=names_of(scenario), kinds=kinds)
     return {kind: findings[kind] for kind in promised}
+
+
+def has_lost_quorum(simulation: Simulation) -> bool:
+    """Whether so many members of the newest view are gone for good that no other view can follow it, or of the one
+    before, if nobody that lives has installed the newest."""
+    views: dict[int, dict[int, Incarnation]] = {}
+    installed: dict[int, set[Incarnation]] = {}
+    ended = [life for life in simulation.lives if life.ending in _AT_THE_END and not _knows_its_end(life)]
+    living = {Incarnation(life.member, life.incarnation) for life in ended}
+    for life in simulation.lives:
+        for row in life.records:
+            if row[0] == Event.VIEW:
+                views.setdefault(row[5], {})[row[4]] = Incarnation(row[2], row[3])
+                installed.setdefault(row[5], set()).add(Incarnation(life.member, life.incarnation))
+    if not views:
+        return False  # of a core without views everything is owed
+    newest = [number for number in sorted(views) if installed[number] & living]
+    if not newest:
+        return True
+    ranked = [views[newest[-1]][rank] for rank in sorted(views[newest[-1]])]
+    view = View(number=newest[-1], incarnations=tuple(Member(*one) for one in ranked))
+    return not view.is_quorum({one.member for one in ranked if one in living})
+
+
+def _knows_its_end(life: Life) -> bool:
+    """Whether it has learnt of the decision that leaves it out, and only answers those that still ask."""
+    return any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in life.records)
 
 
 def names_of(scenario: Scenario) -> dict[int, str]:
@@ -123,7 +168,9 @@ def names_of(scenario: Scenario) -> dict[int, str]:
 
 def is_expelled(life: Life) -> bool:
     """Whether the others have ended it while it was alive."""
-    return any(row[0] == Event.REPORT and row[1] == ReliableReport.EXPELLED for row in life.records)
+    last = life.records[-1]
+    is_excluded = last[0] == Event.OVER and last[1] == OverReason.EXCLUDED
+    return is_excluded or any(row[0] == Event.REPORT and row[1] == ReliableReport.EXPELLED for row in life.records)
 
 
 def _judged(
@@ -169,9 +216,21 @@ def _restless(simulation: Simulation) -> Iterator[Failure]:
         yield Failure(kind="rest", sentence=f"{who} did not come to rest within {passed_s:.0f} s after the load")
 
 
-def _loud(simulation: Simulation) -> Iterator[Failure]:
-    """A group at rest is silent: no timer is armed and nothing goes out, for ever."""
-    if simulation.phases.drained_ns is not None and not simulation.is_silent:
+def _loud(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+    """A group at rest is silent: no timer is armed and nothing goes out, for ever. With views, only heartbeats do."""
+    drained_ns = simulation.phases.drained_ns
+    if drained_ns is None:
+        return
+    if PROTOCOLS[scenario.protocol].has_views:
+        # A cut may end unnoticed shortly before: the group has the first half of the time to find its members again.
+        from_ns = drained_ns + LINGER_NS // 2
+        late = [row for life in simulation.lives for row in life.records if row[0] == Event.SEND and row[6] > from_ns]
+        loud = sorted({Kind(row[1]).name for row in late} - {Kind.GROUP_STATUS.name})
+        if loud:
+            yield Failure(
+                kind="silence", sentence=f"everybody is idle, and afterwards somebody sends {', '.join(loud)}"
+            )
+    elif not simulation.is_silent:
         yield Failure(kind="silence", sentence=f"everybody is idle, and {LINGER_NS / 1e9:.0f} s later a timer is armed")
 
 
@@ -182,10 +241,14 @@ def _stages(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """What members that were started again lack, or others of them; the first of each promised property."""
+    """What members that were started again lack, or others of them, or in the last view anybody; the first of each
+    promised property.
+    """
     calm = [life for life in simulation.lives if life.ending is Ending.DRAINED and not is_expelled(life)]
+    calm = [life for life in calm if life.records[-1][0] == Event.STOP]
+    records = {Incarnation(life.member, life.incarnation): life.records for life in calm}
     told: set[Property] = set()
-    for one in owed({Incarnation(life.member, life.incarnation): life.records for life in calm}):
+    for one in owed_in_last_view(records) if has_views(records) else owed(records):
         if one.kind not in told and one.kind.value in PROTOCOLS[scenario.protocol].promises:
             told.add(one.kind)
             yield Failure(kind=one.kind.value, sentence=one.sentence(names_of(scenario)), where="joiner")

@@ -19,7 +19,7 @@ MILLISECOND = 1_000_000
 Parameters = dict[str, Parameter]
 
 DEFAULT_PATIENCE_NS = 10_000 * MILLISECOND
-MOST_MEMBERS = 6
+MOST_MEMBERS = 9
 """Of the groups that are drawn."""
 
 
@@ -39,16 +39,13 @@ def draw_parameters(protocol: str, rng: Random) -> Drawn:
     if protocol == "reliable":
         parameters = reliable(rng)
         patience_ns = _patience(parameters)
+    elif "suspect_after_ns" in parameters:
+        patience_ns = _patience(parameters)
     elif "reliable" in PROTOCOLS[protocol].parameters:
         below = reliable(rng)
         parameters = {**parameters, "reliable": below}
         patience_ns = _patience(below)
     return Drawn(parameters=parameters, patience_ns=patience_ns)
-
-
-def indispensable(protocol: str) -> frozenset[int]:
-    """Members without whom the protocol stops, on purpose, until they are started again."""
-    return _INDISPENSABLE.get(protocol, frozenset())
 
 
 def stands_by_partition(protocol: str) -> bool:
@@ -92,6 +89,7 @@ def _co(rng: Random) -> Parameters:
         "retry_first_ns": rng.choice((50, 100)) * MILLISECOND,
         "retry_most_ns": rng.choice((100, 500, 1000)) * MILLISECOND,
         "burst": rng.choice((1, 2, 64)),
+        "suspect_after_ns": rng.choice((1_200, 2_500, 10_000)) * MILLISECOND,
     }
 
 
@@ -251,5 +249,3 @@ _RANGES: dict[str, Callable[[Random], Parameters]] = {
     "adaptive": _adaptive,
 }
 _BY_PARTITION = frozenset({"objects"})
-_INDISPENSABLE: dict[str, frozenset[int]] = {"sequencer": frozenset({0})}
-"""The sequencer's server is its member 0: the order stands still while it is away."""

@@ -10,8 +10,21 @@ from typing import Any
 
 import yaml
 
-from testbed.fuzz.scenario import DRAIN_NS, Crash, Cut, Fault, Freeze, LinkCut, Member, OneWayCut, Scenario, Worsening
+from testbed.fuzz.scenario import (
+    DRAIN_NS,
+    Crash,
+    Cut,
+    Fault,
+    Freeze,
+    Leave,
+    LinkCut,
+    Member,
+    OneWayCut,
+    Scenario,
+    Worsening,
+)
 from testbed.spec_faults import Crash as CrashEvent
+from testbed.spec_faults import Leave as LeaveEvent
 from testbed.spec_faults import Pause
 from testbed.spec_plans import CutPlan, Layer, NodePlan, Plan, Strike
 from testbed.spec_raw import KernelWish, Parameter, WorkloadKind, World
@@ -192,6 +205,8 @@ def _plan(fault: Fault, names: list[NodeName]) -> Plan:
             return NodePlan(kind=Pause, targets=(names[member],))
         case Crash(member=member):
             return NodePlan(kind=CrashEvent, targets=(names[member],))
+        case Leave(member=member):
+            return NodePlan(kind=LeaveEvent, targets=(names[member],))
         case Worsening(member=member, direction=direction, changes=changes):
             return Layer(direction=direction, targets=(names[member],), changes=dict(changes))
 
@@ -211,6 +226,8 @@ def _fault_block(fault: Fault, names: list[NodeName]) -> dict[str, Any]:
             block["pause"] = {"targets": [str(names[member])]}
         case Crash(member=member):
             block["crash"] = {"targets": [str(names[member])]}
+        case Leave(member=member):
+            block["leave"] = {"targets": [str(names[member])]}
         case Worsening(member=member, direction=direction, changes=changes):
             where = {"targets": [str(names[member])], "direction": direction.value}
             block["impair"] = where | dump.spelled(dict(changes))

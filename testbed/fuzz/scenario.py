@@ -118,6 +118,17 @@ class Crash(Disturbance):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(Disturbance):
+    """A member leaves the group; after `for_ns` its process joins again."""
+
+    member: int
+
+    @property
+    def members(self) -> frozenset[int]:
+        return frozenset((self.member,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Worsening(Disturbance):
     """The port of a member changes: the named fields of its impairment."""
 
@@ -130,7 +141,7 @@ class Worsening(Disturbance):
         return frozenset((self.member,))
 
 
-Fault: TypeAlias = Cut | OneWayCut | LinkCut | Freeze | Crash | Worsening
+Fault: TypeAlias = Cut | OneWayCut | LinkCut | Freeze | Crash | Leave | Worsening
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

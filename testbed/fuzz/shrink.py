@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from testbed.fuzz.draw import is_fair
-from testbed.fuzz.scenario import Crash, Cut, Fault, Freeze, LinkCut, Member, OneWayCut, Scenario, Segment
+from testbed.fuzz.scenario import Crash, Cut, Fault, Freeze, Leave, LinkCut, Member, OneWayCut, Scenario, Segment
 from testbed.spec_raw import Dissemination, Parameter
 from topologies.model import CLEAR, Impairment
 
@@ -279,7 +279,9 @@ def _is_final(fault: Fault) -> bool:
 
 def _collide(faults: Sequence[Fault]) -> bool:
     """Whether a member would fall while it is down already."""
-    falls = sorted((fault for fault in faults if isinstance(fault, Crash | Freeze)), key=lambda fault: fault.at_ns)
+    falls = sorted(
+        (fault for fault in faults if isinstance(fault, Crash | Freeze | Leave)), key=lambda fault: fault.at_ns
+    )
     until: dict[int, int] = {}
     for fault in falls:
         if fault.at_ns <= until.get(fault.member, -1):

@@ -33,8 +33,14 @@ class Breach(NamedTuple):
 
 
 def breaches(lives: Sequence[Life], names: Mapping[int, str]) -> Iterator[Breach]:
-    """At most one of each kind; none for lives that do not report stages. Everybody runs from start to end."""
-    stages = {life.member: list(_stages(life)) for life in lives}
+    """At most one of each kind and view; none for lives that do not report stages."""
+    views = sorted({row[5] for life in lives for row in life.records if row[0] == Event.VIEW})
+    for view in views:
+        members = [life for life in lives if any(row[0] == Event.VIEW and row[5] == view for row in life.records)]
+        yield from _breaches_in({life.member: list(_stages(life, view)) for life in members}, names)
+
+
+def _breaches_in(stages: Mapping[int, Sequence[Stage]], names: Mapping[int, str]) -> Iterator[Breach]:
     for before, after in _AFTER:
         early = _early(stages, before, after)
         if early is not None:
@@ -54,11 +60,11 @@ _AFTER = ((Notice.ACCEPTED, Notice.PREACKNOWLEDGED), (Notice.PREACKNOWLEDGED, No
 _NEVER_NS = 1 << 63
 
 
-def _stages(life: Life) -> Iterator[Stage]:
+def _stages(life: Life, view: int) -> Iterator[Stage]:
     codes = {code for pair in _AFTER for code in pair}
     for event, code, _, _, member, _, at_ns, _, value in life.records:
-        if event == Event.REPORT and code in codes:
-            yield code, (member, value), at_ns
+        if event == Event.REPORT and code in codes and value >> 32 == view:
+            yield code, (member, value & 0xFFFF_FFFF), at_ns
 
 
 def _early(stages: Mapping[int, Sequence[Stage]], before: Notice, after: Notice) -> tuple[int, Pdu, int] | None:

@@ -143,6 +143,8 @@ VERBS: Mapping[str, type[RawBlock]] = {
     "restart": AskTargets,
     "pause": AskTargets,
     "resume": AskTargets,
+    "join": AskTargets,
+    "leave": AskTargets,
     "start_capture": AskCapture,
     "stop_capture": AskNothing,
     "down": AskNothing,

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from netem.errors import FabricError
 from netem.kernel import KernelWish
@@ -34,6 +34,9 @@ from topologies.errors import InputError
 from topologies.load import find, loads, names
 from topologies.model import Topology
 from topologies.yaml_source import read
+
+if TYPE_CHECKING:
+    from testbed.spec_values import Experiment
 
 Selectors: TypeAlias = "str | Iterable[str]"
 """One selector such as `p1/*`, or several."""
@@ -61,8 +64,9 @@ class Testbed:
 
     def __init__(
         self,
-        topology: str | Path,
+        topology: str | Path | None = None,
         *,
+        experiment: str | Path | None = None,
         name: str | None = None,
         world: str = "auto",
         kernel: str = "auto",
@@ -73,19 +77,30 @@ class Testbed:
     ) -> None:
         """Bring up `topology` (a shipped name or a file); returns when every node is there.
 
-        `name`: the topology's when not given. `image`: of the containers, in world docker. `program`: what each node
-        runs; without one a node only rests. Raises InputError and FabricError; nothing is left behind then.
+        `experiment`, in its place: a shipped name or a file; the nodes are the members of its group, and its faults and
+        its end are left out. `name`: the topology's when not given. `image`: of the containers, in world docker.
+        `program`: what each node runs; without one a node only rests. Raises InputError and FabricError; nothing is
+        left behind then.
         """
         wish = _wish(
-            topology, name=name, world=world, kernel=kernel, image=image, program=program, runs=runs, stays=False
+            topology,
+            experiment=experiment,
+            name=name,
+            world=world,
+            kernel=kernel,
+            image=image,
+            program=program,
+            runs=runs,
+            stays=False,
         )
         self._join(Place.of(wish.name), start_server(wish, on_progress), owns=True)
 
     @classmethod
     def up(
         cls,
-        topology: str | Path,
+        topology: str | Path | None = None,
         *,
+        experiment: str | Path | None = None,
         name: str | None = None,
         world: str = "auto",
         kernel: str = "auto",
@@ -96,7 +111,15 @@ class Testbed:
     ) -> Testbed:
         """The same, but it stays up after this process, until `down`."""
         wish = _wish(
-            topology, name=name, world=world, kernel=kernel, image=image, program=program, runs=runs, stays=True
+            topology,
+            experiment=experiment,
+            name=name,
+            world=world,
+            kernel=kernel,
+            image=image,
+            program=program,
+            runs=runs,
+            stays=True,
         )
         return cls._of(Place.of(wish.name), start_server(wish, on_progress))
 
@@ -287,6 +310,14 @@ class Testbed:
         """Let paused nodes go on."""
         return self._change("resume", targets=_list(targets))
 
+    def join(self, targets: Selectors) -> tuple[FaultLine, ...]:
+        """Let absent members, and members that have left, join the group."""
+        return self._change("join", targets=_list(targets))
+
+    def leave(self, targets: Selectors) -> tuple[FaultLine, ...]:
+        """Let members leave the group; their processes rest. Raises InputError for the first that cannot."""
+        return self._change("leave", targets=_list(targets))
+
     # Capture.
 
     def start_capture(self, path: str | Path | None = None) -> Path:
@@ -328,8 +359,9 @@ class Testbed:
 
 
 def _wish(
-    topology: str | Path,
+    topology: str | Path | None,
     *,
+    experiment: str | Path | None,
     name: str | None,
     world: str,
     kernel: str,
@@ -339,10 +371,18 @@ def _wish(
     stays: bool,
 ) -> Wish:
     """What is wished for, checked as far as it can be before anything starts. Raises InputError."""
-    _refuse_experiment(topology)
-    path = find(topology)
-    document = read(path)
-    network = loads(document.text, document.source)
+    if (topology is None) == (experiment is None):
+        raise InputError("expected either a topology or an experiment")
+    members = None if experiment is None else _members(experiment)
+    if members is not None:
+        if program is not None:
+            raise InputError("the nodes run the protocol of the experiment; leave the program out")
+        network, text, source = members.topology, members.topology_text, str(experiment)
+    else:
+        assert topology is not None
+        _refuse_experiment(topology)
+        document = read(find(topology))
+        network, text, source = loads(document.text, document.source), document.text, document.source
     for option, given, allowed in (("world", world, WORLDS), ("kernel", kernel, KERNELS)):
         if given not in allowed:
             raise InputError(f"--{option}: {given!r} is none of {', '.join(allowed)}")
@@ -350,15 +390,28 @@ def _wish(
     place.refuse_taken()  # at once; the server makes sure of it
     return Wish(
         name=place.name,
-        topology_text=document.text,
-        topology_source=str(path),
+        topology_text=text,
+        topology_source=source,
         world=world,
         kernel=kernel,
         image=image,
         program=program,
         runs=Path(runs).absolute(),
         stays=stays,
+        experiment_text=None if members is None else members.text,
+        experiment_folder=None if members is None or members.folder is None else members.folder.absolute(),
     )
+
+
+def _members(given: str | Path) -> Experiment:
+    """The experiment whose members the nodes are to be. Raises InputError."""
+    from node.protocols import PROTOCOLS
+    from testbed import spec
+
+    experiment = spec.load(spec.find(given), protocols=PROTOCOLS)
+    if experiment.programs:
+        raise InputError(f"{given}: some of its nodes run programs of their own, which only `orderbed run` starts")
+    return experiment
 
 
 def _refuse_experiment(given: str | Path) -> None:

@@ -8,7 +8,7 @@ of the network that the kernel has refused.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -22,6 +22,8 @@ from testbed.spec_faults import (
     Heal,
     Impair,
     ImpairLink,
+    Join,
+    Leave,
     LinkDirection,
     NodeFault,
     Pause,
@@ -43,6 +45,8 @@ MAY: Mapping[type[NodeFault], tuple[tuple[NodeState, ...], NodeState]] = {
     Restart: ((NodeState.CRASHED, NodeState.ENDED), NodeState.RUNNING),
     Pause: ((NodeState.RUNNING,), NodeState.PAUSED),
     Resume: ((NodeState.PAUSED,), NodeState.RUNNING),
+    Join: ((NodeState.ABSENT,), NodeState.RUNNING),
+    Leave: ((NodeState.RUNNING,), NodeState.ABSENT),
 }
 """From which states a node may come, and where it goes."""
 
@@ -58,6 +62,9 @@ class _Standing:
     incarnation: int = 1
     exit_code: int | None = None
     cause: str = ""
+    phase: str = ""
+    view: int = 0
+    view_members: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,10 +77,15 @@ class _Open:
 
 
 class Desk:
-    """One testbed. Times are CLOCK_MONOTONIC nanoseconds since it came up; `now` is the wall clock, for people."""
+    """One testbed. Times are CLOCK_MONOTONIC nanoseconds since it came up; `now` is the wall clock, for people.
+    `has_views`: the nodes are members of a group that may come and go; those in `absent` have not come yet.
+    """
 
-    def __init__(self, topology: Topology, now: datetime) -> None:
+    def __init__(
+        self, topology: Topology, now: datetime, *, has_views: bool = False, absent: Collection[NodeName] = ()
+    ) -> None:
         self.topology = topology
+        self._has_views = has_views
         self._asked: dict[Port, Impairment] = {
             **{(node.name, one): node.impairment(one) for node in topology.nodes() for one in Direction},
             **{(link.name, LinkDirection.THERE): link.a_to_b for link in topology.links},
@@ -82,6 +94,8 @@ class Desk:
         self._ports = dict(self._asked)
         self._cuts: list[Cut] = []
         self._nodes = {node.name: _Standing(state=NodeState.RUNNING, since=now) for node in topology.nodes()}
+        for name in absent:
+            self._nodes[name].state = NodeState.ABSENT
         self._open: dict[int, _Open] = {}
         self._next_id = 0
         self.until: dict[int, int] = {}
@@ -106,6 +120,9 @@ class Desk:
                 cut_off_from=tuple(deaf_to.get(node.name, ())),
                 exit_code=standing.exit_code,
                 cause=standing.cause,
+                phase=standing.phase,
+                view=standing.view,
+                view_members=standing.view_members,
             )
             for node in self.topology.nodes()
             for standing in (self._nodes[node.name],)
@@ -182,8 +199,15 @@ class Desk:
         return [Heal(id=self._next_id, at_ns=at_ns, cuts=tuple(cut.id for cut in self._cuts))]
 
     def node_fault(self, kind: type[NodeFault], selectors: Sequence[str], at_ns: int) -> list[Fault]:
-        """A crash, restart, pause or resume of nodes that all can."""
+        """A crash, restart, pause, resume, join or leave of nodes that all can. A node may refuse to leave: each has an
+        event of its own.
+        """
         targets = self._select(selectors)
+        if kind in (Join, Leave) and not self._has_views:
+            raise InputError(
+                f"{targets[0]} cannot {kind.kind}: the nodes of this testbed are no members of a group; "
+                "`orderbed up --experiment churn` makes one whose nodes are"
+            )
         allowed, _state = MAY[kind]
         for target in targets:
             found = self._nodes[target]
@@ -193,7 +217,11 @@ class Desk:
                 raise InputError(
                     f"{target} cannot {kind.kind}: it must be {needed} and is {found.state.value} since {since} UTC"
                 )
-        return [kind(id=self._next_id, at_ns=at_ns, targets=targets)]
+        staying = [one for name, one in self._nodes.items() if name not in targets]
+        if kind is Leave and not any(one.state in (NodeState.RUNNING, NodeState.PAUSED) for one in staying):
+            raise InputError(f"{targets[-1]} cannot leave: it is the last member")
+        groups = [(target,) for target in targets] if kind is Leave else [targets]
+        return [kind(id=self._next_id + number, at_ns=at_ns, targets=each) for number, each in enumerate(groups)]
 
     def blocked(self, event: Cut | Heal) -> tuple[frozenset[tuple[NodeName, NodeName]], frozenset[str]]:
         """Pairs of nodes and links that are cut from this event on."""
@@ -220,6 +248,13 @@ class Desk:
         standing = self._nodes[node]
         standing.cause = cause
         standing.state, standing.since, standing.exit_code = NodeState.ENDED, now, exit_code
+
+    def heard(self, node: NodeName, incarnation: int, counters: Mapping[str, Any]) -> None:
+        """What a member of a group has said of itself last."""
+        standing = self._nodes[node]
+        standing.incarnation = incarnation
+        standing.phase = str(counters.get("phase", "")).partition("/")[0]
+        standing.view, standing.view_members = int(counters.get("view", 0)), int(counters.get("view_members", 0))
 
     def crashed_with(self, node: NodeName, exit_code: int | None) -> None:
         """How the main process of a crashed node ended."""
@@ -330,7 +365,7 @@ class Desk:
         for number, held in list(self._open.items()):
             if held.direction is None:
                 self._close(number, held, event)
-        if isinstance(event, Crash | Pause):
+        if isinstance(event, Crash | Pause | Leave):
             self._open[event.id] = _Open(targets=set(event.targets))
 
     def _close(self, number: int, held: _Open, event: Impair | ImpairLink | NodeFault) -> None:

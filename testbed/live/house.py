@@ -1,19 +1,26 @@
 """The house: the nodes of a testbed as processes or containers, through crash and restart. Used by the desk's thread.
 
-What a node says on either stream goes to its log, line by line.
+What a node says on either stream goes to its log, line by line. Nodes that run our own program, the members of a group,
+say how they stand instead (node/driver.py); what they write on standard error goes to their logs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from netem.errors import CannotStartError, FabricError
 from netem.runtimes.base import NodeHandle, Program, Runtime
 from netem.runtimes.together import together
+from testbed.conductor import NODE_PROGRAM
+from testbed.crew import Crew, State
+from testbed.nodes import configuration
+from testbed.spec_values import Experiment
 from topologies.model import Node, NodeName, Topology
 
 REST = Program(argv=("/bin/sh", "-c", "trap '' CHLD; exec cat > /dev/null"))
@@ -75,6 +82,10 @@ class House:
         """The latest incarnation. Any thread may ask, and enter it."""
         return self._handles[name]
 
+    def is_there(self, name: NodeName) -> bool:
+        """Whether it was ever started."""
+        return name in self._handles
+
     def crash(self, name: NodeName) -> int | None:
         """SIGKILL to all of it; how its main process ended. Raises FabricError."""
         self._alive.discard(name)
@@ -97,6 +108,16 @@ class House:
                 self._alive.discard(name)
                 yield name, code
 
+    def standing(self) -> Iterator[tuple[NodeName, int, Mapping[str, Any]]]:
+        """Of members of a group: the incarnation, and what it has said of itself last."""
+        yield from ()
+
+    def join(self, name: NodeName) -> Mapping[str, Any]:
+        raise FabricError(f"{name} is no member of a group")
+
+    def leave(self, name: NodeName) -> Mapping[str, Any]:
+        raise FabricError(f"{name} is no member of a group")
+
     def log_path(self, name: NodeName) -> Path:
         return self._log_paths[name]
 
@@ -118,3 +139,96 @@ class House:
         except OSError as error:
             raise FabricError(f"the directory of {node.name} cannot be made: {error}") from error
         return dataclasses.replace(self._program, work=work)
+
+
+READY_TIMEOUT_S = 60.0
+FOR_EVER_NS = 100 * 365 * 86_400 * 10**9
+
+
+class Group(House):
+    """Nodes that are the members of a group, as an experiment has them: its protocol, its workload, its wrong clocks,
+    and the members that are absent at first. Its faults and its end are left out. `group`: the number in its datagrams.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        experiment: Experiment,
+        *,
+        group: int,
+        log_path: Callable[[str], Path],
+        hosts: Path,
+    ) -> None:
+        topology = experiment.topology
+        super().__init__(runtime, topology, NODE_PROGRAM, log_path=log_path, rooms=None, hosts=hosts)
+        self._experiment = dataclasses.replace(experiment, duration_ns=FOR_EVER_NS)
+        self._group = group
+        self._start_ns: int | None = None
+        self._crew = Crew(
+            runtime,
+            topology.nodes(),
+            configure=self._configure,
+            log_path=log_path,
+            program=NODE_PROGRAM,
+            absent=experiment.absent,
+        )
+
+    def start_all(self, on_progress: Callable[[str], None]) -> None:
+        """Start every member that is not absent, and set them to work together. Raises FabricError."""
+        crew = self._crew
+        crew.start_all(lambda count: on_progress(f"{count} nodes started"))
+        crew.wait_all((State.READY,), timeout_s=READY_TIMEOUT_S, doing="ready")
+        self._start_ns = time.monotonic_ns()
+        crew.broadcast(f'start {{"at_ns": {self._start_ns}}}')
+        crew.wait_all((State.RUNNING,), timeout_s=READY_TIMEOUT_S, doing="running")
+        self._alive = {member.node.name for member in crew.alive()}
+
+    def start(self, name: NodeName) -> None:
+        self._crew.restart([name])
+        self._alive.add(name)
+
+    def join(self, name: NodeName) -> Mapping[str, Any]:
+        """Start a member that was absent, or tell one that has left to go on; what it says. Raises FabricError."""
+        said = self._crew.join([name])
+        self._alive.add(name)
+        return said.get(name, {})
+
+    def leave(self, name: NodeName) -> Mapping[str, Any]:
+        """What it says of it: `refused`, and why, when it cannot. Raises FabricError."""
+        return self._crew.leave([name])[name]
+
+    def handle(self, name: NodeName) -> NodeHandle:
+        return self._crew.member(name).handle
+
+    def is_there(self, name: NodeName) -> bool:
+        return any(member.node.name == name for member in self._crew.history)
+
+    def crash(self, name: NodeName) -> int | None:
+        self._alive.discard(name)
+        self._crew.crash(name)
+        return self._crew.member(name).exit_code
+
+    def pause(self, name: NodeName) -> None:
+        self._crew.pause(name)
+
+    def resume(self, name: NodeName) -> None:
+        self._crew.resume(name)
+
+    def ended(self) -> Iterator[tuple[NodeName, int]]:
+        # That one has ended unasked the crew tells by raising it; here it is told to whoever looks.
+        with suppress(FabricError):
+            self._crew.pump(time.monotonic())
+        for name in sorted(self._alive):
+            code = self._crew.member(name).exit_code
+            if code is not None:
+                self._alive.discard(name)
+                yield name, code
+
+    def standing(self) -> Iterator[tuple[NodeName, int, Mapping[str, Any]]]:
+        for name in sorted(self._alive):
+            member = self._crew.member(name)
+            yield name, member.incarnation, member.last
+
+    def _configure(self, node: Node, incarnation: int) -> dict[str, Any]:
+        elapsed_ns = 0 if self._start_ns is None else time.monotonic_ns() - self._start_ns
+        return configuration(self._experiment, node, incarnation=incarnation, group=self._group, elapsed_ns=elapsed_ns)

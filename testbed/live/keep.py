@@ -19,18 +19,32 @@ from netem.errors import FabricError
 from netem.kernel import KernelWish
 from netem.runtimes.base import NodeHandle, Runtime
 from netem.runtimes.netns import NetnsRuntime
+from node.protocols import PROTOCOLS
 from testbed.capture import Capture
 from testbed.images import require_images
 from testbed.live import asks
 from testbed.live.desk import NODE_FAULTS, Desk, wall_clock
 from testbed.live.ending import Stopped, note, write_notes_to
-from testbed.live.house import REST, House
+from testbed.live.house import REST, Group, House
 from testbed.live.record import Record
 from testbed.live.starter import Wish
 from testbed.live.status import CaptureStatus, Counters, Description, NodeState
 from testbed.schedule import Struck
 from testbed.spec import World
-from testbed.spec_faults import Crash, Cut, Fault, Heal, Impair, ImpairLink, LinkDirection, NodeFault, Pause, Restart
+from testbed.spec_faults import (
+    Crash,
+    Cut,
+    Fault,
+    Heal,
+    Impair,
+    ImpairLink,
+    Join,
+    Leave,
+    LinkDirection,
+    NodeFault,
+    Pause,
+    Restart,
+)
 from testbed.spec_program import require_world
 from testbed.store import StoreError, clock_pair
 from testbed.versions import collect as collect_versions
@@ -39,7 +53,7 @@ from topologies.border import RawBlock
 from topologies.dump import dumps
 from topologies.errors import InputError
 from topologies.load import loads
-from topologies.model import Topology
+from topologies.model import NodeName, Topology
 
 ANYWAY = frozenset({"describe", "nodes", "links", "capturing", "failure", "log", "stop_capture"})
 """What can be asked of a testbed whose network is gone."""
@@ -52,6 +66,7 @@ class Keep:
         """Bring it up. Raises InputError and FabricError, after everything was given back."""
         self._wish = wish
         self.topology: Topology = loads(wish.topology_text, wish.topology_source)
+        self._experiment = wish.members()
         self._capture: tuple[Capture, CaptureStatus] | None = None
         self._noted: set[str] = set()
         with ExitStack() as stack:
@@ -63,19 +78,12 @@ class Keep:
             self._require_image()
             self._bed = stack.enter_context(self._open_bed(on_progress))
             runtime = self._open_runtime(on_progress)
-            self.house = House(
-                runtime,
-                self.topology,
-                wish.program or REST,
-                log_path=self.record.node_log,
-                rooms=self._rooms(),
-                hosts=self.record.hosts,
-            )
+            self.house = self._make_house(runtime)
             stack.callback(self.house.close)
             self.house.start_all(on_progress)
             self._started_ns = time.monotonic_ns()
             self.record.phase("start_ns", self._started_ns)
-            self.desk = Desk(self.topology, wall_clock())
+            self.desk = self._make_desk()
             self._description = self._describe()
             self._stack = stack.pop_all()
 
@@ -95,6 +103,8 @@ class Keep:
         """The node in which a command is to run, and its latest incarnation. Raises InputError, FabricError."""
         self._refuse_ruin()
         name = self.desk.node(node)
+        if self.desk.state(name) is NodeState.ABSENT and not self.house.is_there(name):
+            raise InputError(f"{name} has not joined yet and runs nothing: `orderbed join {name}`")
         if self._world.world is World.DOCKER:
             state = self.desk.state(name)
             if state is NodeState.PAUSED:
@@ -117,6 +127,8 @@ class Keep:
         for name, code in self.house.ended():
             note(f"{name} has ended by itself ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})")
             self.desk.ended(name, code, wall_clock(), cause=self.house.handle(name).cause())
+        for name, incarnation, said in self.house.standing():
+            self.desk.heard(name, incarnation, said)
         self._notice_capture()
 
     def _notice_capture(self) -> None:
@@ -188,12 +200,31 @@ class Keep:
         self.record.note({"containers": runtime.facts()})
         return runtime
 
+    def _make_house(self, runtime: Runtime) -> House:
+        record = self.record
+        if self._experiment is None:
+            return House(
+                runtime,
+                self.topology,
+                self._wish.program or REST,
+                log_path=record.node_log,
+                rooms=self._rooms(),
+                hosts=record.hosts,
+            )
+        return Group(runtime, self._experiment, group=record.group, log_path=record.node_log, hosts=record.hosts)
+
+    def _make_desk(self) -> Desk:
+        if self._experiment is None:
+            return Desk(self.topology, wall_clock())
+        has_views = PROTOCOLS[self._experiment.protocol.name].has_views
+        return Desk(self.topology, wall_clock(), has_views=has_views, absent=self._experiment.absent)
+
     def _require_image(self) -> None:
         """Raises InputError for an image that cannot be the nodes'."""
         programs_image = None if self._wish.program is None else self._wish.program.image
         if sentence := require_world(self._world.world, {}, self._wish.image or programs_image):
             raise InputError(sentence)
-        require_images(self._wish.image, [programs_image], needs_python=False)
+        require_images(self._wish.image, [programs_image], needs_python=self._experiment is not None)
 
     def _rooms(self) -> Path | None:
         """A container has a host name and its own directories already."""
@@ -305,11 +336,18 @@ class Keep:
             Crash: self.house.crash,
             Restart: self.house.start,
             Pause: self.house.pause,
+            Join: self.house.join,
+            Leave: self._leave,
         }
         issued_ns = time.monotonic_ns()
         for target in event.targets:
             act.get(type(event), self.house.resume)(target)
         return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns())
+
+    def _leave(self, name: NodeName) -> None:
+        refused = self.house.leave(name).get("refused")
+        if refused is not None:
+            raise InputError(f"{name} cannot leave: {refused}")
 
     def _impair_link(self, event: ImpairLink, name: str, asked: Any) -> Change:
         link = self.topology.link(name)

@@ -23,6 +23,8 @@ class Record:
         self._run = _create(wish)
         self._captures = 0
         (self.path / "topology.yaml").write_text(wish.topology_text, encoding="utf-8")
+        if wish.experiment_text is not None:
+            (self.path / "experiment.yaml").write_text(wish.experiment_text, encoding="utf-8")
         write_hosts(self.hosts, topology)
         self._run.manifest = {
             "format": store.MANIFEST_FORMAT,
@@ -45,6 +47,10 @@ class Record:
     @property
     def path(self) -> Path:
         return self._run.path
+
+    @property
+    def group(self) -> int:
+        return self._run.group
 
     @property
     def run_id(self) -> str:

@@ -17,13 +17,16 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from netem.errors import FabricError
 from netem.runtimes.base import Program
 from netem.runtimes.limits import Limits
 from testbed.live.door import raise_refusal
 from testbed.paths import ROOT
+
+if TYPE_CHECKING:
+    from testbed.spec_values import Experiment
 
 END_TIMEOUT_S = 30.0
 
@@ -42,16 +45,35 @@ class Wish:
     program: Program | None
     runs: Path
     stays: bool
+    experiment_text: str | None = None
+    """What the nodes are members of, as an experiment file has it; None: of nothing."""
+    experiment_folder: Path | None = None
+    """Where its relative paths begin."""
+
+    def members(self) -> Experiment | None:
+        """The experiment whose members the nodes are. Raises InputError."""
+        if self.experiment_text is None:
+            return None
+        from node.protocols import PROTOCOLS
+        from testbed import spec
+
+        return spec.loads(self.experiment_text, self.name, protocols=PROTOCOLS, folder=self.experiment_folder)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; `from_json` undoes it."""
         values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        return values | {"runs": str(self.runs), "program": _program_values(self.program)}
+        folder = None if self.experiment_folder is None else str(self.experiment_folder)
+        return values | {
+            "runs": str(self.runs),
+            "program": _program_values(self.program),
+            "experiment_folder": folder,
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Wish:
         program = None if values["program"] is None else _program(values["program"])
-        return cls(**{**values, "runs": Path(values["runs"]), "program": program})
+        folder = None if values["experiment_folder"] is None else Path(values["experiment_folder"])
+        return cls(**{**values, "runs": Path(values["runs"]), "program": program, "experiment_folder": folder})
 
 
 def start_server(wish: Wish, on_progress: Callable[[str], None]) -> dict[str, Any]:

@@ -23,6 +23,8 @@ class NodeState(enum.Enum):
     """Killed by `crash`."""
     ENDED = "ended"
     """It ended by itself."""
+    ABSENT = "absent"
+    """No member of the group: it has not joined yet, or has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,11 @@ class NodeStatus:
     """Of a main process that is no more; negative: the signal."""
     cause: str = ""
     """Who else ended it: the kernel at its memory limit, somebody through Docker; empty: itself, or as asked."""
+    phase: str = ""
+    """Of a member of a group with views, by its own last word: joining, member, changing, minority, excluded, over."""
+    view: int = 0
+    """The number of its view, 0: none yet."""
+    view_members: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; `from_json` undoes it."""
@@ -61,6 +68,9 @@ class NodeStatus:
             cut_off_from=tuple(NodeName(name) for name in values["cut_off_from"]),
             exit_code=values["exit_code"],
             cause=values["cause"],
+            phase=values["phase"],
+            view=values["view"],
+            view_members=values["view_members"],
         )
 
 

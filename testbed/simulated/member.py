@@ -52,6 +52,10 @@ class Ending(enum.Enum):
     CUT_SHORT = "cut short"
     """Stopped in order, with something still under way."""
     CRASHED = "crashed"
+    EXCLUDED = "excluded"
+    """The group went on without it, and its process as the next incarnation."""
+    LEFT = "left"
+    """The same, at its own request."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +81,9 @@ class Life:
     lag_max_ns: int = 0
     was_paused: bool = False
     is_over: bool = False
-    """The others have ended it: it counts as crashed, however its process ended."""
+    """The others have ended it, and it counts as crashed, however its process ended; or it has left."""
+    has_left: bool = False
+    """It is over at its own request."""
     ending: Ending | None = None
     """None while it lives."""
 
@@ -98,7 +104,9 @@ class Observer(Protocol):
 class Member:
     """`nodes`: all of the topology, by member index.
 
-    `tells_tap`: somebody looks at the wires, so datagrams are encoded, and records go out as trace datagrams.
+    `tells_tap`: somebody looks at the wires, so datagrams are encoded, and records go out as trace datagrams. `before`:
+    the incarnation of the same process that the group has excluded; the faults of its machine go on. `on_over` is told
+    when this one is excluded, or has left.
     """
 
     def __init__(
@@ -114,6 +122,8 @@ class Member:
         traces_receipts: bool,
         observer: Observer | None,
         application: Application | None = None,
+        before: Member | None = None,
+        on_over: Callable[[], object] | None = None,
     ) -> None:
         membership = config.membership
         self.life = Life(member=membership.member, incarnation=membership.incarnation)
@@ -138,7 +148,7 @@ class Member:
         self._in_hand: Datagram | None = None
         """Slow or deaf: what it is handling, until `_busy_until_ns`."""
         self._busy_until_ns = 0
-        self.host = Host(
+        self.host: Host = Host(
             config,
             core,
             _Wires(config, port, nodes, engine, encodes=tells_tap),
@@ -149,7 +159,14 @@ class Member:
             traces_receipts=traces_receipts,
             before_call=None if observer is None else self._tell_observer,
             application=application,
+            clock=None if before is None else before.host.clock,
+            on_over=on_over,
         )
+        if before is not None:
+            self.host.shifts |= before.host.shifts
+            self._cpu_ratio = before._cpu_ratio
+            if before._is_deaf:
+                self.deafen(before._own_socket.capacity_bytes)
         port.receiver = self._receive
         port.on_cut = None if observer is None else self._tell_cut
 
@@ -165,6 +182,11 @@ class Member:
             self.host.drain()
             if self.host.answers:
                 self._arm()
+
+    def leave(self) -> None:
+        """Told on its command line. LocalError: why it cannot leave."""
+        self.host.leave()
+        self._arm()
 
     @property
     def is_drained(self) -> bool:
@@ -270,6 +292,10 @@ class Member:
     def crash(self) -> None:
         """Gone, with all that it knew. Its records are not lost: whoever simulates knows what has happened."""
         self._end(Ending.CRASHED)
+
+    def give_way(self) -> None:
+        """The process goes on as the next incarnation of its member."""
+        self._end(Ending.LEFT if self.host.has_left else Ending.EXCLUDED)
 
     def stop(self) -> None:
         is_drained = self.host.stop()
@@ -387,6 +413,7 @@ class Member:
         life.waiting = len(host.application.queue)
         life.lag_max_ns = host.application.lag_max_ns
         life.is_over = host.is_over
+        life.has_left = host.has_left
         life.ending = ending
 
 

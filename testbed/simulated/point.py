@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from analysis import call_cost, judgement, measures, offered, ordering_cost, ordering_records
+from analysis import call_cost, judgement, measures, membership, offered, ordering_cost, ordering_records
 from analysis.linear import View, check_view, view_of
 from analysis.properties import Incarnation, Property
 from analysis.verdict import Verdict
@@ -68,6 +68,12 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
             protocol=experiment.protocol.name,
         ),
         "calls": _calls(experiment, view, load) if view.is_for_objects else None,
+        "views": membership.section(
+            membership.courses(records),
+            names=names,
+            start_ns=START_NS,
+            struck_ns=membership.struck_ns(simulation.faults, names),
+        ),
         "load": load,
         "properties": _properties(experiment, simulation, view, promises, names),
     }

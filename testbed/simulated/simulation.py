@@ -17,6 +17,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from node.config import NodeConfig, parse
@@ -24,7 +25,7 @@ from node.core import Core, Membership
 from node.errors import LocalError
 from node.protocols import PROTOCOLS
 from node.sim.engine import Engine
-from testbed.nodes import configuration
+from testbed.nodes import FIRST_JOINER, configuration
 from testbed.simulated.member import Ending, Life, Member, Observer
 from testbed.simulated.network import BusCounters, Datagram, LinkCounters, Network, PortCounters, Tap
 from testbed.spec_faults import (
@@ -36,6 +37,8 @@ from testbed.spec_faults import (
     Heal,
     Impair,
     ImpairLink,
+    Join,
+    Leave,
     LinkDirection,
     NodeFault,
     Pause,
@@ -172,9 +175,11 @@ class _World:
             raise LocalError(f"no protocol is called {experiment.protocol.name!r}")
         self._build = build
         self._members: dict[NodeName, Member] = {}
+        self._joins_again: set[NodeName] = set()
+        """Nodes that have been told to join since they were told to leave."""
         self._lives: list[Life] = []
         self._faults: list[Mapping[str, Any]] = []
-        self._perform: dict[type[Fault], Callable[[Any], None]] = {
+        self._perform: dict[type[Fault], Callable[[Any], Mapping[str, Any] | None]] = {
             Impair: self._impair,
             ImpairLink: self._impair_link,
             Cut: self._block,
@@ -183,6 +188,8 @@ class _World:
             Restart: self._restart,
             Pause: self._pause,
             Resume: self._resume,
+            Join: self._join,
+            Leave: self._leave,
             Slow: self._slow,
             Deaf: self._deafen,
             ClockShift: self._shift_clock,
@@ -193,9 +200,10 @@ class _World:
         for fault in self._experiment.faults:
             if fault.at_ns <= self._experiment.duration_ns:
                 self._engine.at(START_NS + fault.at_ns, self._strike, fault)
-        for node in self._nodes:
+        founders = [node for node in self._nodes if node.name not in self._experiment.absent]
+        for node in founders:
             self._begin(node, incarnation=1)
-        for node in self._nodes:
+        for node in founders:
             self._members[node.name].start(START_NS)
         load_end_ns = START_NS + self._experiment.duration_ns
         self._load(load_end_ns, on_progress)
@@ -259,16 +267,33 @@ class _World:
             member.stop()
 
     def _alive(self) -> list[Member]:
-        members = (self._members[node.name] for node in self._nodes)
+        members = (self._members[node.name] for node in self._nodes if node.name in self._members)
         return [member for member in members if member.life.ending is None]
 
     # Nodes.
 
-    def _begin(self, node: Node, *, incarnation: int) -> Member:
+    def _return(self, node: Node) -> None:
+        """This member is no longer in the group: the same process goes on as its next incarnation."""
+        before = self._members[node.name]
+        self._joins_again.discard(node.name)
+        if before.life.ending is None:
+            before.give_way()
+            member = self._begin(node, incarnation=before.life.incarnation + 1, before=before)
+            member.start(self._engine.now_ns)
+            if before.host.is_draining:
+                member.drain()
+
+    def _on_over(self, node: Node, core: Core) -> None:
+        if not core.has_left or node.name in self._joins_again:
+            self._engine.at(self._engine.now_ns, self._return, node)
+
+    def _begin(self, node: Node, *, incarnation: int, before: Member | None = None) -> Member:
         config = self._configurations.of(node, incarnation, elapsed_ns=self._engine.now_ns - START_NS)
+        core = self._make_core(config)
+        returns = self._entry is not None and self._entry.has_views
         member = Member(
             config,
-            self._make_core(config),
+            core,
             self._network.port(node),
             self._nodes,
             self._engine,
@@ -277,6 +302,8 @@ class _World:
             traces_receipts=self._entry is not None and self._entry.traces_receipts,
             observer=self._observer,
             application=None if self._entry is None else self._entry.application_for(config),
+            before=before,
+            on_over=partial(self._on_over, node, core) if returns else None,
         )
         self._members[node.name] = member
         self._lives.append(member.life)
@@ -291,9 +318,9 @@ class _World:
     # Faults.
 
     def _strike(self, fault: Fault) -> None:
-        self._perform[type(fault)](fault)
+        readback = self._perform[type(fault)](fault) or {}
         now_ns = self._engine.now_ns
-        line = fault.record() | {"issued_ns": now_ns, "effective_ns": now_ns, "readback": {}}
+        line = fault.record() | {"issued_ns": now_ns, "effective_ns": now_ns, "readback": readback}
         self._faults.append(line)
         if self._observer is not None:
             self._observer.fault(line)
@@ -328,6 +355,26 @@ class _World:
         started = [self._begin(node, incarnation=life.incarnation + 1) for node, life in down]
         for member in started:
             member.start(self._engine.now_ns)
+
+    def _join(self, fault: Join) -> None:
+        for name in fault.targets:
+            node, member = self._experiment.topology.node(name), self._members.get(name)
+            if member is None:
+                self._begin(node, incarnation=FIRST_JOINER).start(self._engine.now_ns)
+                continue
+            self._joins_again.add(name)
+            if member.host.has_left:
+                self._return(node)
+
+    def _leave(self, fault: Leave) -> dict[str, Any]:
+        """Which of them cannot, and why."""
+        refused: dict[str, Any] = {}
+        for member in self._targets(fault):
+            try:
+                member.leave()
+            except LocalError as error:
+                refused[self._nodes[member.life.member].name] = {"refused": str(error)}
+        return refused
 
     def _pause(self, fault: Pause) -> None:
         for member in self._targets(fault):
@@ -383,7 +430,7 @@ class _Configurations:
             self._first = parse(json.dumps(words))
             return self._first
         own = [entry for entry in words["members"] if entry["index"] == node.index]
-        config = parse(json.dumps(words | {"members": own}))
+        config = parse(json.dumps(words | {"members": own, "founders": []}))
         everybody = self._first.membership
         membership = dataclasses.replace(everybody, member=node.index, incarnation=incarnation)
         return dataclasses.replace(config, membership=membership)

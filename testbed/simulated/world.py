@@ -159,6 +159,7 @@ def node_entry(life: Life, topology: Topology) -> dict[str, Any]:
         "drained": life.ending is Ending.DRAINED,
         "crashed": is_crashed,
         "over": life.is_over,
+        **({"left": True} if life.has_left else {}),
         "dropped": dict(life.dropped),
         "overrun": life.overrun,
         "submitted": life.submitted,

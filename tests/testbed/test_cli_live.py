@@ -120,6 +120,8 @@ def test_nodes_are_entered_and_exit_codes_passed_on(bed: Path) -> None:
         ["crash"],
         ["restart"],
         ["pause"],
+        ["join"],
+        ["leave"],
         ["logs"],
     ],
 )

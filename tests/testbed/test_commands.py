@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console as RichConsole
 
 from netem import kernel
-from testbed import cli, dry, listings
+from node.protocols import PROTOCOLS
+from testbed import cli, dry, listings, run
 from testbed.cli_parts import ExitCode
 from testbed.doctor import Check
+from testbed.spec import load
 from tests import report_runs
 from tests.testbed.orderbed_command import POWERLESS, assert_good, orderbed, write_experiment
 
@@ -37,12 +39,15 @@ def test_claims_of_an_unknown_paper_are_refused() -> None:
     assert "no experiment makes a claim of paper 999; there are 000" in done.err
 
 
-def test_a_plan_says_that_a_crash_stops_the_protocol(tmp_path: Path) -> None:
-    experiment = write_experiment(tmp_path, faults="[{at: 1 s, crash: {targets: p1/n2}}]")
-    assert "does not live through" not in orderbed("plan", str(experiment), "--world", "sim").out
-    experiment.write_text(re.sub("name: (reliable|sequencer)", "name: co", experiment.read_text()))
-    done = orderbed("plan", str(experiment), "--world", "sim")
-    assert "note: co does not live through a crash" in done.out, done.err
+def test_a_plan_says_that_a_crash_stops_a_protocol_that_does_not_tolerate_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_experiment(tmp_path, faults="[{at: 1 s, crash: {targets: p1/n2}}]")
+    assert "does not live through" not in orderbed("plan", str(path), "--world", "sim").out
+    experiment = load(path, protocols=PROTOCOLS)
+    name = experiment.protocol.name
+    monkeypatch.setattr(run, "PROTOCOLS", {name: dataclasses.replace(PROTOCOLS[name], tolerates=frozenset())})
+    assert run.untolerated(experiment).startswith(f"{name} does not live through a crash")
 
 
 def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -38,6 +38,34 @@ for line in sys.stdin:
         say(event="stopped", submitted=config["incarnation"], delivered=5, lag_max_ns=3, drained=True, over=over)
         sys.exit(0)
 """
+RETURNS = """
+import json, sys
+config = json.loads(sys.stdin.readline())
+say = lambda **words: print(json.dumps(words), flush=True)
+say(event="ready")
+incarnation = config["incarnation"]
+for line in sys.stdin:
+    word = line.split()[0]
+    if word == "start": say(event="started")
+    if word == "drain": say(event="drained", submitted=1)
+    if word == "clock":
+        incarnation += 1
+        say(event="changed", at_ns=1)
+        say(event="returned", incarnation=incarnation, submitted=10 * incarnation, over=True)
+    if word == "leave": say(event="changed", at_ns=2, refused="no")
+    if word == "join":
+        incarnation += 1
+        say(event="changed", at_ns=3)
+        say(event="returned", incarnation=incarnation, submitted=10 * incarnation, over=True, left=True)
+    if word == "buffer":
+        for _ in range(3):
+            incarnation += 1
+            say(event="returned", incarnation=incarnation, submitted=10 * incarnation, over=True)
+        sys.stdin.read()
+    if word == "stop":
+        say(event="stopped", submitted=incarnation, drained=True, over=False)
+        sys.exit(0)
+"""
 MUTE = "import sys; print('waiting for nothing', file=sys.stderr, flush=True); sys.stdin.read()"
 DIES_AT_ONCE = "import sys; sys.stdin.readline(); sys.exit('the core is broken')"
 CANNOT = 'import sys; print(\'{"event": "error", "message": "window must be at least 1"}\', flush=True); sys.exit(2)'
@@ -122,7 +150,7 @@ def runtime() -> Iterator[ProcessRuntime]:
     made.close()
 
 
-def crew_of(script: str, runtime: ProcessRuntime, tmp_path: Path) -> Crew:
+def crew_of(script: str, runtime: ProcessRuntime, tmp_path: Path, *, absent: tuple[NodeName, ...] = ()) -> Crew:
     def configure(node: Node, incarnation: int) -> dict[str, Any]:
         return {"member": node.index, "incarnation": incarnation}
 
@@ -132,6 +160,7 @@ def crew_of(script: str, runtime: ProcessRuntime, tmp_path: Path) -> Crew:
         configure=configure,
         log_path=lambda name: tmp_path / f"{name.replace('/', '.')}.log",
         program=Program(argv=("python3", "-c", script)),
+        absent=absent,
     )
 
 
@@ -206,3 +235,73 @@ def test_a_crash_is_no_surprise_and_a_restart_is_a_new_incarnation(runtime: Proc
     assert second.incarnation == 2
     first = crew.history[0].manifest()
     assert (first["exit"], first["crashed"]) == (-signal.SIGKILL, True)
+
+
+def running(script: str, runtime: ProcessRuntime, tmp_path: Path) -> Crew:
+    crew = crew_of(script, runtime, tmp_path)
+    crew.start_all()
+    crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+    crew.broadcast("start {}")
+    crew.wait_all((State.RUNNING,), timeout_s=10, doing="started")
+    return crew
+
+
+def entries(crew: Crew, node: Node) -> list[tuple[int, Any, bool, bool, bool, int]]:
+    found = [member.manifest() for member in crew.history if member.node is node]
+    keys = ("incarnation", "exit", "drained", "crashed", "over", "submitted")
+    return [tuple(entry[key] for key in keys) for entry in found]
+
+
+def test_a_process_that_goes_on_as_the_next_incarnation_has_an_entry_for_each(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    crew = running(RETURNS, runtime, tmp_path)
+    crew.broadcast("drain")
+    crew.wait_all((State.DRAINED,), timeout_s=10, doing="drained")
+    crew.member(NODES[0].name).was_paused = True
+    assert crew.change([NODES[0].name], "clock {}")[NODES[0].name]["at_ns"] == 1
+    members = crew.alive()
+    assert crew.reach((State.RUNNING,), timeout_s=10, members=members[:1]), "what it said of itself is old"
+    assert (crew.member(NODES[0].name).incarnation, crew.member(NODES[0].name).was_paused) == (2, True)
+    crew.broadcast("stop")
+    crew.wait_all((State.STOPPED,), timeout_s=10, doing="stopped", members=members)
+    crew.wait_gone(timeout_s=10)
+    assert entries(crew, NODES[0]) == [(1, 0, False, False, True, 20), (2, 0, True, False, False, 2)]
+    assert crew.totals()["submitted"] == 20 + 2 + 1
+
+
+def test_a_restart_never_uses_a_number_that_the_killed_process_has_used(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    crew = running(RETURNS, runtime, tmp_path)
+    crew.member(NODES[0].name).handle.send("buffer {}")
+    time.sleep(0.5)  # its lines wait, unread
+    crew.crash(NODES[0].name)
+    assert crew.member(NODES[0].name).incarnation == 4
+    crew.restart([NODES[0].name])
+    assert entries(crew, NODES[0]) == [
+        (1, 0, False, False, True, 20),
+        (2, 0, False, False, True, 30),
+        (3, 0, False, False, True, 40),
+        (4, -signal.SIGKILL, False, True, False, 0),
+        (5, None, False, False, False, 0),
+    ]  # fmt: skip
+
+
+def test_an_absent_node_is_started_when_it_joins_and_one_that_has_left_goes_on(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    absent = NODES[1].name
+    crew = crew_of(RETURNS, runtime, tmp_path, absent=(absent,))
+    crew.start_all()
+    crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+    crew.broadcast("start {}")
+    crew.wait_all((State.RUNNING,), timeout_s=10, doing="started")
+    assert [member.node.name for member in crew.alive()] == [NODES[0].name]
+    assert crew.leave([NODES[0].name])[NODES[0].name]["refused"] == "no"
+    assert crew.join([NODES[0].name, absent]) == {NODES[0].name: {"event": "changed", "at_ns": 3}}
+    crew.pump(time.monotonic() + 0.2)
+    assert [(one.node.name, one.incarnation, one.state) for one in crew.history] == [
+        (NODES[0].name, 1, State.OVER), (absent, 2, State.RUNNING), (NODES[0].name, 2, State.RUNNING),
+    ]  # fmt: skip
+    assert crew.history[0].manifest()["left"] is True

@@ -1,4 +1,4 @@
-"""Slow, deaf and mistimed nodes do the same on wires as in the simulator, and the kernel confirms them."""
+"""Slow, deaf and mistimed nodes, and members that come and go, do the same on wires as in the simulator."""
 
 from __future__ import annotations
 
@@ -28,9 +28,26 @@ faults:
 """
 
 
-def performed(world: str, runs: Path) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+MEMBERS = """
+name: members
+question: q
+topology: one-partition
+protocol: {name: sequencer, parameters: {reliable: {suspect_after: 500 ms}}}
+workload: {kind: periodic, rate: 50 /s, size: 64 B}
+duration: 8 s
+drain: 20 s
+absent: p1/n4
+faults:
+  - {at: 500 ms, join: {targets: p1/n4}}
+  - {at: 3 s, for: 1 s, leave: {targets: p1/n3}}
+  - {at: 5 s, for: 2 s, cut: {shape: isolate, of: p1/n2}}
+  - {at: 7500 ms, leave: {targets: p1/n4}}
+"""
+
+
+def performed(world: str, runs: Path, text: str = TEXT) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
     """The manifest, and the lines of faults.jsonl by kind and what they end."""
-    experiment = run.apply_wishes(spec.loads(TEXT, "x.yaml", protocols=PROTOCOLS), Wishes(world=world))
+    experiment = run.apply_wishes(spec.loads(text, "x.yaml", protocols=PROTOCOLS), Wishes(world=world))
     outcome = run.perform(experiment, Wishes(runs=runs, analyze=False), Console(quiet=True))
     lines = [json.loads(line) for line in (outcome.directory / "faults.jsonl").read_text(encoding="utf-8").splitlines()]
     manifest = json.loads((outcome.directory / "manifest.json").read_text(encoding="utf-8"))
@@ -62,3 +79,23 @@ def test_on_wires(tmp_path: Path) -> None:
     assert clock["issued_ns"] <= clock["effective_ns"] == clock["readback"]["p1/n4"]["at_ns"]
     assert clock["readback"]["p1/n4"]["offset_ns"] == 50_000_000
     assert right["readback"]["p1/n4"]["offset_ns"] == 0
+
+
+@pytest.mark.parametrize("world", ["sim", pytest.param("netns", marks=[pytest.mark.root, pytest.mark.uml])])
+def test_members_come_and_go_in_every_world(tmp_path: Path, world: str) -> None:
+    """One joins later, one leaves and joins again, one is excluded and its process comes back, one leaves for good."""
+    manifest, lines = performed(world, tmp_path, MEMBERS)
+    assert manifest["absent"] == ["p1/n4"]
+    ends = {(node["node"], node["incarnation"]): (node["over"], node.get("left", False)) for node in manifest["nodes"]}
+    assert ends == {
+        ("p1/n1", 1): (False, False),
+        ("p1/n2", 1): (True, False),
+        ("p1/n2", 2): (False, False),
+        ("p1/n3", 1): (True, True),
+        ("p1/n3", 2): (False, False),
+        ("p1/n4", 2): (True, True),
+    }
+    assert {node["exit"] for node in manifest["nodes"]} == {0}
+    assert manifest["phases"]["drained_ns"] is not None
+    assert lines["leave", ""]["issued_ns"] <= lines["leave", ""]["effective_ns"]
+    assert not any("refused" in told for told in lines["leave", ""]["readback"].values())

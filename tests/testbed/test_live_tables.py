@@ -45,7 +45,7 @@ def link(**changes: Any) -> LinkStatus:
 def test_what_holds_for_nobody_has_no_column() -> None:
     text = shown(tables.nodes_table([node(one.name) for one in SMALL.nodes()], SMALL, NOW))
     assert "10.2.0.2" in text
-    for absent in ("for", "starts", "wires", "unheard"):
+    for absent in ("for", "starts", "view", "wires", "unheard"):
         assert absent not in text
 
 
@@ -67,6 +67,22 @@ def test_everything_that_is_done_to_a_node_is_told() -> None:
     assert "42 s" not in first
     assert "3" in third
     assert "ended (3)" in fourth
+
+
+def test_members_of_a_group_show_their_views() -> None:
+    rows = [
+        node("p1/n1", phase="member", view=7, view_members=4),
+        node("p1/n2", phase="minority", view=6, view_members=5),
+        node("p1/n3", phase="joining"),
+        node("p1/n4", state=NodeState.ABSENT, phase="over", view=6, view_members=5),
+    ]
+    lines = shown(tables.nodes_table(rows, SMALL, NOW), 140).splitlines()
+    first, second, third, fourth = (next(line for line in lines if one.name in line) for one in rows)
+    assert "7: 4 members" in first
+    assert "6: 5 members, minority" in second
+    assert "joining" in third
+    assert "absent" in fourth
+    assert "over" not in fourth
 
 
 def test_a_capture_says_where_it_goes_and_why_it_no_longer_does() -> None:

@@ -60,6 +60,7 @@ class Entry:
 
     kind: type[Any] = NoParameters
     takes_submissions: bool = True
+    has_views: bool = True
 
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         if parameters.get("window") == 0 or members < 2:
@@ -205,7 +206,7 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
          "x.yaml:1: the key duration is missing: how long the workload runs, such as 20 s"),
         (with_line("question", "quetsion"), "x.yaml:2: quetsion: unknown key; did you mean question? Allowed here: "
          "name, question, topology, impairments, protocol, program, dissemination, workload, clocks, duration, drain, "
-         "seed, world, image, kernel, faults, expect, sweep, claims"),
+         "seed, world, image, kernel, absent, faults, expect, sweep, claims"),
         (with_line("one-partition", "one-partitoin"), "x.yaml:3: topology: no topology is called 'one-partitoin'; "
          "did you mean one-partition? Or give a path such as ./mine.yaml"),
         (with_line("one-partition", "./none.yaml"), "x.yaml:3: topology: none.yaml: there is no such file"),
@@ -419,10 +420,11 @@ def test_the_examples_of_the_readme_load() -> None:
 def test_the_faults_of_the_readme_load() -> None:
     text = (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
     rows = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
-    assert len(rows) == 10
+    assert len(rows) == 12
     topology = "{partitions: {p1: {nodes: 4}, p2: {nodes: 1}}, links: {between: [p1, p2]}}"
     for row in rows:
-        experiment = loads(with_line("one-partition", topology) + f"faults:\n  - at: 4 s\n    {row}\n")
+        absent = "absent: p1/n4\n" if "join:" in row else ""
+        experiment = loads(with_line("one-partition", topology) + f"{absent}faults:\n  - at: 4 s\n    {row}\n")
         assert experiment.faults
 
 
@@ -454,6 +456,44 @@ def test_the_schema_takes_what_the_loader_takes(name: str) -> None:
 def test_the_committed_schema_is_current() -> None:
     committed = (EXPERIMENTS / "schema.json").read_text(encoding="utf-8")
     assert committed == spec.schema(), "write experiments/schema.json again from testbed.spec.schema()"
+
+
+def test_absent_members_are_no_founders() -> None:
+    text = BASE + "absent: [p1/n4, p1/n2]\nfaults: [{at: 1 s, join: {targets: [p1/n2, p1/n4]}}]\n"
+    experiment = loads(text)
+    assert experiment.absent == ("p1/n2", "p1/n4")
+    assert [node.name for node in experiment.founders] == ["p1/n1", "p1/n3"]
+    assert [node.name for node in experiment.members] == ["p1/n1", "p1/n2", "p1/n3", "p1/n4"]
+
+
+FIXED = BASE.replace("name: sequencer", "name: fixed")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (BASE + "absent: p1/*\n", "absent: nobody is left: the first view needs at least one member"),
+        (BASE + "absent: p1/n9\n", "absent: 'p1/n9' names no node of one-partition; did you mean p1/n4?"),
+        (BASE + "absent: p1/n4\n", "absent: p1/n4 never joins: add a fault join, or leave it out of the topology"),
+        (FIXED + "absent: p1/n4\n", "absent: the members of fixed are fixed: they neither join nor leave"),
+        (
+            FIXED + "faults:\n  - {at: 1 s, leave: {targets: p1/n4}}\n",
+            "faults[0].leave: the members of fixed are fixed: they neither join nor leave",
+        ),
+        (
+            BASE + "absent: p1/n4\nprogram: {command: x, nodes: p1/n4}\n",
+            "absent: p1/n4 runs a program of its own, which is there from the start",
+        ),
+        (
+            BASE + "program: {command: x, nodes: p1/n4}\nfaults: {at: 1 s, leave: {targets: p1/n4}}\n",
+            "faults.leave.targets: p1/n4 runs a program of its own, which no fault can tell to join or to leave",
+        ),
+    ],
+)
+def test_members_that_cannot_be_absent_join_or_leave_are_refused(text: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        spec.loads(text, "x.yaml", protocols={**PROTOCOLS, "fixed": Entry(has_views=False)})
+    assert str(caught.value).split(": ", 1)[1] == sentence
 
 
 def test_the_schema_refuses_what_the_loader_refuses() -> None:

@@ -19,6 +19,8 @@ from testbed.spec_faults import (
     Heal,
     Impair,
     ImpairLink,
+    Join,
+    Leave,
     LinkDirection,
     Pause,
     Restart,
@@ -44,9 +46,10 @@ HEADER = (
 FIRST_LINE = HEADER.count("\n") + 1
 
 
-def planned(*faults: str, topology: Topology = TOPOLOGY) -> tuple[Fault, ...]:
+def planned(*faults: str, topology: Topology = TOPOLOGY, absent: tuple[str, ...] = ()) -> tuple[Fault, ...]:
     document = reads(HEADER + "".join(f"  - {fault}\n" for fault in faults), "x.yaml")
-    return timeline(validated(RawExperiment, document).faults, topology, 20 * SECOND, document)
+    names = tuple(topology.node(name).name for name in absent)
+    return timeline(validated(RawExperiment, document).faults, topology, 20 * SECOND, document, absent=names)
 
 
 def impairment_at(events: tuple[Fault, ...], node: str, direction: Direction, at_s: float) -> Impairment:
@@ -201,6 +204,28 @@ def test_a_crash_of_several_ends_when_the_last_is_back() -> None:
     assert [event.until_id for event in events] == [2, None, None]
 
 
+def test_who_is_absent_joins_and_who_leaves_may_join_again() -> None:
+    first, leave, again, last = planned(
+        "{at: 1 s, join: {targets: p1/n4}}",
+        "{at: 2 s, for: 3 s, leave: {targets: [p1/n1, p1/n4]}}",
+        "{at: 7 s, leave: {targets: p1/n4}}",
+        absent=("p1/n4",),
+    )
+    assert [type(first), type(leave), type(again), type(last)] == [Join, Leave, Join, Leave]
+    assert (leave.until_id, last.until_id) == (again.id, None)
+    assert leave.record() | {"kind": "leave", "targets": ["p1/n1", "p1/n4"], "asked_ns": 2 * SECOND} == leave.record()
+    assert str(again) == "join p1/n1, p1/n4"
+
+
+def test_an_absent_node_has_nothing_that_could_be_done_to_it() -> None:
+    with pytest.raises(InputError, match=r"p1/n4 cannot pause at 1 s: it must be running and is absent$"):
+        planned("{at: 1 s, pause: {targets: p1/n4}}", absent=("p1/n4",))
+    with pytest.raises(InputError, match=r"p1/n4 cannot leave at 1 s: it must be running and is absent$"):
+        planned("{at: 1 s, leave: {targets: p1/n4}}", absent=("p1/n4",))
+    with pytest.raises(InputError, match=r"p1/n4 cannot have its clock changed at 1 s: it is absent$"):
+        planned("{at: 1 s, clock: {targets: p1/n4, step: 5 ms}}", absent=("p1/n4",))
+
+
 @pytest.mark.parametrize(
     ("faults", "sentence"),
     [
@@ -213,7 +238,7 @@ def test_a_crash_of_several_ends_when_the_last_is_back() -> None:
             "without for it lasts to the end of the run",
         ),
         (["{at: 5 s, for: 0 s, crash: {targets: p1/n1}}"], "[0].for: expected a duration above 0"),
-        (["{at: 5 s, for: 1 s, heal: {}}"], "[0].for: heal has no end; only impair, cut, crash, pause, "
+        (["{at: 5 s, for: 1 s, heal: {}}"], "[0].for: heal has no end; only impair, cut, crash, pause, leave, "
          "slow, deaf, clock, flap, churn, chaos take for"),
         (
             ["{crash: {targets: p1/n1}}"],
@@ -221,18 +246,18 @@ def test_a_crash_of_several_ends_when_the_last_is_back() -> None:
         ),
         (
             ["{at: 1 s}"],
-            "[0]: expected exactly one of impair, restore, cut, heal, crash, restart, pause, resume, "
+            "[0]: expected exactly one of impair, restore, cut, heal, crash, restart, pause, resume, join, leave, "
             "slow, deaf, clock, flap, churn, chaos, got none",
         ),
         (
             ["{at: 1 s, crash: {targets: p1/n1}, heal: {}}"],
-            "[0]: expected exactly one of impair, restore, cut, heal, crash, restart, pause, resume, "
+            "[0]: expected exactly one of impair, restore, cut, heal, crash, restart, pause, resume, join, leave, "
             "slow, deaf, clock, flap, churn, chaos, got heal and crash",
         ),
         (
             ["{at: 1 s, crush: {targets: p1/n1}}"],
             "[0].crush: unknown key; did you mean crash? "
-            "Allowed here: at, for, impair, restore, cut, heal, crash, restart, pause, resume, "
+            "Allowed here: at, for, impair, restore, cut, heal, crash, restart, pause, resume, join, leave, "
             "slow, deaf, clock, flap, churn, chaos",
         ),
         (
@@ -316,6 +341,32 @@ def test_a_crash_of_several_ends_when_the_last_is_back() -> None:
             "[0].cut.groups[1]: 'nobody' names no node of ring; use *, p1/*, p2/*, p3/* or nodes such as p1/n1",
         ),
         (["{at: 1 s, cut: {links: []}}"], "[0].cut.links: expected at least one link"),
+        (
+            ["{at: 2 s, join: {targets: p1/n1}}"],
+            "[0].join: p1/n1 cannot join at 2 s: it must be absent and is running",
+        ),
+        (["{at: 2 s, join: {targets: p1/n9}}"], "[0].join.targets: 'p1/n9' names no node of ring; did you mean p1/n4?"),
+        (
+            ["{at: 2 s, for: 2 s, leave: {targets: p1/n1}}", "{at: 3 s, leave: {targets: p1/n1}}"],
+            "[1].leave: p1/n1 cannot leave at 3 s: it must be running and is absent since 2 s",
+        ),
+        (
+            ["{at: 2 s, crash: {targets: [p1/*, p2/*, p3/n1..n3]}}", "{at: 3 s, leave: {targets: p3/n4}}"],
+            "[1].leave: p3/n4 cannot leave at 3 s: it is the last member",
+        ),
+        (["{at: 2 s, leave: {targets: '*'}}"], "[0].leave: p3/n4 cannot leave at 2 s: it is the last member"),
+        (
+            ["{at: 2 s, leave: {targets: p1/n1}}", "{at: 3 s, crash: {targets: p1/n1}}"],
+            "[1].crash: p1/n1 cannot crash at 3 s: it must be running and is absent since 2 s",
+        ),
+        (
+            ["{at: 2 s, leave: {targets: p1/n1}}", "{at: 3 s, slow: {targets: p1/n1, cpu: 10 %}}"],
+            "[1].slow: p1/n1 cannot become slow at 3 s: it is absent",
+        ),
+        (
+            ["{at: 2 s, for: 3 s, crash: {targets: p1/n1}}", "{at: 3 s, leave: {targets: p1/n1}}"],
+            "[1].leave: p1/n1 cannot leave at 3 s: it must be running and is crashed since 2 s",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(faults: list[str], sentence: str) -> None:

@@ -80,6 +80,22 @@ def test_the_table_fits_the_terminal_and_no_figure_is_cut(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_views_have_a_column_where_there_are_any_and_minorities_are_named(width: int) -> None:
+    one = look(4)
+    nodes = tuple(dataclasses.replace(node, view=3, is_minority=node.name == "p1/n4") for node in one.view.nodes)
+    total = dataclasses.replace(one.view.total, view=3)
+    console = Console(width=width, record=True, file=io.StringIO())
+    for view in (one.view, dataclasses.replace(one.view, nodes=nodes, total=total)):
+        console.print(look_table(dataclasses.replace(one, view=view), "runs/a/1", width=width))
+    text = console.export_text()
+    without, _, with_views = text.partition("view")
+
+    assert "minority" not in without
+    assert "in a minority: p1/n4" in with_views
+    assert max(map(len, text.splitlines())) <= width
+
+
 def test_a_short_terminal_shows_the_busiest() -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(look_table(look(40), "runs/a/1", width=120, height=24))

@@ -3,57 +3,68 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
+from unittest import mock
 
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Timer
+from node.group.core import GroupCore
+from node.group.view import View
 from node.protocols import PROTOCOLS
-from node.protocols.reliable import ReliableCore, ReliableParameters
 from node.protocols.sequencer import SequencerCore, SequencerParameters
-from node.stack import Stack
+from node.reliable import ReliableCore, ReliableParameters
 from node.wire import Kind, Message
 
 
 class HastySequencer(SequencerCore):
     """Delivers in the order of arrival: numbers are given, and not looked at."""
 
-    def _on_data(self, message: Message, out: list[Effect]) -> None:
-        super()._on_data(message, out)
-        held = self._held.get(self._epoch, {})
-        for number, early in list(held.items()):
-            if early is not None:
-                held[number] = None
-                out.append(Deliver.of(early))
-        self._deliver_next(out)
+    def _on_data(self, message: Message) -> list[Effect]:
+        effects = super()._on_data(message)
+        early = [self._buffered.pop(number) for number in sorted(self._buffered)]
+        self._next = max([self._next, *(one.seq + 1 for one in early)])
+        return [*effects, *map(Deliver.of, early)]
+
+    def _is_taken(self, number: int) -> bool:
+        return False
 
 
 def hasty_sequencer(membership: Membership, seed: int) -> Core:
     parameters = SequencerParameters()
-    lower = ReliableCore(
-        membership=membership, parameters=parameters.reliable, rng=Random(f"{seed}/{membership.member}")
+    return GroupCore(
+        membership=membership,
+        founders=membership.members,
+        parameters=parameters.reliable,
+        rng=Random(f"{seed}/{membership.member}"),
+        make=lambda us, _, __: HastySequencer(membership=us, parameters=parameters),
     )
-    return Stack(lower=lower, upper=HastySequencer(membership=membership, parameters=parameters))
 
 
-class ForgetfulCore(ReliableCore):
-    """Takes a message twice when a copy comes after it was delivered and forgotten."""
+class ForgetfulStreams(ReliableCore):
+    """Delivers a message again when a copy comes after it was delivered and forgotten."""
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        stream = self._streams.get(message.origin)
+        is_old = message.kind is Kind.RELIABLE_DATA and stream is not None and message.seq <= stream.delivered
         effects = super().on_message(message, source, now_ns)
-        if message.kind is Kind.RELIABLE_DATA and message.inner is Kind.APPLICATION:
-            stream = self._streams.get(message.origin)
-            is_old = stream is not None and message.seq <= stream.delivered
-            if is_old and not any(isinstance(effect, Deliver) for effect in effects):
-                effects.append(
-                    Deliver(
-                        payload=message.payload, origin=message.origin, incarnation=message.incarnation, seq=message.seq
-                    )
-                )
-        return effects
+        return [*effects, Deliver.of(message)] if is_old else effects
+
+
+class ForgetfulCore(GroupCore):
+    """Its streams are forgetful."""
+
+    def _install(self, view: View, *rest: Any) -> None:
+        with mock.patch("node.group.core.ReliableCore", ForgetfulStreams):
+            super()._install(view, *rest)
 
 
 def forgetful(membership: Membership, seed: int) -> Core:
     return ForgetfulCore(
-        membership=membership, parameters=ReliableParameters(), rng=Random(f"{seed}/{membership.member}")
+        membership=membership,
+        founders=membership.members,
+        parameters=ReliableParameters(),
+        rng=Random(f"{seed}/{membership.member}"),
+        make=None,
     )
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from random import Random
+
+from analysis.oracle import raw
 from analysis.properties import Incarnation, MessageId, Property, Raw
-from node.core import Core, Membership, random_for
+from node.core import Core, Membership
 from node.effects import Deliver, Effect
-from node.protocols.reliable import ReliableCore, ReliableParameters
+from node.group.core import GroupCore
+from node.reliable import ReliableParameters
 from node.trace import Event, Level
 from node.wire import Message
-from testbed.fuzz.joiners import Owed, owed
+from testbed.fuzz.joiners import Owed, has_views, owed, owed_in_last_view
 from testbed.fuzz.judge import judge
 from testbed.fuzz.scenario import Crash, Member, Scenario, Segment
+from tests.analysis import histories
+from tests.analysis.view_histories import C2, NAMES, A, B, C, Story
 
 MILLISECOND = 1_000_000
 OLD, JOINER = Incarnation(0, 1), Incarnation(1, 2)
@@ -57,7 +63,7 @@ def test_what_it_submits_everybody_delivers() -> None:
     assert lacking[0].sentence({0: "a", 1: "b"}) == "a (incarnation 1) lacks b (incarnation 2) #1"
 
 
-class DeafJoiner(ReliableCore):
+class DeafJoiner(GroupCore):
     """Its later lives hand nothing up."""
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
@@ -66,16 +72,21 @@ class DeafJoiner(ReliableCore):
 
 
 def test_a_joiner_that_hears_nothing_is_found() -> None:
-    def build(membership: Membership, seed: int, core: type[ReliableCore] = DeafJoiner) -> Core:
-        parameters = ReliableParameters(suspect_after_ns=1000 * MILLISECOND)
-        return core(membership=membership, parameters=parameters, rng=random_for(seed, membership, "reliable"))
+    def build(membership: Membership, seed: int, core: type[GroupCore] = DeafJoiner) -> Core:
+        return core(
+            membership=membership,
+            founders=membership.members,
+            parameters=ReliableParameters(suspect_after_ns=1000 * MILLISECOND),
+            rng=Random(f"{seed}/{membership.member}/{membership.incarnation}"),
+            make=None,
+        )
 
     sends = Member(submissions_ns=tuple(at * 1000 * MILLISECOND for at in range(6)))
     down = Crash(at_ns=500 * MILLISECOND, for_ns=200 * MILLISECOND, member=2)
     scenario = Scenario(protocol="reliable", seed=1, segments=(Segment(members=(sends,) * 3),), faults=(down,))
     (failure,) = judge(scenario, build=build).failures
     assert (failure.kind, failure.where) == ("agreement", "joiner")
-    assert judge(scenario, build=lambda us, seed: build(us, seed, ReliableCore)).failures == ()
+    assert judge(scenario, build=lambda us, seed: build(us, seed, GroupCore)).failures == ()
 
 
 def test_what_is_only_shown_obliges_nobody() -> None:
@@ -83,3 +94,69 @@ def test_what_is_only_shown_obliges_nobody() -> None:
     shown = [(int(Event.DELIVER), int(Level.OPTIMISTIC), *OLD, 0, number, number, 0, 0) for number in (1, 2)]
     final = [(int(Event.DELIVER), int(Level.FINAL), *OLD, 0, 1, 9, 0, 0)]
     assert found([*records(submit(OLD, 1), submit(OLD, 2)), *shown, *final], list(final)) == []
+
+
+# The last view.
+
+
+def lacking(story: Story, *ended: Incarnation) -> list[str]:
+    """What is owed to those that ended in order."""
+    history = raw(story.stop(*ended))
+    assert has_views(history)
+    return [one.sentence(NAMES) for one in owed_in_last_view({life: history[life] for life in ended})]
+
+
+def founded() -> Story:
+    return Story().install(1, A, B, C)
+
+
+def joined() -> Story:
+    """c is back in view 2; a1 was delivered before."""
+    return Story(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1").install(2, A, B, C2)
+
+
+def test_correct_runs_with_views_owe_nothing() -> None:
+    for seed in range(40):
+        history = raw(histories.in_views(seed))
+        ended = {life: records for life, records in history.items() if records[-1][0] == Event.STOP}
+        assert not list(owed_in_last_view(ended)), seed
+
+
+def test_all_members_of_the_last_view_deliver_what_they_submit() -> None:
+    story = founded().deliver(B, "a1")
+
+    assert lacking(story, A, B) == ["p1/a (incarnation 1) lacks p1/a (incarnation 1) #1"]
+    assert lacking(founded().deliver((A, B), "a1"), A, B, C) == ["p1/c (incarnation 1) lacks p1/a (incarnation 1) #1"]
+    assert lacking(founded().deliver((A, B), "a1"), A, B) == [], "c has crashed"
+
+
+def test_a_joiner_need_not_deliver_what_came_with_the_state() -> None:
+    story = joined().state(C2, 2).deliver((A, B, C2), "C1")
+
+    assert lacking(story, A, B, C2) == []
+    assert lacking(joined().state(C2, 2).deliver((A, B), "a2"), A, B, C2) == [
+        "p1/c (incarnation 2) lacks p1/a (incarnation 1) #2"
+    ]
+
+
+def test_a_joiner_must_get_the_state() -> None:
+    assert lacking(joined(), A, B, C2) == ["p1/c (incarnation 2) lacks the state"]
+
+
+def test_a_member_must_install_the_last_view() -> None:
+    story = founded()
+    for life in (A, B):
+        story.author.install(life, 2, [A, B, C])
+
+    assert lacking(story, A, B, C) == ["p1/c (incarnation 1) lacks the last view, of which it is a member"]
+
+
+def test_a_minority_owes_nothing_and_is_owed_nothing() -> None:
+    story = founded().note(C, Event.MINORITY, 1).deliver((A, B), "a1")
+    story.author.note(C, Event.SUBMIT, MessageId(*C, 1))
+
+    assert lacking(story, A, B, C) == []
+
+
+def test_what_somebody_has_of_a_crashed_member_all_have() -> None:
+    assert lacking(founded().deliver(A, "c1"), A, B) == ["p1/b (incarnation 1) lacks p1/c (incarnation 1) #1"]

@@ -6,12 +6,22 @@ from dataclasses import replace
 
 import pytest
 
+from analysis.oracle import raw
+from analysis.properties import Property
+from analysis.verdict import Verdict
 from node.core import Core, Membership
-from node.effects import Effect, SetTimer, Timer
+from node.effects import Effect, Multicast, SetTimer, Timer
+from node.trace import Event
+from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, from_rows
 from testbed.fuzz.draw import FUZZED, draw
-from testbed.fuzz.judge import Failure, judge
+from testbed.fuzz.judge import GROUP, Failure, findings_of, is_expelled, judge
+from testbed.fuzz.render import experiment_of
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment
+from testbed.simulated.member import Life
+from testbed.simulated.simulation import simulate
+from tests.analysis.histories import PlainHistory
+from tests.analysis.view_histories import A, B, C, Story
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore
 
 MILLISECOND = 1_000_000
@@ -30,7 +40,8 @@ class TalkativeCore(PlainCore):
         return self.on_timer(Timer("again"), now_ns)
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        return [SetTimer(timer=timer, at_ns=now_ns + 1000 * MILLISECOND)]
+        again = SetTimer(timer=timer, at_ns=now_ns + 1000 * MILLISECOND)
+        return [Multicast(message=self._us.message(Kind.CBCAST_DATA, payload=b"")), again]
 
 
 class RestlessCore(TalkativeCore):
@@ -84,12 +95,12 @@ def test_a_core_that_repairs_nothing_loses_what_a_cut_took() -> None:
 
 
 def test_who_was_silent_for_too_long_counts_as_crashed() -> None:
-    """The reliable layer gives it up, it never comes to rest, and nothing of that is a failure."""
+    """The others exclude it, and nothing of that is a failure."""
     parameters = {"suspect_after_ns": 1000 * MILLISECOND}
     away = Freeze(at_ns=MILLISECOND, for_ns=5000 * MILLISECOND, member=2)
-    judged = judge(replace(small(), parameters=parameters, faults=(away,)))
+    judged = judge(replace(small("reliable"), parameters=parameters, faults=(away,)))
     assert judged.failures == ()
-    assert ("expelled", "reliable_heartbeat") in judged.coverage.pairs
+    assert ("excluded", "group_decided") in judged.coverage.pairs
 
 
 def test_who_is_given_up_without_need_is_a_failure() -> None:
@@ -97,15 +108,15 @@ def test_who_is_given_up_without_need_is_a_failure() -> None:
     parameters = {"suspect_after_ns": 1000 * MILLISECOND}
     away = [Freeze(at_ns=(1 + 200 * n) * MILLISECOND, for_ns=199 * MILLISECOND, member=2) for n in range(1)]
     cut = [Cut(at_ns=200 * n * MILLISECOND, for_ns=200 * MILLISECOND, sides=((2,), (0, 1))) for n in range(25)]
-    judged = judge(replace(small(), parameters=parameters, faults=(*away, *cut)))
+    judged = judge(replace(small("reliable"), parameters=parameters, faults=(*away, *cut)))
     assert "expelled" in [failure.kind for failure in judged.failures]
 
 
 def test_a_restarted_member_is_judged_as_a_joiner() -> None:
     down = Crash(at_ns=2 * MILLISECOND, for_ns=50 * MILLISECOND, member=1)
-    judged = judge(replace(small(), faults=(down,), parameters={"suspect_after_ns": 1000 * MILLISECOND}))
+    judged = judge(replace(small("reliable"), faults=(down,), parameters={"suspect_after_ns": 1000 * MILLISECOND}))
     assert judged.failures == ()
-    assert ("joining", "reliable_welcome") in judged.coverage.pairs
+    assert ("joining", "group_decided") in judged.coverage.pairs
 
 
 def test_failures_are_alike_by_kind_and_place() -> None:
@@ -141,3 +152,33 @@ def test_coverage_adds_up_and_survives_its_rows() -> None:
     again = from_rows(total.rows())
     assert (again.occurred, again.met) == (total.occurred, +total.met)
     assert total.as_dict()["member"]["reliable_data"]["occurred"] == total.occurred["member", "reliable_data"]
+
+
+def order_of(history: PlainHistory) -> Verdict:
+    """As if a run of the sequencer had left this history."""
+    scenario = small("sequencer")
+    lives = tuple(Life(member=m, incarnation=i, records=list(rows)) for (m, i), rows in raw(history).items())
+    simulation = replace(simulate(experiment_of(scenario), group=GROUP), lives=lives)
+    return findings_of(scenario, simulation)[Property.TOTAL_ORDER].verdict
+
+
+@pytest.mark.parametrize("end", [None, Event.OVER])
+def test_with_views_crashed_and_excluded_incarnations_are_held_to_the_order(end: Event | None) -> None:
+    def story(*, has_views: bool) -> PlainHistory:
+        told = Story(A, B, C)
+        if has_views:
+            told.install(1, A, B, C)
+        told.deliver((A, B), "a1", "b1").deliver(C, "b1", "a1")
+        if has_views:
+            told.install(2, A, B)
+        return (told if end is None else told.note(C, end)).stop(A, B)
+
+    assert order_of(story(has_views=False)) is Verdict.PASS
+    assert order_of(story(has_views=True)) is Verdict.FAIL
+
+
+def test_an_excluded_incarnation_counts_as_expelled_and_one_that_left_does_not() -> None:
+    records = raw(Story(A, B).note(A, Event.OVER, 0).note(B, Event.OVER, 1).author.history)
+
+    assert is_expelled(Life(member=0, incarnation=1, records=list(records[A])))
+    assert not is_expelled(Life(member=1, incarnation=1, records=list(records[B])))

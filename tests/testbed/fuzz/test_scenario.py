@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from node.protocols import PROTOCOLS
 from testbed.fuzz import ranges
-from testbed.fuzz.draw import FUZZED, draw, gone_of, is_fair, victims_of
+from testbed.fuzz.draw import FUZZED, draw, is_fair, victims_of
 from testbed.fuzz.judge import GROUP, judge
 from testbed.fuzz.render import experiment_of, yaml_of
-from testbed.fuzz.scenario import Crash, Cut, Freeze, LinkCut, Member, OneWayCut, Scenario, Segment, Worsening
+from testbed.fuzz.scenario import Crash, Cut, Freeze, Leave, LinkCut, Member, OneWayCut, Scenario, Segment, Worsening
 from testbed.simulated.simulation import simulate
 from testbed.spec import loads
 from testbed.spec_values import Experiment
@@ -48,31 +48,28 @@ def test_every_scenario_is_fair(seed: int, protocol: str) -> None:
     scenario = draw(protocol, seed)
     members = len(scenario.members)
     assert is_fair(scenario)
-    assert 2 <= members <= 6
+    assert 2 <= members <= ranges.MOST_MEMBERS
     assert 1 <= len(scenario.segments) <= 3
-    assert 1 <= len(scenario.submissions) <= 40
-    assert len(victims_of(scenario)) <= (members - 1) // 2 or ranges.stands_by_partition(protocol)
+    assert 1 <= len(scenario.submissions) <= 240
+    is_any_fall_met = PROTOCOLS[protocol].has_views or ranges.stands_by_partition(protocol)
+    assert len(victims_of(scenario)) <= (members - 1) // 2 or is_any_fall_met
     assert all(
         fault.members <= set(range(members)) and fault.end_ns < scenario.duration_ns for fault in scenario.faults
     )
 
 
 @pytest.mark.parametrize("protocol", NAMES)
-def test_who_is_indispensable_comes_back_and_nobody_falls_where_crashes_are_not_tolerated(protocol: str) -> None:
-    scenarios = [draw(protocol, seed) for seed in range(100)]
-    fallen = {member for scenario in scenarios for member in victims_of(scenario)}
-    gone = {member for scenario in scenarios for member in gone_of(scenario)}
-    assert not gone & ranges.indispensable(protocol)
-    assert fallen >= ranges.indispensable(protocol)
+def test_nobody_falls_where_crashes_are_not_tolerated(protocol: str) -> None:
+    fallen = {member for seed in range(100) for member in victims_of(draw(protocol, seed))}
     assert bool(fallen) == bool(PROTOCOLS[protocol].tolerates)
 
 
-def test_the_server_crashes_again_while_its_next_life_begins() -> None:
+def test_one_member_crashes_again_and_again_while_its_next_incarnation_begins() -> None:
     crashes = [
         [fault for fault in draw("sequencer", seed).faults if isinstance(fault, Crash) and fault.member == 0]
         for seed in range(300)
     ]
-    assert {len(one) for one in crashes} == {0, 1, 2, 3}
+    assert {len(one) for one in crashes} >= {0, 1, 3}
 
 
 @pytest.mark.parametrize("protocol", NAMES)
@@ -87,7 +84,7 @@ def test_drawn_parameters_suit_every_group_that_is_drawn(protocol: str) -> None:
 def test_all_kinds_of_faults_and_networks_occur() -> None:
     scenarios = [draw("reliable", seed) for seed in range(300)]
     kinds = {type(fault) for scenario in scenarios for fault in scenario.faults}
-    assert kinds == {Crash, Cut, Freeze, LinkCut, OneWayCut, Worsening}
+    assert kinds == {Crash, Cut, Freeze, Leave, LinkCut, OneWayCut, Worsening}
     assert {len(scenario.segments) for scenario in scenarios} == {1, 2, 3}
     assert any(segment.bus for scenario in scenarios for segment in scenario.segments)
     for ill in ("loss_ratio", "duplicate_ratio", "reorder_ratio", "corrupt_ratio", "jitter_ns", "rate_bps"):
@@ -95,7 +92,7 @@ def test_all_kinds_of_faults_and_networks_occur() -> None:
 
 
 def test_an_unfair_scenario_is_told() -> None:
-    two = Scenario(protocol="reliable", seed=1, segments=(Segment(members=(Member(submissions_ns=(0,)), Member())),))
+    two = Scenario(protocol="objects", seed=1, segments=(Segment(members=(Member(submissions_ns=(0,)), Member())),))
     assert is_fair(two)
     assert not is_fair(replace(two, faults=(Crash(at_ns=0, for_ns=1, member=1, is_final=True),)))
     assert not is_fair(replace(two, segments=(Segment(members=(Member(submissions_ns=(0,)),)),)))

@@ -12,6 +12,7 @@ import pytest
 
 from testbed.fuzz.draw import FUZZED
 from testbed.fuzz.hunt import Campaign, hunt
+from testbed.fuzz.judge import WITHOUT_A_QUORUM
 
 SEEDS = {
     "reliable": 800,
@@ -27,7 +28,7 @@ SEEDS = {
 OTHERS = 400
 """For a protocol that nobody has measured."""
 
-UNJUDGED = {"objects": 0.5}
+UNJUDGED = {"objects": 0.5, "adaptive": 0.2, "timewarp": 0.2}
 """Verdicts that cannot be told, for each seed: most properties of calls are about some kinds of calls only, and small
 scenarios have not all of them."""
 
@@ -42,5 +43,7 @@ def test_no_seed_of_the_slice_breaks_a_promise(protocol: str) -> None:
     assert tally.seeds == campaign.count
     assert tally.faults_met > 0.75 * tally.faults
     assert tally.unmet_seeds < 0.05 * tally.seeds
+    without_quorum = tally.unjudged.pop(WITHOUT_A_QUORUM, 0)
+    assert without_quorum < 0.2 * tally.seeds
     assert sum(tally.unjudged.values()) < UNJUDGED.get(protocol, 0.1) * tally.seeds
     assert 2 * tally.coverage.pairs_met > len(tally.coverage.pairs)

@@ -15,7 +15,7 @@ from testbed.fuzz.stages import breaches
 from testbed.simulated.member import Life
 
 NAMES = {0: "a", 1: "b"}
-SEEDS = 20
+SEEDS = 60
 
 
 def give_away_too_early(self: CoState) -> list[Pdu]:
@@ -63,7 +63,8 @@ def test_a_wrong_operation_of_co_is_found_by_the_stages(
 
 def life(member: int, *stages: tuple[Notice, int, int, int]) -> Life:
     """Stages as (notice, origin, number, time)."""
-    rows = [(int(Event.REPORT), int(code), 0, 0, origin, 0, at_ns, 0, seq) for code, origin, seq, at_ns in stages]
+    rows = [(int(Event.VIEW), 1, rank, 1, rank, 1, 0, 0, 2) for rank in range(2)]
+    rows += [(int(Event.REPORT), int(c), 0, 0, origin, 0, at_ns, 0, 1 << 32 | seq) for c, origin, seq, at_ns in stages]
     return Life(member=member, incarnation=1, records=rows)
 
 

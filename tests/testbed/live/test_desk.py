@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from testbed.live import NodeState, asks
 from testbed.live.desk import NODE_FAULTS, Desk
 from testbed.live.status import LinkStatus, NodeStatus
-from testbed.spec_faults import Crash, Fault, Impair, Pause, Restart, Resume
+from testbed.spec_faults import Crash, Fault, Impair, Join, Leave, Pause, Restart, Resume
 from tests.testbed.live.beds import TOPOLOGY
 from topologies.errors import InputError
 from topologies.load import loads
@@ -123,7 +123,7 @@ def test_a_node_that_ended_can_only_be_started_again(desk: Desk) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(NODE_FAULTS)), st.sampled_from(["p1/n1", "p1/*", "*"])), max_size=30))
 def test_states_follow_the_rules_whatever_is_asked(asked: list[tuple[str, str]]) -> None:
-    desk = Desk(NETWORK, NOW)
+    desk = Desk(NETWORK, NOW, has_views=True)
     for kind, selector in asked:
         before = {one.name: one for one in desk.nodes()}
         try:
@@ -136,6 +136,36 @@ def test_states_follow_the_rules_whatever_is_asked(asked: list[tuple[str, str]])
             raised = one.incarnation - before[one.name].incarnation
             assert raised == (kind == "restart" and one.name in events[0].targets)  # type: ignore[attr-defined]
     assert all(end > start for start, end in desk.until.items())
+
+
+def test_members_join_and_leave_one_by_one_and_the_last_one_stays() -> None:
+    absent = NETWORK.node("p2/n1").name
+    desk = Desk(NETWORK, NOW, has_views=True, absent=[absent])
+    assert desk.state(absent) is NodeState.ABSENT
+    happen(desk, desk.node_fault(Join, ["p2/n1"], 1))
+    events = happen(desk, desk.node_fault(Leave, ["p1/n1..n2"], 2))
+    assert [(event.id, event.targets) for event in events] == [(1, ("p1/n1",)), (2, ("p1/n2",))]  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"^p1/n1 cannot leave: it must be running and is absent since 12:05:00 UTC$"):
+        desk.node_fault(Leave, ["p1/n1"], 3)
+    with pytest.raises(InputError, match=r"^p1/n3 cannot join: it must be absent and is running since"):
+        desk.node_fault(Join, ["p1/n3"], 3)
+    with pytest.raises(InputError, match=r"^p2/n1 cannot leave: it is the last member$"):
+        desk.node_fault(Leave, ["p1/n3", "p2/n1"], 3)
+    happen(desk, desk.node_fault(Join, ["p1/n1"], 4))
+    assert desk.until == {1: 3}
+
+
+def test_nodes_that_are_no_members_neither_join_nor_leave(desk: Desk) -> None:
+    with pytest.raises(InputError, match=r"^p1/n1 cannot leave: the nodes of this testbed are no members of a group"):
+        desk.node_fault(Leave, ["p1/n1"], 1)
+
+
+def test_a_member_says_how_it_stands() -> None:
+    desk = Desk(NETWORK, NOW, has_views=True)
+    desk.heard(NETWORK.node("p1/n1").name, 3, {"phase": "minority/member", "view": 7, "view_members": 4, "over": False})
+    one = desk.nodes()[0]
+    assert (one.incarnation, one.phase, one.view, one.view_members) == (3, "minority", 7, 4)
+    assert NodeStatus.from_json(one.as_json()) == one
 
 
 def test_what_is_told_crosses_the_socket_unchanged(desk: Desk) -> None:

@@ -80,6 +80,7 @@ def experiment(
     drain_ns: int = 10 * SECOND,
     seed: int = 1,
     faults: Sequence[Fault] = (),
+    absent: Sequence[NodeName] = (),
 ) -> Experiment:
     """All nodes send `workload` (none: they are silent), or only the members `senders`."""
     chosen = None if senders is None else set(senders)
@@ -98,6 +99,7 @@ def experiment(
         world=World.SIM,
         kernel=KernelWish.AUTO,
         faults=tuple(replace(fault, id=number) for number, fault in enumerate(faults)),
+        absent=tuple(absent),
         expect=(),
         sweep=(),
         claims=(),

@@ -10,7 +10,7 @@ from analysis.verdict import Verdict
 from node.protocols import PROTOCOLS
 from node.trace import Event
 from testbed.simulated.simulation import START_NS, Ending, Simulation, simulate
-from testbed.spec_faults import Crash, Pause, Restart, Resume
+from testbed.spec_faults import Pause, Resume
 from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment, NodeName
 
@@ -42,36 +42,41 @@ def records_of(simulation: Simulation) -> dict[Incarnation, list[Raw]]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("protocol", ["reliable", "sequencer", "cbcast", "lamport"])
-def test_who_was_away_for_too_long_counts_as_crashed_and_the_run_drains(protocol: str, seed: int) -> None:
+def test_a_member_that_was_away_for_too_long_is_excluded_and_its_process_goes_on_as_the_next_incarnation(
+    protocol: str, seed: int
+) -> None:
     simulation = run(protocol, seed=seed)
-    lost = simulation.lives[3]
+    excluded, again = simulation.lives[3:]
 
     assert simulation.phases.drained_ns is not None
-    assert [life.is_over for life in simulation.lives] == [False, False, False, True]
-    assert [life.ending for life in simulation.lives] == [Ending.DRAINED] * 4
-    assert [life.records[-1][0] for life in simulation.lives] == [Event.STOP] * 3 + [Event.OVER]
-    over_ns, submitted = lost.records[-1][6], lost.records[-1][8]
+    assert [life.is_over for life in simulation.lives] == [False, False, False, True, False]
+    assert [life.ending for life in simulation.lives] == [Ending.DRAINED] * 3 + [Ending.EXCLUDED, Ending.DRAINED]
+    assert [life.records[-1][0] for life in simulation.lives] == [Event.STOP] * 3 + [Event.OVER, Event.STOP]
+    assert (again.member, again.incarnation, again.records[0][0]) == (3, 2, Event.START)
+    over_ns, submitted = excluded.records[-1][6], excluded.records[-1][8]
     assert AWAY[1].at_ns <= over_ns - START_NS <= AWAY[1].at_ns + SECOND, "as soon as it hears of it"
-    assert submitted == lost.submitted < simulation.lives[0].submitted, "it asks for nothing more"
+    assert submitted == excluded.submitted < simulation.lives[0].submitted, "it asks for nothing more"
+    assert again.submitted > 0
     promised = [Property(name) for name in PROTOCOLS[protocol].promises]
     findings = check_lives(records_of(simulation), members=range(4), kinds=promised)
     assert {kind: finding.verdict for kind, finding in findings.items()} == dict.fromkeys(promised, Verdict.PASS)
 
 
-def test_if_it_had_stopped_like_the_others_it_would_owe_what_they_have() -> None:
-    simulation = run("reliable")
-    records = records_of(simulation)
-    *before, over = records[Incarnation(3, 1)]
-    records[Incarnation(3, 1)] = [*before, (Event.STOP, 1, *over[2:])]
-
-    assert check_lives(records, members=range(4))[Property.AGREEMENT].verdict is Verdict.FAIL
-
-
-def test_a_later_life_that_takes_no_part_is_over_at_once() -> None:
-    faults = (Crash(id=0, at_ns=100 * MILLISECOND, targets=(LAST,)), Restart(id=1, at_ns=SECOND, targets=(LAST,)))
-    made = experiment(NETWORK, protocol="co", workload=periodic(20), duration_ns=2 * SECOND, faults=faults)
-    *_, old, new = sorted(simulate(made, group=7).lives, key=lambda life: (life.member, life.incarnation))
-
-    assert (old.is_over, old.ending) == (False, Ending.CRASHED)
-    assert (new.is_over, new.ending, new.submitted) == (True, Ending.DRAINED, 0)
-    assert [row[0] for row in new.records] == [Event.START, Event.REPORT, Event.OVER]
+def test_one_that_is_excluded_while_it_drains_drains_as_the_next_incarnation() -> None:
+    away = (
+        Pause(id=0, at_ns=500 * MILLISECOND, targets=(LAST,), until_id=1),
+        Resume(id=1, at_ns=2000 * MILLISECOND, targets=(LAST,)),
+    )
+    patience = {"suspect_after_ns": SECOND}
+    made = experiment(
+        NETWORK,
+        protocol="reliable",
+        parameters=patience,
+        workload=periodic(40),
+        duration_ns=2000 * MILLISECOND,
+        faults=away,
+    )
+    *_, excluded, again = simulate(made, group=7).lives
+    assert [excluded.ending, again.ending] == [Ending.EXCLUDED, Ending.DRAINED]
+    told = [row[0] for row in again.records if row[0] in (Event.START, Event.DRAIN, Event.STOP)]
+    assert told == [Event.START, Event.DRAIN, Event.STOP]

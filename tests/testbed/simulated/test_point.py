@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from node.protocols.sequencer import SequencerCore
 from testbed.simulated.point import measure
 from testbed.spec_raw import Dissemination
 from testbed.spec_values import Experiment
+from tests import report_runs
 from tests.testbed.simulated.made import CLEAR, MILLISECOND, SECOND, at_instants, experiment, periodic, topology
 from topologies.model import Bus, Impairment
 
@@ -141,6 +143,14 @@ def test_a_row_keeps_all_that_was_measured() -> None:
         (row,) = sweep_rows.from_table(table(result))
         assert set(_leaves(row)) == set(_leaves(result))
         assert _without_texts(row) == _without_texts(result)
+
+
+def test_a_row_keeps_what_there_is_to_say_of_views(tmp_path: Path) -> None:
+    run = report_runs.with_views(tmp_path / "run", changes=2)
+    views = json.loads((run / "summary.json").read_text())["views"]
+    (row,) = sweep_rows.from_table(table(measure(small()) | {"point": 0, "views": views}))
+
+    assert row["views"] == views
 
 
 def test_rows_are_kept_in_the_order_of_their_points(tmp_path: Path) -> None:

@@ -404,8 +404,8 @@ def test_an_observer_is_told_of_every_call_and_every_fault() -> None:
     assert watcher.faults == list(simulation.faults)
     given = Counter((member, incarnation) for member, incarnation, kind, _ in watcher.inputs if kind is not None)
     assert given == {(life.member, life.incarnation): life.handled for life in simulation.lives}
-    assert {phase for *_, phase in watcher.inputs} == {"member"}
-    assert watcher.inputs[0] == (0, 1, None, "member")
+    assert {phase for *_, phase in watcher.inputs} == {"joining", "member", "changing"}
+    assert watcher.inputs[0] == (0, 1, None, "joining")
 
 
 # The same again.

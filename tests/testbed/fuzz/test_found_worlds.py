@@ -1,0 +1,43 @@
+"""Worlds in which a campaign once found a failure, each as the file that it wrote: they keep all promises for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.linear import check_lives
+from analysis.properties import Incarnation, Property
+from analysis.verdict import Verdict
+from node.core import Core, Membership
+from node.protocols import PROTOCOLS
+from testbed.fuzz.judge import LINGER_NS, has_lost_quorum
+from testbed.simulated.simulation import Ending, simulate
+from testbed.spec import load
+
+WORLDS = sorted(Path(__file__).with_name("found").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", WORLDS, ids=[path.stem for path in WORLDS])
+def test_a_world_that_once_failed_keeps_every_promise(path: Path) -> None:
+    experiment = load(path, protocols=PROTOCOLS)
+    entry = PROTOCOLS[experiment.protocol.name]
+    parameters = experiment.protocol.parameters
+    cores: dict[tuple[int, int], Core] = {}
+
+    def build(membership: Membership, seed: int) -> Core:
+        made = entry.build(membership=membership, parameters=parameters, seed=seed)
+        cores[membership.member, membership.incarnation] = made
+        return made
+
+    simulation = simulate(experiment, group=1, build=build, linger_ns=LINGER_NS)
+    records = {Incarnation(life.member, life.incarnation): life.records for life in simulation.lives}
+    names = {node.index: str(node.name) for node in experiment.topology.nodes()}
+    kinds = [Property(name) for name in entry.promised(parameters)]
+    findings = check_lives(records, members=set(names), names=names, kinds=kinds)
+    assert [kind for kind, finding in findings.items() if finding.verdict is Verdict.FAIL] == []
+    drained = [life for life in simulation.lives if life.ending is Ending.DRAINED]
+    assert [life.member for life in drained if cores[life.member, life.incarnation].held] == []
+    if not has_lost_quorum(simulation):
+        assert Ending.CUT_SHORT not in {life.ending for life in simulation.lives}
+        assert [kind for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN] == []

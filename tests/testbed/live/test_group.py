@@ -1,0 +1,89 @@
+"""A testbed whose nodes are the members of a group: they join, leave, are excluded and come back on real wires."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.live import NodeState, NodeStatus, Testbed
+from tests.testbed.live import beds
+from topologies.errors import InputError
+
+pytestmark = [pytest.mark.root, pytest.mark.uml]
+
+EXPERIMENT = """
+name: members
+question: q
+topology: {partitions: {p1: {nodes: 4}}}
+protocol: {name: sequencer, parameters: {reliable: {suspect_after: 500 ms}}}
+workload: {kind: periodic, rate: 10 /s, size: 64 B}
+duration: 1 s
+absent: p1/n4
+faults: {at: 1 s, join: {targets: p1/n4}}
+"""
+
+
+@pytest.fixture(scope="module")
+def group(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+    folder = tmp_path_factory.mktemp("group")
+    path = folder / "members.yaml"
+    path.write_text(EXPERIMENT, encoding="utf-8")
+    with Testbed(experiment=path, world="netns", runs=folder / "runs") as opened:
+        yield opened
+
+
+def status(bed: Testbed, name: str) -> NodeStatus:
+    return next(one for one in bed.nodes() if one.name == name)
+
+
+def wait_for_view(bed: Testbed, members: set[str]) -> None:
+    """Until exactly these are members of one view."""
+
+    def holds() -> bool:
+        shown = [one for one in bed.nodes() if one.name in members]
+        views = {(one.phase, one.view_members) for one in shown}
+        return views == {("member", len(members))} and len({one.view for one in shown}) == 1
+
+    beds.wait_until(holds, f"a view of {sorted(members)}")
+
+
+def test_the_members_of_an_experiment_live_in_a_testbed(group: Testbed) -> None:
+    wait_for_view(group, {"p1/n1", "p1/n2", "p1/n3"})
+    assert status(group, "p1/n4").state is NodeState.ABSENT
+    with pytest.raises(InputError, match="p1/n4 has not joined yet"):
+        group.run("p1/n4", ["true"])
+    group.join("p1/n4")
+    wait_for_view(group, {"p1/n1", "p1/n2", "p1/n3", "p1/n4"})
+
+    group.leave("p1/n1")
+    wait_for_view(group, {"p1/n2", "p1/n3", "p1/n4"})
+    assert status(group, "p1/n1").state is NodeState.ABSENT
+    group.join("p1/n1")
+    wait_for_view(group, {"p1/n1", "p1/n2", "p1/n3", "p1/n4"})
+    assert status(group, "p1/n1").incarnation == 2
+
+    group.cut(["p1/n2"], ["p1/n1", "p1/n3", "p1/n4"])
+    beds.wait_until(lambda: status(group, "p1/n2").phase == "minority", "p1/n2 is in a minority")
+    wait_for_view(group, {"p1/n1", "p1/n3", "p1/n4"})
+    group.heal()
+    wait_for_view(group, {"p1/n1", "p1/n2", "p1/n3", "p1/n4"})
+    assert status(group, "p1/n2").incarnation == 2
+
+    group.crash("p1/n2")
+    group.restart("p1/n2")
+    wait_for_view(group, {"p1/n1", "p1/n2", "p1/n3", "p1/n4"})
+    assert status(group, "p1/n2").incarnation == 3
+
+    lines = [json.loads(line) for line in (group.directory / "faults.jsonl").read_text(encoding="utf-8").splitlines()]
+    kinds = [line["kind"] for line in lines]
+    assert kinds == ["join", "leave", "join", "cut", "heal", "crash", "restart"]
+
+
+def test_a_testbed_is_of_a_topology_or_of_an_experiment() -> None:
+    with pytest.raises(InputError, match="expected either a topology or an experiment"):
+        Testbed()
+    with pytest.raises(InputError, match="expected either a topology or an experiment"):
+        Testbed("one-partition", experiment="churn")
