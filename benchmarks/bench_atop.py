@@ -3,11 +3,11 @@
     python -m benchmarks.bench_atop              all of it, about half a minute
     python -m benchmarks.bench_atop profile 10   where the time of one order of 10 members goes
 
-A draw must cost O(log n): compare the rows of 10, 100 and 1000 members. "message" is all that an order does with one:
-`refusal`, `take`, `advance`; everybody sends in turn, so that many come out of turn. "waiting" is `advance` while the
-order waits for somebody. "switch" is a new distribution, divided by the members: table, seats, everybody's word, and
-everybody's leaving of the old one. Numbers are microseconds of processor time, the least of several; compare on a quiet
-machine all the same.
+A draw must cost O(log n), and so must leaving: compare the rows of 10, 100 and 1000 members. "message" is all that an
+order does with one: `check`, `take`, `advance`; all members send in turn, so that many come out of turn. "waiting" is
+`advance` while the order waits for a member. "switch" is a new distribution, divided by the members: table, each
+member's word, and each member's leaving of the old one. Numbers are microseconds of processor time, the least of
+several; compare on a quiet machine all the same.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from node.protocols.atop_draw import Draws, turns_of
-from node.protocols.atop_order import Order, Own
-from node.protocols.atop_words import stamp_of
+from node.protocols.atop.order import Draws, Item, Order
 from node.wire import Kind, Message
 
 SIZES = (10, 100, 1000)
@@ -49,7 +47,7 @@ def main() -> None:
 
 
 def draw_us(draws: Draws, count: int) -> float:
-    turns = turns_of(draws, 1, tuple(range(1, count + 1)))
+    turns = draws.under(1, weights_of(count))
     begin_ns = time.process_time_ns()
     for _ in range(DRAWS):
         turns.use()
@@ -57,36 +55,36 @@ def draw_us(draws: Draws, count: int) -> float:
 
 
 def leave_us(draws: Draws, count: int) -> float:
-    races = [turns_of(draws, 1, tuple(range(1, count + 1))) for _ in range(max(1, 2000 // count))]
+    races = [draws.under(1, weights_of(count)) for _ in range(max(1, 2000 // count))]
     begin_ns = time.process_time_ns()
     for turns in races:
-        while not turns.is_over:
+        while turns.first is not None:
             turns.leave()
     return (time.process_time_ns() - begin_ns) / len(races) / count / 1000
 
 
 def begin_us(draws: Draws, count: int) -> float:
-    weights = tuple(range(1, count + 1))
+    weights = weights_of(count)
     races = max(1, 2000 // count)
     begin_ns = time.process_time_ns()
     for seed in range(races):
-        turns_of(draws, seed, weights)
+        draws.under(seed, weights)
     return (time.process_time_ns() - begin_ns) / races / count / 1000
 
 
 def message_us(draws: Draws, count: int) -> float:
-    order = Order(tuple(range(count)), draws=draws)
+    order = order_of(count, draws)
     messages = max(MESSAGES, 100 * count)
     items = stream(count, messages)
     begin_ns = time.process_time_ns()
     take_all(order, items)
     spent_ns = time.process_time_ns() - begin_ns
-    assert order.delivered > messages // 2
+    assert order.held < messages // 2
     return spent_ns / len(items) / 1000
 
 
 def waiting_us(count: int) -> float:
-    order = Order(tuple(range(count)))
+    order = order_of(count)
     order.advance()
     begin_ns = time.process_time_ns()
     for _ in range(MESSAGES):
@@ -96,37 +94,41 @@ def waiting_us(count: int) -> float:
 
 def switch_us(count: int) -> float:
     switches = max(3, 1000 // count)
-    order = Order(tuple(range(count)))
-    weights = (1,) * count
+    order = order_of(count)
     begin_ns = time.process_time_ns()
     for number in range(1, switches + 1):
-        stamp = stamp_of(number, 0, 1)
-        order.announce(stamp, weights)
-        for member in range(count):
-            order.take((member, 1), Own(stamp))
+        order.take(0, Item(number, weights=dict.fromkeys(range(count), 1)))
+        for member in range(1, count):
+            order.take(member, Item(number, 1, 1))
         order.advance()
-        assert order.stamp == stamp
+        assert order.current == number
     return (time.process_time_ns() - begin_ns) / switches / count / 1000
 
 
-def take_all(order: Order, items: list[tuple[tuple[int, int], Own]]) -> None:
-    for life, item in items:
-        assert order.refusal(life, item) is None
-        order.take(life, item)
+def weights_of(count: int) -> dict[int, int]:
+    return {member: member + 1 for member in range(count)}
+
+
+def order_of(count: int, draws: Draws = Draws.RANDOM) -> Order:
+    return Order(dict.fromkeys(range(count), 1), bookkeeper=0, brokered=False, draws=draws)
+
+
+def take_all(order: Order, items: list[tuple[int, Item]]) -> None:
+    for member, item in items:
+        order.check(member, item)
+        order.take(member, item)
         order.advance()
 
 
-def stream(count: int, messages: int) -> list[tuple[tuple[int, int], Own]]:
+def stream(count: int, messages: int) -> list[tuple[int, Item]]:
     message = Message(kind=Kind.ATOP_DATA, origin=0, incarnation=1)
     return [
-        ((member, 1), Own(0, number, 1, message))
-        for number in range(1, messages // count + 1)
-        for member in range(count)
+        (member, Item(0, number, 1, message)) for number in range(1, messages // count + 1) for member in range(count)
     ]
 
 
 def profile(count: int) -> None:
-    order = Order(tuple(range(count)))
+    order = order_of(count)
     items = stream(count, 10 * MESSAGES)
     profiler = cProfile.Profile()
     profiler.runcall(take_all, order, items)

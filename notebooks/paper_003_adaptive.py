@@ -32,7 +32,7 @@ from analysis.curves import curve, protocol_curves
 from analysis.load import Sweep
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")
-COLOURS = {"timewarp": "C0", "abcast": "C1", "adaptive": "C2", "histogram": "C3", "rehearsal": "C4"}
+COLOURS = {"timewarp": "C0", "abcast": "C1", "adaptive": "C2", "histogram": "C3", "shadow": "C4"}
 NAMES = {"timewarp": "Time Warp", "abcast": "ABCAST", "adaptive": "adaptive"}
 NS_PER_MS = 1_000_000
 STYLE = {"colours": COLOURS, "names": NAMES}
@@ -111,7 +111,7 @@ chosen.set_index("protocol")[["cost", "roll_backs", "switches", "verdict"]]
 #
 # Each member estimates what both protocols cost it, from what it sees. Above: the estimate of the protocol in force
 # over what it did cost. The paper's formula (histogram) counts messages that are inserted deeper than the mean length
-# of the queue; the rehearsal runs a virtual Time Warp over the same receipts.
+# of the queue; the shadow execution runs a virtual Time Warp over the same receipts.
 
 # %%
 estimates = Sweep.newest("adaptive-estimates", runs).frame(
@@ -122,7 +122,7 @@ estimates = Sweep.newest("adaptive-estimates", runs).frame(
     abcast="ordering.by_protocol.abcast.estimate_ratio",
 )
 figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-for estimator in ("histogram", "rehearsal"):
+for estimator in ("histogram", "shadow"):
     part = estimates[(estimates["first"] == "timewarp") & (estimates["estimator"] == estimator)]
     curve(axes, part, "timewarp", "rate", colour=COLOURS[estimator], label=f"Time Warp, {estimator}")
 part = estimates[estimates["first"] == "abcast"]
@@ -134,8 +134,8 @@ axes.legend()
 # %% [markdown]
 # ## What a change costs
 #
-# Changes every two seconds. From Time Warp to ABCAST everybody waits until the global virtual time has reached T; the
-# other way nobody waits. Right: a load that changes every two seconds.
+# Changes every two seconds. A member waits until it has the last message of the old epoch from all members, in both
+# directions. In the paper only a change from Time Warp to ABCAST waits. Right: a load that changes every two seconds.
 
 # %%
 forced = Sweep.newest("adaptive-switch", runs).frame(**MEASURES, epochs="ordering.epochs")
@@ -143,10 +143,10 @@ changes = pd.DataFrame([epoch for epochs in forced["epochs"] for epoch in epochs
 flapping = Sweep.newest("adaptive-flapping", runs).frame(**MEASURES, series="ordering.series")
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
 for protocol in changes["protocol"].unique():
-    waits = changes[changes["protocol"] == protocol]["hand_over_ms"].dropna().sort_values()
+    waits = changes[changes["protocol"] == protocol]["pause_ms"].dropna().sort_values()
     share = np.arange(1, len(waits) + 1) / len(waits)
     left.step(waits, share, where="post", color=COLOURS[protocol], label=f"to {NAMES[protocol]}")
-left.set(title="Until the old epoch is over", xlabel="ms", ylabel="share of the changes", ylim=(0, 1.02))
+left.set(title="How long submissions wait", xlabel="ms", ylabel="share of the changes", ylim=(0, 1.02))
 for _, row in flapping.iterrows():
     series = pd.DataFrame(list(row["series"]))
     total = series["cost_per_s"].cumsum() / NS_PER_MS / 1000

@@ -78,6 +78,7 @@ class Clone:
         self.tool("ping")
         self.tool("tcpdump")
         self.tool("etcd")
+        self.tool("etcdctl")
         self.tool("corosync")
         self.tool("gcc")
         self.tool("go")

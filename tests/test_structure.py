@@ -29,12 +29,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 
 STANDARD_LIBRARY_ONLY = ("node",)
 
-LINES_MAX = 600
-CORE_LINES_MAX = 1000
-TEST_LINES_MAX = 900
 
 PURE_CORES_FORBID = {"asyncio", "socket", "time", "os", "logging", "secrets"}
-"""`node/protocols`: a core has no clock, socket, log or entropy of its own."""
+"""A core has no clock, socket, log or entropy of its own."""
+
+PURE = ("node/protocols", "node/reliable", "node/group")
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -128,7 +127,7 @@ def test_nodes_need_nothing_but_the_standard_library(room: str) -> None:
 def test_protocol_cores_are_pure() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {module}"
-        for path in python_files("node/protocols")
+        for path in python_files(*PURE)
         for module, _ in imports(path)
         if module in PURE_CORES_FORBID
     ]
@@ -138,7 +137,7 @@ def test_protocol_cores_are_pure() -> None:
 def test_protocol_cores_draw_only_from_their_own_seeded_generator() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}: random.{node.attr}"
-        for path in python_files("node/protocols")
+        for path in python_files(*PURE)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
         if node.value.id == "random" and node.attr != "Random"
@@ -183,22 +182,6 @@ def find_cycle(graph: dict[str, list[str]]) -> list[str] | None:
 def test_cycles_are_found() -> None:
     assert find_cycle({"a": ["b"], "b": ["c"], "c": []}) is None
     assert find_cycle({"a": ["b"], "b": ["c"], "c": ["b"]}) == ["b", "c", "b"]
-
-
-def test_no_file_eats_the_project() -> None:
-    long = [
-        f"{path.relative_to(ROOT)}: {lines} lines, at most {lines_max(path)}"
-        for path in python_files(*ROOMS, "tests")
-        if (lines := path.read_text(encoding="utf-8").count("\n")) > lines_max(path)
-    ]
-    assert not long, "\n".join(long)
-
-
-def lines_max(path: Path) -> int:
-    """A core may be longer while it is one idea, a list of tests while it is one list."""
-    if path.is_relative_to(ROOT / "node" / "protocols"):
-        return CORE_LINES_MAX
-    return TEST_LINES_MAX if path.is_relative_to(ROOT / "tests") else LINES_MAX
 
 
 def test_the_product_prints_only_through_its_doors() -> None:

@@ -103,7 +103,7 @@ class NodeHandle(Protocol):
         """Its first process, as this machine counts; 0 once it has ended."""
 
     def kill(self) -> None:
-        """Crash it: SIGKILL to everything in it; returns when it is gone.
+        """Crash it: SIGKILL to everything in it; returns when it is gone and its last line has been handed on.
 
         Its wires stay (or come back at the next start).
         """

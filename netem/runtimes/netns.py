@@ -178,10 +178,11 @@ class NetnsNode:
         return self._process.pid
 
     def kill(self) -> None:
-        """SIGKILL to its whole PID namespace; returns when it is gone."""
+        """See `NodeHandle.kill`: SIGKILL to its whole PID namespace."""
         self._was_killed = True
         self._process.kill()
         self._process.wait(_KILL_TIMEOUT_S)
+        self._reader.join(_KILL_TIMEOUT_S)
 
     def pause(self) -> None:
         """Stop all of its processes; returns when every thread was seen stopped."""

@@ -66,7 +66,7 @@ ADAPTIVE_SWEEPS: dict[str, dict[str, list[Any]]] = {
         "protocol": [
             _adaptive(first=first, costs={"window": "500 ms", "estimator": estimator}, dwell="1 h")
             for first in ("timewarp", "abcast")
-            for estimator in ("rehearsal", "histogram")
+            for estimator in ("shadow", "histogram")
         ]
     },
     "adaptive-switch": {"protocol": [_adaptive(first="timewarp", dwell="1 h"), FORCED]},
