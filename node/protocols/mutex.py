@@ -15,7 +15,8 @@ A submission is one request. Deliver, at the requester only, is the grant. The r
 `hold_ns` (that is the using process), reports LEFT and releases. A release names its request (note 7), as several
 requests of one member may wait. `acknowledge: when_needed` adds the notes 5 (no acknowledgement to a member that
 something later than T_m has been sent to) and 6 (if P_i precedes P_j then T_m itself will do). `initially_granted` is
-the paper's beginning: the lowest member holds the resource by a request T_0, which is neither delivered nor reported.
+the paper's beginning: the lowest member holds the resource by a request T_0, which is not delivered; its LEFT has the
+value 0.
 
 Views (a deviation: in the paper a failed process stops the others). At the end of a view all survivors have the queue
 of the cut. Requests of excluded members leave it; the first of the others is granted, if it was not before. The queue
@@ -381,8 +382,7 @@ class MutexCore(ViewCore):
     def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
         self._holding = None
         self._remove(request)
-        if request.timestamp != FIRST_TIMESTAMP:
-            out.append(Report(code=Notice.LEFT, member=self._me, value=self._left[self._me]))
+        out.append(Report(code=Notice.LEFT, member=self._me, value=self._left[self._me]))
         self._multicast(Kind.MUTEX_RELEASE, self._tick(now_ns), (request.timestamp,), out)
 
     # What the rules need.

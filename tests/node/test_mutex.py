@@ -204,8 +204,10 @@ def test_initially_the_resource_is_granted_to_exactly_one_process() -> None:
     assert (holder.phase, other.held) == (Phase.HOLDING, 1)
     want(other)
     assert granted(give(other, acknowledge(0, 8), acknowledge(2, 8))) == []
-    (effect,) = holder.on_timer(HOLD, 105)
-    assert effect == Multicast(message=release(0, 1, of=0)), "it was not asked for, so nothing is reported"
+    assert holder.on_timer(HOLD, 105) == [
+        Report(code=Notice.LEFT, member=0, value=0),
+        Multicast(message=release(0, 1, of=0)),
+    ]
     assert granted(give(other, release(0, 9, of=0))) == [(1, 2)]
 
 
@@ -301,7 +303,8 @@ class Watched(Cluster):
         super()._carry_out(host, effect)
         if isinstance(effect, Deliver) and effect.inner is Kind.APPLICATION:
             self.sections.append((self.now_ns, -1, host.delivered[-1]))
-        if isinstance(effect, Report) and effect.code == Notice.LEFT:
+        # The paper's beginning is left without having been entered: value 0.
+        if isinstance(effect, Report) and effect.code == Notice.LEFT and effect.value:
             entered_ns, left_ns, identity = self.sections[-1]
             assert (left_ns, identity[0]) == (-1, host.membership.member), f"seed {self.seed}"
             self.sections[-1] = (entered_ns, self.now_ns, identity)

@@ -15,7 +15,6 @@ from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Und
 from node.errors import RemoteError
 from node.group.view import MAX_VIEW, Incarnation
 from node.protocols.mutex import (
-    FIRST_TIMESTAMP,
     HOLD,
     MutexCore,
     MutexParameters,
@@ -78,8 +77,6 @@ class Locks(Group):
                 name = (message.origin, message.incarnation, message.seq)
                 assert name not in self.told, "timestamps of one member differ"
                 self.told[name] = set(self.known[place.member])
-            if isinstance(effect, Multicast) and effect.message.words == (FIRST_TIMESTAMP,):
-                self.leave(place)
         super().take(place, effects)
 
     def step(self, source: int, target: int) -> bool:
