@@ -158,6 +158,9 @@ class ViewReason(enum.IntEnum):
     """Two members did not hear each other, though all others heard both."""
     MERGE = 7
     """No member has changed: a ballot had begun when the members heard each other again."""
+    RESTORED = 8
+    """A quorum of the view before is dead; all configured members are there again, and those that had the state go
+    on."""
 
 
 class OverReason(enum.IntEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from node.errors import DropReason, LocalError, RemoteError
@@ -190,6 +190,43 @@ class Proposal(NamedTuple):
         is_whole = ballot != 0 and holders.keys() == value.cut.keys()
         _require(is_whole, "a proposal whose holders are not those of its cut")
         return Proposal(ballot, value, holders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """What an incarnation says that is in no view (`basis` 0) or whose view, `basis`, is lost (R13).
+
+    `hears`: members of the group's view that it has heard. `present`: by member, the incarnation that says so, as far
+    as this one has heard. `positions`: with a basis, as in a promise.
+    """
+
+    basis: int = 0
+    hears: frozenset[int] = frozenset()
+    present: Mapping[int, int]
+    positions: Mapping[int, int] = field(default_factory=dict)
+
+    def to_words(self) -> tuple[int, ...]:
+        named = sorted(self.hears | self.present.keys())
+        return (
+            self.basis << 24 | len(named) << 12 | len(self.positions),
+            *(pack(member, self.present.get(member, 0), member in self.hears) for member in named),
+            *(pack(member, 0, position) for member, position in sorted(self.positions.items())),
+        )
+
+    @staticmethod
+    def from_words(words: tuple[int, ...]) -> Join:
+        _require(bool(words), "a JOIN without its first word")
+        basis, named, streams = words[0] >> 24, words[0] >> 12 & _COUNT, words[0] & _COUNT
+        entries = tuple(map(unpack, words[1:]))
+        positions = {entry.member: entry.number for entry in entries[named:]}
+        is_whole = len(entries) == named + streams and len(positions) == streams and basis <= MAX_VIEW
+        _require(is_whole and (basis > 0 or not positions), "a JOIN whose counts do not fit its words")
+        return Join(
+            basis=basis,
+            hears=frozenset(entry.member for entry in entries[:named] if entry.number),
+            present={entry.member: entry.incarnation for entry in entries[:named] if entry.incarnation},
+            positions=positions,
+        )
 
 
 class Decision(NamedTuple):

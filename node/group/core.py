@@ -33,7 +33,7 @@ from typing import TypeAlias
 from node.core import Core, Membership, Submission, ViewCore
 from node.effects import Effect, Installed, Minority, Multicast, Report, Send, StateTaken, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.group.codec import Decision, Value
+from node.group.codec import Decision, Join, Value
 from node.group.member import (
     BEAT,
     BEATS,
@@ -47,7 +47,7 @@ from node.group.member import (
 )
 from node.group.stack import Streams, ViewStack
 from node.group.transfer import Chunk, Collector, chunks, digest_of
-from node.group.view import View, first_view
+from node.group.view import MAX_VIEW, Incarnation, View, first_view
 from node.reliable import ReliableCore, ReliableParameters, view_of
 from node.reliable.codec import KINDS as STREAM_KINDS
 from node.reliable.rtt import Timers
@@ -68,6 +68,8 @@ class Transport:
     make: Callable[[Membership, int, Random], Streams]
 
 
+VIEWS_OF_A_START = 12
+"""Bits: a group that begins anew counts its views from a number that no earlier view of it has had."""
 ASK_JOIN = Timer("group_join")
 ASK_STATE = Timer("group_state")
 _TIMERS = frozenset((BEAT, WATCH, RETRY, ASK_JOIN, ASK_STATE))
@@ -96,7 +98,8 @@ class _Former:
 
 
 class GroupCore(Core):
-    """`founders`: the members of view 1. `make` None: reliable multicast without an order above it."""
+    """`founders`: the members of view 1. `make` None: reliable multicast without an order above it. `heals`: whether a
+    group that has lost its quorum goes on when all configured members are there again (R13)."""
 
     def __init__(
         self,
@@ -107,6 +110,7 @@ class GroupCore(Core):
         rng: Random,
         make: Make | None,
         transport: Transport | None = None,
+        heals: bool = False,
     ) -> None:
         if not founders or not set(founders) <= set(membership.members):
             raise LocalError(f"the first view {tuple(founders)} must be some of the members {membership.members}")
@@ -118,6 +122,7 @@ class GroupCore(Core):
         self._rng = rng
         self._make = make
         self._transport = transport
+        self._heals = heals
         self._stream_kinds = STREAM_KINDS if transport is None else transport.kinds
         self._question = Kind.RELIABLE_NACK if transport is None else transport.question
         self._timers = Timers()
@@ -141,6 +146,8 @@ class GroupCore(Core):
         self._join_tries = 0
         self._heard_as_joiner: set[int] = set()
         """Members that have answered our own JOIN."""
+        self._stated: dict[int, tuple[int, Join]] = {}
+        """R13, by member: the incarnation of its last JOIN, and what that said; ours among them."""
         self._memory = b""
         self._digest = 0
         self._collector: Collector | None = None
@@ -301,6 +308,9 @@ class GroupCore(Core):
             here.arm_beat(now_ns, out)
         elif timer == ASK_STATE:
             self._ask_another_donor(now_ns, out)
+        elif timer == ASK_JOIN:
+            self._state_loss(now_ns, out)
+            self._follow(now_ns, out)
         else:
             {BEAT: here.on_beat, WATCH: here.on_watch, RETRY: here.on_retry}[timer](now_ns, out)
             self._follow(now_ns, out)
@@ -334,7 +344,9 @@ class GroupCore(Core):
             out = here.stack.on_message(message, source, now_ns)
             if source == message.origin and not self._is_excluded:
                 here.hear(source, now_ns, out)
-            if here.is_frozen:
+            if here.is_lost:
+                self._heal_if_whole(now_ns, out)
+            elif here.is_frozen:
                 here.accept_if_complete(out)
             elif BEAT not in self._timers:
                 here.arm_beat(now_ns, out)
@@ -379,6 +391,8 @@ class GroupCore(Core):
             return
         if here.change.decided is not None:
             self._tell_decision(message.origin, now_ns, out)
+        elif here.is_lost:
+            return
         elif message.kind is Kind.GROUP_PREPARE:
             here.on_prepare(message, source, now_ns, out)
         elif message.kind is Kind.GROUP_PROMISE:
@@ -431,6 +445,8 @@ class GroupCore(Core):
         here = self._here
         if not following.last_of.keys() <= set(self._us.members):
             raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
+        if message.incarnation < self._stated.get(source, (0,))[0]:
+            return  # R13: from before that member died
         if here is None:
             if is_in:
                 self._join(value, now_ns, out)
@@ -438,8 +454,12 @@ class GroupCore(Core):
                 # It was admitted and left out again before it heard of it.
                 self._end(now_ns, out)
         elif message.seq > here.view.number:
-            # A member is at most one view behind every view that it is in: we are in none of the later ones.
-            if not is_in and source in following.incarnation_of:
+            # A member is at most one view behind every view that it is in: we are in none of the later ones, except
+            # for one that follows a lost view, which has a higher number.
+            if is_in and here.is_lost and value.reason is ViewReason.RESTORED:
+                here.check_cut(value.cut)
+                here.restore(value, now_ns, out)
+            elif not is_in and source in following.incarnation_of:
                 self._exclude(following.number, source, now_ns, out)
                 self._end(now_ns, out)
         elif message.seq == here.view.number:
@@ -515,17 +535,18 @@ class GroupCore(Core):
 
     def _join(self, value: Value, now_ns: int, out: list[Effect]) -> None:
         """A decision admits us."""
-        self._timers.disarm(ASK_JOIN, out)
         self._last = value
-        self._install(value.next, value.reason, value.stateful - {self._me}, b"", now_ns, out)
+        stateful = value.stateful if value.reason is ViewReason.FIRST else value.stateful - {self._me}
+        self._install(value.next, value.reason, stateful, b"", now_ns, out)
 
     def _install(
         self, view: View, reason: ViewReason, stateful: frozenset[int], memory: bytes, now_ns: int, out: list[Effect]
     ) -> None:
         """A new view: everything that belongs to one is made anew."""
         out.append(Installed(number=view.number, incarnations=view.incarnations, reason=reason))
-        for timer in (BEAT, WATCH, RETRY, ASK_STATE):
+        for timer in (BEAT, WATCH, RETRY, ASK_JOIN, ASK_STATE):
             self._timers.disarm(timer, out)
+        self._stated.clear()
         self._joiners = {
             member: joiner
             for member, joiner in self._joiners.items()
@@ -589,29 +610,130 @@ class GroupCore(Core):
     # Members that join (R10).
 
     def _ask_to_join(self, now_ns: int, out: list[Effect]) -> None:
-        words = tuple(sorted(self._heard_as_joiner))
-        out.append(Multicast(message=self._us.message(Kind.GROUP_JOIN, flags=CONTROL, words=words)))
+        self._say_join(Join(hears=frozenset(self._heard_as_joiner), present=self._present()), now_ns, out)
+        self._heal_if_whole(now_ns, out)
+
+    def _say_join(self, join: Join, now_ns: int, out: list[Effect]) -> None:
+        """Now, and again after a pause that grows."""
+        self._stated[self._me] = self._us.incarnation, join
+        if len(self._us.members) > 1:
+            out.append(Multicast(message=self._us.message(Kind.GROUP_JOIN, flags=CONTROL, words=join.to_words())))
         wait_ns = min(self._retry_ns << min(self._join_tries, 6), max(self._retry_ns, self._beat_ns))
         self._join_tries += 1
+        self._timers.disarm(ASK_JOIN, out)
         self._timers.arm(ASK_JOIN, now_ns + self._rng.randint(wait_ns // 2, wait_ns), out)
 
     def _on_join(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        if any(word not in self._us.members for word in message.words):
+        join = Join.from_words(message.words)
+        if not join.hears | join.present.keys() <= self._known:
             raise RemoteError(DropReason.MALFORMED, "a joiner that hears strangers")
         here = self._here
-        if here is None or self._is_excluded:
+        if self._is_excluded:
+            self._note_statement(message, join)
+            self._end_if_unneeded(now_ns, out)
+            return
+        if here is None:
+            if self._note_statement(message, join):
+                self._ask_to_join(now_ns, out)
+            else:
+                self._heal_if_whole(now_ns, out)
             return
         known = self._joiners.get(source)
-        if here.view.last_of.get(source, 0) >= message.incarnation:
+        if join.basis == here.view.number and here.view.incarnation_of.get(source) == message.incarnation:
+            here.check_cut(join.positions)
+            self._on_loss_stated(message, join, now_ns, out)
+        elif here.view.last_of.get(source, 0) >= message.incarnation:
             self._tell_decision(source, now_ns, out)
         elif known is None or known.incarnation <= message.incarnation:
-            self._joiners[source] = Joiner(
-                incarnation=message.incarnation, heard_ns=now_ns, hears=frozenset(message.words)
-            )
+            self._joiners[source] = Joiner(incarnation=message.incarnation, heard_ns=now_ns, hears=join.hears)
             if source in here.view.probation:
                 out.append(Send(target=source, message=here.status()))
             here.arm_beat(now_ns, out)
+            self._on_loss_stated(message, join, now_ns, out)
             here.consider(now_ns, out)
+
+    # A group that has lost its quorum (R13).
+
+    def _present(self) -> dict[int, int]:
+        """By member, the incarnation that is in no view or in a lost one, as far as we have heard."""
+        return {member: incarnation for member, (incarnation, _) in self._stated.items()} | {
+            self._me: self._us.incarnation
+        }
+
+    def _note_statement(self, message: Message, join: Join) -> bool:
+        """Whether it names an incarnation that we had not heard of."""
+        if not self._heals or message.incarnation < self._stated.get(message.origin, (0,))[0]:
+            return False
+        before = self._present()
+        self._stated[message.origin] = message.incarnation, join
+        return self._present() != before
+
+    def _end_if_unneeded(self, now_ns: int, out: list[Effect]) -> None:
+        """R5, R13: an excluded member ends when each survivor has installed the next view or is dead."""
+        here = self._here
+        assert here is not None
+        decided = here.change.decided
+        if decided is None:
+            return
+        survivors = (one for one in decided.next.incarnations if one in here.view)
+        stated = ((one, *self._stated.get(one.member, (0, Join(present={})))) for one in survivors)
+        if all(known > one.incarnation or join.basis >= decided.next.number for one, known, join in stated):
+            self._end(now_ns, out)
+
+    def _on_loss_stated(self, message: Message, join: Join, now_ns: int, out: list[Effect]) -> None:
+        here = self._here
+        if here is None or not self._heals or here.change.decided is not None:
+            return
+        is_new = self._note_statement(message, join)
+        if here.lose(now_ns, out):
+            # A member without the group's state has delivered nothing in the view; it comes back as a joiner.
+            if not here.is_stateful:
+                self._exclude(here.view.number, self._me, now_ns, out)
+                self._end(now_ns, out)
+                return
+            self._join_tries = 0
+            self._state_loss(now_ns, out)
+        elif here.is_lost and is_new:
+            self._state_loss(now_ns, out)
+        elif here.is_lost:
+            self._heal_if_whole(now_ns, out)
+
+    def _state_loss(self, now_ns: int, out: list[Effect]) -> None:
+        here = self._here
+        assert here is not None and here.is_lost
+        join = Join(basis=here.view.number, present=self._present(), positions=here.positions)
+        self._say_join(join, now_ns, out)
+        self._heal_if_whole(now_ns, out)
+
+    def _heal_if_whole(self, now_ns: int, out: list[Effect]) -> None:
+        """All configured members have stated that their view is lost or that they are in none, and have heard the same
+        incarnations state it. The members of the latest of the lost views go on; without any, all begin anew."""
+        present, statements = self._present(), [join for _, join in self._stated.values()]
+        if not self._heals or present.keys() != self._known:
+            return
+        if any(join.present != present for join in statements):
+            return
+        here, basis = self._here, max(join.basis for join in statements)
+        number = min(max(sum(present.values()) << VIEWS_OF_A_START, basis + 1), MAX_VIEW)
+        whole = (Incarnation(*one) for one in sorted(present.items()))
+        if basis == 0:
+            view = View(number=number, incarnations=tuple(whole))
+            self._join(Value(next=view, reason=ViewReason.FIRST, stateful=frozenset(view.members), cut={}), now_ns, out)
+        elif here is not None and here.view.number < basis:
+            self._exclude(basis, self._me, now_ns, out)
+            self._end(now_ns, out)
+        elif here is not None:
+            at_basis = {member: join for member, (_, join) in self._stated.items() if join.basis == basis}
+            staying = tuple(one for one in here.view.incarnations if one.member in at_basis)
+            gone = (Incarnation(*one) for one in here.view.last_of.items() if one[0] not in at_basis)
+            cut = {
+                origin: max(join.positions.get(origin, 0) for join in at_basis.values()) for origin in here.view.members
+            }
+            following = View(number=number, incarnations=staying, gone=frozenset(gone))
+            stateful = frozenset(following.members)
+            here.restore(Value(next=following, reason=ViewReason.RESTORED, stateful=stateful, cut=cut), now_ns, out)
+
+    # The group's state.
 
     def _ask_for_state(self, now_ns: int, out: list[Effect]) -> None:
         here, collector = self._here, self._collector

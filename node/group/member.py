@@ -100,6 +100,8 @@ class ViewMember:
         self._stateless = set(self._peers) - stateful
         """Other members that are not known to have the group's state."""
         self.is_minority = False
+        self.is_lost = False
+        """R13: so many members are dead that no quorum of the view can ever form; no ballot is begun or answered."""
         self._asked: tuple[Mapping[int, int], dict[int, list[int]]] | None = None
         """The cut that is being fetched, and the holders of each stream."""
         limit_ns = parameters.suspect_after_ns
@@ -130,6 +132,11 @@ class ViewMember:
     @property
     def is_frozen(self) -> bool:
         return self.stack.is_frozen
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """What this frozen member tells of each stream, always the same (R1)."""
+        return self._positions
 
     @property
     def is_calm(self) -> bool:
@@ -249,6 +256,29 @@ class ViewMember:
             one for one, joiner in self._joiners.items() if of.get(one, MAX_INCARNATION) < joiner.incarnation
         )
 
+    def lose(self, now_ns: int, out: list[Effect]) -> bool:
+        """R13: whether the view is lost from now on. Suspicions do not count: a later incarnation is proof."""
+        dead = self._replaced
+        if self.is_lost or self.view.is_quorum([one for one in self.view.members if one not in dead]):
+            return False
+        self._judge_minority(now_ns, out)
+        self.is_lost = True
+        self.freeze(now_ns, out)
+        return True
+
+    def restore(self, value: Value, now_ns: int, out: list[Effect]) -> None:
+        """R13: `value` ends this lost view as soon as everything of its cut is here. Until then it binds nobody: the
+        only holder of something may be started again, and others are the survivors then."""
+        streams = self.stack.streams
+        if self.change.decided is None and streams.has(value.cut):
+            self.change.decide(value)
+        elif self.change.decided is None:
+            others = [one for one in value.next.members if one != self._me]
+            holders = dict.fromkeys(value.cut, others)
+            if self._asked != (value.cut, holders):
+                self._asked = (value.cut, holders)
+                out += streams.fetch(value.cut, holders, now_ns)
+
     @property
     def _gone(self) -> frozenset[int]:
         return self._replaced | self._detector.suspects
@@ -320,7 +350,7 @@ class ViewMember:
     def consider(self, now_ns: int, out: list[Effect]) -> None:
         """Look whether a ballot is to be begun, or the one that this member leads can go on."""
         change = self.change
-        if change.decided is not None:
+        if change.decided is not None or self.is_lost:
             return
         self._judge_minority(now_ns, out)
         if change.led and change.led == change.promised and change.seen <= change.led:
@@ -449,7 +479,7 @@ class ViewMember:
     def on_retry(self, now_ns: int, out: list[Effect]) -> None:
         """Say again what was not answered."""
         change = self.change
-        if change.decided is not None:
+        if change.decided is not None or self.is_lost:
             return
         if change.led and change.led == change.promised:
             proposal = change.proposals.get(change.led)
@@ -591,7 +621,7 @@ class ViewMember:
         come while it was fetching."""
         change = self.change
         proposal = change.proposal
-        if change.decided is not None or proposal is None or change.has_accepted:
+        if change.decided is not None or proposal is None or change.has_accepted or self.is_lost:
             return
         if self.stack.streams.has(proposal.value.cut):
             ballot = change.accept()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 from typing import TypeAlias
 
@@ -18,6 +19,7 @@ from node.group.core import GroupCore, Make
 from node.group.member import ViewMember
 from node.protocols import PROTOCOLS
 from node.reliable import ReliableParameters
+from node.trace import ViewReason
 from node.wire import Kind, Message, decode_datagram
 from tests.node.cluster import MILLISECOND, Cluster, Host, Identity, Network
 
@@ -68,7 +70,10 @@ class Story:
 
     def is_stateful_in(self, number: int) -> bool:
         """Whether it had the group's state at the end of this view."""
-        return 1 in self.views or (self.state is not None and self.state.view <= number)
+        first = next(iter(self.views.values()), None)
+        return (first is not None and first.reason is ViewReason.FIRST) or (
+            self.state is not None and self.state.view <= number
+        )
 
 
 class Ledger(ViewCore):
@@ -133,6 +138,7 @@ class Scripted(Cluster):
         seed: int = 1,
         delay_ns: int = MILLISECOND,
         parameters: dict[str, int | bool] | None = None,
+        heals: bool = False,
     ) -> None:
         self.stories: dict[Life, Story] = {}
         self._started: set[Life] = set()
@@ -152,6 +158,7 @@ class Scripted(Cluster):
                     parameters=ReliableParameters(**streams),  # type: ignore[arg-type]
                     rng=Random(f"{seed}/{membership.member}/{membership.incarnation}"),
                     make=make,
+                    heals=heals,
                 )
             nested = streams if order == "reliable" else {"reliable": streams}
             return PROTOCOLS[order].build(membership=membership, parameters=nested, seed=seed)
@@ -263,18 +270,26 @@ class Scripted(Cluster):
     def _check_views(self) -> None:
         agreed: dict[int, tuple[Life, ...]] = {}
         for life, story in self.stories.items():
-            numbers = list(story.views)
-            assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True, (life, numbers)
+            for before, after in pairwise(story.views.values()):
+                is_next = after.number == before.number + 1
+                is_restored = after.number > before.number and after.reason is ViewReason.RESTORED
+                assert is_next or is_restored, (life, list(story.views))
             for number, view in story.views.items():
                 members = tuple((member, incarnation) for member, incarnation in view.incarnations)
                 known = agreed.setdefault(number, members)
                 assert known == members, f"view_agreement: view {number} is {known}, and {members} at {life}"
                 assert life in members, f"view_agreement: {life} is not in its view {members}"
-        gone: set[Life] = set()
+        gone: dict[int, set[Life]] = {0: set()}
         for number in sorted(agreed):
-            back = gone & set(agreed[number])
+            before = self._before(number)
+            gone[number] = gone.get(before, set()) | (set(agreed.get(before, ())) - set(agreed[number]))
+            back = gone[number] & set(agreed[number])
             assert not back, f"{sorted(back)} came back in view {number}"
-            gone |= set(agreed.get(number - 1, ())) - set(agreed[number])
+
+    def _before(self, number: int) -> int:
+        """The view before this one on its way from the first; 0: it is the first one."""
+        ways = (pairwise(story.views) for story in self.stories.values())
+        return next((before for way in ways for before, after in way if after == number), 0)
 
     def _check_deliveries(self) -> None:
         view_of: dict[Identity, int] = {}
@@ -292,12 +307,12 @@ class Scripted(Cluster):
 
     def _check_synchrony(self) -> None:
         """Those that go from a view to the next one have delivered the same in it."""
-        numbers = {number for story in self.stories.values() for number in story.views}
-        for number in numbers:
+        ways = {way for story in self.stories.values() for way in pairwise(story.views)}
+        for number, following in ways:
             told = {
                 life: frozenset(story.delivered.get(number, ()))
                 for life, story in self.stories.items()
-                if number in story.views and number + 1 in story.views and story.is_stateful_in(number)
+                if (number, following) in pairwise(story.views) and story.is_stateful_in(number)
             }
             assert len(set(told.values())) <= 1, f"virtual_synchrony: in view {number} {told}"
 

@@ -1,0 +1,157 @@
+"""A group that has lost its quorum goes on when all configured members are there again (R13)."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from node.trace import ViewReason
+from tests.node.cluster import MILLISECOND, SECOND
+from tests.node.group.scripted import SUSPECT_AFTER_NS, Ledger, Scripted, everything, ledger
+
+
+def healing(count: int, *, seed: int = 1, padding: int = 0) -> Scripted:
+    return Scripted(count, make=ledger(padding), seed=seed, heals=True)
+
+
+def known(group: Scripted, member: int) -> int:
+    """Messages in the state of this member."""
+    core = group.here(member).stack.core
+    assert isinstance(core, Ledger)
+    return core.known
+
+
+def reasons(group: Scripted, member: int, incarnation: int = 1) -> list[ViewReason]:
+    return [view.reason for view in group.story(member, incarnation).views.values()]
+
+
+def test_the_last_member_goes_on_when_the_first_ranked_of_two_is_started_again() -> None:
+    group = healing(2)
+    group.submit(0, count=3)
+    group.run(for_ns=SECOND)
+    group.restart(0)
+    group.settle()
+    assert group.lives_of(0) == ((1, 1), (0, 2))
+    assert reasons(group, 1) == [ViewReason.FIRST, ViewReason.RESTORED, ViewReason.JOIN]
+    assert known(group, 0) == known(group, 1) == 3
+    group.submit(0)
+    group.submit(1)
+    group.settle()
+
+
+def test_without_the_rule_it_stays_in_a_minority() -> None:
+    group = Scripted(2, make=ledger(0))
+    group.run(for_ns=SECOND)
+    group.restart(0)
+    group.run(for_ns=40 * SUSPECT_AFTER_NS)
+    assert group.is_minority(1) and group.number(0) == 0
+
+
+def test_survivors_of_a_lost_view_agree_on_a_cut() -> None:
+    """One of two survivors has a message that the other one lacks."""
+    group = healing(5)
+    group.run(for_ns=SECOND)
+    group.lose = everything(source=0, to=(1, 2, 4))
+    group.submit(0)
+    group.run(for_ns=10 * MILLISECOND)
+    for member in (0, 1, 2):
+        group.restart(member)
+    group.lose = lambda source, target, message: False
+    group.settle()
+    assert group.lives_of(0)[:2] == ((3, 1), (4, 1))
+    assert group.story(3).all_delivered == group.story(4).all_delivered == [(0, 1, 1)]
+    assert [known(group, member) for member in group.members] == [1] * 5
+
+
+def test_all_members_that_are_started_again_begin_anew_with_a_view_that_no_earlier_one_is() -> None:
+    group = healing(3)
+    group.submit(0, count=2)
+    group.settle()
+    for _ in range(2):
+        for member in group.members:
+            group.restart(member)
+        group.settle()
+        assert reasons(group, 0, group.hosts[0].membership.incarnation) == [ViewReason.FIRST]
+        assert known(group, 0) == 0
+    numbers = {number for story in group.stories.values() for number in story.views}
+    assert numbers == {1, 6 << 12, 9 << 12}
+    group.submit(2, count=2)
+    group.settle()
+
+
+def test_the_only_member_begins_anew_at_once() -> None:
+    group = healing(1)
+    group.restart(0)
+    group.run(for_ns=0)
+    assert group.lives_of(0) == ((0, 2),)
+
+
+def test_nobody_goes_on_while_one_member_is_missing() -> None:
+    """It may be alive, with a quorum of a later view."""
+    group = healing(3)
+    group.run(for_ns=SECOND)
+    group.crash(2)
+    for member in (0, 1):
+        group.restart(member)
+    group.run(for_ns=20 * SUSPECT_AFTER_NS)
+    assert group.number(0) == group.number(1) == 0
+    group.restart(2)
+    group.settle()
+
+
+def test_a_member_that_is_cut_off_while_all_others_are_started_again_one_by_one_does_not_go_on_alone() -> None:
+    """It hears that the members of its view are dead; the later incarnations have a view of their own."""
+    group = healing(4)
+    group.run(for_ns=SECOND)
+    group.cut((0, 1, 2), (3,))
+    group.run(for_ns=4 * SUSPECT_AFTER_NS)
+    for member in (0, 1, 2):
+        group.restart(member)
+        group.run(for_ns=4 * SUSPECT_AFTER_NS)
+    assert group.is_minority(3)
+    group.heal()
+    group.settle()
+    assert group.hosts[3].membership.incarnation == 2
+    assert all(ViewReason.RESTORED not in reasons(group, *life) for life in group.stories)
+
+
+@pytest.mark.parametrize("first", range(0, 400, 50))
+def test_any_crashes_restarts_and_cuts_end_in_one_group_when_all_are_back(first: int) -> None:
+    restored = begun = 0
+    for seed in range(first, first + 50):
+        group = wild(seed)
+        told = [reasons(group, *life) for life in group.stories]
+        restored += any(ViewReason.RESTORED in one for one in told)
+        begun += any(ViewReason.FIRST in reasons(group, *life) for life in group.stories if life[1] > 1)
+    assert restored and begun
+
+
+def wild(seed: int) -> Scripted:
+    rng = Random(seed)
+    group = healing(rng.randint(1, 5), seed=seed, padding=rng.choice((0, 5000)))
+    loss = rng.choice((0.0, 0.0, 0.1))
+    group.lose = lambda source, target, message: rng.random() < loss
+    for _ in range(rng.randint(3, 12)):
+        member = rng.choice(group.members)
+        match rng.randrange(6):
+            case 0:
+                group.crash(member)
+            case 1 | 2:
+                group.restart(member)
+            case 3:
+                side = frozenset(one for one in group.members if rng.random() < 0.5)
+                group.cut(side, frozenset(group.members) - side)
+            case 4:
+                group.heal()
+            case _:
+                for host in group.up():
+                    group.submit(host.membership.member, count=rng.randint(1, 3))
+        group.run(for_ns=rng.choice((0, 1, 5, 100, 1000, 3000)) * MILLISECOND)
+        group.check()
+    group.heal()
+    for member in group.members:
+        if not group.hosts[member].is_up:
+            group.restart(member)
+    group.settle(within_ns=200 * SUSPECT_AFTER_NS)
+    return group
