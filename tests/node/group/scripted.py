@@ -282,8 +282,10 @@ class Scripted(Cluster):
         gone: dict[int, set[Life]] = {0: set()}
         for number in sorted(agreed):
             before = self._before(number)
-            gone[number] = gone.get(before, set()) | (set(agreed.get(before, ())) - set(agreed[number]))
-            back = gone[number] & set(agreed[number])
+            here: set[Life] = set(agreed[number])
+            left: set[Life] = set(agreed[before]) if before else set()
+            gone[number] = gone.get(before, set()) | (left - here)
+            back = gone[number] & here
             assert not back, f"{sorted(back)} came back in view {number}"
 
     def _before(self, number: int) -> int:
