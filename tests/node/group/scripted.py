@@ -280,12 +280,11 @@ class Scripted(Cluster):
                 assert known == members, f"view_agreement: view {number} is {known}, and {members} at {life}"
                 assert life in members, f"view_agreement: {life} is not in its view {members}"
         gone: dict[int, set[Life]] = {0: set()}
-        for number in sorted(agreed):
+        for number, lives in sorted(agreed.items()):
             before = self._before(number)
-            here: set[Life] = set(agreed[number])
             left: set[Life] = set(agreed[before]) if before else set()
-            gone[number] = gone.get(before, set()) | (left - here)
-            back = gone[number] & here
+            gone[number] = gone.get(before, set[Life]()) | left.difference(lives)
+            back = gone[number].intersection(lives)
             assert not back, f"{sorted(back)} came back in view {number}"
 
     def _before(self, number: int) -> int:
