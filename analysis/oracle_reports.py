@@ -19,7 +19,7 @@ Key = tuple[int, Incarnation, int]
 
 FOR_ITSELF = {
     *(Kind.RELIABLE_NACK, Kind.RELIABLE_HEARTBEAT, Kind.RELIABLE_ACKNOWLEDGEMENT),
-    *(Kind.RELIABLE_JOIN, Kind.RELIABLE_WELCOME, Kind.CO_RET, Kind.CO_STATE),
+    *(Kind.CO_RET, Kind.CO_STATE),
     *(kind for kind in Kind if 0x07 <= kind <= 0x0F),
 }
 """Kinds that take nothing of a core above along."""

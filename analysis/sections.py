@@ -32,8 +32,6 @@ NOT_CARRYING = frozenset(
         Kind.RELIABLE_NACK,
         Kind.RELIABLE_HEARTBEAT,
         Kind.RELIABLE_ACKNOWLEDGEMENT,
-        Kind.RELIABLE_JOIN,
-        Kind.RELIABLE_WELCOME,
         Kind.CO_RET,
         Kind.CO_STATE,
         *(kind for kind in Kind if kind.name.startswith("GROUP_")),

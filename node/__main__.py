@@ -46,7 +46,7 @@ async def _live() -> int:
             traces_receipts=entry.traces_receipts,
             application=application,
             parts=parts,
-            follow=partial(_incarnation, entry) if entry.has_views and parts is None else None,
+            follow=partial(_incarnation, entry) if entry.returns and parts is None else None,
         )
     except LocalError as error:
         return _refuse(str(error))

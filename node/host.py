@@ -480,14 +480,10 @@ class Host:
         )
 
     def _deliver(self, effect: Deliver) -> None:
-        if effect.inner is not Kind.APPLICATION:
-            if effect.inner is Kind.OBJECTS_NEWS:
-                # They are the application's alone; their codes mean something else in a record.
-                if self._hears:
-                    self._hand_over(effect)
-                return
-            # News of the lowest core, with no other core above it: about which member, and which life of it.
-            self._trace(Event.REPORT, effect.inner, extra=effect.origin, value=effect.incarnation)
+        if effect.inner is Kind.OBJECTS_NEWS:
+            # They are the application's alone.
+            if self._hears:
+                self._hand_over(effect)
             return
         payload = effect.payload
         if len(payload) < STAMP_SIZE:

@@ -90,10 +90,6 @@ class Kind(enum.IntEnum):
     RELIABLE_HEARTBEAT = 0x12
     RELIABLE_UNICAST = 0x13
     RELIABLE_ACKNOWLEDGEMENT = 0x14
-    RELIABLE_JOIN = 0x15
-    RELIABLE_WELCOME = 0x16
-    RELIABLE_ENDED = 0x1E
-    RELIABLE_JOINED = 0x1F
     SEQUENCER_REQUEST = 0x20
     SEQUENCER_NUMBER = 0x21
     SEQUENCER_DATA = 0x22
@@ -137,9 +133,6 @@ class Kind(enum.IntEnum):
     AMOEBA_BODY = 0xE2
     AMOEBA_ACCEPT = 0xE3
     AMOEBA_STORED = 0xE4
-    AMOEBA_JOIN = 0xE5
-    AMOEBA_WELCOME = 0xE6
-    AMOEBA_ENDED = 0xE7
     OBJECTS_CALL = 0xF0
     OBJECTS_ENTRY = 0xF1
     OBJECTS_VOTE = 0xF2
@@ -149,7 +142,6 @@ class Kind(enum.IntEnum):
     OBJECTS_SETTLED = 0xF6
     OBJECTS_DIRECT = 0xF7
     OBJECTS_RECEIVED = 0xF8
-    OBJECTS_STATE = 0xF9
     OBJECTS_NEWS = 0xFA
 
 
@@ -163,9 +155,9 @@ class Flag(enum.IntFlag):
     """Carries no application data (and is not a dummy): acknowledgements, requests, numbers, views."""
 
 
-LOCAL_KINDS = frozenset({Kind.APPLICATION, Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED})
-"""Never the kind of a message on the wire: application bytes have no message of their own, and the others are news that
-a core gives to the core above it. Bytes that claim to be one of them are refused, so nobody can forge such news."""
+LOCAL_KINDS = frozenset({Kind.APPLICATION})
+"""Never the kind of a message on the wire: application bytes have no message of their own, and bytes that claim to be
+one are refused."""
 
 MAX_DATAGRAM = 65_507
 """Bytes of a UDP datagram over IPv4."""

@@ -73,6 +73,7 @@ VIEWS_OF_A_START = 12
 ASK_JOIN = Timer("group_join")
 ASK_STATE = Timer("group_state")
 _TIMERS = frozenset((BEAT, WATCH, RETRY, ASK_JOIN, ASK_STATE))
+GROUP_KINDS = frozenset(kind for kind in Kind if Kind.GROUP_STATUS <= kind <= Kind.GROUP_STATE)
 _RELAYED = frozenset((Kind.GROUP_PREPARE, Kind.GROUP_PROMISE, Kind.GROUP_ACCEPT, Kind.GROUP_ACCEPTED))
 
 
@@ -170,6 +171,11 @@ class GroupCore(Core):
     def view(self) -> View | None:
         """None while we join."""
         return self._here.view if self._here is not None else None
+
+    @property
+    def reason(self) -> ViewReason:
+        """Why our view took the place of the one before."""
+        return self._last.reason if self._last is not None else ViewReason.FIRST
 
     @property
     def here(self) -> ViewMember | None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from node.core import Membership
 from node.effects import Effect, Send, Timer
 from node.objects.entries import Duty, message_of
-from node.protocols.timers import Timers
+from node.reliable.rtt import Timers
 from node.wire import Flag, Kind, Message
 
 BETWEEN = Timer("between")

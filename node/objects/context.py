@@ -18,7 +18,7 @@ from node.objects.addresses import Operation, Reference
 from node.objects.direct import Direct, DirectChannels, Life
 from node.objects.entries import Call, Entry
 from node.objects.parameters import ObjectsParameters
-from node.protocols.timers import Timers
+from node.reliable.rtt import Timers
 from node.wire import Message, encode_message
 
 T = TypeVar("T")

@@ -46,10 +46,9 @@ from node.core import MAX_INCARNATION, Membership
 from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.entries import MAX_TIMESTAMP
-from node.protocols.channel import RETRANSMISSION
-from node.protocols.reliable import ReliableParameters
-from node.protocols.roundtrip import RoundTrip, RoundTrips
-from node.protocols.timers import Timers
+from node.reliable.parameters import ReliableParameters
+from node.reliable.rtt import RoundTrip, Timers
+from node.reliable.stream import RETRANSMISSION
 from node.wire import Flag, Kind, Message
 
 RETRY = "direct-retry"
@@ -206,10 +205,8 @@ class DirectChannels:
         self._parameters = parameters
         self._patience_ns = patience_ns
         self._timers = timers
-        self._round_trips = RoundTrips(
-            first_ns=parameters.retry_first_ns, least_ns=parameters.retry_least_ns, most_ns=parameters.retry_most_ns
-        )
         self._peers = frozenset(membership.peers)
+        self._round_trips = {member: RoundTrip(parameters) for member in membership.peers}
         self._incarnations: dict[int, int] = {}
         """The newest life that has spoken to us, of each peer that has."""
         self._ended: dict[int, int] = {}
@@ -324,7 +321,7 @@ class DirectChannels:
         if len(streams) >= MOST_LIVES or session > MAX_SESSION:
             return Failure.FULL
         self._sessions[target.member] = session
-        opened = _Outgoing(Life(target.member, incarnation), session, self._round_trips.of(target.member))
+        opened = _Outgoing(Life(target.member, incarnation), session, self._round_trips[target.member])
         streams.append(opened)
         return opened
 

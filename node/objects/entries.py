@@ -10,7 +10,7 @@ whoever got them. So a datagram from elsewhere and its entry in the log are the 
     OBJECTS_OUTCOME   seq: number on the road    road, id, timestamp (0: nothing will come of it)
     OBJECTS_SETTLED   seq: 0                     road, numbers
     OBJECTS_ENTRY     seq: which (EntryCode)     VOTED: id, vote; GIVEN_UP: id, place; REBORN: place, epoch;
-                                                 HEARD: timestamp; LACKING: place in the log
+                                                 HEARD: timestamp
 
 `life` is member and incarnation in one word, `id` is two words (life, number), `road` is one word: the place that
 sends, its epoch, and the receiver's epoch as the sender knows it. What a road is, and an epoch: node/objects/book.py.
@@ -173,13 +173,6 @@ class Heard:
     timestamp: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lacking:
-    """A machine here, a later life, had our log up to the place `since`, and no Book."""
-
-    since: int
-
-
 class Road(NamedTuple):
     """Who speaks: the sub-network at `place`, in its `epoch`, to us, `toward` whose epoch as they know it."""
 
@@ -244,7 +237,7 @@ class Settled:
 Crossing = Asked | Proposed | Outcome | Settled
 """What sub-networks say to each other."""
 
-Entry = Called | Voted | GivenUp | Reborn | Heard | Lacking | Crossing
+Entry = Called | Voted | GivenUp | Reborn | Heard | Crossing
 
 
 class Verdict(enum.IntEnum):
@@ -352,7 +345,6 @@ class EntryCode(enum.IntEnum):
     GIVEN_UP = 2
     REBORN = 3
     HEARD = 4
-    LACKING = 5
 
 
 def message_of(entry: Entry, us: Membership) -> Message:
@@ -378,8 +370,6 @@ def message_of(entry: Entry, us: Membership) -> Message:
             return us.message(kind, seq=EntryCode.REBORN, flags=_CONTROL, words=(place, epoch))
         case Heard(timestamp=timestamp):
             return us.message(kind, seq=EntryCode.HEARD, flags=_CONTROL, words=(timestamp,))
-        case Lacking(since=since):
-            return us.message(kind, seq=EntryCode.LACKING, flags=_CONTROL, words=(since,))
 
 
 def entry_of(message: Message) -> Entry:
@@ -467,9 +457,6 @@ def _own(message: Message) -> Entry:
         case EntryCode.HEARD:
             _check(len(words) == 1 and words[0] <= MAX_TIMESTAMP, "words of no timestamp")
             return Heard(timestamp=words[0])
-        case EntryCode.LACKING:
-            _check(len(words) == 1 and words[0] <= MAX_NUMBER, "words of no place in a log")
-            return Lacking(since=words[0])
     raise RemoteError(DropReason.MALFORMED, f"{message.seq} is no code of an entry")
 
 
@@ -492,7 +479,6 @@ _KINDS: dict[type[Entry], Kind] = {
     GivenUp: Kind.OBJECTS_ENTRY,
     Reborn: Kind.OBJECTS_ENTRY,
     Heard: Kind.OBJECTS_ENTRY,
-    Lacking: Kind.OBJECTS_ENTRY,
 }
 
 

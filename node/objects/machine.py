@@ -8,7 +8,7 @@ the MMMs order among themselves by a distributed total order; atomic calls run t
     objects                 Submission (node/objects/addresses.py)             Deliver: calls and news
     LMM  local.py           what its own space covers it delivers itself
     SMM  here               what the machine covers; direct messages; nothing overtakes
-    log  protocols/amoeba   one order of all that the sub-network is asked, over the reliable layer, near multicasts
+    log  log.py             one order of all that the sub-network is asked: Amoeba over the group layer, near multicasts
     Book book.py            what the log means: proposals, votes, final timestamps, groups, names
     MMM  between.py         the sequencer of the log: says what the Book owes other sub-networks (votes.py, too)
 
@@ -26,8 +26,8 @@ The parts, all of which share context.py. In this module: the log, the phases, t
     preparing.py    two-phase commit: the votes of our spaces; votes.py: those of the machines
     handing.py      what comes to our objects, after agenda.py
     steps.py        what the Book says, carried out
+    log.py          a view of the log, which applies each delivery at once
     managers.py     what goes to the LMMs, and comes from them
-    transfer.py     how a later life gets the Book
 
 Why orders of different heights agree. A machine hands its spaces one thing after another, and whatever it decides
 itself it puts between two of these at one place; so do LMMs. Wide calls have one order everywhere. The union of the
@@ -41,14 +41,17 @@ at its target until all up to there is handed out; where the target's sub-networ
 Dead managers (beyond the paper, which names it as future work). Everything that the MMM does follows from the Book, and
 the Book from the log: whoever is the sequencer next carries on. Entries that others are told about, and all that
 concerns groups, are resilient: delivered when another machine has stored them, so that one crash makes nobody forget
-what a sub-network has said, or what was acknowledged (entering.py). A later life of a machine gets the Book from a
-neighbour (transfer.py). A sub-network in which nobody has the Book any more begins a new one, in a new epoch, and
-others drop what was between them. A minority of a sub-network stands still: its log does.
+what a sub-network has said, or what was acknowledged (entering.py).
+The group layer of the sub-network agrees on its machines; a machine that joins takes the Book as the group's state. A
+minority of a sub-network stands still: its log does. When a quorum has died, the machines that have the Book go on as
+soon as all machines of the sub-network are there again; if none has it, they begin a new one, in a new epoch, and
+others drop what was between them (R13 of docs/protocols/group.md). What dead machines did in a view of their own is
+forgotten: resilience 1 stands for one machine.
 
 Liars. What comes from outside is checked before anything changes; crossing messages only from machines of the
 sub-network that they speak for, votes only from our own. Nothing is signed: a machine can speak for its sub-network.
 
-Invariants. The Book has exactly the log up to `applied`. Steps are carried out in its order, before anything else
+Invariants. The Book has exactly what the log has delivered. Steps are carried out in its order, before anything else
 comes from below. At rest there is no timer, no duty, no request. Over (the others have ended us): nothing is done.
 Not here: state of joining objects (the application's, at the JOIN's place in the order), time-outs (the caller's).
 """
@@ -56,13 +59,15 @@ Not here: state of joining objects (the application's, at the JOIN's place in th
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from random import Random
 
-from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
+from node.core import Core, Membership, Submission, ViewCore
+from node.effects import Deliver, Effect, Installed, Minority, Multicast, Report, Send, StateTaken, Timer
 from node.errors import DropReason, LocalError, RemoteError
+from node.group.core import GROUP_KINDS, GroupCore
+from node.group.core import Phase as Standing
 from node.objects.addresses import Operation
 from node.objects.agenda import Item
 from node.objects.between import BETWEEN, Between
@@ -89,6 +94,7 @@ from node.objects.entries import (
 )
 from node.objects.handing import AGENDA, Handing
 from node.objects.local import SPACE_BASE, Vote
+from node.objects.log import LogCore
 from node.objects.managers import LocalManagers
 from node.objects.news import decode_news
 from node.objects.parameters import ObjectsParameters
@@ -97,15 +103,13 @@ from node.objects.questions import QUESTIONS
 from node.objects.requests import Requests
 from node.objects.service import Service
 from node.objects.steps import Steps
-from node.objects.transfer import NEWS, STATE, Donor, Joiner, place_asked
 from node.objects.votes import VOTES, Votes
-from node.protocols.amoeba import AmoebaCore
-from node.protocols.reliable import ReliableCore
-from node.stack import Stack
-from node.trace import CallReport
+from node.reliable.codec import KINDS as STREAM_KINDS
+from node.trace import CallReport, ViewReason
 from node.wire import Kind, Message, decode_message
 
-LOG_LAYERS = frozenset({Kind.RELIABLE_DATA >> 4, Kind.AMOEBA_DATA >> 4})
+LOG_KINDS = GROUP_KINDS | STREAM_KINDS
+"""What the log of a sub-network says; its own kinds come inside messages of the streams."""
 CROSSINGS = frozenset({Kind.OBJECTS_ASK, Kind.OBJECTS_PROPOSAL, Kind.OBJECTS_OUTCOME, Kind.OBJECTS_SETTLED})
 
 
@@ -134,15 +138,20 @@ class MachineCore(Core):
             incarnation=membership.incarnation,
             has_multicast=membership.has_multicast,
         )
-        lower = ReliableCore(membership=self._near, parameters=parameters.reliable, rng=rng)
-        self._amoeba = AmoebaCore(membership=self._near, parameters=parameters.amoeba, tells_news=True)
-        self._log = Stack(lower=lower, upper=self._amoeba)
+        self._log = GroupCore(
+            membership=self._near,
+            founders=self._near.members,
+            parameters=parameters.reliable,
+            rng=rng,
+            make=self._new_log,
+            heals=True,
+        )
         self._context = Context(membership=self._us, parameters=parameters, layer=self._log.depth)
         self._place, self._place_of = self._context.place, self._context.place_of
         self._make_parts(is_alone=is_alone)
-        is_first = membership.incarnation == 1 or not self._near.peers
-        self._phase = Phase.RUNNING if is_first else Phase.JOINING
-        self._book = self._new_book()
+        self._phase = Phase.JOINING
+        self._book = self._new_book({})
+        """Of nobody, until we are in a view and have the state."""
 
         self._crossing: set[tuple[int, int, int]] = set()
         """What other sub-networks said that is on its way into the log: kind, place, number."""
@@ -151,9 +160,6 @@ class MachineCore(Core):
         self._was_master = False
         self._ended: tuple[int, int] | None = None
         """The last machine here of which we have heard that it ended, and when."""
-
-        self._applied = 0
-        """The place in the log up to which the Book has everything."""
 
     def _make_parts(self, *, is_alone: bool) -> None:
         parameters, context = self._parameters, self._context
@@ -175,8 +181,6 @@ class MachineCore(Core):
         self._entering = Entering(context=context, votes=self._votes)
         self._enter = self._entering.enter
         self._preparations = Preparations(context=context, managers=self._managers, votes=self._votes)
-        self._joiner = Joiner(context=context, retry_ns=2 * most_ns)
-        self._donor = Donor(context=context)
         self._service = Service(context=context, book=lambda: self._book, enter=self._enter)
         self._requests = Requests(
             context=context,
@@ -207,11 +211,9 @@ class MachineCore(Core):
             is_master=lambda: self._is_master,
         )
 
-    def _new_book(self) -> Book:
-        """Of the log's beginning, with all machines in their first lives, or with the only one. Later lives get theirs
-        later."""
-        lives = dict.fromkeys(self._near.members, 1) | dict([self._life])
-        epoch = epoch_of(self._near.members, [self._life])
+    def _new_book(self, lives: Mapping[int, int]) -> Book:
+        """Of machines that begin the log together."""
+        epoch = epoch_of(self._near.members, lives.items()) if lives else 1
         return Book(place=self._place, partitions=self._us.partitions, epoch=epoch, lives=lives)
 
     # What the host asks.
@@ -230,26 +232,26 @@ class MachineCore(Core):
 
     @property
     def sequencer(self) -> int:
-        """The machine that has the duties of the sub-network (MMM), as the delivered log knows it."""
-        return self._amoeba.sequencer
+        """The machine that has the duties of the sub-network (MMM): the first-ranked member of the view."""
+        return self._log.view.members[0] if self._log.view is not None else self._near.members[0]
 
     @property
     def held(self) -> int:
-        if self.is_over:
+        if self._is_out:
             return 0
-        parts = (len(self._entering), len(self._handing), self._joiner.held, self._channels.held, self._book.held)
+        parts = (len(self._entering), len(self._handing), self._channels.held, self._book.held)
         return self._log.held + sum(parts) + self._requests.waiting + self._managers.held
 
     @property
     def can_submit(self) -> bool:
-        if self._phase is not Phase.RUNNING or self.is_over:
+        if self._phase is not Phase.RUNNING or self._is_out:
             return False
         under_way = self._requests.under_way + self._managers.held
         return under_way < self._parameters.outstanding and self._managers.can_submit
 
     @property
     def is_idle(self) -> bool:
-        if self.is_over:
+        if self._is_out:
             return True
         if self._phase is Phase.JOINING or len(self._entering) or self._requests.under_way or self._crossing:
             return False
@@ -266,6 +268,11 @@ class MachineCore(Core):
     @property
     def is_over(self) -> bool:
         return self._log.is_over
+
+    @property
+    def _is_out(self) -> bool:
+        """The others go on without us; our log may still be there for those that fetch from it."""
+        return self._log.standing in (Standing.EXCLUDED, Standing.OVER)
 
     # What the host calls.
 
@@ -284,13 +291,13 @@ class MachineCore(Core):
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         self._context.now_ns = now_ns
         if source >= SPACE_BASE:
-            if not self.is_over:
+            if not self._is_out:
                 self._managers.said(source - SPACE_BASE, message)
-        elif message.kind >> 4 in LOG_LAYERS:
+        elif message.kind in LOG_KINDS:
             if source not in self._near.members:
                 raise RemoteError(DropReason.UNEXPECTED, f"machine {source} has another log")
             self._from_log(self._log.on_message(message, source, now_ns))
-        elif not self.is_over:
+        elif not self._is_out:
             self._on_objects(message, source)
         return self._settle()
 
@@ -298,7 +305,7 @@ class MachineCore(Core):
         self._context.now_ns = now_ns
         if timer.layer < self._log.depth:
             self._from_log(self._log.on_timer(timer, now_ns))
-        elif not self.is_over:
+        elif not self._is_out:
             mine = timer._replace(layer=0)
             self._context.timers.fired(mine)
             self._on_own_timer(mine)
@@ -333,16 +340,13 @@ class MachineCore(Core):
             self._give_up_duties()
         elif timer == QUESTIONS:
             self._requests.on_timer()
-        elif timer == STATE:
-            self._ask_for_state()
-            self._say_lacking()
         elif timer not in (VOTES, AGENDA):
             raise LocalError(f"{timer} is no timer of this core")
 
     def _settle(self) -> list[Effect]:
         """Work off everything that follows; then see to what is owed. Returns what the host is to do."""
         context = self._context
-        while not self.is_over:
+        while not self._is_out:
             context.later(self._channels.drain(), self._on_event)
             if not context.is_worked_off:
                 context.work()
@@ -356,7 +360,7 @@ class MachineCore(Core):
             context.later(self._channels.drain(), self._on_event)
             if context.is_worked_off:
                 break
-        if self.is_over:
+        if self._is_out:
             self._enter_over()
         return context.take_out()
 
@@ -364,7 +368,7 @@ class MachineCore(Core):
         if self._phase is not Phase.OVER:
             self._phase = Phase.OVER
             self._context.drop_work()
-            self._context.timers.disarm_all(self._own)
+            self._own.extend(self._context.timers.disarm_all())
 
     def _on_passed_on(self, space: int, message: Message) -> None:
         """What a local manager says: calls that it passes on, and votes."""
@@ -404,8 +408,6 @@ class MachineCore(Core):
         elif message.kind is Kind.OBJECTS_NEWS:
             self._check_timestamp(decode_news(message.payload).timestamp)
             self._requests.on_news(message)
-        elif message.kind is Kind.OBJECTS_STATE:
-            self._on_state(message, source)
         else:
             raise RemoteError(DropReason.UNEXPECTED, f"{message.kind.name} is nothing that machines send each other")
         self._context.heard = max(self._context.heard, direct.heard)
@@ -436,49 +438,52 @@ class MachineCore(Core):
             self._from_log(self._log.on_submit(self._entering.pop(), self._now_ns))
 
     def _from_log(self, effects: Iterable[Effect]) -> None:
+        """Views of a sub-network are no views of the whole group: the host does not hear of them."""
         self._context.flush()
         for effect in effects:
-            if isinstance(effect, Deliver):
-                self._context.later((effect,), self._on_delivery)
-            elif isinstance(effect, Multicast):
+            if isinstance(effect, Multicast):
                 self._context.out.append(Multicast(message=effect.message, is_near=True))
-            else:
+            elif not isinstance(effect, Installed | Minority | StateTaken):
                 self._context.out.append(effect)
 
-    def _on_delivery(self, delivery: Deliver) -> None:
-        if self._phase is not Phase.JOINING:
-            self._apply(delivery)
-        elif self._joiner.place:
-            self._joiner.keep(delivery)
-            if delivery.inner in NEWS:
-                self._say_lacking()
-            elif self._joiner.has_nobody:
-                self._begin_book(delivery.seq)
-        elif delivery.inner is Kind.RELIABLE_JOINED and (delivery.origin, delivery.incarnation) == self._life:
-            self._joiner.joined(delivery.seq, (Life(*life) for life in self._amoeba.began_with))
-            if delivery.seq == 1:
-                self._begin_book(1)
-            else:
-                self._ask_for_state()
+    def _new_log(self, us: Membership, _: Random, memory: bytes) -> ViewCore:
+        """RemoteError: no view can have left this memory."""
+        if self._phase is Phase.JOINING and memory:
+            self._book = Book.restore(memory, place=self._place, partitions=self._us.partitions)
+        return LogCore(
+            membership=us,
+            parameters=self._parameters.amoeba,
+            begin=self._begin_view,
+            apply=self._apply,
+            snapshot=lambda: self._book.snapshot(),
+        )
+
+    def _begin_view(self) -> None:
+        """The Book hears which machines of ours have ended and which have joined since the view before."""
+        view = self._log.view
+        assert view is not None, "a log is that of a view"
+        if self._phase is Phase.JOINING:
+            self._phase = Phase.RUNNING
+            if self._log.reason is ViewReason.FIRST:
+                self._book = self._new_book(view.incarnation_of)
+        for life in sorted(self._book.lives.items()):
+            if life not in view:
+                self._channels.end(Life(*life), self._own)
+                self._votes.ended(Life(*life))
+                self._ended = (life[0], self._now_ns)
+                self._carry_out(self._book.ended(*life))
+        for life in sorted(view.incarnations):
+            if life.member not in self._book.lives:
+                self._carry_out(self._book.joined(*life))
 
     def _apply(self, delivery: Deliver) -> None:
-        self._applied = delivery.seq
-        life = Life(delivery.origin, delivery.incarnation)
-        if delivery.inner is Kind.RELIABLE_ENDED:
-            self._channels.end(life, self._own)
-            self._votes.ended(life)
-            self._donor.ended(life)
-            self._ended = (life.member, self._now_ns)
-            steps = self._book.ended(*life)
-        elif delivery.inner is Kind.RELIABLE_JOINED:
-            steps = self._book.joined(*life)
-        else:
-            steps = self._apply_entry(delivery)
-        # At once: what the Book has given away, it has no more, and nothing else may come between.
+        self._carry_out(self._apply_entry(delivery))
+
+    def _carry_out(self, steps: Iterable[Step]) -> None:
+        """At once: what the Book has given away, it has no more, and nothing else may come between."""
         for step in steps:
             self._steps.carry_out(step)
         self._handing.take()
-        self._give_state()
 
     def _apply_entry(self, delivery: Deliver) -> list[Step]:
         """What does not decode is the same nonsense at all machines: reported and left out."""
@@ -554,47 +559,3 @@ class MachineCore(Core):
     def _give_up_duties(self) -> None:
         for duty in self._between.on_timer(self._now_ns, self._own):
             self._enter(duty.given_up(self._place))
-
-    # How a later life gets the Book.
-
-    def _ask_for_state(self) -> None:
-        others = [life for life in self._joiner.lives if life.member != self._me]
-        if others:
-            self._joiner.ask(sorted(others, key=lambda life: (life.member != self.sequencer, life)))
-        else:
-            self._say_lacking()
-
-    def _say_lacking(self) -> None:
-        lacking = self._joiner.lack()
-        if lacking is not None:
-            self._enter(lacking)
-
-    def _begin_book(self, place: int) -> None:
-        """Nobody has the Book: we begin it anew here, and so does everybody else."""
-        lives = self._joiner.lives
-        epoch = epoch_of(self._near.members, lives)
-        self._book = Book(place=self._place, partitions=self._us.partitions, epoch=epoch, lives=dict(lives))
-        self._enter_running(place)
-
-    def _on_state(self, message: Message, source: Life) -> None:
-        if source.member not in self._near.members:
-            raise RemoteError(DropReason.UNEXPECTED, f"machine {source.member} has another log")
-        place = place_asked(message)
-        if place is not None:
-            self._donor.want(source, place)
-            self._give_state()
-        elif self._phase is Phase.JOINING:
-            state = self._joiner.take(message, source)
-            if state is not None:
-                self._book = Book.restore(state.data, place=self._place, partitions=self._us.partitions)
-                self._enter_running(state.place)
-
-    def _give_state(self) -> None:
-        if self._phase is Phase.RUNNING:
-            self._donor.give(self._applied, self._book)
-
-    def _enter_running(self, applied: int) -> None:
-        self._phase = Phase.RUNNING
-        self._applied = applied
-        # Before anything that the log has given since.
-        self._context.first(self._joiner.end(applied), self._apply)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from node.objects.addresses import MAX_ADDRESSED, MAX_SPACES, OBJECTS_IN_SPACE
 from node.parameters import require
 from node.protocols.amoeba import AmoebaParameters
-from node.protocols.reliable import ReliableParameters
+from node.reliable.parameters import ReliableParameters
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from node.effects import Effect, Timer
 from node.objects.entries import Call
-from node.protocols.timers import Timers
+from node.reliable.rtt import Timers
 
 QUESTIONS = Timer("questions")
 

@@ -20,7 +20,7 @@ from node.effects import Effect, Send, Timer
 from node.errors import DropReason, RemoteError
 from node.objects.direct import Life
 from node.objects.entries import CallId, Voted
-from node.protocols.timers import Timers
+from node.reliable.rtt import Timers
 from node.wire import Flag, Kind, Message
 
 VOTES = Timer("votes")

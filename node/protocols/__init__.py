@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 from node.core import Core, Membership, ViewCore
 from node.protocols.entry import Make, ProtocolEntry, Registry
 from node.reliable.codec import KINDS as STREAM_KINDS
-from node.stack import Stack
 from node.wire import LOCAL_KINDS, Kind
 
 __all__ = ["PROTOCOLS", "ProtocolEntry"]
@@ -51,9 +50,6 @@ def _over_views(*layers: int) -> tuple[Kind, ...]:
     return (*group, *STREAM_KINDS, *_kinds_of(*layers))
 
 
-OLD_AMOEBA_KINDS = frozenset((Kind.AMOEBA_JOIN, Kind.AMOEBA_WELCOME, Kind.AMOEBA_ENDED))
-"""Of object groups, which still stand on the reliable layer without views."""
-
 RELIABLE_KINDS = _over_views()
 SEQUENCER_KINDS = _over_views(2)
 CO_KINDS = (*(kind for kind in Kind if kind.name.startswith("GROUP_")), *_kinds_of(3))
@@ -67,20 +63,8 @@ MBS_KINDS = _over_views(9, 10)
 ADAPTIVE_KINDS = _over_views(2, 8, 9, 11, 12, 13)
 TIMEWARP_KINDS = _over_views(12)
 ABCAST_KINDS = _over_views(11)
-OBJECTS_KINDS = _kinds_of(1, 14, 15)
-AMOEBA_KINDS = tuple(kind for kind in _over_views(14) if kind not in OLD_AMOEBA_KINDS)
-
-
-def _over_reliable(upper: Make) -> Make:
-    """The stack of `upper` over the reliable layer, which is made first: both draw from one generator."""
-
-    def make(membership: Membership, parameters: Any, rng: Random) -> Core:
-        from node.protocols.reliable import ReliableCore
-
-        lower = ReliableCore(membership=membership, parameters=parameters.reliable, rng=rng)
-        return Stack(lower=lower, upper=upper(membership, parameters, rng))
-
-    return make
+OBJECTS_KINDS = _over_views(14, 15)
+AMOEBA_KINDS = _over_views(14)
 
 
 def _co_of(service: str) -> Make:
@@ -130,11 +114,6 @@ def _over_group(begin: Callable[[Any], MakeCore] | None, streams: Callable[[Any]
 def _streams(parameters: Any) -> Any:
     """The group layer's part of an order's parameters."""
     return parameters.reliable
-
-
-def _drawn_from(rng: Random, purpose: str) -> Random:
-    """A generator of its own for the upper core."""
-    return Random(f"{rng.random()}/{purpose}")  # noqa: S311 (repeatable, not secret)
 
 
 @cache
@@ -316,7 +295,7 @@ def _abcast() -> ProtocolEntry:
 
 @cache
 def _amoeba() -> ProtocolEntry:
-    from node.protocols.amoeba_view import AmoebaCore, AmoebaParameters
+    from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 
     return ProtocolEntry(
         name="amoeba",
@@ -388,6 +367,7 @@ def _objects() -> ProtocolEntry:
         kind=ObjectsParameters,
         promises=CALL_PROMISES,
         kinds=OBJECTS_KINDS,
+        returns=True,
         make=lambda us, parameters, rng: MachineCore(membership=us, parameters=parameters, rng=rng),
         tolerates=CRASHES,
         require_members=lambda parameters, _: require_program(parameters),

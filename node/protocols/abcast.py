@@ -48,7 +48,7 @@ from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError
 from node.group.prefix import Prefix, Walk
 from node.parameters import require
-from node.protocols.reliable import ReliableParameters
+from node.reliable.parameters import ReliableParameters
 from node.trace import Notice
 from node.wire import Flag, Kind, Message
 

@@ -64,11 +64,11 @@ from node.protocols.allack import AllAckParameters
 from node.protocols.atop import AtopParameters
 from node.protocols.costs import TIMEWARP, CostParameters
 from node.protocols.execution import Command, Execution, Outcome, ServiceParameters
-from node.protocols.reliable import ReliableParameters
 from node.protocols.sequencer import SequencerParameters
-from node.protocols.timers import Timers
 from node.protocols.timewarp import TimeWarpParameters
 from node.protocols.vote import Ranking, encode_ranking, tally
+from node.reliable.parameters import ReliableParameters
+from node.reliable.rtt import Timers
 from node.trace import Level, Notice
 from node.wire import Flag, Kind, Message
 

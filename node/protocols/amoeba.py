@@ -1,250 +1,162 @@
-"""Total order by a sequencer that is replaced when it ends, over reliable FIFO channels: Amoeba's broadcast.
+"""Amoeba's broadcast: total order by a sequencer that writes one log, with a degree of resilience. One view.
 
-Paper 004, section 5 (its master managers distribute "by the reliable broadcast of Amoeba"), which is Kaashoek,
-Tanenbaum, Hummel and Bal, "An efficient reliable broadcast protocol", 1989. One member is the sequencer. It writes one
-*log*, which all deliver in its order.
+Paper 004, section 5, distributes "by the reliable broadcast of Amoeba": Kaashoek, Tanenbaum, Hummel, Bal, "An efficient
+reliable broadcast protocol", 1989 (below: K). The sequencer is the view's first member.
 
     PB  sender           sequencer         everybody      BB  sender                    everybody
-        REQUEST k -----> DATA N, k ------> number N           BODY k -----------------> holds it
+        REQUEST k -----> DATA N, k ------> number N           BODY k -----------------> buffered
                                                               sequencer: ACCEPT N, k -> number N
 
-Two messages for a broadcast, one for the sequencer's own. PB carries the message twice, BB once, but everybody is
-interrupted twice: so short messages go by PB and those from `large_bytes` on by BB.
+Rules, each with its method:
 
-What the paper's Amoeba has for loss, the history of the sequencer and negative acknowledgements, is here the layer
-below: each sequencer writes its part of the log into its own stream, of which all survivors get the same. A number
-therefore is a place in that stream, and gaps do not exist. What is stable the layer forgets; here remains what waits.
+1. PB: the sender sends a short message to the sequencer, which multicasts it with the next number of the log. BB: the
+   sender multicasts a long one (`large_bytes`), and the sequencer multicasts its number (`on_submit`, `_give_number`).
+2. The sequencer numbers each sender's messages in the order of submission, and none twice (`_give_number`).
+3. A message that asks for resilience r is tentative when it is numbered. The r first other members by rank tell the
+   sequencer up to where they have stored the log (STORED); then the sequencer tells all (ACCEPT without words). With
+   fewer than r others, all others must store it (`_tell_stored`, `_tell_accepted`).
+4. Every member delivers the log in its order, up to the first message that is incomplete or tentative (`_deliver`).
+5. At the end of the view every survivor delivers the log of the cut, tentative messages too. It passes over a number
+   without a body. Of an excluded sender it drops a message that depends on a message outside the cut or follows such a
+   message of that sender. A submission without a number in the cut is handed back (`close`).
 
-Resilience. A message that asks for r is *tentative* when it has its number. The r lowest others that took part then
-tell that they have the log up to there (STORED); the sequencer tells all (ACCEPT without words); then it is delivered,
-and what comes after it. With fewer than r others, all others must. So r crashes lose nothing that anybody has
-delivered, nor put it into another order. With r = 0 delivery is AGREED, not uniform (see the reliable layer), and so is
-the order: who crashes together with the numbers that only it had, the sequencer above all, may have delivered in an
-order in which the senders that live do not get their new numbers. All who live on have one order.
+Promise: with at most r members excluded, every message that any member delivered with resilience r is delivered by all
+survivors, in the same place. With more, and with r = 0, the order is that of the survivors alone.
 
-Take-over. No message elects. The news of the sequencer's end comes when all survivors have the same of its stream, so
-they have the same log, and in it who takes part: the lowest of those is the next sequencer, or if that one has ended,
-the lowest after it. Each turn of this kind begins an *epoch*; all count alike. Who has messages without a number asks
-the next one for it, always by PB. Words of an older epoch do not count any more; so what a sender asks for has its
-causes in the log that it is written to, and an effect never outlives its cause. Messages are known by (life, number),
-each gets its number after the one before it, and none gets a second one. What was tentative all survivors hold: it
-counts.
+Deviations from K: the layer below repairs loss, so the history buffer and the negative acknowledgements are not here;
+the group layer agrees on the survivors, so no member calls ResetGroup; `outstanding` bounds what is under way.
 
-A cut. An ACCEPT may come without its BODY, when the sequencer and the sender end and no survivor has the body. Then
-what the sequencer wrote from there on does not count, for all alike, as nobody that lives has delivered it; nor what
-another wrote after that, who had the body and ended, too. Senders that live ask for new numbers.
-
-Who ends and who joins stands in the log. The sequencer writes ENDED when it has heard of an end, so after all that it
-has numbered of that life; the next sequencer's first entries say that the former one has ended. A joiner multicasts
-JOIN; the sequencer writes WELCOME, with all that it takes to go on from there. All others must store it (as with a
-resilience of all), so they have all bodies before it and no cut comes before it; then it counts, and is the first thing
-that the joiner delivers. If the sequencer ends before, the WELCOME is void (its number stays empty), and the next one
-writes another. A body that was multicast before its sender knew of a WELCOME may lack at the joiner: the sequencer
-repeats it in DATA. With `tells_news` who ends and who joins is delivered in its place; without, numbers are passed
-over. A life whose WELCOME is void has not joined, and its end is not told.
-
-Nobody left. A joiner says in JOIN in whose streams it takes part. If all those say the same set, none of them has a
-log: who has one never asks to join, and who gets one gets it from somebody in that set. Then the lowest begins a new
-log, with itself. (Also the only member of its group.)
-
-Standing still. Who is owed something by a member that crashed after it had acknowledged all is missed by nobody below;
-so who waits for long multicasts a STORED (`standstill.py`), and a joiner its JOIN again.
-
-Deviations. Amoeba elects by an invitation that the user calls for (ResetGroup); here the layer below has agreed on who
-lives. Amoeba's history bounds what is under way; here `outstanding` of each sender and the window below do.
-
-Invariants: numbers of one log are consecutive, but for void WELCOMEs; of each life they follow the order of its
-messages; the sequencer and who takes part are the same for all at the same entry; nothing is delivered before what it
-follows in the log.
-
-Not here: a sequencer that lies is believed, as everybody is. Memory: of one life at most MOST_HELD words that wait;
-a pair of members that cannot hear each other makes one of them hold the log from the first body on that it lacks.
+Invariants: the log's numbers are consecutive; of each sender they follow its own numbers; before `close` a member has
+delivered exactly the numbers up to `_delivered`. A sequencer that lies is believed. The argument why `close` gives one
+causal order, and the messages in full, are in docs/protocols/amoeba.md.
 """
 
 from __future__ import annotations
 
 import enum
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import chain
 
-from node.core import Core, Membership, Submission
+from node.core import Closing, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.protocols.amoeba_log import Item, Log
-from node.protocols.amoeba_view import AmoebaParameters
-from node.protocols.amoeba_words import (
-    MAX_RESILIENCE,
-    Life,
-    Standing,
-    Wanted,
-    Welcome,
-    life_that_ended,
-    lives_of,
-    numbered,
-    pack_lives,
-    wanted_in_body,
-    wanted_in_request,
-    welcome_of,
-)
-from node.protocols.joining import ASK_AGAIN_NS, MOST_DOUBLINGS
-from node.protocols.standstill import PROD, StandStill
-from node.protocols.timers import Timers
-from node.protocols.words import MAX_NUMBER, pack
-from node.wire import LOCAL_KINDS, Flag, Kind, Message
-
-__all__ = ["ASK", "AmoebaCore", "AmoebaParameters", "AmoebaReport", "Phase"]
+from node.group.prefix import Prefix, Walk
+from node.parameters import require
+from node.protocols.words import MAX_NUMBER, pack, unpack
+from node.reliable.parameters import ReliableParameters
+from node.wire import Flag, Kind, Message
 
 CONTROL = Flag.CONTROL.value
-ASK = Timer("ask")
-NEWS = (Kind.RELIABLE_ENDED, Kind.RELIABLE_JOINED)
-MOST_HELD = 1 << 15
-"""Entries, bodies and requests of one life that wait for something; who sends more of them is refused."""
+MAX_RESILIENCE = 0xFFFF
+MULTICAST_KINDS = (Kind.AMOEBA_BODY, Kind.AMOEBA_DATA, Kind.AMOEBA_ACCEPT)
 
 
-class Phase(enum.StrEnum):
-    """JOINING until a sequencer welcomes us, WELCOMED until all others have stored that."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmoebaParameters:
+    """Of the broadcast and of the reliable layer under it."""
 
-    JOINING = "joining"
-    WELCOMED = "welcomed"
-    RUNNING = "running"
+    large_bytes: int = 1024
+    """Senders send shorter messages to the sequencer (PB), and multicast messages from this length on (BB)."""
+    resilience: int = 1
+    """Other members that must have stored a message before any member delivers it, unless the submission says another
+    number. With 0 an excluded member may have delivered in an order of its own."""
+    outstanding: int = 64
+    """Own messages without a number."""
+    reliable: ReliableParameters = field(default_factory=ReliableParameters)
+
+    def __post_init__(self) -> None:
+        require(self.large_bytes >= 0, f"large_bytes must not be negative, not {self.large_bytes}")
+        require(
+            0 <= self.resilience <= MAX_RESILIENCE,
+            f"resilience must lie between 0 and {MAX_RESILIENCE} members, not {self.resilience}",
+        )
+        require(1 <= self.outstanding <= 4096, f"outstanding must lie between 1 and 4096, not {self.outstanding}")
 
 
 class AmoebaReport(enum.IntEnum):
-    """Codes of our reports."""
+    """Codes of our reports, both told at the end of a view. `value`: the number in the log; `member`: the sender."""
 
-    TAKEN_OVER = 0xE1
-    """`member` is the sequencer from here on; `value`: its epoch."""
-    WELCOMED = 0xE2
-    """This later life takes part; `value`: the number of its WELCOME, its first delivery."""
-    CUT = 0xE3
-    """`member`, a sequencer, has ended, and `value` words of it, the last ones, do not count: they follow the number of
-    a message that no survivor has."""
-    FOUNDED = 0xE4
-    """Nobody who has the log lives: this later life begins a new one."""
-
-
-class _Held(NamedTuple):
-    """A REQUEST or a BODY without a number."""
-
-    message: Message
-    wanted: Wanted
+    VOID = 0xE1
+    """No survivor has the body of this number."""
+    DROPPED = 0xE2
+    """The message depends on one that is not in the cut; its sender is excluded."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Desk:
-    """What the sequencer has given, which is ahead of what has come back to it."""
+class Entry:
+    """A number of the log: message `number` of `origin`. `content`: DATA or BODY, None until we have it."""
 
-    index: int
-    lives: dict[Life, Standing]
-    """Who takes part, and the last of its messages that has a number."""
-    welcome: int
-    """The last WELCOME."""
-    accepted: int
-    stored: dict[Life, int] = field(default_factory=dict)
-    """Up to where others have told that they have the log."""
+    origin: int
+    incarnation: int
+    number: int
+    content: Message | None
 
-    @classmethod
-    def of(cls, log: Log) -> _Desk:
-        return cls(
-            index=log.index,
-            lives=dict(log.lives),
-            welcome=max((standing.joined for standing in log.lives.values()), default=0),
-            accepted=log.index,
-        )
+    @property
+    def resilience(self) -> int:
+        assert self.content is not None
+        return self.content.words[-2]
+
+    @property
+    def word(self) -> int:
+        """What its sender had delivered (node/group/prefix.py)."""
+        assert self.content is not None
+        return self.content.words[-1]
 
 
-class AmoebaCore(Core):
-    """See the module's text. `tells_news`: deliver who joins and who ends, at their places in the order."""
+class AmoebaCore(ViewCore):
+    """The module's text is its contract."""
 
-    def __init__(self, *, membership: Membership, parameters: AmoebaParameters, tells_news: bool = False) -> None:
+    def __init__(self, *, membership: Membership, parameters: AmoebaParameters) -> None:
         self._us = membership
-        self._life: Life = (membership.member, membership.incarnation)
         self._parameters = parameters
-        self._tells_news = tells_news
-        self._timers = Timers()
-        self._standstill = StandStill(self._timers)
-        is_founder = membership.incarnation == 1 or not membership.peers
-        self._phase = Phase.RUNNING if is_founder else Phase.JOINING
-        self._is_member = is_founder
-        """Whether the layer below has said so."""
-        self._parts: set[Life] = {(peer, 1) for peer in membership.peers} if is_founder else set()
-        """Others in whose streams we take part, and whose end we have not heard of."""
-        founders = {life: Standing(0, 0) for life in sorted({*self._parts, self._life})} if is_founder else {}
-        self._log = Log(sequencer=min(founders), lives=founders) if is_founder else self._no_log()
-        self._lives = set(founders)
-        """Who takes part, after what we have delivered."""
-        self._began_with = tuple(sorted(founders))
-        self._sequencer = self._log.sequencer[0]
-        self._desk = _Desk.of(self._log) if is_founder and self._log.sequencer == self._life else None
+        self._sequencer = membership.first
+        self._is_sequencer = membership.member == self._sequencer
+        self._others = [member for member in membership.ranks or membership.members if member != self._sequencer]
+        """All but the sequencer, by rank: the first r of them store a message of resilience r."""
 
         self._submitted = 0
         self._asked: dict[int, Submission] = {}
-        """Our messages without a number, ascending."""
-        self._told = 0
-        """Up to where we have told this sequencer that we have the log."""
-        self._entries: dict[Life, deque[Message]] = {}
-        """What has come of each sequencer, or of who will be one, and is not in the log yet."""
-        self._bodies: dict[Life, dict[int, _Held]] = {}
-        self._requests: dict[Life, dict[int, _Held]] = {}
-        self._joiners: dict[Life, frozenset[Life]] = {}
-        """Who wants to be welcomed, and in whose streams it takes part, itself included."""
-        self._offers: dict[Life, int] = {}
-        """Before we run: who has given us a WELCOME that is among the entries, and its number."""
-        self._asks = 0
-        self._handlers: dict[Kind, Callable[[Message, list[Effect]], None]] = {
-            Kind.AMOEBA_REQUEST: self._on_request,
-            Kind.AMOEBA_DATA: self._on_entry,
-            Kind.AMOEBA_BODY: self._on_body,
-            Kind.AMOEBA_ACCEPT: self._on_entry,
-            Kind.AMOEBA_STORED: self._on_stored,
-            Kind.AMOEBA_JOIN: self._on_join,
-            Kind.AMOEBA_WELCOME: self._on_entry,
-            Kind.AMOEBA_ENDED: self._on_entry,
-            Kind.RELIABLE_ENDED: self._on_ended,
-            Kind.RELIABLE_JOINED: self._on_joined,
-        }
-        self._takers: dict[Kind, Callable[[Message], bool]] = {
-            Kind.AMOEBA_DATA: self._take_data,
-            Kind.AMOEBA_ACCEPT: self._take_accept,
-            Kind.AMOEBA_WELCOME: self._take_welcome,
-            Kind.AMOEBA_ENDED: self._take_ended,
-        }
+        """Our messages that are not in the log, ascending."""
+        self._log: dict[int, Entry] = {}
+        """What the sequencer has numbered and we have not delivered, ascending."""
+        self._bodies: dict[int, dict[int, Message]] = defaultdict(dict)
+        """By sender and its number: BODY messages without a number of the log."""
+        self._numbered = 0
+        """The last number of the log that we have heard of."""
+        self._last_of: dict[int, int] = defaultdict(int)
+        """Per sender: the last of its messages that has a number."""
+        self._complete = 0
+        """We have all messages of the log up to here."""
+        self._accepted = 0
+        """The sequencer has told that all up to here is stored as it must be."""
+        self._delivered = 0
+        self._checked = 0
+        """We have told the sequencer what it waits for up to here."""
+        self._prefix = Prefix()
+
+        # At the sequencer: what it has given, which is ahead of what has come back to it.
+        self._given = 0
+        self._given_of: dict[int, int] = defaultdict(int)
+        self._announced = 0
+        """`_accepted`, as far as we have told it."""
+        self._stored: dict[int, int] = defaultdict(int)
+        """Per other member: it has told that it has stored the log up to here."""
 
     @property
     def can_submit(self) -> bool:
-        is_open = self._phase is Phase.RUNNING and self._submitted < MAX_NUMBER
-        return is_open and len(self._asked) < self._parameters.outstanding
+        return len(self._asked) < self._parameters.outstanding and self._submitted < MAX_NUMBER
 
     @property
     def is_idle(self) -> bool:
-        return self._phase is Phase.RUNNING and self.held == 0
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase
+        return self.held == 0 and self._given <= self._delivered
 
     @property
     def held(self) -> int:
         """Messages that wait: ours for a number, others for their turn."""
-        stores = (*self._entries.values(), *self._bodies.values(), *self._requests.values())
-        return len(self._log.waiting) + len(self._asked) + sum(map(len, stores))
-
-    @property
-    def sequencer(self) -> int:
-        """The member that numbered what was delivered last. Of a joiner that has delivered nothing: itself."""
-        return self._sequencer
-
-    @property
-    def lives(self) -> tuple[Life, ...]:
-        """Who takes part, after what was delivered last, ascending: members with their incarnations."""
-        return tuple(sorted(self._lives))
-
-    @property
-    def began_with(self) -> tuple[Life, ...]:
-        """Who took part when we began to, ourselves included: after our WELCOME, or from the beginning. Ascending."""
-        return self._began_with
+        return len(self._asked) + len(self._log) + sum(map(len, self._bodies.values()))
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return []
@@ -254,67 +166,69 @@ class AmoebaCore(Core):
             raise LocalError(f"member {self._us.member} takes no submission now: ask can_submit before")
         if submission.target is not None:
             raise LocalError("the sequencer orders multicasts; send to one member through the layer below")
-        self._resilience_of(submission)
-        out: list[Effect] = []
+        is_large = len(submission.payload) >= self._parameters.large_bytes
+        message = self._us.message(
+            Kind.AMOEBA_BODY if is_large and not self._is_sequencer else Kind.AMOEBA_REQUEST,
+            seq=self._submitted + 1,
+            flags=submission.flags,
+            words=(self._resilience_of(submission), self._prefix.word),
+            inner=submission.inner,
+            payload=submission.payload,
+        )
         self._submitted += 1
         self._asked[self._submitted] = submission
-        if self._desk is None and len(submission.payload) >= self._parameters.large_bytes:
-            out.append(Multicast(message=self._body(self._submitted, submission)))
-        else:
-            self._ask_for(self._submitted, submission, out)
-        self._settle(now_ns, out)
-        return out
+        if self._is_sequencer:
+            return self._give_number(message)
+        if is_large:
+            return [Multicast(message=message)]
+        return [Send(target=self._sequencer, message=message)]
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        reason = self._ignore(message)
-        if reason is not None:
-            return [Report(code=reason, member=source, value=len(message.payload))]
+        if not self._is_expected(message):
+            return [_refused(message, DropReason.UNEXPECTED)]
         out: list[Effect] = []
-        self._handlers[message.kind](message, out)
-        self._settle(now_ns, out)
+        match message.kind:
+            case Kind.AMOEBA_REQUEST:
+                _check_submission(message)
+                out += self._give_number(message)
+            case Kind.AMOEBA_STORED:
+                self._on_stored(message)
+            case _:
+                self._add(message)
+                if message.kind is Kind.AMOEBA_BODY and self._is_sequencer:
+                    out += self._give_number(message)
+        self._complete_log()
+        self._deliver(out)
+        self._tell_stored(out)
+        self._tell_accepted(out)
         return out
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        if timer not in (ASK, PROD):
-            raise LocalError(f"{timer} is no timer of this core")
+        raise LocalError(f"{timer} is no timer of this core: it has none")
+
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
+        for message in chain.from_iterable(rest.values()):
+            if message.kind in MULTICAST_KINDS and self._is_expected(message):
+                with suppress(RemoteError):
+                    self._add(message)
         out: list[Effect] = []
-        self._timers.fired(timer)
-        if timer == ASK and self._phase is Phase.JOINING:
-            self._ask_to_join(out)
-        elif timer == PROD and self._standstill.is_due(self._first):
-            out.append(Multicast(message=self._stored()))
-        self._settle(now_ns, out)
-        return out
-
-    def _ignore(self, message: Message) -> DropReason | None:
-        """Why a message is refused before anybody looks into it."""
-        if message.kind not in self._handlers:
-            return DropReason.UNEXPECTED
-        life = (message.origin, message.incarnation)
-        is_known = message.kind in LOCAL_KINDS or life in self._parts or life == self._life
-        return None if is_known else DropReason.UNEXPECTED
-
-    def _settle(self, now_ns: int, out: list[Effect]) -> None:
-        """What follows from what has come."""
-        self._advance(out)
-        self._tell_stored(out)
-        self._see_to_accept(out)
-        if self._phase is not Phase.JOINING:
-            self._timers.disarm(ASK, out)
-        elif self._is_member and ASK not in self._timers:
-            self._timers.arm(ASK, now_ns + (ASK_AGAIN_NS << min(self._asks, MOST_DOUBLINGS)), out)
-            self._asks += 1
-        self._standstill.watch(self._first, now_ns, out)
-
-    @property
-    def _first(self) -> tuple[int, ...] | None:
-        """What stands still, if something waits."""
-        if self._phase is Phase.JOINING or (self._phase is Phase.RUNNING and self.held == 0):
-            return None
-        log = self._log
-        return log.epoch, log.index, log.accepted, next(iter(self._asked), 0)
-
-    # At the sender.
+        walk = Walk(self._prefix, survivors)
+        interrupted: set[int] = set()
+        """Senders of which a message is not delivered: no later one is."""
+        for index, entry in self._log.items():
+            if not self._fill(entry):
+                interrupted.add(entry.origin)
+                out.append(Report(code=AmoebaReport.VOID, member=entry.origin, value=index))
+            elif entry.origin in interrupted or not walk.admits(entry.origin, entry.word):
+                interrupted.add(entry.origin)
+                out.append(Report(code=AmoebaReport.DROPPED, member=entry.origin, value=index))
+            else:
+                walk.delivered(entry.origin, index)
+                self._forget_asked(entry)
+                out.append(_delivery(index, entry))
+        self._log.clear()
+        self._bodies.clear()
+        return Closing(effects=tuple(out), handed_back=tuple(self._asked.values()))
 
     def _resilience_of(self, submission: Submission) -> int:
         """LocalError when its words are no resilience."""
@@ -324,436 +238,155 @@ class AmoebaCore(Core):
             raise LocalError(f"{submission.words} is no resilience between 0 and {MAX_RESILIENCE}")
         return submission.words[0]
 
-    def _ask_for(self, number: int, submission: Submission, out: list[Effect]) -> None:
-        """A number for it, from the sequencer: PB."""
-        request = self._us.message(
-            Kind.AMOEBA_REQUEST,
-            seq=number,
-            flags=submission.flags,
-            words=(self._log.epoch, self._resilience_of(submission)),
-            inner=submission.inner,
-            payload=submission.payload,
-        )
-        if self._desk is None:
-            out.append(Send(target=self._log.sequencer[0], message=request))
-            return
-        held = _Held(request, wanted_in_request(request))
-        self._requests.setdefault(self._life, {})[number] = held
-        self._order(self._desk, self._life, out)
-
-    def _body(self, number: int, submission: Submission) -> Message:
-        """BB."""
-        return self._us.message(
-            Kind.AMOEBA_BODY,
-            seq=number,
-            flags=submission.flags,
-            words=(self._log.epoch, self._resilience_of(submission), self._log.index),
-            inner=submission.inner,
-            payload=submission.payload,
-        )
+    def _is_expected(self, message: Message) -> bool:
+        """Whether a message of this kind may come from its origin to us."""
+        match message.kind:
+            case Kind.AMOEBA_REQUEST | Kind.AMOEBA_STORED:
+                return self._is_sequencer and message.origin in self._others
+            case Kind.AMOEBA_BODY:
+                return message.origin in self._others
+            case Kind.AMOEBA_DATA | Kind.AMOEBA_ACCEPT:
+                return message.origin == self._sequencer
+            case _:
+                return False
 
     # At the sequencer.
 
-    def _on_request(self, message: Message, out: list[Effect]) -> None:
-        wanted = wanted_in_request(message)
-        life = (message.origin, message.incarnation)
-        if wanted.epoch < self._log.epoch:
-            # It was for an earlier life of ours, which was the sequencer then.
-            out.append(_refusal(message, DropReason.STALE_INCARNATION))
-        elif wanted.epoch == self._log.epoch and self._desk is None:
-            out.append(_refusal(message, DropReason.UNEXPECTED))
-        elif life != self._life and self._may_count(life):
-            self._hold(self._requests, life, _Held(message, wanted), out)
+    def _give_number(self, message: Message) -> list[Effect]:
+        """The next number of the log for a REQUEST (DATA carries it to all) or for a BODY (all have it)."""
+        origin = message.origin
+        if message.seq != self._given_of[origin] + 1:
+            return [_refused(message, DropReason.OUT_OF_WINDOW)]
+        self._given_of[origin] = message.seq
+        self._given += 1
+        entry = pack(origin, message.incarnation, message.seq)
+        if message.kind is Kind.AMOEBA_BODY:
+            numbered = self._us.message(Kind.AMOEBA_ACCEPT, seq=self._given, flags=CONTROL, words=(entry,))
+        else:
+            numbered = self._us.message(
+                Kind.AMOEBA_DATA,
+                seq=self._given,
+                flags=message.flags,
+                words=(entry, *message.words),
+                inner=message.inner,
+                payload=message.payload,
+            )
+        return [Multicast(message=numbered)]
 
-    def _hold(self, store: dict[Life, dict[int, _Held]], life: Life, held: _Held, out: list[Effect]) -> None:
-        number = held.message.seq
-        lives = self._log.lives if self._desk is None else self._desk.lives
-        if life in lives and number <= lives[life].last:
+    def _on_stored(self, message: Message) -> None:
+        _require(not message.words and message.seq <= self._given, message)
+        self._stored[message.origin] = max(self._stored[message.origin], message.seq)
+
+    def _tell_accepted(self, out: list[Effect]) -> None:
+        """Tell all members up to where the log is stored as it must be. The sequencer has stored it, too."""
+        if not self._is_sequencer:
             return
-        mine = store.setdefault(life, {})
-        if number in mine:
-            out.append(_refusal(held.message, DropReason.DUPLICATE))
-            return
-        if len(mine) >= MOST_HELD:
-            raise RemoteError(DropReason.MALFORMED, f"{len(mine)} of its messages wait already")
-        mine[number] = held
-        if self._desk is not None:
-            self._order(self._desk, life, out)
-
-    def _order(self, desk: _Desk, life: Life, out: list[Effect]) -> None:
-        """Give numbers to what this life wants them for, in its order."""
-        while life in desk.lives:
-            last, joined = desk.lives[life]
-            number = last + 1
-            request = self._requests.get(life, {}).pop(number, None)
-            held = request or self._bodies.get(life, {}).get(number)
-            if held is None or held.wanted.epoch != self._log.epoch:
-                return
-            desk.lives[life] = Standing(number, joined)
-            # Who was welcomed after its sender multicast a body may lack it.
-            is_short = request is None and held.wanted.known >= desk.welcome
-            self._give_number(desk, held, out, is_short=is_short)
-
-    def _give_number(self, desk: _Desk, held: _Held, out: list[Effect], *, is_short: bool) -> None:
-        message = held.message
-        words = (pack(message.origin, message.incarnation, message.seq), held.wanted.resilience)
-        if is_short:
-            self._give(desk, Kind.AMOEBA_ACCEPT, words, out)
-            return
-        desk.index += 1
-        data = self._us.message(
-            Kind.AMOEBA_DATA,
-            seq=desk.index,
-            flags=message.flags,
-            words=words,
-            inner=message.inner,
-            payload=message.payload,
-        )
-        out.append(Multicast(message=data))
-
-    def _give(self, desk: _Desk, kind: Kind, words: tuple[int, ...], out: list[Effect]) -> None:
-        """The next entry of the log, without application data."""
-        desk.index += 1
-        out.append(Multicast(message=self._us.message(kind, seq=desk.index, flags=CONTROL, words=words)))
-
-    def _see_to_news(self, desk: _Desk, out: list[Effect]) -> None:
-        """Who has ended, and who joins: into the log."""
-        gone = [life for life in desk.lives if life not in self._parts and life != self._life]
-        for life in sorted(gone, key=lambda life: (life not in self._log.walked, life)):
-            del desk.lives[life]
-            self._give(desk, Kind.AMOEBA_ENDED, (pack(*life, 0),), out)
-        for life in list(self._joiners):
-            if life in self._parts and all(life[0] != member for member, _ in desk.lives):
-                self._welcome(desk, life, out)
-
-    def _welcome(self, desk: _Desk, joiner: Life, out: list[Effect]) -> None:
-        welcome = Welcome(joiner=joiner, epoch=self._log.epoch, lives=desk.lives)
-        words = welcome.words()
-        desk.welcome = desk.index + 1
-        desk.lives[joiner] = Standing(0, desk.welcome)
-        self._give(desk, Kind.AMOEBA_WELCOME, words, out)
-
-    def _on_stored(self, message: Message, out: list[Effect]) -> None:
-        if len(message.words) != 1:
-            raise RemoteError(DropReason.MALFORMED, f"stored up to {message.seq} with the words {message.words}")
-        life = (message.origin, message.incarnation)
-        desk = self._desk
-        if desk is None or life == self._life or message.words[0] != self._log.epoch:
-            return
-        if message.seq > desk.index:
-            raise RemoteError(DropReason.MALFORMED, f"stored up to {message.seq}, and {desk.index} is the last number")
-        desk.stored[life] = max(desk.stored.get(life, 0), message.seq)
-
-    def _see_to_accept(self, out: list[Effect]) -> None:
-        """Tell up to where all is stored as it must be."""
-        desk = self._desk
-        if desk is None:
-            return
-        upto = desk.accepted
-        for item in self._log.waiting:
-            if item.index <= upto:
-                continue
-            if any(desk.stored.get(life, 0) < item.index for life in self._log.storers(item)):
-                break
-            upto = item.index
-        if upto > desk.accepted:
-            desk.accepted = upto
+        start = upto = max(self._announced, self._delivered)
+        while upto < self._complete and self._is_stored(upto + 1):
+            upto += 1
+        if any(self._storers(index) for index in range(start + 1, upto + 1)):
+            self._announced = upto
             out.append(Multicast(message=self._us.message(Kind.AMOEBA_ACCEPT, seq=upto, flags=CONTROL)))
 
-    # At everybody.
+    def _is_stored(self, index: int) -> bool:
+        return all(self._stored[member] >= index for member in self._storers(index))
 
-    def _on_body(self, message: Message, out: list[Effect]) -> None:
-        wanted = wanted_in_body(message)
-        life = (message.origin, message.incarnation)
-        # Of another epoch: whoever lives asks again, in the epoch that is now.
-        if wanted.epoch >= self._log.epoch and self._may_count(life):
-            self._hold(self._bodies, life, _Held(message, wanted), out)
+    # At every member.
 
-    def _on_entry(self, message: Message, out: list[Effect]) -> None:
-        self._check_entry(message)
-        author = (message.origin, message.incarnation)
-        if not self._may_count(author):
+    def _add(self, message: Message) -> None:
+        """A multicast message: into the log or among the bodies."""
+        if message.kind is not Kind.AMOEBA_BODY:
+            self._add_to_log(message)
             return
-        entries = self._entries.setdefault(author, deque())
-        if len(entries) >= MOST_HELD:
-            raise RemoteError(DropReason.MALFORMED, f"{len(entries)} of its entries wait already")
-        entries.append(message)
-        is_offer = message.kind is Kind.AMOEBA_WELCOME and self._is_for_us(message)
-        if is_offer and author != self._life and self._phase is not Phase.RUNNING:
-            self._offers.setdefault(author, message.seq)
+        _check_submission(message)
+        bodies = self._bodies[message.origin]
+        if message.seq in bodies:
+            raise RemoteError(
+                DropReason.DUPLICATE, f"body {message.seq} of member {message.origin} is buffered already"
+            )
+        bodies[message.seq] = message
 
-    def _may_count(self, life: Life) -> bool:
-        """Whether its words can be for our log. Nobody sends any before we have stored its WELCOME. So who
-        is not in our log has left it, perhaps before it began.
-        """
-        return self._phase is not Phase.RUNNING or life in self._log.lives
+    def _add_to_log(self, message: Message) -> None:
+        """DATA, or an ACCEPT of either kind."""
+        is_data = message.kind is Kind.AMOEBA_DATA
+        if not is_data and not message.words:
+            _require(message.seq <= self._numbered, message)
+            self._accepted = max(self._accepted, message.seq)
+            return
+        _require(len(message.words) == (3 if is_data else 1), message)
+        _require(not is_data or message.words[1] <= MAX_RESILIENCE, message)
+        origin, incarnation, number = unpack(message.words[0])
+        is_next = message.seq == self._numbered + 1 and number == self._last_of.get(origin, 0) + 1
+        _require(origin in self._us.members and incarnation > 0 and is_next, message)
+        self._numbered = message.seq
+        self._last_of[origin] = number
+        content = message if is_data else None
+        self._log[message.seq] = Entry(origin=origin, incarnation=incarnation, number=number, content=content)
 
-    def _check_entry(self, message: Message) -> None:
-        """RemoteError MALFORMED, also for the number 0."""
-        members = self._us.members
-        if message.seq == 0:
-            raise RemoteError(DropReason.MALFORMED, "entries count from 1")
-        if message.kind is Kind.AMOEBA_WELCOME:
-            welcome_of(message, members)
-        elif message.kind is Kind.AMOEBA_ENDED:
-            life_that_ended(message, members)
-        elif message.kind is Kind.AMOEBA_DATA or message.words:
-            numbered(message, members)
+    def _fill(self, entry: Entry) -> bool:
+        """Whether we have its content."""
+        if entry.content is None:
+            entry.content = self._bodies[entry.origin].pop(entry.number, None)
+        return entry.content is not None
 
-    def _is_for_us(self, message: Message) -> bool:
-        return message.words[0] == pack(*self._life, 0)
+    def _complete_log(self) -> None:
+        while self._complete < self._numbered and self._fill(self._log[self._complete + 1]):
+            self._complete += 1
+            self._forget_asked(self._log[self._complete])
 
-    def _advance(self, out: list[Effect]) -> None:
-        """Take into the log what is complete; go on with the next sequencer when nothing more comes of this one."""
-        while self._phase is not Phase.JOINING or self._begin_if_welcome(out):
-            author = self._log.sequencer
-            entries = self._entries.get(author, deque())
-            while entries and self._lacking(entries[0]) is None:
-                self._take(entries.popleft(), out)
-            lacking = self._lacking(entries[0]) if entries else None
-            if not self._is_gone(author) or (lacking is not None and not self._is_gone(lacking)):
-                return
-            self._take_over(out)
+    def _forget_asked(self, entry: Entry) -> None:
+        """A message of ours that is in the log."""
+        if entry.origin == self._us.member:
+            self._asked.pop(entry.number, None)
 
-    def _is_gone(self, life: Life) -> bool:
-        return life not in self._parts and life != self._life
-
-    def _lacking(self, message: Message) -> Life | None:
-        """None if it can be taken now; else whose word we lack for it."""
-        if message.kind is Kind.AMOEBA_ACCEPT and not message.words:
-            return self._log.sequencer if message.seq > self._log.index else None
-        if message.seq > self._log.index + 1:
-            # Its author had what we have had to cut; if it lived, all would have it.
-            return self._log.sequencer
-        if message.kind is not Kind.AMOEBA_ACCEPT:
-            return None
-        life, number, _ = numbered(message, self._us.members)
-        is_next = life in self._log.lives and number == self._last(life) + 1
-        return life if is_next and number not in self._bodies.get(life, {}) else None
-
-    def _last(self, life: Life) -> int:
-        standing = self._log.lives.get(life)
-        return 0 if standing is None else standing.last
-
-    def _take(self, message: Message, out: list[Effect]) -> None:
-        log = self._log
-        if message.kind is Kind.AMOEBA_ACCEPT and not message.words:
-            log.accepted = max(log.accepted, message.seq)
-        elif message.seq != log.index + 1 or not self._takers[message.kind](message):
-            out.append(_refusal(message, DropReason.MALFORMED))
-        for item in log.take():
-            self._hand_over(item, out)
-
-    def _take_data(self, message: Message) -> bool:
-        return self._take_numbered(message, message)
-
-    def _take_accept(self, message: Message) -> bool:
-        life, number, _ = numbered(message, self._us.members)
-        held = self._bodies.get(life, {}).get(number)
-        return held is not None and self._take_numbered(message, held.message)
-
-    def _take_numbered(self, entry: Message, content: Message) -> bool:
-        life, number, resilience = numbered(entry, self._us.members)
-        standing = self._log.lives.get(life)
-        if standing is None or number != standing.last + 1:
-            return False
-        self._log.lives[life] = Standing(number, standing.joined)
-        self._bodies.get(life, {}).pop(number, None)
-        if life == self._life:
-            self._asked.pop(number, None)
-        delivery = Deliver(
-            payload=content.payload, origin=life[0], incarnation=life[1], seq=entry.seq, inner=content.inner
-        )
-        self._log.append(delivery, resilience)
-        return True
-
-    def _take_welcome(self, message: Message) -> bool:
-        joiner = welcome_of(message, self._us.members).joiner
-        if any(joiner[0] == member for member, _ in self._log.lives):
-            return False
-        self._log.lives[joiner] = Standing(0, message.seq)
-        self._log.append(_news(Kind.RELIABLE_JOINED, joiner, message.seq), MAX_RESILIENCE)
-        return True
-
-    def _take_ended(self, message: Message) -> bool:
-        life = life_that_ended(message, self._us.members)
-        if life not in self._log.lives or life == self._life:
-            return False
-        del self._log.lives[life]
-        self._log.walked.discard(life)
-        self._drop(life)
-        self._log.append(_news(Kind.RELIABLE_ENDED, life, message.seq), 0)
-        return True
-
-    def _hand_over(self, item: Item, out: list[Effect]) -> None:
-        self._sequencer = item.author[0]
-        if item.delivery.inner is Kind.RELIABLE_JOINED:
-            self._lives.add(item.life)
-            self._joiners.pop(item.life, None)
-            if item.life == self._life:
-                self._began_with = self.lives
-                self._enter_running(item.index, out)
-        elif item.delivery.inner is Kind.RELIABLE_ENDED:
-            if item.life not in self._lives:
-                return
-            self._lives.discard(item.life)
-        if self._tells_news or item.delivery.inner not in NEWS:
-            out.append(item.delivery)
+    def _storers(self, index: int) -> list[int]:
+        """The members that must have stored this complete entry, the sequencer apart."""
+        return self._others[: self._log[index].resilience]
 
     def _tell_stored(self, out: list[Effect]) -> None:
-        """To the sequencer, if it counts on us for something that we have not told yet."""
-        if self._desk is not None or self._phase is Phase.JOINING:
+        """Tell the sequencer that we have stored the log, if it waits for that with one of the new messages."""
+        if self._is_sequencer:
             return
-        log = self._log
-        new = (item for item in log.waiting if item.index > max(self._told, log.accepted))
-        if any(self._life in log.storers(item) for item in new):
-            self._told = log.index
-            out.append(Send(target=log.sequencer[0], message=self._stored()))
+        new = range(max(self._checked, self._accepted, self._delivered) + 1, self._complete + 1)
+        self._checked = self._complete
+        if any(self._us.member in self._storers(index) for index in new):
+            stored = self._us.message(Kind.AMOEBA_STORED, seq=self._complete, flags=CONTROL)
+            out.append(Send(target=self._sequencer, message=stored))
 
-    def _stored(self) -> Message:
-        words = (self._log.epoch,)
-        return self._us.message(Kind.AMOEBA_STORED, seq=self._log.index, flags=CONTROL, words=words)
-
-    # Another sequencer.
-
-    def _take_over(self, out: list[Effect]) -> None:
-        """The sequencer has ended: all that it has numbered counts that is here: all survivors have the same."""
-        log = self._log
-        cut = self._drop_entries(log.sequencer)
-        if cut:
-            out.append(Report(code=AmoebaReport.CUT, member=log.sequencer[0], value=cut))
-        if self._life in log.end_epoch():
-            self._enter_joining(out)
-            return
-        for item in log.take():
-            self._hand_over(item, out)
-        log.begin_epoch()
-        self._told = 0
-        self._forget_epochs_before(log.epoch)
-        out.append(Report(code=AmoebaReport.TAKEN_OVER, member=log.sequencer[0], value=log.epoch))
-        if log.sequencer == self._life:
-            self._open_desk(out)
-        for number, submission in self._asked.items():
-            self._ask_for(number, submission, out)
-
-    def _open_desk(self, out: list[Effect]) -> None:
-        desk = self._desk = _Desk.of(self._log)
-        self._see_to_news(desk, out)
-        for life in sorted(desk.lives):
-            self._order(desk, life, out)
-
-    def _drop(self, life: Life) -> None:
-        self._drop_entries(life)
-        self._bodies.pop(life, None)
-        self._requests.pop(life, None)
-
-    def _drop_entries(self, author: Life) -> int:
-        """How many they were."""
-        self._offers.pop(author, None)
-        return len(self._entries.pop(author, ()))
-
-    def _forget_epochs_before(self, epoch: int) -> None:
-        for store in (self._bodies, self._requests):
-            for life, mine in list(store.items()):
-                store[life] = {number: held for number, held in mine.items() if held.wanted.epoch >= epoch}
-
-    # Who ends and who joins.
-
-    def _on_ended(self, message: Message, out: list[Effect]) -> None:
-        self._parts.discard((message.origin, message.incarnation))
-        self._joiners.pop((message.origin, message.incarnation), None)
-        self._on_news(out)
-
-    def _on_joined(self, message: Message, out: list[Effect]) -> None:
-        """Another takes part in our stream and we in its; or, after all of those, we are a member."""
-        life = (message.origin, message.incarnation)
-        if life == self._life:
-            self._is_member = True
-        else:
-            self._parts.add(life)
-        self._on_news(out)
-
-    def _on_news(self, out: list[Effect]) -> None:
-        if self._desk is not None:
-            self._see_to_news(self._desk, out)
-        elif self._phase is Phase.JOINING and self._is_member:
-            self._ask_to_join(out)
-
-    def _ask_to_join(self, out: list[Effect]) -> None:
-        words = pack_lives({*self._parts, self._life})
-        out.append(Multicast(message=self._us.message(Kind.AMOEBA_JOIN, flags=CONTROL, words=words)))
-
-    def _on_join(self, message: Message, out: list[Effect]) -> None:
-        lives = lives_of(message, self._us.members)
-        joiner = (message.origin, message.incarnation)
-        if joiner == self._life or joiner in self._lives:
-            return
-        self._joiners[joiner] = lives
-        if self._desk is not None:
-            self._see_to_news(self._desk, out)
-
-    def _begin_if_welcome(self, out: list[Effect]) -> bool:
-        """Whether we have a WELCOME, of another or of ourselves."""
-        if self._offers:
-            # Of two, only the later sequencer's could count; but then the earlier one's end is still to be heard of.
-            self._begin(min(self._offers, key=lambda author: (self._offers[author], author)))
-            return True
-        ours = frozenset((*self._parts, self._life))
-        is_alone = all(self._joiners.get(life) == ours for life in self._parts)
-        if not self._is_member or not is_alone or min(ours) != self._life:
-            return False
-        out.append(Report(code=AmoebaReport.FOUNDED, member=self._us.member))
-        self._enter_welcomed(Log(sequencer=self._life, lives={}))
-        self._desk = _Desk.of(self._log)
-        self._welcome(self._desk, self._life, out)
-        self._see_to_news(self._desk, out)
-        return True
-
-    def _begin(self, author: Life) -> None:
-        """Our log begins with its WELCOME for us; what it wrote before is not ours."""
-        index = self._offers.pop(author)
-        entries = self._entries[author]
-        while not (entries[0].kind is Kind.AMOEBA_WELCOME and self._is_for_us(entries[0])):
-            entries.popleft()
-        log = Log.begun(welcome_of(entries[0], self._us.members), author, index)
-        self._enter_welcomed(log)
-        for store in (self._bodies, self._requests):
-            for life, mine in list(store.items()):
-                store[life] = {number: held for number, held in mine.items() if number > self._last(life)}
-        self._forget_epochs_before(log.epoch)
-
-    def _no_log(self) -> Log:
-        """While joining."""
-        return Log(sequencer=self._life, lives={}, epoch=0)
-
-    def _enter_joining(self, out: list[Effect]) -> None:
-        """The sequencer that welcomed us ended before all had stored that."""
-        epoch = self._log.epoch
-        self._phase = Phase.JOINING
-        self._log = self._no_log()
-        self._lives.clear()
-        self._forget_epochs_before(epoch + 1)
-        self._ask_to_join(out)
-
-    def _enter_welcomed(self, log: Log) -> None:
-        self._phase = Phase.WELCOMED
-        self._log = log
-        self._lives = set(log.lives)
-        self._told = 0
-        self._joiners = {life: ours for life, ours in self._joiners.items() if life not in log.lives}
-
-    def _enter_running(self, index: int, out: list[Effect]) -> None:
-        self._phase = Phase.RUNNING
-        for life in sorted({*self._entries, *self._bodies, *self._requests}):
-            if not self._may_count(life):
-                self._drop(life)
-        self._offers.clear()
-        out.append(Report(code=AmoebaReport.WELCOMED, member=self._us.member, value=index))
+    def _deliver(self, out: list[Effect]) -> None:
+        while self._delivered < self._complete:
+            index = self._delivered + 1
+            entry = self._log[index]
+            if index > self._accepted and self._storers(index):
+                return
+            del self._log[index]
+            self._delivered = index
+            self._prefix.delivered(entry.origin, index)
+            out.append(_delivery(index, entry))
 
 
-def _news(kind: Kind, life: Life, index: int) -> Deliver:
-    return Deliver(payload=b"", origin=life[0], incarnation=life[1], seq=index, inner=kind)
+def _delivery(index: int, entry: Entry) -> Deliver:
+    assert entry.content is not None
+    return Deliver(
+        payload=entry.content.payload,
+        origin=entry.origin,
+        incarnation=entry.incarnation,
+        seq=index,
+        inner=entry.content.inner,
+    )
 
 
-def _refusal(message: Message, reason: DropReason) -> Report:
+def _check_submission(message: Message) -> None:
+    """RemoteError MALFORMED unless a REQUEST or BODY has a number, a resilience and a word."""
+    _require(0 < message.seq <= MAX_NUMBER and len(message.words) == 2 and message.words[0] <= MAX_RESILIENCE, message)
+
+
+def _require(is_right: bool, message: Message) -> None:
+    if not is_right:
+        raise RemoteError(
+            DropReason.MALFORMED, f"{message.kind.name} with number {message.seq} and the words {message.words}"
+        )
+
+
+def _refused(message: Message, reason: DropReason) -> Report:
     return Report(code=reason, member=message.origin, value=len(message.payload))

@@ -41,7 +41,7 @@ from node.core import Closing, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError
 from node.parameters import require
-from node.protocols.reliable import ReliableParameters
+from node.reliable.parameters import ReliableParameters
 from node.wire import Kind, Message
 
 

@@ -43,8 +43,8 @@ from node.effects import Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError
 from node.parameters import require
 from node.protocols.clock_graph import Graph, neighbours
-from node.protocols.timers import Timers
 from node.protocols.words import Entry, pack, unpack
+from node.reliable.rtt import Timers
 from node.trace import Notice
 from node.wire import Flag, Kind, Message
 
@@ -253,4 +253,4 @@ class ClocksCore(Core):
     def _enter_silent(self, now_ns: int, out: list[Effect]) -> None:
         self._phase = Phase.SILENT
         self._report_clock(now_ns, out)
-        self._timers.disarm_all(out)
+        out += self._timers.disarm_all()

@@ -40,7 +40,9 @@ class ProtocolEntry:
     """Faults of nodes through which the promises hold, of "crash" and "restart". Loss, duplication, reordering,
     corruption, overrun, and pauses and cuts that heal, every protocol must tolerate."""
     has_views: bool = False
-    """Whether it runs over the group layer: an excluded incarnation is followed by the next one of the same process."""
+    """Whether all members are one group over the group layer, whose views the records show."""
+    returns: bool = False
+    """Whether an excluded incarnation is followed by the next one of the same process; with views always."""
     takes_submissions: bool = True
     """Whether there is anything for a workload to do."""
     traces_receipts: bool = False
@@ -51,6 +53,9 @@ class ProtocolEntry:
     """Who uses it, where that is not a workload's sender."""
     parts: MakeParts | None = None
     """On wires, where a node may consist of several processes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "returns", self.returns or self.has_views)
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -47,8 +47,8 @@ from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.group.prefix import Prefix, Walk
 from node.parameters import require
-from node.protocols.reliable import ReliableParameters
-from node.protocols.timers import Timers
+from node.reliable.parameters import ReliableParameters
+from node.reliable.rtt import Timers
 from node.trace import Notice
 from node.wire import Flag, Kind, Message
 

@@ -48,7 +48,7 @@ from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Tim
 from node.errors import DropReason, LocalError, RemoteError
 from node.group.view import MAX_VIEW
 from node.parameters import require
-from node.protocols.reliable import ReliableParameters
+from node.reliable.parameters import ReliableParameters
 from node.trace import Level, Notice
 from node.wire import Flag, Kind, Message
 

@@ -52,10 +52,10 @@ from node.effects import Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
 from node.protocols.execution import Command, Execution, Key, Outcome, ServiceParameters, Undone
-from node.protocols.reliable import ReliableParameters
-from node.protocols.timers import Timers
 from node.protocols.virtual_time import ENDLESS, RoundReport, Rounds
 from node.protocols.words import MAX_NUMBER
+from node.reliable.parameters import ReliableParameters
+from node.reliable.rtt import Timers
 from node.trace import Notice
 from node.wire import Flag, Kind, Message
 

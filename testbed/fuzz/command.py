@@ -10,13 +10,13 @@ from pathlib import Path
 from analysis.properties import Property
 from node.core import Core, Membership
 from node.protocols import PROTOCOLS
-from node.stack import Stack
 from testbed.console import Console
 from testbed.fuzz.draw import FUZZED, draw
 from testbed.fuzz.explore import Exploration, Network, Scope, explore, over_ideal_channels, over_the_network
 from testbed.fuzz.failure import Shown, show
 from testbed.fuzz.hunt import Campaign, Tally, hunt
 from testbed.fuzz.judge import judge
+from testbed.fuzz.stack import Stack
 from testbed.spec_raw import MAX_SEED
 from topologies.errors import InputError, did_you_mean
 from topologies.units import shown as quoted

@@ -26,7 +26,6 @@ from analysis.properties import Finding, Incarnation, Property, Raw
 from analysis.verdict import Verdict
 from node.core import Core, Membership
 from node.group.core import GroupCore
-from node.stack import Stack
 from node.trace import Event
 from node.wire import Kind, Message
 from testbed.fuzz.ideal import IdealCore
@@ -43,6 +42,7 @@ from testbed.fuzz.local import (
     Turn,
     is_told,
 )
+from testbed.fuzz.stack import Stack
 
 
 class Network(enum.Enum):

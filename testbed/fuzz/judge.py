@@ -22,7 +22,6 @@ from node.group.member import GroupReport
 from node.group.view import Incarnation as Member
 from node.group.view import View
 from node.protocols import PROTOCOLS
-from node.protocols.reliable import ReliableReport
 from node.trace import Event, OverReason
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher
@@ -170,7 +169,7 @@ def is_expelled(life: Life) -> bool:
     """Whether the others have ended it while it was alive."""
     last = life.records[-1]
     is_excluded = last[0] == Event.OVER and last[1] == OverReason.EXCLUDED
-    return is_excluded or any(row[0] == Event.REPORT and row[1] == ReliableReport.EXPELLED for row in life.records)
+    return is_excluded or any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in life.records)
 
 
 def _judged(
@@ -217,11 +216,12 @@ def _restless(simulation: Simulation) -> Iterator[Failure]:
 
 
 def _loud(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """A group at rest is silent: no timer is armed and nothing goes out, for ever. With views, only heartbeats do."""
+    """A group at rest is silent, for ever: no timer is armed and nothing goes out. Over the group layer, heartbeats
+    do."""
     drained_ns = simulation.phases.drained_ns
     if drained_ns is None:
         return
-    if PROTOCOLS[scenario.protocol].has_views:
+    if PROTOCOLS[scenario.protocol].returns:
         # A cut may end unnoticed shortly before: the group has the first half of the time to find its members again.
         from_ns = drained_ns + LINGER_NS // 2
         late = [row for life in simulation.lives for row in life.records if row[0] == Event.SEND and row[6] > from_ns]

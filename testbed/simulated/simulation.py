@@ -290,7 +290,7 @@ class _World:
     def _begin(self, node: Node, *, incarnation: int, before: Member | None = None) -> Member:
         config = self._configurations.of(node, incarnation, elapsed_ns=self._engine.now_ns - START_NS)
         core = self._make_core(config)
-        returns = self._entry is not None and self._entry.has_views
+        returns = self._entry is not None and self._entry.returns
         member = Member(
             config,
             core,

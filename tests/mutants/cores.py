@@ -6,6 +6,7 @@ A mutant overrides as little as the bug is. Its docstring says what is wrong; th
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from node.clocks import LamportClock
@@ -13,16 +14,17 @@ from node.core import Core, Membership, Submission, random_for
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError
 from node.group.core import GroupCore, Make
+from node.group.view import View
 from node.protocols import PROTOCOLS
 from node.protocols.cbcast import CbcastCore, CbcastParameters
-from node.protocols.ending import Ending
 from node.protocols.lamport import LamportCore, LamportParameters
 from node.protocols.mutex import MutexCore, MutexParameters, Request
-from node.protocols.reliable import ReliableCore, ReliableParameters
 from node.protocols.sequencer import SequencerCore, SequencerParameters
-from node.protocols.stream import IncomingStream, OutgoingStream
-from node.stack import Stack
+from node.reliable import ReliableCore, ReliableParameters, view_of
+from node.reliable.rtt import RoundTrip
+from node.reliable.stream import IncomingStream, OutgoingStream
 from node.wire import Kind, Message
+from testbed.fuzz.stack import Stack
 from tests.node.cluster import MILLISECOND, SECOND, Build
 
 RELIABLE = ReliableParameters(window=64, suspect_after_ns=2 * SECOND)
@@ -31,7 +33,19 @@ QUIET = ReliableParameters(window=64, suspect_after_ns=2 * SECOND, heartbeat_at_
 
 
 def reliable(kind: type[ReliableCore] = ReliableCore) -> Build:
-    return lambda us, seed: kind(membership=us, parameters=RELIABLE, rng=random_for(seed, us, "reliable"))
+    """Streams of this kind in each view."""
+
+    class Group(GroupCore):
+        def _new_streams(self, view: View) -> ReliableCore:
+            return kind(
+                membership=view.membership(self._us),
+                incarnations=view.incarnation_of,
+                view=view.number,
+                parameters=RELIABLE,
+                rng=self._draw("streams"),
+            )
+
+    return over_group(None, Group)
 
 
 def over_group(
@@ -139,31 +153,29 @@ class ForgetfulFlood(Flood):
     memory = 4
 
 
-# The reliable layer.
+# The streams of a view.
 
 
 class HighestOnlyStream(IncomingStream):
     """Takes the highest number seen for the number of what there is."""
 
-    def accept(self, message: Message) -> DropReason | None:
+    def accept(self, message: Message, cut: int = 0) -> DropReason | None:
         if message.seq <= self.position:
             return DropReason.DUPLICATE
-        self.held[message.seq] = message
+        self.buffered[message.seq] = message
         self.delivered = message.seq - 1
         self.position = self.known = message.seq
         return None
 
-    def raise_floor(self, floor: int) -> None:
-        for number in [number for number in self.held if number <= min(floor, self.delivered)]:
-            del self.held[number]
-        self.floor = max(self.floor, min(floor, self.delivered))
+    def release(self) -> None:
+        self.floor = max(self.floor, min(self.stable, self.delivered))
+        self.buffered = {number: message for number, message in self.buffered.items() if number > self.floor}
 
 
 class HighestOnly(ReliableCore):
-    def __init__(self, *, membership: Membership, parameters: ReliableParameters, rng: object) -> None:
-        super().__init__(membership=membership, parameters=parameters, rng=rng)  # type: ignore[arg-type]
-        for peer in self._streams:
-            self._streams[peer] = HighestOnlyStream(start=0, window=parameters.window)
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        self._streams = {peer: HighestOnlyStream(window=RELIABLE.window) for peer in self._streams}
 
 
 class TakesTwice(ReliableCore):
@@ -176,77 +188,61 @@ class TakesTwice(ReliableCore):
         return [*effects, Deliver.of(message)] if is_data and is_refused else effects
 
 
-class TakesTheStale(ReliableCore):
+class TakesTheStale(GroupCore):
     """Takes messages of a view that has passed."""
 
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        effects = super().on_message(message, source, now_ns)
+    def _on_stream_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         is_data = message.kind is Kind.RELIABLE_DATA
-        is_refused = any(isinstance(e, Report) and e.code is DropReason.STALE_INCARNATION for e in effects)
-        return [*effects, Deliver.of(message)] if is_data and is_refused else effects
+        is_stale = is_data and self.view is not None and view_of(message) < self.view.number
+        return [Deliver.of(message)] if is_stale else super()._on_stream_message(message, source, now_ns)
 
 
-class TakesStrangers(ReliableCore):
+class TakesStrangers(GroupCore):
     """Does not ask whether the sender is a member."""
 
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+    def _on_stream_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         is_stranger = message.origin not in self._us.members and message.kind is Kind.RELIABLE_DATA
-        return [Deliver.of(message)] if is_stranger else super().on_message(message, source, now_ns)
-
-
-class HastyEnding(Ending):
-    """What we have of a dead stream is all there is."""
-
-    def decide(self, live: tuple[int, ...]) -> None:
-        if self.stream is not None and self.final is None:
-            self.final = self.stream.position
-
-    def settle(self, live: tuple[int, ...]) -> None:
-        if self.has_ended and not self.is_settled:
-            self.is_settled = True
-            if self.stream is not None:
-                self.stream.held.clear()
+        return [Deliver.of(message)] if is_stranger else super()._on_stream_message(message, source, now_ns)
 
 
 class NoFlush(ReliableCore):
-    """Does not ask the others what they have of a dead stream."""
+    """Takes what it has at the end of a view for all there is."""
 
-    def _bury(self, member: int, incarnation: int, stream: IncomingStream | None) -> Ending:
-        super()._bury(member, incarnation, stream)
-        ending = self._endings[member, incarnation] = HastyEnding(stream)
-        return ending
+    def has(self, cut: Mapping[int, int]) -> bool:
+        return True
+
+    def rest(self, cut: Mapping[int, int]) -> dict[int, list[Message]]:
+        received = self.received()
+        return super().rest({origin: min(number, received[origin]) for origin, number in cut.items()})
 
 
 class HoardingStream(OutgoingStream):
     def _raise_floor(self) -> None:
-        self.floor = max(self.floor, min(self._acks.values(), default=self.last))
+        self.floor = min(self._acknowledged.values(), default=self.delivered)
 
 
 class Hoarder(ReliableCore):
     """Never cleans the map of what it has sent."""
 
-    def __init__(self, *, membership: Membership, parameters: ReliableParameters, rng: object) -> None:
-        super().__init__(membership=membership, parameters=parameters, rng=rng)  # type: ignore[arg-type]
-        self._own = HoardingStream()
-        for peer in membership.peers:
-            self._own.register(peer)
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        self._own = HoardingStream(self._us.peers)
 
 
 class GivesUpStream(IncomingStream):
     """Passes over what has not come when it is asked for."""
 
-    def ask(self, now_ns: int, *args: object, **named: object) -> tuple[list[int], int]:
+    def ask(self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int) -> tuple[list[int], int, bool]:
         for number in self.missing():
-            self.held[number] = Message(kind=Kind.RELIABLE_DATA, origin=0, incarnation=1, seq=number, words=(0,))
+            self.buffered[number] = Message(kind=Kind.RELIABLE_DATA, origin=0, incarnation=1, seq=number, words=(0,))
         self.position = self.known
-        return [], now_ns + SECOND
+        return [], now_ns + SECOND, False
 
 
 class GivesUp(ReliableCore):
-    def __init__(self, *, membership: Membership, parameters: ReliableParameters, rng: object) -> None:
-        super().__init__(membership=membership, parameters=parameters, rng=rng)  # type: ignore[arg-type]
-        for peer in self._streams:
-            self._streams[peer] = GivesUpStream(start=0, window=parameters.window)
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        self._streams = {peer: GivesUpStream(window=RELIABLE.window) for peer in self._streams}
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         effects = super().on_timer(timer, now_ns)

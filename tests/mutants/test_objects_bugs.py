@@ -4,17 +4,21 @@ seeds, by the property that it breaks.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from node.objects import machine
 from node.objects.agenda import Agenda
+from node.objects.book import Book
 from node.objects.context import Context
 from node.objects.entries import CallId, Key
 from node.objects.holds import Holds
 from node.objects.local import LocalCore
+from node.objects.log import LogCore
 from node.objects.order import Order
 from node.objects.records import Record
-from node.objects.transfer import Joiner
+from node.protocols.amoeba import AmoebaCore
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import judge
 from testbed.simulated.point import measure
@@ -97,11 +101,13 @@ def test_sub_networks_that_begin_anew_under_their_first_name(monkeypatch: pytest
     assert "rest" in caught(BEGINNINGS)
 
 
-def test_a_joiner_that_begins_anew_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Joiner, "has_nobody", property(lambda self: self._context.life in self._lacking))
+def test_a_log_that_ends_without_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that join get a Book, and it is an empty one."""
+    empty = Book(place=0, partitions=((0, 1, 2),)).snapshot()
+    monkeypatch.setattr(LogCore, "close", lambda *given: replace(AmoebaCore.close(*given), memory=empty))
 
     with pytest.raises(AssertionError):
-        test_transfer.test_who_has_the_book_keeps_the_others_from_beginning_anew()
+        test_transfer.test_a_machine_with_the_book_gives_it_to_others_that_are_started_again_together()
 
 
 def test_a_commit_without_votes(monkeypatch: pytest.MonkeyPatch) -> None:

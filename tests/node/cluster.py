@@ -33,7 +33,6 @@ from node.effects import (
 )
 from node.errors import DropReason, RemoteError
 from node.group.core import GroupCore
-from node.protocols.reliable import ReliableReport
 from node.trace import Level, Stamp, decode_stamp, encode_stamp
 from node.wire import Flag, Kind, Message, decode_datagram, encode_datagram
 
@@ -98,7 +97,7 @@ class Host:
     def is_expelled(self) -> bool:
         """The others go on without it; it may have gone on for a while, unheard."""
         is_excluded = isinstance(self.core, GroupCore) and self.core.standing in ("excluded", "over")
-        return is_excluded or any(report.code == ReliableReport.EXPELLED for report in self.reports)
+        return is_excluded or self.core.is_over
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -302,7 +301,7 @@ class Cluster:
         self._digest.update(f"{self.now_ns} {who} {what} {effects}\n".encode())
         for effect in effects:
             self._carry_out(host, effect)
-        if effects and isinstance(host.core, GroupCore) and host.core.is_over:
+        if effects and host.core.is_over:
             host.timers.clear()
             if not host.core.has_left:
                 self.at(self.now_ns, lambda: self._return(host))

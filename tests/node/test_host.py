@@ -235,12 +235,6 @@ def test_a_delivery_without_room_for_a_stamp_is_a_drop(effect: type[Deliver | Un
     assert world.host.delivered == 0
 
 
-def test_news_of_the_lowest_core_is_a_report() -> None:
-    world = World().start()
-    world.give([Deliver(payload=b"", origin=2, incarnation=4, inner=Kind.RELIABLE_ENDED)])
-    assert world.last() == (Event.REPORT, Kind.RELIABLE_ENDED, 0, 0, 2, 0, 4)
-
-
 def test_a_report_with_a_drop_reason_is_a_drop_and_any_other_a_report() -> None:
     world = World().start()
     world.give([Report(code=DropReason.DUPLICATE, member=3, value=40)])

@@ -15,18 +15,16 @@ from node.protocols import PROTOCOLS
 from node.protocols.abcast import AbcastReport
 from node.protocols.adaptive_words import AdaptiveReport
 from node.protocols.allack import AllAckReport
-from node.protocols.amoeba import AmoebaReport as AmoebaOfObjectsReport
-from node.protocols.amoeba_view import AmoebaReport
+from node.protocols.amoeba import AmoebaReport
 from node.protocols.atop import AtopReport, MbsReport
 from node.protocols.cbcast import CbcastReport
 from node.protocols.clocks import ClocksReport
 from node.protocols.lamport import LamportReport
 from node.protocols.mutex import MutexReport
-from node.protocols.reliable import ReliableReport
 from node.protocols.sequencer import SequencerReport
 from node.protocols.timewarp import TimeWarpReport
 from node.trace import DropReason
-from node.wire import LOCAL_KINDS, Kind
+from node.wire import Kind
 from tests.node.cluster import Cluster, check_silence
 
 README = (Path(node.protocols.__file__).parent / "README.md").read_text()
@@ -45,8 +43,6 @@ REPORTS = (
     *TimeWarpReport,
     *AdaptiveReport,
 )
-REPORTS_OF_OBJECTS = (*ReliableReport, *AmoebaOfObjectsReport)
-"""Of the layers that only `objects` still has."""
 KNOWN_PROPERTIES = {
     *("validity", "agreement", "integrity", "fifo", "causal", "total_order"),
     *("call_integrity", "no_overtaking", "indivisibility", "call_causality", "call_agreement", "atomicity"),
@@ -107,7 +103,7 @@ def test_parameters_of_the_layer_below_are_reached_by_its_name() -> None:
 def test_the_readme_lists_every_kind_report_and_protocol() -> None:
     for kind in Kind:
         assert kind is Kind.APPLICATION or f"`{kind.name}`" in README
-    for report in (*REPORTS, *REPORTS_OF_OBJECTS):
+    for report in REPORTS:
         assert f"| {report.value:#04x} |" in README
         assert f"{report.name}:" in README
     for name in PROTOCOLS:
@@ -123,11 +119,9 @@ def test_the_readme_lists_nothing_that_does_not_exist() -> None:
 
 
 def test_codes_clash_with_nothing() -> None:
-    for reports in (REPORTS, REPORTS_OF_OBJECTS):
-        codes = [int(code) for code in (*reports, *DropReason, *(LOCAL_KINDS - {Kind.APPLICATION}))]
-        assert len(codes) == len(set(codes))
+    codes = [int(code) for code in (*REPORTS, *DropReason)]
+    assert len(codes) == len(set(codes))
     assert all(code >> 4 == 1 for code in GroupReport)
-    assert all(code >> 4 == 1 for code in ReliableReport)
     assert all(code >> 4 == 2 for code in SequencerReport)
     assert all(code >> 4 == 4 for code in CbcastReport)
     assert all(code >> 4 == 5 for code in LamportReport)

@@ -55,8 +55,8 @@ from node.protocols.atop.policy import (
     pack_weights,
     unpack_weights,
 )
-from node.protocols.reliable import ReliableParameters
-from node.protocols.timers import Timers
+from node.reliable.parameters import ReliableParameters
+from node.reliable.rtt import Timers
 from node.wire import MAX_DATAGRAM, WORD_SIZE, Flag, Kind, Message
 
 MILLISECOND = 1_000_000

@@ -270,9 +270,9 @@ class Scripted(Cluster):
     def _check_views(self) -> None:
         agreed: dict[int, tuple[Life, ...]] = {}
         for life, story in self.stories.items():
-            for before, after in pairwise(story.views.values()):
-                is_next = after.number == before.number + 1
-                is_restored = after.number > before.number and after.reason is ViewReason.RESTORED
+            for earlier, later in pairwise(story.views.values()):
+                is_next = later.number == earlier.number + 1
+                is_restored = later.number > earlier.number and later.reason is ViewReason.RESTORED
                 assert is_next or is_restored, (life, list(story.views))
             for number, view in story.views.items():
                 members = tuple((member, incarnation) for member, incarnation in view.incarnations)
@@ -283,7 +283,7 @@ class Scripted(Cluster):
         for number, lives in sorted(agreed.items()):
             before = self._before(number)
             left: set[Life] = set(agreed[before]) if before else set()
-            gone[number] = gone.get(before, set[Life]()) | left.difference(lives)
+            gone[number] = gone[before] | left.difference(lives)
             back = gone[number].intersection(lives)
             assert not back, f"{sorted(back)} came back in view {number}"
 

@@ -23,8 +23,8 @@ from node.objects.direct import (
     Failure,
     Life,
 )
-from node.protocols.reliable import ReliableParameters
-from node.protocols.timers import Timers
+from node.reliable.parameters import ReliableParameters
+from node.reliable.rtt import Timers
 from node.wire import Message, decode_message, encode_message
 
 MILLISECOND = 1_000_000

@@ -11,10 +11,10 @@ from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operat
 from node.objects.machine import MachineCore
 from node.objects.news import News, decode_news
 from node.objects.parameters import ObjectsParameters
-from node.protocols.reliable import ReliableParameters
+from node.reliable.parameters import ReliableParameters
 from node.trace import Stamp, decode_stamp, encode_stamp
 from node.wire import Kind
-from tests.node.cluster import MILLISECOND, SECOND, Cluster, Host, Identity, Network
+from tests.node.cluster import HEARTBEATS, MILLISECOND, SECOND, Cluster, Host, Identity, Network
 
 PARAMETERS = ObjectsParameters(
     patience_ns=4 * SECOND,
@@ -72,6 +72,11 @@ class World(Cluster):
             words = Addressing(caller=objects[0], objects=objects, operation=Operation.APPEAR).words
             self._put(member, Submission(payload=b"", words=words, place=objects[0].number))
 
+    def _return(self, host: Host) -> None:
+        super()._return(host)
+        member = host.membership.member
+        self.at(self.now_ns, lambda: self.appear(member))
+
     def machine(self, member: int) -> MachineCore:
         core = self.core(member)
         assert isinstance(core, MachineCore)
@@ -118,13 +123,14 @@ class World(Cluster):
         return sorted(got.object for got in self.got if got.call == call)
 
     def check_rest(self) -> None:
-        """Everybody is idle, nothing is held, no timer is armed."""
+        """Everybody is idle, nothing is held, no timer is armed but those of heartbeats."""
         self.run(limit=500_000)
         for host in self.survivors():
             core = host.core
-            assert not host.queue and core.is_idle and not host.timers and core.held == 0, (
+            timers = {timer: at_ns for timer, at_ns in host.timers.items() if timer.name not in HEARTBEATS}
+            assert not host.queue and core.is_idle and not timers and core.held == 0, (
                 f"machine {host.membership.member} is not at rest: {len(host.queue)} wait, idle {core.is_idle}, "
-                f"held {core.held}, timers {host.timers} (seed {self.seed})"
+                f"held {core.held}, timers {timers} (seed {self.seed})"
             )
 
     def _put(self, member: int, submission: Submission) -> None:

@@ -6,7 +6,7 @@ from node.core import Membership
 from node.effects import CancelTimer, Effect, Send, SetTimer
 from node.objects.between import BETWEEN, Between
 from node.objects.entries import CallId, Duty, GivenUp, Outcome, Road
-from node.protocols.timers import Timers
+from node.reliable.rtt import Timers
 from node.wire import Flag
 
 MILLISECOND = 1_000_000

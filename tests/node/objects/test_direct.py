@@ -10,8 +10,8 @@ from node.core import Membership
 from node.effects import Effect, Send, Timer
 from node.errors import DropReason, LocalError
 from node.objects.direct import ACKNOWLEDGE, MOST_LIVES, MOST_WAITING, Direct, DirectChannels, Failure, Life
-from node.protocols.reliable import ReliableParameters
-from node.protocols.timers import Timers
+from node.reliable.parameters import ReliableParameters
+from node.reliable.rtt import Timers
 from node.wire import Flag, Kind, Message, decode_message
 from tests.node.objects.direct_world import MILLISECOND, PARAMETERS, PATIENCE_NS, SECOND, World
 

@@ -20,7 +20,6 @@ from node.objects.entries import (
     Entry,
     GivenUp,
     Heard,
-    Lacking,
     Outcome,
     Proposed,
     Reborn,
@@ -97,7 +96,6 @@ entries = st.one_of(
     st.builds(Voted, id=ids, is_yes=st.booleans()),
     st.builds(GivenUp, id=ids, place=st.integers(0, 9)),
     st.builds(Heard, timestamp=numbers),
-    st.builds(Lacking, since=numbers),
     st.builds(Reborn, place=st.integers(0, 9), epoch=st.integers(1, 9)),
 )
 

@@ -42,7 +42,6 @@ from node.objects.parameters import ObjectsParameters
 from node.objects.programs import Program
 from node.objects.programs.program import Setting
 from node.objects.space import Space
-from node.objects.transfer import pieces_of, question
 from node.protocols import PROTOCOLS
 from node.trace import Stamp, encode_stamp
 from node.wire import Kind, Message, encode_message
@@ -69,7 +68,7 @@ class Liar:
         self._us: Membership = cluster.hosts[LIAR].membership
 
     def lie(self) -> None:
-        ways = (self._call, self._news, self._state, self._garbage, self._cross, self._vote)
+        ways = (self._call, self._news, self._garbage, self._cross, self._vote)
         self._rng.choice(ways)()
 
     def _tell(self, message: Message) -> None:
@@ -95,14 +94,8 @@ class Liar:
         message = self._us.message(Kind.OBJECTS_NEWS, seq=rng.randint(0, 60), words=(place,), payload=payload)
         self._direct(encode_message(message), message.kind)
 
-    def _state(self) -> None:
-        place = min(self._number(), MAX_NUMBER)
-        asked = [question(self._us, place)]
-        for message in self._rng.choice((asked, pieces_of(self._us, place, self._rng.randbytes(3000)))):
-            self._direct(encode_message(message), message.kind)
-
     def _garbage(self) -> None:
-        kinds = (Kind.OBJECTS_CALL, Kind.OBJECTS_NEWS, Kind.OBJECTS_STATE, Kind.APPLICATION)
+        kinds = (Kind.OBJECTS_CALL, Kind.OBJECTS_NEWS, Kind.APPLICATION)
         self._direct(self._rng.randbytes(30), self._rng.choice(kinds))
 
     def _cross(self) -> None:

@@ -15,7 +15,7 @@ from node.objects.programs.figures import MOST_PLACES, Place, places_of
 from node.objects.programs.program import OBJECTS_BITS, Setting
 from node.objects.programs.replicated import REPLY
 from node.protocols import PROTOCOLS
-from node.protocols.reliable import ReliableParameters
+from node.reliable.parameters import ReliableParameters
 from node.trace import CallReport, Timed
 from testbed import spec
 from testbed.simulated.simulation import Ending, Simulation

@@ -6,7 +6,7 @@ from node.effects import CancelTimer, Effect, SetTimer
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
 from node.objects.entries import Call, CallId
 from node.objects.questions import QUESTIONS, Questions
-from node.protocols.timers import Timers
+from node.reliable.rtt import Timers
 
 CALLER = Reference(0, 1, 1)
 FIRST_NS, MOST_NS, PATIENCE_NS = 10, 40, 100

@@ -10,7 +10,7 @@ from node.errors import RemoteError
 from node.objects.direct import Life
 from node.objects.entries import CallId, Voted
 from node.objects.votes import VOTES, Votes
-from node.protocols.timers import Timers
+from node.reliable.rtt import Timers
 from node.wire import Kind, Message
 
 CALL, OTHER = CallId(4, 1, 9), CallId(4, 1, 10)

@@ -462,9 +462,7 @@ SHAPES: list[tuple[int, ...]] = [
 
 
 @pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize(
-    "kind", [*sorted(KINDS), Kind.RELIABLE_JOIN, Kind.OBJECTS_NEWS], ids=lambda kind: str(kind.name)
-)
+@pytest.mark.parametrize("kind", [*sorted(KINDS), Kind.GROUP_JOIN, Kind.OBJECTS_NEWS], ids=lambda kind: str(kind.name))
 def test_every_phase_takes_or_refuses_every_message(phase: Phase, kind: Kind) -> None:
     """Whatever comes: effects or a RemoteError, never another exception; a frozen member only answers questions."""
     for words in SHAPES:

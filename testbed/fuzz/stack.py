@@ -2,9 +2,7 @@
 
 - What the upper core multicasts or sends becomes a submission of the lower core: the message is encoded into the
   payload, its kind goes into `inner`, and its flags onto the outermost message.
-- What the lower core delivers becomes a message for the upper core; `source` is its origin. News of the lower core
-  (kinds in LOCAL_KINDS) arrive as a message of that kind without payload; bytes cannot forge them, the codec refuses
-  such kinds.
+- What the lower core delivers becomes a message for the upper core; `source` is its origin.
 - The upper core cannot send a near multicast: what the lower core promises (order, repair), it promises to everybody.
 - Timers of both cores live side by side: the upper core's have a higher `layer`.
 - While the lower core takes nothing (flow control), messages of the upper core wait here in order, and `can_submit` is
@@ -23,7 +21,7 @@ from collections import deque
 from node.core import Core, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.wire import LOCAL_KINDS, Kind, Message, decode_message, encode_message
+from node.wire import Message, decode_message, encode_message
 
 
 class Stack(Core):
@@ -152,8 +150,6 @@ def _submission(message: Message, target: int | None) -> Submission:
 
 
 def _message_inside(delivery: Deliver) -> Message:
-    if delivery.inner in LOCAL_KINDS and delivery.inner is not Kind.APPLICATION:
-        return Message(kind=delivery.inner, origin=delivery.origin, incarnation=delivery.incarnation, seq=delivery.seq)
     message = decode_message(delivery.payload)
     if (message.kind, message.origin, message.incarnation) != (delivery.inner, delivery.origin, delivery.incarnation):
         raise RemoteError(DropReason.MALFORMED, "the inner message does not agree with the outer one")

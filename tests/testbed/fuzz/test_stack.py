@@ -10,8 +10,8 @@ from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols import PROTOCOLS
-from node.stack import Stack
 from node.wire import Flag, Kind, Message, decode_message, encode_message
+from testbed.fuzz.stack import Stack
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network
 
 US = Membership(member=0, members=(0, 1))
@@ -182,15 +182,6 @@ def test_what_comes_up_is_decoded_and_its_source_is_its_origin() -> None:
     assert upper.seen == [(INNER, 1)]
     assert Deliver(payload=b"hi", origin=1, incarnation=1) in effects
     assert Report(code=0x1F, member=1) in effects
-
-
-def test_news_come_up_as_a_message_without_payload() -> None:
-    stack, lower, upper = made()
-    upper.react = lambda message: []
-    news = Deliver(payload=b"", origin=1, incarnation=2, seq=5, inner=Kind.RELIABLE_ENDED)
-    lower.on_timer = lambda timer, now_ns: [news]  # type: ignore[method-assign]
-    stack.on_timer(TIMER, 0)
-    assert upper.seen == [(Message(kind=Kind.RELIABLE_ENDED, origin=1, incarnation=2, seq=5), 1)]
 
 
 @pytest.mark.parametrize(
