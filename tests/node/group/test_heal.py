@@ -6,9 +6,14 @@ from random import Random
 
 import pytest
 
+from node.effects import Effect
+from node.group.codec import Value
+from node.group.core import GroupCore
+from node.group.member import ViewMember
 from node.trace import ViewReason
+from node.wire import Kind
 from tests.node.cluster import MILLISECOND, SECOND
-from tests.node.group.scripted import SUSPECT_AFTER_NS, Ledger, Scripted, everything, ledger
+from tests.node.group.scripted import SUSPECT_AFTER_NS, Ledger, Scripted, everything, ledger, of_kind
 
 
 def healing(count: int, *, seed: int = 1, padding: int = 0) -> Scripted:
@@ -114,6 +119,49 @@ def test_a_member_that_is_cut_off_while_all_others_are_started_again_one_by_one_
     group.settle()
     assert group.hosts[3].membership.incarnation == 2
     assert all(ViewReason.RESTORED not in reasons(group, *life) for life in group.stories)
+
+
+def test_a_survivor_that_fetches_from_one_that_dies_goes_on_without_it() -> None:
+    """Of two survivors the only holder of a message installs the view, and is started again before it gave it away."""
+    group = healing(5)
+    group.run(for_ns=SECOND)
+    group.lose = everything(source=0, to=(1, 2, 4))
+    group.submit(0)
+    group.run(for_ns=10 * MILLISECOND)
+    group.lose = of_kind(Kind.RELIABLE_DATA, source=3, to=(4,))
+    for member in (0, 1, 2):
+        group.restart(member)
+    group.until(lambda: group.number(3) > 1)
+    group.restart(3)
+    group.lose = lambda source, target, message: False
+    group.settle()
+    assert group.lives_of(0)[0] == (4, 1)
+    assert group.story(3).all_delivered == [(0, 1, 1)] and known(group, 4) == 0
+
+
+def test_without_the_rule_that_a_fetch_binds_nobody_it_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    restore = ViewMember.restore
+
+    def at_once(member: ViewMember, value: Value, now_ns: int, out: list[Effect]) -> None:
+        member.change.decide(value)
+        restore(member, value, now_ns, out)
+
+    monkeypatch.setattr(ViewMember, "restore", at_once)
+    with pytest.raises(AssertionError):
+        test_a_survivor_that_fetches_from_one_that_dies_goes_on_without_it()
+
+
+def test_without_the_rule_that_all_are_there_some_go_on_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    heal = GroupCore._heal_if_whole
+
+    def hasty(core: GroupCore, now_ns: int, out: list[Effect]) -> None:
+        known, core._known = core._known, frozenset(core._present())
+        heal(core, now_ns, out)
+        core._known = known
+
+    monkeypatch.setattr(GroupCore, "_heal_if_whole", hasty)
+    with pytest.raises(AssertionError):
+        test_nobody_goes_on_while_one_member_is_missing()
 
 
 @pytest.mark.parametrize("first", range(0, 400, 50))
