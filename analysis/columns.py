@@ -114,7 +114,9 @@ def look(columns: Columns, *, members: Iterable[int], names: Mapping[int, str], 
     if np.any((columns.event == Event.REPORT) & (columns.detail == Notice.ADDRESSED)):
         evidence = replace(evidence, addressed=ADDRESSED_TO_OBJECTS)
     delivered = columns.event == Event.DELIVER
+    has_views = bool(np.any(columns.event == Event.VIEW))
     level = int(columns.detail[delivered].max(initial=-1)) if delivered.any() else int(Level.AGREED)
+    level = max(level, int(Level.AGREED)) if has_views else level
     is_undone = columns.event == Event.UNDO
     is_optimistic = delivered & (columns.detail == Level.OPTIMISTIC) & (level > Level.OPTIMISTIC)
     if (
@@ -122,7 +124,7 @@ def look(columns: Columns, *, members: Iterable[int], names: Mapping[int, str], 
     ):  # numbers beyond 63 bits: only an enemy writes them
         return Answer({}, wanted, evidence)
     look_at = _Look(lives, first_message, level)
-    if np.any(columns.event == Event.VIEW):  # it is judged view by view, elsewhere
+    if has_views:  # it is judged view by view, elsewhere
         look_at.violated.add(Property.TOTAL_ORDER)
     tallies, violated = look_at.tallies(wanted)
     return Answer(tallies, violated, evidence)

@@ -159,9 +159,13 @@ def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
     return Scale(low=low, high=max(high, low * 2), start=start, end=end, logarithmic=True)
 
 
+LEAST = 1e-300
+"""Powers of ten of smaller numbers have no digits left."""
+
+
 def nice_ceiling(value: float) -> float:
     """The next of 1, 2, 2.5, 4, 5, 8, 10 times a power of ten, so that an axis ends on a round number."""
-    if value <= 0:
+    if value < LEAST:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 1.2, 1.6, 2, 2.5, 3, 4, 5, 6, 8, 10, 10.1) if step * power >= value)
