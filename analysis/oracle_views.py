@@ -9,7 +9,7 @@ from itertools import combinations, pairwise, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from analysis.properties import NO_VIEW, Incarnation, MessageId, Place, Tally, Witness
-from collector.records import Event, Level
+from collector.records import Event, Level, ViewReason
 
 if TYPE_CHECKING:
     from analysis.oracle import Delivery, History, Record
@@ -40,6 +40,10 @@ class Installed(NamedTuple):
     @property
     def is_whole(self) -> bool:
         return len(self.records) >= self.size
+
+    @property
+    def is_beginning(self) -> bool:
+        return bool(self.records[0].detail == ViewReason.FIRST)
 
     @property
     def place(self) -> Place:
@@ -102,7 +106,11 @@ class Synchrony:
         return {one.number for one in self.installed[life]}
 
     def is_founder(self, life: Incarnation) -> bool:
-        return 1 in self.numbers(life)
+        return any(one.is_beginning for one in self.installed[life][:1])
+
+    def steps(self, life: Incarnation) -> list[tuple[int, int]]:
+        """From which view to which one it goes."""
+        return [(before.number, after.number) for before, after in pairwise(self.installed[life])]
 
     def state_view(self, life: Incarnation) -> int | None:
         """In which view it got the state; None: never."""
@@ -157,6 +165,8 @@ def view_agreement(run: Synchrony) -> Tally:
         for before, after in pairwise(run.installed[life]):
             if after.number <= before.number:
                 wrong.append(("the numbers of its views do not ascend", (before, after)))
+            if after.is_beginning:
+                wrong.append(("a first view after another one", (before, after)))
     for one in run.installations:
         if not one.is_whole and not one.is_cut:
             wrong.append(("a view with fewer members than it says", (one,)))
@@ -188,8 +198,9 @@ def same_view(run: Synchrony) -> Tally:
 
 def virtual_synchrony(run: Synchrony) -> Tally:
     wrong: list[tuple[Handed, Incarnation]] = []
-    for view in {one.number for one in run.installations}:
-        through = [life for life in run.lives if _goes_through(run, life, view)]
+    for step in {step for life in run.lives for step in run.steps(life)}:
+        view = step[0]
+        through = [life for life in run.lives if _takes(run, life, step)]
         for message in {message for life in through for message in run.messages(life, view)}:
             lacking = [life for life in through if message not in run.messages(life, view)]
             has = [handed for life in through for handed in run.in_view(life, view) if handed.message == message]
@@ -256,8 +267,9 @@ def _beyond(run: Synchrony, view: int, whole: Mapping[Incarnation, Sequence[Hand
                     yield place, Witness(what="delivered beyond what a survivor of the view has", places=places)
 
 
-def _goes_through(run: Synchrony, life: Incarnation, view: int) -> bool:
-    return {view, view + 1} <= run.numbers(life) and run.had_state_all_through(life, view)
+def _takes(run: Synchrony, life: Incarnation, step: tuple[int, int]) -> bool:
+    """Whether it goes from the one view to the other and had the state all through the first."""
+    return step in run.steps(life) and run.had_state_all_through(life, step[0])
 
 
 def _never_closed(run: Synchrony, life: Incarnation, view: int) -> bool:
@@ -270,7 +282,7 @@ def _wrongly_handed(run: Synchrony, life: Incarnation) -> Iterator[tuple[Handed,
     state, numbers = run.state_view(life), run.numbers(life)
     if not numbers or (run.is_founder(life) and state is None):
         return
-    elders = [] if state is None else [one for one in run.lives if {state - 1, state} <= run.numbers(one)]
+    elders = [one for one in run.lives if any(after == state for _, after in run.steps(one))]
     known = [handed for one in elders if one != life for handed in run.handed[one] if handed.view < (state or 0)]
     after = run.first_state(life)
     for handed in run.handed[life]:
@@ -284,10 +296,11 @@ def _wrongly_handed(run: Synchrony, life: Incarnation) -> Iterator[tuple[Handed,
 
 def _wrong_sets(run: Synchrony, life: Incarnation) -> Iterator[tuple[int, Incarnation, MessageId, Witness]]:
     state = run.state_view(life)
-    if state is None or not {state, state + 1} <= run.numbers(life):
+    step = next((step for step in run.steps(life) if step[0] == state), None)
+    if state is None or step is None:
         return
-    elders = [one for one in run.lives if one != life and _goes_through(run, one, state)]
-    elders = [one for one in elders if state - 1 in run.numbers(one)]
+    elders = [one for one in run.lives if one != life and _takes(run, one, step)]
+    elders = [one for one in elders if any(after == state for _, after in run.steps(one))]
     own = run.messages(life, state)
     for message in own.union(*(run.messages(one, state) for one in elders)):
         different = [one for one in elders if (message in run.messages(one, state)) != (message in own)]

@@ -40,8 +40,9 @@ of this section is asked. `analysis.views` reads the records.
 - *In view n* is what an incarnation does from its installation of n to its next one; view 0: before its first.
 - *Survivor* of view n: an incarnation that installs n and later a view of a greater number. It has closed n: it has
   delivered everything of n that it ever will.
-- *State.* A founder (it installs view 1) has the state from its first view on; any other incarnation, a *joiner*, from
-  its first STATE record. It *has the state all through n* when it has it before it installs n.
+- *State.* A founder (the reason of its first view is FIRST: a group begins, perhaps anew) has the state from that view
+  on; any other incarnation, a *joiner*, from its first STATE record. It *has the state all through n* when it has it
+  before it installs n.
 - *Void* is a delivery below level FINAL that an incarnation makes in view n, which it does not survive though others
   do, of a message that no survivor of n delivers in n or before. The group went on without it; the message may be
   submitted again and be delivered in a later view. A delivery *for good* is one that is judged and not void.
@@ -52,14 +53,16 @@ its first void delivery; and what it delivers for good, nobody delivers in anoth
 last sentence of state transfer, bind it only in the views that it survives.
 
 - view agreement: incarnations that install view n name the same members in the same order; the numbers of one
-  incarnation's views ascend; it is a member of each. (Of an installation that a crash cut off, as far as it goes.)
+  incarnation's views ascend; it is a member of each; no view after its first one has the reason FIRST. (Of an
+  installation that a crash cut off, as far as it goes.)
 - same view: all incarnations that deliver a message for good deliver it in the view of the same number;
-- virtual synchrony: incarnations that install n and n + 1 and have the state all through n deliver the same messages in
-  n;
+- virtual synchrony: incarnations that go from n to the same next view (n + 1, or after a lost quorum a later one) and
+  have the state all through n deliver the same messages in n;
 - no ghost: a message is delivered only in views of which the incarnation that submitted it is a member;
 - state transfer: a joiner delivers nothing before it has the state. If it gets the state in n, it delivers nothing that
-  an incarnation that came from n - 1 to n had delivered before n: that was in the state. If it goes on to n + 1, it
-  delivers the same messages in n as those that came from n - 1, have the state all through n and go on, too;
+  an incarnation that came to n from another view had delivered before n: that was in the state. If it goes on, it
+  delivers the same messages in n as those that came to n from another view, have the state all through n and go on to
+  the same view;
 - total order in views. Before a view is closed, what any two members have delivered are prefixes of one sequence; a
   survivor goes on from there when it closes the view. So in each view n: (1) Of what any two incarnations deliver
   there, each to before its first void delivery, one is a prefix of the other. (2) The same holds for all of what they

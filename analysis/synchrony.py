@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.properties import NO_VIEW, VIEW_PROPERTIES, Incarnation, MessageId, Place, Property, Tally, Witness
-from analysis.views import FOUNDED, Installation, ViewRecords
+from analysis.views import Installation, ViewRecords
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]
@@ -62,10 +62,6 @@ class Life:
     def has_ascending_views(self) -> bool:
         return all(one.number < other.number for one, other in pairwise(self.views.installations))
 
-    @property
-    def is_founder(self) -> bool:
-        return FOUNDED in self.numbers
-
     @cached_property
     def parts(self) -> tuple[tuple[Installation | None, slice], ...]:
         """Its deliveries, installation by installation; None: before the first."""
@@ -85,14 +81,14 @@ class Life:
         return before[-1] if before else BEFORE
 
     def had_state_all_through(self, view: int) -> bool:
-        return self.is_founder or (self.state_view is not None and self.state_view < view)
+        return self.views.is_founder or (self.state_view is not None and self.state_view < view)
 
     def survives(self, view: int) -> bool:
         return view in self.numbers and self.last_view > view
 
-    def goes_through(self, view: int) -> bool:
-        """It installs this view and the next one, and has the state all through this one."""
-        return {view, view + 1} <= self.numbers and self.had_state_all_through(view)
+    def ways_through(self, view: int) -> tuple[int, ...]:
+        """The views to which it goes from this one, if it has the state all through this one."""
+        return self.views.ways_from(view) if self.had_state_all_through(view) else ()
 
     def rows(self, view: int) -> Rows:
         """Its deliveries in a view."""
@@ -219,9 +215,11 @@ class _Judge:
         for life in self._lives:
             installations = life.views.installations
             for before, after in pairwise(installations):
+                places = (_installed(life, before), _installed(life, after))
                 if after.number <= before.number:
-                    places = (_installed(life, before), _installed(life, after))
                     found.append(("the numbers of its views do not ascend", places))
+                if after.is_beginning:
+                    found.append(("a first view after another one", places))
             for one in installations:
                 by_number.setdefault(one.number, []).append((life, one))
                 is_cut = life.views.is_cut and one is installations[-1]
@@ -251,17 +249,18 @@ class _Judge:
 
     def virtual_synchrony(self) -> Tally:
         violations = 0
-        earliest: list[_Handed] = []
+        earliest: list[tuple[_Handed, int]] = []
         for view in self._views:
-            through = self._through(view.number)
-            disputed = _not_in_all([life.messages(view.number) for life in through])
-            if len(disputed):
+            for following, through in self._ways_through(view.number).items():
+                disputed = _not_in_all([life.messages(view.number) for life in through])
                 violations += len(disputed)
-                earliest += [one for life in through for one in _earliest(life, view.number, disputed)]
+                handed = (one for life in through for one in _earliest(life, view.number, disputed))
+                earliest += [(one, following) for one in handed] if len(disputed) else []
         if not earliest:
             return Tally(self._installations, 0)
-        one = min(earliest)
-        lacking = next(life for life in self._through(one.view) if one.message not in life.messages(one.view))
+        one, following = min(earliest)
+        together = self._ways_through(one.view)[following]
+        lacking = next(life for life in together if one.message not in life.messages(one.view))
         places = (self._place(one.life, one.message, one.view), self._place(lacking.name, one.message, one.view))
         what = "not all that go on to the next view deliver it"
         return Tally(self._installations, violations, Witness(what=what, places=places))
@@ -290,7 +289,9 @@ class _Judge:
 
     def state_transfer(self) -> Tally:
         checked = sum(bool(life.numbers) for life in self._lives)
-        joiners = [life for life in self._lives if life.numbers and not (life.is_founder and life.state_view is None)]
+        joiners = [
+            life for life in self._lives if life.numbers and not (life.views.is_founder and life.state_view is None)
+        ]
         found = [
             one for life in joiners for one in (self._too_early(life), self._known_before(life), self._different(life))
         ]
@@ -315,8 +316,13 @@ class _Judge:
                 witness = witness or self._crossed(view.number, first)
         return Tally(self._deliveries, violations, witness)
 
-    def _through(self, view: int) -> list[Life]:
-        return [life for life in self._lives if life.goes_through(view)]
+    def _ways_through(self, view: int) -> dict[int, list[Life]]:
+        """By the view that they go to: those that go on, and have the state all through this view."""
+        ways: dict[int, list[Life]] = {}
+        for life in self._lives:
+            for following in life.ways_through(view):
+                ways.setdefault(following, []).append(life)
+        return ways
 
     def _for_good(self, messages: Ints) -> Iterator[_Handed]:
         """Of each incarnation, the earliest delivery for good of any of these messages in each view."""
@@ -339,7 +345,7 @@ class _Judge:
         state = life.state_view
         if state is None or (not len(self._repeated) and life.has_ascending_views):
             return _FINE
-        elders = [one for one in self._lives if one is not life and {state - 1, state} <= one.numbers]
+        elders = [one for one in self._lives if one is not life and one.views.comes_to(state)]
         before = [(one, view.number) for one in elders for view in self._views if view.number < state]
         had = [one.messages(number) for one, number in before]
         if life.has_ascending_views:  # it delivers in this view and later ones, they did before
@@ -357,9 +363,11 @@ class _Judge:
     def _different(self, life: Life) -> _Found:
         """Where a joiner and those before it do not deliver the same in the view in which it joins."""
         state = life.state_view
-        if state is None or not {state, state + 1} <= life.numbers:
+        following = () if state is None else life.views.ways_from(state)
+        if state is None or not following:
             return _FINE
-        elders = [one for one in self._through(state) if one is not life and state - 1 in one.numbers]
+        together = self._ways_through(state).get(following[0], [])
+        elders = [one for one in together if one is not life and one.views.comes_to(state)]
         own = life.messages(state)
         wrong = _union(_not_in_all([own, one.messages(state)]) for one in elders)
         if not len(wrong):

@@ -5,13 +5,11 @@ a minority. `analysis.properties` says what is asked of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from analysis.properties import Incarnation, Raw
-from collector.records import Event
-
-FOUNDED = 1
-"""The number of the first view: its members have the state from the beginning."""
+from collector.records import Event, ViewReason
 
 VIEW_EVENTS = frozenset((int(Event.VIEW), int(Event.MINORITY), int(Event.STATE)))
 
@@ -30,6 +28,11 @@ class Installation(NamedTuple):
     @property
     def is_whole(self) -> bool:
         return len(self.members) >= self.size
+
+    @property
+    def is_beginning(self) -> bool:
+        """A group begins with it, perhaps anew: its members need no state."""
+        return self.reason == ViewReason.FIRST
 
     def agrees(self, other: Installation) -> bool:
         """With another of the same number: as far as both go."""
@@ -70,6 +73,20 @@ class ViewRecords(NamedTuple):
     def state_record(self) -> int:
         """The number of its first STATE; 0: none."""
         return self.taken[0].record if self.taken else 0
+
+    @property
+    def is_founder(self) -> bool:
+        """It has the state from its first view on."""
+        return bool(self.installations) and self.installations[0].is_beginning
+
+    def ways_from(self, number: int) -> tuple[int, ...]:
+        """The views to which it goes from view `number`: none or one, unless the records make no sense."""
+        ways = (after.number for before, after in pairwise(self.installations) if before.number == number)
+        return tuple(dict.fromkeys(ways))
+
+    def comes_to(self, number: int) -> bool:
+        """Whether it installs this view after another one."""
+        return any(one.number == number for one in self.installations[1:])
 
     @property
     def is_in_minority(self) -> bool:

@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 from analysis.linear import Life, view_of
 from analysis.properties import FIRST_INCARNATION, Incarnation, MessageId, Property, Raw
-from analysis.views import FOUNDED
 from node.trace import Event
 
 
@@ -114,8 +113,8 @@ def _uneven(settled: Sequence[Life], view: int) -> Iterator[Owed]:
 def _state_view(life: Life) -> int | None:
     """From which view on it has the state; None: never."""
     installations = life.views.installations
-    if any(one.number == FOUNDED for one in installations):
-        return FOUNDED
+    if life.views.is_founder:
+        return installations[0].number
     before = [one.number for one in installations if one.record < life.views.state_record]
     return before[-1] if before else None
 
