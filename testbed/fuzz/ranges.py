@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from node.protocols import PROTOCOLS
+from node.protocols.adaptive_candidates import CANDIDATES
 from testbed.simulated.network import LEAST_TRAVEL_NS
 from testbed.spec_raw import Parameter
 
@@ -174,14 +175,13 @@ def _service(rng: Random) -> Parameters:
 
 
 def _adaptive(rng: Random) -> Parameters:
-    """Votes that follow each other as fast as they can, and some by cost alone. Without the sequencer, which may stop
-    for good when its server does: tests have it.
-    """
-    names = rng.sample(("timewarp", "abcast", "allack", "atop"), rng.choice((2, 2, 3)))
+    """Votes that follow each other as fast as they can, and some by cost alone; two candidates, some, or all."""
+    names = rng.sample(sorted(CANDIDATES), rng.choice((2, 2, 3, len(CANDIDATES))))
     timewarp = _timewarp(rng)
     service = timewarp.pop("service")
     return {
         "candidates": ", ".join(names),
+        "first": rng.choice(("", *names)),
         "force_every_ns": rng.choice((2, 10, 50, 300, 0)) * MILLISECOND,
         "dwell_ns": rng.choice((0, 0, 20)) * MILLISECOND,
         "estimate_every_ns": rng.choice((0, 10, 100)) * MILLISECOND,
@@ -192,6 +192,7 @@ def _adaptive(rng: Random) -> Parameters:
         "abcast": {"outstanding": rng.choice((1, 2, 8, 64))},
         "allack": _allack(rng),
         "atop": _atop(rng),
+        "sequencer": _sequencer(rng),
     }
 
 
