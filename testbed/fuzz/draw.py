@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 
 from node.protocols import PROTOCOLS
 from testbed.fuzz import ranges
+from testbed.fuzz.fan_outs import with_torn_fan_outs
 from testbed.fuzz.moments import Moment, moments
 from testbed.fuzz.outages import outages, stretched
 from testbed.fuzz.scenario import (
@@ -47,6 +48,9 @@ FUZZED = tuple(sorted(name for name, entry in PROTOCOLS.items() if entry.takes_s
 
 OUTAGES_SHARE = 0.5
 """Of the scenarios of a protocol with views."""
+
+FAN_OUTS_SHARE = 0.6
+"""Of the scenarios of such a protocol with unicast dissemination."""
 
 FAULTS_MAX = 4
 SHORT_NS = 200 * MILLISECOND
@@ -94,6 +98,8 @@ def draw(protocol: str, seed: int) -> Scenario:
         scenario = replace(scenario, faults=outages(scenario, drawn.patience_ns, chance))
     else:
         scenario = replace(scenario, faults=_Aim(scenario, drawn.patience_ns, rng).faults())
+    if PROTOCOLS[protocol].has_views and chance.random() < FAN_OUTS_SHARE:
+        scenario = with_torn_fan_outs(scenario, drawn.patience_ns, chance)
     return scenario
 
 
