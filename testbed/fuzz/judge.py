@@ -255,13 +255,24 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _expelled(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Nobody may be given up who was silent for a short time only."""
-    allowed = victims_of(scenario)
+    """Nobody may be given up who was silent for a short time only, unless its view had no other such member, which can
+    tell who is to blame: a member that hears nobody, in a view of two, leaves out the other one.
+    """
+    fallen = victims_of(scenario)
     for life in simulation.lives:
-        if life.member not in allowed and is_expelled(life):
+        witnesses = _last_view(life, len(scenario.members)) - fallen - {life.member}
+        if life.member not in fallen and witnesses and is_expelled(life):
             yield Failure(
                 kind="expelled", sentence=f"member {life.member} was given up although it was never away long"
             )
+
+
+def _last_view(life: Life, members: int) -> frozenset[int]:
+    """The members of the last view that it installed; all, where there are no views."""
+    views = [row for row in life.records if row[0] == Event.VIEW]
+    if not views:
+        return frozenset(range(members))
+    return frozenset(row[2] for row in views if row[5] == views[-1][5])
 
 
 def _exception(error: Exception) -> Failure:
