@@ -31,6 +31,7 @@ from testbed.fuzz.joiners import has_views, owed, owed_in_last_view
 from testbed.fuzz.render import experiment_of, topology_of
 from testbed.fuzz.scenario import Crash, Scenario
 from testbed.fuzz.stages import breaches
+from testbed.fuzz.views import views_met
 from testbed.simulated.simulation import START_NS, Ending, Life, Simulation, simulate
 
 GROUP = 1
@@ -91,14 +92,17 @@ class Judged:
 
 def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     """Simulate and judge. `build` replaces the protocol's own core."""
-    watcher = Watcher(scenario)
     cores = _Cores(builder_of(scenario, build))
+    watcher = Watcher(scenario, cores.held_by)
     try:
         simulation = simulate(
             experiment_of(scenario), group=GROUP, build=cores.make, observer=watcher, linger_ns=LINGER_NS
         )
     except Exception as error:  # whatever a core raises is its failure
         return _judged(scenario, watcher, None, (_exception(error),), ())
+    promises_agreement = Property.AGREEMENT.value in PROTOCOLS[scenario.protocol].promises
+    met = views_met(simulation.lives, watcher.freezes, promises_agreement=promises_agreement)
+    watcher.coverage.views.update(met)
     findings = findings_of(scenario, simulation)
     unjudged = [kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN]
     if PROTOCOLS[scenario.protocol].has_views and has_lost_quorum(simulation):
@@ -321,9 +325,12 @@ class _Cores:
         core = self._made[membership.member, membership.incarnation] = self._build(membership, seed)
         return core
 
+    def held_by(self, life: Life) -> int:
+        return self._made[life.member, life.incarnation].held
+
     def held(self, simulation: Simulation) -> Iterator[Failure]:
         """An idle core that keeps messages would keep more and more."""
         for life in simulation.lives:
-            held = self._made[life.member, life.incarnation].held
+            held = self.held_by(life)
             if life.ending is Ending.DRAINED and held and not is_expelled(life):
                 yield Failure(kind="held", sentence=f"member {life.member} is idle and keeps {held} messages")
