@@ -65,6 +65,9 @@ SHARES = (0.01, 0.03, 0.1, 0.3)
 BUFFERS_BYTES = (2304, 4096, 16_384)
 """For a deaf member. No kernel makes a smaller one."""
 
+COPIES_BPS = 500_000
+"""At least, from one member to another one with unicast dissemination."""
+
 MEMBERS = (2, 3, 3, 3, 3, 4, 4, 4, 5, 6, 9)
 """A group of three shows most: small ones are frequent, since they are cheap."""
 
@@ -160,18 +163,29 @@ def _is_long(fault: Fault) -> TypeGuard[Freeze]:
 
 def _with_room_for_a_fan_out(scenario: Scenario) -> Scenario:
     """A queue shorter than the copies of one multicast loses the last ones each time, and some members hear others
-    never. All members of a bus may send at once."""
+    never. All members of a bus may send at once. Where the rate is too low for all copies, most of them are lost, and a
+    large group never agrees on who is there."""
     least = len(scenario.members)
+    copies = least * (least - 1)
 
     def roomy(impairment: Impairment) -> Impairment:
+        if impairment.rate_bps is not None:
+            impairment = replace(impairment, rate_bps=max(impairment.rate_bps, (least - 1) * COPIES_BPS))
         frames = impairment.queue_frames
         return impairment if frames is None else replace(impairment, queue_frames=max(frames, least))
+
+    def wide(bus: Bus) -> Bus:
+        rate_bps, frames = max(bus.rate_bps, copies * COPIES_BPS), max(bus.queue_frames, copies)
+        return replace(bus, rate_bps=rate_bps, queue_frames=frames)
 
     segments = tuple(
         replace(
             segment,
-            bus=segment.bus and replace(segment.bus, queue_frames=max(segment.bus.queue_frames, least * (least - 1))),
-            members=tuple(replace(member, from_node=roomy(member.from_node)) for member in segment.members),
+            bus=segment.bus and wide(segment.bus),
+            members=tuple(
+                replace(member, from_node=roomy(member.from_node), to_node=roomy(member.to_node))
+                for member in segment.members
+            ),
         )
         for segment in scenario.segments
     )
