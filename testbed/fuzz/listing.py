@@ -30,7 +30,9 @@ def coverage_tables(coverage: Coverage, *, width: int) -> Iterator[Table]:
         table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
         table.add_column("input", no_wrap=True)
         for phase in part:
-            table.add_column(Text(phase or "(one phase)"), justify="right", overflow="fold", width=CELL - 2)
+            table.add_column(
+                Text(phase.replace("/", "/\n") or "(one phase)"), justify="right", overflow="fold", width=CELL - 2
+            )
         for kind in sorted(names):
             if any(coverage.occurred[phase, kind] for phase in part):
                 cells = [_cell(coverage.met[phase, kind], coverage.occurred[phase, kind]) for phase in part]
