@@ -313,7 +313,10 @@ def fuzz(
     else:
         out = RichConsole(highlight=False, soft_wrap=True)
         if tally.coverage.pairs:
-            out.print(listing.coverage_table(tally.coverage))
+            for table in listing.coverage_tables(tally.coverage, width=out.width):
+                out.print(table)
+        if tally.coverage.views:
+            out.print(listing.views_table(tally.coverage))
         for line in listing.campaign_lines(hunted):
             out.print(line, markup=False)
     if tally.bad:

@@ -28,7 +28,8 @@ SEEDS_PER_TASK = 250
 SEEDS = (
     "seed long not null, kind string not null, sentence string not null, faults int not null, faults_met int not null, "
     "unjudged array<string> not null, deliveries long not null, events long not null, "
-    "coverage array<struct<phase: string, input: string, occurred: long, met: long>> not null"
+    "coverage array<struct<phase: string, input: string, occurred: long, met: long>> not null, "
+    "views array<struct<reason: string, what: string, views: long>> not null"
 )
 """`kind` and `sentence` are empty for a good seed."""
 
@@ -58,6 +59,7 @@ def hunt_on(spark: SparkSession, campaign: Campaign, folder: Path) -> Tally:
 
 _COLUMNS = [
     "seed", "kind", "sentence", "faults", "faults_met", "unjudged", "deliveries", "events", "coverage",
+    "views",
 ]  # fmt: skip
 
 
@@ -73,8 +75,9 @@ def _row(protocol: str, seed: int) -> tuple[Any, ...]:
         {"phase": phase, "input": name, "occurred": occurred, "met": met}
         for phase, name, occurred, met in judged.coverage.rows()
     ]
+    views = [{"reason": reason, "what": what, "views": count} for reason, what, count in judged.coverage.view_rows()]
     counts = (len(judged.scenario.faults), judged.faults_met)
-    return (seed, kind, sentence, *counts, list(judged.unjudged), judged.deliveries, judged.events, coverage)
+    return (seed, kind, sentence, *counts, list(judged.unjudged), judged.deliveries, judged.events, coverage, views)
 
 
 def _coverage(found: DataFrame) -> DataFrame:
@@ -93,15 +96,17 @@ def _tally(campaign: Campaign, found: DataFrame, coverage: DataFrame) -> Tally:
         F.coalesce(F.sum("faults"), F.lit(0)).alias("faults"),
         F.coalesce(F.sum("faults_met"), F.lit(0)).alias("faults_met"),
         F.count_if((F.col("faults") > 0) & (F.col("faults_met") == 0)).alias("unmet_seeds"),
+        F.count_if(F.size("views") > 0).alias("changed_seeds"),
         F.coalesce(F.sum("deliveries"), F.lit(0)).alias("deliveries"),
         F.coalesce(F.sum("events"), F.lit(0)).alias("events"),
     ).collect()[0]
     unjudged = found.select(F.explode("unjudged").alias("property")).groupBy("property").count().collect()
+    views = found.select(F.inline("views")).groupBy("reason", "what").agg(F.sum("views").alias("views")).collect()
     bad = found.where(F.col("kind") != "").select("seed", "kind", "sentence").orderBy("seed").collect()
     return Tally(
         protocol=campaign.protocol,
         bad=[Bad(**row.asDict()) for row in bad],
-        coverage=from_rows(tuple(row) for row in coverage.collect()),
+        coverage=from_rows(map(tuple, coverage.collect()), map(tuple, views)),
         unjudged=Counter({row["property"]: row["count"] for row in unjudged}),
         **sums.asDict(),
     )

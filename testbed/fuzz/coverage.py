@@ -1,4 +1,5 @@
-"""What the faults met: for each phase of a core and each input, how often it came, and how often under a fault.
+"""What the faults met: for each phase of a core and each input, how often it came, and how often under a fault; and
+what the views met (testbed.fuzz.views).
 
 A fault meets an input when the member is touched by it while it is in force: cut off, worsened, frozen (what waited is
 taken in at the moment of thawing) or just started again. A message that a cut keeps from a member counts as an input
@@ -8,11 +9,13 @@ that was met, in the phase that the member is in then. Inputs are messages by ki
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from node.group.core import Phase
 from node.wire import Kind
 from testbed.fuzz.scenario import Crash, Scenario
+from testbed.fuzz.views import Freeze, LifeId, Views
 from testbed.simulated.simulation import START_NS, Life
 
 NO_MESSAGE = "-"
@@ -23,14 +26,16 @@ Pair = tuple[str, str]
 
 @dataclass(slots=True)
 class Coverage:
-    """Counts by (phase, kind). Sums with `add`."""
+    """Counts by (phase, kind), and of views. Sums with `add`."""
 
     occurred: Counter[Pair] = field(default_factory=Counter)
     met: Counter[Pair] = field(default_factory=Counter)
+    views: Views = field(default_factory=Counter)
 
     def add(self, other: Coverage) -> None:
         self.occurred.update(other.occurred)
         self.met.update(other.met)
+        self.views.update(other.views)
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -45,6 +50,17 @@ class Coverage:
         """(phase, kind, occurred, met), sorted: for tables and files."""
         return [(*pair, self.occurred[pair], self.met[pair]) for pair in self.pairs]
 
+    def view_rows(self) -> list[tuple[str, str, int]]:
+        """(reason, what, views), sorted: for files."""
+        return sorted((reason, what, count) for (reason, what), count in self.views.items())
+
+    def views_as_dict(self) -> dict[str, dict[str, int]]:
+        """By reason, then what was met."""
+        found: dict[str, dict[str, int]] = {}
+        for reason, what, count in self.view_rows():
+            found.setdefault(reason, {})[what] = count
+        return found
+
     def as_dict(self) -> dict[str, dict[str, dict[str, int]]]:
         """By phase, then kind."""
         found: dict[str, dict[str, dict[str, int]]] = {}
@@ -53,9 +69,11 @@ class Coverage:
         return found
 
 
-def from_rows(rows: Iterable[tuple[str, str, int, int]]) -> Coverage:
-    """The inverse of Coverage.rows; rows of one pair add up."""
+def from_rows(rows: Iterable[tuple[str, str, int, int]], views: Iterable[tuple[str, str, int]] = ()) -> Coverage:
+    """The inverse of Coverage.rows and view_rows; rows of one pair add up."""
     found = Coverage()
+    for reason, what, count in views:
+        found.views[reason, what] += count
     for phase, kind, occurred, met in rows:
         found.occurred[phase, kind] += occurred
         if met:
@@ -64,12 +82,18 @@ def from_rows(rows: Iterable[tuple[str, str, int, int]]) -> Coverage:
 
 
 class Watcher:
-    """The simulator's observer for one scenario: counts inputs, and which faults met an input at all."""
+    """The simulator's observer for one scenario: counts inputs, which faults met an input at all, and when cores froze
+    for a change of views. `held` says how many messages the core of a life holds.
+    """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, held: Callable[[Life], int]) -> None:
         self.coverage = Coverage()
         self.met: set[int] = set()
         """Positions of the scenario's faults that met a message, a timer or a request."""
+        self.freezes: dict[LifeId, list[Freeze]] = {}
+        self._held = held
+        self._phases: list[str] = [""] * len(scenario.members)
+        """The last that was seen, by member."""
         self._by_member = _intervals(scenario)
         self._occurred = self.coverage.occurred
         self._kind_names = _KIND_NAMES
@@ -78,6 +102,8 @@ class Watcher:
         """Before each call of a core."""
         pair = (phase, self._kind_names[kind])
         self._occurred[pair] += 1
+        if phase != self._phases[life.member]:
+            self._note_freeze(life, phase, at_ns)
         met = False
         for start_ns, end_ns, fault in self._by_member[life.member]:
             if start_ns <= at_ns <= end_ns:
@@ -94,6 +120,13 @@ class Watcher:
         self.met.update(
             fault for start_ns, end_ns, fault in self._by_member[life.member] if start_ns <= at_ns <= end_ns
         )
+
+    def _note_freeze(self, life: Life, phase: str, at_ns: int) -> None:
+        """The phase has changed."""
+        before, self._phases[life.member] = self._phases[life.member], phase
+        if phase.startswith(Phase.CHANGING) and not before.startswith(Phase.CHANGING):
+            freeze = Freeze(at_ns, self._held(life))
+            self.freezes.setdefault((life.member, life.incarnation), []).append(freeze)
 
     def fault(self, line: Mapping[str, object]) -> None:
         """The scenario says already what strikes when; in virtual time it strikes at that time."""

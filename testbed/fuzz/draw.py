@@ -17,11 +17,14 @@ from typing import Any, TypeGuard
 
 from node.protocols import PROTOCOLS
 from testbed.fuzz import ranges
+from testbed.fuzz.fan_outs import with_torn_fan_outs
 from testbed.fuzz.moments import Moment, moments
 from testbed.fuzz.outages import outages, stretched
 from testbed.fuzz.scenario import (
+    ClockShift,
     Crash,
     Cut,
+    Deaf,
     Fault,
     Freeze,
     Leave,
@@ -30,7 +33,9 @@ from testbed.fuzz.scenario import (
     OneWayCut,
     Scenario,
     Segment,
+    Slow,
     Worsening,
+    clash,
 )
 from testbed.spec_raw import Dissemination
 from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment
@@ -44,9 +49,24 @@ FUZZED = tuple(sorted(name for name, entry in PROTOCOLS.items() if entry.takes_s
 OUTAGES_SHARE = 0.5
 """Of the scenarios of a protocol with views."""
 
+FAN_OUTS_SHARE = 0.6
+"""Of the scenarios of such a protocol with unicast dissemination."""
+
 FAULTS_MAX = 4
 SHORT_NS = 200 * MILLISECOND
 """Of a fault that nobody may be given up for; with FAULTS_MAX of them in a row the least patience is not used up."""
+
+STEP_NS = SHORT_NS // 4
+"""Of a clock whose owner must not give up anybody: the end of the fault is a second step."""
+
+SHARES = (0.01, 0.03, 0.1, 0.3)
+"""Of one core, for a slow member: a datagram takes it 0.3 to 8 ms."""
+
+BUFFERS_BYTES = (2304, 4096, 16_384)
+"""For a deaf member. No kernel makes a smaller one."""
+
+COPIES_BPS = 500_000
+"""At least, from one member to another one with unicast dissemination."""
 
 MEMBERS = (2, 3, 3, 3, 3, 4, 4, 4, 5, 6, 9)
 """A group of three shows most: small ones are frequent, since they are cheap."""
@@ -78,8 +98,12 @@ def draw(protocol: str, seed: int) -> Scenario:
     chance = Random(f"{seed}/outages/{protocol}")  # noqa: S311 (repeatable, not secret)
     if PROTOCOLS[protocol].has_views and chance.random() < OUTAGES_SHARE:
         scenario = stretched(scenario, drawn.patience_ns, chance)
-        return replace(scenario, faults=outages(scenario, drawn.patience_ns, chance))
-    return replace(scenario, faults=_Aim(scenario, drawn.patience_ns, rng).faults())
+        scenario = replace(scenario, faults=outages(scenario, drawn.patience_ns, chance))
+    else:
+        scenario = replace(scenario, faults=_Aim(scenario, drawn.patience_ns, rng).faults())
+    if PROTOCOLS[protocol].has_views and chance.random() < FAN_OUTS_SHARE:
+        scenario = with_torn_fan_outs(scenario, drawn.patience_ns, chance)
+    return scenario
 
 
 def is_fair(scenario: Scenario) -> bool:
@@ -104,11 +128,17 @@ def is_fair(scenario: Scenario) -> bool:
 
 
 def victims_of(scenario: Scenario) -> frozenset[int]:
-    """Members that the group may give up: they crash, leave, or are silent or cut off for long."""
-    falls = (fault for fault in scenario.faults if isinstance(fault, Crash | Leave) or _is_long(fault))
-    found = frozenset().union(*(fault.members for fault in falls))
-    cuts = (fault for fault in scenario.faults if isinstance(fault, Cut | OneWayCut | LinkCut))
-    return found.union(*(cut.members for cut in cuts if cut.for_ns > SHORT_NS))
+    """Members that the group may give up: they crash, leave, or are silent, cut off, slow, deaf or behind bad wires for
+    long. Where a clock is far wrong all of them: its owner may take any silence for too long.
+    """
+    found: set[int] = set()
+    for fault in scenario.faults:
+        if isinstance(fault, ClockShift):
+            if abs(fault.step_ns) > STEP_NS:
+                return frozenset(range(len(scenario.members)))
+        elif isinstance(fault, Crash | Leave) or fault.for_ns > SHORT_NS:
+            found |= fault.members
+    return frozenset(found)
 
 
 def gone_of(scenario: Scenario) -> frozenset[int]:
@@ -133,18 +163,29 @@ def _is_long(fault: Fault) -> TypeGuard[Freeze]:
 
 def _with_room_for_a_fan_out(scenario: Scenario) -> Scenario:
     """A queue shorter than the copies of one multicast loses the last ones each time, and some members hear others
-    never. All members of a bus may send at once."""
+    never. All members of a bus may send at once. Where the rate is too low for all copies, most of them are lost, and a
+    large group never agrees on who is there."""
     least = len(scenario.members)
+    copies = least * (least - 1)
 
     def roomy(impairment: Impairment) -> Impairment:
+        if impairment.rate_bps is not None:
+            impairment = replace(impairment, rate_bps=max(impairment.rate_bps, (least - 1) * COPIES_BPS))
         frames = impairment.queue_frames
         return impairment if frames is None else replace(impairment, queue_frames=max(frames, least))
+
+    def wide(bus: Bus) -> Bus:
+        rate_bps, frames = max(bus.rate_bps, copies * COPIES_BPS), max(bus.queue_frames, copies)
+        return replace(bus, rate_bps=rate_bps, queue_frames=frames)
 
     segments = tuple(
         replace(
             segment,
-            bus=segment.bus and replace(segment.bus, queue_frames=max(segment.bus.queue_frames, least * (least - 1))),
-            members=tuple(replace(member, from_node=roomy(member.from_node)) for member in segment.members),
+            bus=segment.bus and wide(segment.bus),
+            members=tuple(
+                replace(member, from_node=roomy(member.from_node), to_node=roomy(member.to_node))
+                for member in segment.members
+            ),
         )
         for segment in scenario.segments
     )
@@ -173,7 +214,12 @@ def _member(to_node: Impairment, from_node: Impairment, rng: Random) -> Member:
     """Mostly as all others; one in four has a port of its own."""
     if rng.random() < 0.25:
         to_node, from_node = _impairment(rng), _impairment(rng)
-    return Member(to_node=to_node, from_node=from_node, drift_ppm=rng.choice((0, 0, 0, -200, 100)))
+    return Member(
+        to_node=to_node,
+        from_node=from_node,
+        offset_ns=rng.choice((0, 0, -STEP_NS, 1000 * MILLISECOND)),
+        drift_ppm=rng.choice((0, 0, 0, -200, 100)),
+    )
 
 
 def _bus(rng: Random) -> Bus | None:
@@ -292,6 +338,7 @@ class _Aim:
                 self._add(fall)
         kinds: list[Callable[[], Iterator[Fault]]] = [
             self._cut, self._cut, self._one_way, self._flap, self._freeze, self._worsen,
+            self._slow, self._deaf, self._clock,
         ]  # fmt: skip
         if len(self.scenario.segments) > 1:
             kinds.append(self._link_cut)
@@ -320,12 +367,9 @@ class _Aim:
         return len(part.intersection(self.victims)) > (len(part) - 1) // 2
 
     def _add(self, fault: Fault) -> None:
-        """Unless its member is down or frozen at the time already."""
-        if isinstance(fault, Crash | Freeze | Leave):
-            for other in self.found:
-                if isinstance(other, Crash | Freeze | Leave) and other.member == fault.member and _touch(other, fault):
-                    return
-        self.found.append(fault)
+        """Unless its member is down or paused at the time already."""
+        if not any(clash(fault, other) for other in self.found):
+            self.found.append(fault)
 
     def _falls(self, victim: int) -> Iterator[Fault]:
         """Crash, restart, or a silence of which the group may lose its patience."""
@@ -395,6 +439,28 @@ class _Aim:
         changes = self.rng.choice(_WORSE)
         yield Worsening(at_ns=at_ns, for_ns=for_ns, member=member, direction=direction, changes=changes)
 
+    def _slow(self) -> Iterator[Fault]:
+        member, at_ns, for_ns = self._burdened()
+        yield Slow(at_ns=at_ns, for_ns=for_ns, member=member, cpu_ratio=self.rng.choice(SHARES))
+
+    def _deaf(self) -> Iterator[Fault]:
+        """Buffers that hold a few frames: a process that has time enough hardly ever fills them, a slow one does."""
+        member, at_ns, for_ns = self._burdened()
+        yield Deaf(at_ns=at_ns, for_ns=for_ns, member=member, buffer_bytes=self.rng.choice(BUFFERS_BYTES))
+        if self.rng.random() < 0.7:
+            yield Slow(at_ns=at_ns, for_ns=for_ns, member=member, cpu_ratio=self.rng.choice(SHARES))
+
+    def _clock(self) -> Iterator[Fault]:
+        member, at_ns, for_ns = self._burdened()
+        step_ns = self.rng.choice((0, -STEP_NS, STEP_NS, -MILLISECOND, MILLISECOND))
+        drift_ppm = self.rng.choice((-20_000, 20_000) if not step_ns else (0, 0, -200, 200))
+        yield ClockShift(at_ns=at_ns, for_ns=for_ns, member=member, step_ns=step_ns, drift_ppm=drift_ppm)
+
+    def _burdened(self) -> tuple[int, int, int]:
+        """The sender of a submission or a receiver; when, and for how long."""
+        sender, at_ns, for_ns = self._aimed()
+        return self.rng.choice((sender, self._other(sender))), at_ns, for_ns
+
     def _target(self, submissions_ns: Sequence[int] = ()) -> tuple[int, int]:
         """A submission to aim at: (instant, sender). `submissions_ns`: one of these instants, if there are any.
 
@@ -450,11 +516,3 @@ _WORSE: tuple[tuple[tuple[str, Any], ...], ...] = (
     (("corrupt_ratio", 0.3),),
     (("rate_bps", 500_000), ("queue_frames", 2), ("queue_bytes", None)),
 )
-
-
-def _touch(one: Fault, other: Fault) -> bool:
-    """A crash without a restart lasts for ever."""
-    first, second = sorted((one, other), key=lambda fault: fault.at_ns)
-    if isinstance(first, Crash) and first.is_final:
-        return True
-    return second.at_ns <= first.end_ns

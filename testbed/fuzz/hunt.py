@@ -66,6 +66,8 @@ class Tally:
     faults_met: int = 0
     unmet_seeds: int = 0
     """Whose faults met nothing."""
+    changed_seeds: int = 0
+    """In which a view took the place of the first one."""
     unjudged: Counter[str] = field(default_factory=Counter)
     """By promised property: seeds in which it could not be told."""
     deliveries: int = 0
@@ -79,6 +81,7 @@ class Tally:
         self.faults += faults
         self.faults_met += judged.faults_met
         self.unmet_seeds += faults > 0 and not judged.faults_met
+        self.changed_seeds += bool(judged.coverage.views)
         self.unjudged.update(judged.unjudged)
         self.deliveries += judged.deliveries
         self.events += judged.events
@@ -94,6 +97,7 @@ class Tally:
         self.faults += other.faults
         self.faults_met += other.faults_met
         self.unmet_seeds += other.unmet_seeds
+        self.changed_seeds += other.changed_seeds
         self.unjudged.update(other.unjudged)
         self.deliveries += other.deliveries
         self.events += other.events
@@ -107,6 +111,8 @@ class Tally:
             "faults": self.faults,
             "faults_met": self.faults_met,
             "seeds_whose_faults_met_nothing": self.unmet_seeds,
+            "seeds_with_later_views": self.changed_seeds,
+            "views": self.coverage.views_as_dict(),
             "unjudged": dict(sorted(self.unjudged.items())),
             "deliveries": self.deliveries,
             "events": self.events,

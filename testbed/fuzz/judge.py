@@ -30,6 +30,7 @@ from testbed.fuzz.joiners import has_views, owed, owed_in_last_view
 from testbed.fuzz.render import experiment_of, topology_of
 from testbed.fuzz.scenario import Crash, Scenario
 from testbed.fuzz.stages import breaches
+from testbed.fuzz.views import views_met
 from testbed.simulated.simulation import START_NS, Ending, Life, Simulation, simulate
 
 GROUP = 1
@@ -90,14 +91,17 @@ class Judged:
 
 def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     """Simulate and judge. `build` replaces the protocol's own core."""
-    watcher = Watcher(scenario)
     cores = _Cores(builder_of(scenario, build))
+    watcher = Watcher(scenario, cores.held_by)
     try:
         simulation = simulate(
             experiment_of(scenario), group=GROUP, build=cores.make, observer=watcher, linger_ns=LINGER_NS
         )
     except Exception as error:  # whatever a core raises is its failure
         return _judged(scenario, watcher, None, (_exception(error),), ())
+    promises_agreement = Property.AGREEMENT.value in PROTOCOLS[scenario.protocol].promises
+    met = views_met(simulation.lives, watcher.freezes, promises_agreement=promises_agreement)
+    watcher.coverage.views.update(met)
     findings = findings_of(scenario, simulation)
     unjudged = [kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN]
     if PROTOCOLS[scenario.protocol].has_views and has_lost_quorum(simulation):
@@ -255,13 +259,24 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _expelled(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Nobody may be given up who was silent for a short time only."""
-    allowed = victims_of(scenario)
+    """Nobody may be given up who was silent for a short time only, unless its view had no other such member, which can
+    tell who is to blame: a member that hears nobody, in a view of two, leaves out the other one.
+    """
+    fallen = victims_of(scenario)
     for life in simulation.lives:
-        if life.member not in allowed and is_expelled(life):
+        witnesses = _last_view(life, len(scenario.members)) - fallen - {life.member}
+        if life.member not in fallen and witnesses and is_expelled(life):
             yield Failure(
                 kind="expelled", sentence=f"member {life.member} was given up although it was never away long"
             )
+
+
+def _last_view(life: Life, members: int) -> frozenset[int]:
+    """The members of the last view that it installed; all, where there are no views."""
+    views = [row for row in life.records if row[0] == Event.VIEW]
+    if not views:
+        return frozenset(range(members))
+    return frozenset(row[2] for row in views if row[5] == views[-1][5])
 
 
 def _exception(error: Exception) -> Failure:
@@ -310,9 +325,12 @@ class _Cores:
         core = self._made[membership.member, membership.incarnation] = self._build(membership, seed)
         return core
 
+    def held_by(self, life: Life) -> int:
+        return self._made[life.member, life.incarnation].held
+
     def held(self, simulation: Simulation) -> Iterator[Failure]:
         """An idle core that keeps messages would keep more and more."""
         for life in simulation.lives:
-            held = self._made[life.member, life.incarnation].held
+            held = self.held_by(life)
             if life.ending is Ending.DRAINED and held and not is_expelled(life):
                 yield Failure(kind="held", sentence=f"member {life.member} is idle and keeps {held} messages")

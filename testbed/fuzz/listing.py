@@ -10,22 +10,50 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.fuzz.command import Hunted
-from testbed.fuzz.coverage import Coverage
+from testbed.fuzz.coverage import NO_MESSAGE, Coverage
 from testbed.fuzz.explore import Exploration, Scope
 from testbed.fuzz.failure import Shown
 from testbed.fuzz.hunt import Tally
+from testbed.fuzz.views import Met
+
+CELL = 14
+"""Columns for a phase, its margins included; longer names of phases are folded."""
 
 
-def coverage_table(coverage: Coverage) -> Table:
-    """Phases down, inputs across; each cell says how many came, and how many of them under a fault."""
+def coverage_tables(coverage: Coverage, *, width: int) -> Iterator[Table]:
+    """Inputs down, phases across, as many as `width` holds; each cell says how many came under a fault, of how many."""
     phases = sorted({phase for phase, _ in coverage.pairs})
-    table = Table(box=box.SIMPLE_HEAD, title="inputs under a fault, of all inputs", title_justify="left")
-    table.add_column("input")
-    for phase in phases:
-        table.add_column(Text(phase or "(one phase)"), justify="right")
-    for kind in sorted({kind for _, kind in coverage.pairs}):
-        cells = [_cell(coverage.met[phase, kind], coverage.occurred[phase, kind]) for phase in phases]
-        table.add_row(Text(kind if kind != "-" else "timer or request"), *cells)
+    names = {kind: kind if kind != NO_MESSAGE else "timer or request" for _, kind in coverage.pairs}
+    size = max(1, (width - max(map(len, names.values())) - 4) // CELL)
+    title = "inputs under a fault / all inputs, by phase"
+    for part in (phases[at : at + size] for at in range(0, len(phases), size)):
+        table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+        table.add_column("input", no_wrap=True)
+        for phase in part:
+            table.add_column(
+                Text(phase.replace("/", "/\n") or "(one phase)"), justify="right", overflow="fold", width=CELL - 2
+            )
+        for kind in sorted(names):
+            if any(coverage.occurred[phase, kind] for phase in part):
+                cells = [_cell(coverage.met[phase, kind], coverage.occurred[phase, kind]) for phase in part]
+                table.add_row(Text(names[kind]), *cells)
+        yield table
+        title = ""
+
+
+def views_table(coverage: Coverage) -> Table:
+    """Why views took the place of others down, what was under way then across."""
+    table = Table(box=box.SIMPLE_HEAD, title="views after the first, by reason and by what was under way")
+    table.title_justify = "left"
+    table.add_column("reason", no_wrap=True)
+    for what in Met:
+        table.add_column(what.value, justify="right")
+    reasons = sorted({reason for reason, _ in coverage.views}, key=lambda one: -coverage.views[one, Met.VIEWS])
+    for reason in reasons:
+        table.add_row(reason, *(_count(coverage.views[reason, what]) for what in Met))
+    if len(reasons) > 1:
+        table.add_section()
+        table.add_row("all", *(_count(sum(coverage.views[reason, what] for reason in reasons)) for what in Met))
     return table
 
 
@@ -43,6 +71,9 @@ def campaign_lines(hunted: Hunted) -> Iterator[str]:
     yield f"{tally.faults_met:,} of {tally.faults:,} faults struck while something was under way"
     if tally.unmet_seeds:
         yield f"{_seeds(tally.unmet_seeds)} whose faults met nothing"
+    if tally.changed_seeds:
+        views = sum(count for (_, what), count in tally.coverage.views.items() if what == Met.VIEWS)
+        yield f"{views:,} views took the place of another one, in {_seeds(tally.changed_seeds)}"
     pairs = tally.coverage
     yield f"{pairs.pairs_met} of {len(pairs.pairs)} pairs of phase and input were met by a fault"
     for name, count in sorted(tally.unjudged.items()):
@@ -124,7 +155,19 @@ def _seeds(count: int) -> str:
 def _cell(met: int, occurred: int) -> Text:
     if not occurred:
         return Text("")
-    return Text(f"{met:,} / {occurred:,}", style="" if met else "yellow")
+    return Text(f"{_short(met)} / {_short(occurred)}", style="" if met else "yellow")
+
+
+def _count(count: int) -> str:
+    return f"{count:,}" if count else ""
+
+
+def _short(count: int) -> str:
+    """At most four characters, and 1,234,567 as 1.2M."""
+    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= unit:
+            return f"{count / unit:.1f}{name}" if count < 10 * unit else f"{count // unit}{name}"
+    return str(count)
 
 
 def _verdict(tally: Tally) -> str:

@@ -16,7 +16,7 @@ from node.trace import Event, Notice
 from node.wire import Kind
 from testbed.fuzz.render import experiment_of
 from testbed.fuzz.scenario import Scenario
-from testbed.simulated.simulation import START_NS, simulate
+from testbed.simulated.simulation import START_NS, Simulation, simulate
 
 CODES = frozenset((Notice.IN_FORCE, AdaptiveReport.CALLED, AdaptiveReport.COMPLETE))
 """A vote is called, a member sends in a new epoch, an old epoch is complete at a member."""
@@ -34,10 +34,8 @@ def moments(scenario: Scenario) -> tuple[Moment, ...]:
     entry = PROTOCOLS[scenario.protocol]
     if Kind.ADAPTIVE_CALL not in entry.kinds:
         return ()
-    experiment = experiment_of(replace(scenario, faults=()))
-    try:
-        simulation = simulate(experiment, group=1)
-    except Exception:  # a core that fails without faults: the judge will see it, and say so
+    simulation = rehearsal(replace(scenario, faults=()))
+    if simulation is None:
         return ()
     return tuple(
         sorted(
@@ -47,3 +45,14 @@ def moments(scenario: Scenario) -> tuple[Moment, ...]:
             if row[0] == Event.REPORT and row[1] in CODES and row[6] > START_NS
         )
     )
+
+
+def rehearsal(scenario: Scenario, *, drains: bool = True) -> Simulation | None:
+    """A run from which instants are taken; without `drains` it ends with its load. None when a core fails in it: the
+    judge will see that, and say so.
+    """
+    experiment = experiment_of(scenario)
+    try:
+        return simulate(experiment if drains else replace(experiment, drain_ns=0), group=1)
+    except Exception:  # whatever a core raises
+        return None

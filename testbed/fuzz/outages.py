@@ -1,19 +1,34 @@
 """Faults that last about as long as the group is patient, or much longer: what ends views.
 
 Half of the scenarios of a protocol with views are drawn here: cuts into halves, minorities and more sides, pairs that
-do not hear each other in one direction or in both, pauses, crashes with and without a restart, of one member or of
-several at once, and again of one that has come back; members that leave, one or several at once, and join again. They
-last 0.2 to 5 times as long as a silence that is borne; the load is stretched over all of it. A group may lose its
-quorum by that: then only what holds in a minority is judged.
+do not hear each other in one direction or in both, members that hear nobody or that nobody hears, pauses, slow members,
+ones whose buffers hold little, clocks that jump, crashes with and without a restart, of one member or of several at
+once, and again of one that has come back; members that leave, one or several at once, and join again. They last 0.2 to
+5 times as long as a silence that is borne; the load is stretched over all of it. A group may lose its quorum by that:
+then only what holds in a minority is judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
-from testbed.fuzz.scenario import Crash, Cut, Fault, Freeze, Leave, OneWayCut, Scenario
+from testbed.fuzz.scenario import (
+    ClockShift,
+    Crash,
+    Cut,
+    Deaf,
+    Fault,
+    Freeze,
+    Leave,
+    OneWayCut,
+    Scenario,
+    Slow,
+    Worsening,
+    clash,
+)
+from topologies.model import Direction
 
 MILLISECOND = 1_000_000
 OUTAGES = (1, 1, 2, 2, 3, 4, 5)
@@ -23,21 +38,32 @@ WHAT = (
     *("halves", "minority", "sides", "pair", "one way"),
     *("pause", "crash", "crash", "crashes", "again", "leave"),
 )
+BURDENS = ("hears nobody", "nobody hears", "slow", "deaf", "clock")
+"""Of one member, which runs on."""
+NOTHING_PASSES = (("loss_ratio", 1.0), ("loss_burst_frames", 1.0))
+DRIFTS = (0, 0, -50_000, 50_000)
+"""In ppm."""
 GAP_NS = 50 * MILLISECOND
 """Between two faults of one node: a restart needs a moment."""
 
 
 def stretched(scenario: Scenario, patience_ns: int, rng: Random) -> Scenario:
-    """The same load, spread over 1 to 6 times the group's patience."""
+    """The same load, spread over 1 to 6 times the group's patience. If all is submitted at one instant, that is spread,
+    too: the faults would come before it.
+    """
+    if len({at_ns for at_ns, _ in scenario.submissions}) == 1:
+        scenario = _with_loads(scenario, lambda instants_ns: tuple(range(1, len(instants_ns) + 1)))
     last_ns = max(at_ns for at_ns, _ in scenario.submissions) or 1
     factor = rng.choice((1, 2, 4, 6)) * patience_ns / last_ns
+    return _with_loads(scenario, lambda instants_ns: tuple(round(at_ns * factor) for at_ns in instants_ns))
+
+
+def _with_loads(scenario: Scenario, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Scenario:
+    """The same with other instants of submission for each member."""
     segments = tuple(
         replace(
             segment,
-            members=tuple(
-                replace(member, submissions_ns=tuple(round(at_ns * factor) for at_ns in member.submissions_ns))
-                for member in segment.members
-            ),
+            members=tuple(replace(member, submissions_ns=change(member.submissions_ns)) for member in segment.members),
         )
         for segment in scenario.segments
     )
@@ -51,8 +77,8 @@ def outages(scenario: Scenario, patience_ns: int, rng: Random) -> tuple[Fault, .
     for _ in range(rng.choice(OUTAGES)):
         at_ns = rng.randrange(last_ns + 1)
         for_ns = round(patience_ns * rng.choice(LENGTHS))
-        for fault in _outage(len(scenario.members), at_ns, for_ns, rng):
-            if not any(_clash(fault, other) for other in found):
+        for fault in _outage(len(scenario.members), at_ns, for_ns, patience_ns, rng):
+            if not any(clash(fault, other, gap_ns=GAP_NS) for other in found):
                 found.append(fault)
     kept = [fault for fault in found if not (isinstance(fault, Leave) and _is_last(fault, found, scenario))]
     return tuple(sorted(kept, key=lambda fault: (fault.at_ns, fault.end_ns)))
@@ -69,12 +95,13 @@ def _is_final(fault: Crash | Leave) -> bool:
     return isinstance(fault, Crash) and fault.is_final
 
 
-def _outage(count: int, at_ns: int, for_ns: int, rng: Random) -> Iterator[Fault]:
+def _outage(count: int, at_ns: int, for_ns: int, patience_ns: int, rng: Random) -> Iterator[Fault]:
     members = list(range(count))
     rng.shuffle(members)
-    what = rng.choice(
-        ("halves", "minority", "sides", "pair", "one way", "pause", "crash", "crash", "crashes", "again", "leave")
-    )
+    what = rng.choice((*WHAT, *BURDENS))
+    if what in BURDENS:
+        yield from _burden(what, members[0], at_ns, for_ns, patience_ns, rng)
+        return
     if what in ("halves", "minority", "sides") or (what == "pair" and count == 2):
         size = count // 2 if what == "halves" else rng.randint(1, max(1, (count - 1) // 2))
         sides = [members[:size], members[size:]]
@@ -101,10 +128,14 @@ def _outage(count: int, at_ns: int, for_ns: int, rng: Random) -> Iterator[Fault]
             yield Crash(at_ns=at_ns, for_ns=for_ns, member=member, is_final=is_final)
 
 
-def _clash(fault: Fault, other: Fault) -> bool:
-    """Whether both want the same node: a crash without a restart wants it for ever."""
-    falls = Crash | Freeze | Leave
-    if not isinstance(fault, falls) or not isinstance(other, falls) or fault.member != other.member:
-        return False
-    first, second = sorted((fault, other), key=lambda one: one.at_ns)
-    return (isinstance(first, Crash) and first.is_final) or second.at_ns <= first.end_ns + GAP_NS
+def _burden(what: str, member: int, at_ns: int, for_ns: int, patience_ns: int, rng: Random) -> Iterator[Fault]:
+    if what in ("hears nobody", "nobody hears"):
+        direction = Direction.TO_NODE if what == "hears nobody" else Direction.FROM_NODE
+        yield Worsening(at_ns=at_ns, for_ns=for_ns, member=member, direction=direction, changes=NOTHING_PASSES)
+    elif what == "clock":
+        step_ns = rng.choice((-1, 1)) * patience_ns * rng.choice((1, 5, 11, 30)) // 10
+        yield ClockShift(at_ns=at_ns, for_ns=for_ns, member=member, step_ns=step_ns, drift_ppm=rng.choice(DRIFTS))
+    else:
+        yield Slow(at_ns=at_ns, for_ns=for_ns, member=member, cpu_ratio=rng.choice((0.005, 0.02, 0.1)))
+        if what == "deaf":
+            yield Deaf(at_ns=at_ns, for_ns=for_ns, member=member, buffer_bytes=rng.choice((2304, 8192)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from node.protocols import PROTOCOLS
+from node.protocols.adaptive_candidates import CANDIDATES
 from testbed.simulated.network import LEAST_TRAVEL_NS
 from testbed.spec_raw import Parameter
 
@@ -21,6 +22,8 @@ Parameters = dict[str, Parameter]
 DEFAULT_PATIENCE_NS = 10_000 * MILLISECOND
 MOST_MEMBERS = 9
 """Of the groups that are drawn."""
+TRIES = 6
+"""At least, within the group's patience, when all answers are lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +57,29 @@ def stands_by_partition(protocol: str) -> bool:
 
 
 def reliable(rng: Random) -> Parameters:
-    return {
-        "window": rng.choice((4, 5, 8, 64)),
-        "burst": rng.choice((1, 2, 64)),
-        "heartbeat_ns": rng.choice((10, 30, 50)) * MILLISECOND,
-        "heartbeat_per_member_ns": rng.choice((0, 5)) * MILLISECOND,
-        "announce_ns": rng.choice((2, 10, 30)) * MILLISECOND,
-        "nack_delay_ns": rng.choice((1, 3, 10)) * MILLISECOND,
-        "acknowledge_ns": rng.choice((1, 5, 10)) * MILLISECOND,
-        "retry_least_ns": rng.choice((12, 20, 40)) * MILLISECOND,
-        "retry_first_ns": rng.choice((50, 100)) * MILLISECOND,
-        "retry_most_ns": rng.choice((100, 500, 1000)) * MILLISECOND,
-        "suspect_after_ns": rng.choice((1200, 3000)) * MILLISECOND,
-    }
+    return _with_several_tries(
+        {
+            "window": rng.choice((4, 5, 8, 64)),
+            "burst": rng.choice((1, 2, 64)),
+            "heartbeat_ns": rng.choice((10, 30, 50)) * MILLISECOND,
+            "heartbeat_per_member_ns": rng.choice((0, 5)) * MILLISECOND,
+            "announce_ns": rng.choice((2, 10, 30)) * MILLISECOND,
+            "nack_delay_ns": rng.choice((1, 3, 10)) * MILLISECOND,
+            "acknowledge_ns": rng.choice((1, 5, 10)) * MILLISECOND,
+            "retry_least_ns": rng.choice((12, 20, 40)) * MILLISECOND,
+            "retry_first_ns": rng.choice((50, 100)) * MILLISECOND,
+            "retry_most_ns": rng.choice((100, 500, 1000)) * MILLISECOND,
+            "suspect_after_ns": rng.choice((1200, 3000)) * MILLISECOND,
+        }
+    )
+
+
+def _with_several_tries(parameters: Parameters) -> Parameters:
+    """A member that asks once or twice within the group's patience is given up when both answers are lost."""
+    longest_ns = _patience(parameters) // TRIES
+    retry_ns = parameters["retry_most_ns"]
+    assert isinstance(retry_ns, int)
+    return parameters | {"retry_most_ns": min(retry_ns, longest_ns)}
 
 
 def _sequencer(rng: Random) -> Parameters:
@@ -76,21 +89,23 @@ def _sequencer(rng: Random) -> Parameters:
 def _co(rng: Random) -> Parameters:
     """Of CO and of LO alike. The smallest buffers hold one message of each member of the largest group."""
     longest_bytes = rng.choice((100, 1400))
-    return {
-        "window": rng.choice((1, 2, 5, 64)),
-        "longest_bytes": longest_bytes,
-        "buffer_bytes": rng.choice((MOST_MEMBERS * longest_bytes, 4 * MOST_MEMBERS * longest_bytes, 16 << 20)),
-        "state_ns": rng.choice((2, 5, 20)) * MILLISECOND,
-        "state_per_member_ns": rng.choice((0, 1)) * MILLISECOND,
-        "spread_ns": rng.choice((0, 1)) * MILLISECOND,
-        "ret_delay_ns": rng.choice((1, 2, 10)) * MILLISECOND,
-        "ret_per_member_ns": rng.choice((0, 50_000)),
-        "retry_least_ns": rng.choice((12, 20, 40)) * MILLISECOND,
-        "retry_first_ns": rng.choice((50, 100)) * MILLISECOND,
-        "retry_most_ns": rng.choice((100, 500, 1000)) * MILLISECOND,
-        "burst": rng.choice((1, 2, 64)),
-        "suspect_after_ns": rng.choice((1_200, 2_500, 10_000)) * MILLISECOND,
-    }
+    return _with_several_tries(
+        {
+            "window": rng.choice((1, 2, 5, 64)),
+            "longest_bytes": longest_bytes,
+            "buffer_bytes": rng.choice((MOST_MEMBERS * longest_bytes, 4 * MOST_MEMBERS * longest_bytes, 16 << 20)),
+            "state_ns": rng.choice((2, 5, 20)) * MILLISECOND,
+            "state_per_member_ns": rng.choice((0, 1)) * MILLISECOND,
+            "spread_ns": rng.choice((0, 1)) * MILLISECOND,
+            "ret_delay_ns": rng.choice((1, 2, 10)) * MILLISECOND,
+            "ret_per_member_ns": rng.choice((0, 50_000)),
+            "retry_least_ns": rng.choice((12, 20, 40)) * MILLISECOND,
+            "retry_first_ns": rng.choice((50, 100)) * MILLISECOND,
+            "retry_most_ns": rng.choice((100, 500, 1000)) * MILLISECOND,
+            "burst": rng.choice((1, 2, 64)),
+            "suspect_after_ns": rng.choice((1_200, 2_500, 10_000)) * MILLISECOND,
+        }
+    )
 
 
 def _co_strictly_or_not(rng: Random) -> Parameters:
@@ -174,14 +189,13 @@ def _service(rng: Random) -> Parameters:
 
 
 def _adaptive(rng: Random) -> Parameters:
-    """Votes that follow each other as fast as they can, and some by cost alone. Without the sequencer, which may stop
-    for good when its server does: tests have it.
-    """
-    names = rng.sample(("timewarp", "abcast", "allack", "atop"), rng.choice((2, 2, 3)))
+    """Votes that follow each other as fast as they can, and some by cost alone; two candidates, some, or all."""
+    names = rng.sample(sorted(CANDIDATES), rng.choice((2, 2, 3, len(CANDIDATES))))
     timewarp = _timewarp(rng)
     service = timewarp.pop("service")
     return {
         "candidates": ", ".join(names),
+        "first": rng.choice(("", *names)),
         "force_every_ns": rng.choice((2, 10, 50, 300, 0)) * MILLISECOND,
         "dwell_ns": rng.choice((0, 0, 20)) * MILLISECOND,
         "estimate_every_ns": rng.choice((0, 10, 100)) * MILLISECOND,
@@ -192,6 +206,7 @@ def _adaptive(rng: Random) -> Parameters:
         "abcast": {"outstanding": rng.choice((1, 2, 8, 64))},
         "allack": _allack(rng),
         "atop": _atop(rng),
+        "sequencer": _sequencer(rng),
     }
 
 

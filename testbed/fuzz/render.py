@@ -12,8 +12,10 @@ import yaml
 
 from testbed.fuzz.scenario import (
     DRAIN_NS,
+    ClockShift,
     Crash,
     Cut,
+    Deaf,
     Fault,
     Freeze,
     Leave,
@@ -21,12 +23,13 @@ from testbed.fuzz.scenario import (
     Member,
     OneWayCut,
     Scenario,
+    Slow,
     Worsening,
 )
 from testbed.spec_faults import Crash as CrashEvent
 from testbed.spec_faults import Leave as LeaveEvent
 from testbed.spec_faults import Pause
-from testbed.spec_plans import CutPlan, Layer, NodePlan, Plan, Strike
+from testbed.spec_plans import ConditionPlan, CutPlan, Layer, NodePlan, Plan, Strike
 from testbed.spec_raw import KernelWish, Parameter, WorkloadKind, World
 from testbed.spec_timeline import play
 from testbed.spec_values import Experiment, ProtocolChoice, Workload, WrongClock
@@ -49,7 +52,11 @@ def experiment_of(scenario: Scenario) -> Experiment:
         protocol=ProtocolChoice(name=scenario.protocol, parameters=scenario.parameters),
         dissemination=scenario.dissemination,
         workloads={node.name: _workload(scenario, member) for node, member in members if member.submissions_ns},
-        clocks={node.name: WrongClock(drift_ppm=float(one.drift_ppm)) for node, one in members if one.drift_ppm},
+        clocks={
+            node.name: WrongClock(offset_ns=one.offset_ns, drift_ppm=float(one.drift_ppm))
+            for node, one in members
+            if one.offset_ns or one.drift_ppm
+        },
         duration_ns=scenario.duration_ns,
         drain_ns=DRAIN_NS,
         seed=scenario.seed,
@@ -77,9 +84,9 @@ def yaml_of(scenario: Scenario) -> str:
         "dissemination": scenario.dissemination.value,
         "workload": _workload_blocks(scenario, names),
         "clocks": {
-            name: {"drift": units.format_drift(float(member.drift_ppm))}
+            str(name): _clock_block(member.drift_ppm, offset=member.offset_ns)
             for name, member in zip(names, scenario.members, strict=True)
-            if member.drift_ppm
+            if member.offset_ns or member.drift_ppm
         },
         "duration": units.format_duration(scenario.duration_ns),
         "drain": units.format_duration(DRAIN_NS),
@@ -209,6 +216,12 @@ def _plan(fault: Fault, names: list[NodeName]) -> Plan:
             return NodePlan(kind=LeaveEvent, targets=(names[member],))
         case Worsening(member=member, direction=direction, changes=changes):
             return Layer(direction=direction, targets=(names[member],), changes=dict(changes))
+        case Slow(member=member, cpu_ratio=cpu_ratio):
+            return ConditionPlan(targets=(names[member],), cpu_ratio=cpu_ratio, lasts=True)
+        case Deaf(member=member, buffer_bytes=buffer_bytes):
+            return ConditionPlan(targets=(names[member],), buffer_bytes=buffer_bytes, lasts=True)
+        case ClockShift(member=member, step_ns=step_ns, drift_ppm=drift_ppm):
+            return ConditionPlan(targets=(names[member],), step_ns=step_ns, drift_ppm=float(drift_ppm), lasts=True)
 
 
 def _fault_block(fault: Fault, names: list[NodeName]) -> dict[str, Any]:
@@ -231,4 +244,16 @@ def _fault_block(fault: Fault, names: list[NodeName]) -> dict[str, Any]:
         case Worsening(member=member, direction=direction, changes=changes):
             where = {"targets": [str(names[member])], "direction": direction.value}
             block["impair"] = where | dump.spelled(dict(changes))
+        case Slow(member=member, cpu_ratio=cpu_ratio):
+            block["slow"] = {"targets": [str(names[member])], "cpu": units.format_ratio(cpu_ratio)}
+        case Deaf(member=member, buffer_bytes=buffer_bytes):
+            block["deaf"] = {"targets": [str(names[member])], "buffer": units.format_size(buffer_bytes)}
+        case ClockShift(member=member, step_ns=step_ns, drift_ppm=drift_ppm):
+            block["clock"] = {"targets": [str(names[member])]} | _clock_block(drift_ppm, step=step_ns)
     return block
+
+
+def _clock_block(drift_ppm: int, **jumps_ns: int) -> dict[str, str]:
+    """What differs from a right clock."""
+    found = {name: units.format_duration(jump_ns) for name, jump_ns in jumps_ns.items() if jump_ns}
+    return found | ({"drift": units.format_drift(float(drift_ppm))} if drift_ppm else {})

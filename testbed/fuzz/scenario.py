@@ -30,6 +30,7 @@ class Member:
     """Ascending; an instant may stand twice."""
     to_node: Impairment = CLEAR
     from_node: Impairment = CLEAR
+    offset_ns: int = 0
     drift_ppm: int = 0
 
 
@@ -141,7 +142,65 @@ class Worsening(Disturbance):
         return frozenset((self.member,))
 
 
-Fault: TypeAlias = Cut | OneWayCut | LinkCut | Freeze | Crash | Leave | Worsening
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow(Disturbance):
+    """A member has only this share of one core."""
+
+    member: int
+    cpu_ratio: float
+
+    @property
+    def members(self) -> frozenset[int]:
+        return frozenset((self.member,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deaf(Disturbance):
+    """The receive buffers of a member hold only so much."""
+
+    member: int
+    buffer_bytes: int
+
+    @property
+    def members(self) -> frozenset[int]:
+        return frozenset((self.member,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockShift(Disturbance):
+    """The clock of a member jumps and drifts; at the end it shows what it would show without that."""
+
+    member: int
+    step_ns: int = 0
+    drift_ppm: int = 0
+
+    @property
+    def members(self) -> frozenset[int]:
+        return frozenset((self.member,))
+
+
+Fault: TypeAlias = Cut | OneWayCut | LinkCut | Freeze | Crash | Leave | Worsening | Slow | Deaf | ClockShift
+Fall: TypeAlias = Freeze | Crash | Leave
+Condition: TypeAlias = Slow | Deaf | ClockShift
+
+
+def clash(one: Fault, other: Fault, *, gap_ns: int = 0) -> bool:
+    """Whether both want the same node at once. A node that is down, paused or away cannot fall again, and its condition
+    cannot change; nobody has one condition twice. A crash may strike within a condition, which ends with it. `gap_ns`:
+    what a node needs between two faults. A crash without a restart lasts for ever.
+    """
+    kinds = Fall | Condition
+    if not isinstance(one, kinds) or not isinstance(other, kinds) or one.member != other.member:
+        return False
+    first, second = sorted((one, other), key=lambda fault: fault.at_ns)
+    if isinstance(first, Condition):
+        if isinstance(second, Condition) and type(first) is not type(second):
+            return False
+        if isinstance(second, Crash) and second.at_ns > first.at_ns:
+            return False
+    if isinstance(first, Crash) and first.is_final:
+        return True
+    return second.at_ns <= first.end_ns + gap_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from testbed.fuzz.draw import is_fair
-from testbed.fuzz.scenario import Crash, Cut, Fault, Freeze, Leave, LinkCut, Member, OneWayCut, Scenario, Segment
+from testbed.fuzz.scenario import ClockShift, Crash, Cut, Fault, LinkCut, Member, OneWayCut, Scenario, Segment, clash
 from testbed.spec_raw import Dissemination, Parameter
 from topologies.model import CLEAR, Impairment
 
@@ -177,13 +177,16 @@ def _fewer_segments(scenario: Scenario) -> Iterator[Scenario]:
 
 def _clearer(scenario: Scenario) -> Iterator[Scenario]:
     """Ports without impairments: all, of one member, one field everywhere; a plain delay instead of none."""
-    yield _each_member(scenario, lambda member: replace(member, to_node=CLEAR, from_node=CLEAR, drift_ppm=0))
+    yield _each_member(
+        scenario, lambda member: replace(member, to_node=CLEAR, from_node=CLEAR, offset_ns=0, drift_ppm=0)
+    )
     delay = Impairment(delay_ns=MILLISECOND)
     if any(member.to_node not in (CLEAR, delay) for member in scenario.members):
         yield _each_member(scenario, lambda member: replace(member, to_node=delay, from_node=CLEAR))
     for position, member in enumerate(scenario.members):
         for simpler in (
-            replace(member, to_node=CLEAR), replace(member, from_node=CLEAR), replace(member, drift_ppm=0),
+            replace(member, to_node=CLEAR), replace(member, from_node=CLEAR),
+            replace(member, offset_ns=0), replace(member, drift_ppm=0),
         ):  # fmt: skip
             if simpler != member:
                 yield _with_member(scenario, position, simpler)
@@ -228,12 +231,16 @@ def _fewer_parameters(parameters: Mapping[str, Parameter]) -> Iterator[dict[str,
 
 
 def _shorter(scenario: Scenario) -> Iterator[Scenario]:
-    """A fault half as long; a crash for good instead of a restart."""
+    """A fault half as long; a crash for good instead of a restart; a clock that only jumps, half as far."""
     for position, fault in enumerate(scenario.faults):
         if fault.for_ns > MILLISECOND // 4 and not _is_final(fault):
             yield _with_fault(scenario, position, replace(fault, for_ns=fault.for_ns // 2))
         if isinstance(fault, Crash) and not fault.is_final:
             yield _with_fault(scenario, position, replace(fault, is_final=True, for_ns=MILLISECOND))
+        if isinstance(fault, ClockShift) and fault.step_ns and fault.drift_ppm:
+            yield _with_fault(scenario, position, replace(fault, drift_ppm=0))
+        if isinstance(fault, ClockShift) and abs(fault.step_ns) > MILLISECOND:
+            yield _with_fault(scenario, position, replace(fault, step_ns=fault.step_ns // 2))
 
 
 def _earlier(scenario: Scenario) -> Iterator[Scenario]:
@@ -278,16 +285,8 @@ def _is_final(fault: Fault) -> bool:
 
 
 def _collide(faults: Sequence[Fault]) -> bool:
-    """Whether a member would fall while it is down already."""
-    falls = sorted(
-        (fault for fault in faults if isinstance(fault, Crash | Freeze | Leave)), key=lambda fault: fault.at_ns
-    )
-    until: dict[int, int] = {}
-    for fault in falls:
-        if fault.at_ns <= until.get(fault.member, -1):
-            return True
-        until[fault.member] = fault.end_ns
-    return False
+    """Whether two of them want the same node at once."""
+    return any(clash(one, other) for one, other in itertools.combinations(faults, 2))
 
 
 def _each_member(scenario: Scenario, change: Callable[[Member], Member]) -> Scenario:

@@ -4,6 +4,7 @@ seeds, by the property that it breaks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -27,13 +28,13 @@ from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, period
 from topologies.model import Impairment
 
 SEEDS = 20
-FALLS = range(36, 40)
+FALLS = (1, 9)
 """Seeds in which a machine is cut off while others go on."""
-BEGINNINGS = range(105, 118, 12)
+BEGINNINGS = (57, 286)
 """Seeds in which a whole sub-network crashes and comes back."""
 
 
-def caught(seeds: range = range(SEEDS)) -> set[str]:
+def caught(seeds: Sequence[int] = range(SEEDS)) -> set[str]:
     """What fails within some seeds; the first that fails is enough."""
     for seed in seeds:
         kinds = {failure.kind for failure in judge(draw("objects", seed)).failures}

@@ -17,12 +17,13 @@ from testbed.fuzz.coverage import Coverage, from_rows
 from testbed.fuzz.draw import FUZZED, draw
 from testbed.fuzz.judge import GROUP, Failure, findings_of, is_expelled, judge
 from testbed.fuzz.render import experiment_of
-from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment
+from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening
 from testbed.simulated.member import Life
 from testbed.simulated.simulation import simulate
 from tests.analysis.histories import PlainHistory
 from tests.analysis.view_histories import A, B, C, Story
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore
+from topologies.model import Direction
 
 MILLISECOND = 1_000_000
 
@@ -117,6 +118,28 @@ def test_a_restarted_member_is_judged_as_a_joiner() -> None:
     judged = judge(replace(small("reliable"), faults=(down,), parameters={"suspect_after_ns": 1000 * MILLISECOND}))
     assert judged.failures == ()
     assert ("joining", "group_decided") in judged.coverage.pairs
+
+
+def test_of_two_members_either_may_be_given_up_when_one_of_them_hears_nobody() -> None:
+    members = tuple(Member(submissions_ns=(0, 8000 * MILLISECOND)) for _ in range(2))
+    scenario = Scenario(
+        protocol="reliable",
+        seed=1,
+        segments=(Segment(members=members),),
+        parameters={"suspect_after_ns": 1200 * MILLISECOND},
+        faults=(
+            Worsening(
+                at_ns=1000 * MILLISECOND,
+                for_ns=5000 * MILLISECOND,
+                member=0,
+                direction=Direction.TO_NODE,
+                changes=(("loss_ratio", 1.0), ("loss_burst_frames", 1.0)),
+            ),
+        ),
+    )
+    lives = simulate(experiment_of(scenario), group=GROUP).lives
+    assert [life.member for life in lives if is_expelled(life)] == [1]
+    assert judge(scenario).is_good
 
 
 def test_failures_are_alike_by_kind_and_place() -> None:

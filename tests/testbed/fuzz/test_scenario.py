@@ -9,11 +9,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.protocols import PROTOCOLS
+from node.protocols.adaptive_candidates import CANDIDATES
 from testbed.fuzz import ranges
 from testbed.fuzz.draw import FUZZED, draw, is_fair, victims_of
 from testbed.fuzz.judge import GROUP, judge
 from testbed.fuzz.render import experiment_of, yaml_of
-from testbed.fuzz.scenario import Crash, Cut, Freeze, Leave, LinkCut, Member, OneWayCut, Scenario, Segment, Worsening
+from testbed.fuzz.scenario import (
+    ClockShift,
+    Crash,
+    Cut,
+    Deaf,
+    Fault,
+    Freeze,
+    Leave,
+    LinkCut,
+    Member,
+    OneWayCut,
+    Scenario,
+    Segment,
+    Slow,
+    Worsening,
+    clash,
+)
 from testbed.simulated.simulation import simulate
 from testbed.spec import loads
 from testbed.spec_values import Experiment
@@ -84,11 +101,38 @@ def test_drawn_parameters_suit_every_group_that_is_drawn(protocol: str) -> None:
 def test_all_kinds_of_faults_and_networks_occur() -> None:
     scenarios = [draw("reliable", seed) for seed in range(300)]
     kinds = {type(fault) for scenario in scenarios for fault in scenario.faults}
-    assert kinds == {Crash, Cut, Freeze, Leave, LinkCut, OneWayCut, Worsening}
+    assert kinds == {ClockShift, Crash, Cut, Deaf, Freeze, Leave, LinkCut, OneWayCut, Slow, Worsening}
+    assert {member.offset_ns > 0 for scenario in scenarios for member in scenario.members} == {False, True}
+    shifts = [fault for scenario in scenarios for fault in scenario.faults if isinstance(fault, ClockShift)]
+    assert {fault.step_ns > 0 for fault in shifts} == {fault.drift_ppm > 0 for fault in shifts} == {False, True}
     assert {len(scenario.segments) for scenario in scenarios} == {1, 2, 3}
     assert any(segment.bus for scenario in scenarios for segment in scenario.segments)
     for ill in ("loss_ratio", "duplicate_ratio", "reorder_ratio", "corrupt_ratio", "jitter_ns", "rate_bps"):
         assert any(getattr(member.to_node, ill) for scenario in scenarios for member in scenario.members), ill
+
+
+def test_every_candidate_of_adaptive_is_drawn() -> None:
+    drawn = [str(draw("adaptive", seed).parameters["candidates"]).split(", ") for seed in range(60)]
+    assert {name for names in drawn for name in names} == set(CANDIDATES)
+    assert {len(names) for names in drawn} == {2, 3, len(CANDIDATES)}
+
+
+def test_two_faults_that_want_the_same_node_are_told() -> None:
+    slow = Slow(at_ns=10, for_ns=10, member=1, cpu_ratio=0.1)
+    faults: list[tuple[Fault, bool]] = [
+        (Slow(at_ns=20, for_ns=5, member=1, cpu_ratio=0.2), True),
+        (Slow(at_ns=20, for_ns=5, member=2, cpu_ratio=0.2), False),
+        (Deaf(at_ns=12, for_ns=5, member=1, buffer_bytes=2304), False),
+        (Crash(at_ns=12, for_ns=20, member=1), False),
+        (Crash(at_ns=5, for_ns=5, member=1), True),
+        (Crash(at_ns=0, for_ns=1, member=1, is_final=True), True),
+        (Freeze(at_ns=12, for_ns=3, member=1), True),
+        (Leave(at_ns=21, for_ns=3, member=1), False),
+        (Cut(at_ns=10, for_ns=10, sides=((1,), (2,))), False),
+    ]
+    assert [clash(slow, fault) for fault, _ in faults] == [is_clash for _, is_clash in faults]
+    assert [clash(fault, slow) for fault, _ in faults] == [is_clash for _, is_clash in faults]
+    assert clash(slow, Leave(at_ns=21, for_ns=3, member=1), gap_ns=1)
 
 
 def test_an_unfair_scenario_is_told() -> None:

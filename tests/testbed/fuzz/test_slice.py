@@ -29,8 +29,8 @@ OTHERS = 400
 """For a protocol that nobody has measured."""
 
 UNJUDGED = {"objects": 0.5, "adaptive": 0.2, "timewarp": 0.2}
-"""Verdicts that cannot be told, for each seed: most properties of calls are about some kinds of calls only, and small
-scenarios have not all of them."""
+"""Seeds in which one property cannot be told: most properties of calls are about some kinds of calls only, and small
+scenarios have not all of them. Where nobody delivers, since the only sender crashes first, no property can be told."""
 
 
 @pytest.mark.slow
@@ -45,5 +45,5 @@ def test_no_seed_of_the_slice_breaks_a_promise(protocol: str) -> None:
     assert tally.unmet_seeds < 0.05 * tally.seeds
     without_quorum = tally.unjudged.pop(WITHOUT_A_QUORUM, 0)
     assert without_quorum < 0.2 * tally.seeds
-    assert sum(tally.unjudged.values()) < UNJUDGED.get(protocol, 0.1) * tally.seeds
+    assert max(tally.unjudged.values(), default=0) < UNJUDGED.get(protocol, 0.1) * tally.seeds
     assert 2 * tally.coverage.pairs_met > len(tally.coverage.pairs)
