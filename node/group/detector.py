@@ -7,6 +7,7 @@ does not count, for then nobody could be heard.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 
@@ -111,13 +112,16 @@ class Accusations:
         return (accuser, accused) in self._since_ns
 
     def victims(self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int) -> frozenset[int]:
-        """Of each pair of members that live and have not heard each other since `before_ns`: the one that more members
-        accuse, of equals the later in rank. A member whose partner is a victim already is spared."""
+        """Members that have to go so that no pair of living members is left of which one has not heard the other since
+        `before_ns`: again and again the one that stands in most of these pairs, of equals the one that more members
+        accuse, then the later in rank. A member that hears nobody accuses all, and it is to blame.
+        """
+        found = (pair for pair, since_ns in self._since_ns.items() if since_ns <= before_ns)
+        pairs = {frozenset(pair) for pair in found if set(pair) <= set(alive)}
         victims: set[int] = set()
-        pairs = sorted(pair for pair, since_ns in self._since_ns.items() if since_ns <= before_ns)
-        counts = {member: len(self.accusers(member) & set(alive)) for pair in pairs for member in pair}
-        order = sorted(pairs, key=lambda pair: -max(counts[pair[0]], counts[pair[1]]))
-        for pair in order:
-            if all(member in alive and member not in victims for member in pair):
-                victims.add(max(pair, key=lambda member: (counts[member], ranks[member])))
+        while pairs:
+            counts = Counter(member for pair in pairs for member in pair)
+            worst = max(counts, key=lambda one: (counts[one], len(self.accusers(one) & set(alive)), ranks[one]))
+            victims.add(worst)
+            pairs = {pair for pair in pairs if worst not in pair}
         return frozenset(victims)

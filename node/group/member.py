@@ -397,7 +397,9 @@ class ViewMember:
             self._arm_watch(out)
             self._ask_all(now_ns, out)
             return False
-        if any(one not in self._answered and one not in suspects for one in self._peers):
+        # A member that does not hear us will not answer: its accusation is its answer.
+        silent = set(self._peers) - self._answered - suspects
+        if any(not self._accusations.accuses(one, self._me) for one in silent):
             return False
         if self._victims(now_ns):
             return True
@@ -462,8 +464,9 @@ class ViewMember:
             return
         victims = self._victims(now_ns)
         heard_by_others = {one for one in self._detector.suspects if self._is_contradicted(one, now_ns)}
+        deaf = {one for one in victims if self._accusations.accuses(one, self._me)}
         wishes = Wishes(
-            excused=self._gone - (heard_by_others - victims - self._replaced),
+            excused=(self._gone | deaf) - (heard_by_others - victims - self._replaced),
             leaving=frozenset(self._leavers) | self._replaced,
             victims=victims,
             joiners=self._admissible(now_ns) if self.is_settled or self._replaced else (),

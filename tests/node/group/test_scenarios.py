@@ -5,7 +5,7 @@ Scenarios are functions; `MUTANTS` takes the rule away that a scenario is about,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ from node.errors import LocalError
 from node.group.change import Change, Wishes
 from node.group.codec import Proposal, StatusFlag, ballot_of
 from node.group.core import GroupCore
+from node.group.detector import Accusations
 from node.group.member import ViewMember
 from node.group.prefix import Walk
 from node.group.stack import ViewStack
@@ -794,6 +795,52 @@ def joiners_do_not_wait_for_the_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ViewMember, "_settle", settled_when_installed)
 
 
+def deaf(group: Scripted, member: int) -> None:
+    """From now on it hears nobody, and all others hear it."""
+    for other in group.members:
+        if other != member:
+            group.cut_path(other, member)
+
+
+def a_deaf_member_goes_and_no_other_does() -> None:
+    group = Scripted(5)
+    calm(group)
+    deaf(group, 2)
+    for member in group.members:
+        group.submit(member, 3)
+    group.run(2 * SUSPECT_AFTER_NS)
+    group.heal()
+    group.settle()
+    assert [group.hosts[member].membership.incarnation for member in (0, 1, 3, 4)] == [1, 1, 1, 1]
+
+
+def the_accused_of_a_pair_goes(patch: pytest.MonkeyPatch) -> None:
+    def victims(
+        accusations: Accusations, ranks: Mapping[int, int], alive: Collection[int], before_ns: int
+    ) -> frozenset[int]:
+        found = (pair for pair, since_ns in accusations._since_ns.items() if since_ns <= before_ns)
+        return frozenset(accused for _, accused in found)
+
+    patch.setattr(Accusations, "victims", victims)
+
+
+def a_deaf_member_holds_up_no_change() -> None:
+    """One member hears nobody when another one crashes: the other three go on without both."""
+    group = Scripted(5)
+    calm(group)
+    deaf(group, 2)
+    group.crash(4)
+    group.submit(0, 3)
+    group.run(4 * SUSPECT_AFTER_NS)
+    assert group.lives_of(0) == ((0, 1), (1, 1), (3, 1))
+    group.heal()
+    group.settle()
+
+
+def deaf_members_are_asked_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Accusations, "accuses", lambda *_: False)
+
+
 # All of them.
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -821,6 +868,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     uniform_delivery_at_a_member_that_is_being_excluded,
     two_members_suspect_different_ones,
     members_join_while_the_state_takes_long,
+    a_deaf_member_goes_and_no_other_does,
+    a_deaf_member_holds_up_no_change,
 )
 
 MUTANTS: tuple[tuple[Scenario, Mutate], ...] = (
@@ -846,6 +895,8 @@ MUTANTS: tuple[tuple[Scenario, Mutate], ...] = (
     (uniform_delivery_at_a_member_that_is_being_excluded, uniform_delivery_does_not_wait),
     (two_members_suspect_different_ones, answers_are_answered),
     (members_join_while_the_state_takes_long, joiners_do_not_wait_for_the_state),
+    (a_deaf_member_goes_and_no_other_does, the_accused_of_a_pair_goes),
+    (a_deaf_member_holds_up_no_change, deaf_members_are_asked_for_ever),
 )
 
 
