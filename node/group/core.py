@@ -99,7 +99,8 @@ class _Former:
 
 
 class GroupCore(Core):
-    """`founders`: the members of view 1. `make` None: reliable multicast without an order above it."""
+    """`founders`: the members of view 1. `make` None: reliable multicast without an order above it. `heals`: whether a
+    group that has lost its quorum goes on when all configured members are there again (R13)."""
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class GroupCore(Core):
         rng: Random,
         make: Make | None,
         transport: Transport | None = None,
+        heals: bool = False,
     ) -> None:
         if not founders or not set(founders) <= set(membership.members):
             raise LocalError(f"the first view {tuple(founders)} must be some of the members {membership.members}")
@@ -121,6 +123,7 @@ class GroupCore(Core):
         self._rng = rng
         self._make = make
         self._transport = transport
+        self._heals = heals
         self._stream_kinds = STREAM_KINDS if transport is None else transport.kinds
         self._question = Kind.RELIABLE_NACK if transport is None else transport.question
         self._timers = Timers()
@@ -665,7 +668,7 @@ class GroupCore(Core):
 
     def _note_statement(self, message: Message, join: Join) -> bool:
         """Whether it names an incarnation that we had not heard of."""
-        if message.incarnation < self._stated.get(message.origin, (0,))[0]:
+        if not self._heals or message.incarnation < self._stated.get(message.origin, (0,))[0]:
             return False
         before = self._present()
         self._stated[message.origin] = message.incarnation, join
@@ -685,7 +688,7 @@ class GroupCore(Core):
 
     def _on_loss_stated(self, message: Message, join: Join, now_ns: int, out: list[Effect]) -> None:
         here = self._here
-        if here is None or here.change.decided is not None:
+        if here is None or not self._heals or here.change.decided is not None:
             return
         is_new = self._note_statement(message, join)
         if here.lose(now_ns, out):
@@ -712,7 +715,7 @@ class GroupCore(Core):
         """All configured members have stated that their view is lost or that they are in none, and have heard the same
         incarnations state it. The members of the latest of the lost views go on; without any, all begin anew."""
         present, statements = self._present(), [join for _, join in self._stated.values()]
-        if present.keys() != self._known:
+        if not self._heals or present.keys() != self._known:
             return
         if any(join.present != present for join in statements):
             return

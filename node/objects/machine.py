@@ -144,6 +144,7 @@ class MachineCore(Core):
             parameters=parameters.reliable,
             rng=rng,
             make=self._new_log,
+            heals=True,
         )
         self._context = Context(membership=self._us, parameters=parameters, layer=self._log.depth)
         self._place, self._place_of = self._context.place, self._context.place_of

@@ -138,6 +138,7 @@ class Scripted(Cluster):
         seed: int = 1,
         delay_ns: int = MILLISECOND,
         parameters: dict[str, int | bool] | None = None,
+        heals: bool = False,
     ) -> None:
         self.stories: dict[Life, Story] = {}
         self._started: set[Life] = set()
@@ -157,6 +158,7 @@ class Scripted(Cluster):
                     parameters=ReliableParameters(**streams),  # type: ignore[arg-type]
                     rng=Random(f"{seed}/{membership.member}/{membership.incarnation}"),
                     make=make,
+                    heals=heals,
                 )
             nested = streams if order == "reliable" else {"reliable": streams}
             return PROTOCOLS[order].build(membership=membership, parameters=nested, seed=seed)

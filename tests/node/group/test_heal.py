@@ -17,7 +17,7 @@ from tests.node.group.scripted import SUSPECT_AFTER_NS, Ledger, Scripted, everyt
 
 
 def healing(count: int, *, seed: int = 1, padding: int = 0) -> Scripted:
-    return Scripted(count, make=ledger(padding), seed=seed)
+    return Scripted(count, make=ledger(padding), seed=seed, heals=True)
 
 
 def known(group: Scripted, member: int) -> int:
@@ -43,6 +43,14 @@ def test_the_last_member_goes_on_when_the_first_ranked_of_two_is_started_again()
     group.submit(0)
     group.submit(1)
     group.settle()
+
+
+def test_without_the_rule_it_stays_in_a_minority() -> None:
+    group = Scripted(2, make=ledger(0))
+    group.run(for_ns=SECOND)
+    group.restart(0)
+    group.run(for_ns=40 * SUSPECT_AFTER_NS)
+    assert group.is_minority(1) and group.number(0) == 0
 
 
 def test_survivors_of_a_lost_view_agree_on_a_cut() -> None:

@@ -515,19 +515,20 @@ def any_half_is_a_quorum(patch: pytest.MonkeyPatch) -> None:
 
 
 def first_ranked_is_dead(count: int) -> None:
-    """Half of the members, without the first: a minority until all are there again (R13)."""
+    """Half of the members, without the first: a minority for ever, whoever starts again."""
     group = Scripted(count)
     calm(group)
     dead = tuple(range(count // 2))
     for member in dead:
         group.crash(member)
-    group.run(20 * SUSPECT_AFTER_NS)
-    assert all(group.is_minority(member) and group.number(member) == 1 for member in group.members[count // 2 :])
-    assert not any(host.core.can_submit for host in group.up())
+    group.run(5 * SUSPECT_AFTER_NS)
     for member in dead:
         group.restart(member)
-    group.settle()
-    assert group.lives_of(0)[: count // 2] == tuple((member, 1) for member in group.members[count // 2 :])
+    group.run(20 * SUSPECT_AFTER_NS)
+    assert all(group.is_minority(member) and group.number(member) == 1 for member in group.members[count // 2 :])
+    assert not any(group.number(member) for member in dead)
+    assert not any(host.core.can_submit for host in group.up())
+    group.check()
 
 
 def first_ranked_of_two_is_dead() -> None:
@@ -930,7 +931,7 @@ def test_a_core_that_is_given_the_rest_of_the_cut_sends_nothing(order: str) -> N
     rest_of_the_cut_is_given(order)
 
 
-def test_of_four_half_without_the_first_ranked_is_a_minority_until_all_are_back() -> None:
+def test_of_four_half_without_the_first_ranked_is_a_minority_for_ever() -> None:
     first_ranked_is_dead(4)
 
 
@@ -1035,16 +1036,17 @@ def test_a_member_joins_at_run_time(order: str) -> None:
     assert set(told[3]) == set(told[0]), "a joiner counts from its view on"
 
 
-def test_a_group_that_has_lost_its_quorum_to_crashes_stays_in_minority_while_one_is_missing() -> None:
+def test_a_group_that_has_lost_its_quorum_to_crashes_stays_in_minority() -> None:
     group = Scripted(3)
     calm(group)
     group.crash(0)
     group.crash(1)
     group.run(4 * SUSPECT_AFTER_NS)
     group.restart(0)
+    group.restart(1)
     group.run(30 * SUSPECT_AFTER_NS)
     assert group.is_minority(2)
-    assert group.number(0) == 0
+    assert [group.number(member) for member in (0, 1)] == [0, 0]
     group.check()
 
 
