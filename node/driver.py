@@ -11,6 +11,7 @@ input and answers with one JSON object per line on standard output:
           drain                the workload ends; say `drained` once nothing is under way any more
           stop                 end now, in order (so does the end of standard input)
     out   ready, started, status (each second), drained, stopped, error
+          busy                 something is under way again after `drained`
           changed              clock, buffer, leave or join, and when; `refused`: why nothing was changed
           returned             our incarnation is over, excluded or because it left: this process goes on as
                                `incarnation`, which is used from the next line on; the counters are those of the one
@@ -194,9 +195,6 @@ class Driver:
         self._host.start(self._load_start_ns)
         if before.is_draining:
             self._host.drain()
-            if self._said_drained:
-                self._said_drained = False
-                self._check_drained()
         self._after_inputs()
 
     # What we are told.
@@ -329,16 +327,18 @@ class Driver:
         self._say({"event": "stopped", "drained": is_drained, **self._counters()})
 
     def _check_drained(self) -> None:
-        if self._said_drained or self._is_stopping or self._ended.done():
+        """Again and again: a word of another member may make an idle core busy."""
+        if self._is_stopping or self._ended.done():
             return
-        if not self._host.is_quiet or self._is_returning:
-            self._loop.call_later(IDLE_CHECK_S, self._check_drained)
-            return
-        self._said_drained = True
-        self._recorder.flush()
-        self._say({"event": "drained", **self._counters()})
-        if self._ends_when_drained:
+        is_quiet = self._host.is_quiet and not self._is_returning
+        if is_quiet != self._said_drained:
+            self._said_drained = is_quiet
+            self._recorder.flush()
+            self._say({"event": "drained" if is_quiet else "busy", **self._counters()})
+        if is_quiet and self._ends_when_drained:
             self._stop()
+        else:
+            self._loop.call_later(IDLE_CHECK_S, self._check_drained)
 
     # Inputs of the core.
 

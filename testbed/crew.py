@@ -400,6 +400,7 @@ class Crew:
             "ready": State.READY,
             "started": State.RUNNING,
             "drained": State.DRAINED,
+            "busy": State.RUNNING,
             "stopped": State.STOPPED,
         }
         if event in states:

@@ -355,10 +355,11 @@ class MachineCore(Core):
             self._requests.start()
             self._see_to_duties()
             self._push_clock()
-            self._feed_log()
+            # The sequencer's own entries are applied at once: what they bring about is to be seen to.
+            is_fed = self._feed_log()
             # What was started just now may have failed at once, without an effect.
             context.later(self._channels.drain(), self._on_event)
-            if context.is_worked_off:
+            if context.is_worked_off and not is_fed:
                 break
         if self._is_out:
             self._enter_over()
@@ -433,9 +434,13 @@ class MachineCore(Core):
 
     # The log and the Book.
 
-    def _feed_log(self) -> None:
+    def _feed_log(self) -> bool:
+        """Whether it has taken anything."""
+        is_fed = False
         while len(self._entering) and self._log.can_submit:
             self._from_log(self._log.on_submit(self._entering.pop(), self._now_ns))
+            is_fed = True
+        return is_fed
 
     def _from_log(self, effects: Iterable[Effect]) -> None:
         """Views of a sub-network are no views of the whole group: the host does not hear of them."""
