@@ -218,9 +218,9 @@ def test_a_program_may_end_where_that_is_said(tmp_path: Path) -> None:
     ("program", "sentence"),
     [
         ("{command: sleep 60, ready: {port: 2379, within: 300 ms}}",
-         r"the program of p1/n1 is not ready after 0.3 s \(waited for port 2379\); its log .*p1.n1.log is empty"),
+         r"the program of p1/n\d is not ready after 0.3 s \(waited for port 2379\); its log .*p1.n\d.log is empty"),
         ("{command: \"bash -c 'echo hello; sleep 60'\", ready: {line: bye, within: 300 ms}}",
-         r"the program of p1/n1 is not ready after 0.3 s \(waited for a line with bye\); its log .* ends: hello"),
+         r"the program of p1/n\d is not ready after 0.3 s \(waited for a line with bye\); its log .* ends: hello"),
         ("{command: \"bash -c 'echo no configuration; exit 7'\", ready: {after: 9 s}}",
          r"p1/n\d ended by itself \(exit code 7\); its log .* ends: no configuration"),
         ("{command: ./run, files: {run: no program}}",
