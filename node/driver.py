@@ -15,7 +15,7 @@ input and answers with one JSON object per line on standard output:
           changed              clock, buffer, leave or join, and when; `refused`: why nothing was changed
           returned             our incarnation is over, excluded or because it left: this process goes on as
                                `incarnation`, which is used from the next line on; the counters are those of the one
-                               that has ended
+                               that has ended; `drained` is said again
 
 SIGTERM drains and then ends with exit code 0, at the latest after `drain_timeout_ns`. A bad datagram is dropped,
 counted and traced (so many each second), never fatal. Any other exception is ours: an error line, exit code 1.
@@ -169,7 +169,7 @@ class Driver:
         """Our incarnation is over: the same process, with its sockets, its clock and what faults have done to it, is
         the next one. It takes the load up where it stands now.
         """
-        self._is_returning = self._joins_again = False
+        self._is_returning = self._joins_again = self._said_drained = False
         if self._is_stopping or self._ended.done():
             return
         assert self._follow is not None
