@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -94,6 +95,9 @@ NEEDS = pytest.StashKey[Needs]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[NEEDS] = Needs(required=everything_is_required(os.environ), probes=PROBES)
+    # A shell starts its background jobs with SIGINT ignored, and every program that a test starts would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def everything_is_required(environment: Mapping[str, str]) -> bool:
