@@ -25,6 +25,7 @@ TITLES = {
     "beyond 003": "Beyond paper 003",
     "004": "Paper 004: object groups",
     "beyond 004": "Beyond paper 004",
+    "views": "The group layer: views and uniform delivery",
 }
 MARKS = {"pass": "✔", "fail": "✘", "unknown": "?"}
 HEAD = """# Claims

@@ -553,6 +553,8 @@ class GroupCore(Core):
         for timer in (BEAT, WATCH, RETRY, ASK_JOIN, ASK_STATE):
             self._timers.disarm(timer, out)
         self._stated.clear()
+        # The decision is under way to all: what crosses it is no question.
+        self._told_ns = dict.fromkeys(self._us.members, now_ns + self._retry_ns // 2)
         self._joiners = {
             member: joiner
             for member, joiner in self._joiners.items()

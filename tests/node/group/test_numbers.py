@@ -109,6 +109,20 @@ def test_a_group_of_thirty_at_rest_sends_thirty_datagrams_in_a_period() -> None:
     assert {message.kind for _, message in group.sent[sent:]} == {Kind.GROUP_STATUS}
 
 
+@pytest.mark.parametrize("phase", range(0, 4))
+def test_without_loss_one_member_tells_the_decision_though_late_words_of_the_old_view_cross_it(phase: int) -> None:
+    group = Clock(30, founders=range(29))
+    group.run(LIMIT_NS // 4 + phase * MILLISECOND)
+    sent = len(group.sent)
+    group.begin(29)
+    group.until(lambda: group.story(29).state is not None)
+    group.run(LIMIT_NS)
+    kinds = [message.kind for _, message in group.sent[sent:]]
+    assert len(group.installed_ns[2]) == 30
+    assert kinds.count(Kind.GROUP_DECIDED) == 1
+    assert len(kinds) <= 10 * 30
+
+
 @pytest.mark.parametrize("count", [2, 3, 8, 30])
 @pytest.mark.parametrize("which", ["first", "last"])
 def test_a_group_at_rest_finds_a_crash_within_twice_its_patience(count: int, which: str) -> None:

@@ -15,17 +15,14 @@ from testbed.fuzz.hunt import Campaign, hunt
 from testbed.fuzz.judge import WITHOUT_A_QUORUM
 
 SEEDS = {
-    "reliable": 800,
-    "sequencer": 500,
-    "co": 800,
-    "lo": 800,
-    "cbcast": 500,
-    "lamport": 400,
-    "timewarp": 250,
-    "adaptive": 100,
-    "objects": 200,
+    "reliable": 150,
+    "co": 100,
+    "lo": 100,
+    "cbcast": 100,
+    "adaptive": 30,
+    "objects": 150,
 }
-OTHERS = 400
+OTHERS = 80
 """For a protocol that nobody has measured."""
 
 UNJUDGED = {"objects": 0.5, "adaptive": 0.2, "timewarp": 0.2}
