@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.estimate import LEAST_RUNS, estimate
+from analysis.metrics.estimate import LEAST_RUNS, estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

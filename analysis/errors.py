@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
 
 class AnalysisError(InputError):

@@ -28,10 +28,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from analysis.estimate import LEAST_RUNS, estimate
-from analysis.verdict import Verdict
-from topologies.errors import did_you_mean
-from topologies.units import shown
+from analysis.checks.verdict import Verdict
+from analysis.metrics.estimate import LEAST_RUNS, estimate
+from topologies.formats.errors import did_you_mean
+from topologies.formats.units import shown
 
 MAX_TEXT = 500
 """Characters; this also keeps numbers within reason."""

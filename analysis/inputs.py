@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from analysis.errors import AnalysisError
-from analysis.network import Network, Strike, build, impairment_of
+from analysis.network.asked import Network, Strike, build, impairment_of
 from topologies import load
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 from topologies.model import Impairment, Topology
 
 MAX_FILE_BYTES = 64 << 20

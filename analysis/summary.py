@@ -21,39 +21,34 @@ from typing import Any, Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 
-from analysis import (
-    accuracy,
+from analysis import schema
+from analysis.capture import ingest as intake
+from analysis.capture import source
+from analysis.checks import incarnations as lives
+from analysis.checks import judgement, order
+from analysis.checks.by_message import RunFacts
+from analysis.checks.judgement import Staged
+from analysis.checks.properties import Finding, Property
+from analysis.checks.sequences import Told
+from analysis.checks.verdict import SECTIONS
+from analysis.engine import session, staging, tasks
+from analysis.errors import MachineError
+from analysis.inputs import RunInputs, read_run
+from analysis.metrics import (
     anomalies,
     call_cost,
-    conservation,
     cost,
-    fault_overlap,
-    intake,
-    judgement,
-    lives,
     measures,
     membership,
     offered,
-    order,
     ordering_cost,
     ordering_records,
     reported,
-    schema,
-    session,
     skew,
-    source,
-    staging,
-    tasks,
-    traffic,
 )
-from analysis.by_message import RunFacts
-from analysis.calls import read_calls
-from analysis.errors import MachineError
-from analysis.inputs import RunInputs, read_run
-from analysis.judgement import Staged
-from analysis.properties import Finding, Property
-from analysis.sequences import Told
-from analysis.verdict import SECTIONS
+from analysis.metrics.calls import read_calls
+from analysis.network import accuracy, conservation, fault_overlap
+from analysis.traffic import section as traffic
 from collector.records import Level, Notice
 
 FORMAT = 1

@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks import page
 from benchmarks.rows import Row
-from testbed.store import write_json
-from topologies.errors import InputError, did_you_mean
+from testbed.run.store import write_json
+from topologies.formats.errors import InputError, did_you_mean
 
 SUBJECTS = {
     "fabric": "Networks without nodes, beside Mininet",

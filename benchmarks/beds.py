@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from netem import netlink, plan
-from netem.bed import Bed
-from netem.executor import Executor
 from netem.fabric import Fabric
-from netem.kernel import KernelChoice
-from netem.processes import KeeperLink
-from netem.steps import AnyStep, BuildBus, BuildTree, Kernel, Side
+from netem.kernel.probe import KernelChoice
+from netem.kernel.supervised import KeeperLink
+from netem.network import Bed
+from netem.wiring import netlink, plan
+from netem.wiring.executor import Executor
+from netem.wiring.steps import AnyStep, BuildBus, BuildTree, Kernel, Side
 from topologies.model import Topology
 from topologies.shapes import link, network
 

@@ -1,6 +1,7 @@
 """How exactly each kernel realises delay, loss and rate, by the runs' own certificates; and where `uml` saturates.
 
-The certificate compares frame by frame, from the capture alone (`analysis.certificate`). Saturation: one node of 30
+The certificate compares frame by frame, from the capture alone (`analysis.network.certificate`). Saturation: one
+node of 30
 floods its segment, everybody else is 5 ms away and does not listen; the port deliveries a second grow until the delay
 lines do not keep up any more: the median delay leaves its bound. A kernel that this machine has not is left out.
 """
@@ -17,17 +18,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from analysis.capture.parse import batches, decode_frames, map_capture, read_interfaces
 from benchmarks.beds import directory
 from benchmarks.rows import Row, Watch, at_most, shown
-from collector.parse import batches, decode_frames, map_capture, read_interfaces
 from collector.records import PortDirection
-from netem.awake import processors_awake
-from netem.bed import Bed, Kernel, KernelWish
 from netem.errors import FabricError
-from netem.kernel import pick, probe
-from testbed.capture import Capture
-from testbed.console import Console
-from testbed.run import Wishes, load_experiment, perform
+from netem.kernel.awake import processors_awake
+from netem.kernel.probe import pick, probe
+from netem.network import Bed, Kernel, KernelWish
+from testbed.cli.console import Console
+from testbed.run.capture import Capture
+from testbed.run.perform import Wishes, load_experiment, perform
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Impairment, Topology
 from topologies.shapes import one_partition, with_ports
 

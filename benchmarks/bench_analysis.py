@@ -18,12 +18,12 @@ import numpy as np
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
-from analysis import session
-from analysis.report import write_report
-from analysis.source import FORMAT
+from analysis.capture.parse import batches, decode_frames, map_capture, read_interfaces, split
+from analysis.capture.source import FORMAT
+from analysis.engine import session
+from analysis.report.page import write_report
 from analysis.summary import analyze
 from benchmarks.rows import Compared, Row, Watch, at_least, at_most, seconds_of, shown, take_turns
-from collector.parse import batches, decode_frames, map_capture, read_interfaces, split
 from collector.pcapng import PcapngWriter, Port
 from collector.records import Event, Frames, Kind, Level, PortDirection
 from node.trace import MAX_RECORDS, Record, encode_trace
@@ -156,7 +156,7 @@ def _summary(spark: SparkSession, path: Path, part: Path, frames: int) -> Iterat
 def _report(path: Path) -> Row:
     watch = Watch()
     size = write_report(path).stat().st_size
-    return watch.row("analysis.report", "report, one file to be read offline", "MB", size / 1e6, bar=at_most(1.5))
+    return watch.row("analysis.report.page", "report, one file to be read offline", "MB", size / 1e6, bar=at_most(1.5))
 
 
 def make_run(path: Path, *, frames: int, members: int) -> Path:

@@ -23,8 +23,8 @@ from functools import partial
 
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Send, SetTimer, Timer
-from node.protocols import PROTOCOLS
-from node.protocols.co_words import Layout
+from node.protocols.co.codec import Layout
+from node.registry import PROTOCOLS
 from node.wire import Message, encode_message
 
 SIZES = (2, 4, 8, 16, 32, 64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from tests.node.hostile import refuse, tell_lies
 
 MILLION = 1_000_000

@@ -93,7 +93,7 @@ def measured(run: Path) -> dict[str, Any]:
     began = time.perf_counter()
     peaks = {"own": 0, "mapped": 0}
     with subprocess.Popen(
-        [sys.executable, "-c", "from testbed.cli import main; main()", "analyze", str(run), "--json"],
+        [sys.executable, "-c", "from testbed.cli.main import main; main()", "analyze", str(run), "--json"],
         stdout=subprocess.PIPE,
         text=True,
     ) as process:

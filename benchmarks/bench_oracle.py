@@ -21,11 +21,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from analysis import linear, oracle, order, schema, session
-from analysis.columns import Columns
-from analysis.properties import DELIVERY_PROPERTIES, Finding, Property
-from analysis.tasks import OfSpark
-from analysis.verdict import Verdict, merge
+from analysis import schema
+from analysis.checks import linear, oracle, order
+from analysis.checks.columns import Columns
+from analysis.checks.properties import DELIVERY_PROPERTIES, Finding, Property
+from analysis.checks.verdict import Verdict, merge
+from analysis.engine import session
+from analysis.engine.tasks import OfSpark
 from collector.records import Event, Level
 
 Findings = dict[Property, Finding]

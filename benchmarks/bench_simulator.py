@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from node.core import Core, Membership
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from node.trace import Event
-from testbed.simulated.simulation import START_NS, Simulation, simulate
-from testbed.spec_raw import Dissemination, KernelWish, WorkloadKind, World
-from testbed.spec_values import Experiment, ProtocolChoice, Workload
+from testbed.sim.simulation import START_NS, Simulation, simulate
+from testbed.spec.raw import Dissemination, KernelWish, WorkloadKind, World
+from testbed.spec.values import Experiment, ProtocolChoice, Workload
+from topologies.formats.yaml_source import Document
 from topologies.model import Impairment, Node, NodeName, Partition, PartitionName, Topology
-from topologies.yaml_source import Document
 
 NS_PER_S = 10**9
 WIRE = Impairment(delay_ns=1_000_000)

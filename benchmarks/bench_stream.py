@@ -1,6 +1,6 @@
 """How soon a capture that is still being written is counted, and whether a restart loses a row of it.
 
-A made capture is appended to a file in pieces that end anywhere, at a steady rate, while `analysis.stream_query`
+A made capture is appended to a file in pieces that end anywhere, at a steady rate, while `analysis.live.query`
 follows it as `orderbed watch` does. The first batches make Python workers and compile: they are what a look begins
 with, and are left out of the bar. The restart is a query that is stopped in mid-file and goes on from its checkpoint,
 into Parquet, against the offsets of the frames that the parser finds.
@@ -19,13 +19,13 @@ import numpy as np
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from analysis import session
-from analysis.source import FORMAT, inspect
-from analysis.stream_live import Live, ports_of_capture
-from analysis.stream_query import Batch, follow
+from analysis.capture.parse import batches, map_capture, read_interfaces, split
+from analysis.capture.source import FORMAT, inspect
+from analysis.engine import session
+from analysis.live.counts import Live, ports_of_capture
+from analysis.live.query import Batch, follow
 from benchmarks.bench_analysis import make_run
 from benchmarks.rows import Row, Watch, at_most
-from collector.parse import batches, map_capture, read_interfaces, split
 
 BAR_S = 0.5
 WARM_BATCHES = 5

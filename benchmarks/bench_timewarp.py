@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from node.core import Membership
 from node.effects import Effect
-from node.protocols.execution import Command, Execution, Key, ServiceParameters
+from node.protocols.timewarp.execution import Command, Execution, Key, ServiceParameters
 from node.wire import Kind, Message
 
 SIZES = (10, 100, 1000)

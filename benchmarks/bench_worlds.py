@@ -14,18 +14,18 @@ from pathlib import Path
 
 from benchmarks.beds import directory, open_wires
 from benchmarks.rows import Row, Watch, at_most, take_turns
-from netem.bed import Bed, KernelWish
-from netem.daemon import connect
-from netem.image import ensure_image
+from netem.network import Bed, KernelWish
 from netem.runtimes.base import Runtime
+from netem.runtimes.daemon import connect
 from netem.runtimes.docker import DockerRuntime
+from netem.runtimes.image import ensure_image
 from netem.runtimes.netns import NetnsRuntime
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.conductor import NODE_PROGRAM
-from testbed.crew import Crew, State
-from testbed.nodes import configuration
-from testbed.spec_values import Experiment
+from node.registry import PROTOCOLS
+from testbed.run.conductor import NODE_PROGRAM
+from testbed.run.fleet import Crew, State
+from testbed.run.nodes import configuration
+from testbed.spec import experiment as spec
+from testbed.spec.values import Experiment
 from topologies.model import Topology
 
 NODES, QUICK_NODES = 30, 4

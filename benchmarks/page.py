@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rows import Row, shown
-from testbed.store import write_json
-from topologies.errors import InputError
+from testbed.run.store import write_json
+from topologies.formats.errors import InputError
 
 Rows = dict[str, dict[str, Any]]
 """By id, as JSON has them."""

@@ -1,7 +1,7 @@
 """pcapng and pcap as blocks: the numbers of the formats, and a small strict reader that trusts no length.
 
 The reader goes block by block through `struct`; it is short, slow and meant to be obviously right: `python -m
-collector info` and the tests use it. `collector.parse` is the fast way to the same frames. Formats:
+collector info` and the tests use it. `analysis.capture.parse` is the fast way to the same frames. Formats:
 draft-ietf-opsawg-pcapng and -pcap.
 """
 
@@ -92,7 +92,8 @@ class Interface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interfaces:
-    """What `collector.parse` must know of a file to read any part of it: format, byte order and the interfaces."""
+    """What `analysis.capture.parse` must know of a file to read any part of it: format, byte order and the
+    interfaces."""
 
     layout: Layout
     byte_order: str

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netem import filters, netlink, plan, qdisc
 from netem.errors import FabricError
-from netem.executor import Executor, HandLink
-from netem.hand import FABRIC
-from netem.steps import Kernel, Side
+from netem.kernel.agent import FABRIC
+from netem.wiring import filters, netlink, plan, qdisc
+from netem.wiring.executor import Executor, HandLink
+from netem.wiring.steps import Kernel, Side
 from topologies.model import Bus, Direction, Impairment, Link, Node, NodeName, PartitionName, Topology
 
 _TRANSPARENT = ("ob", "t", "vec")

@@ -11,12 +11,12 @@ import sys
 import time
 from functools import partial
 
-from node.application import Application
-from node.config import NodeConfig, parse
 from node.core import Core
-from node.driver import host, new_loop, say
 from node.errors import LocalError
-from node.protocols import PROTOCOLS, ProtocolEntry
+from node.host.application import Application
+from node.host.config import NodeConfig, parse
+from node.host.driver import host, new_loop, say
+from node.registry import PROTOCOLS, ProtocolEntry
 
 MAX_LINE_BYTES = 8 * 2**20
 

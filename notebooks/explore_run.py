@@ -23,7 +23,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from analysis.load import Run
+from analysis.run import Run
 
 # %% [markdown]
 # ## Which run

@@ -25,7 +25,7 @@ import re
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from analysis import session
+from analysis.engine import session
 from testbed.live import Testbed
 
 bed = Testbed("one-partition", name="notebook", world="netns", runs=os.environ.get("ORDERBED_RUNS", "runs"))

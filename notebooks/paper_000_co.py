@@ -23,7 +23,7 @@ import os
 import matplotlib.pyplot as plt
 import numpy as np
 
-from analysis.load import Sweep
+from analysis.run import Sweep
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")
 

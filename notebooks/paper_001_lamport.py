@@ -21,7 +21,7 @@ import os
 
 import matplotlib.pyplot as plt
 
-from analysis.load import Sweep
+from analysis.run import Sweep
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")
 

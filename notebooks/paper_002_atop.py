@@ -24,7 +24,7 @@ import os
 import matplotlib.pyplot as plt
 
 from analysis.curves import protocol_curves
-from analysis.load import Sweep
+from analysis.run import Sweep
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")
 COLOURS = {"sequencer": "C2", "allack": "C3", "atop": "C0", "atop_mbs": "C1"}

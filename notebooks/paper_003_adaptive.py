@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.curves import curve, protocol_curves
-from analysis.load import Sweep
+from analysis.run import Sweep
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")
 COLOURS = {"timewarp": "C0", "abcast": "C1", "adaptive": "C2", "histogram": "C3", "shadow": "C4"}

@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from analysis.curves import protocol_curves
-from analysis.load import Sweep
+from analysis.run import Sweep
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")
 WAYS = {

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = ROOT / "experiments"
@@ -16,7 +16,7 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def live_root() -> Path:
-    """Where all testbeds that are up have their places (testbed.live.place). Raises InputError when it is somebody
+    """Where all testbeds that are up have their places (testbed.live.directory). Raises InputError when it is somebody
     else's, or others may write there: who answers behind a socket in there could be anybody.
     """
     path = Path(os.environ.get("XDG_RUNTIME_DIR") or "/run") / "orderbed"

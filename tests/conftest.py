@@ -19,7 +19,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from testbed.doctor import Check
+    from testbed.cli.doctor import Check
 
 TRUE_WORDS = ("1", "true", "yes")
 
@@ -35,7 +35,7 @@ ORDER = ("compilers", "foreign", "tshark", "root", "cgroups", "docker", "uml", "
 
 def _probe(name: str) -> Check:
     """Run one of the doctor's probes; imported only now, so that a mistake in there does not hide all other tests."""
-    return cast("Check", getattr(importlib.import_module("testbed.doctor"), name)())
+    return cast("Check", getattr(importlib.import_module("testbed.cli.doctor"), name)())
 
 
 PROBES: dict[str, Callable[[], Check]] = {
@@ -159,7 +159,7 @@ def spark() -> Iterator[SparkSession]:
     """One Spark session for all tests of this process: starting it costs more than most tests, and there can be only
     one at a time.
     """
-    from analysis import session
+    from analysis.engine import session
 
     with session.open_session() as opened:
         yield opened

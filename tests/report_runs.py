@@ -125,7 +125,7 @@ TABLES = ("latency_series", "traffic_series", "latency_cdf")
 
 
 def _views(changes: int) -> dict[str, Any]:
-    """As analysis.membership makes it: each change has a view without the last node and one with it again."""
+    """As analysis.metrics.membership makes it: each change has a view without the last node and one with it again."""
     others: list[dict[str, Any]] = [{"member": f"p1/n{number}", "incarnation": 1} for number in range(1, 4)]
     last: list[dict[str, Any]] = [
         {"member": "p1/n4", "incarnation": incarnation} for incarnation in range(1, changes + 2)

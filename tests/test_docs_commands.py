@@ -20,7 +20,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from testbed.cli import app
+from testbed.cli.main import app
 from testbed.paths import ROOT
 
 pytestmark = pytest.mark.timeout(900)

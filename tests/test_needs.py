@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 CONFTEST = """
 from tests import conftest
 from tests.conftest import *
-from testbed.doctor import Check
+from testbed.cli.doctor import Check
 conftest.PROBES = {name: lambda: Check(name="x", ok=True, detail="here") for name in conftest.ORDER}
 conftest.PROBES["uml"] = lambda: Check(name="uml", ok=False, detail="no guest", remedy="install it")
 """

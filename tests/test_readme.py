@@ -30,7 +30,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_exist(page: Path) -> None:
-    from testbed.cli import app
+    from testbed.cli.main import app
 
     text = re.sub(r"^```text$.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from topologies import units
+from topologies.formats import units
+from topologies.formats.units import UNLIMITED, QueueLimit
 from topologies.model import CLEAR, Direction, Impairment, Link, Node, Partition, Topology
-from topologies.units import UNLIMITED, QueueLimit
 
 
 def dumps(topology: Topology) -> str:

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from topologies import routing, shapes, units
-from topologies.border import json_schema, validated
-from topologies.errors import InputError, did_you_mean
+from topologies import routing, shapes
+from topologies.formats import units
+from topologies.formats.errors import InputError, did_you_mean
+from topologies.formats.schema import json_schema, validated
+from topologies.formats.yaml_source import Document, KeyPath, read, reads
 from topologies.model import (
     CLEAR,
     MAX_NODES,
@@ -28,7 +30,6 @@ from topologies.model import (
 )
 from topologies.raw import Changes, RawImpairment, RawLink, RawNetwork, RawPort, RawTopology
 from topologies.select import SelectError, select, specificity
-from topologies.yaml_source import Document, KeyPath, read, reads
 
 SHIPPED = Path(__file__).parent
 SUFFIX = ".yaml"

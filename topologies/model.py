@@ -1,8 +1,8 @@
 """The network as values: what a topology file means once it has been read and checked.
 
 Everything here is frozen and carries its unit in its name; a value that exists is valid. `topologies.load` makes these
-from YAML, `netem.plan` turns them into kernel steps, `analysis` reads asked values from them. Addresses, MAC addresses
-and names derive from positions in the topology, so that two runs of one file are the same network.
+from YAML, `netem.wiring.plan` turns them into kernel steps, `analysis` reads asked values from them. Addresses,
+MAC addresses and names derive from positions in the topology, so that two runs of one file are the same network.
 """
 
 from __future__ import annotations

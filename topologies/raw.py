@@ -6,8 +6,8 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from topologies import units
-from topologies.border import (
+from topologies.formats import units
+from topologies.formats.schema import (
     Burst,
     Duration,
     Frames,
@@ -22,8 +22,8 @@ from topologies.border import (
     parse_name,
     quantity,
 )
+from topologies.formats.units import QueueLimit, shown
 from topologies.model import MAX_NODES_PER_PARTITION, MAX_PARTITIONS, Distribution
-from topologies.units import QueueLimit, shown
 
 Changes: TypeAlias = dict[str, Any]
 """Fields of `model.Impairment` that a block names, with their new values."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from topologies.errors import did_you_mean
+from topologies.formats.errors import did_you_mean
+from topologies.formats.units import shown
 from topologies.model import Link, Node, Topology
-from topologies.units import shown
 
 
 class SelectError(ValueError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from netem.runtimes.limits import Limits
+from netem.runtimes.cgroups import Limits
 from topologies.model import Node
 
 FOREIGN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -16,12 +16,12 @@ import docker
 import requests
 from docker.errors import DockerException
 
-from netem.daemon import is_gone, remove_container, root_cause
 from netem.errors import FabricError
 from netem.runtimes.base import Errand
+from netem.runtimes.cgroups import Limits
+from netem.runtimes.daemon import is_gone, remove_container, root_cause
 from netem.runtimes.execution import DockerCommand
 from netem.runtimes.freezer import wait_frozen
-from netem.runtimes.limits import Limits
 from netem.runtimes.lines import LineSplitter
 from netem.runtimes.streams import STDERR_STREAM, frames, upgraded
 from netem.runtimes.witness import Witness, cause_of_end

@@ -24,7 +24,12 @@ from typing import Any, Protocol
 from docker.errors import DockerException
 from docker.types import LogConfig
 
-from netem.daemon import (
+from netem.errors import FabricError
+from netem.owner import Owner
+from netem.runtimes.base import Program
+from netem.runtimes.cgroups import Limits, cpu_quota_us
+from netem.runtimes.container import ContainerHandle
+from netem.runtimes.daemon import (
     LABEL,
     OWNER_LABEL,
     RUN_LABEL,
@@ -35,14 +40,9 @@ from netem.daemon import (
     require_rights,
     root_cause,
 )
-from netem.errors import FabricError
-from netem.image import ensure_image
-from netem.named_image import provide_image
-from netem.owner import Owner
-from netem.runtimes.base import Program
-from netem.runtimes.container import ContainerHandle
 from netem.runtimes.guard import Guard
-from netem.runtimes.limits import Limits, cpu_quota_us
+from netem.runtimes.image import ensure_image
+from netem.runtimes.named_image import provide_image
 from netem.runtimes.witness import Witness
 from topologies.model import Node
 

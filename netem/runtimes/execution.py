@@ -23,10 +23,10 @@ from typing import Any
 import docker
 from docker.errors import DockerException
 
-from netem.daemon import connect, root_cause
 from netem.errors import CannotStartError, FabricError
-from netem.readiness import readable
+from netem.kernel.readiness import readable
 from netem.runtimes.base import Errand
+from netem.runtimes.daemon import connect, root_cause
 from netem.runtimes.streams import CHUNK_BYTES, STDERR_STREAM, frames, plain, upgraded
 from topologies.model import NodeName
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from netem.bed import Bed
 from netem.errors import FabricError
-from netem.processes import Process, Quarters
+from netem.kernel.supervised import Process, Quarters
+from netem.network import Bed
 from netem.runtimes.base import FOREIGN_PATH, Errand, Program
-from netem.runtimes.limits import ControlGroup, Limits, over_its_memory
+from netem.runtimes.cgroups import ControlGroup, Limits, over_its_memory
 from netem.runtimes.lines import LineSplitter
 from topologies.model import Node, NodeName
 

@@ -19,9 +19,9 @@ from typing import Any
 import requests
 from docker.errors import DockerException
 
-from netem.daemon import RUN_LABEL, connect, root_cause
 from netem.errors import FabricError
-from netem.runtimes.limits import over_its_memory
+from netem.runtimes.cgroups import over_its_memory
+from netem.runtimes.daemon import RUN_LABEL, connect, root_cause
 
 HEARING_BOUND_S = 5.0
 """An end that we know of is in the events within milliseconds."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from node.errors import DropReason, LocalError, RemoteError
 from node.group.view import MAX_VIEW, Incarnation, View
-from node.protocols.words import pack, unpack
+from node.packing import pack, unpack
 from node.trace import ViewReason
 
 MAX_ROUND = 2**32 - 1

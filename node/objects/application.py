@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from node.application import Application
-from node.config import NodeConfig
 from node.core import Membership, Submission
 from node.effects import Deliver, Report
 from node.errors import LocalError, RemoteError
+from node.host.application import Application
+from node.host.config import NodeConfig
 from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation
 from node.objects.calls import Body, decode_body, encode_body
 from node.objects.load import LoadApplication, group_numbers

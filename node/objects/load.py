@@ -22,16 +22,16 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
 
-from node.application import WorkloadApplication
-from node.config import NodeConfig
 from node.core import Membership, Submission, random_for
 from node.effects import Deliver
+from node.host.application import WorkloadApplication
+from node.host.config import NodeConfig
+from node.host.workload import Workload
 from node.objects.addresses import MAX_ADDRESSED, OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
 from node.objects.news import News, NewsKind, decode_news
 from node.objects.parameters import LoadParameters, ObjectsParameters
 from node.trace import Stamp, encode_stamp
 from node.wire import Kind
-from node.workload import Workload
 
 
 class Height(enum.Enum):

@@ -18,7 +18,7 @@ from array import array
 from dataclasses import replace
 
 from node.errors import DropReason, LocalError, RemoteError
-from node.host import TraceRow
+from node.host.host import TraceRow
 from node.objects.addresses import MAX_SPACES
 from node.trace import APPLICATION_STAMP, STAMP_SIZE, CallReport, Event, Notice
 from node.wire import Kind, Message, table_struct

@@ -31,18 +31,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from node.config import NodeConfig
 from node.core import random_for
 from node.effects import Report
 from node.errors import LocalError, RemoteError
-from node.host import Host, TraceRow
+from node.host.config import NodeConfig
+from node.host.host import Host, TraceRow
+from node.host.parts import Parts
 from node.objects.answers import ANY_MACHINE
 from node.objects.local import SPACE_BASE
 from node.objects.machine import MachineCore
 from node.objects.numbers import Numbers
 from node.objects.parameters import ObjectsParameters
 from node.objects.pipe import Pipe, Tag, pair
-from node.parts import Parts
 from node.trace import RECORD, CallReport, Event, Stamp
 from node.wire import Kind, Message, decode_message, encode_message, table_struct
 
@@ -93,7 +93,7 @@ class Spaces(Parts):
         self._past: dict[str, int] = dict.fromkeys(ADDED, 0)
         """What these had counted."""
 
-    # What the driver asks (node.parts).
+    # What the driver asks (node.host.parts).
 
     async def open(self, host: Host, after_inputs: Callable[[], object]) -> None:
         self._host = host
@@ -160,7 +160,7 @@ class Spaces(Parts):
             then, self._then = self._then, None
             then()
 
-    # What the host asks (node.application).
+    # What the host asks (node.host.application).
 
     def begin(self) -> None:
         """The spaces begin when they are told to start."""

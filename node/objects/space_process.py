@@ -26,13 +26,13 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from node.application import Application
-from node.config import NodeConfig, parse
 from node.core import Membership, Submission
-from node.driver import Alarm, new_loop
 from node.effects import Deliver, Effect
 from node.errors import LocalError
-from node.host import Host, TraceRow
+from node.host.application import Application
+from node.host.config import NodeConfig, parse
+from node.host.driver import Alarm, new_loop
+from node.host.host import Host, TraceRow
 from node.objects.answers import reports_of
 from node.objects.application import application_of
 from node.objects.local import MACHINE, LocalCore

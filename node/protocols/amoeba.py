@@ -44,8 +44,8 @@ from node.core import Closing, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.group.prefix import Prefix, Walk
+from node.packing import MAX_NUMBER, pack, unpack
 from node.parameters import require
-from node.protocols.words import MAX_NUMBER, pack, unpack
 from node.reliable.parameters import ReliableParameters
 from node.wire import Flag, Kind, Message
 

@@ -4,7 +4,8 @@
         tally = hunt_on(spark, Campaign(protocol="reliable", first=0, count=100_000), folder)
 
 `folder` then holds `seeds.parquet` (SEEDS, one row per seed), `coverage.parquet` (COVERAGE, summed) and `summary.json`.
-A worker needs what the simulator needs, Pydantic and PyYAML among it; our own packages go along (analysis.session).
+A worker needs what the simulator needs, Pydantic and PyYAML among it; our own packages go along
+(analysis.engine.session).
 """
 
 from __future__ import annotations

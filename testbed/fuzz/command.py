@@ -7,19 +7,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.properties import Property
+from analysis.checks.properties import Property
 from node.core import Core, Membership
-from node.protocols import PROTOCOLS
-from testbed.console import Console
+from node.registry import PROTOCOLS
+from testbed.cli.console import Console
 from testbed.fuzz.draw import FUZZED, draw
 from testbed.fuzz.explore import Exploration, Network, Scope, explore, over_ideal_channels, over_the_network
 from testbed.fuzz.failure import Shown, show
 from testbed.fuzz.hunt import Campaign, Tally, hunt
 from testbed.fuzz.judge import judge
 from testbed.fuzz.stack import Stack
-from testbed.spec_raw import MAX_SEED
-from topologies.errors import InputError, did_you_mean
-from topologies.units import shown as quoted
+from testbed.spec.raw import MAX_SEED
+from topologies.formats.errors import InputError, did_you_mean
+from topologies.formats.units import shown as quoted
 
 MAX_SEEDS = 100_000_000
 MAX_JOBS = 1024
@@ -195,7 +195,7 @@ def _here(campaign: Campaign, jobs: int, console: Console) -> Tally:
 
 def _on_spark(campaign: Campaign, folder: Path, console: Console) -> Tally:
     # Only here: without it the search needs neither Java nor Spark.
-    from analysis.session import open_session
+    from analysis.engine.session import open_session
     from testbed.fuzz.campaign import hunt_on
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from node.group.core import Phase
 from node.wire import Kind
 from testbed.fuzz.scenario import Crash, Scenario
 from testbed.fuzz.views import Freeze, LifeId, Views
-from testbed.simulated.simulation import START_NS, Life
+from testbed.sim.simulation import START_NS, Life
 
 NO_MESSAGE = "-"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeGuard
 
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from testbed.fuzz import ranges
 from testbed.fuzz.fan_outs import with_torn_fan_outs
 from testbed.fuzz.moments import Moment, moments
@@ -37,7 +37,7 @@ from testbed.fuzz.scenario import (
     Worsening,
     clash,
 )
-from testbed.spec_raw import Dissemination
+from testbed.spec.raw import Dissemination
 from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment
 
 MICROSECOND = 1_000

@@ -21,9 +21,9 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.linear import check_lives
-from analysis.properties import Finding, Incarnation, Property, Raw
-from analysis.verdict import Verdict
+from analysis.checks.linear import check_lives
+from analysis.checks.properties import Finding, Incarnation, Property, Raw
+from analysis.checks.verdict import Verdict
 from node.core import Core, Membership
 from node.group.core import GroupCore
 from node.trace import Event

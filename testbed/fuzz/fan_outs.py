@@ -20,12 +20,12 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from node.host import TRANSMISSION_MASK
+from node.host.host import TRANSMISSION_MASK
 from node.trace import Event
 from testbed.fuzz.moments import rehearsal
 from testbed.fuzz.scenario import Crash, Fault, Freeze, OneWayCut, Scenario, clash
-from testbed.simulated.simulation import START_NS, Life
-from testbed.spec_raw import Dissemination
+from testbed.sim.simulation import START_NS, Life
+from testbed.spec.raw import Dissemination
 
 MILLISECOND = 1_000_000
 LEAST_MEMBERS = 3

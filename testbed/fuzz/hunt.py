@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from testbed.fuzz.coverage import Coverage
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import Judged, judge
-from testbed.interrupt import held_back
+from testbed.run.interrupt import held_back
 
 CHUNK_SEEDS = 25
 CHUNKS_AHEAD = 3

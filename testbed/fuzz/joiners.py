@@ -8,7 +8,7 @@ begins, no record tells. But once it is certain that its part has begun, the sam
 - of an origin of which it has delivered one message it delivers all later ones that others deliver (agreement);
 - who has delivered a message of it has it in the group: it delivers what that member submits afterwards (agreement).
 
-Deliveries are those at the judged level (analysis.properties): what is only shown optimistically obliges nobody.
+Deliveries are those at the judged level (analysis.checks.properties): what is only shown optimistically obliges nobody.
 
 Where there are views, `owed` has nothing to guess: virtual synchrony and state transfer judge all views but the last,
 and `owed_in_last_view` that one. It is the last that anybody installed who ended in order; of its members, those count
@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from analysis.linear import Life, view_of
-from analysis.properties import FIRST_INCARNATION, Incarnation, MessageId, Property, Raw
+from analysis.checks.linear import Life, view_of
+from analysis.checks.properties import FIRST_INCARNATION, Incarnation, MessageId, Property, Raw
 from node.trace import Event
 
 

@@ -2,7 +2,8 @@
 
 Promises hold for members that live on. Who crashed, and who was expelled by the reliable layer while it was silent,
 counts as crashed: what it submitted is known, what it delivered does not oblige the others, and its own order may end
-otherwise than theirs; but where there are views, all are held to the order (analysis.properties says how far). Liveness
+otherwise than theirs; but where there are views, all are held to the order (analysis.checks.properties says how
+far). Liveness
 is judged because everything has healed and the run has come to rest; one that does not come to rest fails for that.
 """
 
@@ -14,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from analysis.linear import check_lives
-from analysis.properties import Finding, Incarnation, Property, Raw
-from analysis.verdict import Verdict
+from analysis.checks.linear import check_lives
+from analysis.checks.properties import Finding, Incarnation, Property, Raw
+from analysis.checks.verdict import Verdict
 from node.core import Core, Membership
 from node.group.member import GroupReport
 from node.group.view import Incarnation as Member
 from node.group.view import View
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from node.trace import Event, OverReason
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher
@@ -31,7 +32,7 @@ from testbed.fuzz.render import experiment_of, topology_of
 from testbed.fuzz.scenario import Crash, Scenario
 from testbed.fuzz.stages import breaches
 from testbed.fuzz.views import views_met
-from testbed.simulated.simulation import START_NS, Ending, Life, Simulation, simulate
+from testbed.sim.simulation import START_NS, Ending, Life, Simulation, simulate
 
 GROUP = 1
 

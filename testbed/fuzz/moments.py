@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from node.protocols import PROTOCOLS
-from node.protocols.adaptive_words import AdaptiveReport
+from node.protocols.adaptive.codec import AdaptiveReport
+from node.registry import PROTOCOLS
 from node.trace import Event, Notice
 from node.wire import Kind
 from testbed.fuzz.render import experiment_of
 from testbed.fuzz.scenario import Scenario
-from testbed.simulated.simulation import START_NS, Simulation, simulate
+from testbed.sim.simulation import START_NS, Simulation, simulate
 
 CODES = frozenset((Notice.IN_FORCE, AdaptiveReport.CALLED, AdaptiveReport.COMPLETE))
 """A vote is called, a member sends in a new epoch, an old epoch is complete at a member."""

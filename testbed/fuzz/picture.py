@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from analysis.spacetime import Scene, Sighting, Window, sighting, steps_of
-from analysis.spacetime_compose import compose
-from analysis.spacetime_text import draw
+from analysis.spacetime.compose import compose
+from analysis.spacetime.model import Scene, Sighting, Window, sighting, steps_of
+from analysis.spacetime.text import draw
 from testbed.fuzz.judge import GROUP, Build, builder_of, names_of
 from testbed.fuzz.render import experiment_of
 from testbed.fuzz.scenario import Scenario
-from testbed.simulated.simulation import START_NS, Datagram, Simulation, simulate
+from testbed.sim.simulation import START_NS, Datagram, Simulation, simulate
 from topologies.model import Node
 
 MARGIN_NS = 200_000_000

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from node.protocols import PROTOCOLS
-from node.protocols.adaptive_candidates import CANDIDATES
-from testbed.simulated.network import LEAST_TRAVEL_NS
-from testbed.spec_raw import Parameter
+from node.protocols.adaptive.candidates import CANDIDATES
+from node.registry import PROTOCOLS
+from testbed.sim.network import LEAST_TRAVEL_NS
+from testbed.spec.raw import Parameter
 
 MILLISECOND = 1_000_000
 

@@ -26,16 +26,17 @@ from testbed.fuzz.scenario import (
     Slow,
     Worsening,
 )
-from testbed.spec_faults import Crash as CrashEvent
-from testbed.spec_faults import Leave as LeaveEvent
-from testbed.spec_faults import Pause
-from testbed.spec_plans import ConditionPlan, CutPlan, Layer, NodePlan, Plan, Strike
-from testbed.spec_raw import KernelWish, Parameter, WorkloadKind, World
-from testbed.spec_timeline import play
-from testbed.spec_values import Experiment, ProtocolChoice, Workload, WrongClock
-from topologies import dump, units
+from testbed.spec.faults import Crash as CrashEvent
+from testbed.spec.faults import Leave as LeaveEvent
+from testbed.spec.faults import Pause
+from testbed.spec.plans import ConditionPlan, CutPlan, Layer, NodePlan, Plan, Strike
+from testbed.spec.raw import KernelWish, Parameter, WorkloadKind, World
+from testbed.spec.timeline import play
+from testbed.spec.values import Experiment, ProtocolChoice, Workload, WrongClock
+from topologies import dump
+from topologies.formats import units
+from topologies.formats.yaml_source import Document
 from topologies.model import Link, Node, NodeName, Partition, PartitionName, Topology
-from topologies.yaml_source import Document
 
 _SOURCE = Document(source="scenario", text="", value={}, lines={(): 1})
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from testbed.spec_raw import Dissemination, Parameter
+from testbed.spec.raw import Dissemination, Parameter
 from topologies.model import CLEAR, Bus, Direction, Impairment
 
 SETTLE_NS = 1_000_000

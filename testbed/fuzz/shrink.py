@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from testbed.fuzz.draw import is_fair
 from testbed.fuzz.scenario import ClockShift, Crash, Cut, Fault, LinkCut, Member, OneWayCut, Scenario, Segment, clash
-from testbed.spec_raw import Dissemination, Parameter
+from testbed.spec.raw import Dissemination, Parameter
 from topologies.model import CLEAR, Impairment
 
 Item = TypeVar("Item")

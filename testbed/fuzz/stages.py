@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from node.trace import Event, Notice
-from testbed.simulated.simulation import Life
+from testbed.sim.simulation import Life
 
 Pdu = tuple[int, int]
 """Origin and number of a message."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from node.trace import Event, ViewReason
-from testbed.simulated.simulation import Life
+from testbed.sim.simulation import Life
 
 FIRST_VIEW = 1
 

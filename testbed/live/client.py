@@ -19,24 +19,24 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from netem.errors import FabricError
-from netem.kernel import KernelWish
-from netem.readiness import readable
+from netem.kernel.probe import KernelWish
+from netem.kernel.readiness import readable
 from netem.runtimes.base import Program
 from testbed import paths
-from testbed.live import place as places
+from testbed.live import directory as places
 from testbed.live import terminal as terminals
 from testbed.live.commands import Completed, Running
-from testbed.live.door import Door, raise_refusal
-from testbed.live.place import Place
+from testbed.live.directory import Place
+from testbed.live.rpc import Door, raise_refusal
 from testbed.live.starter import Wish, start_server
 from testbed.live.status import CaptureStatus, Counters, Description, LinkStatus, NodeStatus
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
+from topologies.formats.yaml_source import read
 from topologies.load import find, loads, names
 from topologies.model import Topology
-from topologies.yaml_source import read
 
 if TYPE_CHECKING:
-    from testbed.spec_values import Experiment
+    from testbed.spec.values import Experiment
 
 Selectors: TypeAlias = "str | Iterable[str]"
 """One selector such as `p1/*`, or several."""
@@ -405,8 +405,8 @@ def _wish(
 
 def _members(given: str | Path) -> Experiment:
     """The experiment whose members the nodes are to be. Raises InputError."""
-    from node.protocols import PROTOCOLS
-    from testbed import spec
+    from node.registry import PROTOCOLS
+    from testbed.spec import experiment as spec
 
     experiment = spec.load(spec.find(given), protocols=PROTOCOLS)
     if experiment.programs:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from netem.errors import FabricError
-from netem.readiness import readable
-from testbed.live.door import Door, raise_refusal
+from netem.kernel.readiness import readable
+from testbed.live.rpc import Door, raise_refusal
 
 KILL_CODE = -int(signal.SIGKILL)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from testbed import store
-from testbed.hosts import write_hosts
 from testbed.live.starter import Wish
-from testbed.store import RunDirectory, StoreError, clock_pair, stamp
+from testbed.run import store
+from testbed.run.hosts import write_hosts
+from testbed.run.store import RunDirectory, StoreError, clock_pair, stamp
 from topologies.dump import as_json, changed_fields
 from topologies.model import Direction, Topology
 

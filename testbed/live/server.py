@@ -29,17 +29,17 @@ from pathlib import Path
 from typing import Any
 
 from netem.errors import FabricError
-from netem.framing import ChannelClosedError
+from netem.kernel.framing import ChannelClosedError
 from netem.runtimes.base import Command, Errand, NodeHandle
-from testbed.live import asks
-from testbed.live.door import BadFrameError, answer, close_all, receive, refusal
+from testbed.live import requests as asks
+from testbed.live.controller import Keep
+from testbed.live.directory import Place
 from testbed.live.ending import Ending, Stopped, note
-from testbed.live.keep import Keep
-from testbed.live.place import Place
+from testbed.live.rpc import BadFrameError, answer, close_all, receive, refusal
 from testbed.live.starter import Wish
 from testbed.paths import is_directory
-from testbed.store import StoreError
-from topologies.errors import InputError
+from testbed.run.store import StoreError
+from topologies.formats.errors import InputError
 
 TICK_S = 0.25
 REQUEST_TIMEOUT_S = 30.0

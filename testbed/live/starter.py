@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from netem.errors import FabricError
 from netem.runtimes.base import Program
-from netem.runtimes.limits import Limits
-from testbed.live.door import raise_refusal
+from netem.runtimes.cgroups import Limits
+from testbed.live.rpc import raise_refusal
 from testbed.paths import ROOT
 
 if TYPE_CHECKING:
-    from testbed.spec_values import Experiment
+    from testbed.spec.values import Experiment
 
 END_TIMEOUT_S = 30.0
 
@@ -54,8 +54,8 @@ class Wish:
         """The experiment whose members the nodes are. Raises InputError."""
         if self.experiment_text is None:
             return None
-        from node.protocols import PROTOCOLS
-        from testbed import spec
+        from node.registry import PROTOCOLS
+        from testbed.spec import experiment as spec
 
         return spec.loads(self.experiment_text, self.name, protocols=PROTOCOLS, folder=self.experiment_folder)
 

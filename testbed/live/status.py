@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from netem.bed import BusCounters, LinkCounters, PortCounters
+from netem.network import BusCounters, LinkCounters, PortCounters
 from topologies.model import Direction, Distribution, Impairment, NodeName, PartitionName
 
 

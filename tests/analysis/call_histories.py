@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from analysis.oracle import Record
-from analysis.properties import Incarnation, MessageId
+from analysis.checks.oracle import Record
+from analysis.checks.properties import Incarnation, MessageId
 from collector.records import CallReport, Event, Level, Notice
 from tests.analysis.histories import NOBODY, PlainHistory
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
-from analysis.oracle import Record
-from analysis.properties import Incarnation, MessageId
+from analysis.checks.oracle import Record
+from analysis.checks.properties import Incarnation, MessageId
 from collector.records import Event, Level, OverReason, ViewReason
 
 Mutation = Callable[["PlainHistory", random.Random], "PlainHistory"]

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import anomalies
-from analysis.anomalies import Served
+from analysis.metrics import anomalies
+from analysis.metrics.anomalies import Served
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 1000)), max_size=70)
 

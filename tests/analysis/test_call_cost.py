@@ -7,15 +7,15 @@ import math
 import pyarrow as pa
 import pytest
 
-from analysis import call_cost, measures, sweep_rows
-from analysis.calls import read_calls
+from analysis.checks.linear import view_of
+from analysis.checks.oracle import raw
+from analysis.checks.properties import Incarnation
 from analysis.expression import evaluate, parse
-from analysis.linear import view_of
-from analysis.oracle import raw
-from analysis.properties import Incarnation
+from analysis.metrics import call_cost, measures, sweep_rows
+from analysis.metrics.calls import read_calls
 from collector.records import CallReport, Event, Timed
 from node.objects.addresses import OBJECTS_IN_SPACE
-from testbed.simulated.point import measure
+from testbed.sim.point import measure
 from tests.analysis.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor
 from tests.analysis.histories import PlainHistory
 from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology

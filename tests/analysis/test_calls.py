@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import linear, oracle
-from analysis.calls import MASK_BITS, read_calls
-from analysis.oracle import raw
-from analysis.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Finding, Incarnation, Property
-from analysis.verdict import Verdict
+from analysis.checks import linear, oracle
+from analysis.checks.oracle import raw
+from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Finding, Incarnation, Property
+from analysis.checks.verdict import Verdict
+from analysis.metrics.calls import MASK_BITS, read_calls
 from collector.records import CallReport, Event
 from tests.analysis import histories
 from tests.analysis.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor, masks, right, wild

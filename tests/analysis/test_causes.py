@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import causes
-from analysis.causes import Chunk, Early, History, check, dense, direct_causes, gather
+from analysis.checks import causes
+from analysis.checks.causes import Chunk, Early, History, check, dense, direct_causes, gather
 
 MESSAGE = 1 << 32
 

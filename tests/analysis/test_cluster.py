@@ -31,7 +31,8 @@ TIMEOUT_S = 300.0
 
 SCRIPT = """
     import sys
-    from analysis import session, summary
+    from analysis import summary
+    from analysis.engine import session
     session.NO_EXECUTOR_SECONDS = {patience}
     quiet = summary.analyze
 
@@ -39,7 +40,7 @@ SCRIPT = """
         return quiet(run, spark=spark, on_progress=lambda text: print(text, flush=True))
 
     summary.analyze = loud
-    from testbed.cli import main
+    from testbed.cli.main import main
     sys.argv = ["orderbed", "analyze", {run!r}]
     main()
 """

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from analysis.conservation import Flow, balance
 from analysis.inputs import Manifest
+from analysis.network.conservation import Flow, balance
 from topologies import load
 from topologies.model import TRACE_MAC, Topology
 

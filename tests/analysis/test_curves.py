@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis.curves import means, protocol_curves
-from analysis.estimate import estimate
+from analysis.metrics.estimate import estimate
 
 
 def table() -> pd.DataFrame:

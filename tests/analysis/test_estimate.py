@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.estimate import estimate, t_quantile, told
 from analysis.expression import Unknown, evaluate, parse
+from analysis.metrics.estimate import estimate, t_quantile, told
 
 TABLE = {
     1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228,

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis.properties import Incarnation
-from analysis.report import write_report
-from analysis.spacetime import What, Window
-from analysis.spacetime_compose import compose
-from analysis.spacetime_read import Reader
-from analysis.spacetime_svg import spacetime_drawing
+from analysis.checks.properties import Incarnation
+from analysis.report.page import write_report
+from analysis.spacetime.compose import compose
+from analysis.spacetime.model import What, Window
+from analysis.spacetime.read import Reader
+from analysis.spacetime.svg import spacetime_drawing
 from analysis.summary import analyze
 from collector.records import Event
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.console import Console
-from testbed.run import Wishes, apply_wishes, perform
+from node.registry import PROTOCOLS
+from testbed.cli.console import Console
+from testbed.run.perform import Wishes, apply_wishes, perform
+from testbed.spec import experiment as spec
 from tests.testbed.orderbed_command import manifest_of, write_experiment
 
 pytestmark = pytest.mark.spark

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import fault_overlap
 from analysis.inputs import read_run
+from analysis.network import fault_overlap
 from topologies import dump, shapes
 from topologies.model import MULTICAST_GROUP, Node
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from analysis import linear, oracle
-from analysis.properties import DELIVERY_PROPERTIES, STANDING, Finding, Incarnation, MessageId, Property
-from analysis.verdict import Verdict
+from analysis.checks import linear, oracle
+from analysis.checks.properties import DELIVERY_PROPERTIES, STANDING, Finding, Incarnation, MessageId, Property
+from analysis.checks.verdict import Verdict
 from collector.records import Event, Level
 from tests.analysis.histories import Author, PlainHistory
 

@@ -9,8 +9,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import intake, pairing, schema, source
-from analysis.source import CaptureReader, Pieces
+from analysis import schema
+from analysis.capture import ingest as intake
+from analysis.capture import source
+from analysis.capture.source import CaptureReader, Pieces
+from analysis.network import pairing
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun
 
 N1, N2, N3 = range(3)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from analysis import judgement
+from analysis.capture.source import CaptureState
+from analysis.checks import judgement
+from analysis.checks.judgement import Staged
+from analysis.checks.properties import DELIVERY_PROPERTIES, Finding, Incarnation, MessageId, Place, Property, Witness
+from analysis.checks.verdict import Verdict
 from analysis.inputs import RunInputs, read_run
-from analysis.judgement import Staged
-from analysis.properties import DELIVERY_PROPERTIES, Finding, Incarnation, MessageId, Place, Property, Witness
-from analysis.source import CaptureState
-from analysis.verdict import Verdict
 from tests.analysis.runs import START_NS, MadeRun
 
 GOOD = CaptureState(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import linear, oracle
-from analysis.properties import DELIVERY_PROPERTIES, VIEW_PROPERTIES, Finding, Place, Property, Witness
-from analysis.verdict import Verdict
+from analysis.checks import linear, oracle
+from analysis.checks.properties import DELIVERY_PROPERTIES, VIEW_PROPERTIES, Finding, Place, Property, Witness
+from analysis.checks.verdict import Verdict
 from collector.records import Event
 from tests.analysis import histories
 from tests.analysis.histories import PlainHistory

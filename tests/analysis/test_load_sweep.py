@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from analysis.errors import AnalysisError
-from analysis.load import Sweep
+from analysis.run import Sweep
 
 
 def write_run(folder: Path, name: str, summary: dict[str, Any]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from analysis import lives
-from analysis.membership import courses, section, struck_ns
-from analysis.oracle import raw
-from analysis.properties import Incarnation, MessageId
-from analysis.staging import Staging
+from analysis.checks import incarnations as lives
+from analysis.checks.oracle import raw
+from analysis.checks.properties import Incarnation, MessageId
+from analysis.engine.staging import Staging
+from analysis.engine.tasks import Here
+from analysis.metrics.membership import courses, section, struck_ns
 from analysis.summary import _course
-from analysis.tasks import Here
 from collector.records import Event, OverReason
 from tests.analysis import histories
 from tests.analysis.histories import PlainHistory

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis import report_told
+from analysis.report import reported as report_told
 from analysis.summary import analyze
 from node.trace import Event
 from tests.analysis.runs import START_NS, Flag, Kind, MadeRun

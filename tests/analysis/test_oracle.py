@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.oracle import check
-from analysis.properties import DELIVERY_PROPERTIES, Finding, Incarnation, MessageId, Property
-from analysis.verdict import Verdict
+from analysis.checks.oracle import check
+from analysis.checks.properties import DELIVERY_PROPERTIES, Finding, Incarnation, MessageId, Property
+from analysis.checks.verdict import Verdict
 from collector.records import Event, Level
 from tests.analysis import histories
 from tests.analysis.histories import Author, PlainHistory

@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from analysis import by_message, lives, oracle, order
-from analysis.properties import DELIVERY_PROPERTIES, VIEW_PROPERTIES, Finding, Incarnation, Property, Witness
-from analysis.tasks import Here, OfSpark, Result, Task, Workers
-from analysis.verdict import Verdict
+from analysis.checks import by_message, oracle, order
+from analysis.checks import incarnations as lives
+from analysis.checks.properties import DELIVERY_PROPERTIES, VIEW_PROPERTIES, Finding, Incarnation, Property, Witness
+from analysis.checks.verdict import Verdict
+from analysis.engine.tasks import Here, OfSpark, Result, Task, Workers
 from collector.records import Event
 from tests.analysis import histories
 from tests.analysis.histories import PlainHistory
@@ -46,7 +47,7 @@ def in_many_pieces(history: PlainHistory) -> dict[Property, Finding]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lives, "SMALL_ROWS", 0)
         patch.setattr(lives, "SAMPLED", 1)
-        patch.setattr("analysis.sequences.ROWS_AT_ONCE", 2)
+        patch.setattr("analysis.checks.sequences.ROWS_AT_ONCE", 2)
         return judge(history, Several())
 
 

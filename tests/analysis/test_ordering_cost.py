@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import ordering_cost, ordering_records, schema
-from analysis.ordering_epochs import MAX_EPOCHS
-from analysis.ordering_records import LEFT
-from analysis.properties import Incarnation, Raw
+from analysis import schema
+from analysis.checks.properties import Incarnation, Raw
+from analysis.metrics import ordering_cost, ordering_records
+from analysis.metrics.ordering_epochs import MAX_EPOCHS
+from analysis.metrics.ordering_records import LEFT
 from node.trace import Event, Level, Notice
 from node.wire import Kind
 

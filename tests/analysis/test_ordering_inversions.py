@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.ordering_inversions import inversions, optimistic_order
-from analysis.ordering_records import from_lives
-from analysis.properties import Incarnation, Lives, Raw
+from analysis.checks.properties import Incarnation, Lives, Raw
+from analysis.metrics.ordering_inversions import inversions, optimistic_order
+from analysis.metrics.ordering_records import from_lives
 from collector.records import Event, Level, Notice
 
 A, B = Incarnation(0, 1), Incarnation(1, 1)

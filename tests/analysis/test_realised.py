@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from analysis import certificate
-from analysis.network import Network, Strike, build
-from analysis.realised import NEVER, Realised, Samples, independent_trials, measure, wilson
-from analysis.verdict import Verdict
+from analysis.checks.verdict import Verdict
+from analysis.network import certificate
+from analysis.network.asked import Network, Strike, build
+from analysis.network.realised import NEVER, Realised, Samples, independent_trials, measure, wilson
 from topologies import load
 from topologies.model import Distribution, Impairment
 

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analysis.errors import MachineError
-from analysis.report import SECTIONS, render, write_report
-from analysis.report_files import SERIES, read_run
+from analysis.report.files import SERIES, read_run
+from analysis.report.page import SECTIONS, render, write_report
 from tests import report_runs
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
 MAX_BYTES = 700_000
 VOID = {"meta", "link", "br", "hr", "img", "input"}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from analysis import call_cost, report_rows, text
-from analysis.calls import read_calls
-from analysis.oracle import raw
-from analysis.properties import ADDRESSED_TO_OBJECTS, Incarnation
-from analysis.report import write_report
-from analysis.report_calls import told
+from analysis.checks.oracle import raw
+from analysis.checks.properties import ADDRESSED_TO_OBJECTS, Incarnation
+from analysis.metrics import call_cost
+from analysis.metrics.calls import read_calls
+from analysis.report import rows as report_rows
+from analysis.report import terminal as text
+from analysis.report.calls import told
+from analysis.report.page import write_report
 from collector.records import CallReport, Timed
 from tests import report_runs
 from tests.analysis.call_histories import ATOMIC, CallAuthor

@@ -8,7 +8,8 @@ from itertools import combinations
 
 import pytest
 
-from analysis import draw, witness
+from analysis.checks import witness
+from analysis.report import draw
 from topologies import load, shapes
 from topologies.model import Impairment, Topology
 

@@ -9,11 +9,17 @@ from typing import Any
 
 from rich.console import Console
 
-from analysis import headline, report_rows, report_told, spacetime_report, text, traffic_faults, words
-from analysis.network import Strike, build
-from analysis.report_files import read_run
-from analysis.report_time import phases_of
-from analysis.traffic_talk import UNNUMBERED, Conversation, Service, Talk
+from analysis.network.asked import Strike, build
+from analysis.report import formatting as words
+from analysis.report import headline
+from analysis.report import reported as report_told
+from analysis.report import rows as report_rows
+from analysis.report import terminal as text
+from analysis.report.files import read_run
+from analysis.report.time_axis import phases_of
+from analysis.spacetime import report as spacetime_report
+from analysis.traffic import faults as traffic_faults
+from analysis.traffic.flows import UNNUMBERED, Conversation, Service, Talk
 from tests import report_runs
 from topologies import load
 

@@ -15,12 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import plot, plot_order, report_ordering
-from analysis.plot_order import SETTLING, order_over_time, rollback_bins
-from analysis.report import write_report
-from analysis.report_files import ROLLBACKS, read_run
-from analysis.report_ordering import MAX_EPOCHS, MAX_ESTIMATES, MEASURED, Rollbacks, costs_of, epochs_of, told
-from analysis.report_time import Phases, phases_of
+from analysis.report import ordering as report_ordering
+from analysis.report import plot_order
+from analysis.report import plots as plot
+from analysis.report.files import ROLLBACKS, read_run
+from analysis.report.ordering import MAX_EPOCHS, MAX_ESTIMATES, MEASURED, Rollbacks, costs_of, epochs_of, told
+from analysis.report.page import write_report
+from analysis.report.plot_order import SETTLING, order_over_time, rollback_bins
+from analysis.report.time_axis import Phases, phases_of
 from tests import report_runs
 
 PHASES = Phases(load_end_s=20.0, drained_s=20.4, end_s=21.0, start_ns=report_runs.START_NS)

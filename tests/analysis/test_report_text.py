@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from analysis import headline, report_rows, text
-from analysis.report_time import phases_of
-from analysis.verdict import Verdict
+from analysis.checks.verdict import Verdict
+from analysis.report import headline
+from analysis.report import rows as report_rows
+from analysis.report import terminal as text
+from analysis.report.time_axis import phases_of
 from tests import report_runs
 
 COMPLETE = {"status": "complete", "invalid": []}
@@ -203,7 +205,10 @@ def test_nothing_in_a_file_can_move_the_cursor_or_set_a_style() -> None:
 
 
 def test_a_command_line_does_not_wait_for_the_plots() -> None:
-    code = "import sys, analysis.text; print([m for m in ('pandas', 'numpy', 'pyspark', 'jinja2') if m in sys.modules])"
+    code = (
+        "import sys, analysis.report.terminal\n"
+        "print([m for m in ('pandas', 'numpy', 'pyspark', 'jinja2') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import plot, plot_spread
-from analysis.report_files import RunFiles, read_run, usable
-from analysis.report_time import (
+from analysis.report import plot_spread
+from analysis.report import plots as plot
+from analysis.report.files import RunFiles, read_run, usable
+from analysis.report.time_axis import (
     CLASSES,
     MAX_POINTS,
     FaultWindow,

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from analysis import judgement, linear, text, words
-from analysis.properties import VIEW_PROPERTIES, MessageId, Property
-from analysis.report import write_report
-from analysis.report_views import in_short, told
-from analysis.witness import view
+from analysis.checks import judgement, linear
+from analysis.checks.properties import VIEW_PROPERTIES, MessageId, Property
+from analysis.checks.witness import view
+from analysis.report import formatting as words
+from analysis.report import terminal as text
+from analysis.report.page import write_report
+from analysis.report.views import in_short, told
 from collector.records import Event, OverReason
 from tests import report_runs
 from tests.analysis.test_membership import told as membership_of

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import linear, oracle, states
-from analysis.oracle import Record, raw
-from analysis.properties import CALL_PROPERTIES, REPORT_PROPERTIES, Finding, Incarnation, MessageId, Property
-from analysis.verdict import Verdict
+from analysis.checks import linear, oracle, states
+from analysis.checks.oracle import Record, raw
+from analysis.checks.properties import CALL_PROPERTIES, REPORT_PROPERTIES, Finding, Incarnation, MessageId, Property
+from analysis.checks.verdict import Verdict
 from collector.records import Event, Flag, Kind, Level, Notice
 from tests.analysis.histories import NOBODY, PlainHistory
 

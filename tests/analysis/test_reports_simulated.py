@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from analysis import linear
-from analysis.properties import Finding, Incarnation, Property
-from analysis.verdict import Verdict
+from analysis.checks import linear
+from analysis.checks.properties import Finding, Incarnation, Property
+from analysis.checks.verdict import Verdict
 from node.clocks import LamportClock
-from testbed.simulated.simulation import simulate
+from testbed.sim.simulation import simulate
 from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from analysis import sequences
-from analysis.properties import Incarnation, MessageId
-from analysis.sequences import NO_MESSAGE, NOT_COMPARED, Step, compact, decode, encode, steps_of_life
+from analysis.checks import sequences
+from analysis.checks.properties import Incarnation, MessageId
+from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, Step, compact, decode, encode, steps_of_life
 from collector.records import Event, Level
 
 START, SUBMIT, DELIVER, UNDO, STOP = Event.START, Event.SUBMIT, Event.DELIVER, Event.UNDO, Event.STOP

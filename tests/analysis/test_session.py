@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from analysis import session
+from analysis.engine import session
 from analysis.errors import AnalysisError, MachineError
 from tests.collector.captures import pcapng, traffic
 
@@ -37,7 +37,7 @@ def test_what_the_machine_lacks_is_no_wrong_use(tmp_path: Path, monkeypatch: pyt
     capture = tmp_path / "some.pcapng"
     capture.write_bytes(pcapng(traffic(5)))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    script = "from testbed.cli import main; main()"
+    script = "from testbed.cli.main import main; main()"
     said = subprocess.run([sys.executable, "-c", script, "watch", str(capture)], capture_output=True, text=True)
 
     assert (said.returncode, said.stdout) == (3, "")
@@ -79,7 +79,7 @@ def test_the_session_is_set_up_for_small_work(spark: SparkSession) -> None:
 def test_nothing_is_left_behind_and_a_second_session_starts() -> None:
     script = """
         import os
-        from analysis import session
+        from analysis.engine import session
 
         def children():
             with open(f"/proc/self/task/{os.getpid()}/children") as file:
@@ -103,7 +103,7 @@ def test_nothing_is_left_behind_and_a_second_session_starts() -> None:
 def test_an_interrupt_ends_a_long_job_at_once() -> None:
     script = """
         import time
-        from analysis import session
+        from analysis.engine import session
         try:
             with session.open_session() as spark:
                 print("go", flush=True)
@@ -126,7 +126,7 @@ def test_an_interrupt_ends_a_long_job_at_once() -> None:
 @pytest.mark.spark
 def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     script = """
-        from analysis import session
+        from analysis.engine import session
         from analysis.errors import MachineError
         try:
             with session.open_session():

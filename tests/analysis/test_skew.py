@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from analysis import skew
-from analysis.skew import Jump, Reading
+from analysis.metrics import skew
+from analysis.metrics.skew import Jump, Reading
 
 START_NS = 10**12
 SECOND_NS = 10**9

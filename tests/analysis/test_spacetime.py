@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.checks.properties import Incarnation, MessageId
 from analysis.inputs import network_of
-from analysis.properties import Incarnation, MessageId
-from analysis.spacetime import (
+from analysis.spacetime.compose import compose, short_names
+from analysis.spacetime.model import (
     Arrow,
     Diagram,
     Fate,
@@ -24,7 +25,6 @@ from analysis.spacetime import (
     sighting,
     steps_of,
 )
-from analysis.spacetime_compose import compose, short_names
 from collector.records import DropReason, Event, Level, Notice
 from node.wire import Flag, Kind, Message, encode_datagram, encode_message
 from tests.analysis import spacetime_scenes as scenes

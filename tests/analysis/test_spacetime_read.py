@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from analysis.checks.properties import MessageId
 from analysis.errors import AnalysisError
-from analysis.properties import MessageId
-from analysis.report import write_report
-from analysis.spacetime import Fate, What, Window
-from analysis.spacetime_command import Wishes, diagram_text
-from analysis.spacetime_compose import compose
-from analysis.spacetime_read import Reader
-from analysis.spacetime_report import views_of
-from analysis.spacetime_windows import MAX_MEMBERS, choices, diagram_of
+from analysis.report.page import write_report
+from analysis.spacetime.command import Wishes, diagram_text
+from analysis.spacetime.compose import compose
+from analysis.spacetime.model import Fate, What, Window
+from analysis.spacetime.read import Reader
+from analysis.spacetime.report import views_of
+from analysis.spacetime.windows import MAX_MEMBERS, choices, diagram_of
 from collector.records import Event, Notice
 from node.trace import Stamp, encode_stamp
 from node.wire import Flag, Kind
-from testbed.cli import app
+from testbed.cli.main import app
 from tests.analysis.runs import START_NS, MadeRun
 from tests.analysis.spacetime_scenes import MS, fault, write_tables
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
 MESSAGES = 60
 EVERY_NS = 10 * MS

@@ -7,14 +7,14 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from analysis.properties import Incarnation, MessageId
-from analysis.spacetime import Diagram, Mark, Role, Scene, What, Window, read_datagram
-from analysis.spacetime_compose import compose
-from analysis.spacetime_shiviz import shiviz_log
-from analysis.spacetime_svg import BESIDE, STANDS, spacetime_drawing
-from analysis.spacetime_text import draw
+from analysis.checks.properties import Incarnation, MessageId
+from analysis.spacetime.compose import compose
+from analysis.spacetime.model import Diagram, Mark, Role, Scene, What, Window, read_datagram
+from analysis.spacetime.shiviz import shiviz_log
+from analysis.spacetime.svg import BESIDE, STANDS, spacetime_drawing
+from analysis.spacetime.text import draw
 from collector.records import Event
-from node.protocols.adaptive_words import with_tail
+from node.protocols.adaptive.codec import with_tail
 from node.trace import Stamp, encode_stamp
 from node.wire import Flag, Kind, Message, encode_datagram, encode_message
 from tests.analysis import spacetime_scenes as scenes

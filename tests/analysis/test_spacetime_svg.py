@@ -10,9 +10,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.spacetime import Diagram, Scene, Window
-from analysis.spacetime_compose import compose
-from analysis.spacetime_svg import LEFT, PLOT, spacetime_drawing, standalone
+from analysis.spacetime.compose import compose
+from analysis.spacetime.model import Diagram, Scene, Window
+from analysis.spacetime.svg import LEFT, PLOT, spacetime_drawing, standalone
 from tests.analysis import spacetime_scenes as scenes
 from tests.analysis.spacetime_scenes import MS
 

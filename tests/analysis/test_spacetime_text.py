@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.spacetime import Scene, Window
-from analysis.spacetime_compose import compose
-from analysis.spacetime_text import MIN_WIDTH, draw
+from analysis.spacetime.compose import compose
+from analysis.spacetime.model import Scene, Window
+from analysis.spacetime.text import MIN_WIDTH, draw
 from tests.analysis import spacetime_scenes as scenes
 from tests.analysis.spacetime_scenes import MS
 

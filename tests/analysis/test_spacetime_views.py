@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from analysis.spacetime import Mark, What, Window
-from analysis.spacetime_compose import compose
-from analysis.spacetime_shiviz import shiviz_log
-from analysis.spacetime_svg import spacetime_drawing
-from analysis.spacetime_text import draw
+from analysis.spacetime.compose import compose
+from analysis.spacetime.model import Mark, What, Window
+from analysis.spacetime.shiviz import shiviz_log
+from analysis.spacetime.svg import spacetime_drawing
+from analysis.spacetime.text import draw
 from tests.analysis import spacetime_scenes as scenes
 from tests.analysis.spacetime_scenes import MS
 

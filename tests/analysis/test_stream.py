@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from analysis import source
+from analysis.capture import source
+from analysis.capture.source import Pieces
+from analysis.capture.stream import BYTE, CaptureStream, Follower
 from analysis.errors import AnalysisError
-from analysis.source import Pieces
-from analysis.stream import BYTE, CaptureStream, Follower
 from tests.collector.captures import block, interface, packet, pcap, pcapng, section, traffic, udp_frame
 
 EVERYTHING = 1 << 40
@@ -87,7 +87,7 @@ def test_a_query_that_goes_on_elsewhere_knows_the_interfaces_that_came_before(tm
 
 
 def test_parts_hold_the_same_rows_as_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analysis.stream.LEAST_PART_BYTES", 1000)
+    monkeypatch.setattr("analysis.capture.stream.LEAST_PART_BYTES", 1000)
     path = tmp_path / "a.pcapng"
     path.write_bytes(pcapng(traffic(300)))
     follower, size = Follower(path), path.stat().st_size
@@ -223,7 +223,7 @@ def test_no_row_is_lost_or_repeated_when_the_whole_process_is_killed(
     """The process dies by SIGKILL in the middle of a batch, a query in another one goes on, is stopped and goes on."""
     out = tmp_path / "out"
     script = f"""
-        from analysis import session
+        from analysis.engine import session
         with session.open_session() as spark:
             rows = spark.readStream.format("orderbed-pcapng").schema("offset long, length int")
             query = rows.load({str(writer.path)!r}).writeStream.format("parquet")

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T  # noqa: N812
 
-from analysis import source, stream_live
-from analysis.stream_live import COLUMNS, Live, View, ports_of_capture, ports_of_run
+from analysis.capture import source
+from analysis.live import counts as stream_live
+from analysis.live.counts import COLUMNS, Live, View, ports_of_capture, ports_of_run
 from node.trace import Event, Level
 from node.wire import Flag, Kind
 from tests.analysis.runs import GROUP, START_NS, MadeRun, ordered

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from analysis import schema
 from analysis.errors import AnalysisError
-from analysis.load import Run
+from analysis.run import Run
 from analysis.summary import analyze
 from collector.records import PortDirection
 from node.trace import Event, encode_trace

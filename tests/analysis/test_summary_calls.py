@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis import call_cost, linear, measures, order
-from analysis.calls import read_calls
-from analysis.oracle import raw
-from analysis.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Lives
-from analysis.report import write_report
+from analysis.checks import linear, order
+from analysis.checks.oracle import raw
+from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Lives
+from analysis.metrics import call_cost, measures
+from analysis.metrics.calls import read_calls
+from analysis.report.page import write_report
 from analysis.summary import analyze
 from node.trace import CallReport, Timed
 from tests.analysis import histories

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis import report_told
-from analysis.report import write_report
+from analysis.report import reported as report_told
+from analysis.report.page import write_report
 from analysis.summary import analyze
 from node.trace import Event, Level, Notice, Record
 from tests.analysis.runs import START_NS, Flag, Kind, MadeRun

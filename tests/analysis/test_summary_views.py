@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis import linear
-from analysis.oracle import raw
-from analysis.properties import VIEW_PROPERTIES, Lives, Property
-from analysis.report import write_report
+from analysis.checks import linear
+from analysis.checks.oracle import raw
+from analysis.checks.properties import VIEW_PROPERTIES, Lives, Property
+from analysis.report.page import write_report
 from analysis.summary import analyze
 from collector.records import Event, OverReason
 from tests.analysis.histories import PlainHistory

@@ -18,15 +18,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 
-from analysis import source, traffic, traffic_faults, traffic_talk, traffic_tcp, traffic_tcp_small
-from analysis.headline import key_numbers
+from analysis.capture import source
 from analysis.inputs import read_run
-from analysis.network import Strike, build
-from analysis.report import render
-from analysis.report_files import read_run as read_files
+from analysis.network.asked import Strike, build
+from analysis.report.files import read_run as read_files
+from analysis.report.headline import key_numbers
+from analysis.report.page import render
 from analysis.summary import analyze
-from analysis.traffic import Traffic
-from analysis.traffic_source import SEGMENTS
+from analysis.traffic import faults as traffic_faults
+from analysis.traffic import flows as traffic_talk
+from analysis.traffic import section as traffic
+from analysis.traffic import tcp as traffic_tcp
+from analysis.traffic import tcp_small as traffic_tcp_small
+from analysis.traffic.section import Traffic
+from analysis.traffic.source import SEGMENTS
 from collector.records import PortDirection
 from tests.analysis.runs import FOUR_NODES, START_NS, MadeRun, Sighting, udp_frame
 from topologies import load

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import linear, oracle
-from analysis.oracle import Record
-from analysis.properties import (
+from analysis.checks import linear, oracle
+from analysis.checks.oracle import Record
+from analysis.checks.properties import (
     DELIVERY_PROPERTIES,
     NO_VIEW,
     VIEW_PROPERTIES,
@@ -19,8 +19,8 @@ from analysis.properties import (
     MessageId,
     Property,
 )
-from analysis.verdict import Verdict
-from analysis.views import read_views
+from analysis.checks.verdict import Verdict
+from analysis.checks.views import read_views
 from collector.records import Event, Level, OverReason
 from tests.analysis import histories
 from tests.analysis.histories import Author, PlainHistory

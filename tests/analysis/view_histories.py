@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.properties import Incarnation, MessageId
+from analysis.checks.properties import Incarnation, MessageId
 from collector.records import Event, Level
 from tests.analysis.histories import Author, PlainHistory
 

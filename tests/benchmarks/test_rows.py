@@ -10,7 +10,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import page
 from benchmarks.rows import Compared, Row, Watch, at_least, at_most, shown, straight_line, take_turns
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
 TITLES = {"wires": "Wires", "nodes": "Nodes"}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from testbed.doctor import find_browser
+from testbed.cli.doctor import find_browser
 
 FLAGS = (
     "--headless=new",

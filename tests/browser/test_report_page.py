@@ -13,7 +13,7 @@ from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 
-from analysis.report import SECTIONS, write_report
+from analysis.report.page import SECTIONS, write_report
 from tests import report_runs
 from tests.browser import headless
 

@@ -15,7 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from analysis.report import write_report
+from analysis.report.page import write_report
 from tests import report_runs
 from tests.analysis.test_spacetime_read import made
 from tests.browser import headless

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
+from analysis.capture.parse import decode_frames, decode_trace, map_capture, parse_blocks, read_interfaces
 from collector import index
 from collector.blocks import Packet, Reader, summarise
-from collector.parse import decode_frames, decode_trace, map_capture, parse_blocks, read_interfaces
 from collector.records import PortDirection
 from tests.collector.captures import TRACE_PORT, datagram, trace_datagram, udp_frame
 from tests.collector.conftest import IFINDEX_BASE, Wires

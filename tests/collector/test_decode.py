@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector import records
-from collector.decode import (
+from analysis.capture.decode import (
     Columns,
     decode_frames,
     decode_inner,
@@ -19,6 +18,7 @@ from collector.decode import (
     decode_trace,
     udp_checksum_is_good,
 )
+from collector import records
 from collector.records import DECODED_ROW, TRACE_ROW, CaptureError, Frames, Kind
 from node import trace, wire
 from node.errors import RemoteError

@@ -11,11 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.totals import totals
-from collector import index
-from collector.blocks import MAX_BLOCK_BYTES, MAX_INTERFACES, CutOffError, Packet, Reader
-from collector.index import IndexKind, Mark
-from collector.parse import (
+from analysis.capture.parse import (
     MAX_PACKET_OPTIONS,
     batches,
     map_capture,
@@ -24,6 +20,10 @@ from collector.parse import (
     read_sections,
     split,
 )
+from analysis.capture.totals import totals
+from collector import index
+from collector.blocks import MAX_BLOCK_BYTES, MAX_INTERFACES, CutOffError, Packet, Reader
+from collector.index import IndexKind, Mark
 from collector.records import FRAME_ROW, CaptureError, Frames, PortDirection
 from tests.collector.captures import (
     START_NS,

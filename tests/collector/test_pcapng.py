@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.capture.parse import map_capture, parse_blocks, read_interfaces
 from collector import index
 from collector.blocks import CutOffError, Packet, Reader, summarise
-from collector.parse import map_capture, parse_blocks, read_interfaces
 from collector.pcapng import MARK_BYTES, PcapngWriter, Port
 from collector.records import CaptureError, Frames
 from tests.collector.captures import START_NS, traffic

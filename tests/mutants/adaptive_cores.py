@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from node.effects import Effect, Multicast
 from node.errors import DropReason, RemoteError
-from node.protocols.adaptive import AdaptiveCore, AdaptiveParameters
+from node.protocols.adaptive.core import AdaptiveCore, AdaptiveParameters
 from node.wire import Kind, Message
 from tests.mutants.recorded import Recorded
 from tests.node.cluster import MILLISECOND, Build

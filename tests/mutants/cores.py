@@ -15,11 +15,11 @@ from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError
 from node.group.core import GroupCore, Make
 from node.group.view import View
-from node.protocols import PROTOCOLS
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.lamport import LamportCore, LamportParameters
 from node.protocols.mutex import MutexCore, MutexParameters, Request
 from node.protocols.sequencer import SequencerCore, SequencerParameters
+from node.registry import PROTOCOLS
 from node.reliable import ReliableCore, ReliableParameters, view_of
 from node.reliable.rtt import RoundTrip
 from node.reliable.stream import IncomingStream, OutgoingStream

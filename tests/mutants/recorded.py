@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis import linear, oracle
-from analysis.oracle import Record
-from analysis.properties import Finding, Incarnation, MessageId, Property
-from analysis.verdict import Verdict
+from analysis.checks import linear, oracle
+from analysis.checks.oracle import Record
+from analysis.checks.properties import Finding, Incarnation, MessageId, Property
+from analysis.checks.verdict import Verdict
 from collector.records import Event, Level
 from node.effects import Deliver, Effect, Installed, Minority, Report, StateTaken, Undo
 from node.errors import RemoteError

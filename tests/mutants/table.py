@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from analysis.properties import VIEW_PROPERTIES, Incarnation, MessageId
-from analysis.verdict import Verdict
+from analysis.checks.properties import VIEW_PROPERTIES, Incarnation, MessageId
+from analysis.checks.verdict import Verdict
 from collector.records import Event, Level, Notice
-from node.protocols import CAUSAL_PROMISES, FIFO_PROMISES, PROTOCOLS, TOTAL_ORDER_PROMISES
+from node.registry import CAUSAL_PROMISES, FIFO_PROMISES, PROTOCOLS, TOTAL_ORDER_PROMISES
 from node.wire import Kind, Message, encode_datagram
 from tests.analysis.histories import Author, PlainHistory
 from tests.mutants import agreed, cores, models, rounds, views

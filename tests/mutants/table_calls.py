@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from analysis.properties import Incarnation, MessageId
+from analysis.checks.properties import Incarnation, MessageId
 from collector.records import CallReport, Event
-from node.protocols import CALL_PROMISES
+from node.registry import CALL_PROMISES
 from tests.analysis.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor, Object
 from tests.analysis.histories import PlainHistory
 from tests.mutants.table import Mutant, of_history

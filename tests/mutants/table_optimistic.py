@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from node.protocols import TOTAL_ORDER_PROMISES
+from node.registry import TOTAL_ORDER_PROMISES
 from tests.mutants import adaptive_cores as selection
 from tests.mutants import timewarp_cores as warp
 from tests.mutants.adaptive_cores import adaptive

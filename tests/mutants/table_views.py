@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from analysis.properties import VIEW_PROPERTIES, Incarnation
+from analysis.checks.properties import VIEW_PROPERTIES, Incarnation
 from collector.records import Event, Level, OverReason
-from node.protocols import TOTAL_ORDER_PROMISES
+from node.registry import TOTAL_ORDER_PROMISES
 from tests.analysis.histories import PlainHistory
 from tests.analysis.view_histories import C2, A, B, C, Story
 from tests.mutants.table import Mutant, of_history

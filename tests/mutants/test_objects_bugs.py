@@ -22,7 +22,7 @@ from node.objects.records import Record
 from node.protocols.amoeba import AmoebaCore
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import judge
-from testbed.simulated.point import measure
+from testbed.sim.point import measure
 from tests.node.objects import test_machine, test_transfer
 from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment

@@ -9,9 +9,9 @@ from random import Random
 
 from node.core import Membership
 from node.effects import Effect
-from node.protocols.execution import Execution, Key, ServiceParameters
-from node.protocols.timewarp import TimeWarpCore, TimeWarpParameters
-from node.protocols.virtual_time import ENDLESS, Rounds
+from node.protocols.timewarp.core import TimeWarpCore, TimeWarpParameters
+from node.protocols.timewarp.execution import Execution, Key, ServiceParameters
+from node.protocols.timewarp.virtual_time import ENDLESS, Rounds
 from tests.mutants.recorded import Recorded
 from tests.node.cluster import MILLISECOND, SECOND, Build
 from tests.node.grouped import QUIET, grouped

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import TypeAlias
 
-from netem.bed import Bed
+from netem.network import Bed
 from netem.runtimes.base import NodeHandle, Program
 from netem.runtimes.docker import DockerRuntime
 from netem.runtimes.netns import NetnsRuntime

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netem.bed import Bed, KernelWish
+from netem.network import Bed, KernelWish
 from tests.netem.carriers import Carrier, carrier_of
 from tests.netem.network import topology
 from tests.worlds import WORLDS

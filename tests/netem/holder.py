@@ -10,7 +10,7 @@ from pathlib import Path
 def main() -> None:
     root, directory = sys.argv[1:]
     sys.path.insert(0, root)
-    from netem.bed import Bed, KernelWish
+    from netem.network import Bed, KernelWish
     from netem.runtimes.base import Program
     from netem.runtimes.netns import NetnsRuntime
     from tests.netem.network import topology

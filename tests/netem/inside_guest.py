@@ -33,14 +33,14 @@ def main() -> None:
 
 def measure(modules: str) -> dict[str, Any]:
     sys.path.insert(0, str(ROOT))
-    from netem.guest import MODULES
-    from netem.hand import Hand
+    from netem.kernel.agent import Hand
+    from netem.kernel.uml import MODULES
 
     reply = Hand().perform({"do": "modules", "paths": [f"{modules}/{name}.ko" for name in MODULES]})
     assert not reply, reply
     started = time.monotonic()
 
-    from netem.bed import Bed, KernelWish
+    from netem.network import Bed, KernelWish
     from tests.netem.network import gather, possible, probe_all, quantile_ms, stream, topology, without
     from topologies.model import Direction, Impairment
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from netem.bed import Bed
+from netem.network import Bed
 from topologies.model import (
     CLEAR,
     MULTICAST_GROUP,

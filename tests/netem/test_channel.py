@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netem.channel import Channel, LineChannel
-from netem.framing import (
+from netem.kernel.channel import Channel, LineChannel
+from netem.kernel.framing import (
     LENGTH,
     LINE_PIECE,
     ChannelClosedError,

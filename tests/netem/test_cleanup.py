@@ -132,7 +132,7 @@ def test_nothing_of_a_living_bed_shows_outside_of_it(conductor: Conductor) -> No
     "victim",
     [
         pytest.param("holder.py", id="the conductor"),
-        pytest.param("netem.keeper", id="the keeper's outer process"),
+        pytest.param("netem.kernel.supervisor", id="the keeper's outer process"),
     ],
 )
 def test_sigkill_leaves_nothing(tmp_path: Path, victim: str) -> None:
@@ -149,7 +149,7 @@ def test_sigkill_leaves_nothing(tmp_path: Path, victim: str) -> None:
 def test_sigkill_of_init_in_the_bed_leaves_nothing(tmp_path: Path) -> None:
     before = Surroundings.now()
     conductor = Conductor(tmp_path)
-    inner = max(pid for pid in conductor.family if "netem.keeper" in _command(pid))
+    inner = max(pid for pid in conductor.family if "netem.kernel.supervisor" in _command(pid))
     os.kill(inner, signal.SIGKILL)
     conductor.await_gone(but={conductor.process.pid})
     conductor.end()
@@ -167,7 +167,9 @@ def test_sigkill_of_the_guest_leaves_the_bed_to_be_closed(conductor: Conductor) 
 def test_ctrl_c_does_not_reach_the_bed(conductor: Conductor) -> None:
     """A terminal's Ctrl-C goes to a whole process group; the bed must survive it to be closed in order."""
     group = os.getpgid(conductor.process.pid)
-    inside = {pid for pid in conductor.family if "netem.keeper" in _command(pid) or "linux.uml" in _command(pid)}
+    inside = {
+        pid for pid in conductor.family if "netem.kernel.supervisor" in _command(pid) or "linux.uml" in _command(pid)
+    }
     assert len(inside) >= 3
     assert group not in {os.getpgid(pid) for pid in inside}
 

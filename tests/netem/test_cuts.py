@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from netem import faults
-from netem.bed import Bed, KernelWish
 from netem.faults import Pairs
+from netem.network import Bed, KernelWish
 from tests.netem.network import FAR_KINDS, NEAR_KINDS, Group, gather, possible, probe_all, topology, without
 from topologies.model import PROTOCOL_PORT, Direction, NodeName, Topology
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import docker
 import pytest
 
-from netem.daemon import LABEL, RUN_LABEL, connect, remove_abandoned, remove_containers
 from netem.errors import FabricError
-from netem.image import ensure_image
 from netem.runtimes.base import Program
+from netem.runtimes.daemon import LABEL, RUN_LABEL, connect, remove_abandoned, remove_containers
 from netem.runtimes.docker import DockerRuntime
 from netem.runtimes.freezer import freezer_file, is_frozen
+from netem.runtimes.image import ensure_image
 from tests.netem.carriers import BOUND_S, Incarnation
 from topologies.model import Node, NodeName, PartitionName
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from netem.bed import Bed
-from netem.daemon import connect
-from netem.image import ensure_image
+from netem.network import Bed
 from netem.runtimes.base import Program
 from netem.runtimes.container import ContainerHandle
+from netem.runtimes.daemon import connect
 from netem.runtimes.docker import DockerRuntime
+from netem.runtimes.image import ensure_image
 from tests.netem import network
 from topologies.model import Impairment, Node
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from netem import image
-from netem.daemon import LABEL, Remains, connect, down
 from netem.errors import FabricError
-from netem.image import Distribution, apt_sources, bootstrap_image, ensure_image, find_image
+from netem.runtimes import image
+from netem.runtimes.daemon import LABEL, Remains, connect, down
+from netem.runtimes.image import Distribution, apt_sources, bootstrap_image, ensure_image, find_image
 
 BOOKWORM = Distribution(identifier="debian", codename="bookworm")
 

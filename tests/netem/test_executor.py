@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from netem import netlink, steps
 from netem.errors import FabricError
-from netem.executor import Executor
-from netem.processes import KeeperLink
-from netem.steps import Kernel, Side
+from netem.kernel.supervised import KeeperLink
+from netem.wiring import netlink, steps
+from netem.wiring.executor import Executor
+from netem.wiring.steps import Kernel, Side
 
 pytestmark = pytest.mark.root
 
@@ -86,7 +86,7 @@ def test_a_device_that_is_not_there_is_named(executor: Executor) -> None:
 
 
 def test_a_device_that_never_carries_frames_is_reported(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("netem.executor._READY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("netem.wiring.executor._READY_TIMEOUT_S", 0.05)
     cable = steps.AddCable(name="a", index=501, peer="b", peer_index=502)
     with pytest.raises(FabricError, match="wait until these carry frames: a: 1 of them still carry nothing"):
         executor.run([cable, steps.BringUp(device="a"), steps.AwaitReady(devices=("a",))])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netem import filters
-from netem.filters import DROP, MATCH, NO_MATCH, PASS, Program
+from netem.wiring import filters
+from netem.wiring.filters import DROP, MATCH, NO_MATCH, PASS, Program
 from tests.netem.network import topology
 from topologies.model import TRACE_MAC, Node
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from netem import guest
-from netem.bed import Bed, KernelWish
 from netem.errors import FabricError
-from netem.guest import Guest, find_guest_kernel
-from netem.processes import KeeperLink
+from netem.kernel import uml as guest
+from netem.kernel.supervised import KeeperLink
+from netem.kernel.uml import Guest, find_guest_kernel
+from netem.network import Bed, KernelWish
 from tests.netem.network import topology
 from topologies.model import CLEAR, Direction, NodeName
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from netem.awake import processors_awake
-from netem.bed import Bed, KernelWish
+from netem.kernel.awake import processors_awake
+from netem.network import Bed, KernelWish
 from tests.netem.network import (
     Arrival,
     Group,

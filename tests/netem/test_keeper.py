@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from netem.errors import FabricError
-from netem.processes import KeeperLink, Process
+from netem.kernel.supervised import KeeperLink, Process
 
 pytestmark = pytest.mark.root
 
@@ -194,7 +194,8 @@ def test_without_the_privilege_one_sentence_says_what_to_do(tmp_path: Path) -> N
     """Root without CAP_SYS_ADMIN, as in many containers."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path\nfrom netem.processes import KeeperLink\nfrom netem.errors import FabricError\n"
+        "from pathlib import Path\nfrom netem.kernel.supervised import KeeperLink\n"
+        "from netem.errors import FabricError\n"
         "try: KeeperLink.start(Path(sys.argv[2]))\nexcept FabricError as error: print(error)"
     )
     root = Path(__file__).parents[2]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from netem import kernel
 from netem.errors import FabricError
-from netem.kernel import KernelWish, Probe
-from netem.steps import Kernel
+from netem.kernel import probe as kernel
+from netem.kernel.probe import KernelWish, Probe
+from netem.wiring.steps import Kernel
 
 NAMES = (
     "namespaces", "host veth", "host bridge", "host netem", "host tbf", "host filters", "host redirect", "host ifb",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from netem.guest import find_guest_kernel, prelude
+from netem.kernel.uml import find_guest_kernel, prelude
 from tests.netem import inside_guest
 
 pytestmark = [pytest.mark.root, pytest.mark.uml, pytest.mark.slow]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from netem.errors import FabricError
 from netem.owner import Owner
-from netem.runtimes import limits
-from netem.runtimes.limits import ControlGroup, Limits
+from netem.runtimes import cgroups as limits
+from netem.runtimes.cgroups import ControlGroup, Limits
 
 MEBIBYTE = 1 << 20
 MOUNTED_V1 = "30 20 0:1 / {root}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"

@@ -20,13 +20,13 @@ from typing import Any
 import docker
 import pytest
 
-from netem.daemon import OWNER_LABEL, connect, remove_abandoned, require_rights
 from netem.errors import FabricError
-from netem.image import ensure_image
-from netem.named_image import require_python, require_shell
 from netem.owner import Owner
 from netem.runtimes.base import Program
+from netem.runtimes.daemon import OWNER_LABEL, connect, remove_abandoned, require_rights
 from netem.runtimes.docker import DockerRuntime
+from netem.runtimes.image import ensure_image
+from netem.runtimes.named_image import require_python, require_shell
 from tests.netem.carriers import BOUND_S
 from tests.netem.test_docker import NODE, SLEEP, OneWire, wait_until
 

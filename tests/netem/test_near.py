@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from netem import faults
-from netem.bed import Bed, KernelWish
-from node.config import Address
-from node.endpoint import Endpoint
-from testbed.nodes import MULTICAST_TTL
-from testbed.simulated.frames import Framer
+from netem.network import Bed, KernelWish
+from node.host.config import Address
+from node.host.endpoint import Endpoint
+from testbed.run.nodes import MULTICAST_TTL
+from testbed.sim.frames import Framer
 from tests.netem.network import Group, gather, inside, topology
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Bus, Direction, Node, NodeName
 

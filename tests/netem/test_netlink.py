@@ -8,7 +8,7 @@ import pytest
 from pyroute2.netlink.rtnl import ifaddrmsg, ndmsg, rtmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from netem import netlink
+from netem.wiring import netlink
 
 NEW = netlink.ACKNOWLEDGE | netlink.CREATE | netlink.EXCLUSIVE
 QUEUES = [("IFLA_NUM_TX_QUEUES", 1), ("IFLA_NUM_RX_QUEUES", 1)]

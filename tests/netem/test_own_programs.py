@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from netem.bed import Bed
 from netem.errors import FabricError
+from netem.network import Bed
 from netem.runtimes.base import Program
-from netem.runtimes.limits import PREFIX, Limits, find_mount
+from netem.runtimes.cgroups import PREFIX, Limits, find_mount
 from netem.runtimes.netns import NetnsRuntime
 from tests.netem.carriers import Carrier, Incarnation
 from tests.netem.network import topology

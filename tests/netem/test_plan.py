@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from netem import plan, steps
-from netem.steps import Kernel, Side
+from netem.wiring import plan, steps
+from netem.wiring.steps import Kernel, Side
 from tests.netem.network import topology
 from topologies.model import MULTICAST_GROUP, TRACE_MAC, Bus, Direction, Impairment, Link, PartitionName, Topology
 

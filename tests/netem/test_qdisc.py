@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netem import netlink, qdisc, tables
-from netem.codec import TrafficMessage
+from netem.wiring import jitter_tables as tables
+from netem.wiring import netlink, qdisc
+from netem.wiring.tc_codec import TrafficMessage
 from topologies.model import Bus, Distribution, Impairment
 
 FULL = 2**32 - 1

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from netem.bed import Bed, KernelWish
+from netem.network import Bed, KernelWish
 from tests.netem.network import Group, counts, gather, inside, new_namespace, topology
 from topologies.model import MULTICAST_GROUP, PORT_IFINDEX_BASE, TRACE_PORT, Bus, Direction
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netem import qdisc
-from netem.bed import Bed, KernelWish
 from netem.errors import FabricError
+from netem.network import Bed, KernelWish
+from netem.wiring import qdisc
 from tests.netem.network import topology
 from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment, Link, NodeName, PartitionName
 

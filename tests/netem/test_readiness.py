@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from netem.readiness import readable
+from netem.kernel.readiness import readable
 
 
 @pytest.mark.parametrize("least", [3, 1500], ids=["low", "beyond what select takes"])

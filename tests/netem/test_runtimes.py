@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from netem.bed import Bed
 from netem.errors import FabricError
+from netem.network import Bed
 from netem.runtimes.base import Program
-from netem.runtimes.limits import Limits
+from netem.runtimes.cgroups import Limits
 from netem.runtimes.lines import LINE_BYTES_MAX
 from tests.netem.carriers import BOUND_S, Carrier, Incarnation, carrier_of
 from tests.netem.network import topology

@@ -12,13 +12,13 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
-from analysis.verdict import Verdict
+from analysis.checks.verdict import Verdict
 from node.core import Core, Membership, Submission, random_for
 from node.effects import Effect, Multicast, Report, Timer
 from node.parameters import from_mapping
-from node.protocols import CAUSAL_PROMISES
-from node.protocols.co import CoCore, CoParameters
-from node.protocols.co_words import Layout, Vector
+from node.protocols.co.codec import Layout, Vector
+from node.protocols.co.core import CoCore, CoParameters
+from node.registry import CAUSAL_PROMISES
 from node.trace import Notice
 from node.wire import Flag, Kind, Message
 from tests.mutants.recorded import Recorded, verdicts

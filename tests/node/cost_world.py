@@ -2,8 +2,8 @@
 times by the exponential distribution, a Time Warp or an ABCAST without any network or recovery. Members are told what
 `Costs` is to be told; the true cost is counted beside it.
 
-The Time Warp here is written apart from node/protocols/shadow_execution.py: it keeps one sorted list and marks what
-has begun.
+The Time Warp here is written apart from node/protocols/adaptive/shadow_execution.py: it keeps one sorted list and marks
+what has begun.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from node.protocols.costs import ABCAST, TIMEWARP, CostParameters, Costs
+from node.protocols.adaptive.costs import ABCAST, TIMEWARP, CostParameters, Costs
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000

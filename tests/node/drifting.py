@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from node.clock import NodeClock
 from node.core import Core, Submission
 from node.effects import Effect, SetTimer, Timer
+from node.host.node_clock import NodeClock
 from node.wire import Message
 
 

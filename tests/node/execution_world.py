@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from node.core import Membership
 from node.effects import Deliver, Effect, Report, Undo
-from node.machines import APPLICATIONS, ApplicationName
-from node.protocols.execution import Command, Execution, Key, Outcome, ServiceParameters, Undone
-from node.protocols.execution_states import Chance, output_of
+from node.host.machines import APPLICATIONS, ApplicationName
+from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters, Undone
+from node.protocols.timewarp.states import Chance, output_of
 from node.trace import Level, Notice
 from node.wire import Kind, Message
 

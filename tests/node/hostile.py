@@ -20,16 +20,16 @@ from random import Random
 from types import FunctionType
 from typing import Any
 
-from node.config import parse
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Undo
 from node.errors import DropReason, RemoteError
-from node.host import Host
+from node.host.config import parse
+from node.host.host import Host
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
 from node.objects.context import Context
 from node.objects.machine import MachineCore
-from node.protocols import PROTOCOLS, ProtocolEntry
-from node.protocols.words import pack
+from node.packing import pack
+from node.registry import PROTOCOLS, ProtocolEntry
 from node.trace import STAMP_SIZE, Level, decode_stamp
 from node.wire import (
     ENVELOPE,

@@ -16,10 +16,10 @@ from node.effects import Report
 from node.errors import LocalError
 from node.group.core import GroupCore
 from node.parameters import from_mapping
-from node.protocols.adaptive import AdaptiveCore, AdaptiveParameters
-from node.protocols.adaptive_opinion import Opinion, Threshold
-from node.protocols.adaptive_words import Arrival
-from node.protocols.costs import ABCAST, SEQUENCER, TIMEWARP, CostParameters
+from node.protocols.adaptive.codec import Arrival
+from node.protocols.adaptive.core import AdaptiveCore, AdaptiveParameters
+from node.protocols.adaptive.costs import ABCAST, SEQUENCER, TIMEWARP, CostParameters
+from node.protocols.adaptive.opinion import Opinion, Threshold
 from node.trace import Notice
 from node.wire import Kind, Message, decode_message
 from tests.node.cluster import (

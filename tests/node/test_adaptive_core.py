@@ -11,12 +11,12 @@ import pytest
 from node.core import Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer
 from node.errors import DropReason, LocalError, RemoteError
-from node.protocols import adaptive_epoch as epoch_module
-from node.protocols.adaptive import FORCE, AdaptiveCore, AdaptiveParameters
-from node.protocols.adaptive_epoch import LAYER
-from node.protocols.adaptive_words import AdaptiveReport, with_tail
-from node.protocols.costs import ABCAST, ALLACK, TIMEWARP
-from node.protocols.vote import encode_ranking
+from node.protocols.adaptive import epoch as epoch_module
+from node.protocols.adaptive.codec import AdaptiveReport, with_tail
+from node.protocols.adaptive.core import FORCE, AdaptiveCore, AdaptiveParameters
+from node.protocols.adaptive.costs import ABCAST, ALLACK, TIMEWARP
+from node.protocols.adaptive.epoch import LAYER
+from node.protocols.adaptive.vote import encode_ranking
 from node.trace import Notice
 from node.wire import Kind, Message, encode_message
 
@@ -216,7 +216,7 @@ def test_nothing_of_an_epoch_follows_last() -> None:
 
 def test_what_is_kept_of_one_member_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoch_module, "MOST_KEPT", 8)
-    monkeypatch.setattr("node.protocols.adaptive.MOST_KEPT", 8)
+    monkeypatch.setattr("node.protocols.adaptive.core.MOST_KEPT", 8)
     core = core_of(1)
     give(core, call(), decision(), last(2))
     early = carried(2, word(Kind.ALLACK_DATA, 2, 0, seq=1, payload=PAYLOAD))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.errors import DropReason, RemoteError
-from node.protocols.adaptive_words import (
+from node.protocols.adaptive.codec import (
     MAX_EPOCH,
     MAX_TIMESTAMP,
     Memory,
@@ -17,7 +17,7 @@ from node.protocols.adaptive_words import (
     split_tail,
     with_tail,
 )
-from node.protocols.vote import encode_ranking
+from node.protocols.adaptive.vote import encode_ranking
 from node.wire import Kind, Message
 
 CODES = (0xB, 0xC)

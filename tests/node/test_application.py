@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.application import MAX_WAITING, WorkloadApplication
-from node.clock import NodeClock
 from node.core import Membership
 from node.effects import Timer
 from node.errors import LocalError
-from node.schedule import Schedule
+from node.host.application import MAX_WAITING, WorkloadApplication
+from node.host.node_clock import NodeClock
+from node.host.timers import Schedule
+from node.host.workload import RateChange, Workload, WorkloadKind, due_times_ns
 from node.trace import decode_stamp
-from node.workload import RateChange, Workload, WorkloadKind, due_times_ns
 
 SECOND = 10**9
 US = Membership(member=3, members=(0, 3), incarnation=2)

@@ -10,12 +10,12 @@ from itertools import product
 
 import pytest
 
-from analysis.verdict import Verdict
+from analysis.checks.verdict import Verdict
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError
-from node.protocols import PROTOCOLS
 from node.protocols.cbcast import CbcastCore, CbcastParameters
+from node.registry import PROTOCOLS
 from node.wire import Flag, Kind, Message, encode_message
 from tests.mutants.recorded import Recorded, verdicts
 from tests.node.cluster import MILLISECOND, Network, check_silence

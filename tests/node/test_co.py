@@ -10,10 +10,10 @@ import pytest
 from node.core import Core, Membership, Submission, random_for
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.protocols import PROTOCOLS
-from node.protocols.co import CoCore, CoParameters, LoParameters, Phase
-from node.protocols.co_state import Service
-from node.protocols.co_words import Layout
+from node.protocols.co.codec import Layout
+from node.protocols.co.core import CoCore, CoParameters, LoParameters, Phase
+from node.protocols.co.state import Service
+from node.registry import PROTOCOLS
 from node.trace import Level, Notice
 from node.wire import Flag, Kind, Message
 from tests.node.cluster import (

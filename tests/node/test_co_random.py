@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.verdict import Verdict
+from analysis.checks.verdict import Verdict
 from node.core import Core, Membership
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from tests.mutants.recorded import Recorded, verdicts
 from tests.node import scenarios
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.errors import DropReason, RemoteError
-from node.protocols.co_repair import Holding
-from node.protocols.co_state import Acceptance, CoState, Matrix, Pdu, Service, precedes
-from node.protocols.co_words import MAX_NUMBER, Layout
+from node.protocols.co.codec import MAX_NUMBER, Layout
+from node.protocols.co.repair import Holding
+from node.protocols.co.state import Acceptance, CoState, Matrix, Pdu, Service, precedes
 from node.wire import Kind, Message
 
 TABLE_1 = {

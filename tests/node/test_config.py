@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config import Address, parse
 from node.core import Membership
 from node.errors import LocalError
-from node.workload import RateChange, WorkloadKind
+from node.host.config import Address, parse
+from node.host.workload import RateChange, WorkloadKind
 
 GOOD: dict[str, Any] = {
     "group": 7,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.errors import LocalError
-from node.protocols.costs import (
+from node.protocols.adaptive.costs import (
     ABCAST,
     ALLACK,
     ATOP,
@@ -23,7 +23,7 @@ from node.protocols.costs import (
     beyond_graded,
     beyond_mean,
 )
-from node.protocols.observed import SECOND, Samples, Sums, VirtualQueue
+from node.protocols.adaptive.observed import SECOND, Samples, Sums, VirtualQueue
 from tests.node.cost_world import MILLISECOND, Load, World
 
 WHOLE = CostParameters(window_ns=1000 * SECOND, most_history=2**15)

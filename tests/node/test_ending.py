@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.core import Core, Membership
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network, check_views
 
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from node.config import Address
-from node.endpoint import MOST_HELD, NEAR_TTL, Endpoint
+from node.host.config import Address
+from node.host.endpoint import MOST_HELD, NEAR_TTL, Endpoint
 from tests.node.processes import free_port, ip_of
 
 EVERYBODY = "239.77.0.1"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from node.effects import Deliver, Effect, Report, Undo
 from node.errors import LocalError, RemoteError
-from node.protocols.execution import LATE_NS, Execution, Key, ServiceParameters
-from node.protocols.execution_states import Chance
+from node.protocols.timewarp.execution import LATE_NS, Execution, Key, ServiceParameters
+from node.protocols.timewarp.states import Chance
 from node.trace import Notice
 from tests.node.execution_world import (
     MICROSECOND,

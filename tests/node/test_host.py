@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from node.application import Application
-from node.config import NodeConfig, parse
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import DropReason, RemoteError
-from node.host import (
+from node.host.application import Application
+from node.host.config import NodeConfig, parse
+from node.host.host import (
     BEHIND_NS,
     DROPS_TRACED_PER_S,
     FIRE_BATCH,

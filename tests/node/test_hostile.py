@@ -12,7 +12,7 @@ import pytest
 
 from node.effects import Report
 from node.errors import DropReason, RemoteError
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from node.wire import Kind, decode_datagram
 from tests.node.cluster import GROUP, MILLISECOND, SECOND
 from tests.node.hostile import (

@@ -6,7 +6,7 @@ import pytest
 
 from node.core import Core, Membership
 from node.group.core import GroupCore, Phase
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND, Build, Cluster, check_pairwise_order, check_reliable
 from tests.node.scenarios import SUSPECT_AFTER_NS

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from node.clock import NodeClock
 from node.clocks import MAX_TIMESTAMP, PhysicalClock
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
 from node.errors import DropReason, LocalError
 from node.group.core import GroupCore
 from node.group.prefix import Prefix
-from node.protocols import PROTOCOLS
+from node.host.node_clock import NodeClock
 from node.protocols.lamport import WORDS, LamportCore, LamportParameters, LamportReport, Phase
+from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Flag, Kind, Message, decode_message
 from tests.node.cluster import (

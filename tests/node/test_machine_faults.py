@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.clock import MAX_DRIFT_PPM, NodeClock
 from node.errors import LocalError
+from node.host.node_clock import MAX_DRIFT_PPM, NodeClock
 from node.trace import Event
 from tests.node.processes import nodes
 

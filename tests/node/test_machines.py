@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.errors import RemoteError
-from node.machines import APPLICATIONS, CELLS, COUNTER, NONE, TRANSACTIONS, ApplicationName, Store, Transaction
+from node.host.machines import APPLICATIONS, CELLS, COUNTER, NONE, TRANSACTIONS, ApplicationName, Store, Transaction
 from node.replicated import Machine, Replica
 
 WORD = 2**64

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.clock import NodeClock
 from node.clocks import MAX_TIMESTAMP
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError
-from node.protocols import PROTOCOLS
+from node.host.node_clock import NodeClock
 from node.protocols.mutex import HOLD, MutexCore, MutexParameters, MutexReport, Phase
+from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Flag, Kind, Message, decode_message
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, Host, Identity, Network, check_silence

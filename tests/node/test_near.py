@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from node.config import NodeConfig, parse
-from node.driver import _Wires
-from node.endpoint import Endpoint
-from node.host import TRANSMISSION_MASK
+from node.host.config import NodeConfig, parse
+from node.host.driver import _Wires
+from node.host.endpoint import Endpoint
+from node.host.host import TRANSMISSION_MASK
 from node.wire import Kind, Message, decode_datagram
 from testbed.fuzz.local import SUBMIT, Places
 from tests.node.cluster import Cluster

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.clock import NodeClock
 from node.clocks import MAX_TIMESTAMP
 from node.core import Core, Membership, Submission
 from node.effects import Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError
-from node.protocols import PROTOCOLS
-from node.protocols.clock_graph import Graph, diameter, neighbours, skew_bound_ns, strict_skew_bound_ns
-from node.protocols.clocks import END, INITIATE, SAMPLE, TELL, ClocksCore, ClocksParameters, ClocksReport, Phase
-from node.protocols.words import pack
+from node.host.node_clock import NodeClock
+from node.packing import pack
+from node.protocols.clocks.core import END, INITIATE, SAMPLE, TELL, ClocksCore, ClocksParameters, ClocksReport, Phase
+from node.protocols.clocks.graph import Graph, diameter, neighbours, skew_bound_ns, strict_skew_bound_ns
+from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, Host, Network

@@ -11,18 +11,18 @@ import node.protocols
 from node.core import Membership
 from node.errors import LocalError
 from node.group.member import GroupReport
-from node.protocols import PROTOCOLS
 from node.protocols.abcast import AbcastReport
-from node.protocols.adaptive_words import AdaptiveReport
+from node.protocols.adaptive.codec import AdaptiveReport
 from node.protocols.allack import AllAckReport
 from node.protocols.amoeba import AmoebaReport
 from node.protocols.atop import AtopReport, MbsReport
 from node.protocols.cbcast import CbcastReport
-from node.protocols.clocks import ClocksReport
+from node.protocols.clocks.core import ClocksReport
 from node.protocols.lamport import LamportReport
 from node.protocols.mutex import MutexReport
 from node.protocols.sequencer import SequencerReport
-from node.protocols.timewarp import TimeWarpReport
+from node.protocols.timewarp.core import TimeWarpReport
+from node.registry import PROTOCOLS
 from node.trace import DropReason
 from node.wire import Kind
 from tests.node.cluster import Cluster, check_silence

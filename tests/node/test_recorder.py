@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from node.config import Address
-from node.recorder import MAX_WAITING, Recorder
+from node.host.config import Address
+from node.host.recorder import MAX_WAITING, Recorder
 from node.trace import MAX_RECORDS, Event, Record, decode_trace, encode_record
 
 

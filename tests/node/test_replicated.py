@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from node.core import Core, Membership
 from node.effects import Deliver
 from node.errors import DropReason, RemoteError
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from node.replicated import RESOURCE, Machine, Replica, ResourceCommand, Waiting, encode_resource_command
 from node.wire import Kind
 from tests.node.cluster import MILLISECOND, SECOND, Build, Cluster, Host, Network, check_silence

@@ -13,8 +13,8 @@ from node.core import Closing, Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.group.prefix import Prefix
-from node.protocols import PROTOCOLS
 from node.protocols.sequencer import Phase, SequencerCore, SequencerParameters, SequencerReport
+from node.registry import PROTOCOLS
 from node.trace import Level
 from node.wire import Flag, Kind, Message, decode_message
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, check_ordered, kinds_above

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from node.core import Membership
 from node.effects import Effect, Report
-from node.protocols.execution import Command, Execution, ServiceParameters
-from node.protocols.execution_states import Chance
-from node.protocols.shadow_execution import ShadowExecution
+from node.protocols.adaptive.shadow_execution import ShadowExecution
+from node.protocols.timewarp.execution import Command, Execution, ServiceParameters
+from node.protocols.timewarp.states import Chance
 from node.trace import Notice
 from node.wire import Kind, Message
 
@@ -46,7 +46,7 @@ def stamps(receipts: list[Receipt]) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def execute(receipts: list[Receipt], *, save_every: int) -> Told:
-    """By node/protocols/execution.py: all of it, to the end."""
+    """By node/protocols/timewarp/execution.py: all of it, to the end."""
     parameters = ServiceParameters(processing_ns=MEAN_NS, save_every=save_every, report_costs=True)
     execution = Execution(membership=MEMBERSHIP, parameters=parameters, seed=SEED)
     out: list[Effect] = []

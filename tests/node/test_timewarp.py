@@ -11,8 +11,7 @@ from node.core import Closing, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, SetTimer, Timer, Undo
 from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import from_mapping
-from node.protocols.execution import Execution, Outcome, ServiceParameters
-from node.protocols.timewarp import (
+from node.protocols.timewarp.core import (
     LAST_TIMESTAMP,
     PROCESS,
     ROUND,
@@ -21,7 +20,8 @@ from node.protocols.timewarp import (
     TimeWarpParameters,
     TimeWarpReport,
 )
-from node.protocols.virtual_time import ENDLESS
+from node.protocols.timewarp.execution import Execution, Outcome, ServiceParameters
+from node.protocols.timewarp.virtual_time import ENDLESS
 from node.trace import Level, Notice
 from node.wire import Flag, Kind, Message
 from tests.node.cluster import (

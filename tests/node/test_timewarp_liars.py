@@ -7,8 +7,7 @@ import pytest
 from node.core import Membership, Submission
 from node.effects import Effect, Multicast
 from node.errors import LocalError, RemoteError
-from node.protocols.execution import ServiceParameters
-from node.protocols.timewarp import (
+from node.protocols.timewarp.core import (
     LAST_TIMESTAMP,
     MOST_OPEN,
     MOST_OPEN_ELSEWHERE,
@@ -16,6 +15,7 @@ from node.protocols.timewarp import (
     TimeWarpCore,
     TimeWarpParameters,
 )
+from node.protocols.timewarp.execution import ServiceParameters
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND
 from tests.node.group.test_close_timewarp import maker

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.errors import RemoteError
-from node.protocols.virtual_time import ENDLESS, MOST_BEYOND, MOST_KEPT, MOST_ROUND, RoundReport, Rounds
-from node.protocols.words import MAX_NUMBER
+from node.packing import MAX_NUMBER
+from node.protocols.timewarp.virtual_time import ENDLESS, MOST_BEYOND, MOST_KEPT, MOST_ROUND, RoundReport, Rounds
 
 A, B, C = 0, 1, 2
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.errors import DropReason, LocalError, RemoteError
-from node.protocols.vote import Ranking, decode_ranking, encode_ranking, prefer, run_off, tally
+from node.protocols.adaptive.vote import Ranking, decode_ranking, encode_ranking, prefer, run_off, tally
 
 TIMEWARP, ABCAST, SEQUENCER = 0xC, 0xB, 0x2
 

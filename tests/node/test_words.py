@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.errors import DropReason, RemoteError
-from node.protocols.words import (
+from node.packing import (
     MAX_RANGES,
     Entry,
     Heartbeat,

@@ -16,10 +16,10 @@ import yaml
 from PIL import Image
 from pyspark.sql import SparkSession
 
-from testbed import spec
-from testbed.console import Console
-from testbed.run import Wishes
-from testbed.sweep import run_sweep
+from testbed.cli.console import Console
+from testbed.run.perform import Wishes
+from testbed.run.sweep import run_sweep
+from testbed.spec import experiment as spec
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 

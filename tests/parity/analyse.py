@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from analysis.session import open_session
+from analysis.engine.session import open_session
 from analysis.summary import analyze
 
 

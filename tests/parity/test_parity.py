@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from collector.decode import decode_frames
-from collector.parse import map_capture, parse_blocks, read_interfaces
+from analysis.capture.decode import decode_frames
+from analysis.capture.parse import map_capture, parse_blocks, read_interfaces
 from testbed.paths import ROOT
-from testbed.simulated.frames import Framer
+from testbed.sim.frames import Framer
 from tests.parity.cases import CASES, text
 from tests.testbed.orderbed_command import manifest_of, orderbed
 from topologies import load

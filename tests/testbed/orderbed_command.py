@@ -77,7 +77,7 @@ def inside(*arguments: str) -> Done:
     """The same within this process, which spares the start of Python. Its streams are real descriptors, as commands in
     nodes write to them; its signals are this process's, so not for `up`.
     """
-    from testbed.cli import main
+    from testbed.cli.main import main
 
     with ExitStack() as stack:
         streams = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(3)]

@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from analysis.properties import Property
+from analysis.checks.properties import Property
 from node.core import Core, Membership
-from node.protocols import PROTOCOLS, ProtocolEntry
+from node.registry import PROTOCOLS, ProtocolEntry
 from testbed.fuzz.draw import draw
 from testbed.fuzz.explore import Network, Scope, explore, over_ideal_channels
 from testbed.fuzz.judge import judge

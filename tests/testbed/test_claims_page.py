@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from testbed.claims_page import render, update
-from topologies.errors import InputError
+from testbed.run.claims_page import render, update
+from topologies.formats.errors import InputError
 
 
 def row(**changes: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.live.place import none_up
+from testbed.live.directory import none_up
 from testbed.paths import EXPERIMENTS
 from tests.testbed.live.beds import processes_with
 from tests.testbed.orderbed_command import (

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console as RichConsole
 
-from netem import kernel
-from node.protocols import PROTOCOLS
-from testbed import cli, dry, listings, run
-from testbed.cli_parts import ExitCode
-from testbed.doctor import Check
-from testbed.spec import load
+from netem.kernel import probe as kernel
+from node.registry import PROTOCOLS
+from testbed.cli import listings
+from testbed.cli import main as cli
+from testbed.cli.doctor import Check
+from testbed.cli.parts import ExitCode
+from testbed.run import dry
+from testbed.run import perform as run
+from testbed.spec.experiment import load
 from tests import report_runs
 from tests.testbed.orderbed_command import POWERLESS, assert_good, orderbed, write_experiment
 

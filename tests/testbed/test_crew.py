@@ -16,7 +16,7 @@ import pytest
 
 from netem.errors import FabricError
 from netem.runtimes.base import Command, Program
-from testbed.crew import Crew, State
+from testbed.run.fleet import Crew, State
 from topologies.model import Node, NodeName, PartitionName
 
 NODES = tuple(

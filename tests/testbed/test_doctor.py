@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import doctor
-from testbed.doctor import Check
+from testbed.cli import doctor
+from testbed.cli.doctor import Check
 
 
 def _program(folder: Path, name: str, text: str) -> Path:
@@ -54,7 +54,7 @@ def test_what_is_not_installed_is_named(
 
 
 def test_without_control_groups_the_way_to_get_them_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("netem.runtimes.limits.find_mount", lambda _controller: None)
+    monkeypatch.setattr("netem.runtimes.cgroups.find_mount", lambda _controller: None)
     check = doctor.check_control_groups()
     assert (check.ok, check.detail) == (False, "this machine has no control groups for cpu")
     assert check.remedy.startswith("run as root on the machine itself")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from netem import daemon
-from netem.daemon import LABEL, OWNER_LABEL
 from netem.owner import Owner
-from testbed.down_command import staying_sentence
+from netem.runtimes import daemon
+from netem.runtimes.daemon import LABEL, OWNER_LABEL
+from testbed.cli.down import staying_sentence
 from tests.testbed.orderbed_command import inside
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from node.protocols import PROTOCOLS
-from testbed import run, spec
-from testbed.console import Console
-from testbed.run import Wishes
+from node.registry import PROTOCOLS
+from testbed.cli.console import Console
+from testbed.run import perform as run
+from testbed.run.perform import Wishes
+from testbed.spec import experiment as spec
 
 TEXT = """
 name: machine-faults

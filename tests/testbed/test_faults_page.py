@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.spec_raw_faults import RawFault
-from topologies.yaml_source import reads
+from node.registry import PROTOCOLS
+from testbed.spec import experiment as spec
+from testbed.spec.raw_faults import RawFault
+from topologies.formats.yaml_source import reads
 
 PAGE = (Path(__file__).parents[2] / "docs" / "faults.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

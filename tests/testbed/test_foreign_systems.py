@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis import source, traffic
+from analysis.capture import source
 from analysis.inputs import read_run
+from analysis.traffic import section as traffic
 from tests.testbed.orderbed_command import orderbed, wait_for
 
 pytestmark = [pytest.mark.foreign, pytest.mark.root, pytest.mark.uml]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.given import given
+from node.registry import PROTOCOLS
+from testbed.spec import experiment as spec
+from testbed.spec.given import given
 
 TEXT = """
 name: small

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from testbed.health import CPU_BUSY_RATIO_MAX, LAG_MAX_NS, CpuTimes, judge, summarize
+from testbed.run.health import CPU_BUSY_RATIO_MAX, LAG_MAX_NS, CpuTimes, judge, summarize
 
 
 def test_cpu_times_are_read_from_proc_stat(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.listings import over_seeds, setting
+from testbed.cli.listings import over_seeds, setting
 
 
 def point(rate: str, seed: int, delay_ms: float | None, verdict: str = "pass") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from netem.owner import Owner
-from testbed import cli
+from testbed.cli import main as cli
 from tests.testbed.orderbed_command import ORDERBED
 
 ABOUT = {
@@ -23,14 +23,14 @@ ABOUT = {
     "links": ["p1--p2"],
 }
 HEAVY = (
-    "netem.bed",
+    "netem.network",
     "pyroute2",
     "docker",
     "pyspark",
     "numpy",
     "pandas",
     "scapy",
-    "testbed.doctor",
+    "testbed.cli.doctor",
     "testbed.live.client",
 )
 """What a press of a key must not wait for."""
@@ -186,6 +186,6 @@ def test_zsh_is_told_what_the_words_mean(runtime: Path) -> None:
 
 
 def test_completion_and_help_load_nothing_heavy() -> None:
-    program = f"import sys, testbed.cli; print([name for name in {HEAVY!r} if name in sys.modules])"
+    program = f"import sys, testbed.cli.main; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

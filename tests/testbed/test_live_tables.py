@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from netem.bed import BusCounters, LinkCounters, PortCounters
-from testbed import live_tables as tables
+from netem.network import BusCounters, LinkCounters, PortCounters
+from testbed.cli import live_tables as tables
 from testbed.live import CaptureStatus, Counters, Description, LinkStatus, NodeState, NodeStatus
 from topologies.load import loads
 from topologies.model import CLEAR, Direction, Impairment, NodeName, PartitionName

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.live_words import groups_named, named, nodes_named, one_node, rest_of, shortened
+from testbed.cli.live_words import groups_named, named, nodes_named, one_node, rest_of, shortened
 from topologies import shapes
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 from topologies.load import loads
 from topologies.model import NodeName, Topology
 from topologies.select import select

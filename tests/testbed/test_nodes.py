@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from node.config import parse
-from node.protocols import PROTOCOLS
-from node.workload import WorkloadKind
-from testbed import spec
-from testbed.nodes import configuration, derive_seed
+from node.host.config import parse
+from node.host.workload import WorkloadKind
+from node.registry import PROTOCOLS
+from testbed.run.nodes import configuration, derive_seed
+from testbed.spec import experiment as spec
 
 MS = 10**6
 TEXT = """\

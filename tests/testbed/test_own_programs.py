@@ -13,14 +13,14 @@ import pytest
 
 from collector.blocks import Reader
 from netem.errors import FabricError
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.console import Console
+from node.registry import PROTOCOLS
+from testbed.cli.console import Console
 from testbed.paths import ROOT
-from testbed.run import Wishes, apply_wishes, perform
+from testbed.run.perform import Wishes, apply_wishes, perform
+from testbed.spec import experiment as spec
 from tests.testbed.orderbed_command import manifest_of, only_run, orderbed, processes_mentioning
 from tests.worlds import WORLDS
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

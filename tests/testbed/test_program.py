@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netem.runtimes.limits import Limits
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.nodes import configuration
-from testbed.program import Place, PlaceholderError
-from testbed.program_life import OwnProgram, own_programs, require_runnable
-from testbed.spec_raw import World
-from topologies.errors import InputError
+from netem.runtimes.cgroups import Limits
+from node.registry import PROTOCOLS
+from testbed.run.nodes import configuration
+from testbed.run.program import OwnProgram, own_programs, require_runnable
+from testbed.spec import experiment as spec
+from testbed.spec.program import Place, PlaceholderError
+from testbed.spec.raw import World
+from topologies.formats.errors import InputError
 
 HEAD = """\
 name: sample

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.paths import ROOT
 from testbed.reference import pages
-from testbed.spec_raw import RawExperiment
+from testbed.spec.raw import RawExperiment
 from topologies.raw import RawTopology
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from analysis.spacetime import Fate, What, Window
-from analysis.spacetime_compose import compose
-from analysis.spacetime_text import draw
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.simulated.scene import SightingTap, scene_of
-from testbed.simulated.simulation import Simulation, simulate
+from analysis.spacetime.compose import compose
+from analysis.spacetime.model import Fate, What, Window
+from analysis.spacetime.text import draw
+from node.registry import PROTOCOLS
+from testbed.sim.scene import SightingTap, scene_of
+from testbed.sim.simulation import Simulation, simulate
+from testbed.spec import experiment as spec
 
 EXPERIMENT = """\
 name: rough

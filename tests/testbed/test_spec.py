@@ -15,19 +15,19 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.checks.verdict import EXPECTABLE
 from analysis.expression import Unknown, parse
-from analysis.verdict import EXPECTABLE
 from node.errors import LocalError
-from node.protocols import PROTOCOLS as REAL_PROTOCOLS
-from testbed import spec
+from node.registry import PROTOCOLS as REAL_PROTOCOLS
 from testbed.paths import EXPERIMENTS
-from testbed.spec import Claim, Experiment, RateChange, SweepAxis, Workload, WrongClock
-from testbed.spec_faults import Crash, Impair
-from testbed.spec_raw import Dissemination, KernelWish, WorkloadKind, World
+from testbed.spec import experiment as spec
+from testbed.spec.experiment import Claim, Experiment, RateChange, SweepAxis, Workload, WrongClock
+from testbed.spec.faults import Crash, Impair
+from testbed.spec.raw import Dissemination, KernelWish, WorkloadKind, World
 from topologies import load as topology_files
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
+from topologies.formats.yaml_source import read
 from topologies.model import Impairment
-from topologies.yaml_source import read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -438,7 +438,7 @@ def test_the_first_experiments_ship() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_experiment_loads_and_points_to_its_schema(name: str) -> None:
-    from node.protocols import PROTOCOLS as REAL
+    from node.registry import PROTOCOLS as REAL
 
     path = spec.find(name)
     experiment = spec.load(path, protocols=REAL)
@@ -455,7 +455,7 @@ def test_the_schema_takes_what_the_loader_takes(name: str) -> None:
 
 def test_the_committed_schema_is_current() -> None:
     committed = (EXPERIMENTS / "schema.json").read_text(encoding="utf-8")
-    assert committed == spec.schema(), "write experiments/schema.json again from testbed.spec.schema()"
+    assert committed == spec.schema(), "write experiments/schema.json again from testbed.spec.experiment.schema()"
 
 
 def test_absent_members_are_no_founders() -> None:

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.spec_faults import ClockShift, Crash, Cut, Deaf, Fault, Heal, Impair, Pause, Recover, Restart, Slow
-from testbed.spec_raw import RawExperiment
-from testbed.spec_raw_faults import ChaosKind
-from testbed.spec_timeline import timeline
-from testbed.unrest import reseeded
+from node.registry import PROTOCOLS
+from testbed.spec import experiment as spec
+from testbed.spec.faults import ClockShift, Crash, Cut, Deaf, Fault, Heal, Impair, Pause, Recover, Restart, Slow
+from testbed.spec.rate_churn import reseeded
+from testbed.spec.raw import RawExperiment
+from testbed.spec.raw_faults import ChaosKind
+from testbed.spec.timeline import timeline
 from topologies import shapes
-from topologies.border import validated
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
+from topologies.formats.schema import validated
+from topologies.formats.yaml_source import reads
 from topologies.model import Topology
-from topologies.yaml_source import reads
 
 SECOND = 10**9
 TOPOLOGY = shapes.ring(3, 4)

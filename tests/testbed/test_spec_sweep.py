@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.run import Wishes, apply_wishes
-from testbed.spec import Experiment
-from testbed.spec_sweep import derived_seeds
-from topologies.errors import InputError
+from node.registry import PROTOCOLS
+from testbed.run.perform import Wishes, apply_wishes
+from testbed.spec import experiment as spec
+from testbed.spec.experiment import Experiment
+from testbed.spec.sweeps import derived_seeds
+from topologies.formats.errors import InputError
 
 BASE = """\
 name: sample

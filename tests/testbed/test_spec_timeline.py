@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.spec_faults import (
+from node.registry import PROTOCOLS
+from testbed.spec import experiment as spec
+from testbed.spec.faults import (
     Crash,
     Cut,
     Fault,
@@ -28,13 +28,13 @@ from testbed.spec_faults import (
     blocked_after,
     blocked_links_after,
 )
-from testbed.spec_raw import RawExperiment
-from testbed.spec_timeline import timeline
+from testbed.spec.raw import RawExperiment
+from testbed.spec.timeline import timeline
 from topologies import shapes
-from topologies.border import validated
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
+from topologies.formats.schema import validated
+from topologies.formats.yaml_source import reads
 from topologies.model import Direction, Impairment, Topology
-from topologies.yaml_source import reads
 
 SECOND = 10**9
 BASE = Impairment(delay_ns=5_000_000)

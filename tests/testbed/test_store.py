@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import store
-from topologies.errors import InputError
+from testbed.run import store
+from topologies.formats.errors import InputError
 
 
 def test_a_run_directory_is_made_once(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.nodes import configuration
-from testbed.run import Wishes, apply_wishes
-from testbed.spec import Experiment, RateChange
-from testbed.spec_values import Unrest
-from testbed.unrest import rate_changes, reseeded, senders_in_change
-from topologies.errors import InputError
+from node.registry import PROTOCOLS
+from testbed.run.nodes import configuration
+from testbed.run.perform import Wishes, apply_wishes
+from testbed.spec import experiment as spec
+from testbed.spec.experiment import Experiment, RateChange
+from testbed.spec.rate_churn import rate_changes, reseeded, senders_in_change
+from testbed.spec.values import Unrest
+from topologies.formats.errors import InputError
 from topologies.model import NodeName
 
 S = 10**9

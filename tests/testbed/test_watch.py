@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from analysis.capture.totals import totals
 from analysis.errors import AnalysisError
-from analysis.stream_live import Figures, Quantiles, View
-from analysis.totals import totals
-from testbed import store, watch
-from testbed.watch import Look
-from testbed.watch_table import look_table
+from analysis.live.counts import Figures, Quantiles, View
+from testbed.cli.watch_table import look_table
+from testbed.run import store, watch
+from testbed.run.watch import Look
 from tests.analysis.runs import MadeRun, ordered
 from tests.collector.captures import pcap, pcapng, traffic
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
-COMMAND = [sys.executable, "-c", "from testbed.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from testbed.cli.main import main; main()"]
 TIMEOUT_S = 120.0
 
 

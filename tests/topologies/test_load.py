@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies import dump, load, shapes
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
+from topologies.formats.yaml_source import read
 from topologies.model import CLEAR, Distribution, Impairment, Topology
-from topologies.yaml_source import read
 
 SHIPPED = load.names()
 

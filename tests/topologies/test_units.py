@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies import units
-from topologies.units import QueueLimit, UnitError, printable
+from topologies.formats import units
+from topologies.formats.units import QueueLimit, UnitError, printable
 
 NOT_NEGATIVE = st.integers(min_value=0, max_value=units.MAX_VALUE)
 

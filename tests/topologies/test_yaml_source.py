@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.errors import InputError, did_you_mean
-from topologies.yaml_source import MAX_BYTES, MAX_DEPTH, key_text, read, reads
+from topologies.formats.errors import InputError, did_you_mean
+from topologies.formats.yaml_source import MAX_BYTES, MAX_DEPTH, key_text, read, reads
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import ClassVar, NamedTuple
 
 from node.effects import Effect
-from node.protocols.execution import Execution
-from node.protocols.execution_entry import Entry
+from node.protocols.timewarp.entry import Entry
+from node.protocols.timewarp.execution import Execution
 from node.trace import Notice
 from tests.node.group.views import Group
 

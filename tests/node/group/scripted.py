@@ -17,7 +17,7 @@ from node.core import Closing, Core, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Installed, Minority, Multicast, StateTaken, Timer
 from node.group.core import GroupCore, Make
 from node.group.member import ViewMember
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from node.reliable import ReliableParameters
 from node.trace import ViewReason
 from node.wire import Kind, Message, decode_datagram

@@ -10,13 +10,13 @@ import pytest
 from node.core import Closing, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Send
 from node.errors import RemoteError
-from node.protocols import adaptive
 from node.protocols.abcast import AbcastParameters
-from node.protocols.adaptive import MILLISECOND, AdaptiveCore, AdaptiveParameters
-from node.protocols.adaptive_words import Memory
-from node.protocols.costs import ABCAST, ALLACK, TIMEWARP
-from node.protocols.execution import ServiceParameters
-from node.protocols.timewarp import TimeWarpParameters
+from node.protocols.adaptive import core as adaptive
+from node.protocols.adaptive.codec import Memory
+from node.protocols.adaptive.core import MILLISECOND, AdaptiveCore, AdaptiveParameters
+from node.protocols.adaptive.costs import ABCAST, ALLACK, TIMEWARP
+from node.protocols.timewarp.core import TimeWarpParameters
+from node.protocols.timewarp.execution import ServiceParameters
 from node.trace import Notice
 from node.wire import Kind, Message
 from tests.node.group.committed import Recorded, check, founders

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from node.core import Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Send
 from node.errors import RemoteError
-from node.protocols.co import CoCore, CoParameters, LoParameters, Phase
-from node.protocols.co_state import Service
+from node.protocols.co.core import CoCore, CoParameters, LoParameters, Phase
+from node.protocols.co.state import Service
 from node.wire import Kind, Message
 
 MEMBERS = (10, 20, 30, 40)

@@ -25,7 +25,7 @@ from node.group.codec import (
     round_of,
 )
 from node.group.view import MAX_VIEW, Incarnation, View
-from node.protocols.words import pack
+from node.packing import pack
 from node.trace import ViewReason
 
 Words: TypeAlias = tuple[int, ...]

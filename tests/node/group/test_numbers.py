@@ -109,7 +109,7 @@ def test_a_group_of_thirty_at_rest_sends_thirty_datagrams_in_a_period() -> None:
     assert {message.kind for _, message in group.sent[sent:]} == {Kind.GROUP_STATUS}
 
 
-@pytest.mark.parametrize("phase", range(0, 4))
+@pytest.mark.parametrize("phase", range(4))
 def test_without_loss_one_member_tells_the_decision_though_late_words_of_the_old_view_cross_it(phase: int) -> None:
     group = Clock(30, founders=range(29))
     group.run(LIMIT_NS // 4 + phase * MILLISECOND)

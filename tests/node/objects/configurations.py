@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from node.config import NodeConfig, parse
+from node.host.config import NodeConfig, parse
 
 SECOND = 10**9
 SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 64, "stop_after_ns": 0, "events": []}

@@ -10,10 +10,10 @@ import pytest
 from node.objects.programs import PROGRAMS, Program
 from node.objects.programs.program import Setting
 from node.objects.space import Space
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from node.trace import CallReport, Event
-from testbed import spec
-from testbed.simulated.simulation import Life, Simulation, simulate
+from testbed.sim.simulation import Life, Simulation, simulate
+from testbed.spec import experiment as spec
 
 SECOND = 10**9
 

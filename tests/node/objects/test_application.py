@@ -20,7 +20,7 @@ from node.objects.parameters import ObjectsParameters
 from node.objects.programs import Program
 from node.objects.programs.program import Setting
 from node.objects.space import Space
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from node.trace import STAMP_SIZE, CallReport, Stamp, Timed, decode_stamp, encode_stamp
 from node.wire import Kind
 from tests.node.objects.configurations import machine
@@ -250,7 +250,7 @@ def test_a_program_may_end_by_itself() -> None:
 
 
 def test_a_full_queue_holds_the_application_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.application.MAX_WAITING", 2)
+    monkeypatch.setattr("node.host.application.MAX_WAITING", 2)
     application = made(calling, spaces=4)
     application.begin()
     while application.request(0, can_submit=False) is not None:

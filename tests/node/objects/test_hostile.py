@@ -42,7 +42,7 @@ from node.objects.parameters import ObjectsParameters
 from node.objects.programs import Program
 from node.objects.programs.program import Setting
 from node.objects.space import Space
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from node.trace import Stamp, encode_stamp
 from node.wire import Kind, Message, encode_message
 from tests.node.cluster import MILLISECOND, SECOND

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from analysis.linear import check_lives
-from analysis.properties import CALL_PROPERTIES, Incarnation
-from analysis.verdict import Verdict
+from analysis.checks.linear import check_lives
+from analysis.checks.properties import CALL_PROPERTIES, Incarnation
+from analysis.checks.verdict import Verdict
 from node.objects.addresses import OBJECTS_IN_SPACE
 from node.trace import RECORD, CallReport, Event, Record, Timed
-from testbed.simulated.simulation import simulate
+from testbed.sim.simulation import simulate
 from tests.node.processes import Nodes, nodes
 from tests.testbed.orderbed_command import manifest_of, only_run, orderbed
 from tests.testbed.simulated.made import experiment, periodic, topology

@@ -14,14 +14,14 @@ from node.objects.programs import PROGRAMS
 from node.objects.programs.figures import MOST_PLACES, Place, places_of
 from node.objects.programs.program import OBJECTS_BITS, Setting
 from node.objects.programs.replicated import REPLY
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from node.reliable.parameters import ReliableParameters
 from node.trace import CallReport, Timed
-from testbed import spec
-from testbed.simulated.simulation import Ending, Simulation
+from testbed.sim.simulation import Ending, Simulation
+from testbed.spec import experiment as spec
 from tests.node.objects.configurations import machine
 from tests.node.objects.stage import experiment_text, perform, reports
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
 ROUNDS = 40
 REPLICATED = f"members: 3, rounds: {ROUNDS}, pause: 50 ms"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from node.sim.engine import Engine
-from node.sim.line import Line
+from testbed.sim.engine import Engine
+from testbed.sim.line import Line
 from topologies.model import Impairment
 
 MILLISECOND = 1_000_000

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.sim import engine as engines
-from node.sim.engine import Engine, StandstillError
+from testbed.sim import engine as engines
+from testbed.sim.engine import Engine, StandstillError
 
 
 @given(st.lists(st.integers(0, 50), max_size=60))

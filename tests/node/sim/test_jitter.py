@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netem.tables import delay_table
-from node.sim import jitter
+from netem.wiring.jitter_tables import delay_table
+from testbed.sim import jitter
 from topologies.model import Distribution
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netem.qdisc import settings_of
-from node.sim.jitter import SCALE, table
-from node.sim.line import DEFAULT_QUEUE_FRAMES, Server
+from netem.wiring.qdisc import settings_of
+from testbed.sim.jitter import SCALE, table
+from testbed.sim.line import DEFAULT_QUEUE_FRAMES, Server
 from tests.node.sim.lines import MILLISECOND, Frame, Wire
 from topologies.model import Distribution, Impairment
 

@@ -10,8 +10,8 @@ from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Timer
 from node.group.core import GroupCore
 from node.group.view import View
-from node.protocols import PROTOCOLS
 from node.protocols.sequencer import SequencerCore, SequencerParameters
+from node.registry import PROTOCOLS
 from node.reliable import ReliableCore, ReliableParameters
 from node.wire import Kind, Message
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.properties import Property
+from analysis.checks.properties import Property
 from node.core import Core, Membership
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from testbed.fuzz.canonical import digest
 from testbed.fuzz.explore import Exploration, Network, Scope, explore, over_ideal_channels
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore, hasty_sequencer

@@ -12,9 +12,9 @@ from testbed.fuzz.draw import draw
 from testbed.fuzz.fan_outs import fan_outs
 from testbed.fuzz.render import experiment_of
 from testbed.fuzz.scenario import Crash, Freeze, OneWayCut, Scenario
-from testbed.simulated.network import Datagram
-from testbed.simulated.simulation import START_NS, simulate
-from testbed.spec_raw import Dissemination
+from testbed.sim.network import Datagram
+from testbed.sim.simulation import START_NS, simulate
+from testbed.spec.raw import Dissemination
 from topologies.model import Node
 
 SEEDS = range(100)

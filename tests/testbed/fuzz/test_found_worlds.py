@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from analysis.linear import check_lives
-from analysis.properties import Incarnation, Property
-from analysis.verdict import Verdict
+from analysis.checks.linear import check_lives
+from analysis.checks.properties import Incarnation, Property
+from analysis.checks.verdict import Verdict
 from node.core import Core, Membership
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from testbed.fuzz.judge import LINGER_NS, has_lost_quorum
-from testbed.simulated.simulation import Ending, simulate
-from testbed.spec import load
+from testbed.sim.simulation import Ending, simulate
+from testbed.spec.experiment import load
 
 WORLDS = sorted(Path(__file__).with_name("found").glob("*.yaml"))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from analysis.oracle import raw
-from analysis.properties import Incarnation, MessageId, Property, Raw
+from analysis.checks.oracle import raw
+from analysis.checks.properties import Incarnation, MessageId, Property, Raw
 from node.core import Core, Membership
 from node.effects import Deliver, Effect
 from node.group.core import GroupCore

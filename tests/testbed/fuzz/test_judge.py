@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.oracle import raw
-from analysis.properties import Property
-from analysis.verdict import Verdict
+from analysis.checks.oracle import raw
+from analysis.checks.properties import Property
+from analysis.checks.verdict import Verdict
 from node.core import Core, Membership
 from node.effects import Effect, Multicast, SetTimer, Timer
 from node.trace import Event
@@ -18,8 +18,8 @@ from testbed.fuzz.draw import FUZZED, draw
 from testbed.fuzz.judge import GROUP, Failure, findings_of, is_expelled, judge
 from testbed.fuzz.render import experiment_of
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening
-from testbed.simulated.member import Life
-from testbed.simulated.simulation import simulate
+from testbed.sim.member import Life
+from testbed.sim.simulation import simulate
 from tests.analysis.histories import PlainHistory
 from tests.analysis.view_histories import A, B, C, Story
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore

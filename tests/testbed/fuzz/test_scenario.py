@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.protocols import PROTOCOLS
-from node.protocols.adaptive_candidates import CANDIDATES
+from node.protocols.adaptive.candidates import CANDIDATES
+from node.registry import PROTOCOLS
 from testbed.fuzz import ranges
 from testbed.fuzz.draw import FUZZED, draw, is_fair, victims_of
 from testbed.fuzz.judge import GROUP, judge
@@ -31,9 +31,9 @@ from testbed.fuzz.scenario import (
     Worsening,
     clash,
 )
-from testbed.simulated.simulation import simulate
-from testbed.spec import loads
-from testbed.spec_values import Experiment
+from testbed.sim.simulation import simulate
+from testbed.spec.experiment import loads
+from testbed.spec.values import Experiment
 
 NAMES = FUZZED
 seeds = st.integers(0, 2**40)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from testbed.fuzz.draw import draw, is_fair
 from testbed.fuzz.failure import Shown, show, show_scenario
 from testbed.fuzz.judge import Build, judge
 from testbed.fuzz.scenario import Cut, LinkCut, Member, OneWayCut, Scenario, Segment
 from testbed.fuzz.shrink import shrink, with_submissions, without_member
-from testbed.spec import load
+from testbed.spec.experiment import load
 from tests.testbed.fuzz.broken import forgetful, hasty_sequencer
 
 SEEDS = range(60)

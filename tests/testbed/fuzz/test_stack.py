@@ -9,7 +9,7 @@ import pytest
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import DropReason, LocalError, RemoteError
-from node.protocols import PROTOCOLS
+from node.registry import PROTOCOLS
 from node.wire import Flag, Kind, Message, decode_message, encode_message
 from testbed.fuzz.stack import Stack
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from node.protocols.co_state import CoState, Pdu
+from node.protocols.co.state import CoState, Pdu
 from node.trace import Event, Notice
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import Failure, judge
 from testbed.fuzz.stages import breaches
-from testbed.simulated.member import Life
+from testbed.sim.member import Life
 
 NAMES = {0: "a", 1: "b"}
 SEEDS = 60

@@ -15,7 +15,7 @@ from testbed.fuzz.judge import judge
 from testbed.fuzz.listing import coverage_tables, views_table
 from testbed.fuzz.scenario import Crash, Member, Scenario, Segment
 from testbed.fuzz.views import Freeze, LifeId, Met, views_met
-from testbed.simulated.member import Life
+from testbed.sim.member import Life
 
 Row = tuple[int, int, int, int, int, int, int, int, int]
 

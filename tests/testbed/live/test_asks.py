@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.live import asks
-from testbed.live.door import BadFrameError, unpacked
-from topologies.errors import InputError
+from testbed.live import requests as asks
+from testbed.live.rpc import BadFrameError, unpacked
+from topologies.formats.errors import InputError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.live import NodeState, asks
-from testbed.live.desk import NODE_FAULTS, Desk
+from testbed.live import NodeState
+from testbed.live import requests as asks
+from testbed.live.state import NODE_FAULTS, Desk
 from testbed.live.status import LinkStatus, NodeStatus
-from testbed.spec_faults import Crash, Fault, Impair, Join, Leave, Pause, Restart, Resume
+from testbed.spec.faults import Crash, Fault, Impair, Join, Leave, Pause, Restart, Resume
 from tests.testbed.live.beds import TOPOLOGY
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 from topologies.load import loads
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from netem.daemon import LABEL, connect
 from netem.errors import FabricError
+from netem.runtimes.daemon import LABEL, connect
 from testbed.live import NodeState, Testbed
 from tests.testbed.live import beds
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
 pytestmark = [pytest.mark.root, pytest.mark.uml, pytest.mark.docker]
 

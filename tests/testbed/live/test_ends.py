@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from netem.errors import FabricError
-from netem.framing import LENGTH, pack
+from netem.kernel.framing import LENGTH, pack
 from testbed.live import Testbed, running
-from testbed.live.door import Door, receive
-from testbed.live.place import Place
+from testbed.live.directory import Place
+from testbed.live.rpc import Door, receive
 from testbed.paths import ROOT
 from tests.testbed.live import beds
 from tests.testbed.live.beds import received
 from tests.testbed.orderbed_command import command_line, descendants
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 

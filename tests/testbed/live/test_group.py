@@ -10,7 +10,7 @@ import pytest
 
 from testbed.live import NodeState, NodeStatus, Testbed
 from tests.testbed.live import beds
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 

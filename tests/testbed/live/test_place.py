@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from netem.owner import Owner
-from testbed.live import place as places
-from testbed.live.place import Place
+from testbed.live import directory as places
+from testbed.live.directory import Place
 from testbed.paths import ROOT, live_root
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
-TAKE = "from testbed.live.place import Place; Place.of('lab').take(); print('taken', flush=True)"
+TAKE = "from testbed.live.directory import Place; Place.of('lab').take(); print('taken', flush=True)"
 
 
 def dead_owner() -> str:

@@ -22,7 +22,7 @@ from testbed.paths import ROOT
 from tests.testbed.live import beds
 from tests.testbed.live.beds import received, round_trips_ms
 from tests.worlds import WORLDS
-from topologies.errors import InputError
+from topologies.formats.errors import InputError
 from topologies.model import Direction
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]

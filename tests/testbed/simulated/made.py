@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from node.sim.engine import Engine
-from testbed.simulated.network import Datagram, Network, frame_bytes
-from testbed.spec_faults import Fault
-from testbed.spec_raw import Dissemination, KernelWish, WorkloadKind, World
-from testbed.spec_values import Experiment, ProtocolChoice, Workload, WrongClock
+from testbed.sim.engine import Engine
+from testbed.sim.network import Datagram, Network, frame_bytes
+from testbed.spec.faults import Fault
+from testbed.spec.raw import Dissemination, KernelWish, WorkloadKind, World
+from testbed.spec.values import Experiment, ProtocolChoice, Workload, WrongClock
+from topologies.formats.yaml_source import Document
 from topologies.model import Bus, Impairment, Link, Node, NodeName, Partition, PartitionName, Topology
-from topologies.yaml_source import Document
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from analysis.capture.decode import decode_frames
+from analysis.capture.parse import map_capture, parse_blocks, read_interfaces
 from collector import index
-from collector.decode import decode_frames
-from collector.parse import map_capture, parse_blocks, read_interfaces
 from collector.records import Frames, PortDirection
-from testbed.simulated.capture import BATCH_FRAMES, EPOCH_NS, SimulatedCapture
-from testbed.simulated.network import Datagram
+from testbed.sim.capture import BATCH_FRAMES, EPOCH_NS, SimulatedCapture
+from testbed.sim.network import Datagram
 from tests.collector.captures import datagram, trace_datagram
 from topologies.shapes import one_partition
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.linear import check_lives
-from analysis.properties import Incarnation, Property, Raw
-from analysis.verdict import Verdict
-from node.protocols import PROTOCOLS
+from analysis.checks.linear import check_lives
+from analysis.checks.properties import Incarnation, Property, Raw
+from analysis.checks.verdict import Verdict
+from node.registry import PROTOCOLS
 from node.trace import Event
-from testbed.simulated.simulation import START_NS, Ending, Simulation, simulate
-from testbed.spec_faults import Pause, Resume
+from testbed.sim.simulation import START_NS, Ending, Simulation, simulate
+from testbed.spec.faults import Pause, Resume
 from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment, NodeName
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from node.trace import Event
-from testbed.simulated.member import INPUT_NS
-from testbed.simulated.simulation import START_NS, Simulation, simulate
-from testbed.spec_faults import ClockShift, Deaf, Fault, Pause, Recover, Resume, Slow
-from testbed.spec_values import Experiment
+from testbed.sim.member import INPUT_NS
+from testbed.sim.simulation import START_NS, Simulation, simulate
+from testbed.spec.faults import ClockShift, Deaf, Fault, Pause, Recover, Resume, Slow
+from testbed.spec.values import Experiment
 from tests.testbed.simulated import made
 from tests.testbed.simulated.made import MILLISECOND, SECOND
 from topologies.model import Impairment, NodeName

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from node.trace import Event, OverReason
-from testbed.simulated.simulation import START_NS, Ending, Life, Simulation, simulate
-from testbed.spec_faults import Crash, Fault, Join, Leave
+from testbed.sim.simulation import START_NS, Ending, Life, Simulation, simulate
+from testbed.spec.faults import Crash, Fault, Join, Leave
 from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment, NodeName
 

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 
-from analysis.conservation import ip_number
-from analysis.offered import FROM_NODE, lan_loads
-from analysis.spacetime import Window
-from analysis.spacetime_compose import compose
-from collector.decode import decode_frames
-from collector.parse import map_capture, parse_blocks, read_interfaces
+from analysis.capture.decode import decode_frames
+from analysis.capture.parse import map_capture, parse_blocks, read_interfaces
+from analysis.metrics.offered import FROM_NODE, lan_loads
+from analysis.network.conservation import ip_number
+from analysis.spacetime.compose import compose
+from analysis.spacetime.model import Window
 from node.trace import Event
-from testbed.simulated.capture import SimulatedCapture
-from testbed.simulated.member import Life
-from testbed.simulated.meter import LoadMeter
-from testbed.simulated.network import Datagram, Tap
-from testbed.simulated.scene import SightingTap, scene_of
-from testbed.simulated.simulation import START_NS, Simulation, simulate
-from testbed.spec_faults import Fault, Pause, Resume
-from testbed.spec_raw import Dissemination
+from testbed.sim.capture import SimulatedCapture
+from testbed.sim.member import Life
+from testbed.sim.meter import LoadMeter
+from testbed.sim.network import Datagram, Tap
+from testbed.sim.scene import SightingTap, scene_of
+from testbed.sim.simulation import START_NS, Simulation, simulate
+from testbed.spec.faults import Fault, Pause, Resume
+from testbed.spec.raw import Dissemination
 from tests.node.near import NearCore
 from tests.testbed.simulated.made import MILLISECOND, SECOND, Lan, at_instants, experiment, link, topology
 from topologies.model import Bus, Impairment, Node, NodeName, Topology

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.simulated.network import LEAST_TRAVEL_NS, Datagram, frame_bytes
+from testbed.sim.network import LEAST_TRAVEL_NS, Datagram, frame_bytes
 from tests.testbed.simulated.made import MILLISECOND, SECOND, Lan, link, topology
 from topologies.model import Bus, Direction, Impairment
 

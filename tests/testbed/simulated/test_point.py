@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import sweep_rows
 from analysis.errors import AnalysisError
 from analysis.expression import Unknown, evaluate, parse
-from node.protocols import PROTOCOLS
+from analysis.metrics import sweep_rows
 from node.protocols.sequencer import SequencerCore
-from testbed.simulated.point import measure
-from testbed.spec_raw import Dissemination
-from testbed.spec_values import Experiment
+from node.registry import PROTOCOLS
+from testbed.sim.point import measure
+from testbed.spec.raw import Dissemination
+from testbed.spec.values import Experiment
 from tests import report_runs
 from tests.testbed.simulated.made import CLEAR, MILLISECOND, SECOND, at_instants, experiment, periodic, topology
 from topologies.model import Bus, Impairment

@@ -6,13 +6,13 @@ from functools import cache
 
 import pytest
 
-from analysis.linear import check_lives
-from analysis.properties import Incarnation, Property
-from analysis.verdict import Verdict
-from node.protocols import PROTOCOLS
+from analysis.checks.linear import check_lives
+from analysis.checks.properties import Incarnation, Property
+from analysis.checks.verdict import Verdict
+from node.registry import PROTOCOLS
 from node.trace import Event, ViewReason
-from testbed import spec
-from testbed.simulated.simulation import Ending, Life, Simulation, simulate
+from testbed.sim.simulation import Ending, Life, Simulation, simulate
+from testbed.spec import experiment as spec
 
 VIEWS = (
     Property.VIEW_AGREEMENT,

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from node.core import Core, Membership
-from node.endpoint import RECEIVE_BUFFER_BYTES
 from node.errors import LocalError
-from node.host import TraceRow
-from node.protocols import PROTOCOLS
+from node.host.endpoint import RECEIVE_BUFFER_BYTES
+from node.host.host import TraceRow
+from node.registry import PROTOCOLS
 from node.trace import Event, decode_trace
 from node.wire import Kind, decode_datagram
-from testbed.nodes import derive_seed
-from testbed.simulated.network import Datagram
-from testbed.simulated.simulation import START_NS, Ending, Life, Simulation, simulate
-from testbed.spec_faults import Crash, Cut, Heal, Impair, ImpairLink, LinkDirection, Pause, Restart, Resume
-from testbed.spec_raw import Dissemination
-from testbed.spec_values import Experiment, WrongClock
+from testbed.run.nodes import derive_seed
+from testbed.sim.network import Datagram
+from testbed.sim.simulation import START_NS, Ending, Life, Simulation, simulate
+from testbed.spec.faults import Crash, Cut, Heal, Impair, ImpairLink, LinkDirection, Pause, Restart, Resume
+from testbed.spec.raw import Dissemination
+from testbed.spec.values import Experiment, WrongClock
 from tests.testbed.simulated.made import (
     MILLISECOND,
     SECOND,
@@ -412,7 +412,7 @@ def test_an_observer_is_told_of_every_call_and_every_fault() -> None:
 
 REPLAY = """
 import hashlib
-from testbed.simulated.simulation import simulate
+from testbed.sim.simulation import simulate
 from tests.testbed.simulated.test_simulation import eventful, without_real_time
 print(hashlib.sha256(without_real_time(simulate(eventful(3), group=7)).encode()).hexdigest())
 """

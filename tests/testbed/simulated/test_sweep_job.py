@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from analysis import sweep_rows
-from analysis.load import Sweep
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.claims import Selection, run_claims
-from testbed.console import Console
-from testbed.run import Wishes, load_experiment, perform
-from testbed.simulated.point import measure
-from testbed.sweep import Point, run_sweep
-from topologies.errors import InputError
+from analysis.metrics import sweep_rows
+from analysis.run import Sweep
+from node.registry import PROTOCOLS
+from testbed.cli.console import Console
+from testbed.run.claims import Selection, run_claims
+from testbed.run.perform import Wishes, load_experiment, perform
+from testbed.run.sweep import Point, run_sweep
+from testbed.sim.point import measure
+from testbed.spec import experiment as spec
+from topologies.formats.errors import InputError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +132,7 @@ def test_a_claim_holds_over_the_rows_of_a_job(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del spark  # it is open already, and a process has one
-    monkeypatch.setattr("testbed.sweep._session", lambda: _Open())
+    monkeypatch.setattr("testbed.run.sweep._session", lambda: _Open())
     selection = Selection(experiment=write(tmp_path, TEXT + SWEEP))
     wishes = Wishes(runs=tmp_path / "runs")
     (row,) = run_claims(selection, Console(quiet=True), wishes=wishes, is_job=True)

@@ -14,13 +14,13 @@ import pytest
 from collector.blocks import summarise
 from netem.errors import FabricError
 from node.core import Core
-from node.protocols import PROTOCOLS
-from testbed import spec
-from testbed.console import Console
-from testbed.run import Wishes, apply_wishes, perform
-from testbed.simulated.capture import EPOCH_NS
-from testbed.simulated.simulation import START_NS
-from testbed.spec import Experiment
+from node.registry import PROTOCOLS
+from testbed.cli.console import Console
+from testbed.run.perform import Wishes, apply_wishes, perform
+from testbed.sim.capture import EPOCH_NS
+from testbed.sim.simulation import START_NS
+from testbed.spec import experiment as spec
+from testbed.spec.experiment import Experiment
 from tests.testbed.orderbed_command import (
     Done,
     assert_good,
@@ -164,8 +164,8 @@ import sys
 opened = []
 sys.addaudithook(lambda event, _: opened.append(event) if event.startswith("socket.") else None)
 from pathlib import Path
-from testbed.run import Wishes, run_experiment
-from testbed.console import Console
+from testbed.run.perform import Wishes, run_experiment
+from testbed.cli.console import Console
 wishes = Wishes(runs=Path({str(tmp_path / "runs")!r}), analyze=False)
 run_experiment({str(path)!r}, wishes, Console(quiet=True))
 loaded = [name for name in sys.modules if name.split(".")[0] in ("netem", "pyroute2", "docker")]
@@ -263,17 +263,17 @@ def test_a_sweep_shares_one_spark_session_and_claims_can_be_run(tmp_path: Path) 
     path.write_text(path.read_text() + "sweep: {seed: [1, 2]}\n")
     program = f"""
 from pathlib import Path
-from analysis import session
+from analysis.engine import session
 opened = []
 open_session = session.open_session
 def counted(**words):
     opened.append(words)
     return open_session(**words)
 session.open_session = counted
-from testbed.claims import Selection, run_claims
-from testbed.console import Console
-from testbed.run import Wishes
-from testbed.sweep import run_sweep
+from testbed.run.claims import Selection, run_claims
+from testbed.cli.console import Console
+from testbed.run.perform import Wishes
+from testbed.run.sweep import run_sweep
 wishes = Wishes(world="sim", runs=Path({str(tmp_path / "runs")!r}))
 points = run_sweep({str(path)!r}, Console(quiet=True), lambda point: None, wishes=wishes)
 assert [point.variant["seed"] for point in points] == [1, 2]

@@ -1,0 +1,319 @@
+"""One pass over a capture, in NumPy, by one Spark task for each part of it: the tables `frames` and `trace`, and the
+sums that the sections of the summary begin with.
+
+Each task parses its part once and writes its part of both tables itself: rows that go through the Java machine cost ten
+times as much. What comes back to the driver is small: counts by key. `analysis.schema` says what the columns mean.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from analysis import schema
+from analysis.capture.parse import decode_frames, decode_trace
+from analysis.capture.source import CaptureReader, Pieces, checked_batches, table_schema
+from analysis.checks import incarnations as lives
+from analysis.checks.properties import Incarnation
+from analysis.engine.staging import PartWriter, Staging, as_written
+from analysis.engine.tasks import OfSpark
+from analysis.metrics.cost import BIN_NS, CLASSES
+from analysis.metrics.tables import conformed, detached, minus
+from analysis.traffic import source as traffic_source
+from collector.records import Event, Flag, Frames, Notice, PortDirection
+from collector.walk import Buffer
+from topologies.model import Direction
+
+TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
+DIRECTIONS = (None, FROM_NODE, TO_NODE)
+"""By collector.records.PortDirection."""
+FRAME_CLASSES = (*CLASSES, "trace", "other")
+"""By their codes here."""
+
+MAX_FLOWS = 100_000
+"""More destinations than any run has; an enemy may make up millions. The greatest are kept."""
+
+SENT_KEYS = ("bin", "class", "kind", "inner")
+FLOW_KEYS = ("node_index", "direction", "eth_dst", "ip_dst")
+
+_FRAMES, _TRACE = as_written(to_arrow_schema(schema.FRAMES)), as_written(to_arrow_schema(schema.TRACE))
+_DECODED = (
+    *traffic_source.DECODED,
+    *("payload_length", "is_protocol", "is_trace", "is_undecodable", "group", "sender"),
+    *("sender_incarnation", "transmission", "kind", "flags", "inner", "origin", "incarnation", "words", "seq"),
+)
+_OF_PROTOCOL = (
+    *("sender", "sender_incarnation", "transmission", "kind", "flags", "inner"),
+    *("origin", "incarnation", "seq", "words"),
+)
+
+Columns = dict[str, npt.NDArray[Any]]
+Mask = npt.NDArray[np.bool_]
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a task must know. Plain data: it travels to the workers. Times are CLOCK_MONOTONIC."""
+
+    ports: tuple[tuple[str, int] | None, ...]
+    """Node and member number behind each interface of the capture; None: a port of nobody."""
+    group: int
+    clock_offset_ns: int
+    start_ns: int
+    """Of the workload: bins count from here."""
+    load_end_ns: int | None
+    notices: tuple[Notice, ...] = ()
+    """The reports to be counted."""
+    talk: traffic_source.Plan = field(default_factory=lambda: traffic_source.Plan(edges_ns=(), ports=()))
+    max_talk: int = 0
+    """Rows of `talk`."""
+
+
+class Intake(NamedTuple):
+    """What was counted on the way."""
+
+    undecodable: int
+    foreign_records: int
+    """Of our group, but not told at the port of who tells."""
+    records: Mapping[Incarnation, int]
+    """Of each life."""
+    notices: dict[Notice, int]
+    sent: Rows
+    """What nodes put on the wire, by SENT_KEYS: `datagrams`, `wire_bytes`, `payload_bytes`. Without trace."""
+    flows: Rows
+    """All frames, by FLOW_KEYS: `frames`; within the load, without trace: `datagrams` of our protocol, `wire_bytes`."""
+    talk: pa.Table
+    """traffic_source.SPANS; all, or more than `max_talk`."""
+
+
+def take_in(spark: SparkSession, capture: Path, plan: Plan, stage: Staging) -> Intake:
+    """Write the tables `frames` and `trace` of a capture."""
+    reader = CaptureReader(str(capture), table_schema("frames"), "frames", spark.sparkContext.defaultParallelism)
+    parts = [part for part in reader.partitions() if isinstance(part, Pieces)]
+    directories = [stage.parts(name) for name in ("frames", "trace")]
+    told = OfSpark(spark).run(lambda part: take_in_part(*part, plan, directories), list(enumerate(parts)))
+    for name in ("frames", "trace"):
+        stage.gather(name)
+    return together(told, plan)
+
+
+class _Told(NamedTuple):
+    """Of one task."""
+
+    undecodable: int
+    foreign_records: int
+    records: Counter[Incarnation]
+    notices: dict[Notice, int]
+    sent: pa.Table
+    flows: pa.Table
+    talk: pa.Table
+
+
+def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Path]) -> _Told:
+    """What one task does. `directories`: of the parts of `frames` and of `trace`."""
+    task = _Task(plan)
+    with (
+        PartWriter(directories[0] / f"part-{number:05d}.parquet", _FRAMES) as frames,
+        PartWriter(directories[1] / f"part-{number:05d}.parquet", _TRACE) as trace,
+    ):
+        for piece in part.pieces:
+            for buffer, batch in checked_batches(piece):
+                rows, carriers = task.frames(buffer, batch)
+                frames.write(rows)
+                if len(carriers):
+                    trace.write(task.trace(buffer, carriers))
+    return task.told()
+
+
+class _Task:
+    """The rows and sums of one part, batch by batch."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._undecodable = self._foreign = 0
+        self._records: Counter[Incarnation] = Counter()
+        self._notices = dict.fromkeys(plan.notices, 0)
+        self._sent = _Sums(SENT_KEYS, ("datagrams", "wire_bytes", "payload_bytes"))
+        self._flows = _Sums(FLOW_KEYS, ("frames", "datagrams", "wire_bytes"))
+        self._talk = traffic_source.Sums(plan.talk, plan.max_talk)
+        self._names = tuple(None if port is None else port[0] for port in plan.ports) or (None,)
+        self._indexes = np.array([-1 if port is None else port[1] for port in plan.ports] or [-1], np.int32)
+
+    def told(self) -> _Told:
+        counts = (self._undecodable, self._foreign, self._records, self._notices)
+        sums = (self._sent.table(), self._flows.table(MAX_FLOWS), self._talk.table())
+        return _Told(*counts, *map(detached, sums))
+
+    def frames(self, buffer: Buffer, frames: Frames) -> tuple[pa.RecordBatch, Frames]:
+        """Rows of schema.FRAMES, and those frames that carry records."""
+        seen = decode_frames(buffer, frames, _DECODED)
+        is_ours = seen["is_protocol"] & (seen["group"] == self.plan.group)
+        time_ns, has_time = minus(frames.time_ns, np.int64(self.plan.clock_offset_ns))
+        node_index = self._indexes[frames.interface]
+        klass = _frame_class(seen["is_trace"], is_ours, seen["flags"])
+        made: dict[str, Any] = {
+            "time_ns": pa.array(time_ns, mask=~has_time),
+            "node": _words(frames.interface, self._names),
+            "node_index": pa.array(node_index, mask=node_index < 0),
+            "direction": _words(frames.direction, DIRECTIONS),
+            "length": pa.array(frames.length),
+            "class": _words(klass, FRAME_CLASSES),
+            "offset": pa.array(frames.offset),
+            **{name: pa.array(seen[name], mask=~is_ours) for name in _OF_PROTOCOL},
+            **{name: pa.array(seen[name]) for name in ("payload_length", "eth_dst", "ip_dst", "is_undecodable")},
+        }
+        rows = conformed(made, _FRAMES)
+        self._talk.add(buffer, frames, seen)
+        self._undecodable += int(seen["is_undecodable"].sum())
+        self._count(seen, frames, node_index, klass, time_ns, has_time)
+        return rows, frames.select(seen["is_trace"])
+
+    def _count(
+        self,
+        seen: Columns,
+        frames: Frames,
+        node_index: npt.NDArray[np.int32],
+        klass: npt.NDArray[np.int8],
+        time_ns: npt.NDArray[np.int64],
+        has_time: Mask,
+    ) -> None:
+        is_trace = klass == FRAME_CLASSES.index("trace")
+        if len(sent := np.flatnonzero((frames.direction == PortDirection.INBOUND) & ~is_trace)):
+            within, has_bin = minus(time_ns[sent], np.int64(self.plan.start_ns))
+            is_ours = klass[sent] < len(CLASSES)
+            self._sent.add(
+                {
+                    "bin": pa.array(within // BIN_NS, mask=~(has_bin & has_time[sent])),
+                    "class": klass[sent],
+                    "kind": pa.array(seen["kind"][sent], mask=~is_ours),
+                    "inner": pa.array(seen["inner"][sent], mask=~is_ours),
+                    "datagrams": np.ones(len(sent), np.int64),
+                    "wire_bytes": frames.length[sent].astype(np.int64),
+                    "payload_bytes": seen["payload_length"][sent].astype(np.int64),
+                }
+            )
+        if len(known := np.flatnonzero(node_index >= 0)):
+            is_loaded = (~is_trace & self._is_within_load(time_ns, has_time))[known]
+            self._flows.add(
+                {
+                    "node_index": node_index[known],
+                    "direction": frames.direction[known],
+                    "eth_dst": seen["eth_dst"][known],
+                    "ip_dst": seen["ip_dst"][known],
+                    "frames": np.ones(len(known), np.int64),
+                    "datagrams": (is_loaded & (klass[known] < len(CLASSES))).astype(np.int64),
+                    "wire_bytes": np.where(is_loaded, frames.length[known], 0).astype(np.int64),
+                }
+            )
+
+    def _is_within_load(self, time_ns: npt.NDArray[np.int64], has_time: Mask) -> Mask:
+        end_ns = self.plan.load_end_ns
+        if end_ns is None:
+            return np.zeros(len(time_ns), np.bool_)
+        return np.asarray(has_time & (time_ns >= self.plan.start_ns) & (time_ns < end_ns))
+
+    def trace(self, buffer: Buffer, carriers: Frames) -> pa.RecordBatch:
+        """Rows of schema.TRACE: records of our group, told at the port of who tells."""
+        told = decode_trace(buffer, carriers)
+        carrier = told["frame"]
+        is_ours = told["group"] == self.plan.group
+        is_sent = carriers.direction[carrier] == PortDirection.INBOUND
+        is_own = is_sent & (self._indexes[carriers.interface[carrier]] == told["node"])
+        self._foreign += int((is_ours & ~is_own).sum())
+        reports = told["detail"][is_ours & (told["event"] == Event.REPORT)]
+        for notice in self._notices:
+            self._notices[notice] += int((reports == int(notice)).sum())
+        keep = is_ours & is_own
+        self._records += lives.counted(lives.codes_of(told["node"][keep], told["node_incarnation"][keep]))
+        renamed = {"member": "node", "member_incarnation": "node_incarnation"}
+        return conformed({name: told[renamed.get(name, name)][keep] for name in _TRACE.names}, _TRACE)
+
+
+class _Sums:
+    """Sums by key, put together whenever many parts wait."""
+
+    def __init__(self, keys: Sequence[str], values: Sequence[str]) -> None:
+        self._keys, self._values = list(keys), list(values)
+        self._parts: list[pa.Table] = []
+
+    def add(self, rows: Mapping[str, Any]) -> None:
+        self._parts.append(_summed(pa.table(dict(rows)), self._keys, self._values))
+        if len(self._parts) >= 64:
+            self._parts = [_greatest(self.table(), 10 * MAX_FLOWS)] if "frames" in self._values else [self.table()]
+
+    def table(self, most: int | None = None) -> pa.Table:
+        if not self._parts:
+            return pa.table({})
+        table = _summed(pa.concat_tables(self._parts), self._keys, self._values)
+        return table if most is None else _greatest(table, most)
+
+
+def _summed(rows: pa.Table, keys: Sequence[str], values: Sequence[str]) -> pa.Table:
+    summed = rows.group_by(list(keys), use_threads=False).aggregate([(name, "sum") for name in values])
+    return summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names])
+
+
+def _greatest(flows: pa.Table, most: int) -> pa.Table:
+    return flows if flows.num_rows <= most else flows.sort_by([("frames", "descending")]).slice(0, most)
+
+
+def together(told: Iterable[_Told], plan: Plan) -> Intake:
+    """The sums of all tasks."""
+    parts = list(told)
+    return Intake(
+        undecodable=sum(part.undecodable for part in parts),
+        foreign_records=sum(part.foreign_records for part in parts),
+        records=sum((part.records for part in parts), Counter()),
+        notices={code: sum(part.notices[code] for part in parts) for code in plan.notices},
+        sent=[
+            row | {"class": FRAME_CLASSES[row["class"]]} for row in _merged([part.sent for part in parts], SENT_KEYS)
+        ],
+        flows=[
+            row | {"direction": DIRECTIONS[row["direction"]]}
+            for row in _merged([part.flows for part in parts], FLOW_KEYS, MAX_FLOWS)
+        ],
+        talk=traffic_source.added(pa.concat_tables([part.talk for part in parts])),
+    )
+
+
+def _merged(parts: Sequence[pa.Table], keys: Sequence[str], most: int | None = None) -> Rows:
+    filled = [part for part in parts if part.num_rows]
+    if not filled:
+        return []
+    values = [name for name in filled[0].column_names if name not in keys]
+    table = _summed(pa.concat_tables(filled), keys, values)
+    rows: Rows = (table if most is None else _greatest(table, most)).to_pylist()
+    return rows
+
+
+def _named(rows: Rows, column: str, words: Sequence[str | None]) -> Rows:
+    """Words in place of their codes."""
+    return [row | {column: words[row[column]]} for row in rows]
+
+
+def _frame_class(is_trace: Mask, is_ours: Mask, flags: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
+    """Each frame is counted once: a copy of something sent before is a retransmission whatever it carries."""
+    code = FRAME_CLASSES.index
+    klass = np.full(len(flags), code("application"), np.int8)
+    for flag, name in ((Flag.CONTROL, "control"), (Flag.DUMMY, "dummy"), (Flag.RETRANSMISSION, "retransmission")):
+        klass[(flags & int(flag)) != 0] = code(name)
+    klass[~is_ours] = code("other")
+    klass[is_trace] = code("trace")
+    return klass
+
+
+def _words(codes: npt.NDArray[np.integer[Any]], words: Sequence[str | None]) -> pa.DictionaryArray:
+    """Each code's word, null where that is None."""
+    known = list(dict.fromkeys(word for word in words if word is not None))
+    number = np.array([-1 if word is None else known.index(word) for word in words], np.int32)[codes]
+    return pa.DictionaryArray.from_arrays(pa.array(number, mask=number < 0), pa.array(known, pa.string()))

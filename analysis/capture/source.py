@@ -1,0 +1,415 @@
+"""`spark.read.format("orderbed-pcapng")`: captures as DataFrames, parsed by NumPy in whole blocks and handed over as
+Arrow.
+
+    spark.dataSource.register(CaptureSource)                  # analysis.engine.session has done it
+    spark.read.format("orderbed-pcapng").load("capture.pcapng")
+    spark.read.format("orderbed-pcapng").schema("time_ns long, sender int").option("table", "frames").load(path)
+
+Options: `path` (a file, a directory, or a pattern; pcapng and pcap, ours or anybody's), `table` (`frames`: one row
+per frame; `trace`: one row per trace record; `live`: both, and `event` is 0 in rows of frames), `parts` (how many
+pieces one file may be cut into; the default suits one machine). Files are cut at block boundaries; small files share a
+partition. Only the columns of the schema are made: Spark tells a Python source nothing of the columns a query needs,
+so a narrow schema is what makes it fast.
+
+A capture that was cut off gives the rows before the cut; `inspect` says so. One that is no capture is an error, and so
+is one of another link type than Ethernet.
+
+`spark.readStream.format("orderbed-pcapng")` follows a capture that is still being written (`analysis.capture.stream`).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from analysis.capture.parse import (
+    CaptureHead,
+    batches,
+    decode_frames,
+    decode_trace,
+    map_capture,
+    read_sections,
+    split_section,
+)
+from analysis.engine.worker import keep_imports
+from analysis.errors import AnalysisError
+from collector import index
+from collector.blocks import CutOffError, Interfaces
+from collector.records import DECODED_ROW, ETHERNET_LINK_TYPE, FRAME_ROW, TRACE_ROW, CaptureError, Column, Frames
+from collector.walk import Buffer
+
+FORMAT = "orderbed-pcapng"
+ROWS_PER_BATCH = 1 << 16
+LEAST_PART_BYTES = 8 << 20
+"""A smaller piece costs more to start (30 ms) than to parse."""
+MAGIC_BYTES = 4
+"""With fewer nobody can say whether this was going to be a capture."""
+SUFFIXES = (".pcapng", ".pcap")
+
+FILE_COLUMN = "file"
+_CARRIER = tuple(column for column in FRAME_ROW if column.name in ("time_ns", "interface", "direction"))
+"""What a trace row keeps of the frame that carried it."""
+
+_OF_FRAMES = {column.name for column in (*FRAME_ROW, *DECODED_ROW)}
+_ONLY_OF_RECORDS = tuple(column for column in TRACE_ROW if column.name not in _OF_FRAMES and column.name != "frame")
+
+_TABLES: dict[str, tuple[Column, ...]] = {
+    "frames": (*FRAME_ROW, *DECODED_ROW),
+    "trace": (*_CARRIER, *(column for column in TRACE_ROW if column.name != "frame")),
+    "live": (*FRAME_ROW, *DECODED_ROW, *_ONLY_OF_RECORDS),
+}
+_SPARK_TYPES: dict[type[np.generic], T.DataType] = {
+    np.int8: T.ByteType(),
+    np.int16: T.ShortType(),
+    np.int32: T.IntegerType(),
+    np.int64: T.LongType(),
+    np.bool_: T.BooleanType(),
+}
+
+
+LINK_TYPES = {
+    0: "BSD loopback",
+    1: "Ethernet",
+    101: "raw IP",
+    105: "IEEE 802.11",
+    113: "Linux cooked",
+    127: "IEEE 802.11 with radiotap",
+    220: "USB",
+    239: "Netfilter log",
+    253: "Netlink",
+    276: "Linux cooked, version 2",
+}
+"""Those that one meets; all others go by their numbers."""
+
+
+class Piece(NamedTuple):
+    """Part of one section of one file: the blocks that begin in [start, end)."""
+
+    path: str
+    start: int
+    end: int
+    interfaces: Interfaces
+    is_last: bool = True
+    """Nothing of the section comes behind it; else it must end exactly where the next piece begins."""
+
+
+class Pieces(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(tuple(pieces))
+        self.pieces = tuple(pieces)
+
+
+class CaptureSource(DataSource):
+    """The entry that Spark knows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> T.StructType:
+        return table_schema(self._table)
+
+    def reader(self, schema: T.StructType) -> DataSourceReader:
+        path = self.options.get("path")
+        if path is None:
+            raise AnalysisError(f"{FORMAT}: give the capture, for example .load('capture.pcapng')")
+        return CaptureReader(path, _checked(schema, self._table), self._table, self._parts)
+
+    def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
+        from analysis.capture.stream import CaptureStream
+
+        path = self.options.get("path")
+        if path is None:
+            raise AnalysisError(f"{FORMAT}: give the capture to follow, for example .load('capture.pcapng')")
+        batch = _number(self.options.get("batchBytes"), "batchBytes")
+        return CaptureStream(path, _checked(schema, self._table), self._table, parts=self._parts, batch_bytes=batch)
+
+    @property
+    def _parts(self) -> int:
+        return _number(self.options.get("parts"), "parts") or os.cpu_count() or 1
+
+    @property
+    def _table(self) -> str:
+        table = self.options.get("table", "frames")
+        if table not in _TABLES:
+            raise AnalysisError(f"{FORMAT}: there is no table {table!r}; choose one of {', '.join(sorted(_TABLES))}")
+        return table
+
+
+class CaptureReader(DataSourceReader):
+    """Plans partitions and reads them. Everything in it is plain data: it travels to the workers."""
+
+    def __init__(self, path: str, schema: T.StructType, table: str, parts: int) -> None:
+        self.path = path
+        self.schema = schema
+        self.table = table
+        self.parts = parts
+
+    def partitions(self) -> Sequence[InputPartition]:
+        # A worker of a cluster has another working directory than we.
+        pieces = [piece for file in _files(str(Path(self.path).absolute())) for piece in _pieces(file, self.parts)]
+        return [Pieces(group) for group in _grouped(pieces)] or [Pieces(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        keep_imports()
+        assert isinstance(partition, Pieces)
+        for piece in partition.pieces:
+            yield from read_piece(piece, self.schema, self.table)
+
+
+def read_piece(piece: Piece, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:
+    """The rows of one piece. Raises AnalysisError when it does not end where the next one begins."""
+    make = _MAKERS[table]
+    arrow = _arrow_schema(schema)
+    for buffer, frames in checked_batches(piece):
+        columns = make(buffer, frames, schema.names)
+        rows = len(next(iter(columns.values()), ()))
+        if FILE_COLUMN in schema.names:
+            columns[FILE_COLUMN] = pa.repeat(piece.path, rows)
+        batch = pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in arrow.names], schema=arrow)
+        for at in range(0, rows, ROWS_PER_BATCH):
+            yield batch.slice(at, ROWS_PER_BATCH)
+
+
+def checked_batches(piece: Piece) -> Iterator[tuple[Buffer, Frames]]:
+    """The frames of one piece, batch by batch. Raises AnalysisError when it does not end where the next one begins."""
+    buffer = map_capture(piece.path)
+    for frames in batches(buffer, start=piece.start, end=piece.end, interfaces=piece.interfaces):
+        yield buffer, frames
+        if not piece.is_last and not frames.problem and frames.stop > piece.end:
+            beside = index.path_of(Path(piece.path)).name
+            raise AnalysisError(f"{piece.path}: its index does not fit it; remove {beside} and try again")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureState:
+    """What can be said of one capture before its rows are looked at. `problem` is empty when every block is whole."""
+
+    interface_names: tuple[str, ...]
+    """Over all sections."""
+    metadata: dict[str, Any]
+    """The section header's JSON object: run, group, clock; empty for foreign captures."""
+    frames: int
+    bytes: int
+    truncated: bool
+    """The file ends inside a block: it was cut off, or is still being written."""
+    problem: str
+    damaged: int
+    """Blocks left out because they contradict themselves."""
+    first_ns: int | None
+    last_ns: int | None
+
+
+def inspect(path: Path) -> CaptureState:
+    """Look through a capture once (10 million frames a second).
+
+    Raises AnalysisError when it is no capture or cannot be read. One that was cut off is a capture, at whatever byte.
+    """
+    try:
+        size = path.stat().st_size
+        heads = heads_of(path)
+        seen = _Seen()
+        for head in heads:
+            seen.look_through(path, head)
+    except CaptureError as error:
+        raise AnalysisError(str(error)) from error
+    except OSError as error:
+        raise AnalysisError(f"{path}: the capture cannot be read ({error.strerror})") from error
+    return CaptureState(
+        interface_names=tuple(name for head in heads for name in head.interfaces.names),
+        metadata=heads[0].section.metadata if heads else {},
+        frames=seen.frames,
+        bytes=size,
+        truncated=not heads or seen.is_truncated,
+        problem=seen.problem if heads else "cut off in its head",
+        damaged=seen.damaged,
+        first_ns=seen.first_ns,
+        last_ns=seen.last_ns,
+    )
+
+
+class _Seen:
+    """What was counted so far. Frames are let go batch by batch: a capture may be larger than memory."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.damaged = 0
+        self.problem = ""
+        self.is_truncated = False
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
+
+    def look_through(self, path: Path, head: CaptureHead) -> None:
+        if head.first_offset >= head.end:
+            return
+        for part in batches(map_capture(path), start=head.first_offset, end=head.end, interfaces=head.interfaces):
+            self.frames += len(part)
+            self.damaged += part.damaged
+            self.problem = self.problem or part.problem
+            self.is_truncated |= part.truncated
+            if len(part):
+                first_ns, last_ns = int(part.time_ns.min()), int(part.time_ns.max())
+                self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
+                self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
+
+
+def heads_of(path: Path) -> tuple[CaptureHead, ...]:
+    """The sections of a capture of Ethernet frames; none when it was cut off in its head, or is still empty.
+
+    Raises CaptureError, AnalysisError or OSError.
+    """
+    if path.stat().st_size < MAGIC_BYTES:
+        return ()
+    try:
+        heads = read_sections(path)
+    except CutOffError:
+        return ()
+    for head in heads:
+        require_ethernet(path, head.interfaces)
+    return heads
+
+
+def require_ethernet(path: Path, interfaces: Interfaces) -> None:
+    """Raises AnalysisError for an interface of another link type: its bytes would be taken for what they are not."""
+    for port in interfaces.ports:
+        if port.link_type != ETHERNET_LINK_TYPE:
+            kind = LINK_TYPES.get(port.link_type, f"link type {port.link_type}")
+            raise AnalysisError(
+                f"{path}: interface {port.name!r} was captured as {kind}, and only Ethernet can be read; "
+                "capture at one Ethernet interface (not `any`), or keep the frames of such a one: "
+                "tshark -r old -Y frame.interface_id==0 -w new"
+            )
+
+
+def table_schema(table: str) -> T.StructType:
+    """All columns that the source has for this table, with what they mean as comment."""
+    fields = [
+        T.StructField(column.name, _SPARK_TYPES[column.dtype], nullable=False, metadata={"comment": column.meaning})
+        for column in _TABLES[table]
+    ]
+    fields.append(T.StructField(FILE_COLUMN, T.StringType(), nullable=False, metadata={"comment": "the capture"}))
+    return T.StructType(fields)
+
+
+def _checked(schema: T.StructType, table: str) -> T.StructType:
+    """A schema that a user gave: a choice of our columns, with our types."""
+    known = {field.name: field.dataType for field in table_schema(table).fields}
+    for field in schema.fields:
+        if field.name not in known:
+            raise AnalysisError(f"{FORMAT}: {table} has no column {field.name!r}; it has {', '.join(sorted(known))}")
+        if field.dataType != known[field.name]:
+            kind = known[field.name].simpleString()
+            raise AnalysisError(f"{FORMAT}: column {field.name!r} is {kind}, not {field.dataType.simpleString()}")
+    return schema
+
+
+def _arrow_schema(schema: T.StructType) -> pa.Schema:
+    types: dict[T.DataType, pa.DataType] = {
+        T.ByteType(): pa.int8(),
+        T.ShortType(): pa.int16(),
+        T.IntegerType(): pa.int32(),
+        T.LongType(): pa.int64(),
+        T.BooleanType(): pa.bool_(),
+        T.StringType(): pa.string(),
+    }
+    return pa.schema([pa.field(field.name, types[field.dataType], field.nullable) for field in schema.fields])
+
+
+def _files(path: str) -> list[Path]:
+    """The captures that a path means, sorted."""
+    if Path(path).is_file():
+        return [Path(path)]
+    if Path(path).is_dir():
+        found = [file for file in Path(path).iterdir() if file.suffix in SUFFIXES]
+    else:
+        found = [Path(file) for file in glob.glob(path)]  # noqa: PTH207  (Path.glob takes no absolute pattern)
+    if not found:
+        raise AnalysisError(
+            f"{path}: there is no capture; give a pcapng or pcap file, a directory of them, or a pattern"
+        )
+    return sorted(found)
+
+
+def _pieces(file: Path, parts: int) -> list[Piece]:
+    try:
+        heads = heads_of(file)
+    except CaptureError as error:
+        raise AnalysisError(str(error)) from error
+    pieces: list[Piece] = []
+    for head in heads:
+        wanted = max(1, min(parts, (head.end - head.first_offset) // LEAST_PART_BYTES))
+        cuts = split_section(file, head, wanted)
+        pieces += [Piece(str(file), *cut, head.interfaces, cut is cuts[-1]) for cut in cuts]
+    return pieces
+
+
+def _grouped(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """Pieces together until they make a task worth its start."""
+    groups: list[list[Piece]] = []
+    room = 0
+    for piece in pieces:
+        size = piece.end - piece.start
+        if not groups or size > room:
+            groups.append([])
+            room = LEAST_PART_BYTES
+        groups[-1].append(piece)
+        room -= size
+    return groups
+
+
+def _number(text: str | None, option: str) -> int | None:
+    """An option that counts something; None: not given."""
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:19]) < 1 << 62:
+        raise AnalysisError(f"{FORMAT}: {option} must be a number from 1 on, not {text!r}")
+    return int(text)
+
+
+_NUMPY_COLUMNS = {column.name for column in FRAME_ROW}
+
+
+def _frame_columns(buffer: Buffer, frames: Frames, names: Sequence[str]) -> dict[str, Any]:
+    decoded = [column.name for column in DECODED_ROW if column.name in names]
+    columns: dict[str, Any] = {name: getattr(frames, name) for name in _NUMPY_COLUMNS}
+    if decoded:
+        columns |= decode_frames(buffer, frames, decoded)
+    return columns
+
+
+def _trace_columns(buffer: Buffer, frames: Frames, names: Sequence[str]) -> dict[str, Any]:
+    columns: dict[str, Any] = dict(decode_trace(buffer, frames))
+    carrier: npt.NDArray[np.int64] = columns["frame"]
+    return columns | {column.name: getattr(frames, column.name)[carrier] for column in _CARRIER if column.name in names}
+
+
+def _live_columns(buffer: Buffer, frames: Frames, names: Sequence[str]) -> dict[str, Any]:
+    """Rows of frames, and behind those of a batch the records that they carry; what a row has nothing of is 0."""
+    wanted = [name for name in (*_OF_FRAMES, "is_trace") if name in names or name == "is_trace"]
+    seen = _frame_columns(buffer, frames, wanted)
+    carriers = frames.select(seen["is_trace"])
+    told = _trace_columns(buffer, carriers, names)
+    count, records = len(frames), len(told["event"])
+    columns: dict[str, Any] = {}
+    for name in names:
+        if name == FILE_COLUMN:
+            continue
+        parts = [seen[name] if name in seen else np.zeros(count, told[name].dtype)]
+        parts.append(told[name] if name in told else np.zeros(records, parts[0].dtype))
+        columns[name] = np.concatenate(parts).astype(parts[0].dtype)
+    return columns
+
+
+_MAKERS = {"frames": _frame_columns, "trace": _trace_columns, "live": _live_columns}

@@ -1,0 +1,199 @@
+"""`spark.readStream.format("orderbed-pcapng")`: follow a capture that is still being written.
+
+    frames = spark.readStream.format("orderbed-pcapng").schema("time_ns long, sender int").load("capture.pcapng")
+
+Options as for reading (`path`: one file; `table`, `parts`), and `batchBytes`: how much of the capture one micro-batch
+may hold (64 MiB), so that catching up with a long one does not take its memory.
+
+An offset is the byte behind the last whole block, so a block that is half written waits for its other half, and a
+query that starts again from its checkpoint reads every block once, whatever became of the file meanwhile, as long as
+it only grew. The file need not be there yet. What contradicts itself in the middle is an error, as is a file that
+became shorter. A capture of several sections is followed to the end of its first one: whoever writes a capture opens
+no second section.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+
+from analysis.capture import source
+from analysis.capture.parse import map_capture
+from analysis.capture.source import LEAST_PART_BYTES, Piece, Pieces, read_piece, require_ethernet
+from analysis.engine.worker import keep_imports
+from analysis.errors import AnalysisError
+from collector.blocks import INTERFACE_DESCRIPTION, SECTION_HEADER, CutOffError, Interfaces, Layout, Reader
+from collector.records import CaptureError
+from collector.walk import Offsets, overlapping, walk
+
+BATCH_BYTES = 64 << 20
+BYTE = "byte"
+"""The one key of an offset."""
+
+
+class Follower:
+    """Where the whole blocks of a growing capture end, and which interfaces it has had up to there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.interfaces: Interfaces | None = None
+        """None: not even the head of the file is there yet."""
+        self.first = 0
+        self._known = 0
+        """Up to this byte, interface descriptions were taken in."""
+
+    def boundary(self, start: int, room: int) -> int:
+        """The byte behind the last whole block of at most `room` bytes behind `start` (one block, if that is longer).
+
+        Raises AnalysisError for what is no capture, is damaged, or has become shorter.
+        """
+        size = self._size()
+        if not self._opens(size):
+            return start
+        if size < start:
+            raise AnalysisError(f"{self.path}: has become shorter while it was followed ({size} bytes after {start})")
+        begin = max(start, self.first)
+        self._learn(begin)
+        offsets, stop = self._blocks(begin, min(begin + room, size))
+        self._take_interfaces(offsets)
+        self._known = max(self._known, stop)
+        return max(start, stop)
+
+    def pieces(self, start: int, end: int, parts: int) -> list[Piece]:
+        """What lies between two boundaries, cut at boundaries."""
+        if end <= start or not self._opens(self._size()) or self.interfaces is None:
+            return []
+        begin = max(start, self.first)
+        self._learn(end)
+        offsets, _ = self._blocks(begin, end)
+        wanted = max(1, min(parts, (end - begin) // LEAST_PART_BYTES))
+        places = np.searchsorted(offsets, begin + (end - begin) * np.arange(1, wanted) // wanted)
+        cuts = sorted({begin, *offsets[places[places < len(offsets)]].tolist()})
+        return [
+            Piece(str(self.path), cut, after, self.interfaces)
+            for cut, after in zip(cuts, [*cuts[1:], end], strict=True)
+            if after > cut
+        ]
+
+    def _size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise AnalysisError(f"{self.path}: the capture cannot be read ({error.strerror})") from error
+
+    def _opens(self, size: int) -> bool:
+        """Whether the head can be read by now."""
+        if self.interfaces is not None:
+            return True
+        if size < source.MAGIC_BYTES:
+            return False
+        try:
+            with Reader(self.path) as reader:
+                self.first = self._known = reader.read_head()
+                self.interfaces = reader.interfaces
+        except CutOffError:
+            return False
+        except CaptureError as error:
+            raise AnalysisError(str(error)) from error
+        require_ethernet(self.path, self.interfaces)
+        return True
+
+    def _learn(self, end: int) -> None:
+        """Take in the interfaces before a byte at which a query goes on: it may have been started again."""
+        while self._known < end:
+            offsets, stop = self._blocks(self._known, min(self._known + BATCH_BYTES, end))
+            if stop <= self._known:
+                raise AnalysisError(
+                    f"{self.path}: is not the capture that was followed: byte {end} lies behind its end"
+                )
+            self._take_interfaces(offsets)
+            self._known = stop
+
+    def _blocks(self, begin: int, end: int) -> tuple[Offsets, int]:
+        assert self.interfaces is not None
+        if begin >= end:
+            return np.empty(0, np.int64), begin
+        buffer = map_capture(self.path)
+        order = self.interfaces.byte_order
+        found = walk(buffer, start=begin, end=min(end, len(buffer)), layout=self.interfaces.layout, byte_order=order)
+        if found.problem and not found.truncated:
+            raise AnalysisError(f"{self.path}: is damaged: {found.problem}")
+        offsets, stop = found.offsets, found.stop
+        if self.interfaces.layout is Layout.PCAPNG:
+            sections = offsets[overlapping(buffer, order + "u4")[offsets] == SECTION_HEADER]
+            if len(sections):
+                stop = int(sections[0])
+                offsets = offsets[offsets < stop]
+        return offsets, stop
+
+    def _take_interfaces(self, offsets: Offsets) -> None:
+        assert self.interfaces is not None
+        new = offsets[offsets >= self._known]
+        if self.interfaces.layout is not Layout.PCAPNG or not len(new):
+            return
+        kinds = overlapping(map_capture(self.path), self.interfaces.byte_order + "u4")[new]
+        late = new[kinds == INTERFACE_DESCRIPTION].tolist()
+        if late:
+            with Reader(self.path) as reader:
+                reader.read_head()
+                for offset in late:
+                    reader.add_interface(reader.read_block(offset))
+                ports = reader.interfaces.ports[-len(late) :]
+            self.interfaces = dataclasses.replace(self.interfaces, ports=(*self.interfaces.ports, *ports))
+            require_ethernet(self.path, self.interfaces)
+
+
+class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches in one process that lives as long as the query, and reads them in workers."""
+
+    def __init__(
+        self, path: str, schema: T.StructType, table: str, *, parts: int, batch_bytes: int | None = None
+    ) -> None:
+        if any(letter in path for letter in "*?[") or Path(path).is_dir():
+            raise AnalysisError(f"{path}: one capture can be followed at a time; give its file")
+        self.schema = schema
+        self.table = table
+        self.parts = parts
+        self.batch_bytes = batch_bytes or BATCH_BYTES
+        self.last: int | None = None
+        """Where a query over what is available now ends; None: it goes on."""
+        self.follower = Follower(Path(path).absolute())
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (the names in this class are Spark's)
+        return {BYTE: 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxBytes(self.batch_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self.last = self.follower.path.stat().st_size if self.follower.path.exists() else 0
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begin = int(start[BYTE])
+        room = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 1 << 62
+        if self.last is not None:
+            room = min(room, max(self.last - begin, 0))
+        return {BYTE: self.follower.boundary(begin, room) if room else begin}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        pieces = self.follower.pieces(int(start[BYTE]), int(end[BYTE]), self.parts)
+        return [Pieces([piece]) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        keep_imports()
+        assert isinstance(partition, Pieces)
+        for piece in partition.pieces:
+            yield from read_piece(piece, self.schema, self.table)

@@ -1,0 +1,250 @@
+"""What a capture holds, whoever wrote it: interfaces, times, frames, drops, protocols. One pass, NumPy, no Spark.
+
+Frames of interfaces that are not Ethernet are counted, but not looked into.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.capture.parse import CaptureHead, batches, decode_frames, map_capture, read_sections, read_statistics
+from analysis.capture.source import LINK_TYPES, MAGIC_BYTES
+from analysis.errors import AnalysisError
+from collector import index
+from collector.blocks import BINARY_RESOLUTION, CutOffError, Statistics
+from collector.records import ETHERNET_LINK_TYPE, CaptureError, Frames, PortDirection
+from collector.walk import Buffer
+
+ETHERTYPES = {0x0800: "IPv4", 0x0806: "ARP", 0x86DD: "IPv6", 0x88CC: "LLDP", 0x8847: "MPLS", 0x88B5: "experimental"}
+LEAST_ETHERTYPE = 0x0600
+"""Below it stands a length (IEEE 802.3)."""
+IP_PROTOCOLS = {1: "ICMP", 2: "IGMP", 6: "TCP", 17: "UDP", 47: "GRE", 50: "ESP", 89: "OSPF", 132: "SCTP"}
+UDP = 17
+ETHERNET_BYTES = 14
+
+_COLUMNS = ("ethertype", "ip_proto", "udp_src", "udp_dst", "is_protocol", "is_trace", "is_undecodable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceTotals:
+    """One interface. `received` and `dropped` as whoever captured counted them; None: not stated."""
+
+    name: str
+    link_type: str
+    snap_length: int | None
+    resolution: str
+    inbound: int
+    outbound: int
+    undirected: int
+    bytes: int
+    """On the wire."""
+    received: int | None
+    dropped: int | None
+
+    @property
+    def frames(self) -> int:
+        return self.inbound + self.outbound + self.undirected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolTotals:
+    """Frames of one kind, named by the innermost protocol that was looked into."""
+
+    name: str
+    frames: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """A whole capture. `problem` is empty when every block is whole."""
+
+    path: str
+    layout: str
+    byte_order: str
+    sections: int
+    application: str
+    comment: str
+    file_bytes: int
+    has_index: bool
+    frames: int
+    bytes: int
+    cut_frames: int
+    """Of which a snap length kept only a part."""
+    damaged: int
+    truncated: bool
+    problem: str
+    first_ns: int | None
+    last_ns: int | None
+    is_in_order: bool
+    """No frame has an earlier time stamp than the one before it."""
+    interfaces: tuple[InterfaceTotals, ...]
+    protocols: tuple[ProtocolTotals, ...]
+
+
+def totals(path: Path) -> Totals:
+    """Look through a capture once. Raises AnalysisError when it is none, or cannot be read."""
+    try:
+        size = path.stat().st_size
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise AnalysisError(f"{path}: is no regular file; write what comes out of it to one first")
+        heads = _heads(path, size)
+        counting = _Counting(sum(len(head.interfaces.ports) for head in heads))
+        statistics: dict[int, Statistics] = {}
+        for head in heads:
+            counting.look_through(path, head)
+            statistics |= read_statistics(path, head)
+    except CaptureError as error:
+        raise AnalysisError(str(error)) from error
+    except OSError as error:
+        raise AnalysisError(f"{path}: the capture cannot be read ({error.strerror})") from error
+    first = heads[0] if heads else None
+    return Totals(
+        path=str(path),
+        layout="unknown" if first is None else first.interfaces.layout.value,
+        byte_order="unknown" if first is None else {"<": "little", ">": "big"}[first.interfaces.byte_order],
+        sections=len(heads),
+        application="" if first is None else first.section.application,
+        comment="" if first is None else first.section.comment,
+        file_bytes=size,
+        has_index=index.read(path) != index.NO_INDEX,
+        frames=int(counting.by_direction.sum()),
+        bytes=int(counting.wire_bytes.sum()),
+        cut_frames=counting.cut,
+        damaged=counting.damaged,
+        truncated=first is None or counting.is_truncated,
+        problem="cut off in its head" if first is None else counting.problem,
+        first_ns=counting.first_ns,
+        last_ns=counting.last_ns,
+        is_in_order=counting.is_in_order,
+        interfaces=tuple(_interfaces(heads, counting, statistics)),
+        protocols=tuple(
+            ProtocolTotals(name=name, frames=frames, bytes=counting.protocol_bytes[name])
+            for name, frames in counting.protocol_frames.most_common()
+        ),
+    )
+
+
+class _Counting:
+    """What was counted so far."""
+
+    def __init__(self, interfaces: int) -> None:
+        self.by_direction = np.zeros((interfaces, len(PortDirection)), np.int64)
+        self.wire_bytes = np.zeros(interfaces, np.int64)
+        self.protocol_frames: Counter[str] = Counter()
+        self.protocol_bytes: Counter[str] = Counter()
+        self.cut = self.damaged = 0
+        self.is_truncated = False
+        self.problem = ""
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
+        self.is_in_order = True
+        self._before_ns: int | None = None
+
+    def look_through(self, path: Path, head: CaptureHead) -> None:
+        if head.first_offset >= head.end:
+            return
+        buffer = map_capture(path)
+        is_ethernet = np.zeros(len(self.wire_bytes), np.bool_)
+        for place, port in enumerate(head.interfaces.ports):
+            is_ethernet[head.interfaces.first + place] = port.link_type == ETHERNET_LINK_TYPE
+        for frames in batches(buffer, start=head.first_offset, end=head.end, interfaces=head.interfaces):
+            self.damaged += frames.damaged
+            self.is_truncated |= frames.truncated
+            self.problem = self.problem or frames.problem
+            if len(frames):
+                self._count(frames)
+                self._count_times(frames.time_ns)
+                self._count_protocols(buffer, frames.select(is_ethernet[frames.interface]))
+
+    def _count(self, frames: Frames) -> None:
+        np.add.at(self.by_direction, (frames.interface, frames.direction), 1)
+        np.add.at(self.wire_bytes, frames.interface, frames.length.astype(np.int64))
+        self.cut += int((frames.captured < frames.length).sum())
+
+    def _count_times(self, time_ns: npt.NDArray[np.int64]) -> None:
+        first_ns, last_ns = int(time_ns.min()), int(time_ns.max())
+        self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
+        self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
+        follows = self._before_ns is None or int(time_ns[0]) >= self._before_ns
+        self.is_in_order &= follows and bool((time_ns[1:] >= time_ns[:-1]).all())
+        self._before_ns = int(time_ns[-1])
+
+    def _count_protocols(self, buffer: Buffer, frames: Frames) -> None:
+        if not len(frames):
+            return
+        seen = decode_frames(buffer, frames, list(_COLUMNS))
+        ours = np.select([seen["is_protocol"], seen["is_trace"], seen["is_undecodable"]], [1, 2, 3], 0)
+        is_short = frames.captured < ETHERNET_BYTES
+        port = np.minimum(seen["udp_src"], seen["udp_dst"])
+        # Each field is made to count from 0; together they are the code of one protocol.
+        code = np.where(is_short, 4, ours).astype(np.int64)
+        code = code << 16 | seen["ethertype"]
+        code = code << 9 | (seen["ip_proto"].astype(np.int64) + 1)
+        code = code << 17 | (port.astype(np.int64) + 1)
+        codes, place = np.unique(code, return_inverse=True)
+        counts, lengths = np.bincount(place), np.bincount(place, weights=frames.length)
+        for number, one in enumerate(codes.tolist()):
+            name = _name(one >> 42, one >> 26 & 0xFFFF, (one >> 17 & 0x1FF) - 1, (one & 0x1FFFF) - 1)
+            self.protocol_frames[name] += int(counts[number])
+            self.protocol_bytes[name] += int(lengths[number])
+
+
+def _name(what: int, ethertype: int, ip_protocol: int, port: int) -> str:
+    if what:
+        return _OURS[what - 1]
+    if ip_protocol < 0:
+        if ethertype < LEAST_ETHERTYPE:
+            return "IEEE 802.3"
+        return ETHERTYPES.get(ethertype, f"ethertype 0x{ethertype:04x}")
+    name = IP_PROTOCOLS.get(ip_protocol, f"IP protocol {ip_protocol}")
+    return f"{name} {port}" if ip_protocol == UDP and port >= 0 else name
+
+
+_OURS = ("orderbed messages", "orderbed trace", "to an orderbed port, undecodable", "shorter than Ethernet")
+
+
+def _heads(path: Path, size: int) -> tuple[CaptureHead, ...]:
+    if size < MAGIC_BYTES:
+        return ()
+    try:
+        return read_sections(path)
+    except CutOffError:
+        return ()
+
+
+def _interfaces(
+    heads: tuple[CaptureHead, ...], counting: _Counting, statistics: dict[int, Statistics]
+) -> list[InterfaceTotals]:
+    found = []
+    for head in heads:
+        for place, port in enumerate(head.interfaces.ports, start=head.interfaces.first):
+            said = statistics.get(place)
+            counts = counting.by_direction[place]
+            found.append(
+                InterfaceTotals(
+                    name=port.name,
+                    link_type=LINK_TYPES.get(port.link_type, f"link type {port.link_type}"),
+                    snap_length=port.snap_length or None,
+                    resolution=_resolution(port.resolution),
+                    inbound=int(counts[PortDirection.INBOUND]),
+                    outbound=int(counts[PortDirection.OUTBOUND]),
+                    undirected=int(counts[PortDirection.UNKNOWN]),
+                    bytes=int(counting.wire_bytes[place]),
+                    received=None if said is None else said.received,
+                    dropped=None if said is None else said.dropped,
+                )
+            )
+    return found
+
+
+def _resolution(code: int) -> str:
+    known = {3: "ms", 6: "µs", 9: "ns"}
+    if code & BINARY_RESOLUTION:
+        return f"2^-{code & ~BINARY_RESOLUTION} s"
+    return known.get(code, f"10^-{code} s")

@@ -1,0 +1,306 @@
+"""What one look at each message decides: who has it, after what, and what is wrong with its deliveries. In NumPy.
+
+A member delivers a message first at most once, so life by life the columns of a table of messages are brought up to
+date, and nothing is ever grouped. Messages are taken in spans, one after another or side by side: 120 bytes for each
+message of a span, and what one life did about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.checks.incarnations import Life
+from analysis.checks.properties import DELIVERY_PROPERTIES, Evidence, Incarnation, Property
+from analysis.checks.sequences import NOT_COMPARED, Step
+from collector.records import Level
+
+BY_MESSAGE = tuple(kind for kind in DELIVERY_PROPERTIES if kind is not Property.CAUSAL)
+"""The properties that one look at each message decides."""
+MESSAGES_AT_ONCE = 1 << 20
+
+Ints = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.intp]
+
+NEVER = np.iinfo(np.int64).max
+_LEAST, _GREATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What is known of a run before its deliveries are looked at."""
+
+    level: int
+    """The judged level."""
+    full: tuple[Incarnation, ...]
+    """Members that ran from start to end."""
+    ended: frozenset[Incarnation]
+    """Lives whose end is on record."""
+    over: frozenset[Incarnation]
+    """Those of them that the others have ended, or that have left."""
+    excluded: Mapping[Incarnation, int]
+    """Those that did not leave by themselves, and when they learnt of it."""
+    has_views: bool
+    """Whether anybody records one: then total order is judged view by view, and not here."""
+    last_numbers: Mapping[Incarnation, int]
+    """The highest number that each life submitted; 0: none."""
+    missing_records: int
+    evidence: Evidence
+
+
+class Span(NamedTuple):
+    """Messages from `low` to before `high`, by their codes; None: no limit."""
+
+    low: int | None
+    high: int | None
+
+    def mask(self, message: Ints) -> Mask:
+        within = np.ones(len(message), np.bool_)
+        if self.low is not None:
+            within &= message >= self.low
+        if self.high is not None:
+            within &= message < self.high
+        return within
+
+
+class First(NamedTuple):
+    """The earliest violation: when, and of which message."""
+
+    at_ns: int
+    message: int
+
+
+class Count(NamedTuple):
+    """Of one property. `first` is None without violations."""
+
+    checked: int
+    violations: int
+    first: First | None
+
+
+class Totals(NamedTuple):
+    """`lost`: deliveries whose submission may have got lost in a crash."""
+
+    counts: Mapping[Property, Count]
+    lost: int
+
+
+class Judged(NamedTuple):
+    """Which steps of a life are looked at, at the judged level; rows of its steps."""
+
+    submissions: Rows
+    deliveries: Rows
+    """That were not undone."""
+    standing: Rows
+    """Optimistic deliveries of a full member that were never undone, where a higher level is judged."""
+    promises: Rows
+    """Broken ones."""
+
+
+def judged(columns: Mapping[str, npt.NDArray[np.generic]], life: Incarnation, facts: RunFacts) -> Judged:
+    """`columns`: `step`, `level`, `is_undone` and maybe more."""
+    step, level, none = columns["step"], columns["level"], np.empty(0, np.intp)
+    is_kept = np.asarray((step == Step.DELIVERY) & ~columns["is_undone"].astype(np.bool_))
+    has_standing = life in facts.full and facts.level > Level.OPTIMISTIC
+    return Judged(
+        submissions=np.flatnonzero(step == Step.SUBMISSION),
+        deliveries=np.flatnonzero(is_kept & (level == facts.level)),
+        standing=np.flatnonzero(is_kept & (level == Level.OPTIMISTIC)) if has_standing else none,
+        promises=np.flatnonzero(step == Step.BROKEN_PROMISE),
+    )
+
+
+def spans(lives: Collection[Life], parallel: int) -> list[Span]:
+    """Cuts all messages so that each part has about as many steps: as many parts as are done at once, or as many more
+    as keep the table small.
+    """
+    rows = sum(life.rows for life in lives)
+    most = max((life.rows for life in lives), default=0)
+    count = max(parallel, -(-most // MESSAGES_AT_ONCE))
+    sample = np.sort(np.array([code for life in lives for code in life.sample], np.int64))
+    if not rows or count == 1:
+        return [Span(None, None)]
+    cuts = sorted({int(sample[len(sample) * place // count]) for place in range(1, count)})
+    return [Span(low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
+
+
+def totals(lives: Sequence[Life], facts: RunFacts, span: Span) -> Totals | None:
+    """What each check counts over the messages of a span; None: there are none."""
+    table = _Table(merged(_messages(life, facts, span) for life in lives))
+    if not len(table.message):
+        return None
+    for life in lives:
+        table.add(life.name, _Seen.of(life, facts, span), facts)
+    return table.totals(facts)
+
+
+def together(parts: Iterable[Totals | None]) -> Totals | None:
+    """Those of several spans; None: there was no message."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    return Totals(
+        {kind: _added([part.counts[kind] for part in found]) for kind in BY_MESSAGE}, sum(part.lost for part in found)
+    )
+
+
+def merged(parts: Iterable[Ints]) -> Ints:
+    """All values, ascending and each once. Most parts have nothing new, so one after the other is looked up."""
+    known = np.empty(0, np.int64)
+    for part in parts:
+        place = np.minimum(np.searchsorted(known, part), max(len(known) - 1, 0))
+        fresh = part if not len(known) else part[known[place] != part]
+        if len(fresh):
+            known = np.sort(np.concatenate([known, fresh]))
+            known = known[np.concatenate([[True], known[1:] != known[:-1]])]
+    return known
+
+
+class _Seen(NamedTuple):
+    """What a life did about the messages of a span."""
+
+    submissions: tuple[Ints, Ints]
+    """Messages, and when."""
+    firsts: tuple[Ints, Ints]
+    predecessor: Ints
+    """Of the first deliveries."""
+    is_out_of_order: Mask
+    repeats: tuple[Ints, Ints]
+    standing: tuple[Ints, Ints]
+    promises: tuple[Ints, Ints]
+
+    @classmethod
+    def of(cls, life: Life, facts: RunFacts, span: Span) -> _Seen:
+        names = ("step", "level", "message", "at_ns", "predecessor", "is_undone", "is_repeat", "is_out_of_order")
+        columns = life.columns(*names)
+        message, at_ns = columns["message"], columns["at_ns"]
+        wanted = Judged(*(rows[span.mask(message[rows])] for rows in judged(columns, life.name, facts)))
+        is_repeat = columns["is_repeat"][wanted.deliveries]
+        firsts, repeats = wanted.deliveries[~is_repeat], wanted.deliveries[is_repeat]
+        return cls(
+            submissions=(message[wanted.submissions], at_ns[wanted.submissions]),
+            firsts=(message[firsts], at_ns[firsts]),
+            predecessor=columns["predecessor"][firsts],
+            is_out_of_order=columns["is_out_of_order"][firsts],
+            repeats=(message[repeats], at_ns[repeats]),
+            standing=(message[wanted.standing], at_ns[wanted.standing]),
+            promises=(message[wanted.promises], at_ns[wanted.promises]),
+        )
+
+
+def _messages(life: Life, facts: RunFacts, span: Span) -> Ints:
+    """Those of a span about which a life did anything that counts."""
+    columns = life.columns("step", "level", "message", "is_undone")
+    message = columns["message"][np.concatenate(judged(columns, life.name, facts))]
+    return np.asarray(message[span.mask(message)])
+
+
+class _Table:
+    """All messages of a span. Times are NEVER where there is none."""
+
+    def __init__(self, message: Ints) -> None:
+        count = len(message)
+        self.message = message
+        self.submit_ns, self.first_ns, self.full_ns, self.standing_ns = (np.full(count, NEVER) for _ in range(4))
+        self.repeat_ns, self.promise_ns, self.unordered_ns = (np.full(count, NEVER) for _ in range(3))
+        self.is_owed, self.is_at_home = (np.zeros(count, np.bool_) for _ in range(2))
+        self.firsts, self.firsts_in_order, self.full_deliveries = (np.zeros(count, np.int32) for _ in range(3))
+        self.repeats, self.promises, self.unordered = (np.zeros(count, np.int32) for _ in range(3))
+        self.least, self.greatest = np.full(count, _GREATEST), np.full(count, _LEAST)
+
+    def add(self, life: Incarnation, seen: _Seen, facts: RunFacts) -> None:
+        """What one life did."""
+        is_full = life in facts.full
+        rows, at_ns = self._rows(seen.submissions)
+        self.submit_ns[rows] = at_ns
+        self.is_owed[rows] = is_full
+        rows, at_ns = self._rows(seen.firsts)
+        self.firsts[rows] += 1
+        self.first_ns[rows] = np.minimum(self.first_ns[rows], at_ns)
+        self.is_at_home[rows] |= seen.firsts[0] >> 32 & 0xFFFFFFFF == life.code
+        if is_full:
+            self.full_deliveries[rows] += 1
+            self.full_ns[rows] = np.minimum(self.full_ns[rows], at_ns)
+        if life not in facts.over and not facts.has_views:
+            self.firsts_in_order[rows] += 1
+            self._compare(rows, seen.predecessor)
+        _note(self.unordered, self.unordered_ns, rows[seen.is_out_of_order], at_ns[seen.is_out_of_order])
+        _note(self.repeats, self.repeat_ns, *self._rows(seen.repeats))
+        _note(self.promises, self.promise_ns, *self._rows(seen.promises))
+        rows, at_ns = self._rows(seen.standing)
+        np.minimum.at(self.standing_ns, rows, at_ns)
+
+    def totals(self, facts: RunFacts) -> Totals:
+        firsts, first_ns = self.firsts.astype(np.int64), self.first_ns
+        is_delivered, is_submitted = first_ns != NEVER, self.submit_ns != NEVER
+        obliged_ns = np.where(is_delivered, first_ns, self.standing_ns)
+        obliged_by_peers_ns = np.where(self.full_ns != NEVER, self.full_ns, self.standing_ns)
+        is_missed = (obliged_ns != NEVER) & (self.full_deliveries < len(facts.full))
+        may_be_lost = self._may_be_lost(facts)
+        is_invented = is_delivered & ~is_submitted & ~may_be_lost
+        is_early = is_delivered & is_submitted & (first_ns < self.submit_ns)
+        wrong = self.repeats + self.promises + is_early + np.where(is_invented, firsts, 0)
+        wrong_ns = np.where(is_invented | is_early, first_ns, NEVER)
+        wrong_ns = np.minimum(wrong_ns, np.minimum(self.repeat_ns, self.promise_ns))
+        is_unmet, is_disputed = self.is_owed & ~self.is_at_home, self.least < self.greatest
+        is_missed_by_peers = is_missed & (obliged_by_peers_ns != NEVER)
+        counts = {
+            Property.VALIDITY: self._count(self.is_owed.sum(), is_unmet, self.submit_ns),
+            Property.AGREEMENT: self._count(
+                (obliged_by_peers_ns != NEVER).sum(), is_missed_by_peers, obliged_by_peers_ns
+            ),
+            Property.UNIFORM_AGREEMENT: self._count((obliged_ns != NEVER).sum(), is_missed, obliged_ns),
+            Property.INTEGRITY: self._count(firsts.sum() + self.repeats.sum(), wrong, wrong_ns),
+            Property.FIFO: self._count(firsts.sum(), self.unordered, self.unordered_ns),
+            Property.TOTAL_ORDER: self._count(self.firsts_in_order.sum(), is_disputed, first_ns),
+        }
+        return Totals(counts, int(firsts[is_delivered & ~is_submitted & may_be_lost].sum()))
+
+    def _rows(self, told: tuple[Ints, Ints]) -> tuple[Rows, Ints]:
+        """Where these messages stand, and the times that came with them."""
+        return np.searchsorted(self.message, told[0]), told[1]
+
+    def _compare(self, rows: Rows, predecessor: Ints) -> None:
+        is_compared = predecessor != NOT_COMPARED
+        if not is_compared.all():
+            rows, predecessor = rows[is_compared], predecessor[is_compared]
+        self.least[rows] = np.minimum(self.least[rows], predecessor)
+        self.greatest[rows] = np.maximum(self.greatest[rows], predecessor)
+
+    def _may_be_lost(self, facts: RunFacts) -> Mask:
+        """True where the origin crashed before this number was on record."""
+        crashed = {life.code: number for life, number in facts.last_numbers.items() if life not in facts.ended}
+        if not crashed:
+            return np.zeros(len(self.message), np.bool_)
+        codes = np.array(sorted(crashed), np.int64)
+        last = np.array([crashed[code] for code in codes.tolist()], np.int64)
+        origin = self.message >> 32 & 0xFFFFFFFF
+        place = np.minimum(np.searchsorted(codes, origin), len(codes) - 1)
+        return np.asarray((codes[place] == origin) & (self.message & 0xFFFFFFFF > last[place]))
+
+    def _count(self, checked: int, violations: npt.NDArray[np.generic], when: Ints) -> Count:
+        """`violations` and `when`: of each message."""
+        wrong = np.flatnonzero(violations)
+        if not len(wrong):
+            return Count(int(checked), 0, None)
+        first = wrong[np.lexsort((self.message[wrong], when[wrong]))[0]]
+        amount = int(violations[wrong].astype(np.int64).sum())
+        return Count(int(checked), amount, First(int(when[first]), int(self.message[first])))
+
+
+def _note(counts: Counts, times: Ints, rows: Rows, at_ns: Ints) -> None:
+    """A row may come more than once."""
+    if len(rows):
+        np.add.at(counts, rows, 1)
+        np.minimum.at(times, rows, at_ns)
+
+
+def _added(parts: Sequence[Count]) -> Count:
+    first = [part.first for part in parts if part.first is not None]
+    return Count(sum(part.checked for part in parts), sum(part.violations for part in parts), min(first, default=None))

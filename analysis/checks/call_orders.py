@@ -1,0 +1,351 @@
+"""The properties of calls between objects in linear time: analysis.checks.properties defines them,
+analysis.checks.oracle_calls
+judges the same by definition, and tests hold the two together. Causality also takes its time from the number of objects
+that ask.
+
+Why this is enough. *Overtaking*: the greatest number so far, per sender. *Indivisibility*: a relation is free of cycles
+when all its strongly connected parts are single calls (Tarjan 1972); immediate neighbours give the same parts as all
+pairs. *Causality*: who has an ordered call in its past has all earlier ordered ones of the same object there, too, so a
+past is one number per asking object: a vector clock. An object got a call too early when a later one in its sequence is
+in the past of it: walked backwards, the least number per asking object of what is still to come tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import combinations, islice, pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.checks.properties import LOST_SUBMISSION, Incarnation, Place, Property, Tally, Witness
+from analysis.metrics.calls import Call, Calls, Handed, Id, Object
+
+PAIRS_MAX: Final = 20_000
+"""Of objects that are looked at for a witness."""
+
+Vector = npt.NDArray[np.int64]
+_NEVER: Final = 1 << 62
+
+
+def call_integrity(calls: Calls) -> Tally:
+    last = _last_numbers(calls)
+    wrong = [(handed, "an object gets it twice") for handed in calls.repeats]
+    lost = 0
+    for sequence in calls.sequences.values():
+        for handed in sequence:
+            call = calls.by_message.get(handed.message)
+            if call is None:
+                if handed.message[2] > last.get(Incarnation(*handed.message[:2]), _NEVER):
+                    lost += 1
+                else:
+                    wrong.append((handed, "an object gets what nobody asked for"))
+            elif call.addressed and (handed.object[0].member, handed.object[1]) not in call.addressed:
+                wrong.append((handed, "an object gets what is not for it"))
+            elif handed.at_ns < call.at_ns:
+                wrong.append((handed, "an object gets it before it was asked for"))
+    first = min(wrong, default=None)
+    witness = None if first is None else _witness(first[1], first[0].place)
+    excuse = LOST_SUBMISSION.format(count=lost) if lost else ""
+    return Tally(_count(calls.sequences) + len(calls.repeats), len(wrong), witness, excuse)
+
+
+def no_overtaking(calls: Calls) -> Tally:
+    checked = 0
+    wrong: list[tuple[Handed, Handed]] = []
+    for sequence in calls.sequences.values():
+        greatest: dict[Object, Handed] = {}
+        for handed in sequence:
+            call = calls.by_message.get(handed.message)
+            if call is None:
+                continue
+            checked += 1
+            before = greatest.setdefault(call.asker, handed)
+            if before.message[2] > handed.message[2]:
+                wrong.append((handed, before))
+            else:
+                greatest[call.asker] = handed
+    if not wrong:
+        return Tally(checked, 0)
+    late, early = min(wrong)
+    return Tally(
+        checked, len(wrong), _witness("a call overtakes an earlier one of its sender", early.place, late.place)
+    )
+
+
+def indivisibility(calls: Calls) -> Tally:
+    sequences = [_ordered(calls, sequence) for one, sequence in calls.sequences.items() if calls.lives_on(one[0])]
+    checked = sum(map(len, sequences))
+    after: dict[Id, set[Id]] = {}
+    for sequence in sequences:
+        for one, other in pairwise(sequence):
+            after.setdefault(one.message, set()).add(other.message)
+    cycles = [part for part in _parts(after) if len(part) > 1]
+    if not cycles:
+        return Tally(checked, 0)
+    witness = _disagreement(sequences, set().union(*cycles)) or _cycle(sequences, min(cycles, key=len), after)
+    return Tally(checked, sum(map(len, cycles)), witness)
+
+
+def call_causality(calls: Calls) -> Tally:
+    place, ordinal, past = _pasts(calls)
+    checked = 0
+    wrong: list[tuple[Handed, Handed]] = []
+    for full_sequence in calls.sequences.values():
+        sequence = _ordered(calls, full_sequence)
+        checked += len(sequence)
+        still = np.full(len(place), _NEVER, np.int64)
+        for index in range(len(sequence) - 1, -1, -1):
+            handed = sequence[index]
+            if (past[handed.message] >= still).any():
+                wrong.append((handed, _first_late(calls, sequence[index + 1 :], handed.message, place, ordinal, past)))
+            asker = place[calls.by_message[handed.message].asker]
+            still[asker] = min(still[asker], ordinal[handed.message])
+    if not wrong:
+        return Tally(checked, 0)
+    early, late = min(wrong)
+    return Tally(checked, len(wrong), _witness("an object gets a call before one of its past", early.place, late.place))
+
+
+def call_agreement(calls: Calls, full: Collection[Incarnation]) -> Tally:
+    takers = _takers(calls)
+    checked = 0
+    wrong: list[tuple[int, Object, int, Call, Object]] = []
+    for message, call in calls.by_message.items():
+        if not call.is_known or call.is_atomic:
+            continue
+        objects, has = calls.owed(call, full), takers.get(message, _NOBODY)
+        if calls.lives_on(call.life) or (not call.is_loose and not has.isdisjoint(objects)):
+            checked += 1
+            lacking = [one for one in objects if one not in has and not calls.is_excused(call, one)]
+            if lacking:
+                wrong.append((call.at_ns, call.asker, call.record, call, lacking[0]))
+    if not wrong:
+        return Tally(checked, 0)
+    *_, call, one = min(wrong, key=lambda found: found[:3])
+    return Tally(checked, len(wrong), _witness("an object does not get what is for it", calls.place(one, call.message)))
+
+
+def atomicity(calls: Calls, full: Collection[Incarnation]) -> Tally:
+    takers = _takers(calls)
+    checked = 0
+    wrong: list[tuple[int, Object, int, Call, str, list[Object]]] = []
+    for message, call in calls.by_message.items():
+        checked += call.is_known
+        if not call.is_known or not call.is_atomic:
+            continue
+        objects, got = calls.owed(call, full), takers.get(message, _NOBODY)
+        has, lacks = [one for one in objects if one in got], [one for one in objects if one not in got]
+        found = _torn(call, has, lacks, is_owed=calls.lives_on(call.life))
+        if found is not None:
+            wrong.append((call.at_ns, call.asker, call.record, call, *found))
+    if not wrong:
+        return Tally(checked, 0)
+    *_, call, what, shown = min(wrong, key=lambda found: found[:3])
+    return Tally(checked, len(wrong), _witness(what, *(calls.place(one, call.message) for one in shown)))
+
+
+def _torn(call: Call, has: list[Object], lacks: list[Object], *, is_owed: bool) -> tuple[str, list[Object]] | None:
+    """What is wrong with an atomic call that these objects got and those did not."""
+    if has and call.is_aborted:
+        return "an object gets what was aborted", has[:1]
+    if has and lacks:
+        return "some objects get it and others do not", [has[0], lacks[0]]
+    if lacks and is_owed and not (call.is_aborted or call.is_refused or call.unreachable):
+        return "nobody gets it, and its caller was not told", lacks[:1]
+    return None
+
+
+CHECKS: Mapping[Property, Callable[[Calls, Collection[Incarnation]], Tally]] = {
+    Property.CALL_INTEGRITY: lambda calls, _: call_integrity(calls),
+    Property.NO_OVERTAKING: lambda calls, _: no_overtaking(calls),
+    Property.INDIVISIBILITY: lambda calls, _: indivisibility(calls),
+    Property.CALL_CAUSALITY: lambda calls, _: call_causality(calls),
+    Property.CALL_AGREEMENT: call_agreement,
+    Property.ATOMICITY: atomicity,
+}
+
+
+# Who has what.
+
+_NOBODY: Final = frozenset[Object]()
+
+
+def _ordered(calls: Calls, sequence: Sequence[Handed]) -> list[Handed]:
+    found = []
+    for handed in sequence:
+        call = calls.by_message.get(handed.message)
+        if call is not None and call.is_ordered:
+            found.append(handed)
+    return found
+
+
+def _takers(calls: Calls) -> dict[Id, set[Object]]:
+    found: dict[Id, set[Object]] = {}
+    for one, sequence in calls.sequences.items():
+        for handed in sequence:
+            found.setdefault(handed.message, set()).add(one)
+    return found
+
+
+def _last_numbers(calls: Calls) -> dict[Incarnation, int]:
+    """The highest number that each crashed life is known to have submitted."""
+    last = {life: 0 for life in calls.lives if life not in calls.ends}
+    for call in calls.by_message.values():
+        if call.life in last:
+            last[call.life] = max(last[call.life], call.message[2])
+    return last
+
+
+def _count(sequences: Mapping[Object, Sequence[Handed]]) -> int:
+    return sum(map(len, sequences.values()))
+
+
+# One order.
+
+
+def _parts(after: Mapping[Id, set[Id]]) -> Iterator[list[Id]]:
+    """Strongly connected parts (Tarjan), without recursion."""
+    index: dict[Id, int] = {}
+    low: dict[Id, int] = {}
+    stack: list[Id] = []
+    is_open: set[Id] = set()
+    for root in after:
+        if root in index:
+            continue
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        is_open.add(root)
+        work = [(root, iter(after[root]))]
+        while work:
+            message, rest = work[-1]
+            following = next(rest, None)
+            if following is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[message])
+                if low[message] == index[message]:
+                    yield _popped(stack, is_open, message)
+            elif following not in index:
+                index[following] = low[following] = len(index)
+                stack.append(following)
+                is_open.add(following)
+                work.append((following, iter(after.get(following, ()))))
+            elif following in is_open:
+                low[message] = min(low[message], index[following])
+
+
+def _popped(stack: list[Id], is_open: set[Id], message: Id) -> list[Id]:
+    part: list[Id] = []
+    while not part or part[-1] != message:
+        part.append(stack.pop())
+        is_open.discard(part[-1])
+    return part
+
+
+def _disagreement(sequences: Sequence[Sequence[Handed]], among: Collection[Id]) -> Witness | None:
+    """Two objects that get two calls in different orders; none where only more of them together disagree."""
+    disputed = [{handed.message: handed for handed in sequence if handed.message in among} for sequence in sequences]
+    for here, there in islice(combinations(disputed, 2), PAIRS_MAX):
+        common = [handed for message, handed in here.items() if message in there]
+        for x, y in pairwise(common):
+            if there[y.message].position < there[x.message].position:
+                places = (x.place, y.place, there[y.message].place, there[x.message].place)
+                return _witness(_ONE_ORDER, *places)
+    return None
+
+
+def _cycle(sequences: Sequence[Sequence[Handed]], part: Sequence[Id], after: Mapping[Id, set[Id]]) -> Witness:
+    """A shortest cycle through one call of the part: for each step the object that takes it."""
+    start, among = min(part), set(part)
+    before: dict[Id, Id] = {}
+    front = [start]
+    while start not in before:
+        reached = []
+        for message in front:
+            for following in sorted(after[message] & among):
+                if following not in before:
+                    before[following] = message
+                    reached.append(following)
+        front = reached
+    path = [start]
+    while len(path) == 1 or path[-1] != start:
+        path.append(before[path[-1]])
+    steps = set(pairwise(reversed(path)))
+    shown: dict[tuple[Id, Id], tuple[Handed, Handed]] = {}
+    for sequence in sequences:
+        for one, other in pairwise(sequence):
+            if (one.message, other.message) in steps:
+                shown.setdefault((one.message, other.message), (one, other))
+    return _witness(_ONE_ORDER, *(handed.place for step in pairwise(reversed(path)) for handed in shown[step]))
+
+
+_ONE_ORDER: Final = "no one order agrees with what objects get"
+
+
+# Causality.
+
+
+def _pasts(calls: Calls) -> tuple[dict[Object, int], dict[Id, int], dict[Id, Vector]]:
+    """Each asking object's place in a vector, each ordered call's number among those of its object, and its past."""
+    place: dict[Object, int] = {}
+    for call in calls.by_message.values():
+        if call.is_ordered:
+            place.setdefault(call.asker, len(place))
+    nothing = np.zeros(len(place), np.int64)
+    got: dict[Object, Vector] = {}
+    submitted: dict[Object, int] = {}
+    ordinal: dict[Id, int] = {}
+    carried: dict[Id, Vector] = {}
+    past: dict[Id, Vector] = {}
+    for event in _in_time(calls):
+        if isinstance(event, Handed):
+            asked = calls.by_message.get(event.message)
+            if asked is None or not asked.is_known:
+                continue
+            known = (carried if asked.is_loose else past).get(event.message, nothing)
+            mine = np.maximum(got.get(event.object, nothing), known)
+            if not asked.is_loose:
+                # What is handed over before it was asked for has no number yet, and no past.
+                mine[place[asked.asker]] = max(mine[place[asked.asker]], ordinal.get(event.message, 0))
+            got[event.object] = mine
+        elif event.is_loose:
+            carried[event.message] = got.get(event.asker, nothing)
+        elif event.is_known:
+            vector = got.get(event.asker, nothing).copy()
+            own = place[event.asker]
+            vector[own] = max(vector[own], submitted.get(event.asker, 0))
+            past[event.message] = vector
+            submitted[event.asker] = ordinal[event.message] = submitted.get(event.asker, 0) + 1
+    return place, ordinal, past
+
+
+def _in_time(calls: Calls) -> list[Handed | Call]:
+    """Submissions and deliveries, in true time and each life's order."""
+    events: list[tuple[int, Incarnation, int, Handed | Call]] = [
+        (call.at_ns, call.life, call.record, call) for call in calls.by_message.values()
+    ]
+    for one, sequence in calls.sequences.items():
+        events += [(handed.at_ns, one[0], handed.record, handed) for handed in sequence]
+    events.sort(key=lambda event: event[:3])
+    return [event for *_, event in events]
+
+
+def _first_late(
+    calls: Calls,
+    later: Sequence[Handed],
+    message: Id,
+    place: Mapping[Object, int],
+    ordinal: Mapping[Id, int],
+    past: Mapping[Id, Vector],
+) -> Handed:
+    """The first of these that is in the past of `message`."""
+    for handed in later:
+        if ordinal[handed.message] <= past[message][place[calls.by_message[handed.message].asker]]:
+            return handed
+    raise AssertionError(f"nothing of the past of {message} comes late")
+
+
+def _witness(what: str, *places: Place) -> Witness:
+    return Witness(what=what, places=places)

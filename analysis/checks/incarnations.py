@@ -1,0 +1,303 @@
+"""The lives of a trace, walked by tasks: each takes some of them, reads their records from the table `trace`, and
+writes its parts of `messages` and `deliveries` and the steps (`analysis.checks.sequences`) that the order checks
+work on.
+
+Rows do not go through the Java machine. Lives are put together so that a task has at most ROWS_PER_TASK records at
+hand, 35 bytes each, and of the life that it walks 80 bytes each; beside them stand all submissions, 16 bytes each. A
+longer life has a task of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pds
+
+from analysis.checks.properties import Incarnation
+from analysis.checks.sequences import STEPS, Records, Step, Told, compact, is_own_submission, steps_of_life
+from analysis.engine.staging import PartWriter, Staging, finish, unfinished
+from analysis.engine.tasks import Here, Workers
+from analysis.metrics import tables
+from collector.records import Event
+
+ROWS_PER_TASK = 1 << 22
+SMALL_ROWS = 1 << 17
+"""So few records are walked here before Spark has begun."""
+
+SAMPLED = 1 << 10
+"""One message of so many is looked at to find out where to cut."""
+
+Ints = npt.NDArray[np.int64]
+
+_COLUMNS = (
+    *("member", "member_incarnation", "record", "event", "detail"),
+    *("origin", "incarnation", "number", "at_ns", "value"),
+)
+
+
+class Life(NamedTuple):
+    """One that was walked: what it says of itself, and where its steps are."""
+
+    told: Told
+    path: Path
+    first_batch: int
+    batches: int
+    rows: int
+    sample: tuple[int, ...]
+    """Some of its messages, evenly out of all of them in their order: where to cut."""
+
+    @property
+    def name(self) -> Incarnation:
+        return self.told.life
+
+    def columns(self, *names: str) -> dict[str, npt.NDArray[Any]]:
+        """Columns of its steps (sequences.STEPS)."""
+        with pa.memory_map(str(self.path)) as file:
+            reader = pa.ipc.open_file(file)
+            found = [reader.get_batch(self.first_batch + number) for number in range(self.batches)]
+            return {name: _end_to_end([one[name] for one in found], STEPS.field(name).type) for name in names}
+
+
+class Submissions(NamedTuple):
+    """How many, when the first and the last were made, and bytes of payload, in all."""
+
+    messages: int
+    first_ns: int | None
+    last_ns: int | None
+    size_bytes: int
+
+
+class Walk(NamedTuple):
+    """`lives` ascending by name."""
+
+    lives: tuple[Life, ...]
+    submissions: Submissions
+    workers: Workers
+    """Who does what is left to do: for a short trace, this process."""
+
+
+@contextlib.contextmanager
+def walked(
+    trace: Path, stage: Staging, workers: Workers, names: Sequence[str], rows: Mapping[Incarnation, int] | None = None
+) -> Iterator[Walk]:
+    """Walk all lives of the table `trace`; the steps are there until the block ends. Writes `messages`, `deliveries`.
+
+    `names`: of the members, by number. `rows`: how many records each life has, where somebody has counted them.
+    """
+    rows = rows_by_life(trace) if rows is None else rows
+    if sum(rows.values()) <= SMALL_ROWS:
+        workers = Here()
+    groups = grouped(rows, workers.parallel)
+    messages, deliveries, steps = (stage.parts(name) for name in ("messages", "deliveries", "steps"))
+    plan = _Plan(trace=trace, messages=messages, deliveries=deliveries, steps=steps, names=tuple(names))
+    try:
+        told = workers.run(plan.walk, list(enumerate(groups)))
+        for name in ("messages", "deliveries"):
+            stage.gather(name)
+        lives = sorted((life for one, _ in told for life in one), key=lambda life: life.name)
+        yield Walk(tuple(lives), _together([counted for _, counted in told]), workers)
+    finally:
+        shutil.rmtree(steps, ignore_errors=True)
+
+
+def rows_by_life(trace: Path) -> dict[Incarnation, int]:
+    """How many records each life has."""
+    counts: Counter[Incarnation] = Counter()
+    for batch in _batches(trace, ("member", "member_incarnation")):
+        counts += counted(_codes(batch))
+    return dict(counts)
+
+
+def codes_of(member: npt.NDArray[Any], incarnation: npt.NDArray[Any]) -> Ints:
+    """Lives as one number each."""
+    return np.asarray(member.astype(np.int64) << 32 | incarnation)
+
+
+def counted(codes: Ints) -> Counter[Incarnation]:
+    """How often each life occurs."""
+    found, counts = np.unique(codes, return_counts=True)
+    return Counter({_life(code): count for code, count in zip(found.tolist(), counts.tolist(), strict=True)})
+
+
+def grouped(rows: Mapping[Incarnation, int], parallel: int) -> list[list[Incarnation]]:
+    """Lives for each task: as many tasks as are done at once, or as many more as keep them small. One at least."""
+    count = max(1, min(len(rows), max(parallel, -(-sum(rows.values()) // ROWS_PER_TASK))))
+    loads = [(0, number) for number in range(count)]
+    groups: list[list[Incarnation]] = [[] for _ in range(count)]
+    for life in sorted(rows, key=lambda life: (-rows[life], life)):
+        load, number = heapq.heappop(loads)
+        groups[number].append(life)
+        heapq.heappush(loads, (load + rows[life], number))
+    return groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What a task must know. The paths are directories of parts."""
+
+    trace: Path
+    messages: Path
+    deliveries: Path
+    steps: Path
+    names: tuple[str, ...]
+
+    def walk(self, task: tuple[int, Sequence[Incarnation]]) -> tuple[list[Life], Submissions]:
+        number, lives = task
+        chunks, submitted = _read(self.trace, lives)
+        part = f"part-{number:05d}"
+        found = []
+        with (
+            PartWriter(self.messages / f"{part}.parquet", tables.MESSAGES) as messages,
+            PartWriter(self.deliveries / f"{part}.parquet", tables.DELIVERIES) as deliveries,
+            _StepsWriter(self.steps / f"{part}.arrow") as steps,
+        ):
+            counted = _Counted()
+            for life in sorted(chunks):
+                told, made = steps_of_life(life, chunks.pop(life))
+                first, samples = steps.batches, list[Ints]()
+                for batch in made:
+                    steps.write(batch)
+                    samples.append(batch["message"].to_numpy()[::SAMPLED])
+                    kind = batch["step"][0].as_py()
+                    if kind == Step.SUBMISSION:
+                        messages.write(tables.messages(batch, life, self.names))
+                        counted.add(batch)
+                    elif kind == Step.DELIVERY:
+                        deliveries.write(tables.deliveries(batch, life, self.names, submitted))
+                found.append(steps.life(told, first, samples))
+        return found, counted.told()
+
+
+_SAMPLES = 256
+
+
+class _Counted:
+    """Of messages, batch by batch."""
+
+    def __init__(self) -> None:
+        self._count = self._size_bytes = 0
+        self._ends: list[int] = []
+
+    def add(self, submissions: pa.RecordBatch) -> None:
+        self._count += submissions.num_rows
+        at_ns = submissions["at_ns"].to_numpy()
+        self._ends = [min([*self._ends, int(at_ns.min())]), max([*self._ends, int(at_ns.max())])]
+        self._size_bytes += int(submissions["value"].to_numpy().sum(dtype=object))
+
+    def told(self) -> Submissions:
+        first_ns, last_ns = self._ends or (None, None)
+        return Submissions(self._count, first_ns, last_ns, self._size_bytes)
+
+
+def _together(parts: Sequence[Submissions]) -> Submissions:
+    first = [part.first_ns for part in parts if part.first_ns is not None]
+    last = [part.last_ns for part in parts if part.last_ns is not None]
+    return Submissions(
+        messages=sum(part.messages for part in parts),
+        first_ns=min(first, default=None),
+        last_ns=max(last, default=None),
+        size_bytes=sum(part.size_bytes for part in parts),
+    )
+
+
+class _StepsWriter:
+    """One file of steps, to be mapped; `unfinished` until the block ends well."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = pa.OSFile(str(unfinished(path)), "wb")
+        self._writer = pa.ipc.new_file(self._file, STEPS)
+        self.batches = self._rows = self._before = 0
+
+    def __enter__(self) -> _StepsWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._writer.close()
+        self._file.close()
+        finish(self._path, is_whole=kind is None)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+        self.batches += 1
+        self._rows += batch.num_rows
+
+    def life(self, told: Told, first_batch: int, samples: Sequence[Ints]) -> Life:
+        """What was written since the life before."""
+        sample = np.sort(np.concatenate([np.empty(0, np.int64), *samples]))
+        some = tuple(sample[:: max(1, len(sample) // _SAMPLES)].tolist())
+        rows, self._before = self._rows - self._before, self._rows
+        return Life(told, self._path, first_batch, self.batches - first_batch, rows, some)
+
+
+def _read(trace: Path, lives: Collection[Incarnation]) -> tuple[dict[Incarnation, list[Records]], tables.Submitted]:
+    """The records of these lives, and what all lives submitted."""
+    wanted = np.array(sorted(number_of(life) for life in lives), np.int64)
+    chunks: dict[Incarnation, list[Records]] = defaultdict(list)
+    own: list[tuple[Ints, ...]] = []
+    for batch in _batches(trace, _COLUMNS):
+        codes = _codes(batch)
+        keep = np.isin(codes, wanted) | (batch["event"].to_numpy() == Event.SUBMIT)
+        records, codes = compact(batch.filter(pa.array(keep))), codes[keep]
+        submissions = np.flatnonzero(is_own_submission(records, (codes >> 32 & 0xFFFF) << 16 | codes & 0xFFFF))
+        own.append((records.message[submissions], records.record[submissions], records.at_ns[submissions]))
+        for code, rows in _by_code(codes):
+            if (life := _life(code)) in lives:
+                chunks[life].append(records.select(rows))
+    return chunks, _submitted(own)
+
+
+def _submitted(parts: Sequence[tuple[Ints, ...]]) -> tables.Submitted:
+    """The first record of each submission counts."""
+    message, record, at_ns = (np.concatenate([np.empty(0, np.int64), *(part[k] for part in parts)]) for k in range(3))
+    order = np.lexsort((record, message))
+    message = message[order]
+    is_first = np.ones(len(message), np.bool_)
+    is_first[1:] = message[1:] != message[:-1]
+    return tables.Submitted(message[is_first], at_ns[order[is_first]])
+
+
+def _by_code(codes: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(codes) else order
+    return zip(ordered[begins].tolist(), np.split(order, begins[1:]), strict=len(codes) > 0)
+
+
+def _batches(trace: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """A few at a time: as many as pyarrow reads ahead by itself would fill a machine."""
+    table = pds.dataset(trace, format="parquet")
+    yield from table.to_batches(columns=list(columns), batch_readahead=2, fragment_readahead=1)
+
+
+def _codes(batch: pa.RecordBatch) -> Ints:
+    member, incarnation = (
+        pc.cast(batch[name], pa.int64()).to_numpy(zero_copy_only=False) for name in ("member", "member_incarnation")
+    )
+    return codes_of(member, incarnation)
+
+
+def number_of(life: Incarnation) -> int:
+    return life.member << 32 | life.incarnation
+
+
+def _life(code: int) -> Incarnation:
+    return Incarnation(code >> 32, code & 0xFFFFFFFF)
+
+
+def _end_to_end(parts: Sequence[pa.Array], kind: pa.DataType) -> npt.NDArray[Any]:
+    if len(parts) == 1:
+        return np.asarray(parts[0].to_numpy(zero_copy_only=False))
+    plain = [part.to_numpy(zero_copy_only=False) for part in parts]
+    return np.concatenate([np.empty(0, kind.to_pandas_dtype()), *plain])

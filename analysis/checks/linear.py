@@ -1,0 +1,599 @@
+"""The properties over a plain history in linear time, without Spark: for the simulator, whose every run is judged.
+
+`analysis.checks.properties` says what is judged, `analysis.checks.oracle` judges the same by definition, and tests
+hold the two
+together: equal verdicts, reasons and counts. (Of causal order the oracle counts the deliveries that lack any cause,
+this module and Spark those that lack a direct one: one count is zero when the other is.)
+
+Records as Python tuples (`check`, `check_lives`) go through dictionaries: a few look-ups per delivery and nothing to
+set up, so that a history of a few hundred deliveries takes less than a millisecond. Records as NumPy columns go through
+`analysis.checks.columns`, at millions of deliveries a second.
+
+Why one look per delivery is enough (groupcomm 3.3 and 3.4): a total order holds when each message has the same
+immediate predecessor wherever it is delivered; causal order holds when everybody delivers the direct causes first, by
+induction over the causal past; agreement is a comparison of sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+
+import numpy as np
+
+from analysis.checks import call_orders, clocks, sections, states, synchrony
+from analysis.checks.columns import Columns, grouped, look
+from analysis.checks.oracle import History, Record, raw
+from analysis.checks.properties import (
+    ADDRESSED_TO_OBJECTS,
+    CALL_PROPERTIES,
+    DELIVERY_PROPERTIES,
+    LOST_SUBMISSION,
+    STANDING,
+    VIEW_PROPERTIES,
+    Evidence,
+    Finding,
+    Incarnation,
+    Lives,
+    MessageId,
+    Place,
+    Property,
+    Raw,
+    Tally,
+    Witness,
+    gap_reason,
+    judge,
+    order_witness,
+    undrained_reason,
+)
+from analysis.checks.views import NO_VIEWS, VIEW_EVENTS, ViewRecords, read_views, views_of
+from analysis.metrics.calls import Calls, is_for_objects, read_calls
+from collector.records import Event, Level, Notice
+
+Id = tuple[int, int, int]
+"""A MessageId without the cost of a class."""
+
+
+Step = tuple[int, int, int, Id, int]
+"""A submission, a delivery or an undoing: record number, event, detail, message, at_ns."""
+
+Row = tuple[int, Id, int]
+"""A delivery: record number, message, at_ns."""
+
+End = tuple[int, int]
+"""STOP or OVER, and its detail."""
+
+_SUBMIT, _DELIVER, _UNDO = int(Event.SUBMIT), int(Event.DELIVER), int(Event.UNDO)
+_STOP, _OVER = int(Event.STOP), int(Event.OVER)
+_ENDS = (_STOP, _OVER)
+_SPEAKING = frozenset((_SUBMIT, _DELIVER, _UNDO))
+_EVENTS = {int(event): event for event in Event}
+_OPTIMISTIC = int(Level.OPTIMISTIC)
+
+
+def check(
+    history: History,
+    *,
+    members: Iterable[int],
+    names: Mapping[int, str] | None = None,
+    kinds: Iterable[Property] | None = None,
+) -> dict[Property, Finding]:
+    """Judge `kinds` (None: all properties of deliveries) of an oracle.History, as `analysis.checks.oracle.check` does.
+
+    `members` are all members that the run should have; `names` is for texts only.
+    """
+    lives = [_life_of_history(life, records) for life, records in history.items()]
+    return check_view(View(lives, members, names or {}, raw=lambda: raw(history)), kinds)
+
+
+def check_lives(
+    lives: Lives,
+    *,
+    members: Iterable[int],
+    names: Mapping[int, str] | None = None,
+    kinds: Iterable[Property] | None = None,
+) -> dict[Property, Finding]:
+    """The same over the hosts' own records, all records of each life from the first on."""
+    return check_view(view_of(lives, members=members, names=names), kinds)
+
+
+def view_of(lives: Lives, *, members: Iterable[int], names: Mapping[int, str] | None = None) -> View:
+    """What follows from the hosts' own records, for who wants more of it than a judgement."""
+    read = [_life_of_records(life, records) for life, records in lives.items()]
+    return View(read, members, names or {}, raw=lambda: lives)
+
+
+def check_view(view: View, kinds: Iterable[Property] | None = None) -> dict[Property, Finding]:
+    """Judge `kinds` (None: all properties of deliveries)."""
+    wanted = DELIVERY_PROPERTIES if kinds is None else kinds
+    return {kind: judge(kind, _CHECKS[kind](view), view.evidence) for kind in wanted}
+
+
+def check_columns(
+    records: Columns,
+    *,
+    members: Iterable[int],
+    names: Mapping[int, str] | None = None,
+    kinds: Iterable[Property] | None = None,
+) -> dict[Property, Finding]:
+    """The same over columns, for long histories, and for properties of deliveries only. What does not hold is looked at
+    again, record by record.
+    """
+    wanted = tuple(DELIVERY_PROPERTIES if kinds is None else kinds)
+    if not set(wanted) <= set(DELIVERY_PROPERTIES):
+        raise ValueError("columns tell of deliveries only; check_lives judges what reports tell")
+    expected = sorted(members)
+    answer = look(records, members=expected, names=names or {}, wanted=wanted)
+    found = {kind: judge(kind, tally, answer.evidence) for kind, tally in answer.tallies.items()}
+    if answer.violated:
+        found |= check(history_of(records), members=expected, names=names, kinds=answer.violated)
+    return {kind: found[kind] for kind in wanted}
+
+
+def history_of(records: Columns) -> dict[Incarnation, list[Record]]:
+    """The converter from columns to an oracle.History."""
+    ordered, parts = grouped(records)
+    return {life: [_record(row) for row in zip(*_lists(ordered.select(rows)), strict=True)] for life, rows in parts}
+
+
+def columns_of(history: History) -> Columns:
+    """The inverse of history_of."""
+    rows = [(*life, r[0], r[1], r[2], *r[3], r[4]) for life, records in history.items() for r in records]
+    table = np.array(rows, np.int64).reshape(-1, len(Columns._fields))
+    return Columns(*(np.ascontiguousarray(column) for column in table.T))
+
+
+def _lists(records: Columns) -> list[list[int]]:
+    return [column.tolist() for column in records[2:]]
+
+
+def _record(row: tuple[int, ...]) -> Record:
+    record, event, detail, origin, incarnation, number, at_ns = row
+    # An event that is none of ours says nothing; it only has its number.
+    return Record(record, _EVENTS.get(event, Event.REPORT), detail, MessageId(origin, incarnation, number), at_ns)
+
+
+class Life:
+    """One incarnation: its steps, and from when the judged level is known its sequence."""
+
+    def __init__(
+        self,
+        name: tuple[int, int],
+        steps: list[Step],
+        *,
+        end: End | None,
+        is_gapless: bool,
+        is_for_objects: bool = False,
+        views: ViewRecords = NO_VIEWS,
+    ) -> None:
+        self.name = Incarnation(*name)
+        self.steps = steps
+        self.end = end
+        """None: crashed."""
+        self.is_for_objects = is_for_objects
+        """Whether messages of its are for objects."""
+        self.views = views
+        self.is_over = end is not None and end[0] == _OVER
+        self.is_gapless = is_gapless
+        self.is_full = False
+        self.judged: list[Row] = []
+        """Record number, message and time of the deliveries at the judged level that were not undone."""
+        self.firsts: list[Row] = []
+        """The same without repeats."""
+        self.position: dict[Id, int] = {}
+        """1-based, of the first deliveries, in their order."""
+
+    def judge_at(self, level: int) -> None:
+        rows = [step for step in self.steps if step[2] == level and step[1] != _SUBMIT]
+        if any(step[1] == _UNDO for step in rows):
+            rows = list(_not_undone(rows))
+        self.judged = [(record, message, at_ns) for record, _, _, message, at_ns in rows]
+        position: dict[Id, int] = {}
+        for _, message, _ in self.judged:
+            position.setdefault(message, len(position) + 1)
+        self.position = position
+        self.firsts = self.judged
+        if len(position) < len(self.judged):
+            self.firsts = list(_without_repeats(self.judged))
+
+    def place(self, message: Id) -> Place:
+        """Where this incarnation first delivers the message, if it does."""
+        position = self.position.get(message)
+        at_ns = None if position is None else self.firsts[position - 1][2]
+        return Place(self.name, MessageId(*message), position, at_ns)
+
+
+class View:
+    """A history with what follows from it: judged sequences, submissions, who ran from start to end."""
+
+    def __init__(
+        self, lives: Sequence[Life], members: Iterable[int], names: Mapping[int, str], *, raw: Callable[[], Lives]
+    ) -> None:
+        self.lives = lives
+        self.raw = raw
+        self.by_name = {life.name: life for life in lives}
+        at = [step[2] for life in lives for step in life.steps if step[1] == _DELIVER]
+        level = max(at, default=int(Level.AGREED))
+        if any(life.views.installations for life in lives):
+            level = max(level, int(Level.AGREED))
+        self.is_optimistic = level > _OPTIMISTIC and _OPTIMISTIC in at
+        """Whether there are optimistic deliveries beside those that are judged."""
+        self.submitted_ns: dict[Id, int] = {}
+        count = dict[int, int]()
+        for life in lives:
+            life.judge_at(level)
+            count[life.name.member] = count.get(life.name.member, 0) + 1
+            for _, event, _, message, at_ns in life.steps:
+                if event == _SUBMIT and message[0] == life.name[0] and message[1] == life.name[1]:
+                    self.submitted_ns.setdefault(message, at_ns)
+        for life in lives:
+            is_stopped = life.end is not None and not life.is_over
+            life.is_full = is_stopped and not life.name.is_joiner and count[life.name.member] == 1
+        self.full = sorted((life for life in lives if life.is_full), key=lambda life: life.name)
+        self.in_order = [life for life in lives if not life.is_over]
+        """Those that total order looks at, in a run without views."""
+        self.deliveries = sum(len(life.firsts) for life in lives)
+        self.evidence = Evidence(
+            gap=gap_reason(
+                [life.name for life in lives if not life.is_gapless], sorted(set(members) - count.keys()), names
+            ),
+            undrained=undrained_reason(
+                [life.name for life in lives if life.end == (_STOP, 0)],
+                len(self.full),
+                names,
+                [life.name for life in lives if life.end and not life.is_over and life.views.is_in_minority],
+            ),
+            addressed=ADDRESSED_TO_OBJECTS if any(life.is_for_objects for life in lives) else "",
+        )
+        self.is_for_objects = bool(self.evidence.addressed)
+        """Whether messages are for objects: then `calls` says more than the deliveries of members."""
+        self.has_views = any(life.views.installations for life in lives)
+        self.level = level
+        self._calls: Calls | None = None
+
+    @cached_property
+    def of_views(self) -> dict[Property, Tally]:
+        """What is counted view by view."""
+        return _of_views(self) if self.has_views else synchrony.without_views()
+
+    @property
+    def calls(self) -> Calls:
+        """Between objects; read when they are first asked for."""
+        if self._calls is None:
+            self._calls = read_calls(self.raw())
+        return self._calls
+
+    def place(self, life: Incarnation, message: Id) -> Place:
+        return self.by_name[life].place(message)
+
+
+def validity(view: View) -> Tally:
+    full = {life.name: life for life in view.full}
+    owed = [(at_ns, m) for m, at_ns in view.submitted_ns.items() if m[:2] in full]
+    wrong = [(at_ns, m) for at_ns, m in owed if m not in full[Incarnation(*m[:2])].position]
+    places = [view.place(Incarnation(*m[:2]), m) for _, m in [min(wrong)]] if wrong else []
+    return Tally(len(owed), len(wrong), _witness("its own submission is not delivered", places))
+
+
+def agreement(view: View) -> Tally:
+    return _agreement(view, view.full)
+
+
+def uniform_agreement(view: View) -> Tally:
+    return _agreement(view, view.lives)
+
+
+def _agreement(view: View, obliging: Sequence[Life]) -> Tally:
+    delivered = set[Id]().union(*(life.position for life in obliging))
+    standing = _standing(view)
+    owed = delivered | standing.keys()
+    common = set.intersection(*(set(life.position) for life in view.full)) if view.full else owed
+    wrong = owed - common
+    if not wrong:
+        return Tally(len(owed), 0)
+    first = {message: min(_deliveries_of(message, obliging), default=None) or standing[message] for message in wrong}
+    message = min(wrong, key=lambda m: (first[m][0], m))
+    missing = next(life for life in view.full if message not in life.position)
+    if message not in delivered:
+        return Tally(len(owed), len(wrong), _witness(STANDING, [view.place(first[message][1], message)]))
+    places = [view.place(first[message][1], message), missing.place(message)]
+    return Tally(len(owed), len(wrong), _witness("not everybody delivers it", places))
+
+
+def _standing(view: View) -> dict[Id, tuple[int, Incarnation]]:
+    """When and where full members have first delivered, optimistically, what they never undid."""
+    if not view.is_optimistic:
+        return {}
+    found: dict[Id, tuple[int, Incarnation]] = {}
+    for life in view.full:
+        rows = [step for step in life.steps if step[2] == _OPTIMISTIC and step[1] != _SUBMIT]
+        for _, _, _, message, at_ns in _not_undone(rows):
+            found[message] = min(found.get(message, (at_ns, life.name)), (at_ns, life.name))
+    return found
+
+
+def integrity(view: View) -> Tally:
+    """A repeat, an invented delivery and a broken promise count each time, a message delivered too early once."""
+    wrong: list[tuple[_When, str, Place]] = []
+    early: dict[Id, tuple[_When, str, Place]] = {}
+    lost = 0
+    last_numbers = _last_numbers(view)
+    for life in view.lives:
+        seen: set[Id] | None = None if life.firsts is life.judged else set()
+        for position, (record, message, at_ns) in enumerate(life.judged, start=1):
+            told_ns = view.submitted_ns.get(message)
+            if seen is not None and message in seen:
+                what = "delivered twice"
+            elif told_ns is None:
+                what = "delivered but never submitted"
+                if _may_be_lost(message, last_numbers):
+                    lost, what = lost + 1, ""
+            else:
+                what = "delivered before it was submitted" if at_ns < told_ns else ""
+            if what:
+                place = Place(life.name, MessageId(*message), position, at_ns)
+                complaint = ((at_ns, life.name, record), what, place)
+                if told_ns is None or what == "delivered twice":
+                    wrong.append(complaint)
+                else:
+                    early[message] = min(complaint, early.get(message, complaint))
+            if seen is not None:
+                seen.add(message)
+        wrong += _broken_promises(life)
+    wrong += early.values()
+    found = min(wrong, default=None)
+    witness = None if found is None else Witness(what=found[1], places=(found[2],))
+    excuse = LOST_SUBMISSION.format(count=lost) if lost else ""
+    return Tally(sum(len(life.judged) for life in view.lives), len(wrong), witness, excuse)
+
+
+def fifo(view: View) -> Tally:
+    wrong: list[tuple[_When, Id, Id | None]] = []
+    for life in view.lives:
+        last: dict[tuple[int, int], int] = {}
+        for record, message, at_ns in life.firsts:
+            origin = message[:2]
+            number = message[2]
+            before = last.get(origin)
+            if number != (before or 0) + 1 and not (before is None and life.name.is_joiner):
+                previous = None if before is None else (*origin, before)
+                wrong.append(((at_ns, life.name, record), message, previous))
+            last[origin] = number
+    if not wrong:
+        return Tally(view.deliveries, 0)
+    (_, name, _), message, previous = min(wrong, key=lambda found: found[0])
+    places = [view.place(name, m) for m in (previous, message) if m is not None]
+    return Tally(view.deliveries, len(wrong), _witness("delivered out of its origin's order", places))
+
+
+def causal(view: View) -> Tally:
+    """Each delivery against the direct causes of its message."""
+    direct = _direct_causes(view)
+    wrong: list[tuple[_When, Id, set[Id]]] = []
+    for life in view.lives:
+        seen: set[Id] = set()
+        oldest = _oldest_numbers(life) if life.name.is_joiner else None
+        for record, message, at_ns in life.firsts:
+            needs = direct.get(message)
+            if needs and not needs <= seen:
+                unmet = needs - seen
+                if oldest is not None:
+                    unmet = {m for m in unmet if m[2] >= oldest.get(m[:2], m[2] + 1)}
+                if unmet:
+                    wrong.append(((at_ns, life.name, record), message, unmet))
+            seen.add(message)
+    if not wrong:
+        return Tally(view.deliveries, 0)
+    (_, name, _), message, unmet = min(wrong, key=lambda found: found[0])
+    places = [view.place(name, min(unmet)), view.place(name, message)]
+    return Tally(view.deliveries, len(wrong), _witness("delivered before its cause", places))
+
+
+def total_order(view: View) -> Tally:
+    """One predecessor for each message, wherever it is delivered; in a run with views, view by view."""
+    if view.has_views:
+        return view.of_views[Property.TOTAL_ORDER]
+    predecessor: dict[Id, Id | None] = {}
+    disputed: dict[Id, None] = {}
+    deliveries = 0
+    for life in view.in_order:
+        deliveries += len(life.firsts)
+        for message, before in _predecessors(life):
+            if predecessor.setdefault(message, before) != before:
+                disputed[message] = None
+    if not disputed:
+        return Tally(deliveries, 0)
+    return Tally(deliveries, len(disputed), _order_witness(view, disputed))
+
+
+def _of_calls(kind: Property, view: View) -> Tally:
+    return call_orders.CHECKS[kind](view.calls, [life.name for life in view.full])
+
+
+def _of_view(kind: Property, view: View) -> Tally:
+    return view.of_views[kind]
+
+
+def _of_views(view: View) -> dict[Property, Tally]:
+    """Messages get numbers, so that they can stand in columns."""
+    numbers: dict[Id, int] = {}
+    lives = [
+        synchrony.Life(
+            name=life.name,
+            views=life.views,
+            ends_in_order=life.end is not None,
+            record=np.array([record for record, _, _ in life.firsts], np.int64),
+            message=np.array([numbers.setdefault(message, len(numbers)) for _, message, _ in life.firsts], np.int64),
+            at_ns=np.array([at_ns for _, _, at_ns in life.firsts], np.int64),
+        )
+        for life in view.lives
+    ]
+    messages = [MessageId(*message) for message in numbers]
+    origins = np.array([Incarnation(*message[:2]).code for message in messages], np.int64)
+    run = synchrony.Run(
+        lives=lives,
+        origins=lambda codes: origins[codes],
+        decode=messages.__getitem__,
+        is_uniform=view.level == Level.FINAL,
+    )
+    return synchrony.tallies(run)
+
+
+_CHECKS: Mapping[Property, Callable[[View], Tally]] = {
+    Property.VALIDITY: validity,
+    Property.AGREEMENT: agreement,
+    Property.UNIFORM_AGREEMENT: uniform_agreement,
+    Property.INTEGRITY: integrity,
+    Property.FIFO: fifo,
+    Property.CAUSAL: causal,
+    Property.TOTAL_ORDER: total_order,
+    Property.MUTUAL_EXCLUSION: lambda view: sections.mutual_exclusion(view.raw()),
+    Property.GRANT_ORDER: lambda view: sections.grant_order(view.raw()),
+    Property.SERVICE: lambda view: sections.service(view.raw(), [life.name for life in view.full]),
+    Property.CLOCK_CONDITION: lambda view: clocks.clock_condition(view.raw()),
+    Property.CLOCK_MONOTONE: lambda view: clocks.clock_monotone(view.raw()),
+    Property.STATE: lambda view: states.state(view.raw(), [life.name for life in view.full]),
+    **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
+    **{kind: partial(_of_view, kind) for kind in VIEW_PROPERTIES},
+}
+
+_When = tuple[int, Incarnation, int]
+"""Time, life, record number: which of several violations is the earliest."""
+
+
+def _life_of_records(name: tuple[int, int], records: Sequence[Raw]) -> Life:
+    steps = [
+        (number, event, detail, (origin, incarnation, message), at_ns)
+        for number, (event, detail, origin, incarnation, _, message, at_ns, _, _) in enumerate(records, start=1)
+        if event in _SPEAKING
+    ]
+    end = next(((record[0], record[1]) for record in records if record[0] in _ENDS), None)
+    is_gapless = bool(records) and records[0][0] == Event.START
+    return Life(
+        name,
+        steps,
+        end=end,
+        is_gapless=is_gapless,
+        is_for_objects=is_for_objects(records),
+        views=views_of(records),
+    )
+
+
+def _life_of_history(name: tuple[int, int], records: Sequence[Record]) -> Life:
+    steps: list[Step] = [record[:5] for record in records if record[1] in _SPEAKING]
+    end = next(((int(record[1]), record[2]) for record in records if record[1] in _ENDS), None)
+    numbers = [record[0] for record in records]
+    is_gapless = numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0][1] == Event.START
+    has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
+    rows = ((r.record, r.event, r.detail, *r.message, r.at_ns, r.value) for r in records if r.event in VIEW_EVENTS)
+    views = read_views(rows, last_record=records[-1].record)
+    return Life(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls, views=views)
+
+
+def _not_undone(rows: Sequence[Step]) -> Iterator[Step]:
+    """Deliveries of which the next record of the same message, at this level, is no UNDO."""
+    following: dict[Id, int] = {}
+    kept = []
+    for row in reversed(rows):
+        if row[1] == _DELIVER and following.get(row[3]) != _UNDO:
+            kept.append(row)
+        following[row[3]] = row[1]
+    return reversed(kept)
+
+
+def _without_repeats(rows: Iterable[Row]) -> Iterator[Row]:
+    seen: set[Id] = set()
+    for row in rows:
+        if row[1] not in seen:
+            seen.add(row[1])
+            yield row
+
+
+def _deliveries_of(message: Id, lives: Iterable[Life]) -> Iterator[tuple[int, Incarnation]]:
+    """When and where it is delivered first."""
+    for life in lives:
+        position = life.position.get(message)
+        if position is not None:
+            yield life.firsts[position - 1][2], life.name
+
+
+def _last_numbers(view: View) -> dict[tuple[int, int], int]:
+    """The highest number that each crashed life is known to have submitted."""
+    last = {(life.name[0], life.name[1]): 0 for life in view.lives if life.end is None}
+    for message in view.submitted_ns:
+        if message[:2] in last:
+            last[message[:2]] = max(last[message[:2]], message[2])
+    return last
+
+
+def _may_be_lost(message: Id, last_numbers: Mapping[tuple[int, int], int]) -> bool:
+    """A crash loses the records that were not sent yet."""
+    last = last_numbers.get(message[:2])
+    return last is not None and message[2] > last
+
+
+def _broken_promises(life: Life) -> Iterator[tuple[_When, str, Place]]:
+    promised: set[Id] = set()
+    for record, event, detail, message, at_ns in life.steps:
+        if event == _DELIVER and detail != _OPTIMISTIC:
+            promised.add(message)
+        elif event == _UNDO and (detail != _OPTIMISTIC or message in promised):
+            place = Place(life.name, MessageId(*message), 0, at_ns)
+            yield (at_ns, life.name, record), "undone although its delivery was promised", place
+
+
+def _direct_causes(view: View) -> dict[Id, set[Id]]:
+    """For each submission, what its member submitted or delivered since its submission before."""
+    causes: dict[Id, set[Id]] = {}
+    for life in view.lives:
+        firsts = iter(life.firsts)
+        coming = next(firsts, None)
+        recent: set[Id] = set()
+        for record, event, _, message, _ in life.steps:
+            if event == _SUBMIT:
+                if message not in causes and message[:2] == life.name:
+                    causes[message] = recent
+                    recent = {message}
+            elif coming is not None and coming[0] == record:
+                recent.add(message)
+                coming = next(firsts, None)
+    return causes
+
+
+def _oldest_numbers(life: Life) -> dict[tuple[int, int], int]:
+    """The lowest number that this life delivers of each origin."""
+    oldest: dict[tuple[int, int], int] = {}
+    for origin, incarnation, number in life.position:
+        oldest[origin, incarnation] = min(number, oldest.get((origin, incarnation), number))
+    return oldest
+
+
+def _predecessors(life: Life) -> Iterator[tuple[Id, Id | None]]:
+    """Each delivered message and the one before it; not that of a joiner's first, which no record tells."""
+    messages = iter(life.position)
+    before = next(messages, None) if life.name.is_joiner else None
+    for message in messages:
+        yield message, before
+        before = message
+
+
+def _order_witness(view: View, disputed: Iterable[Id]) -> Witness:
+    wanted = set(disputed)
+    sides: dict[Id, list[tuple[int, Incarnation, Id | None]]] = {}
+    for life in view.in_order:
+        for message, before in _predecessors(life):
+            if message in wanted:
+                at_ns = life.firsts[life.position[message] - 1][2]
+                sides.setdefault(message, []).append((at_ns, life.name, before))
+    message = min(sides, key=lambda m: min(side[:2] for side in sides[m]))
+    _, here, before = sides[message][0]
+    there, other = next((name, other) for _, name, other in sides[message] if other != before)
+    return order_witness(MessageId(*message), (here, _named(before)), (there, _named(other)), view.place)
+
+
+def _named(message: Id | None) -> MessageId | None:
+    return None if message is None else MessageId(*message)
+
+
+def _witness(what: str, places: Sequence[Place]) -> Witness:
+    return Witness(what=what, places=tuple(places))

@@ -1,0 +1,399 @@
+"""Every property over a plain history: short, slow, obviously right. `analysis.checks.order` must agree with it, at
+any size.
+
+The words (judged sequence, full member, joiner …) are defined in `analysis.checks.properties`. Nothing here is
+shared with the
+Spark checker but those words, the last step from counts to a verdict, and how a witness is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import NamedTuple
+
+from analysis.checks import oracle_calls, oracle_reports, oracle_views
+from analysis.checks.oracle_views import Synchrony
+from analysis.checks.properties import (
+    ADDRESSED_TO_OBJECTS,
+    CALL_PROPERTIES,
+    DELIVERY_PROPERTIES,
+    LOST_SUBMISSION,
+    STANDING,
+    Evidence,
+    Finding,
+    Incarnation,
+    MessageId,
+    Place,
+    Property,
+    Raw,
+    Tally,
+    Witness,
+    gap_reason,
+    judge,
+    order_witness,
+    undrained_reason,
+)
+from collector.records import Event, Level, Notice
+
+
+class Record(NamedTuple):
+    """One trace record, as far as the checks need it."""
+
+    record: int
+    event: Event
+    detail: int
+    message: MessageId
+    at_ns: int
+    extra: int = 0
+    value: int = 0
+    clock_ns: int = 0
+
+
+History = Mapping[Incarnation, Sequence[Record]]
+"""The records of each incarnation, in the order of their numbers."""
+
+
+class Delivery(NamedTuple):
+    """One place of a judged sequence."""
+
+    life: Incarnation
+    position: int
+    message: MessageId
+    record: int
+    at_ns: int
+
+    @property
+    def place(self) -> Place:
+        return Place(self.life, self.message, self.position, self.at_ns)
+
+
+def check(
+    history: History,
+    *,
+    members: Iterable[int],
+    names: Mapping[int, str] | None = None,
+    kinds: Iterable[Property] = DELIVERY_PROPERTIES,
+) -> dict[Property, Finding]:
+    """Judge these properties. `members` are all members that the run should have; `names` is for texts only."""
+    view = View(history, members, names or {})
+    return {kind: judge(kind, _CHECKS[kind](view), view.evidence) for kind in kinds}
+
+
+def raw(history: History) -> dict[Incarnation, list[Raw]]:
+    """The records as hosts make them."""
+    return {
+        life: [
+            (int(r.event), r.detail, r.message[0], r.message[1], r.extra, r.message[2], r.at_ns, r.clock_ns, r.value)
+            for r in records
+        ]
+        for life, records in history.items()
+    }
+
+
+class View:
+    """A history with what follows from it: judged sequences, submissions, who ran from start to end."""
+
+    def __init__(self, history: History, members: Iterable[int], names: Mapping[int, str]) -> None:
+        self.history = history
+        delivered_at = [r.detail for records in history.values() for r in records if r.event is Event.DELIVER]
+        self.level = max(delivered_at, default=int(Level.AGREED))
+        if any(r.event is Event.VIEW for records in history.values() for r in records):
+            self.level = max(self.level, int(Level.AGREED))
+        self.judged = {life: list(_judged(life, records, self.level)) for life, records in history.items()}
+        self.first = {life: list(_without_repeats(sequence)) for life, sequence in self.judged.items()}
+        self.submitted_ns: dict[MessageId, int] = {}
+        for life, records in history.items():
+            for record in records:
+                if record.event is Event.SUBMIT and record.message[:2] == life:
+                    self.submitted_ns.setdefault(record.message, record.at_ns)
+        self.ended = {life: _end(records) for life, records in history.items()}
+        self.full = sorted(life for life in history if self._is_full(life))
+        self.standing = [delivery for life in self.full for delivery in self._standing(life)]
+        self.evidence = self._evidence(set(members), names)
+
+    def _standing(self, life: Incarnation) -> list[Delivery]:
+        """Optimistic deliveries that were not undone, where more than that is judged."""
+        return list(_judged(life, self.history[life], Level.OPTIMISTIC)) if self.level > Level.OPTIMISTIC else []
+
+    def _is_full(self, life: Incarnation) -> bool:
+        others = [other for other in self.history if other.member == life.member and other != life]
+        return not others and not life.is_joiner and self._ends_with(life, Event.STOP)
+
+    def _ends_with(self, life: Incarnation, event: Event, *, detail: int | None = None) -> bool:
+        end = self.ended[life]
+        return end is not None and end.event is event and detail in (None, end.detail)
+
+    @cached_property
+    def synchrony(self) -> Synchrony:
+        """The same, view by view."""
+        return Synchrony(self.history, self.first, self.level)
+
+    @property
+    def in_order(self) -> dict[Incarnation, list[Delivery]]:
+        """The sequences that total order looks at."""
+        return {life: sequence for life, sequence in self.first.items() if not self._ends_with(life, Event.OVER)}
+
+    def _evidence(self, members: set[int], names: Mapping[int, str]) -> Evidence:
+        gaps = [life for life, records in self.history.items() if not _is_gapless(records)]
+        silent = sorted(members - {life.member for life in self.history})
+        cut_short = [life for life in self.history if self._ends_with(life, Event.STOP, detail=0)]
+        stopped = [life for life in self.history if self._ends_with(life, Event.STOP)]
+        in_minority = [life for life in stopped if _is_in_minority(self.history[life])]
+        reports = [r for records in self.history.values() for r in records if r.event is Event.REPORT]
+        return Evidence(
+            gap=gap_reason(gaps, silent, names),
+            undrained=undrained_reason(cut_short, len(self.full), names, in_minority),
+            addressed=ADDRESSED_TO_OBJECTS if any(r.detail == Notice.ADDRESSED for r in reports) else "",
+        )
+
+    def position(self, life: Incarnation, message: MessageId) -> Place:
+        """Where this incarnation first delivers the message, if it does."""
+        for delivery in self.first[life]:
+            if delivery.message == message:
+                return delivery.place
+        return Place(life, message, None, None)
+
+
+def validity(view: View) -> Tally:
+    submitted = sorted((at_ns, m) for m, at_ns in view.submitted_ns.items() if Incarnation(*m[:2]) in view.full)
+    wrong = [m for _, m in submitted if view.position(Incarnation(*m[:2]), m).position is None]
+    places = [view.position(Incarnation(*m[:2]), m) for m in wrong[:1]]
+    return Tally(len(submitted), len(wrong), _witness("its own submission is not delivered", places))
+
+
+def agreement(view: View, *, uniform: bool) -> Tally:
+    """Also judges the uniform form, in which the deliveries of crashed members and joiners oblige the others, too."""
+    standing = {delivery.message: delivery for delivery in sorted(view.standing, key=_when, reverse=True)}
+    delivered_by: dict[MessageId, list[Delivery]] = {message: [] for message in standing}
+    for life, sequence in view.first.items():
+        if uniform or life in view.full:
+            for delivery in sequence:
+                delivered_by.setdefault(delivery.message, []).append(delivery)
+    wrong: list[tuple[Delivery, Incarnation]] = []
+    for message, deliveries in delivered_by.items():
+        missing = [life for life in view.full if view.position(life, message).position is None]
+        if missing:
+            wrong.append((min(deliveries or [standing[message]], key=_when), missing[0]))
+    wrong.sort(key=lambda pair: (pair[0].at_ns, pair[0].message))
+    for first, _ in wrong[:1]:
+        if not delivered_by[first.message]:
+            places = [view.position(first.life, first.message)]
+            return Tally(len(delivered_by), len(wrong), _witness(STANDING, places))
+    places = [place for first, life in wrong[:1] for place in (first.place, view.position(life, first.message))]
+    return Tally(len(delivered_by), len(wrong), _witness("not everybody delivers it", places))
+
+
+def integrity(view: View) -> Tally:
+    """A repeat, an invented delivery and a broken promise count each time, a message delivered too early once."""
+    checked, wrong, lost = 0, list[tuple[Delivery, str]](), 0
+    early: dict[MessageId, Delivery] = {}
+    last_number = _last_numbers(view)
+    for sequence in view.judged.values():
+        seen: set[MessageId] = set()
+        for delivery in sequence:
+            checked += 1
+            origin = Incarnation(*delivery.message[:2])
+            submitted_ns = view.submitted_ns.get(delivery.message)
+            if delivery.message in seen:
+                wrong.append((delivery, "delivered twice"))
+            elif submitted_ns is None:
+                if view.ended.get(origin, _NEVER) is None and delivery.message.number > last_number[origin]:
+                    lost += 1
+                else:
+                    wrong.append((delivery, "delivered but never submitted"))
+            elif delivery.at_ns < submitted_ns:
+                early[delivery.message] = min(delivery, early.get(delivery.message, delivery), key=_when)
+            seen.add(delivery.message)
+    wrong += [(delivery, "delivered before it was submitted") for delivery in early.values()]
+    wrong += [pair for life, records in view.history.items() for pair in _broken_promises(life, records)]
+    found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
+    witness = None if found is None else Witness(what=found[1], places=(found[0].place,))
+    return Tally(checked, len(wrong), witness, LOST_SUBMISSION.format(count=lost) if lost else "")
+
+
+def fifo(view: View) -> Tally:
+    wrong: list[tuple[Delivery, Delivery | None]] = []
+    for life, sequence in view.first.items():
+        before: dict[Incarnation, Delivery] = {}
+        for delivery in sequence:
+            origin = Incarnation(*delivery.message[:2])
+            previous = before.get(origin)
+            is_excused = previous is None and life.is_joiner
+            expected = 1 if previous is None else previous.message.number + 1
+            if delivery.message.number != expected and not is_excused:
+                wrong.append((delivery, previous))
+            before[origin] = delivery
+    found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
+    places = [] if found is None else [d.place for d in (found[1], found[0]) if d is not None]
+    return Tally(_count(view.first), len(wrong), _witness("delivered out of its origin's order", places))
+
+
+def causal(view: View) -> Tally:
+    """By definition: the closure of the direct causes, looked for before each delivery (joiner: the direct ones)."""
+    direct = _direct_causes(view)
+    past = {message: _closure(message, direct) for message in direct}
+    wrong: list[tuple[Delivery, MessageId]] = []
+    for life, sequence in view.first.items():
+        needs = direct if life.is_joiner else past
+        seen: set[MessageId] = set()
+        for delivery in sequence:
+            unmet = [m for m in needs.get(delivery.message, ()) if m not in seen and _is_due(m, life, sequence)]
+            if unmet:
+                wrong.append((delivery, min(unmet)))
+            seen.add(delivery.message)
+    found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
+    places = [] if found is None else [view.position(found[0].life, found[1]), found[0].place]
+    return Tally(_count(view.first), len(wrong), _witness("delivered before its cause", places))
+
+
+def total_order(view: View) -> Tally:
+    """The uniform total order by immediate predecessors (groupcomm, Défago et al.): one look-up per delivery. In a run
+    with views: view by view."""
+    if view.synchrony.has_views:
+        return oracle_views.total_order(view.synchrony)
+    predecessors: dict[MessageId, list[tuple[MessageId | None, Delivery]]] = {}
+    for life, sequence in view.in_order.items():
+        if sequence and not life.is_joiner:
+            predecessors.setdefault(sequence[0].message, []).append((None, sequence[0]))
+        for before, delivery in pairwise(sequence):
+            predecessors.setdefault(delivery.message, []).append((before.message, delivery))
+    wrong = [found for found in predecessors.values() if len({message for message, _ in found}) > 1]
+    earliest = min(wrong, key=lambda found: min(_when(d) for _, d in found), default=[])
+    return Tally(_count(view.in_order), len(wrong), _order_witness(view, earliest))
+
+
+def _of_calls(kind: Property, view: View) -> Tally:
+    return oracle_calls.CHECKS[kind.value](oracle_calls.CallView(raw(view.history), view.full))
+
+
+_CHECKS: Mapping[Property, Callable[[View], Tally]] = {
+    Property.VALIDITY: validity,
+    Property.AGREEMENT: lambda view: agreement(view, uniform=False),
+    Property.UNIFORM_AGREEMENT: lambda view: agreement(view, uniform=True),
+    Property.INTEGRITY: integrity,
+    Property.FIFO: fifo,
+    Property.CAUSAL: causal,
+    Property.TOTAL_ORDER: total_order,
+    Property.MUTUAL_EXCLUSION: lambda view: oracle_reports.mutual_exclusion(raw(view.history)),
+    Property.GRANT_ORDER: lambda view: oracle_reports.grant_order(raw(view.history)),
+    Property.SERVICE: lambda view: oracle_reports.service(raw(view.history), view.full),
+    Property.CLOCK_CONDITION: lambda view: oracle_reports.clock_condition(raw(view.history)),
+    Property.CLOCK_MONOTONE: lambda view: oracle_reports.clock_monotone(raw(view.history)),
+    Property.STATE: lambda view: oracle_reports.state(raw(view.history), view.full),
+    **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
+    Property.VIEW_AGREEMENT: lambda view: oracle_views.view_agreement(view.synchrony),
+    Property.SAME_VIEW: lambda view: oracle_views.same_view(view.synchrony),
+    Property.VIRTUAL_SYNCHRONY: lambda view: oracle_views.virtual_synchrony(view.synchrony),
+    Property.NO_GHOST: lambda view: oracle_views.no_ghost(view.synchrony),
+    Property.STATE_TRANSFER: lambda view: oracle_views.state_transfer(view.synchrony),
+}
+
+
+def _order_witness(view: View, found: Sequence[tuple[MessageId | None, Delivery]]) -> Witness | None:
+    if not found:
+        return None
+    before, delivery = found[0]
+    other_before, other = next(pair for pair in found if pair[0] != before)
+    return order_witness(delivery.message, (delivery.life, before), (other.life, other_before), view.position)
+
+
+def _judged(life: Incarnation, records: Sequence[Record], level: int) -> Iterator[Delivery]:
+    """Deliveries at the judged level that are not undone."""
+    at_level = [r for r in records if r.event in (Event.DELIVER, Event.UNDO) and r.detail == level]
+    position = 0
+    for index, record in enumerate(at_level):
+        following = next((r for r in at_level[index + 1 :] if r.message == record.message), None)
+        is_undone = following is not None and following.event is Event.UNDO
+        if record.event is Event.DELIVER and not is_undone:
+            position += 1
+            yield Delivery(life, position, record.message, record.record, record.at_ns)
+
+
+def _without_repeats(sequence: Iterable[Delivery]) -> Iterator[Delivery]:
+    """First deliveries, numbered anew."""
+    seen: set[MessageId] = set()
+    for delivery in sequence:
+        if delivery.message not in seen:
+            seen.add(delivery.message)
+            yield delivery._replace(position=len(seen))
+
+
+_NEVER = Record(0, Event.STOP, 0, MessageId(0, 0, 0), 0)
+"""Stands for the end of an incarnation that never was: what it is said to have submitted is not excused by a crash."""
+
+
+def _end(records: Sequence[Record]) -> Record | None:
+    return next((record for record in records if record.event in (Event.STOP, Event.OVER)), None)
+
+
+def _is_in_minority(records: Sequence[Record]) -> bool:
+    """Whether its last word about that says so."""
+    told = [record.detail for record in records if record.event is Event.MINORITY]
+    return bool(told) and told[-1] == 1
+
+
+def _is_gapless(records: Sequence[Record]) -> bool:
+    numbers = [record.record for record in records]
+    return numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0].event is Event.START
+
+
+def _last_numbers(view: View) -> dict[Incarnation, int]:
+    last = dict.fromkeys(view.history, 0)
+    for message in view.submitted_ns:
+        origin = Incarnation(*message[:2])
+        last[origin] = max(last[origin], message.number)
+    return last
+
+
+def _broken_promises(life: Incarnation, records: Sequence[Record]) -> Iterator[tuple[Delivery, str]]:
+    for index, record in enumerate(records):
+        before = [r.detail for r in records[:index] if r.event is Event.DELIVER and r.message == record.message]
+        is_promised = record.detail != Level.OPTIMISTIC or any(level != Level.OPTIMISTIC for level in before)
+        if record.event is Event.UNDO and is_promised:
+            delivery = Delivery(life, 0, record.message, record.record, record.at_ns)
+            yield delivery, "undone although its delivery was promised"
+
+
+def _direct_causes(view: View) -> dict[MessageId, set[MessageId]]:
+    """For each submission, what its member submitted or delivered since its submission before."""
+    causes: dict[MessageId, set[MessageId]] = {}
+    for life, records in view.history.items():
+        delivered = {delivery.record for delivery in view.first[life]}
+        recent: set[MessageId] = set()
+        for record in records:
+            if record.event is Event.SUBMIT and record.message[:2] == life and record.message not in causes:
+                causes[record.message] = recent
+                recent = {record.message}
+            elif record.record in delivered and record.event is Event.DELIVER:
+                recent.add(record.message)
+    return causes
+
+
+def _closure(message: MessageId, direct: Mapping[MessageId, set[MessageId]]) -> set[MessageId]:
+    found: set[MessageId] = set()
+    front = set(direct.get(message, ()))
+    while front:
+        found |= front
+        front = {cause for m in front for cause in direct.get(m, ())} - found
+    return found
+
+
+def _is_due(message: MessageId, life: Incarnation, sequence: Sequence[Delivery]) -> bool:
+    if not life.is_joiner:
+        return True
+    numbers = [d.message.number for d in sequence if d.message[:2] == message[:2]]
+    return bool(numbers) and message.number >= min(numbers)
+
+
+def _when(delivery: Delivery) -> tuple[int, Incarnation, int]:
+    return delivery.at_ns, delivery.life, delivery.record
+
+
+def _count(sequences: Mapping[Incarnation, Sequence[Delivery]]) -> int:
+    return sum(len(sequence) for sequence in sequences.values())
+
+
+def _witness(what: str, places: Sequence[Place]) -> Witness | None:
+    return Witness(what=what, places=tuple(places)) if places else None

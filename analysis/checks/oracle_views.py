@@ -1,0 +1,346 @@
+"""The properties of views, by definition: every pair of incarnations, every delivery, every set. Part of
+`analysis.checks.oracle`; `analysis.checks.synchrony` must agree with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, pairwise, takewhile
+from typing import TYPE_CHECKING, NamedTuple
+
+from analysis.checks.properties import NO_VIEW, Incarnation, MessageId, Place, Tally, Witness
+from collector.records import Event, Level, ViewReason
+
+if TYPE_CHECKING:
+    from analysis.checks.oracle import Delivery, History, Record
+
+BEFORE = 0
+"""The number that stands for what comes before the first view."""
+
+
+class Installed(NamedTuple):
+    """One installation: records of one view that follow each other, up to as many as it has members."""
+
+    life: Incarnation
+    records: tuple[Record, ...]
+    is_cut: bool
+
+    @property
+    def number(self) -> int:
+        return self.records[0].message.number
+
+    @property
+    def size(self) -> int:
+        return self.records[0].value
+
+    @property
+    def members(self) -> tuple[Incarnation, ...]:
+        return tuple(Incarnation(*record.message[:2]) for record in self.records)
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.records) >= self.size
+
+    @property
+    def is_beginning(self) -> bool:
+        return bool(self.records[0].detail == ViewReason.FIRST)
+
+    @property
+    def place(self) -> Place:
+        at_ns = self.records[0].at_ns
+        return Place(self.life, None, None, at_ns, view=self.number, members=self.members)
+
+
+class Handed(NamedTuple):
+    """One first delivery, and the installation after which it came; None: before the first."""
+
+    delivery: Delivery
+    installed: Installed | None
+
+    @property
+    def message(self) -> MessageId:
+        return self.delivery.message
+
+    @property
+    def view(self) -> int:
+        return BEFORE if self.installed is None else self.installed.number
+
+    @property
+    def place(self) -> Place:
+        return self.delivery.place._replace(view=self.view)
+
+
+class Synchrony:
+    """A history, view by view. `first`: the judged sequences without repeats."""
+
+    def __init__(self, history: History, first: Mapping[Incarnation, Sequence[Delivery]], level: int) -> None:
+        self.lives = sorted(history)
+        self.history = history
+        self.is_uniform = level == Level.FINAL
+        self.installed = {life: list(_installed(life, records)) for life, records in history.items()}
+        self.handed = {life: [self._handed(delivery) for delivery in first[life]] for life in history}
+        self._survivors: dict[int, list[Incarnation]] = {}
+        self._messages: dict[tuple[Incarnation, int], set[MessageId]] = {}
+
+    @property
+    def has_views(self) -> bool:
+        return any(self.installed.values())
+
+    @property
+    def everything(self) -> list[Handed]:
+        return [handed for life in self.lives for handed in self.handed[life]]
+
+    @property
+    def installations(self) -> list[Installed]:
+        return [installed for life in self.lives for installed in self.installed[life]]
+
+    def _handed(self, delivery: Delivery) -> Handed:
+        before = [one for one in self.installed[delivery.life] if one.records[0].record <= delivery.record]
+        return Handed(delivery, before[-1] if before else None)
+
+    def first_state(self, life: Incarnation) -> Record | None:
+        """None: it never got it, as far as its records go, or needed none."""
+        return next((record for record in self.history[life] if record.event is Event.STATE), None)
+
+    def numbers(self, life: Incarnation) -> set[int]:
+        return {one.number for one in self.installed[life]}
+
+    def is_founder(self, life: Incarnation) -> bool:
+        return any(one.is_beginning for one in self.installed[life][:1])
+
+    def steps(self, life: Incarnation) -> list[tuple[int, int]]:
+        """From which view to which one it goes."""
+        return [(before.number, after.number) for before, after in pairwise(self.installed[life])]
+
+    def state_view(self, life: Incarnation) -> int | None:
+        """In which view it got the state; None: never."""
+        state = self.first_state(life)
+        if state is None:
+            return None
+        before = [one.number for one in self.installed[life] if one.records[0].record <= state.record]
+        return before[-1] if before else BEFORE
+
+    def had_state_all_through(self, life: Incarnation, view: int) -> bool:
+        state = self.state_view(life)
+        return self.is_founder(life) or (state is not None and state < view)
+
+    def survives(self, life: Incarnation, view: int) -> bool:
+        numbers = self.numbers(life)
+        return view in numbers and max(numbers) > view
+
+    def survivors(self, view: int) -> list[Incarnation]:
+        if view not in self._survivors:
+            self._survivors[view] = [life for life in self.lives if self.survives(life, view)]
+        return self._survivors[view]
+
+    def in_view(self, life: Incarnation, view: int) -> list[Handed]:
+        return [handed for handed in self.handed[life] if handed.view == view]
+
+    def messages(self, life: Incarnation, view: int) -> set[MessageId]:
+        if (life, view) not in self._messages:
+            self._messages[life, view] = {handed.message for handed in self.in_view(life, view)}
+        return self._messages[life, view]
+
+    def is_void(self, handed: Handed) -> bool:
+        survivors = self.survivors(handed.view)
+        if self.is_uniform or not survivors or handed.delivery.life in survivors:
+            return False
+        known = [other for life in survivors for other in self.handed[life] if other.view <= handed.view]
+        return all(other.message != handed.message for other in known)
+
+    def ends_in_order(self, life: Incarnation) -> bool:
+        return any(record.event in (Event.STOP, Event.OVER) for record in self.history[life])
+
+    def place(self, life: Incarnation, message: MessageId, view: int) -> Place:
+        """Where it delivers the message in this view, if it does."""
+        for handed in self.in_view(life, view):
+            if handed.message == message:
+                return handed.place
+        return Place(life, message, None, None, view=view)
+
+
+def view_agreement(run: Synchrony) -> Tally:
+    wrong: list[tuple[str, tuple[Installed, ...]]] = []
+    for life in run.lives:
+        for before, after in pairwise(run.installed[life]):
+            if after.number <= before.number:
+                wrong.append(("the numbers of its views do not ascend", (before, after)))
+            if after.is_beginning:
+                wrong.append(("a first view after another one", (before, after)))
+    for one in run.installations:
+        if not one.is_whole and not one.is_cut:
+            wrong.append(("a view with fewer members than it says", (one,)))
+        if one.is_whole and one.life not in one.members:
+            wrong.append(("a view without the incarnation that installs it", (one,)))
+    disputed: set[int] = set()
+    for one, other in combinations(run.installations, 2):
+        if one.number == other.number and one.number not in disputed and not _is_same(one, other):
+            disputed.add(one.number)
+            wrong.append(("one view with different members", (one, other)))
+    witness = None
+    if wrong:
+        what, places = min(wrong, key=lambda found: max(one.records[0].at_ns for one in found[1]))
+        witness = Witness(what=what, places=tuple(one.place for one in places))
+    return _tally(run, len(run.installations), len(wrong), witness)
+
+
+def same_view(run: Synchrony) -> Tally:
+    good = [handed for handed in run.everything if not run.is_void(handed)]
+    views = {handed.message: {one.view for one in good if one.message == handed.message} for handed in good}
+    wrong = [handed for handed in good if len(views[handed.message]) > 1]
+    witness = None
+    if wrong:
+        one = min(wrong, key=_when)
+        other = min((o for o in wrong if o.message == one.message and o.view != one.view), key=_when)
+        witness = Witness(what="delivered in different views", places=(one.place, other.place))
+    return _tally(run, len(views), sum(len(found) > 1 for found in views.values()), witness)
+
+
+def virtual_synchrony(run: Synchrony) -> Tally:
+    wrong: list[tuple[Handed, Incarnation]] = []
+    for step in {step for life in run.lives for step in run.steps(life)}:
+        view = step[0]
+        through = [life for life in run.lives if _takes(run, life, step)]
+        for message in {message for life in through for message in run.messages(life, view)}:
+            lacking = [life for life in through if message not in run.messages(life, view)]
+            has = [handed for life in through for handed in run.in_view(life, view) if handed.message == message]
+            if lacking:
+                wrong.append((min(has, key=_when), lacking[0]))
+    witness = None
+    if wrong:
+        handed, life = min(wrong, key=lambda found: _when(found[0]))
+        places = (handed.place, run.place(life, handed.message, handed.view))
+        witness = Witness(what="not all that go on to the next view deliver it", places=places)
+    return _tally(run, len(run.installations), len(wrong), witness)
+
+
+def no_ghost(run: Synchrony) -> Tally:
+    wrong = [
+        handed
+        for handed in run.everything
+        if handed.installed is None or Incarnation(*handed.message[:2]) not in handed.installed.members
+    ]
+    witness = None
+    if wrong:
+        handed = min(wrong, key=_when)
+        places = [handed.place, *([] if handed.installed is None else [handed.installed.place])]
+        witness = Witness(what="delivered in a view that its sender is not in", places=tuple(places))
+    return _tally(run, len(run.everything), len(wrong), witness)
+
+
+def state_transfer(run: Synchrony) -> Tally:
+    wrong: list[tuple[int, Incarnation, MessageId, Witness]] = []
+    for life in run.lives:
+        wrong += [(*_when(handed)[:2], handed.message, found) for handed, found in _wrongly_handed(run, life)]
+        wrong += list(_wrong_sets(run, life))
+    witness = min(wrong, key=lambda found: found[:3])[3] if wrong else None
+    return _tally(run, sum(bool(installed) for installed in run.installed.values()), len(wrong), witness)
+
+
+def total_order(run: Synchrony) -> Tally:
+    disputed: dict[tuple[int, int], Witness] = {}
+    for view in {handed.view for handed in run.everything}:
+        whole = {life: run.in_view(life, view) for life in run.lives}
+        good = {life: list(takewhile(lambda h: not run.is_void(h), whole[life])) for life in run.lives}
+        never_closed = [life for life in run.lives if _never_closed(run, life, view)]
+        pairs = [(good[life], good[other]) for life, other in combinations(run.lives, 2)]
+        pairs += [(whole[life], whole[other]) for life, other in combinations(never_closed, 2)]
+        for one, another in pairs:
+            for place, (here, there) in enumerate(zip(one, another, strict=False)):
+                if here.message != there.message:
+                    disputed.setdefault((view, place), _crossed(run, here, there))
+        if run.is_uniform:
+            for place, found in _beyond(run, view, whole):
+                disputed.setdefault((view, place), found)
+    witness = disputed[min(disputed)] if disputed else None
+    return Tally(len(run.everything), len(disputed), witness)
+
+
+def _beyond(run: Synchrony, view: int, whole: Mapping[Incarnation, Sequence[Handed]]) -> Iterator[tuple[int, Witness]]:
+    """What somebody who has not closed the view delivers there beyond the end of a survivor."""
+    stateful = [life for life in run.survivors(view) if run.had_state_all_through(life, view + 1)]
+    for life in stateful:
+        for other in run.lives:
+            for place, handed in enumerate(whole[other]):
+                if place >= len(whole[life]) and not run.survives(other, view):
+                    places = (handed.place, run.place(life, handed.message, view))
+                    yield place, Witness(what="delivered beyond what a survivor of the view has", places=places)
+
+
+def _takes(run: Synchrony, life: Incarnation, step: tuple[int, int]) -> bool:
+    """Whether it goes from the one view to the other and had the state all through the first."""
+    return step in run.steps(life) and run.had_state_all_through(life, step[0])
+
+
+def _never_closed(run: Synchrony, life: Incarnation, view: int) -> bool:
+    if run.survives(life, view):
+        return False
+    return run.ends_in_order(life) or any(run.is_void(handed) for handed in run.in_view(life, view))
+
+
+def _wrongly_handed(run: Synchrony, life: Incarnation) -> Iterator[tuple[Handed, Witness]]:
+    state, numbers = run.state_view(life), run.numbers(life)
+    if not numbers or (run.is_founder(life) and state is None):
+        return
+    elders = [one for one in run.lives if any(after == state for _, after in run.steps(one))]
+    known = [handed for one in elders if one != life for handed in run.handed[one] if handed.view < (state or 0)]
+    after = run.first_state(life)
+    for handed in run.handed[life]:
+        had = [other for other in known if other.message == handed.message]
+        if after is None or handed.delivery.record < after.record:
+            yield handed, Witness(what="delivered before it has the state", places=(handed.place,))
+        elif had:
+            places = (min(had, key=_when).place, handed.place)
+            yield handed, Witness(what="delivered though it was in the state", places=places)
+
+
+def _wrong_sets(run: Synchrony, life: Incarnation) -> Iterator[tuple[int, Incarnation, MessageId, Witness]]:
+    state = run.state_view(life)
+    step = next((step for step in run.steps(life) if step[0] == state), None)
+    if state is None or step is None:
+        return
+    elders = [one for one in run.lives if one != life and _takes(run, one, step)]
+    elders = [one for one in elders if any(after == state for _, after in run.steps(one))]
+    own = run.messages(life, state)
+    for message in own.union(*(run.messages(one, state) for one in elders)):
+        different = [one for one in elders if (message in run.messages(one, state)) != (message in own)]
+        if different:
+            places = (run.place(life, message, state), run.place(different[0], message, state))
+            at_ns = min(place.at_ns for place in places if place.at_ns is not None)
+            yield at_ns, life, message, Witness(what="a joiner and those before it differ in a view", places=places)
+
+
+def _crossed(run: Synchrony, here: Handed, there: Handed) -> Witness:
+    places = (
+        *(here.place, run.place(here.delivery.life, there.message, here.view)),
+        *(there.place, run.place(there.delivery.life, here.message, here.view)),
+    )
+    return Witness(what="delivered in different orders", places=places)
+
+
+def _installed(life: Incarnation, records: Sequence[Record]) -> Iterator[Installed]:
+    found: list[list[Record]] = []
+    for record in records:
+        if record.event is not Event.VIEW:
+            continue
+        last = found[-1] if found else []
+        follows = bool(last) and last[-1].record == record.record - 1
+        if follows and last[0].message.number == record.message.number and len(last) < last[0].value:
+            last.append(record)
+        else:
+            found.append([record])
+    for one in found:
+        is_cut = len(one) < one[0].value and one[-1].record == records[-1].record
+        yield Installed(life, tuple(one), is_cut)
+
+
+def _is_same(one: Installed, other: Installed) -> bool:
+    return one.size == other.size and all(a == b for a, b in zip(one.members, other.members, strict=False))
+
+
+def _when(handed: Handed) -> tuple[int, Incarnation, int]:
+    return handed.delivery.at_ns, handed.delivery.life, handed.delivery.record
+
+
+def _tally(run: Synchrony, checked: int, violations: int, witness: Witness | None) -> Tally:
+    return Tally(checked, violations, witness) if run.has_views else Tally(0, 0, excuse=NO_VIEW)

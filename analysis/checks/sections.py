@@ -1,0 +1,292 @@
+"""Mutual exclusion in linear time: sections, the order of grants, service (analysis.checks.properties has the
+definitions).
+
+One pass over the records in the order of true time. What a member has been told is one value, the latest grant among
+the requests in its past: a request that is granted before that one violates the order. So nobody keeps sets of
+requests, and each SEND, RECEIVE and SUBMIT is looked at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from analysis.checks.properties import Incarnation, Lives, MessageId, Place, Raw, Tally, Witness
+from analysis.checks.views import views_of
+from collector.records import Event, Flag, Kind, Notice
+
+NEVER_NS = 1 << 63
+SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW = (
+    int(event)
+    for event in (Event.SUBMIT, Event.SEND, Event.DELIVER, Event.STOP, Event.REPORT, Event.RECEIVE, Event.VIEW)
+)
+LEFT = int(Notice.LEFT)
+RETRANSMISSION = int(Flag.RETRANSMISSION)
+EVENTS = (SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW)
+"""What these checks look at, besides the first and the last record of a life."""
+
+NOT_CARRYING = frozenset(
+    int(kind)
+    for kind in (
+        Kind.RELIABLE_NACK,
+        Kind.RELIABLE_HEARTBEAT,
+        Kind.RELIABLE_ACKNOWLEDGEMENT,
+        Kind.CO_RET,
+        Kind.CO_STATE,
+        *(kind for kind in Kind if kind.name.startswith("GROUP_")),
+    )
+)
+"""Kinds that a layer needs for itself: they take nothing of a core above along, so nobody learns from them."""
+
+
+class Section(NamedTuple):
+    """One stay in the critical section; times are true times in ns."""
+
+    begin_ns: int
+    life: Incarnation
+    record: int
+    message: MessageId
+    position: int
+    end_ns: int
+    """NEVER_NS: not left at the orderly end of its life."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.life, self.message, self.position, self.begin_ns)
+
+
+def sections(lives: Lives) -> list[Section]:
+    """All that count, in the order in which they begin."""
+    excluded_ns = _excluded_ns(lives)
+    found = []
+    for life, records in lives.items():
+        until_ns = excluded_ns.get(life, NEVER_NS)
+        of_life = [section for section in _of_life(life, records) if section.begin_ns < until_ns]
+        found += [section._replace(end_ns=min(section.end_ns, until_ns)) for section in of_life]
+    return sorted(found)
+
+
+def _excluded_ns(lives: Lives) -> dict[Incarnation, int]:
+    """Of the incarnations that a later view than their last one leaves out: when the first member installed it."""
+    views = {life: views_of(records).installations for life, records in lives.items()}
+    found: dict[Incarnation, int] = {}
+    for life, own in views.items():
+        last = own[-1].number if own else NEVER_NS
+        later = (one for installed in views.values() for one in installed if one.number > last)
+        at_ns = min((one.at_ns for one in later if life not in one.members), default=None)
+        if at_ns is not None:
+            found[life] = at_ns
+    return found
+
+
+def mutual_exclusion(lives: Lives) -> Tally:
+    """Each section against the one before it that ends last."""
+    found = sections(lives)
+    wrong: list[tuple[Section, Section]] = []
+    latest: Section | None = None
+    for section in found:
+        if latest is not None and latest.end_ns > section.begin_ns:
+            wrong.append((latest, section))
+        latest = section if latest is None or section.end_ns > latest.end_ns else latest
+    places = [section.place for pair in wrong[:1] for section in pair]
+    return Tally(len(found), len(wrong), _witness("entered while another was inside", places))
+
+
+def service(lives: Lives, full: Iterable[Incarnation]) -> Tally:
+    """Each request of a full member is granted, and each of its sections left."""
+    obliged = set(full)
+    asked = {message: at_ns for message, at_ns in _requests(lives).items() if _origin(message) in obliged}
+    own = [section for section in sections(lives) if section.life in obliged]
+    granted = {section.message for section in own}
+    missing = sorted((at_ns, message) for message, at_ns in asked.items() if message not in granted)
+    open_ = [section for section in own if section.end_ns == NEVER_NS]
+    witness = None
+    if missing:
+        _, message = missing[0]
+        witness = _witness("a request is never granted", [Place(_origin(message), message, None, None)])
+    elif open_:
+        witness = _witness("a section is never left", [open_[0].place])
+    return Tally(len(asked), len(missing) + len(open_), witness)
+
+
+class Granted(NamedTuple):
+    """When a request was granted: larger is later. Never: NEVER_NS."""
+
+    at_ns: int
+    life: Incarnation
+    record: int
+    message: MessageId
+    position: int = 0
+
+
+NOBODY = Granted(-1, Incarnation(0, 0), 0, MessageId(0, 0, 0))
+
+
+def grant_order(lives: Lives) -> Tally:
+    """Each granted request against the latest grant in its past."""
+    grants = granted(lives)
+    told = _Told(lives)
+    knows: dict[Incarnation, Granted] = defaultdict(lambda: NOBODY)
+    asked: dict[Incarnation, Granted] = defaultdict(lambda: NOBODY)
+    checked = 0
+    wrong: list[tuple[Granted, Granted]] = []
+    for _, life, number, record in in_time(lives, (SUBMIT, SEND, RECEIVE)):
+        if record[0] == SEND:
+            if is_new(life, record):
+                told.send(life, knows[life])
+        elif record[0] == RECEIVE:
+            knows[life] = max(knows[life], told.receive(life, record))
+        elif grant := grants.pop(MessageId(record[2], record[3], record[5]), None):
+            if grant.at_ns != NEVER_NS:
+                checked += 1
+                latest = max(knows[life], asked[life])
+                if latest > grant:
+                    wrong.append((grant, latest))
+            asked[life] = max(asked[life], grant)
+            if is_made_at_once(lives[life], life, number):
+                knows[life] = max(knows[life], grant)
+    return Tally(checked, len(wrong), grant_witness(min(wrong, default=None)))
+
+
+def granted(lives: Lives) -> dict[MessageId, Granted]:
+    """All requests. Those of a crashed life that were not granted are left out: nobody owes them anything."""
+    grants = {section.message: section for section in reversed(sections(lives))}
+    found = {}
+    for message in _requests(lives):
+        life = _origin(message)
+        section = grants.get(message)
+        if section is not None:
+            found[message] = Granted(section.begin_ns, life, section.record, message, section.position)
+        elif any(record[0] == STOP for record in lives[life]):
+            found[message] = Granted(NEVER_NS, life, 0, message)
+    return found
+
+
+def is_new(life: Incarnation, record: Raw) -> bool:
+    """The SEND of a message of this life's own, for the first time, that takes something of a core above along."""
+    is_own = record[2] == life.member and record[3] == life.incarnation
+    return is_own and record[1] not in NOT_CARRYING and not record[4] & RETRANSMISSION
+
+
+def is_made_at_once(records: Sequence[Raw], life: Incarnation, number: int) -> bool:
+    """The request with this record number did not wait in the host: the very next record is the SEND of it."""
+    following = records[number] if number < len(records) else None
+    return following is not None and following[0] == SEND and is_new(life, following)
+
+
+def identity_of(record: Raw) -> tuple[int, int, int, int]:
+    """Of the message of a SEND: kind, origin, incarnation, seq; the same for every copy."""
+    return record[1], record[2], record[3], record[5]
+
+
+def in_time(lives: Lives, events: Collection[int]) -> list[tuple[int, Incarnation, int, Raw]]:
+    """Records of these events in the order of true time: time, life, number, record."""
+    return sorted(
+        (record[6], life, number, record)
+        for life, records in lives.items()
+        for number, record in enumerate(records, start=1)
+        if record[0] in events
+    )
+
+
+def grant_witness(found: tuple[Granted, Granted] | None) -> Witness | None:
+    """A request, and one in its past that is granted later or never."""
+    if found is None:
+        return None
+    places = []
+    for grant in reversed(found):
+        at_ns = None if grant.at_ns == NEVER_NS else grant.at_ns
+        places.append(Place(grant.life, grant.message, None if at_ns is None else grant.position, at_ns))
+    return Witness(what="the later request is granted first", places=tuple(places))
+
+
+class _Told:
+    """Who has been told what: see analysis.checks.properties."""
+
+    def __init__(self, lives: Lives) -> None:
+        self._transmissions: dict[tuple[int, int], tuple[list[int], list[Raw]]] = {}
+        self._sent: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+        for life, records in lives.items():
+            sends = [record for record in records if record[0] == SEND]
+            self._transmissions[life] = ([record[8] for record in sends], sends)
+            self._sent[life] = [identity_of(record) for record in sends if is_new(life, record)]
+        self._copies = Counter(identity for sent in self._sent.values() for identity in sent)
+        self._receivers: dict[tuple[int, int, int, int], set[Incarnation]] = defaultdict(set)
+        for life, records in lives.items():
+            for record in records:
+                if record[0] == RECEIVE and (identity := self._identity(record)):
+                    self._receivers[identity].add(life)
+        self._known_at: dict[tuple[int, int], list[Granted]] = defaultdict(list)
+        self._received: dict[Incarnation, set[tuple[int, int, int, int]]] = defaultdict(set)
+        self._complete: Counter[tuple[tuple[int, int], Incarnation]] = Counter()
+
+    def send(self, life: Incarnation, knowledge: Granted) -> None:
+        """The next new message of this life takes along what it knows."""
+        self._known_at[life].append(knowledge)
+
+    def receive(self, life: Incarnation, record: Raw) -> Granted:
+        """What this life learns with this RECEIVE: the knowledge of the message's origin when it sent the last
+        message up to which this life has everything. (Unicasts to different members can look the same in the
+        records; they are waited for, but not learned from.)
+        """
+        identity = self._identity(record)
+        if identity is None:
+            return NOBODY
+        self._received[life].add(identity)
+        origin = identity[1:3]
+        sent, known_at = self._sent.get(origin, []), self._known_at[origin]
+        at = self._complete[origin, life]
+        learned = NOBODY
+        while at < len(known_at):
+            if life in self._receivers[sent[at]]:
+                if sent[at] not in self._received[life]:
+                    break
+                if self._copies[sent[at]] == 1:
+                    learned = known_at[at]
+            at += 1
+        self._complete[origin, life] = at
+        return learned
+
+    def _identity(self, record: Raw) -> tuple[int, int, int, int] | None:
+        """Of the message that was received, from the record of the one who transmitted it."""
+        numbers, sends = self._transmissions.get(record[2:4], ([], []))
+        at = bisect_right(numbers, record[5]) - 1
+        return identity_of(sends[at]) if at >= 0 and sends[at][1] not in NOT_CARRYING else None
+
+
+def _of_life(life: Incarnation, records: Sequence[Raw]) -> Iterator[Section]:
+    inside: list[tuple[int, int, MessageId]] = []
+    position = 0
+    is_stopped = False
+    for number, record in enumerate(records, start=1):
+        if record[0] == DELIVER and record[2] == life.member and record[3] == life.incarnation:
+            inside.append((record[6], number, MessageId(record[2], record[3], record[5])))
+        elif record[0] == REPORT and record[1] == LEFT:
+            for begin_ns, at, message in inside:
+                position += 1
+                yield Section(begin_ns, life, at, message, position, record[6])
+            inside = []
+        is_stopped = is_stopped or record[0] == STOP
+    for begin_ns, at, message in inside:
+        position += 1
+        yield Section(begin_ns, life, at, message, position, NEVER_NS if is_stopped else records[-1][6])
+
+
+def _requests(lives: Lives) -> dict[MessageId, int]:
+    """When each own submission was made first."""
+    asked: dict[MessageId, int] = {}
+    for life, records in lives.items():
+        for record in records:
+            if record[0] == SUBMIT and record[2] == life.member and record[3] == life.incarnation:
+                asked.setdefault(MessageId(record[2], record[3], record[5]), record[6])
+    return asked
+
+
+def _origin(message: MessageId) -> Incarnation:
+    return Incarnation(message.origin, message.incarnation)
+
+
+def _witness(what: str, places: Sequence[Place]) -> Witness | None:
+    return Witness(what=what, places=tuple(places)) if places else None

@@ -1,0 +1,341 @@
+"""From the trace records of each incarnation to what the order checks start from; one pass, in NumPy.
+
+`analysis.checks.incarnations` brings the records of one incarnation together; here they are put in order once and
+everything is
+told that only its own records can tell: is the trace whole, how did it end, which deliveries were undone or are
+repeats, and for each delivery its position, its predecessor, and whether it keeps its origin's order. What is then
+left to compare between members is one look at each message (`analysis.checks.by_message`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from analysis.checks.properties import Incarnation, MessageId
+from analysis.checks.views import VIEW_EVENTS, ViewRecords, read_views
+from collector.records import Event, Level, Notice
+
+Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.signedinteger[Any]]
+Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.intp]
+
+
+class Step(enum.IntEnum):
+    """What a row of `steps` is."""
+
+    SUBMISSION = 1
+    """The first record of an own submission; `value`: payload bytes."""
+    DELIVERY = 2
+    BROKEN_PROMISE = 3
+    """An UNDO of an agreed or final delivery, or of what the same life delivered so before."""
+    STANDING = 4
+    """An optimistic delivery at a full member that is never undone, where a higher level is judged. Made of deliveries
+    by `analysis.checks.evidence`: a life does not know yet what is judged."""
+
+
+NO_MESSAGE = 0
+"""As a predecessor: the delivery was the first. (Numbers count from 1, so no message has this code.)"""
+
+NOT_COMPARED = -(1 << 63)
+"""As a predecessor: there is nothing to compare. (No message has this code either: its number would be 0.)"""
+
+ROWS_AT_ONCE = 1 << 16
+
+STEPS = pa.schema(
+    [
+        pa.field("step", pa.int8()),
+        pa.field("level", pa.int32()),
+        pa.field("message", pa.int64()),
+        pa.field("record", pa.int64()),
+        pa.field("at_ns", pa.int64()),
+        pa.field("value", pa.int64()),
+        pa.field("position", pa.int64()),
+        pa.field("predecessor", pa.int64()),
+        pa.field("previous", pa.int64()),
+        pa.field("is_undone", pa.bool_()),
+        pa.field("is_repeat", pa.bool_()),
+        pa.field("is_out_of_order", pa.bool_()),
+    ]
+)
+"""Of a delivery: `level`; `position` among the first deliveries at its level; `predecessor`, the message before it
+there (NOT_COMPARED: a joiner's first, or no first delivery); `is_out_of_order` and `previous`, the message of the same
+origin before it (NO_MESSAGE: none). What a step has not is 0. 54 bytes each.
+"""
+
+
+class Told(NamedTuple):
+    """What the records of a life say of it."""
+
+    life: Incarnation
+    level: int
+    """The highest of its deliveries; -1: it has none."""
+    is_gapless: bool
+    missing_records: int
+    stop_detail: int
+    """-1: it does not end with STOP."""
+    is_over: bool
+    """It ends with OVER."""
+    end_detail: int
+    """Of STOP or OVER; -1: it ends with neither."""
+    first_ns: int
+    last_ns: int
+    """Of its records."""
+    last_number: int
+    """The highest that it submitted; 0: none."""
+    is_for_objects: bool
+    """Some of its messages are."""
+    views: ViewRecords
+
+
+def encode(origin: Any, incarnation: Any, number: Any) -> Any:
+    """A message as one signed 64-bit number: 16 bits of origin, 16 of incarnation, 32 of number, as in its stamp."""
+    return (origin << 48) | ((incarnation & 0xFFFF) << 32) | (number & 0xFFFFFFFF)
+
+
+def decode(message: int) -> MessageId:
+    """The inverse of `encode`."""
+    return MessageId((message >> 48) & 0xFFFF, (message >> 32) & 0xFFFF, message & 0xFFFFFFFF)
+
+
+class Records(NamedTuple):
+    """Records of one incarnation, by number. 35 bytes each: the longest life of a capture must fit."""
+
+    record: Ints
+    event: npt.NDArray[np.int16]
+    """Below zero: of a message that cannot be."""
+    detail: npt.NDArray[np.int32]
+    at_ns: Ints
+    value: Ints
+    message: Ints
+
+    def select(self, rows: Mask | npt.NDArray[np.intp] | slice) -> Records:
+        return Records(
+            record=self.record[rows],
+            event=self.event[rows],
+            detail=self.detail[rows],
+            at_ns=self.at_ns[rows],
+            value=self.value[rows],
+            message=self.message[rows],
+        )
+
+    @property
+    def size(self) -> int:
+        return len(self.record)
+
+
+def steps_of_life(life: Incarnation, chunks: list[Records]) -> tuple[Told, Iterator[pa.RecordBatch]]:
+    """All records of one incarnation, in any order, to what they say of it and to its steps (STEPS): each batch of one
+    kind, and each kind in the order of records. `chunks` is emptied, and steps are made when they are asked for, so
+    that what is at hand is what is worked with: at most 80 bytes for each record.
+    """
+    records = _in_order(chunks)
+    submissions = np.flatnonzero(is_own_submission(records, np.int64(life.code)))
+    return _told(life, records, submissions), _steps(life, records, submissions)
+
+
+def is_own_submission(records: Records, code: Any) -> Mask:
+    """`code`: of the life that tells, one for all or one for each record."""
+    return np.asarray((records.event == Event.SUBMIT) & (records.message >> 32 & 0xFFFFFFFF == code))
+
+
+def compact(batch: pa.RecordBatch) -> Records:
+    """From rows of schema.TRACE. Copies, so that the batch can go."""
+    event, detail, origin, incarnation = (
+        batch[name].to_numpy().astype(np.int32) for name in ("event", "detail", "origin", "incarnation")
+    )
+    record, number, at_ns, value = (
+        batch[name].to_numpy().astype(np.int64) for name in ("record", "number", "at_ns", "value")
+    )
+    message = encode(origin.astype(np.int64), incarnation.astype(np.int64), number)
+    event = np.where(_is_possible(event, number), event, -event).astype(np.int16)
+    return Records(record, event, detail, at_ns, value, message)
+
+
+def _steps(life: Incarnation, records: Records, submissions: Rows) -> Iterator[pa.RecordBatch]:
+    yield from _parts(Step.SUBMISSION, records, submissions[_first_of_each(records.message[submissions])])
+    yield from _deliveries(records, is_joiner=life.is_joiner)
+    yield from _parts(Step.BROKEN_PROMISE, records, np.flatnonzero(_is_broken_promise(records)))
+
+
+def _is_possible(event: npt.NDArray[np.int32], number: Ints) -> Mask:
+    """False for what speaks of a message that cannot be: numbers count from 1 and have 32 bits."""
+    speaks = np.isin(event, (Event.SUBMIT, Event.DELIVER, Event.UNDO))
+    return np.asarray(~speaks | ((number >= 1) & (number < 1 << 32)))
+
+
+def _in_order(chunks: list[Records]) -> Records:
+    """All of them; one column after the other, so that no more than one is there twice."""
+    columns = [list(column) for column in zip(*chunks, strict=True)]
+    chunks.clear()
+    order = np.argsort(np.concatenate(columns[0]), kind="stable")
+    merged = []
+    for column in columns:
+        merged.append(np.concatenate(column)[order])
+        column.clear()
+    return Records(*merged)
+
+
+def _told(life: Incarnation, records: Records, submissions: Rows) -> Told:
+    span = int(records.record[-1] - records.record[0]) + 1
+    numbers = 1 + int(np.count_nonzero(records.record[1:] != records.record[:-1]))
+    end = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.OVER))[:1]
+    stops = records.detail[end[records.event[end] == Event.STOP]]
+    levels = records.detail[np.abs(records.event) == Event.DELIVER]
+    is_whole = bool((records.event >= 0).all())
+    return Told(
+        life=life,
+        level=int(levels.max(initial=-1)),
+        is_gapless=bool(is_whole and span == numbers == records.size and records.event[0] == Event.START),
+        missing_records=span - numbers,
+        stop_detail=int(stops[0]) if len(stops) else -1,
+        is_over=len(end) > len(stops),
+        end_detail=int(records.detail[end[0]]) if len(end) else -1,
+        first_ns=int(records.at_ns[0]),
+        last_ns=int(records.at_ns[-1]),
+        last_number=int((records.message[submissions] & 0xFFFFFFFF).max(initial=0)),
+        is_for_objects=bool(np.any((records.event == Event.REPORT) & (records.detail == Notice.ADDRESSED))),
+        views=_views(records),
+    )
+
+
+def _views(records: Records) -> ViewRecords:
+    told = records.select(np.isin(records.event, tuple(VIEW_EVENTS)))
+    columns = (told.record, told.event, told.detail, told.message, told.at_ns, told.value)
+    rows = (
+        (record, event, detail, *decode(message), at_ns, value)
+        for record, event, detail, message, at_ns, value in zip(*(one.tolist() for one in columns), strict=True)
+    )
+    return read_views(rows, last_record=int(records.record[-1]))
+
+
+def _parts(step: Step, records: Records, rows: Rows, **columns: npt.NDArray[Any]) -> Iterator[pa.RecordBatch]:
+    """The steps of these rows, some at a time; `columns` have one value for each of them."""
+    for begin in range(0, len(rows), ROWS_AT_ONCE):
+        part = slice(begin, begin + ROWS_AT_ONCE)
+        chosen = records.select(rows[part])
+        count = chosen.size
+        made = {
+            "step": np.full(count, int(step), np.int8),
+            "level": chosen.detail,
+            "message": chosen.message,
+            "record": chosen.record,
+            "at_ns": chosen.at_ns,
+            "value": chosen.value,
+            **{name: column[part] for name, column in columns.items()},
+        }
+        arrays = [
+            pa.array(made[field.name], field.type) if field.name in made else _zeros(field.type, count)
+            for field in STEPS
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=STEPS)
+
+
+def _zeros(kind: pa.DataType, count: int) -> pa.Array:
+    return pa.array(np.zeros(count, kind.to_pandas_dtype()), kind)
+
+
+def _deliveries(records: Records, *, is_joiner: bool) -> Iterator[pa.RecordBatch]:
+    rows, is_undone = _judgeable(records)
+    detail, message = records.detail[rows], records.message[rows]
+    kept = np.flatnonzero(~is_undone)
+    firsts = kept[_first_of_each(detail[kept], message[kept])]
+    is_first = _flags(firsts, len(rows))
+    level, message = detail[firsts], message[firsts]
+    before = _before(level)
+    predecessor = np.where(before >= 0, message[before], NOT_COMPARED if is_joiner else NO_MESSAGE)
+    of_origin = _before(level, message >> 32)
+    number = message & 0xFFFFFFFF
+    is_wrong = number != np.where(of_origin >= 0, number[of_origin], 0) + 1
+    if is_joiner:
+        is_wrong &= of_origin >= 0
+    previous = np.where(of_origin >= 0, message[of_origin], NO_MESSAGE)
+    del message, number, before, of_origin, kept
+    yield from _parts(
+        Step.DELIVERY,
+        records,
+        rows,
+        position=_positions(detail, is_first),
+        predecessor=_spread(predecessor, firsts, len(rows), NOT_COMPARED),
+        previous=_spread(previous, firsts, len(rows), NO_MESSAGE),
+        is_undone=is_undone,
+        is_repeat=~is_undone & ~is_first,
+        is_out_of_order=_flags(firsts[is_wrong], len(rows)),
+    )
+
+
+def _judgeable(records: Records) -> tuple[Rows, Mask]:
+    """The deliveries, and which of them are undone."""
+    is_delivery = records.event == Event.DELIVER
+    if not (records.event == Event.UNDO).any():
+        rows = np.flatnonzero(is_delivery)
+        return rows, np.zeros(len(rows), np.bool_)
+    both = np.flatnonzero(is_delivery | (records.event == Event.UNDO))
+    is_undone = _is_undone(records.select(both))
+    return both[is_delivery[both]], is_undone[is_delivery[both]]
+
+
+def _is_undone(rows: Records) -> Mask:
+    """True for a delivery when the next record of the same message and level is an UNDO."""
+    order = np.lexsort((rows.message, rows.detail))
+    same = (rows.message[order][1:] == rows.message[order][:-1]) & (rows.detail[order][1:] == rows.detail[order][:-1])
+    undone = np.zeros(rows.size, np.bool_)
+    undone[order[:-1]] = same & (rows.event[order][1:] == Event.UNDO)
+    return np.asarray(undone & (rows.event == Event.DELIVER))
+
+
+def _is_broken_promise(records: Records) -> Mask:
+    """True for an UNDO at a level that promises, or after a delivery of the same message at one."""
+    is_undoing = records.event == Event.UNDO
+    if not is_undoing.any():
+        return np.asarray(is_undoing)
+    promises = np.flatnonzero((records.event == Event.DELIVER) & (records.detail != Level.OPTIMISTIC))
+    promises = promises[_first_of_each(records.message[promises])]
+    message, row = np.unique(records.message, return_inverse=True)
+    by_message = np.full(len(message), records.size, np.int64)
+    by_message[row[promises]] = promises
+    is_after = by_message[row] < np.arange(records.size)
+    return np.asarray(is_undoing & ((records.detail != Level.OPTIMISTIC) | is_after))
+
+
+def _before(*columns: Numbers) -> Ints:
+    """For each row the row before it with the same values, -1 where there is none."""
+    order = np.lexsort(columns[::-1])
+    same = np.ones(max(len(order) - 1, 0), np.bool_)
+    for column in columns:
+        same &= column[order][1:] == column[order][:-1]
+    before = np.full(len(order), -1, np.int64)
+    before[order[1:][same]] = order[:-1][same]
+    return before
+
+
+def _first_of_each(*columns: Numbers) -> Mask:
+    """True at the first row of each combination of values."""
+    return np.asarray(_before(*columns) < 0)
+
+
+def _positions(level: Numbers, is_first: Mask) -> Ints:
+    """How many first deliveries at the same level there are up to each row, itself included."""
+    positions = np.zeros(len(level), np.int64)
+    for one in np.unique(level):
+        rows = level == one
+        positions[rows] = np.cumsum(is_first[rows])
+    return positions
+
+
+def _spread(values: Ints, rows: Rows, count: int, other: int) -> Ints:
+    spread = np.full(count, other, np.int64)
+    spread[rows] = values
+    return spread
+
+
+def _flags(rows: Rows, count: int) -> Mask:
+    flags = np.zeros(count, np.bool_)
+    flags[rows] = True
+    return flags

@@ -1,0 +1,482 @@
+"""The properties of views, and total order view by view, for both worlds: the simulator's records
+(`analysis.checks.linear`)
+and the steps of a trace (`analysis.checks.order`). `analysis.checks.properties` has the definitions,
+`analysis.checks.oracle_views` judges the same by them, and tests hold the two together.
+
+In NumPy. Where all is well, each incarnation's deliveries in a view are compared once with those of another one, and
+sorted at most once; sets are counted only where they differ. What is delivered in several views is found by sorting the
+messages of all views together, and only among those a joiner can have delivered what was in its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.checks.properties import NO_VIEW, VIEW_PROPERTIES, Incarnation, MessageId, Place, Property, Tally, Witness
+from analysis.checks.views import Installation, ViewRecords
+
+Ints = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
+
+BEFORE = 0
+"""The number that stands for what comes before the first view."""
+
+_NOTHING = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Life:
+    """One incarnation; of its first deliveries at the judged level, in order, the record number, a code of the message,
+    and the time. Equal messages have equal codes in a run, and a run says what they mean.
+    """
+
+    name: Incarnation
+    views: ViewRecords
+    ends_in_order: bool
+    """With STOP or OVER."""
+    record: Ints
+    message: Ints
+    at_ns: Ints
+
+    @property
+    def count(self) -> int:
+        return len(self.message)
+
+    @cached_property
+    def numbers(self) -> frozenset[int]:
+        """Of the views that it installs."""
+        return frozenset(one.number for one in self.views.installations)
+
+    @cached_property
+    def last_view(self) -> int:
+        return max(self.numbers, default=BEFORE)
+
+    @cached_property
+    def has_ascending_views(self) -> bool:
+        return all(one.number < other.number for one, other in pairwise(self.views.installations))
+
+    @cached_property
+    def parts(self) -> tuple[tuple[Installation | None, slice], ...]:
+        """Its deliveries, installation by installation; None: before the first."""
+        first = np.searchsorted(self.record, [one.record for one in self.views.installations])
+        cuts = [0, *first.tolist(), self.count]
+        return tuple(
+            (one, slice(begin, end))
+            for one, (begin, end) in zip((None, *self.views.installations), pairwise(cuts), strict=True)
+        )
+
+    @cached_property
+    def state_view(self) -> int | None:
+        """In which view it got the state; None: never."""
+        if not self.views.state_record:
+            return None
+        before = [one.number for one in self.views.installations if one.record <= self.views.state_record]
+        return before[-1] if before else BEFORE
+
+    def had_state_all_through(self, view: int) -> bool:
+        return self.views.is_founder or (self.state_view is not None and self.state_view < view)
+
+    def survives(self, view: int) -> bool:
+        return view in self.numbers and self.last_view > view
+
+    def ways_through(self, view: int) -> tuple[int, ...]:
+        """The views to which it goes from this one, if it has the state all through this one."""
+        return self.views.ways_from(view) if self.had_state_all_through(view) else ()
+
+    def rows(self, view: int) -> Rows:
+        """Its deliveries in a view."""
+        found = [part for one, part in self.parts if (BEFORE if one is None else one.number) == view]
+        return np.concatenate([np.empty(0, np.intp), *(np.arange(part.start, part.stop) for part in found)])
+
+    def messages(self, view: int) -> Ints:
+        found = [part for one, part in self.parts if (BEFORE if one is None else one.number) == view]
+        return self.message[found[0]] if len(found) == 1 else self.message[self.rows(view)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is judged. `origins`: whose messages these are, from their codes, as codes of incarnations; `decode`: what
+    the code of a message means; `is_uniform`: deliveries at level FINAL are judged.
+    """
+
+    lives: Sequence[Life]
+    origins: Callable[[Ints], Ints]
+    decode: Callable[[int], MessageId]
+    is_uniform: bool
+
+
+def tallies(run: Run) -> dict[Property, Tally]:
+    """Of VIEW_PROPERTIES and total order."""
+    judge = _Judge(run)
+    return {
+        Property.VIEW_AGREEMENT: judge.view_agreement(),
+        Property.SAME_VIEW: judge.same_view(),
+        Property.VIRTUAL_SYNCHRONY: judge.virtual_synchrony(),
+        Property.NO_GHOST: judge.no_ghost(),
+        Property.STATE_TRANSFER: judge.state_transfer(),
+        Property.TOTAL_ORDER: judge.total_order(),
+    }
+
+
+def without_views() -> dict[Property, Tally]:
+    """Of a run in which nobody records a view: nothing is asked."""
+    return dict.fromkeys(VIEW_PROPERTIES, Tally(0, 0, excuse=NO_VIEW))
+
+
+class _Handed(NamedTuple):
+    """One delivery; the earliest is the least."""
+
+    at_ns: int
+    life: Incarnation
+    row: int
+    view: int
+    message: int
+
+
+class _Found(NamedTuple):
+    """What is wrong with one incarnation: how often, and the earliest, with what it is and the places that show it."""
+
+    violations: int
+    earliest: tuple[_Handed, str, tuple[Place, ...]] | None
+
+
+_FINE = _Found(0, None)
+
+
+class _Dispute(NamedTuple):
+    """Positions in a view at which two incarnations deliver different messages; with `what`, at which only the one
+    delivers anything."""
+
+    positions: Rows
+    one: Life
+    other: Life
+    what: str = ""
+
+
+class _View(NamedTuple):
+    """One view: who installs a later one, and by incarnation what it delivers there that is void."""
+
+    number: int
+    survivors: Sequence[Life]
+    void: Mapping[Incarnation, Mask]
+
+    def good(self, life: Life) -> Ints:
+        """Its messages for good."""
+        messages = life.messages(self.number)
+        return messages[~self.void[life.name]] if life.name in self.void else messages
+
+    def prefix(self, life: Life) -> Ints:
+        """Its messages to before the first that is void."""
+        messages = life.messages(self.number)
+        return messages[: int(self.void[life.name].argmax())] if life.name in self.void else messages
+
+    def has_certainly_not_closed(self, life: Life) -> bool:
+        return not life.survives(self.number) and (life.ends_in_order or life.name in self.void)
+
+
+class _Judge:
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._lives = sorted(run.lives, key=lambda life: life.name)
+        self._by_name = {life.name: life for life in run.lives}
+        numbers = sorted({BEFORE}.union(*(life.numbers for life in run.lives)))
+        unions = [_union(life.messages(number) for life in self._lives) for number in numbers]
+        _, self._repeated = _distinct_and_repeated(unions)
+        """What anybody delivers in several views, void or not."""
+        self._views = [self._view(number, numbers) for number in numbers]
+        self._deliveries = sum(life.count for life in run.lives)
+        self._installations = sum(len(life.views.installations) for life in run.lives)
+
+    def _view(self, number: int, numbers: Sequence[int]) -> _View:
+        survivors = [life for life in self._lives if life.survives(number)]
+        void: dict[Incarnation, Mask] = {}
+        if survivors and not self._run.is_uniform:
+            known = _union([life.messages(number) for life in survivors])
+            for life in self._lives:
+                messages = life.messages(number) if life.count and not life.survives(number) else _NOTHING
+                is_void = ~_is_in(messages, known)
+                if _is_in(messages[is_void], self._repeated).any():
+                    earlier = [one.messages(before) for one in survivors for before in numbers if before < number]
+                    is_void &= ~_is_in(messages, _union(earlier))
+                if is_void.any():
+                    void[life.name] = is_void
+        return _View(number, survivors, void)
+
+    def view_agreement(self) -> Tally:
+        found: list[tuple[str, tuple[Place, ...]]] = []
+        by_number: dict[int, list[tuple[Life, Installation]]] = {}
+        for life in self._lives:
+            installations = life.views.installations
+            for before, after in pairwise(installations):
+                places = (_installed(life, before), _installed(life, after))
+                if after.number <= before.number:
+                    found.append(("the numbers of its views do not ascend", places))
+                if after.is_beginning:
+                    found.append(("a first view after another one", places))
+            for one in installations:
+                by_number.setdefault(one.number, []).append((life, one))
+                is_cut = life.views.is_cut and one is installations[-1]
+                if not one.is_whole and not is_cut:
+                    found.append(("a view with fewer members than it says", (_installed(life, one),)))
+                if one.is_whole and life.name not in one.members:
+                    found.append(("a view without the incarnation that installs it", (_installed(life, one),)))
+        for installed in by_number.values():
+            # What agrees with the longest agrees with each other.
+            longest = max(installed, key=lambda pair: len(pair[1].members))
+            other = next((pair for pair in installed if not longest[1].agrees(pair[1])), None)
+            if other is not None:
+                found.append(("one view with different members", (_installed(*longest), _installed(*other))))
+        first = min(found, key=lambda one: max(place.at_ns or 0 for place in one[1]), default=None)
+        return Tally(
+            self._installations, len(found), None if first is None else Witness(what=first[0], places=first[1])
+        )
+
+    def same_view(self) -> Tally:
+        delivered, wrong = _distinct_and_repeated([_union(map(view.good, self._lives)) for view in self._views])
+        if not len(wrong):
+            return Tally(delivered, 0)
+        one = min(self._for_good(wrong))
+        other = min(handed for handed in self._for_good(np.array([one.message])) if handed.view != one.view)
+        places = (self._place(one.life, one.message, one.view), self._place(other.life, other.message, other.view))
+        return Tally(delivered, len(wrong), Witness(what="delivered in different views", places=places))
+
+    def virtual_synchrony(self) -> Tally:
+        violations = 0
+        earliest: list[tuple[_Handed, int]] = []
+        for view in self._views:
+            for following, through in self._ways_through(view.number).items():
+                disputed = _not_in_all([life.messages(view.number) for life in through])
+                violations += len(disputed)
+                handed = (one for life in through for one in _earliest(life, view.number, disputed))
+                earliest += [(one, following) for one in handed] if len(disputed) else []
+        if not earliest:
+            return Tally(self._installations, 0)
+        one, following = min(earliest)
+        together = self._ways_through(one.view)[following]
+        lacking = next(life for life in together if one.message not in life.messages(one.view))
+        places = (self._place(one.life, one.message, one.view), self._place(lacking.name, one.message, one.view))
+        what = "not all that go on to the next view deliver it"
+        return Tally(self._installations, violations, Witness(what=what, places=places))
+
+    def no_ghost(self) -> Tally:
+        violations = 0
+        earliest: list[tuple[_Handed, tuple[Place, ...]]] = []
+        for life in self._lives:
+            for one, part in life.parts:
+                if part.start == part.stop:
+                    continue
+                members = [] if one is None else sorted(member.code for member in one.members)
+                is_member = _is_in(self._run.origins(life.message[part]), np.array(members, np.int64))
+                wrong = part.start + np.flatnonzero(~is_member)
+                if len(wrong):
+                    violations += len(wrong)
+                    first = _first_of(life, wrong, BEFORE if one is None else one.number)
+                    earliest.append((first, () if one is None else (_installed(life, one),)))
+        if not earliest:
+            return Tally(self._deliveries, 0)
+        first, more = min(earliest, key=lambda found: found[0])
+        places = (self._place(first.life, first.message, first.view), *more)
+        return Tally(
+            self._deliveries, violations, Witness(what="delivered in a view that its sender is not in", places=places)
+        )
+
+    def state_transfer(self) -> Tally:
+        checked = sum(bool(life.numbers) for life in self._lives)
+        joiners = [
+            life for life in self._lives if life.numbers and not (life.views.is_founder and life.state_view is None)
+        ]
+        found = [
+            one for life in joiners for one in (self._too_early(life), self._known_before(life), self._different(life))
+        ]
+        earliest = [one.earliest for one in found if one.earliest is not None]
+        if not earliest:
+            return Tally(checked, 0)
+        _, what, places = min(earliest, key=lambda one: one[0])
+        return Tally(checked, sum(one.violations for one in found), Witness(what=what, places=places))
+
+    def total_order(self) -> Tally:
+        violations = 0
+        witness = None
+        for view in self._views:
+            whole = [(life, life.messages(view.number)) for life in self._lives if life.count]
+            never_closed = [(life, messages) for life, messages in whole if view.has_certainly_not_closed(life)]
+            disputes = [*_disputes([(life, view.prefix(life)) for life, _ in whole]), *_disputes(never_closed)]
+            if self._run.is_uniform:
+                disputes += _beyond(whole, view)
+            if disputes:
+                violations += len(_union(dispute.positions.astype(np.int64) for dispute in disputes))
+                first = min(disputes, key=lambda dispute: int(dispute.positions[0]))
+                witness = witness or self._crossed(view.number, first)
+        return Tally(self._deliveries, violations, witness)
+
+    def _ways_through(self, view: int) -> dict[int, list[Life]]:
+        """By the view that they go to: those that go on, and have the state all through this view."""
+        ways: dict[int, list[Life]] = {}
+        for life in self._lives:
+            for following in life.ways_through(view):
+                ways.setdefault(following, []).append(life)
+        return ways
+
+    def _for_good(self, messages: Ints) -> Iterator[_Handed]:
+        """Of each incarnation, the earliest delivery for good of any of these messages in each view."""
+        for view in self._views:
+            for life in self._lives:
+                yield from _earliest(life, view.number, messages, view.void.get(life.name))
+
+    def _too_early(self, life: Life) -> _Found:
+        """What a joiner delivers before it has the state."""
+        rows = np.flatnonzero(life.record < life.views.state_record) if life.views.state_record else None
+        rows = np.arange(life.count) if rows is None else rows
+        if not len(rows):
+            return _FINE
+        first = self._first_anywhere(life, rows)
+        places = (self._place(life.name, first.message, first.view),)
+        return _Found(len(rows), (first, "delivered before it has the state", places))
+
+    def _known_before(self, life: Life) -> _Found:
+        """What a joiner delivers though it was in its state."""
+        state = life.state_view
+        if state is None or (not len(self._repeated) and life.has_ascending_views):
+            return _FINE
+        elders = [one for one in self._lives if one is not life and one.views.comes_to(state)]
+        before = [(one, view.number) for one in elders for view in self._views if view.number < state]
+        had = [one.messages(number) for one, number in before]
+        if life.has_ascending_views:  # it delivers in this view and later ones, they did before
+            had = [messages[_is_in(messages, self._repeated)] for messages in had]
+        known = _union(had)
+        rows = np.flatnonzero(_is_in(life.message, known) & (life.record >= life.views.state_record))
+        if not len(rows):
+            return _FINE
+        first = self._first_anywhere(life, rows)
+        wanted = np.array([first.message])
+        other = min(handed for one, number in before for handed in _earliest(one, number, wanted))
+        places = tuple(self._place(one.life, one.message, one.view) for one in (other, first))
+        return _Found(len(rows), (first, "delivered though it was in the state", places))
+
+    def _different(self, life: Life) -> _Found:
+        """Where a joiner and those before it do not deliver the same in the view in which it joins."""
+        state = life.state_view
+        following = () if state is None else life.views.ways_from(state)
+        if state is None or not following:
+            return _FINE
+        together = self._ways_through(state).get(following[0], [])
+        elders = [one for one in together if one is not life and one.views.comes_to(state)]
+        own = life.messages(state)
+        wrong = _union(_not_in_all([own, one.messages(state)]) for one in elders)
+        if not len(wrong):
+            return _FINE
+        first = min(handed for one in (life, *elders) for handed in _earliest(one, state, wrong))
+        is_own = first.message in own
+        other = next(one for one in elders if (first.message in one.messages(state)) is not is_own)
+        places = (self._place(life.name, first.message, state), self._place(other.name, first.message, state))
+        return _Found(len(wrong), (first, "a joiner and those before it differ in a view", places))
+
+    def _first_anywhere(self, life: Life, rows: Rows) -> _Handed:
+        row = _first_of(life, rows, BEFORE).row
+        one = next(one for one, part in life.parts if part.start <= row < part.stop)
+        return _first_of(life, np.array([row]), BEFORE if one is None else one.number)
+
+    def _crossed(self, view: int, dispute: _Dispute) -> Witness:
+        one, other, place = dispute.one.name, dispute.other.name, dispute.positions[0]
+        here = int(dispute.one.messages(view)[place])
+        if dispute.what:
+            return Witness(what=dispute.what, places=(self._place(one, here, view), self._place(other, here, view)))
+        there = int(dispute.other.messages(view)[place])
+        pairs = ((one, here), (one, there), (other, there), (other, here))
+        places = tuple(self._place(name, message, view) for name, message in pairs)
+        return Witness(what="delivered in different orders", places=places)
+
+    def _place(self, name: Incarnation, message: int, view: int) -> Place:
+        """Where it delivers the message in this view, if it does."""
+        life = self._by_name[name]
+        rows = life.rows(view)
+        found = rows[life.message[rows] == message].tolist()
+        position, at_ns = (found[0] + 1, int(life.at_ns[found[0]])) if found else (None, None)
+        return Place(name, self._run.decode(message), position, at_ns, view=view)
+
+
+def _installed(life: Life, one: Installation) -> Place:
+    return Place(life.name, None, None, one.at_ns, view=one.number, members=one.members)
+
+
+def _first_of(life: Life, rows: Rows, view: int) -> _Handed:
+    """The earliest of some deliveries in a view, one at least."""
+    row = int(rows[life.at_ns[rows].argmin()])
+    return _Handed(int(life.at_ns[row]), life.name, row, view, int(life.message[row]))
+
+
+def _earliest(life: Life, view: int, messages: Ints, void: Mask | None = None) -> Iterator[_Handed]:
+    """The earliest delivery of any of these messages (ascending) in a view, void ones apart, if there is one."""
+    rows = life.rows(view)
+    is_wanted = _is_in(life.message[rows], messages)
+    rows = rows[is_wanted if void is None else is_wanted & ~void]
+    if len(rows):
+        yield _first_of(life, rows, view)
+
+
+def _disputes(table: Sequence[tuple[Life, Ints]]) -> list[_Dispute]:
+    """Where these are no prefixes of one sequence: each compared with the longest."""
+    if len(table) < 2:
+        return []
+    one, longest = max(table, key=lambda pair: len(pair[1]))
+    found = []
+    for life, messages in table:
+        start = longest[: len(messages)]
+        if not np.array_equal(messages, start):
+            found.append(_Dispute(np.flatnonzero(messages != start), one, life))
+    return found
+
+
+def _beyond(whole: Iterable[tuple[Life, Ints]], view: _View) -> list[_Dispute]:
+    """What somebody who has not closed the view delivers there beyond the end of a survivor."""
+    stateful = [life for life in view.survivors if life.had_state_all_through(view.number + 1)]
+    if not stateful:
+        return []
+    shortest = min(stateful, key=lambda life: len(life.messages(view.number)))
+    end = len(shortest.messages(view.number))
+    what = "delivered beyond what a survivor of the view has"
+    return [
+        _Dispute(np.arange(end, len(messages)), life, shortest, what)
+        for life, messages in whole
+        if len(messages) > end and not life.survives(view.number)
+    ]
+
+
+def _union(parts: Iterable[Ints]) -> Ints:
+    """All values, ascending and each once. Parts that are equal to the one before are not looked at."""
+    kept: list[Ints] = []
+    for part in parts:
+        if len(part) and not (kept and np.array_equal(part, kept[-1])):
+            kept.append(part)
+    return np.unique(np.concatenate(kept)) if kept else _NOTHING
+
+
+def _distinct_and_repeated(unions: Sequence[Ints]) -> tuple[int, Ints]:
+    """Of sets: how many values there are, and those that are in more than one, ascending."""
+    merged = np.sort(np.concatenate([_NOTHING, *unions]))
+    is_repeat = merged[1:] == merged[:-1]
+    return len(merged) - int(is_repeat.sum()), np.unique(merged[1:][is_repeat])
+
+
+def _not_in_all(lists: Sequence[Ints]) -> Ints:
+    """What is in one of these and not in all, ascending. No list has a value twice."""
+    if all(np.array_equal(one, lists[0]) for one in lists[1:]):
+        return _NOTHING
+    values, counts = np.unique(np.concatenate(lists), return_counts=True)
+    return np.asarray(values[counts < len(lists)])
+
+
+def _is_in(values: Ints, known: Ints) -> Mask:
+    """`known`: ascending."""
+    if not len(known):
+        return np.zeros(len(values), np.bool_)
+    place = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return np.asarray(known[place] == values)

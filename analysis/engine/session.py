@@ -1,0 +1,392 @@
+"""One Spark session, quick to start, small, quiet: `with session.open_session() as spark:`.
+
+`SPARK_MASTER` unset: `local[*]`; else that cluster. A Java machine that runs for half a minute is won or lost at its
+start: serial collector, the quick compiler only, and, where `python -m analysis.engine.prepare` has left one, an
+archive of
+the loaded classes (JEP 350). Measured on two cores: session and first Python job 7.8 s without the archive, 4.5 s
+with it.
+
+Python workers talk over Unix sockets: over TCP each task waits 40 ms for a delayed acknowledgement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pyspark
+from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from analysis.capture.source import CaptureSource
+from analysis.errors import AnalysisError, MachineError, SparkEndedError
+
+OLDEST_JAVA = 17
+LOCAL = "local[*]"
+DEFAULT_MEMORY = "1g"
+STOP_SECONDS = 10
+NO_EXECUTOR_SECONDS = 60
+"""So long a cluster may have nobody any more who works for us."""
+FIRST_EXECUTOR_SECONDS = 120
+"""So long it may take until somebody does: Java machines start there."""
+POLL_SECONDS = 1.0
+TRAINING_STOP_SECONDS = 300
+"""An archive is written at the very end."""
+
+NO_JAVA = (
+    "the analysis needs Java 17 or later, and no `java` was found; install it with: apt install openjdk-17-jre-headless"
+)
+
+LONGEST_SOCKET_DIRECTORY = 60
+"""A Unix socket's whole path has at most 107 bytes."""
+
+TRAINING = "ORDERBED_ARCHIVE_TO"
+"""Environment variable: where this process leaves an archive of the classes that it loaded
+(analysis.engine.prepare)."""
+
+_QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_LONG_RUN = ("-XX:+UseSerialGC", "-Xshare:auto")
+"""Without the quick compiler's limit: pays off from about a minute of work on."""
+
+_LOGGERS_OF_PY4J = (None, "py4j.java_gateway", "py4j.clientserver")
+"""It writes to the root logger (None), too."""
+
+_LOGGING = """status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+@contextlib.contextmanager
+def open_session(*, long_run: bool = False, memory: str | None = None) -> Iterator[SparkSession]:
+    """A session with our data source registered; gone, Java machine included, when the block ends.
+
+    `memory` is the heap of a local session (`1g`; or `SPARK_DRIVER_MEMORY`); `long_run` says that minutes of work wait.
+    Raises MachineError when there is no Java or the cluster does not answer, AnalysisError when another session is open
+    in this process.
+    """
+    if SparkContext._active_spark_context is not None:
+        raise AnalysisError("a Spark session is open already in this process; pass it on instead of opening another")
+    java = require_java()
+    with tempfile.TemporaryDirectory(prefix="orderbed-spark-") as directory:
+        scratch = Path(directory)
+        configuration = _configuration(scratch, java, long_run=long_run, memory=memory)
+        with (scratch / "java.log").open("w+") as log:
+            spark, gateway = _start(configuration, scratch, log)
+            try:
+                with _cluster_watch(spark):
+                    yield spark
+            except BaseException as error:
+                if _is_interrupt(error):
+                    # Ctrl-C must not wait for jobs that nobody wants any more.
+                    _kill(gateway)
+                    raise KeyboardInterrupt from error
+                if isinstance(error, (PySparkException, Py4JError, ConnectionError)):
+                    sentence = told(error)
+                    _stop_lost(spark, gateway)
+                    raise sentence from error
+                _stop(spark, gateway)
+                raise
+            _stop(spark, gateway)
+
+
+@contextlib.contextmanager
+def _cluster_watch(spark: SparkSession) -> Iterator[None]:
+    """Ends the jobs of a cluster that has no executor any more: Spark itself would wait for another one for ever."""
+    if _is_local(str(spark.sparkContext.master)):
+        yield
+        return
+    is_over = threading.Event()
+    watch = threading.Thread(target=_watch_executors, args=(spark, is_over), name="cluster", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watch.join()
+
+
+def _watch_executors(spark: SparkSession, is_over: threading.Event) -> None:
+    missing_s = 0.0
+    while not is_over.wait(POLL_SECONDS):
+        try:
+            missing_s = 0.0 if _executors(spark) else missing_s + POLL_SECONDS
+            if missing_s >= NO_EXECUTOR_SECONDS:
+                spark.sparkContext.cancelAllJobs()
+        except (Py4JError, OSError):
+            # The Java machine is gone, which the job at hand says itself.
+            return
+
+
+def _executors(spark: SparkSession) -> int:
+    """How many there are besides the driver."""
+    return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+
+def _await_executors(spark: SparkSession) -> None:
+    """Until there are some and no more come: how the work is cut depends on how many there are."""
+    deadline = time.monotonic() + FIRST_EXECUTOR_SECONDS
+    known = 0
+    while not (found := _executors(spark)) or found > known:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no worker gave an executor of {_executor_memory()} within {FIRST_EXECUTOR_SECONDS} s")
+        known = found
+        time.sleep(POLL_SECONDS)
+
+
+def _executor_memory() -> str:
+    return os.environ.get("SPARK_EXECUTOR_MEMORY") or DEFAULT_MEMORY
+
+
+def told(error: Exception) -> AnalysisError:
+    """What Spark says in many lines, as one sentence: ours where one of ours is in there."""
+    text = str(error)
+    if ours := re.search(r"\b(?:analysis\.errors\.AnalysisError|collector\.records\.CaptureError): (.+)", text):
+        return AnalysisError(ours.group(1).strip())
+    master = os.environ.get("SPARK_MASTER") or LOCAL
+    if _is_local(master):
+        return SparkEndedError(f"Spark gave up ({_reason(text)}); set SPARK_DRIVER_MEMORY to more if memory was short")
+    return SparkEndedError(
+        f"the cluster went away or gave up ({_reason(text)}); "
+        f"the run is whole: analyse it again when {master} answers, or unset SPARK_MASTER to use this machine"
+    )
+
+
+def _reason(text: str) -> str:
+    """The sentence of an error that says most in few words."""
+    if "cancellation of all jobs" in text:
+        return f"for {NO_EXECUTOR_SECONDS} s it has had no worker"
+    for pattern in (r"Job aborted due to stage failure: ([^\n]+)", r"([^\n]*(?:All masters|cancelled because)[^\n]*)"):
+        if found := re.search(pattern, text):
+            return found.group(1).strip()[:200]
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")[:200]
+
+
+def require_java() -> Path:
+    """The `java` that Spark will use. Raises MachineError when there is none, or an old one."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None:
+        raise MachineError(NO_JAVA)
+    result = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(?:1\.)?(\d+)', result.stderr)
+    if version is None or int(version.group(1)) < OLDEST_JAVA:
+        said = (result.stderr.strip() or "nothing").splitlines()[0]
+        raise MachineError(f"{found}: is not Java {OLDEST_JAVA} or later (it says {said!r}); set JAVA_HOME")
+    return Path(found)
+
+
+def archive_path(java: Path) -> Path:
+    """Where the class archive for this Java and this Spark belongs."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderbed"
+    stamp = f"{java.resolve()} {java.resolve().stat().st_mtime_ns} {pyspark.__file__} {pyspark.__version__}"
+    return cache / f"spark-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.jsa"
+
+
+def _configuration(scratch: Path, java: Path, *, long_run: bool, memory: str | None) -> SparkConf:
+    master = os.environ.get("SPARK_MASTER") or LOCAL
+    log_settings = scratch / "log4j2.properties"
+    log_settings.write_text(_LOGGING, encoding="utf-8")
+    quick = _LONG_RUN if long_run else _QUICK_START
+    flags = [*quick, *_archive_flags(java)]
+    flags.append(f"-Dlog4j2.configurationFile={log_settings}")
+    # Spark makes directories there, and does not remove all of them.
+    flags.append(f"-Djava.io.tmpdir={scratch}")
+    settings = _SETTINGS | {
+        "spark.master": master,
+        "spark.driver.memory": memory or os.environ.get("SPARK_DRIVER_MEMORY") or DEFAULT_MEMORY,
+        "spark.driver.extraJavaOptions": " ".join(flags),
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+    }
+    if not _is_local(master):
+        settings |= _CLUSTER_SETTINGS | {"spark.executor.memory": _executor_memory()}
+        settings |= {"spark.executor.extraJavaOptions": " ".join(quick)}
+    else:
+        # One task per core: each costs 30 ms.
+        cores = str(max(2, os.cpu_count() or 1))
+        settings |= {"spark.sql.shuffle.partitions": cores, "spark.default.parallelism": cores}
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        if len(str(scratch)) < LONGEST_SOCKET_DIRECTORY:
+            settings["spark.python.unix.domain.socket.enabled"] = "true"
+            settings["spark.python.unix.domain.socket.dir"] = str(scratch)
+    return SparkConf(loadDefaults=False).setAll(list(settings.items()))
+
+
+_SETTINGS = {
+    "spark.app.name": "orderbed",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # One `_SUCCESS` file less in each table.
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+
+
+_CLUSTER_SETTINGS = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    # A worker that died is noticed by its closed connections at once; these bound what hangs.
+    "spark.network.timeout": "60s",
+    "spark.executor.heartbeatInterval": "5s",
+    # What was on a dead worker is made again as soon as one fetch of it was refused.
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "1s",
+}
+
+_TASKS_PER_CORE = 2
+"""Of a cluster: one that dies leaves the others less to do again."""
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def _archive_flags(java: Path) -> list[str]:
+    if target := os.environ.get(TRAINING):
+        return [f"-XX:ArchiveClassesAtExit={target}"]
+    archive = archive_path(java)
+    return [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+
+
+def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[SparkSession, JavaGateway]:
+    for name in _LOGGERS_OF_PY4J:
+        logging.getLogger(name).addFilter(_is_no_interrupt)
+    # Workers run our interpreter, wherever `python3` may point to.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    gateway = None
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        gateway = launch_gateway(configuration, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+        spark = SparkSession(SparkContext(conf=configuration, gateway=gateway))
+        if not _is_local(str(spark.sparkContext.master)):
+            spark.sparkContext.addPyFile(str(_packages(scratch)))
+            _await_executors(spark)
+            tasks = _TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+            spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
+    except (PySparkException, Py4JError, OSError, RuntimeError) as error:
+        log.seek(0)
+        reason = _first_error(log.read()) or str(error)
+        if gateway is not None:
+            _kill(gateway)
+        raise MachineError(f"Spark did not start ({reason}); {_remedy(configuration)}") from error
+    if threading.current_thread() is threading.main_thread():
+        # PySpark has put its own there, which asks the Java machine before it interrupts us.
+        signal.signal(signal.SIGINT, handler)
+    spark.dataSource.register(CaptureSource)
+    return spark, gateway
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """py4j turns an interrupt that comes while it talks to the Java machine into an error of its own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """py4j logs a traceback for Ctrl-C, and another when the Java machine has gone first, by the same Ctrl-C."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not _is_interrupt(error)
+
+
+def _packages(scratch: Path) -> Path:
+    """What a cluster's workers must be able to import, as one archive."""
+    target = scratch / "orderbed.zip"
+    root = Path(__file__).parents[2]
+    with zipfile.ZipFile(target, "w") as archive:
+        for package in ("analysis", "collector", "node", "testbed", "topologies"):
+            for path in sorted((root / package).rglob("*.py")):
+                archive.write(path, path.relative_to(root))
+    return target
+
+
+def _first_error(log: str) -> str:
+    """The first line of the Java machine's output that speaks of an error; those behind it are where it happened."""
+    lines = [line.strip() for line in log.splitlines() if "rror" in line or "xception" in line]
+    first = next((line for line in lines if not line.startswith("at ")), "")
+    return re.sub(r'^Exception in thread "[^"]*" ', "", first)
+
+
+def _remedy(configuration: SparkConf) -> str:
+    master = os.environ.get("SPARK_MASTER")
+    if master:
+        return f"SPARK_MASTER is {master!r}; correct it, or unset it to use this machine"
+    return (
+        f"is there room for {configuration.get('spark.driver.memory')} of memory? Set SPARK_DRIVER_MEMORY to use less"
+    )
+
+
+def _stop(spark: SparkSession, gateway: JavaGateway) -> None:
+    spark.stop()
+    gateway.shutdown()
+    process: subprocess.Popen[bytes] = gateway.proc
+    assert process.stdin is not None
+    # The Java machine ends when its standard input does.
+    process.stdin.close()
+    try:
+        process.wait(TRAINING_STOP_SECONDS if TRAINING in os.environ else STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    _forget()
+
+
+def _stop_lost(spark: SparkSession, gateway: JavaGateway) -> None:
+    """End a session whose cluster, or whose Java machine, may not answer any more."""
+    try:
+        _stop(spark, gateway)
+    except (Py4JError, OSError):
+        _kill(gateway)
+
+
+def _kill(gateway: JavaGateway) -> None:
+    """End it now: for Ctrl-C, and when it cannot be talked to."""
+    context = SparkContext._active_spark_context
+    if context is not None and context._accumulatorServer is not None:
+        # It would print a traceback about the Java machine's last words.
+        context._accumulatorServer.handle_error = _say_nothing  # type: ignore[method-assign,assignment]
+    gateway.proc.kill()
+    gateway.proc.wait()
+    gateway.proc.stdin.close()
+    _forget()
+
+
+def _say_nothing(*_: object) -> None:
+    pass
+
+
+def _forget() -> None:
+    """PySpark keeps its Java machine for the next session of the process; ours is gone."""
+    context = SparkContext._active_spark_context
+    if context is not None and context._accumulatorServer is not None:
+        context._accumulatorServer.shutdown()
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = None

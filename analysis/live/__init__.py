@@ -1,0 +1,1 @@
+"""Numbers of a capture that is still being written."""

@@ -1,0 +1,1 @@
+"""The sections of summary.json: latency, load, calls, the cost of an order, views."""

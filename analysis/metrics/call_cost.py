@@ -1,0 +1,231 @@
+"""What calls between objects cost (paper 004): the section `calls` of summary.json, and what sections `messages` and
+`latency` mean where messages are for objects.
+
+*Height* of a call is that of the lowest manager that covers its caller and all that it is for: one address space, one
+machine, one sub-network, or several. Kind: `direct` (point to point), `unordered` (indivisibility off), `atomic`,
+`ordered` (the rest). The latency of a delivery is from the submission; `last_*` that of the last one of each call, at
+those that got it.
+
+Times that programs measured themselves (CallReport.TIMED) stand in `timed`, one row for each kind and number of
+objects, in that order: where(calls.timed, kind == 'group' and objects == 10).median_ms.
+
+Pure, for both worlds: a run directory through analysis.summary, a run in memory through testbed.sim.point.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from analysis.checks.properties import Incarnation, Lives
+from analysis.metrics.calls import Call, Calls
+from collector.records import CallReport, Event, Timed
+
+OBJECTS_IN_SPACE: Final = 4096
+"""Numbers of objects of one address space, as node.objects.addresses has them; a test holds the two together."""
+
+KINDS: Final = ("ordered", "atomic", "unordered", "direct")
+HEIGHTS: Final = ("space", "machine", "network", "networks")
+QUANTILES: Final = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
+
+REPLY: Final = 0xFFFF
+"""The member of a report COUNTED about a reply."""
+
+
+def section(
+    calls: Calls, lives: Lives, *, full: Collection[Incarnation], networks: Mapping[int, int]
+) -> dict[str, Any] | None:
+    """For summary.json; None when no call between objects is known. `networks`: the sub-network of each member."""
+    known = [call for call in calls.by_message.values() if call.is_known]
+    if not known:
+        return None
+    latencies = _latencies(calls)
+    by_kind, by_height = defaultdict[str, list[Call]](list), defaultdict[str, list[Call]](list)
+    for call in known:
+        by_kind[kind_of(call)].append(call)
+        by_height[height_of(call, networks)].append(call)
+    reports = _reports(lives)
+    return {
+        **_figures(known, latencies),
+        "operations": len(calls.by_message) - len(known),
+        "expected": expected(calls, full),
+        "by_kind": {kind: _figures(by_kind[kind], latencies) for kind in KINDS},
+        "by_height": {height: _figures(by_height[height], latencies) for height in HEIGHTS},
+        "outcomes": _outcomes(calls, known, full),
+        "blocked": _spread([value for _, value in reports[CallReport.BLOCKED]]),
+        "taken_over": _spread([value for _, value in reports[CallReport.TAKEN_OVER]]),
+        "timed": list(_timed(reports[CallReport.TIMED])),
+        "counted": _counted(reports[CallReport.COUNTED]),
+    }
+
+
+def per_call(section: Mapping[str, Any] | None, load: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The section with what went out for each call within the load, where that is known."""
+    if section is None:
+        return None
+    figures = ("messages", "datagrams")
+    sent = {f"{name}_per_call": load[name] / section["calls"] if load else None for name in figures}
+    return {**section, **sent}
+
+
+def kind_of(call: Call) -> str:
+    """One of KINDS."""
+    if call.is_direct:
+        return "direct"
+    if call.is_unordered:
+        return "unordered"
+    return "atomic" if call.is_atomic else "ordered"
+
+
+def height_of(call: Call, networks: Mapping[int, int]) -> str:
+    """One of HEIGHTS. A member of which nobody knows the sub-network is in one of its own."""
+    spots = {(call.life.member, call.asker[1]), *call.addressed}
+    members = {member for member, _ in spots}
+    if len(members) == 1:
+        return "space" if len({number // OBJECTS_IN_SPACE for _, number in spots}) == 1 else "machine"
+    return "network" if len({networks.get(member, -1 - member) for member in members}) == 1 else "networks"
+
+
+def expected(calls: Calls, full: Collection[Incarnation]) -> int:
+    """Deliveries at full members that there would be if all went well: of calls that were neither aborted nor refused,
+    one at each object.
+    """
+    members = {life.member for life in full}
+    return sum(
+        sum(member in members for member, _ in call.addressed)
+        for call in calls.by_message.values()
+        if not (call.is_aborted or call.is_refused)
+    )
+
+
+def _arrived(calls: Calls, full: Collection[Incarnation]) -> int:
+    """How many of those there are."""
+    lives = set(full)
+    due = {message: call for message, call in calls.by_message.items() if not (call.is_aborted or call.is_refused)}
+    return sum(
+        handed.message in due and (life.member, number) in due[handed.message].addressed
+        for (life, number), sequence in calls.sequences.items()
+        if life in lives
+        for handed in sequence
+    )
+
+
+def messages(calls: Calls, full: Collection[Incarnation]) -> dict[str, Any]:
+    """What replaces figures of section `messages`: deliveries are those to objects."""
+    return {
+        "deliveries": sum(map(len, calls.sequences.values())),
+        "deliveries_full": _arrived(calls, full),
+        "deliveries_expected": expected(calls, full),
+    }
+
+
+def arrivals(calls: Calls) -> Iterator[tuple[int, tuple[int, int, int], int]]:
+    """Member, message and time of each delivery to an object."""
+    for (life, _), sequence in calls.sequences.items():
+        for handed in sequence:
+            yield life.member, handed.message, handed.at_ns
+
+
+def _latencies(calls: Calls) -> dict[tuple[int, int, int], list[int]]:
+    """Of each call that arrived, in ns."""
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for _, message, at_ns in arrivals(calls):
+        call = calls.by_message.get(message)
+        if call is not None:
+            found.setdefault(message, []).append(at_ns - call.at_ns)
+    return found
+
+
+def _figures(calls: Sequence[Call], latencies: Mapping[tuple[int, int, int], Sequence[int]]) -> dict[str, Any]:
+    arrived = [latencies[call.message] for call in calls if call.message in latencies]
+    every = [latency for one in arrived for latency in one]
+    last = _spread([max(one) for one in arrived])
+    return {
+        "calls": len(calls),
+        "objects": sum(len(call.addressed) for call in calls),
+        "deliveries": len(every),
+        "deliveries_per_call": len(every) / len(calls) if calls else None,
+        **{name: value for name, value in _spread(every).items() if name != "count"},
+        **{f"last_{name}": value for name, value in last.items() if name != "count"},
+    }
+
+
+def _outcomes(calls: Calls, known: Sequence[Call], full: Collection[Incarnation]) -> dict[str, int]:
+    """`refused`: calls and operations. `excused`: deliveries at full members that somebody went on without."""
+    has = {(handed.message, one) for one, sequence in calls.sequences.items() for handed in sequence}
+    excused = sum(
+        (call.message, one) not in has and calls.is_excused(call, one)
+        for call in known
+        if not (call.is_aborted or call.is_refused) and (call.unreachable or calls.missed)
+        for one in calls.owed(call, full)
+    )
+    every = calls.by_message.values()
+    return {
+        "aborted": sum(call.is_aborted for call in every),
+        "refused": sum(call.is_refused for call in every),
+        "unreachable": sum(bool(call.unreachable) for call in every),
+        "missed": len(calls.missed),
+        "excused": excused,
+    }
+
+
+def _reports(lives: Lives) -> dict[int, list[tuple[int, int]]]:
+    """`member` and `value` of each report about calls, by code. No time and no count has 64 bits."""
+    found: dict[int, list[tuple[int, int]]] = {int(code): [] for code in CallReport}
+    for life in sorted(lives):
+        for record in lives[life]:
+            if record[0] == Event.REPORT and record[1] in found and record[8] >= 0:
+                found[record[1]].append((record[4], record[8]))
+    return found
+
+
+def _timed(reports: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    """What cannot be (a kind that nobody knows, no object) is left out."""
+    took: dict[tuple[int, int], list[int]] = {}
+    for member, value_ns in reports:
+        if member >> 12 in set(Timed) and member & 0xFFF:
+            took.setdefault((member >> 12, member & 0xFFF), []).append(value_ns)
+    for (kind, objects), values_ns in sorted(took.items()):
+        values_ms = np.array(values_ns, np.float64) / 1e6
+        yield {
+            "kind": Timed(kind).name.lower(),
+            "objects": objects,
+            "count": len(values_ns),
+            "median_ms": float(np.median(values_ms)),
+            "mean_ms": float(values_ms.mean()),
+            "p90_ms": float(np.quantile(values_ms, 0.9)),
+            "max_ms": float(values_ms.max()),
+        }
+
+
+def _counted(reports: Sequence[tuple[int, int]]) -> dict[str, int] | None:
+    """The replicated server: its replies count 1, 2, 3 ..., and in the end each server has counted as many. `wrong`:
+    how many do not. None: there is no such server.
+    """
+    if not reports:
+        return None
+    replies = [value for member, value in reports if member == REPLY]
+    totals = [value for member, value in reports if member != REPLY]
+    wrong = sum(value != place for place, value in enumerate(replies, start=1))
+    return {
+        "replies": len(replies),
+        "servers": len(totals),
+        "wrong": wrong + sum(value != len(replies) for value in totals),
+        "doubled": sum(count - 1 for count in Counter(replies).values()),
+    }
+
+
+def _spread(values_ns: Sequence[int]) -> dict[str, Any]:
+    """Exact quantiles, that interpolate."""
+    if not values_ns:
+        return {"count": 0, "mean_ms": None, **dict.fromkeys(QUANTILES)}
+    values_ms = np.array(values_ns, np.float64) / 1e6
+    found = np.quantile(values_ms, list(QUANTILES.values()))
+    return {
+        "count": len(values_ms),
+        "mean_ms": float(values_ms.mean()),
+        **dict(zip(QUANTILES, map(float, found), strict=True)),
+    }

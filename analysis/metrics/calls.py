@@ -1,0 +1,201 @@
+"""Calls between objects (paper 004) as the records of a run tell of them: who asked, whom they are for, who got them,
+and what was reported about them. One pass over the records; analysis.checks.properties has the words.
+
+    SUBMIT (extra: who asks)   CALLED (own number), ADDRESSED (member, mask) ...   DELIVER (extra: who takes it)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from analysis.checks.properties import ANYBODY, Incarnation, Lives, MessageId, Place, Raw
+from collector.records import CallReport, Event, Notice
+
+Id = tuple[int, int, int]
+"""A MessageId without the cost of a class."""
+
+Object = tuple[Incarnation, int]
+"""One object of one life. Number 0: the member itself, as far as it asks."""
+
+Spot = tuple[int, int]
+"""Member and number of an object, whichever life of the member it is of."""
+
+MASK_BITS: Final = 48
+"""Objects that one ADDRESSED names."""
+
+_SUBMIT, _DELIVER, _REPORT = int(Event.SUBMIT), int(Event.DELIVER), int(Event.REPORT)
+_ENDS: Final = (int(Event.STOP), int(Event.OVER))
+_CALLED, _ADDRESSED, _MISSED = int(Notice.CALLED), int(Notice.ADDRESSED), int(CallReport.MISSED)
+_OUTCOMES: Final = frozenset((int(CallReport.ABORTED), int(CallReport.UNREACHABLE), int(CallReport.REFUSED)))
+_WORD: Final = 2**64 - 1
+
+
+class Handed(NamedTuple):
+    """One delivery to one object, at its 1-based place in the object's sequence. Sorts by time."""
+
+    at_ns: int
+    object: Object
+    record: int
+    message: Id
+    position: int
+
+    @property
+    def place(self) -> Place:
+        life, number = self.object
+        return Place(life, MessageId(*self.message), self.position, self.at_ns, taker=number)
+
+
+@dataclass(slots=True)
+class Call:
+    """One submission of an object's, and what its caller reported about it."""
+
+    message: Id
+    asker: Object
+    at_ns: int
+    record: int
+    addressed: set[Spot] = field(default_factory=set)
+    """Nobody: it is not known whom it is for."""
+    is_atomic: bool = False
+    is_unordered: bool = False
+    is_direct: bool = False
+    is_aborted: bool = False
+    is_refused: bool = False
+    unreachable: set[int] = field(default_factory=set)
+    """Machines, or ANYBODY."""
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.addressed)
+
+    @property
+    def is_loose(self) -> bool:
+        return self.is_unordered or self.is_direct
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.is_known and not self.is_loose
+
+    @property
+    def life(self) -> Incarnation:
+        return self.asker[0]
+
+    def is_given_up(self, member: int) -> bool:
+        """Whether its caller says that machine `member` may never get it."""
+        return self.is_refused or ANYBODY in self.unreachable or member in self.unreachable
+
+
+@dataclass(slots=True)
+class Calls:
+    """All calls of a run."""
+
+    by_message: dict[Id, Call] = field(default_factory=dict)
+    """In the order of the lives, and of the submissions of each."""
+    sequences: dict[Object, list[Handed]] = field(default_factory=dict)
+    """Of each object, first deliveries only."""
+    repeats: list[Handed] = field(default_factory=list)
+    """The others. Their position counts repeats, too."""
+    missed: set[tuple[Id, Incarnation]] = field(default_factory=set)
+    """Calls that a machine says its objects do not get."""
+    ends: dict[Incarnation, int] = field(default_factory=dict)
+    """STOP or OVER; not there: crashed."""
+    lives: tuple[Incarnation, ...] = ()
+
+    def lives_on(self, life: Incarnation) -> bool:
+        """Whether it ends in order."""
+        return self.ends.get(life) == Event.STOP
+
+    def place(self, one: Object, message: Id) -> Place:
+        """Where this object gets the call, if it does."""
+        for handed in self.sequences.get(one, ()):
+            if handed.message == message:
+                return handed.place
+        return Place(one[0], MessageId(*message), None, None, taker=one[1])
+
+    def owed(self, call: Call, full: Collection[Incarnation]) -> list[Object]:
+        """The objects at full members that it is for."""
+        lives = {life.member: life for life in full}
+        return [(lives[member], number) for member, number in sorted(call.addressed) if member in lives]
+
+    def is_excused(self, call: Call, one: Object) -> bool:
+        """Whether this object may be without the call: somebody says that it went on without."""
+        return call.is_given_up(one[0].member) or (call.message, one[0]) in self.missed
+
+
+def is_for_objects(records: Collection[Raw]) -> bool:
+    """Whether these records tell of calls between objects."""
+    return any(record[0] == _REPORT and record[1] == _ADDRESSED for record in records)
+
+
+def read_calls(lives: Lives) -> Calls:
+    """See the module's text. Reports about what was not submitted are nothing."""
+    calls = Calls(lives=tuple(sorted(lives)))
+    for life in calls.lives:
+        _read_life(calls, life, lives[life])
+    return calls
+
+
+def _read_life(calls: Calls, life: Incarnation, records: Collection[Raw]) -> None:
+    reports: list[tuple[int, int, int]] = []
+    taken: dict[int, list[Handed]] = {}
+    for number, (event, detail, origin, incarnation, extra, message, at_ns, _, value) in enumerate(records, start=1):
+        if event == _DELIVER:
+            if extra:
+                handed = Handed(at_ns, (life, extra), number, (origin, incarnation, message), 0)
+                taken.setdefault(extra, []).append(handed)
+        elif event == _SUBMIT:
+            if (origin, incarnation) == life:
+                name = (origin, incarnation, message)
+                calls.by_message.setdefault(name, Call(name, (life, extra), at_ns, number))
+        elif event == _REPORT:
+            reports.append((detail, extra, value))
+        elif event in _ENDS:
+            calls.ends.setdefault(life, event)
+    for one, sequence in taken.items():
+        _read_sequence(calls, (life, one), sequence)
+    _read_reports(calls, life, reports)
+
+
+def _read_sequence(calls: Calls, one: Object, sequence: list[Handed]) -> None:
+    firsts: dict[Id, Handed] = {}
+    for place, handed in enumerate(sequence, start=1):
+        if handed.message in firsts:
+            calls.repeats.append(handed._replace(position=place))
+        else:
+            firsts[handed.message] = handed._replace(position=len(firsts) + 1)
+    calls.sequences[one] = list(firsts.values())
+
+
+def _read_reports(calls: Calls, life: Incarnation, reports: list[tuple[int, int, int]]) -> None:
+    current: Call | None = None
+    for code, member, value in reports:
+        if code == _CALLED:
+            current = calls.by_message.get((*life, value))
+        elif code == _ADDRESSED and current is not None:
+            _address(current, member, value & _WORD)
+        elif code == _MISSED:
+            word = value & _WORD
+            calls.missed.add(((word >> 48, word >> 32 & 0xFFFF, word & 0xFFFFFFFF), life))
+        elif code in _OUTCOMES:
+            call = calls.by_message.get((*life, value))
+            if call is not None:
+                _tell(call, code, member)
+
+
+def _address(call: Call, member: int, mask: int) -> None:
+    first = MASK_BITS * (mask >> MASK_BITS & 0xFFF) + 1
+    named = {(member, first + bit) for bit in range(MASK_BITS) if mask >> bit & 1}
+    call.addressed |= named
+    call.is_atomic |= bool(mask >> 62 & 1)
+    call.is_unordered |= bool(mask >> 63 & 1)
+    call.is_direct |= bool(mask >> 60 & 1)
+
+
+def _tell(call: Call, code: int, member: int) -> None:
+    if code == CallReport.UNREACHABLE:
+        call.unreachable.add(member)
+    elif code == CallReport.ABORTED:
+        call.is_aborted = True
+    else:
+        call.is_refused = True

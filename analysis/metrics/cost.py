@@ -1,0 +1,282 @@
+"""What ordering costs: latency from the request to each delivery, and the traffic behind it. The parts of summary.json.
+
+Latency speaks of the judged deliveries (`judged`). As paper 002 measures it, to deliveries at others than
+the sender while the load lasts, it is `others`, and over the mean time between two requests of the whole group
+`normalised_mean`. Traffic counts what nodes put on the wire, once each, before the network does anything to it:
+`dummy_rate` is the part of dummies among the datagrams that are neither control nor copies, `control_ratio` the part of
+control among all. A ratio with nothing below the line is null.
+
+Of the deliveries only the columns that latency needs are read, a few tens of bytes each.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pds
+
+from analysis.inputs import NodeEnd
+from collector.records import Kind
+
+QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
+CLASSES = ("application", "control", "dummy", "retransmission")
+BIN_NS = 200_000_000
+CDF_POINTS = 200
+
+Rows = list[dict[str, Any]]
+Floats = npt.NDArray[np.float64]
+
+
+class Requests(NamedTuple):
+    """How many messages were submitted, and the mean time between two of them (None: fewer than two)."""
+
+    submitted: int
+    between_ms: float | None
+    size_bytes: float | None = None
+    """Of one on average."""
+
+
+def requests(submitted: int, first_ns: int | None, last_ns: int | None, size_bytes: float | None = None) -> Requests:
+    """From the number of messages, the times of the first and the last, and their mean size."""
+    if submitted < 2 or first_ns is None or last_ns is None:
+        return Requests(submitted, None, size_bytes)
+    return Requests(submitted, (last_ns - first_ns) / (submitted - 1) / 1e6, size_bytes)
+
+
+def judged(deliveries: Path, level: int) -> pa.Table:
+    """The deliveries that results speak of, from the table of that name: at the judged level, the first of each
+    message, not undone; and of these, those whose request is on record.
+    """
+    is_kept = (pc.field("level") == level) & ~pc.field("is_undone") & ~pc.field("is_repeat")
+    wanted = is_kept & pc.is_valid(pc.field("latency_ns"))
+    names_once = pds.ParquetFileFormat(dictionary_columns={"member_name"})
+    return pds.dataset(deliveries, format=names_once).to_table(columns=_OF_LATENCY, filter=wanted)
+
+
+def latency(rows: pa.Table, *, between_ms: float | None, load_end_ns: int | None = None) -> tuple[dict[str, Any], Rows]:
+    """Of all deliveries that `judged` gave, together and by member; and the rows of schema.LATENCY_CDF.
+
+    `between_ms`: as in Requests. `load_end_ns`: what is delivered later is not among the `others`.
+    """
+    latency_ms = _plain(rows, "latency_ns") / 1e6
+    is_elsewhere = _plain(rows, "member") != _plain(rows, "origin")
+    if load_end_ns is not None:
+        is_elsewhere &= _plain(rows, "deliver_ns") < load_end_ns
+    others = _spread(latency_ms[is_elsewhere])
+    names = rows["member_name"].unify_dictionaries().combine_chunks()
+    found = [*names.dictionary.to_pylist(), None]
+    codes = names.indices.fill_null(len(found) - 1).to_numpy()
+    by_name = sorted(np.unique(codes).tolist(), key=lambda code: str(found[code]))
+    members = {found[code]: np.sort(latency_ms[codes == code]) for code in by_name}
+    mean_ms, variance_ms2 = others["mean_ms"], others["variance_ms2"]
+    figures = {
+        **_figures(np.sort(latency_ms)),
+        "others": others,
+        "normalised_mean": None if mean_ms is None or not between_ms else mean_ms / between_ms,
+        "variance_over_mean": None if not mean_ms else variance_ms2 / mean_ms,
+        "by_member": [{"member": name, **_figures(ordered)} for name, ordered in members.items()],
+    }
+    points = [place / (CDF_POINTS - 1) for place in range(CDF_POINTS)]
+    cdf = [
+        {"member_name": name, "latency_ms": value, "ratio": point}
+        for name, ordered in members.items()
+        for point, value in zip(points, _percentiles(ordered, points), strict=True)
+    ]
+    return figures, cdf
+
+
+def latency_series(rows: pa.Table, *, start_ns: int) -> Rows:
+    """The rows of schema.LATENCY_SERIES: latency over time, by the bin in which the request was made."""
+    latency_ms = _plain(rows, "latency_ns") / 1e6
+    place = np.floor((_plain(rows, "submit_ns") - start_ns) / BIN_NS).astype(np.int64)
+    order = np.lexsort((latency_ms, place))
+    bins, first = np.unique(place[order], return_index=True)
+    return [
+        {
+            "t_s": _begin_s(bin_number),
+            "count": len(ordered),
+            **dict(zip(("p50_ms", "p99_ms"), _percentiles(ordered, (0.5, 0.99)), strict=True)),
+            "max_ms": float(ordered[-1]),
+        }
+        for bin_number, ordered in zip(bins.tolist(), np.split(latency_ms[order], first[1:]), strict=False)
+    ]
+
+
+def traffic_series(counted: Rows) -> Rows:
+    """The rows of schema.TRAFFIC_SERIES, from what was sent by bin, class, kind and inner kind
+    (analysis.capture.ingest)."""
+    totals: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
+    for row in counted:
+        if row["bin"] is not None:
+            entry = totals[row["bin"], row["class"]]
+            entry[0] += row["datagrams"]
+            entry[1] += row["wire_bytes"]
+    return [
+        {"t_s": _begin_s(place), "class": name, "datagrams": datagrams, "wire_bytes": wire_bytes}
+        for (place, name), (datagrams, wire_bytes) in sorted(totals.items())
+    ]
+
+
+def traffic_figures(
+    counted: Rows, *, submitted: int, deliveries: int, application_bytes: float | None
+) -> dict[str, Any]:
+    """Datagrams and bytes by class and kind, and what they come to per message and per delivery.
+
+    `application_bytes`: what one message of the application has, on average; None: nobody submitted any.
+    """
+    ours = [row for row in counted if row["class"] in CLASSES]
+    by_class = {name: sum(row["datagrams"] for row in ours if row["class"] == name) for name in CLASSES}
+    datagrams, wire_bytes = sum(by_class.values()), sum(row["wire_bytes"] for row in ours)
+    return {
+        "datagrams": datagrams,
+        **by_class,
+        "wire_bytes": wire_bytes,
+        "dummy_rate": ratio(by_class["dummy"], by_class["dummy"] + by_class["application"]),
+        "control_ratio": ratio(by_class["control"], datagrams),
+        "retransmission_ratio": ratio(by_class["retransmission"], datagrams),
+        "wire_bytes_per_delivery": ratio(wire_bytes, deliveries),
+        "datagrams_per_message": ratio(datagrams, submitted),
+        "inner_per_message": ratio(_carried(ours), submitted),
+        "header_bytes_mean": _header_bytes(ours, application_bytes),
+        "by_kind": _by_kind(ours),
+        "by_inner": _by_inner(ours),
+        "other_frames": sum(row["datagrams"] for row in counted if row["class"] == "other"),
+    }
+
+
+_OF_LATENCY = ["member", "member_name", "origin", "deliver_ns", "submit_ns", "latency_ns"]
+
+
+def _plain(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    return np.asarray(rows[name].to_numpy().astype(np.int64, copy=False))
+
+
+def _spread(latency_ms: Floats) -> dict[str, Any]:
+    if not len(latency_ms):
+        return dict(_NOTHING)
+    return {"count": len(latency_ms), "mean_ms": float(latency_ms.mean()), "variance_ms2": float(latency_ms.var())}
+
+
+def _percentiles(ordered: Floats, points: Iterable[float]) -> list[float]:
+    """Between the two nearest values in proportion. `ordered` is ascending and not empty."""
+    position = np.array(list(points)) * (len(ordered) - 1)
+    lower, higher = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
+    values: list[float] = (ordered[lower] + (position - lower) * (ordered[higher] - ordered[lower])).tolist()
+    return values
+
+
+def _begin_s(place: int) -> float:
+    return round(place * BIN_NS / 1e9, 3)
+
+
+def _figures(ordered: Floats) -> dict[str, Any]:
+    """Of latencies in ascending order."""
+    if not len(ordered):
+        return dict(_NO_FIGURES)
+    quantiles = dict(zip(QUANTILES, _percentiles(ordered, QUANTILES.values()), strict=True))
+    return {**_spread(ordered), **quantiles, "max_ms": float(ordered[-1])}
+
+
+_NO_FIGURES: Mapping[str, Any] = {
+    "count": 0,
+    "mean_ms": None,
+    "variance_ms2": None,
+    **dict.fromkeys(QUANTILES),
+    "max_ms": None,
+}
+_NOTHING: Mapping[str, Any] = {"count": 0, "mean_ms": None, "variance_ms2": None}
+NO_LATENCY: dict[str, Any] = {
+    **_NO_FIGURES,
+    "others": _NOTHING,
+    "normalised_mean": None,
+    "variance_over_mean": None,
+    "by_member": [],
+}
+"""When nothing was delivered."""
+
+
+def _by_kind(rows: Rows) -> list[dict[str, Any]]:
+    """Kinds by name (by number when they are not ours), most frequent first."""
+    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for row in rows:
+        entry = totals[_kind_name(row["kind"])]
+        entry[0] += row["datagrams"]
+        entry[1] += row["wire_bytes"]
+    return [
+        {"kind": name, "datagrams": datagrams, "wire_bytes": wire_bytes}
+        for name, (datagrams, wire_bytes) in sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
+    ]
+
+
+def _by_inner(rows: Rows) -> list[dict[str, Any]]:
+    """Kinds with the kind inside: what a core multicasts through the one below it. First transmissions, and copies."""
+    totals: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for row in rows:
+        entry = totals[_kind_name(row["kind"]), _kind_name(row["inner"])]
+        entry[1 if row["class"] == "retransmission" else 0] += row["datagrams"]
+    return [
+        {"kind": kind, "inner": inner, "datagrams": first, "copies": copies}
+        for (kind, inner), (first, copies) in sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
+    ]
+
+
+def _carried(rows: Rows) -> int:
+    """First transmissions that carry a message of a core above: what that core's paper counts as its messages."""
+    carrying = (row for row in rows if row["inner"] != Kind.APPLICATION and row["class"] != "retransmission")
+    return sum(row["datagrams"] for row in carrying)
+
+
+def _header_bytes(rows: Rows, application_bytes: float | None) -> float | None:
+    """Of a first datagram with application data: all of its UDP payload but the application's bytes."""
+    firsts = [row for row in rows if row["class"] == "application"]
+    datagrams = sum(row["datagrams"] for row in firsts)
+    if application_bytes is None or not datagrams:
+        return None
+    return float(sum(row["payload_bytes"] for row in firsts) / datagrams - application_bytes)
+
+
+def processing(nodes: Iterable[NodeEnd]) -> dict[str, Any]:
+    """Processor time of the cores for each message that they were given, and, with that of all control messages, for
+    each that they delivered; by what the nodes counted themselves.
+    """
+    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for end in nodes:
+        if end.handled and end.core_ns:
+            totals[end.node][0] += end.handled
+            totals[end.node][1] += end.core_ns
+            totals[end.node][2] += end.delivered or 0
+    by_member: Rows = [
+        {
+            "member": name,
+            "handled": handled,
+            "per_message_us": core_ns / handled / 1000,
+            "per_delivery_us": core_ns / delivered / 1000 if delivered else None,
+        }
+        for name, (handled, core_ns, delivered) in sorted(totals.items())
+    ]
+    return {**{name: _mean(by_member, name) for name in ("per_message_us", "per_delivery_us")}, "by_member": by_member}
+
+
+def _mean(rows: Rows, name: str) -> float | None:
+    values = [row[name] for row in rows if row[name] is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _kind_name(kind: int | None) -> str:
+    """By number when it is not ours."""
+    return _KIND_NAMES.get(kind or 0, f"0x{(kind or 0) & 0xFF:02x}")
+
+
+_KIND_NAMES = {int(kind): kind.name for kind in Kind}
+
+
+def ratio(part: int, whole: int) -> float | None:
+    """None with nothing below the line."""
+    return part / whole if whole else None

@@ -1,0 +1,109 @@
+"""What a simulated run is measured by, from its hosts' records: the sections `messages` and `latency` of summary.json,
+without a capture and without Spark. The names are the summary's and mean the same; `by_member` is left out.
+
+A test holds the two together: the same run through its capture gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.checks.linear import View
+from analysis.checks.properties import Property
+from analysis.metrics import call_cost
+from analysis.metrics.calls import Calls
+from analysis.metrics.cost import QUANTILES, Requests, requests
+from collector.records import Event, Level
+
+Floats = npt.NDArray[np.float64]
+
+_FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
+"""Who promises one of these delivers every message to everybody."""
+
+_NOTHING = {"count": 0, "mean_ms": None, "variance_ms2": None}
+
+
+def requests_of(view: View) -> Requests:
+    """How many messages were submitted, and the mean time between two of them."""
+    times = view.submitted_ns.values()
+    return requests(len(times), min(times, default=None), max(times, default=None))
+
+
+def messages(view: View, *, promises: Collection[str]) -> dict[str, Any]:
+    """For the section `messages`."""
+    submitted = len(view.submitted_ns)
+    told = call_cost.messages(view.calls, [life.name for life in view.full]) if view.is_for_objects else {}
+    level = max((s[2] for life in view.lives for s in life.steps if s[1] == Event.DELIVER), default=int(Level.AGREED))
+    return {
+        "submitted": submitted,
+        "deliveries": view.deliveries,
+        "deliveries_full": sum(len(life.firsts) for life in view.full),
+        "deliveries_expected": submitted * len(view.full) if _FOR_ALL & set(promises) else None,
+        "level": Level(level).name.lower(),
+        **told,
+    }
+
+
+def latency(view: View, *, between_ms: float | None, load_end_ns: int) -> dict[str, Any]:
+    """For the section `latency`; `between_ms` as in cost.Requests. `others` are only those before `load_end_ns`."""
+    if view.is_for_objects:
+        return latency_of_calls(view.calls, between_ms=between_ms, load_end_ns=load_end_ns)
+    everywhere: list[int] = []
+    others: list[int] = []
+    submitted_ns = view.submitted_ns
+    for life in view.lives:
+        for _, message, at_ns in life.firsts:
+            asked_ns = submitted_ns.get(message)
+            if asked_ns is not None:
+                everywhere.append(at_ns - asked_ns)
+                if message[0] != life.name.member and at_ns < load_end_ns:
+                    others.append(at_ns - asked_ns)
+    return _latency(everywhere, others, between_ms)
+
+
+def latency_of_calls(calls: Calls, *, between_ms: float | None, load_end_ns: int | None) -> dict[str, Any]:
+    """The same where messages are for objects: of each delivery to one. `others`: of objects elsewhere."""
+    everywhere: list[int] = []
+    others: list[int] = []
+    for member, message, at_ns in call_cost.arrivals(calls):
+        call = calls.by_message.get(message)
+        if call is not None:
+            everywhere.append(at_ns - call.at_ns)
+            if message[0] != member and (load_end_ns is None or at_ns < load_end_ns):
+                others.append(at_ns - call.at_ns)
+    return _latency(everywhere, others, between_ms)
+
+
+def _latency(everywhere: Sequence[int], others: Sequence[int], between_ms: float | None) -> dict[str, Any]:
+    elsewhere_ms = np.array(others, np.float64) / 1e6
+    everywhere_ms = np.array(everywhere, np.float64) / 1e6
+    told = _moments(elsewhere_ms)
+    mean_ms, variance_ms2 = told["mean_ms"], told["variance_ms2"]
+    return {
+        **_moments(everywhere_ms),
+        **_quantiles(everywhere_ms),
+        "others": told,
+        "normalised_mean": None if mean_ms is None or not between_ms else mean_ms / between_ms,
+        "variance_over_mean": None if not mean_ms else variance_ms2 / mean_ms,
+    }
+
+
+def _moments(values_ms: Floats) -> dict[str, Any]:
+    if not len(values_ms):
+        return dict(_NOTHING)
+    return {
+        "count": len(values_ms),
+        "mean_ms": float(values_ms.mean()),
+        "variance_ms2": float(values_ms.var()),
+    }
+
+
+def _quantiles(values_ms: Floats) -> dict[str, float | None]:
+    if not len(values_ms):
+        return dict.fromkeys((*QUANTILES, "max_ms"))
+    places = np.quantile(values_ms, list(QUANTILES.values()))
+    return {**dict(zip(QUANTILES, map(float, places), strict=True)), "max_ms": float(values_ms.max())}

@@ -1,0 +1,195 @@
+"""Section `views` of summary.json: the views of a run, its minorities, state transfers and exclusions. Pure: from what
+each incarnation recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from analysis.checks.properties import Incarnation, Lives, Raw
+from analysis.checks.views import ViewRecords, views_of
+from analysis.report import formatting as words
+from collector.records import Event, OverReason, ViewReason
+
+
+class Course(NamedTuple):
+    """What one incarnation recorded, as far as it matters here. `end_detail`: of its STOP or OVER; -1: of neither."""
+
+    life: Incarnation
+    views: ViewRecords
+    first_ns: int
+    last_ns: int
+    is_over: bool
+    end_detail: int
+
+
+class _View(NamedTuple):
+    """One view: as the first that installed it whole has it, and by whom and when it was installed."""
+
+    number: int
+    reason: int
+    members: tuple[Incarnation, ...]
+    installed_ns: Mapping[Incarnation, int]
+
+    @property
+    def first_ns(self) -> int:
+        return min(self.installed_ns.values())
+
+    @property
+    def last_ns(self) -> int:
+        return max(self.installed_ns.values())
+
+
+def section(
+    lives: Sequence[Course], *, names: Mapping[int, str], start_ns: int, struck_ns: Mapping[int, Collection[int]]
+) -> dict[str, Any] | None:
+    """None for a run without views. `struck_ns`: when faults killed, paused or cut off each member; times count from
+    `start_ns`.
+    """
+    views = _views(lives)
+    if not views:
+        return None
+    teller = _Teller(names, start_ns)
+    by_name = {told.life: told for told in lives}
+    changes = [(_View(0, 0, (), {}), views[0]), *pairwise(views)]
+    listed = [teller.view(before, view, _began_ns(before, view, by_name, struck_ns)) for before, view in changes]
+    minorities = [one for told in lives for one in teller.minorities(told)]
+    transfers = [one for told in lives for one in teller.transfers(told)]
+    ended = [teller.end(told) for told in lives if told.is_over]
+    return {
+        "installed": len(views),
+        "last": views[-1].number,
+        "change_max_ms": _greatest(one["change_ms"] for one in listed),
+        "spread_max_ms": _greatest(one["last_ms"] - one["first_ms"] for one in listed),
+        "minority_max_ms": _greatest(one["for_ms"] for one in minorities),
+        "transfer_max_ms": _greatest(one["took_ms"] for one in transfers),
+        "excluded": sum(one["how"] == OverReason.EXCLUDED.name.lower() for one in ended),
+        "left": sum(one["how"] == OverReason.LEFT.name.lower() for one in ended),
+        "views": listed,
+        "minorities": sorted(minorities, key=lambda one: one["from_ms"]),
+        "transfers": sorted(transfers, key=lambda one: one["at_ms"]),
+        "ended": sorted(ended, key=lambda one: one["at_ms"]),
+    }
+
+
+def courses(lives: Lives) -> list[Course]:
+    """From the hosts' own records."""
+    return [_course(life, lives[life]) for life in sorted(lives) if lives[life]]
+
+
+def _course(life: Incarnation, records: Sequence[Raw]) -> Course:
+    end = next((record for record in records if record[0] in (Event.STOP, Event.OVER)), None)
+    is_over, detail = (False, -1) if end is None else (end[0] == Event.OVER, end[1])
+    return Course(life, views_of(records), records[0][6], records[-1][6], is_over, detail)
+
+
+def struck_ns(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> dict[int, list[int]]:
+    """When faults killed or paused each member, or cut anything off; `faults`: lines as in faults.jsonl."""
+    found: dict[int, list[int]] = {index: [] for index in names}
+    for fault in faults:
+        kind, at_ns = fault.get("kind"), fault.get("effective_ns")
+        targets = words.texts(fault.get("targets"))
+        if not isinstance(at_ns, int):
+            continue
+        for index, name in names.items():
+            if kind == "cut" or (kind in ("crash", "pause") and name in targets):
+                found[index].append(at_ns)
+    return found
+
+
+def _views(lives: Sequence[Course]) -> list[_View]:
+    """By number."""
+    found: dict[int, _View] = {}
+    for told in lives:
+        for one in told.views.installations:
+            view = found.setdefault(one.number, _View(one.number, one.reason, (), {}))
+            members = view.members if len(view.members) >= len(one.members) else one.members
+            installed_ns = {told.life: one.at_ns, **view.installed_ns}
+            found[one.number] = view._replace(members=members, installed_ns=installed_ns)
+    return [found[number] for number in sorted(found)]
+
+
+def _began_ns(
+    before: _View, view: _View, by_name: Mapping[Incarnation, Course], struck_ns: Mapping[int, Collection[int]]
+) -> int | None:
+    """The first that tells of the change: of a member that is gone, the fault that struck it (if it crashed without
+    one, its last record), or its OVER; a minority in the view before; the START of a member that has come. None: there
+    is no such thing.
+    """
+    if not before.installed_ns:
+        return None
+    signs = [told.first_ns for life in view.members if life not in before.members and (told := by_name.get(life))]
+    signs += [one.from_ns for told in by_name.values() for one in told.views.minorities if one.number == before.number]
+    for life in before.members:
+        if life not in view.members and (told := by_name.get(life)):
+            earliest_ns = told.last_ns if told.end_detail < 0 else before.first_ns
+            struck = [at_ns for at_ns in struck_ns.get(life.member, ()) if earliest_ns <= at_ns <= view.first_ns]
+            signs.append(max(struck, default=told.last_ns))
+    return min((max(sign, before.first_ns) for sign in signs if sign <= view.first_ns), default=None)
+
+
+class _Teller(NamedTuple):
+    """Puts names and times in place."""
+
+    names: Mapping[int, str]
+    start_ns: int
+
+    def view(self, before: _View, view: _View, began_ns: int | None) -> dict[str, Any]:
+        return {
+            "number": view.number,
+            "reason": ViewReason(view.reason).name.lower() if view.reason in _REASONS else str(view.reason),
+            "members": self.lives(view.members),
+            "joined": self.lives(life for life in view.members if before.members and life not in before.members),
+            "gone": self.lives(life for life in before.members if life not in view.members),
+            "installations": len(view.installed_ns),
+            "first_ms": self.ms(view.first_ns),
+            "last_ms": self.ms(view.last_ns),
+            "change_ms": None if began_ns is None else (view.last_ns - began_ns) / 1e6,
+        }
+
+    def minorities(self, told: Course) -> Iterator[dict[str, Any]]:
+        for one in told.views.minorities:
+            until_ns = told.last_ns if one.until_ns is None else one.until_ns
+            yield self.life(told.life) | {
+                "view": one.number,
+                "heard": one.heard,
+                "from_ms": self.ms(one.from_ns),
+                "for_ms": (until_ns - one.from_ns) / 1e6,
+                "ended": one.until_ns is not None,
+            }
+
+    def transfers(self, told: Course) -> Iterator[dict[str, Any]]:
+        for one in told.views.taken:
+            before_ns = [view.at_ns for view in told.views.installations if view.record <= one.record]
+            yield self.life(told.life) | {
+                "view": one.number,
+                "donor": self.life(one.donor),
+                "bytes": one.size_bytes,
+                "at_ms": self.ms(one.at_ns),
+                "took_ms": (one.at_ns - before_ns[-1]) / 1e6 if before_ns else None,
+            }
+
+    def end(self, told: Course) -> dict[str, Any]:
+        how = OverReason.LEFT if told.end_detail == OverReason.LEFT else OverReason.EXCLUDED
+        return self.life(told.life) | {"how": how.name.lower(), "at_ms": self.ms(told.last_ns)}
+
+    def lives(self, lives: Iterable[Incarnation]) -> list[dict[str, Any]]:
+        return [self.life(life) for life in lives]
+
+    def life(self, life: Incarnation) -> dict[str, Any]:
+        return {
+            "member": self.names.get(life.member, f"member {life.member}"),
+            "incarnation": life.incarnation,
+        }
+
+    def ms(self, at_ns: int) -> float:
+        return (at_ns - self.start_ns) / 1e6
+
+
+_REASONS = frozenset(reason.value for reason in ViewReason)
+
+
+def _greatest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,199 @@
+"""What the group put on the wire between start and end of the load: the section `load` of summary.json.
+
+A *message* is what a core handed to its host at once: a multicast is one message, also when it takes a datagram for
+each member. Frames do not tell a copy of a multicast from a second message that looks the same, so the trace does: each
+message has one SEND record with the number of its first datagram, and the datagrams of that kind which no record names
+are copies. Retransmissions are neither messages nor copies here; `traffic` counts them.
+
+What a shared medium carries is reckoned from what was offered to it: a frame takes its share of the medium on which its
+sender stands and, when it goes elsewhere, of that on which its target stands; a multicast takes one frame of each.
+Queues that drop it come later. The tables are read batch by batch; nothing here needs more memory than a number for
+each message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pds
+
+from analysis.metrics.cost import CLASSES, Requests, ratio
+from analysis.network.conservation import LINK_LOCAL, MULTICAST_BIT, ip_number
+from collector.records import LOCAL_KINDS, Event, Kind
+from topologies.model import MULTICAST_GROUP, Direction, PartitionName, Topology
+
+KINDS = {int(kind): kind.name for kind in Kind if kind not in LOCAL_KINDS}
+TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
+_GROUP = ip_number(MULTICAST_GROUP)
+_DATAGRAM = ("sender", "sender_incarnation", "transmission")
+_KEYS = ["class", "kind", "inner"]
+
+Ints = npt.NDArray[np.int64]
+
+
+class Flow(NamedTuple):
+    """Frames with one destination at one port in one direction; `datagrams`: those of them that are our protocol's."""
+
+    node_index: int
+    direction: str
+    eth_dst: int
+    ip_dst: int
+    datagrams: int
+    wire_bytes: int
+
+
+class Sent(NamedTuple):
+    """Datagrams of one class and kind; `messages`: those that are the first of a message."""
+
+    frame_class: str
+    kind: int
+    inner: int
+    datagrams: int
+    messages: int
+
+
+class Window(NamedTuple):
+    """CLOCK_MONOTONIC; the end does not belong to it."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+class Load(NamedTuple):
+    """All that was counted."""
+
+    window: Window
+    flows: Sequence[Flow]
+    sent: Sequence[Sent]
+
+
+def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
+    """From the counts of all frames of the window but trace, by port, direction and destination
+    (analysis.capture.ingest)."""
+    seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted]
+    return [flow for flow in seen if flow.wire_bytes and flow.eth_dst >> 4 != LINK_LOCAL >> 4]
+
+
+def sent(frames: Path, trace: Path, window: Window) -> list[Sent]:
+    """Our datagrams that nodes put on the wire within the window, by class and kind, from the tables of these names."""
+    firsts, records = np.unique(_first_datagrams(trace), return_counts=True)
+    totals: Counter[tuple[str, int, int]] = Counter()
+    messages: Counter[tuple[str, int, int]] = Counter()
+    for datagram, keys in _own_datagrams(frames, window):
+        place = np.minimum(np.searchsorted(firsts, datagram), max(len(firsts) - 1, 0))
+        named = np.where(firsts[place] == datagram, records[place], 0) if len(firsts) else np.zeros_like(datagram)
+        rows = keys.append_column("named", pa.array(named)).append_column("rows", pa.array(np.maximum(named, 1)))
+        for row in rows.group_by(_KEYS).aggregate([("named", "sum"), ("rows", "sum")]).to_pylist():
+            key = (row["class"], row["kind"], row["inner"])
+            totals[key] += row["rows_sum"]
+            messages[key] += row["named_sum"]
+    return [Sent(*key, count, messages[key]) for key, count in totals.items()]
+
+
+def _first_datagrams(trace: Path) -> Ints:
+    """The first datagram of each message that any node says it sent."""
+    is_named = (pc.field("event") == int(Event.SEND)) & (pc.field("value") >= 0) & (pc.field("value") < 1 << 32)
+    names = ["member", "member_incarnation", "value"]
+    parts = [
+        _datagrams(*(batch.column(name) for name in names))
+        for batch in pds.dataset(trace, format="parquet").to_batches(columns=names, filter=is_named)
+    ]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _own_datagrams(frames: Path, window: Window) -> Iterator[tuple[Ints, pa.Table]]:
+    """Batch by batch: the datagrams that nodes put on the wire, and the columns _KEYS."""
+    is_within = (pc.field("time_ns") >= window.start_ns) & (pc.field("time_ns") < window.end_ns)
+    is_own = (pc.field("direction") == FROM_NODE) & (pc.field("node_index") == pc.field("sender"))
+    wanted = is_within & is_own & pc.field("class").isin(CLASSES)
+    table = pds.dataset(frames, format="parquet")
+    for batch in table.to_batches(columns=[*_DATAGRAM, *_KEYS], filter=wanted):
+        yield _datagrams(*(batch.column(name) for name in _DATAGRAM)), pa.Table.from_batches([batch]).select(_KEYS)
+
+
+def _datagrams(*columns: Any) -> Ints:
+    """16 bits of sender, 16 of incarnation and 32 of transmission as one number."""
+    sender, incarnation, transmission = (column.cast(pa.int64()).to_numpy(zero_copy_only=False) for column in columns)
+    return np.asarray(sender << 48 | incarnation << 32 | transmission)
+
+
+def section(load: Load, topology: Topology, requests: Requests) -> dict[str, Any]:
+    """For summary.json. `requests`: of the whole run, for nobody submits anything outside the load."""
+    counted, seconds = load.sent, load.window.seconds
+    firsts = [row for row in counted if row.frame_class != "retransmission"]
+    by_class = {name: sum(row.messages for row in firsts if row.frame_class == name) for name in CLASSES}
+    lans = lan_loads(load.flows, topology, seconds)
+    members = _by_member(load.flows, topology)
+    return {
+        "seconds": seconds,
+        "submitted": requests.submitted,
+        "rate_per_s": requests.submitted / seconds,
+        "dummy_rate": ratio(by_class["dummy"], by_class["application"]),
+        "messages": sum(row.messages for row in firsts),
+        "datagrams": sum(row.datagrams for row in counted),
+        "messages_by_kind": _by_kind((row, row.messages) for row in firsts),
+        "copies_by_kind": _by_kind((row, row.datagrams - row.messages) for row in firsts),
+        "lan_load": max((row["load"] for row in lans), default=None),
+        "lan_loads": lans,
+        "server_share": _share_of_busiest(members),
+        "by_member": members,
+    }
+
+
+def lan_loads(flowed: Iterable[Flow], topology: Topology, seconds: float) -> list[dict[str, Any]]:
+    """Of each partition with a shared medium: the share of its rate that was offered to it."""
+    partition_of = {node.index: node.partition for node in topology.nodes()}
+    at_address = {ip_number(node.ip): node.partition for node in topology.nodes()}
+    offered: dict[PartitionName, int] = {partition.name: 0 for partition in topology.partitions}
+    for flow in flowed:
+        if flow.direction != FROM_NODE or flow.node_index not in partition_of:
+            continue
+        own = partition_of[flow.node_index]
+        if flow.eth_dst & MULTICAST_BIT:
+            targets = set(offered) if flow.ip_dst == _GROUP else {own}
+        else:
+            targets = {own, at_address.get(flow.ip_dst, own)}
+        for target in targets:
+            offered[target] += flow.wire_bytes
+    return [
+        {"partition": str(partition.name), "load": offered[partition.name] * 8 / seconds / partition.bus.rate_bps}
+        for partition in topology.partitions
+        if partition.bus is not None
+    ]
+
+
+def _by_member(flowed: Iterable[Flow], topology: Topology) -> list[dict[str, Any]]:
+    totals = {node.index: {TO_NODE: 0, FROM_NODE: 0} for node in topology.nodes()}
+    for flow in flowed:
+        if flow.node_index in totals and flow.direction in (TO_NODE, FROM_NODE):
+            totals[flow.node_index][flow.direction] += flow.datagrams
+    return [
+        {"member": str(node.name), "received": totals[node.index][TO_NODE], "sent": totals[node.index][FROM_NODE]}
+        for node in topology.nodes()
+    ]
+
+
+def _share_of_busiest(members: Sequence[Mapping[str, Any]]) -> float | None:
+    handled = [entry["received"] + entry["sent"] for entry in members]
+    return max(handled) * len(handled) / sum(handled) if any(handled) else None
+
+
+def _by_kind(rows: Iterable[tuple[Sent, int]]) -> dict[str, int]:
+    """By what the reliable layer carries, where it carries something. Every kind there is: none was sent is 0."""
+    totals = dict.fromkeys(KINDS.values(), 0)
+    for row, count in rows:
+        name = KINDS.get(row.inner) or KINDS.get(row.kind)
+        if name is not None:  # else an enemy's
+            totals[name] += count
+    return totals

@@ -1,0 +1,165 @@
+"""The records that tell what an order costs, as columns, the same from both worlds: the trace table of a run directory,
+and the hosts' own records in memory.
+
+Columns are signed 64 bits, as in the trace table: a value from 2**63 on shows as a negative number. A member's lives
+are told apart by `life`, messages by `message`; rows stand in the order in which each life made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from analysis.checks.properties import Lives, Raw
+from collector.records import Event, Notice
+
+Ints = npt.NDArray[np.int64]
+Truths = npt.NDArray[np.bool_]
+
+LEFT: Final = 0xD6
+"""The code of a report of `adaptive`: this member has left an epoch."""
+
+REPORTS: Final = (Notice.COST, Notice.REDONE, Notice.ROLLED_BACK, Notice.GVT, Notice.IN_FORCE, Notice.ESTIMATE)
+"""Without one of them there is nothing to say."""
+
+LATEST_NS: Final = 2**61
+"""No clock of a machine shows more: 73 years after its start."""
+
+_REPORT: Final = int(Event.REPORT)
+_CODES: Final = frozenset((*(int(code) for code in REPORTS), LEFT))
+_EVENTS: Final = frozenset(int(event) for event in (Event.START, Event.SUBMIT, Event.DELIVER, Event.STOP, Event.OVER))
+_COLUMNS: Final = ("event", "detail", "origin", "incarnation", "extra", "number", "at_ns", "value")
+_WORD: Final = 2**64 - 1
+
+LIFE_BITS: Final = 16
+"""Of the incarnation, the low part of a life."""
+
+
+class Span(NamedTuple):
+    """A span of CLOCK_MONOTONIC; the end does not belong to it."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+    def holds(self, at_ns: Ints) -> Truths:
+        """Which of these times lie in it."""
+        return np.logical_and(at_ns >= self.start_ns, at_ns < self.end_ns)
+
+    def cut(self, at_ns: Ints) -> Ints:
+        """What lies outside becomes the near end."""
+        return np.clip(at_ns, self.start_ns, self.end_ns).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Records:
+    """Columns of equal length, by life and within it by number. `member` is the high part of `life`."""
+
+    life: Ints
+    event: Ints
+    detail: Ints
+    message: Ints
+    """Origin, its incarnation and number in 16, 16 and 32 bits; 0 where a record is about none."""
+    extra: Ints
+    at_ns: Ints
+    value: Ints
+
+    def __len__(self) -> int:
+        return len(self.life)
+
+    @property
+    def member(self) -> Ints:
+        return self.life >> LIFE_BITS
+
+    def where(self, rows: Truths | Ints) -> Records:
+        """Only these rows, in this order."""
+        return Records(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+    def reports(self, code: int) -> Truths:
+        """Which rows are reports of this code."""
+        return self.of(Event.REPORT) & np.equal(self.detail, code)
+
+    def of(self, event: Event) -> Truths:
+        """Which rows are of this event."""
+        return np.equal(self.event, int(event))
+
+
+def from_trace(trace: Path) -> Records | None:
+    """From the trace table of a run; None when no such report is in it."""
+    is_report = (pc.field("event") == int(Event.REPORT)) & pc.field("detail").isin(sorted(_CODES))
+    is_wanted = is_report | pc.field("event").isin(sorted(_EVENTS))
+    key = ("member", "member_incarnation", "record")
+    rows = pq.read_table(trace, columns=[*key, *_COLUMNS], filters=is_wanted)
+    member, incarnation, record, *columns = (rows[name].to_numpy().astype(np.int64) for name in (*key, *_COLUMNS))
+    life = (member << LIFE_BITS) | incarnation
+    order = np.lexsort((record, life))
+    # A datagram that somebody sent again tells nothing new.
+    is_new = np.append(True, (np.diff(life[order]) != 0) | (np.diff(record[order]) != 0))
+    order = order[is_new[: len(order)]]
+    return _records(life[order], *(column[order] for column in columns))
+
+
+def from_lives(lives: Lives) -> Records | None:
+    """From all records of each life; None when no such report is among them."""
+    if not any(_is_report(row) for rows in lives.values() for row in rows):
+        return None
+    kept: list[Raw] = []
+    life: list[int] = []
+    for name, rows in sorted(lives.items()):
+        told = [row for row in rows if row[0] in _EVENTS or _is_report(row)]
+        kept += told
+        life += [(name.member << LIFE_BITS) | name.incarnation] * len(told)
+    return _records(np.array(life, np.int64), *_columns(kept))
+
+
+def _is_report(row: Raw) -> bool:
+    return row[0] == _REPORT and row[1] in _CODES
+
+
+def _columns(rows: Sequence[Raw]) -> Iterator[Ints]:
+    """As _COLUMNS, of records as the hosts make them."""
+    event, detail, origin, incarnation, extra, number, at_ns, _, value = zip(*rows, strict=True)
+    yield from map(_column, (event, detail, origin, incarnation, extra, number, at_ns, value))
+
+
+def _column(values: Sequence[int]) -> Ints:
+    """What a wire would carry in 64 bits; nearly always there is no number beyond 63."""
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array([value & _WORD for value in values], np.uint64).view(np.int64)
+
+
+def _records(
+    life: Ints,
+    event: Ints,
+    detail: Ints,
+    origin: Ints,
+    incarnation: Ints,
+    extra: Ints,
+    number: Ints,
+    at_ns: Ints,
+    value: Ints,
+) -> Records | None:
+    """Records whose time cannot be are left out: differences of the others fit 64 bits."""
+    told = Records(
+        life=life,
+        event=event,
+        detail=detail,
+        message=(origin << 48) | (incarnation << 32) | (number & 0xFFFFFFFF),
+        extra=extra,
+        at_ns=at_ns,
+        value=value,
+    )
+    told = told.where((at_ns >= 0) & (at_ns <= LATEST_NS))
+    return told if told.of(Event.REPORT).any() else None

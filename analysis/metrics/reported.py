@@ -1,0 +1,197 @@
+"""What the cores reported, from the trace table of one run: sections, clocks, states, stages, buffers. Parts of
+summary.json.
+
+Read with Arrow and looked at here, one run at a time, as causal order is: most runs report nothing of the kind, and
+then nothing is read at all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from analysis.checks import call_orders, clocks, sections, states
+from analysis.checks.properties import (
+    CALL_PROPERTIES,
+    REPORT_PROPERTIES,
+    Evidence,
+    Finding,
+    Incarnation,
+    Lives,
+    Property,
+    Raw,
+    Tally,
+    judge,
+)
+from analysis.metrics.anomalies import Served
+from analysis.metrics.calls import Calls, read_calls
+from analysis.metrics.skew import Jump, Reading
+from collector.records import Event, Notice
+
+COUNTED = (
+    *(Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP, Notice.STATE),
+    *(Notice.ACCEPTED, Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED, Notice.RESIDENT, Notice.ADDRESSED),
+)
+"""The reports that this module reads."""
+
+STAGES = {"preacknowledged": Notice.PREACKNOWLEDGED, "acknowledged": Notice.ACKNOWLEDGED}
+QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "max_ms": 1.0}
+
+_TOLD_BY = {
+    Property.MUTUAL_EXCLUSION: Notice.LEFT,
+    Property.GRANT_ORDER: Notice.LEFT,
+    Property.SERVICE: Notice.LEFT,
+    Property.CLOCK_CONDITION: Notice.TIMESTAMP,
+    Property.CLOCK_MONOTONE: Notice.CLOCK,
+    Property.STATE: Notice.STATE,
+    **dict.fromkeys(CALL_PROPERTIES, Notice.ADDRESSED),
+}
+
+
+def findings(
+    trace: Path,
+    counts: Mapping[Notice, int],
+    promises: Collection[str],
+    *,
+    full: Collection[Incarnation],
+    evidence: Evidence,
+) -> dict[Property, Finding]:
+    """The properties that reports tell of, as far as they were promised or anything was reported.
+
+    `trace`: the table; `counts`: how many reports of each code there are.
+    """
+    wanted = [kind for kind in REPORT_PROPERTIES if kind.value in promises or counts.get(_TOLD_BY[kind])]
+    if not wanted:
+        return {}
+    lives = lives_of(trace)
+    checks = {
+        Property.MUTUAL_EXCLUSION: lambda: sections.mutual_exclusion(lives),
+        Property.GRANT_ORDER: lambda: sections.grant_order(lives),
+        Property.SERVICE: lambda: sections.service(lives, full),
+        Property.CLOCK_CONDITION: lambda: clocks.clock_condition(lives),
+        Property.CLOCK_MONOTONE: lambda: clocks.clock_monotone(lives),
+        Property.STATE: lambda: states.state(lives, full),
+    }
+    found = {kind: judge(kind, checks[kind](), evidence) for kind in wanted if kind in checks}
+    return found | _of_calls([kind for kind in wanted if kind not in checks], lives, full, evidence)
+
+
+def _of_calls(
+    wanted: Collection[Property], lives: Lives, full: Collection[Incarnation], evidence: Evidence
+) -> dict[Property, Finding]:
+    calls = read_calls(lives) if wanted else Calls()
+    return {kind: judge(kind, call_orders.CHECKS[kind](calls, full), evidence) for kind in wanted}
+
+
+def nothing_found(promises: Collection[str], evidence: Evidence) -> dict[Property, Finding]:
+    """Of a run without any record."""
+    return {kind: judge(kind, Tally(0, 0), evidence) for kind in REPORT_PROPERTIES if kind.value in promises}
+
+
+def lives_of(trace: Path) -> Lives:
+    """All records, life by life, in the order of their numbers."""
+    rows = pq.read_table(trace).sort_by(
+        [("member", "ascending"), ("member_incarnation", "ascending"), ("record", "ascending")]
+    )
+    lives: dict[Incarnation, list[Raw]] = defaultdict(list)
+    named = zip(rows["member"].to_pylist(), rows["member_incarnation"].to_pylist(), strict=True)
+    for life, record in zip(named, zip(*(rows[name].to_pylist() for name in _RAW), strict=True), strict=True):
+        lives[Incarnation(*life)].append(record)
+    return lives
+
+
+_RAW = ("event", "detail", "origin", "incarnation", "extra", "number", "at_ns", "clock_ns", "value")
+
+
+def readings(trace: Path) -> dict[str, list[Reading]]:
+    """What the synchronised clock of each life showed, in order."""
+    found: dict[str, list[Reading]] = defaultdict(list)
+    rows = _reports(trace, (Notice.CLOCK,)).sort_by("record")
+    columns = (rows[name].to_pylist() for name in ("member", "member_incarnation", "at_ns", "clock_ns", "value"))
+    for member, incarnation, at_ns, clock_ns, value in zip(*columns, strict=True):
+        found[f"{member}/{incarnation}"].append(Reading(at_ns=at_ns, own_ns=clock_ns, shown_ns=value))
+    return found
+
+
+def jumps(trace: Path) -> dict[str, list[Jump]]:
+    """When faults changed the own clock of each life, in order."""
+    found: dict[str, list[Jump]] = defaultdict(list)
+    rows = pq.read_table(trace, filters=pc.field("event") == int(Event.CLOCK)).sort_by("record")
+    columns = (rows[name].to_pylist() for name in ("member", "member_incarnation", "at_ns", "number", "clock_ns"))
+    for member, incarnation, at_ns, before_ns, after_ns in zip(*columns, strict=True):
+        found[f"{member}/{incarnation}"].append(Jump(at_ns=at_ns, before_ns=before_ns, after_ns=after_ns))
+    return found
+
+
+def stages(trace: Path) -> dict[str, Any]:
+    """How long after a member accepted a message it was pre-acknowledged and acknowledged there."""
+    rows = _reports(trace, (Notice.ACCEPTED, *STAGES.values()))
+    key = ["member", "member_incarnation", "extra", "value"]
+    first = rows.group_by([*key, "detail"]).aggregate([("at_ns", "min")])
+    accepted = first.filter(pc.field("detail") == int(Notice.ACCEPTED)).select([*key, "at_ns_min"])
+    accepted = accepted.rename_columns([*key, "accepted_ns"])
+    return {"accepted": accepted.num_rows} | {
+        name: _stage(first.filter(pc.field("detail") == int(code)).join(accepted, key, join_type="inner"))
+        for name, code in STAGES.items()
+    }
+
+
+def _stage(rows: pa.Table) -> dict[str, Any]:
+    took_ms = (rows["at_ns_min"].to_numpy() - rows["accepted_ns"].to_numpy()) / 1e6
+    if not len(took_ms):
+        return {"count": 0} | dict.fromkeys(QUANTILES)
+    quantiles = np.quantile(took_ms, list(QUANTILES.values()))
+    return {"count": len(took_ms)} | dict(zip(QUANTILES, map(float, quantiles), strict=True))
+
+
+def residents(trace: Path, names: Mapping[int, str]) -> dict[str, Any]:
+    """The most messages that were in a member's buffers at once."""
+    rows = _reports(trace, (Notice.RESIDENT,)).group_by("member").aggregate([("value", "max")]).sort_by("member")
+    columns = zip(rows["member"].to_pylist(), rows["value_max"].to_pylist(), strict=True)
+    by_member = [{"member": names.get(member, f"member {member}"), "messages": most} for member, most in columns]
+    return {"max": max((entry["messages"] for entry in by_member), default=None), "by_member": by_member}
+
+
+def deliveries_of(deliveries: Path, level: int, full: Collection[Incarnation]) -> int:
+    """Judged deliveries at these members."""
+    key = ["member", "member_incarnation"]
+    counted = _judged(deliveries, level, key).group_by(key).aggregate([([], "count_all")])
+    rows = zip(*(counted[name].to_pylist() for name in (*key, "count_all")), strict=True)
+    return sum(count for member, incarnation, count in rows if (member, incarnation) in full)
+
+
+def served(deliveries: Path, level: int, full: Collection[Incarnation] | None) -> Served:
+    """Who was served when: in the order of the deliveries at the first of the full members; None: of the grants, each
+    of which is a delivery at the requester.
+    """
+    columns = ["member", "member_incarnation", "origin", "incarnation", "submit_ns", "deliver_ns", "position"]
+    rows = _judged(deliveries, level, columns).filter(pc.field("submit_ns").is_valid())
+    if full is None:
+        is_wanted = (pc.field("member") == pc.field("origin")) & (
+            pc.field("member_incarnation") == pc.field("incarnation")
+        )
+        place = "deliver_ns"
+    else:
+        member, incarnation = min(full, default=Incarnation(-1, 0))
+        is_wanted = (pc.field("member") == member) & (pc.field("member_incarnation") == incarnation)
+        place = "position"
+    rows = rows.filter(is_wanted)
+    return Served(*(rows[name].to_numpy().astype(np.int64) for name in ("origin", "submit_ns", place)))
+
+
+def _judged(deliveries: Path, level: int, columns: list[str]) -> pa.Table:
+    """The deliveries that results speak of, also those whose request is not on record."""
+    is_judged = (pc.field("level") == level) & ~pc.field("is_undone") & ~pc.field("is_repeat")
+    return pq.read_table(deliveries, columns=columns, filters=is_judged)
+
+
+def _reports(trace: Path, codes: Collection[Notice]) -> pa.Table:
+    wanted = (pc.field("event") == int(Event.REPORT)) & pc.field("detail").isin([int(code) for code in codes])
+    return pq.read_table(trace, filters=wanted)

@@ -1,0 +1,171 @@
+"""Every frame is accounted for: what was put on the wire towards a port arrived there, or the kernel says who dropped
+it.
+
+    to-node:    offered = arrived + dropped before + dropped here (delay line, queue, cut) + backlog + unexplained
+    from-node:  offered = arrived + dropped here + backlog + unexplained
+
+Frames of any kind are counted, ours or not. `offered` comes from the capture: towards a node what the others sent to
+its address or to all, from a node what it sent. `arrived` towards a node comes from the capture, too, without the
+copies that a delay line made; from a node it is what its tree let through by the kernel's count. `dropped_before`:
+towards a node, what was lost at the senders' own ports. That can be told when nothing was lost there, or when all
+they sent went to everybody; else (and where links or shared media dropped) it is null, and so is `unexplained`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from analysis.inputs import Manifest, PortCounters
+from topologies.model import MULTICAST_GROUP, Direction, Node, Topology
+from topologies.routing import next_hop
+
+MULTICAST_BIT = 1 << 40
+"""Lowest bit of the first byte of a MAC as a number."""
+LINK_LOCAL = 0x0180C2000000
+"""01:80:c2:00:00:00 to 0f, the trace address among them: no bridge forwards them."""
+
+TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
+
+
+class Flow(NamedTuple):
+    """Frames with one destination, seen at one port in one direction."""
+
+    node_index: int
+    direction: str
+    eth_dst: int
+    ip_dst: int
+    frames: int
+
+    @property
+    def is_forwarded(self) -> bool:
+        return self.eth_dst >> 4 != LINK_LOCAL >> 4
+
+    @property
+    def is_to_group(self) -> bool:
+        return bool(self.eth_dst & MULTICAST_BIT) and self.ip_dst == _GROUP
+
+
+def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
+    """From the counts of all frames by port and destination (analysis.capture.ingest)."""
+    seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted if row["direction"] is not None]
+    return [flow for flow in seen if flow.is_forwarded]
+
+
+def balance(
+    counted: Sequence[Flow],
+    topology: Topology,
+    manifest: Manifest,
+    extra_copies: Mapping[tuple[str, str], int],
+    *,
+    crashed: Collection[str] = (),
+) -> list[dict[str, Any]]:
+    """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node). `crashed`:
+    nodes that were gone for a while, and their ports with them.
+    """
+    counters = {(str(entry.direction), entry.node): entry for entry in manifest.counters}
+    nodes = list(topology.nodes())
+    offered = _offered(counted, topology)
+    seen: dict[tuple[str, int], int] = defaultdict(int)
+    for flow in counted:
+        seen[flow.direction, flow.node_index] += flow.frames
+    elsewhere = sum(entry.dropped_frames for entry in (*manifest.link_counters, *manifest.bus_counters))
+    lossy = {
+        node.index: entry.dropped_frames
+        for node in nodes
+        if (entry := counters.get((FROM_NODE, str(node.name)))) is not None and entry.dropped_frames
+    }
+    entries: list[dict[str, Any]] = []
+    for node in nodes:
+        name = str(node.name)
+        before = None if elsewhere else _dropped_before(counted, lossy, node, nodes)
+        arrived = seen[TO_NODE, node.index] - extra_copies.get((TO_NODE, name), 0)
+        towards = _entry(name, TO_NODE, offered[node.index], arrived, before, counters.get((TO_NODE, name)))
+        entries.append(towards | {"reason": _WAS_DOWN.format(name=name) if name in crashed else ""})
+        own = counters.get((FROM_NODE, name))
+        through = None if own is None else own.sent_frames - extra_copies.get((FROM_NODE, name), 0)
+        entries.append(_entry(name, FROM_NODE, seen[FROM_NODE, node.index], through, 0, own) | {"reason": ""})
+    return entries
+
+
+_WAS_DOWN = "{name} crashed, and what was sent to it while its port was gone is counted by nobody"
+
+
+def _entry(
+    name: str, direction: str, offered: int, arrived: int | None, before: int | None, counters: PortCounters | None
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "node": name,
+        "direction": direction,
+        "offered": offered,
+        "arrived": arrived,
+        "dropped_before": before,
+        "dropped_delay_line": None if counters is None else counters.delay_line_dropped_frames,
+        "dropped_queue": None if counters is None else counters.queue_dropped_frames,
+        "dropped_cut": None if counters is None else counters.cut_dropped_frames,
+        "backlog": None if counters is None else counters.backlog_frames,
+        "unexplained": None,
+    }
+    if arrived is not None and before is not None and counters is not None:
+        entry["unexplained"] = offered - arrived - before - counters.dropped_frames - counters.backlog_frames
+    return entry
+
+
+def _offered(counted: Iterable[Flow], topology: Topology) -> dict[int, int]:
+    """Frames that the others put on the wire towards each node."""
+    nodes = list(topology.nodes())
+    by_ip = {ip_number(node.ip): node for node in nodes}
+    by_mac = {_mac_number(node.mac): node for node in nodes}
+    routers = {_mac_number(partition.router_mac) for partition in topology.partitions}
+    offered: dict[int, int] = dict.fromkeys((node.index for node in nodes), 0)
+    for flow in counted:
+        if flow.direction != FROM_NODE:
+            continue
+        sender = nodes[flow.node_index]
+        if flow.eth_dst & MULTICAST_BIT:
+            targets = [n for n in nodes if flow.is_to_group or n.partition == sender.partition]
+        else:
+            target = by_ip.get(flow.ip_dst) if flow.eth_dst in routers else by_mac.get(flow.eth_dst)
+            targets = [] if target is None else [target]
+        for target in targets:
+            if target != sender and _is_connected(topology, sender, target):
+                offered[target.index] += flow.frames
+    return offered
+
+
+def _dropped_before(counted: Sequence[Flow], lossy: Mapping[int, int], node: Node, nodes: Sequence[Node]) -> int | None:
+    """What the senders' own ports lost of what was meant for this node; None when that cannot be told."""
+    total = 0
+    for sender, dropped in lossy.items():
+        if sender == node.index:
+            continue
+        sent = [flow for flow in counted if flow.node_index == sender and flow.direction == FROM_NODE]
+        is_neighbour = nodes[sender].partition == node.partition
+        reaches = all(flow.is_to_group or (is_neighbour and flow.eth_dst & MULTICAST_BIT) for flow in sent)
+        if not reaches:
+            return None
+        total += dropped
+    return total
+
+
+def _is_connected(topology: Topology, sender: Node, receiver: Node) -> bool:
+    if sender.partition == receiver.partition:
+        return True
+    try:
+        next_hop(topology, sender.partition, receiver.partition)
+    except ValueError:
+        return False
+    return True
+
+
+def ip_number(ip: str) -> int:
+    """An IPv4 address as the frames table has it."""
+    return int.from_bytes(bytes(int(part) for part in ip.split(".")), "big")
+
+
+def _mac_number(mac: str) -> int:
+    return int(mac.replace(":", ""), 16)
+
+
+_GROUP = ip_number(MULTICAST_GROUP)

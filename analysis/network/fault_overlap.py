@@ -1,0 +1,251 @@
+"""What each fault met: the frames that were sent, while it was in force, over what it acted on. A fault that met none
+has shown nothing, whatever the verdict says; nor has one whose end was due before it took effect.
+
+A frame meets a fault when its sender and one of those for whom it was sent are a pair that the fault acts on:
+
+    impair      the port of the receiver (to-node) or sender (from-node), or a link on the way, in that direction
+    cut         the two are cut off from each other, or a cut link lies on the way
+    crash, pause, slow, deaf    the receiver is down, frozen, slow or deaf
+    clock       either of them has a wrong clock
+
+Frames are counted where they were sent, before any impairment: what a cut or a loss kept from arriving counts, too.
+Trace frames do not count.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+import pyarrow.dataset as pds
+
+from analysis.inputs import RunInputs
+from analysis.network.asked import Strike, blocked_pairs
+from analysis.network.conservation import LINK_LOCAL, MULTICAST_BIT
+from analysis.report import formatting as words
+from topologies.model import MULTICAST_GROUP, Node, Topology
+from topologies.routing import next_hop
+
+MAX_WARNED = 20
+"""So many faults are warned of one by one."""
+
+Meets: TypeAlias = Callable[[Node, Node], bool]
+"""Whether a fault acts on what this sender sends to this receiver."""
+
+
+class Sent(NamedTuple):
+    """Frames of one sender to one destination between two moments at which faults changed."""
+
+    interval: int
+    sender: int
+    eth_dst: int
+    ip_dst: int
+    frames: int
+
+
+def section(inputs: RunInputs, frames: Path | None) -> list[dict[str, Any]]:
+    """The section `faults` of summary.json: one entry for each line of faults.jsonl, in its order. `frames`: the table;
+    None: there is no capture, and nobody knows what a fault met.
+    """
+    effective = {strike.id: strike.effective_ns for strike in inputs.strikes}
+    asked = {line.get("id"): words.number(line.get("asked_ns")) for line in inputs.fault_lines}
+    met = {} if frames is None else _met(inputs, frames, effective)
+    ends = {strike.until_id for strike in inputs.strikes}
+    start_ns = inputs.manifest.phases.start_ns or 0
+    return [
+        _entry(line, strike, start_ns, effective, asked, met, is_end=strike.id in ends)
+        for line, strike in zip(inputs.fault_lines, inputs.strikes, strict=True)
+    ]
+
+
+def warnings(faults: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to tell a user; a sentence for each fault, and one for all that are too many to name."""
+    found = [words.clean(fault.get("warning"), 300) for fault in faults if fault.get("warning")]
+    more = len(found) - MAX_WARNED
+    return found[:MAX_WARNED] + ([f"{more} more faults met no traffic or were over too early"] if more > 0 else [])
+
+
+def _entry(
+    line: Mapping[str, Any],
+    strike: Strike,
+    start_ns: int,
+    effective: Mapping[int, int],
+    asked: Mapping[Any, float | None],
+    met: Mapping[int, int],
+    *,
+    is_end: bool,
+) -> dict[str, Any]:
+    asked_ns, until_ns = asked.get(strike.id), effective.get(-1 if strike.until_id is None else strike.until_id)
+    lag_ns = None if asked_ns is None else strike.effective_ns - start_ns - asked_ns
+    entry = {
+        "id": strike.id,
+        "kind": strike.kind,
+        "what": words.fault(line),
+        "asked_s": None if asked_ns is None else asked_ns / 1e9,
+        "issued_s": (strike.issued_ns - start_ns) / 1e9,
+        "effective_s": (strike.effective_ns - start_ns) / 1e9,
+        "lag_ms": None if lag_ns is None else lag_ns / 1e6,
+        "until_s": None if until_ns is None else (until_ns - start_ns) / 1e9,
+        "frames": met.get(strike.id),
+    }
+    asked_end_ns = None if strike.until_id is None else asked.get(strike.until_id)
+    warning = ""
+    if strike.kind in words.LASTING and not (is_end and strike.kind == "impair"):
+        warning = _warning(entry, line, asked_ns, asked_end_ns, lag_ns)
+    return entry | {"warning": warning}
+
+
+def _warning(
+    entry: Mapping[str, Any],
+    line: Mapping[str, Any],
+    asked_ns: float | None,
+    asked_end_ns: float | None,
+    lag_ns: float | None,
+) -> str:
+    """Why this fault has shown nothing; empty when it has, or when nobody knows."""
+    until = "the end" if asked_end_ns is None else f"{asked_end_ns / 1e9:g} s"
+    when = "" if asked_ns is None else f", {asked_ns / 1e9:g} s to {until}"
+    what = words.fault(line)
+    where = "" if what.startswith("cut ") else " " + words.listed(words.texts(line.get("targets"), 60))
+    fault = f"fault {entry['id']} ({what}{where.rstrip()}{when})"
+    if asked_ns is not None and asked_end_ns is not None and lag_ns is not None and asked_ns + lag_ns >= asked_end_ns:
+        return f"{fault} was to be over before it took effect, {lag_ns / 1e6:.0f} ms late: give it more time"
+    return f"{fault} met no traffic" if entry["frames"] == 0 else ""
+
+
+# What was sent.
+
+
+def _met(inputs: RunInputs, table: Path, effective: Mapping[int, int]) -> dict[int, int]:
+    """Frames met, by fault, of those that last."""
+    end_ns = inputs.manifest.phases.end_ns or 2**62
+    lasting = [strike for strike in inputs.strikes if strike.kind in words.LASTING]
+    if not lasting:
+        return {}
+    windows = {
+        strike.id: (strike.effective_ns, end_ns if strike.until_id is None else effective.get(strike.until_id, end_ns))
+        for strike in lasting
+    }
+    edges = np.unique(np.array([edge for window in windows.values() for edge in window], np.int64))
+    counted: dict[int, list[Sent]] = defaultdict(list)
+    for sent in _sent(table, edges):
+        counted[sent.interval].append(sent)
+    receivers, ways = _Receivers(inputs.topology), _Ways(inputs.topology)
+    return {
+        strike.id: _count(counted, edges, windows[strike.id], _acts_on(strike, ways), receivers) for strike in lasting
+    }
+
+
+def _count(
+    counted: Mapping[int, Sequence[Sent]],
+    edges: npt.NDArray[np.int64],
+    window: tuple[int, int],
+    meets: Meets,
+    receivers: _Receivers,
+) -> int:
+    first, last = (int(np.searchsorted(edges, edge, side="right")) for edge in window)
+    total = 0
+    for interval in range(first, last):
+        for sent in counted.get(interval, ()):
+            pairs = receivers.pairs(sent.sender, sent.eth_dst, sent.ip_dst)
+            if any(meets(sender, receiver) for sender, receiver in pairs):
+                total += sent.frames
+    return total
+
+
+def _sent(table: Path, edges: npt.NDArray[np.int64]) -> Iterator[Sent]:
+    """Frames as senders put them on the wire, counted by interval and destination; batch by batch, so that a capture of
+    any length fits.
+    """
+    totals: dict[tuple[int, int, int, int], int] = defaultdict(int)
+    names = ["time_ns", "node_index", "eth_dst", "ip_dst"]
+    is_sent = (pc.field("direction") == "from-node") & pc.is_valid(pc.field("node_index"))
+    for batch in pds.dataset(table, format="parquet").to_batches(columns=names, filter=is_sent):
+        at_ns, node, eth_dst, ip_dst = (
+            batch.column(name).to_numpy(zero_copy_only=False).astype(np.int64) for name in names
+        )
+        keys = np.stack((np.searchsorted(edges, at_ns, side="right"), node, eth_dst, ip_dst))
+        keys = keys[:, eth_dst >> 4 != LINK_LOCAL >> 4]
+        found, counts = np.unique(keys, axis=1, return_counts=True)
+        for key, count in zip(found.T.tolist(), counts.tolist(), strict=True):
+            totals[tuple(key)] += count
+    for (interval, node_index, mac, ip), frames in totals.items():
+        yield Sent(interval, node_index, mac, ip, frames)
+
+
+class _Receivers:
+    """For whom a frame was sent, from its sender and addresses; remembered, for there are few of them."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._nodes = {node.index: node for node in topology.nodes()}
+        self._by_ip = {_number(node.ip, ".", 10, 8): node for node in topology.nodes()}
+        self._by_mac = {_number(node.mac, ":", 16, 8): node for node in topology.nodes()}
+        self.pairs = lru_cache(maxsize=100_000)(self._pairs)
+
+    def _pairs(self, sender_index: int, eth_dst: int, ip_dst: int) -> tuple[tuple[Node, Node], ...]:
+        sender = self._nodes.get(sender_index)
+        if sender is None:
+            return ()
+        if eth_dst & MULTICAST_BIT:
+            is_for_all = ip_dst == _GROUP
+            found = [node for node in self._nodes.values() if is_for_all or node.partition == sender.partition]
+        else:
+            # Behind a router the address of the frame is the router's.
+            one = self._by_ip.get(ip_dst) or self._by_mac.get(eth_dst)
+            found = [] if one is None else [one]
+        return tuple((sender, node) for node in found if node.index != sender.index)
+
+
+def _number(address: str, separator: str, base: int, bits: int) -> int:
+    value = 0
+    for part in address.split(separator):
+        value = value << bits | int(part, base)
+    return value
+
+
+_GROUP = _number(MULTICAST_GROUP, ".", 10, 8)
+
+
+# What faults act on.
+
+
+def _acts_on(strike: Strike, ways: _Ways) -> Meets:
+    targets = frozenset(strike.targets)
+    if strike.kind == "cut":
+        blocked, links = frozenset(blocked_pairs(strike)), frozenset(strike.links)
+        return lambda a, b: (a.name, b.name) in blocked or not links.isdisjoint(name for name, _ in ways.of(a, b))
+    if strike.kind == "impair" and strike.direction in ("there", "back"):
+        crossed = frozenset((name, strike.direction) for name in targets)
+        return lambda a, b: not crossed.isdisjoint(ways.of(a, b))
+    if strike.kind == "impair" and strike.direction == "from-node":
+        return lambda a, _b: a.name in targets
+    if strike.kind == "clock":
+        return lambda a, b: a.name in targets or b.name in targets
+    return lambda _a, b: b.name in targets
+
+
+class _Ways:
+    """The links between partitions, each with the direction in which it is passed; remembered."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._between = lru_cache(maxsize=100_000)(self._find)
+
+    def of(self, a: Node, b: Node) -> tuple[tuple[str, str], ...]:
+        return self._between(str(a.partition), str(b.partition))
+
+    def _find(self, at: str, to: str) -> tuple[tuple[str, str], ...]:
+        if at == to:
+            return ()
+        try:
+            hop = next_hop(self._topology, at, to)
+        except ValueError:
+            return ()
+        (link,) = (link for link in self._topology.links if {link.a, link.b} == {at, hop})
+        return ((link.name, "there" if link.a == at else "back"), *self._between(hop, to))

@@ -1,0 +1,215 @@
+"""Each datagram at its sender's port, paired with what reached each receiver that it was addressed to. In NumPy.
+
+A pair is found by the datagram's envelope: 16 bits of sender, 16 of incarnation and 32 of transmission, which are one
+number of 64 bits. Of all frames only those are kept that concern the ports in question, receiver by receiver, so that
+memory is bounded by their share of the traffic.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pds
+
+from analysis.network.realised import NEVER, Samples
+from topologies.model import MULTICAST_GROUP, Direction, Topology
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_NUMBERS = ("time_ns", "node_index", "sender", "sender_incarnation", "transmission", "ip_dst", "length")
+
+
+class _Frames(NamedTuple):
+    """Some of the table, as plain columns; `datagram` is the envelope as one number."""
+
+    datagram: Ints
+    time_ns: Ints
+    sender: Ints
+    node: Ints
+    """At whose port: -1: of nobody."""
+    ip_dst: Ints
+    length: Ints
+
+    def select(self, rows: npt.NDArray[np.intp]) -> _Frames:
+        return _Frames(*(column[rows] for column in self))
+
+
+class _Reached(NamedTuple):
+    """Of one receiver: the addresses at which it is reached."""
+
+    unicast: int
+    group: int
+    near: int
+
+
+def samples(
+    frames: Path, topology: Topology, chosen: Collection[tuple[int, int]], members: Sequence[int]
+) -> dict[int, Samples]:
+    """For both ports of these members (2 * member: towards it; 2 * member + 1: from it) one sample per datagram and
+    receiver. At a receiver's port all count; at the sender's those of unicasts, and of multicasts those at the
+    receivers that are `chosen` for it: pairs of sender and receiver.
+    """
+    wanted = np.array(members, np.int64)
+    reached = {
+        node.index: _Reached(_number(node.ip), _number(MULTICAST_GROUP), _number(partition.multicast_group))
+        for partition in topology.partitions
+        for node in partition.nodes
+    }
+    is_chosen = np.zeros((len(reached) + 1, len(reached) + 1), np.bool_)
+    for sender, receiver in chosen:
+        is_chosen[sender, receiver] = True
+    groups = np.array(sorted({number for one in reached.values() for number in one[1:]}), np.int64)
+    sent, arrived = _read(frames, wanted, {one.unicast: index for index, one in reached.items()}, groups, is_chosen)
+    ports: dict[int, list[Samples]] = defaultdict(list)
+    for receiver, addresses in reached.items():
+        pairs = _pairs(receiver, addresses, sent, arrived)
+        if receiver in members:
+            ports[2 * receiver].append(pairs)
+        counts = is_chosen[np.minimum(pairs.peer, len(reached)), receiver] | ~pairs.is_multicast
+        for member in np.intersect1d(pairs.peer[counts], wanted).tolist():
+            rows = np.flatnonzero(counts & (pairs.peer == member))
+            ports[2 * member + 1].append(_select(pairs, rows, receiver))
+    return {port: _joined(ports[port]) for member in members for port in (2 * member, 2 * member + 1)}
+
+
+def reached_by(topology: Topology) -> Iterator[tuple[int, int]]:
+    """Destination addresses of datagrams, and the members that each reaches."""
+    for partition in topology.partitions:
+        for node in partition.nodes:
+            for ip in (node.ip, MULTICAST_GROUP, partition.multicast_group):
+                yield _number(ip), node.index
+
+
+def _read(
+    frames: Path, wanted: Ints, owners: dict[int, int], groups: Ints, is_chosen: npt.NDArray[np.bool_]
+) -> tuple[_Frames, _Frames]:
+    """What was sent and what arrived, as far as it concerns the ports of the wanted members."""
+    sent, arrived = [], []
+    addresses = np.array(sorted(owners), np.int64)
+    owner = np.array([owners[address] for address in addresses.tolist()], np.int64)
+    for batch, is_to_node in _batches(frames):
+        is_group = np.isin(batch.ip_dst, groups)
+        is_of_wanted = np.isin(batch.sender, wanted)
+        place = np.minimum(np.searchsorted(addresses, batch.ip_dst), len(addresses) - 1)
+        is_for_wanted = (addresses[place] == batch.ip_dst) & np.isin(owner[place], wanted)
+        is_own = ~is_to_node & (batch.node == batch.sender)
+        sent.append(batch.select(np.flatnonzero(is_own & (is_group | is_of_wanted | is_for_wanted))))
+        last = len(is_chosen) - 1
+        is_reference = is_chosen[np.minimum(batch.sender, last), np.clip(batch.node, -1, last)]
+        is_seen = np.isin(batch.node, wanted) | (is_of_wanted & (~is_group | is_reference))
+        arrived.append(batch.select(np.flatnonzero(is_to_node & is_seen)))
+    return _in_order(sent), _in_order(arrived)
+
+
+def _batches(frames: Path) -> Iterator[tuple[_Frames, Mask]]:
+    """Frames of our protocol whose time and direction are known, and which of them go towards a node."""
+    for batch in pds.dataset(frames, format="parquet").to_batches(columns=[*_NUMBERS, "direction"]):
+        if any(batch.column(name).null_count for name in _NEEDED):
+            batch = batch.filter(_is_known(batch))
+        columns = {name: _plain(batch.column(name)) for name in _NUMBERS}
+        is_to_node = pc.equal(batch.column("direction"), Direction.TO_NODE.value).to_numpy(zero_copy_only=False)
+        yield (
+            _Frames(
+                datagram=columns["sender"] << 48 | columns["sender_incarnation"] << 32 | columns["transmission"],
+                time_ns=columns["time_ns"],
+                sender=columns["sender"],
+                node=columns["node_index"],
+                ip_dst=columns["ip_dst"],
+                length=columns["length"],
+            ),
+            is_to_node,
+        )
+
+
+_NEEDED = ("sender", "time_ns", "direction")
+
+
+def _is_known(batch: pa.RecordBatch) -> pa.BooleanArray:
+    is_sender, is_time, is_direction = (pc.is_valid(batch.column(name)) for name in _NEEDED)
+    return pc.and_(pc.and_(is_sender, is_time), is_direction)
+
+
+def _plain(column: Any) -> Ints:
+    known = column.fill_null(-1) if column.null_count else column
+    return np.asarray(known.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
+
+
+def _in_order(parts: list[_Frames]) -> _Frames:
+    """By datagram, then by time."""
+    empty = np.empty(0, np.int64)
+    if not parts:
+        return _Frames(*([empty] * len(_Frames._fields)))
+    whole = _Frames(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return whole.select(np.lexsort((whole.time_ns, whole.datagram)))
+
+
+def _pairs(receiver: int, addresses: _Reached, sent: _Frames, arrived: _Frames) -> Samples:
+    """One sample per datagram that was addressed to this receiver by another node."""
+    is_far, is_near = sent.ip_dst == addresses.group, sent.ip_dst == addresses.near
+    is_addressed = ((sent.ip_dst == addresses.unicast) | is_far | is_near) & (sent.sender != receiver)
+    rows = np.flatnonzero(is_addressed)
+    asked = sent.select(rows)
+    first = _firsts(asked.datagram)
+    here = arrived.select(arrived.node == receiver)
+    begin = np.searchsorted(here.datagram, asked.datagram[first], "left")
+    copies = np.searchsorted(here.datagram, asked.datagram[first], "right") - begin
+    arrive_ns = np.full(len(first), NEVER, np.int64)
+    arrive_ns[copies > 0] = here.time_ns[begin[copies > 0]]
+    return Samples(
+        peer=asked.sender[first],
+        sent_ns=asked.time_ns[first],
+        arrive_ns=arrive_ns,
+        copies=copies.astype(np.int64),
+        length=_reduced(np.maximum, asked.length, first),
+        is_multicast=_reduced(np.logical_or, (is_far | is_near)[rows], first),
+        is_near=_reduced(np.logical_or, is_near[rows], first),
+    )
+
+
+def _firsts(ordered: Ints) -> npt.NDArray[np.intp]:
+    """Where each value begins in ordered ones."""
+    return np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1)) if len(ordered) else np.empty(0, np.intp)
+
+
+def _reduced(how: np.ufunc, values: npt.NDArray[Any], first: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    return np.asarray(how.reduceat(values, first)) if len(first) else values[:0]
+
+
+def _select(pairs: Samples, rows: npt.NDArray[np.intp], peer: int) -> Samples:
+    return Samples(
+        peer=np.full(len(rows), peer, np.int64),
+        sent_ns=pairs.sent_ns[rows],
+        arrive_ns=pairs.arrive_ns[rows],
+        copies=pairs.copies[rows],
+        length=pairs.length[rows],
+        is_multicast=pairs.is_multicast[rows],
+        is_near=pairs.is_near[rows],
+    )
+
+
+def _joined(parts: Sequence[Samples]) -> Samples:
+    return Samples(
+        peer=_end_to_end([part.peer for part in parts], np.int64),
+        sent_ns=_end_to_end([part.sent_ns for part in parts], np.int64),
+        arrive_ns=_end_to_end([part.arrive_ns for part in parts], np.int64),
+        copies=_end_to_end([part.copies for part in parts], np.int64),
+        length=_end_to_end([part.length for part in parts], np.int64),
+        is_multicast=_end_to_end([part.is_multicast for part in parts], np.bool_),
+        is_near=_end_to_end([part.is_near for part in parts], np.bool_),
+    )
+
+
+def _end_to_end(parts: Sequence[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
+    return np.concatenate([np.empty(0, kind), *parts])
+
+
+def _number(ip: str) -> int:
+    return int.from_bytes(bytes(int(part) for part in ip.split(".")), "big")

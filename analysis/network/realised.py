@@ -1,0 +1,312 @@
+"""What the network really did, from pairs of time stamps. NumPy; knows nothing of Spark.
+
+A *sample* is one datagram on its way to one receiver: when it was put on the wire, and when it arrived, if it did.
+What is measured at one element (a port in one direction) comes from the samples that pass through it, wherever there
+are enough from those whose path is clear otherwise. Where there are not, what the rest of the path is asked to add is
+taken off: its delays from each delay, its losses from the losses. What was sent while anything on its path was being
+changed is left out. `analysis.network.certificate` compares the result with what was asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.network.asked import Element, Network, Path, Span
+from topologies.model import Direction, Impairment
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+NEVER = -1
+ENOUGH_FRAMES = 200
+"""With fewer, nothing is measured alone, and nothing is judged."""
+
+BUSY_FRAMES = 50
+
+Z99 = 2.5758293035489004
+"""Two-sided 99 % of the normal distribution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Samples:
+    """Columns of equal length, in any order."""
+
+    peer: Ints
+    """Index of the other node: the sender of what goes to a node, the receiver of what comes from one."""
+    sent_ns: Ints
+    arrive_ns: Ints
+    """The first arrival; NEVER: there was none."""
+    copies: Ints
+    length: Ints
+    is_multicast: Mask
+    is_near: Mask
+    """Multicasts that only the sender's own partition was to get."""
+
+    def __len__(self) -> int:
+        return len(self.peer)
+
+    def select(self, rows: slice | Mask | npt.NDArray[np.intp]) -> Samples:
+        return Samples(
+            peer=self.peer[rows],
+            sent_ns=self.sent_ns[rows],
+            arrive_ns=self.arrive_ns[rows],
+            copies=self.copies[rows],
+            length=self.length[rows],
+            is_multicast=self.is_multicast[rows],
+            is_near=self.is_near[rows],
+        )
+
+
+class Delays(NamedTuple):
+    """Of the frames that arrived. `jitter_ns` is the standard deviation."""
+
+    frames: int
+    p50_ns: float
+    p99_ns: float
+    jitter_ns: float
+
+
+class Losses(NamedTuple):
+    """Of all frames. `low` and `high`: 99 % confidence interval (Wilson's), widened where bursts are asked for."""
+
+    frames: int
+    lost: int
+    ratio: float
+    low: float
+    high: float
+    bursts: int
+    burst_frames: float | None
+    """Mean length of the runs of lost frames; None: none was lost."""
+    duplicated: int
+    """Frames of which more than one copy arrived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Realised:
+    """One element over one interval: its own share of what was measured. None: nothing to tell it from."""
+
+    from_ns: int
+    until_ns: int
+    asked: Impairment
+    delays: Delays | None
+    losses: Losses | None
+    rate_bps: float | None
+    """While frames waited in its queue; None: fewer than BUSY_FRAMES did."""
+    leaked: int
+    """Frames that passed a cut."""
+    delay_rests: tuple[Path, ...]
+    loss_rests: tuple[Path, ...]
+    """The rests of the paths that delays and losses were taken through, where they are not clear."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Part:
+    """Samples of one pair of nodes in one span."""
+
+    samples: Samples
+    rest: Path
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+@dataclass(slots=True, eq=False)
+class _Interval:
+    from_ns: int
+    until_ns: int
+    asked: Impairment
+    parts: list[_Part] = field(default_factory=list)
+    leaked: int = 0
+
+
+def measure(network: Network, element: Element, samples: Samples, *, first_ns: int, last_ns: int) -> list[Realised]:
+    """One result per interval in which the element did not change, within `first_ns` and `last_ns` of the capture."""
+    intervals = [
+        _Interval(max(start, first_ns), min(end, last_ns), asked)
+        for start, end, asked in network.intervals(element)
+        if end > first_ns and start < last_ns
+    ]
+    for peer, own in _by_peer(samples):
+        for span, valid_from, valid_until in _valid(_pair_spans(network, element, peer), last_ns):
+            rows = slice(*np.searchsorted(own.sent_ns, (valid_from, valid_until)))
+            interval = next((i for i in intervals if i.from_ns < span.until_ns and span.from_ns < i.until_ns), None)
+            if interval is not None and rows.stop > rows.start:
+                _take(interval, own.select(rows), span.path, element)
+    return [_realised(interval, element) for interval in intervals]
+
+
+def wilson(hits: float, trials: float) -> tuple[float, float]:
+    """99 % confidence interval of a ratio."""
+    if trials <= 0:
+        return 0.0, 1.0
+    ratio, square = hits / trials, Z99 * Z99
+    middle = ratio + square / (2 * trials)
+    spread = Z99 * math.sqrt(ratio * (1 - ratio) / trials + square / (4 * trials * trials))
+    # At the ends the formula is exact but for rounding, which must not turn "none" into "some".
+    low = 0.0 if hits <= 0 else max(0.0, (middle - spread) / (1 + square / trials))
+    high = 1.0 if hits >= trials else min(1.0, (middle + spread) / (1 + square / trials))
+    return low, high
+
+
+def independent_trials(frames: int, asked: Impairment) -> float:
+    """How many independent losses say as much as these: fewer when they come in bursts.
+
+    Gilbert-Elliott as a two-state chain: the correlation of neighbours is 1 - 1/b - p/(b(1-p)) for bursts of mean b and
+    ratio p, and inflates the variance of a mean by (1 + rho) / (1 - rho).
+    """
+    burst, loss = asked.loss_burst_frames, asked.loss_ratio
+    if burst <= 1.0 or not 0.0 < loss < 1.0:
+        return float(frames)
+    correlation = 1 - 1 / burst - loss / (burst * (1 - loss))
+    return frames * (1 - correlation) / (1 + correlation)
+
+
+def _by_peer(samples: Samples) -> Iterator[tuple[int, Samples]]:
+    """The samples of each other node, by the time they were sent."""
+    ordered = samples.select(np.lexsort((samples.sent_ns, samples.peer)))
+    peers, starts = np.unique(ordered.peer, return_index=True)
+    ends = np.append(starts, len(ordered))[1:]
+    for peer, start, end in zip(peers.tolist(), starts, ends, strict=True):
+        yield peer, ordered.select(slice(start, end))
+
+
+def _pair_spans(network: Network, element: Element, peer: int) -> list[Span]:
+    direction, node = element
+    other = network.node_name(peer)
+    return network.spans(other, node) if direction == Direction.TO_NODE.value else network.spans(node, other)
+
+
+def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int]]:
+    """The part of each span whose frames met nothing of the span before, and were gone before the next change began."""
+    settled_ns = 0
+    for span in spans:
+        longest_ns = span.path.longest_ns
+        yield span, span.from_ns + settled_ns, min(span.until_ns, last_ns) - longest_ns
+        settled_ns = longest_ns
+
+
+def _take(interval: _Interval, samples: Samples, path: Path, element: Element) -> None:
+    if path.is_cut:
+        interval.leaked += int((samples.arrive_ns != NEVER).sum())
+    elif not path.is_receiver_down:
+        interval.parts.append(_Part(samples=samples, rest=path.without(element)))
+
+
+def _realised(interval: _Interval, element: Element) -> Realised:
+    parts = interval.parts
+    if element[0] == Direction.FROM_NODE.value:
+        parts = _one_receiver_each(parts)
+    delay_parts = _cleanest(parts, lambda rest: rest.is_clear, lambda rest: not rest.has_queue and not rest.has_jitter)
+    loss_parts = _cleanest(
+        parts, lambda rest: rest.survival == 1.0 and not rest.has_queue, lambda rest: not rest.has_queue
+    )
+    return Realised(
+        from_ns=interval.from_ns,
+        until_ns=interval.until_ns,
+        asked=interval.asked,
+        delays=_delays(delay_parts),
+        losses=_losses(loss_parts, interval.asked),
+        rate_bps=_rate_bps(parts, interval.asked),
+        leaked=interval.leaked,
+        delay_rests=_rests(delay_parts),
+        loss_rests=_rests(loss_parts),
+    )
+
+
+def _one_receiver_each(parts: Sequence[_Part]) -> list[_Part]:
+    """Of a multicast datagram the sample at one receiver only: all its samples share what happened at the sender."""
+    multicast = [_Part(samples=part.samples.select(part.samples.is_multicast), rest=part.rest) for part in parts]
+    unicast = [_Part(samples=part.samples.select(~part.samples.is_multicast), rest=part.rest) for part in parts]
+    peers = {int(part.samples.peer[0]) for part in multicast if len(part)}
+    # Whoever gets the near ones gets the others, too, so that none is missing among what passed the sender's queue.
+    peers = {int(part.samples.peer[0]) for part in multicast if part.samples.is_near.any()} or peers
+    if not peers:
+        return unicast
+
+    def cleanness(peer: int) -> tuple[int, int, int]:
+        own = [part for part in multicast if len(part) and part.samples.peer[0] == peer]
+        clear = sum(len(part) for part in own if part.rest.is_clear)
+        return clear, sum(len(part) for part in own if not part.rest.has_queue), -peer
+
+    best = max(peers, key=cleanness)
+    return [*(part for part in multicast if len(part) and part.samples.peer[0] == best), *unicast]
+
+
+def _cleanest(parts: Sequence[_Part], *wishes: Callable[[Path], bool]) -> list[_Part]:
+    """The parts whose rest of the path meets the first wish that enough of them meet; else all."""
+    for is_wished in wishes:
+        found = [part for part in parts if is_wished(part.rest)]
+        if sum(map(len, found)) >= ENOUGH_FRAMES:
+            return found
+    return list(parts)
+
+
+def _rests(parts: Sequence[_Part]) -> tuple[Path, ...]:
+    return tuple({part.rest: None for part in parts if len(part) and not part.rest.is_clear})
+
+
+def _delays(parts: Sequence[_Part]) -> Delays | None:
+    own = [_arrived(part.samples.arrive_ns - part.samples.sent_ns - part.rest.delay_ns, part) for part in parts]
+    delay_ns = np.concatenate([np.empty(0, np.int64), *own])
+    if not len(delay_ns):
+        return None
+    p50_ns, p99_ns = np.percentile(delay_ns, (50, 99))
+    return Delays(len(delay_ns), float(p50_ns), float(p99_ns), float(delay_ns.std()))
+
+
+def _arrived(values: Ints, part: _Part) -> Ints:
+    return np.asarray(values[part.samples.arrive_ns != NEVER])
+
+
+def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
+    frames = sum(map(len, parts))
+    if not frames:
+        return None
+    at_ns = np.concatenate([part.samples.sent_ns + part.rest.delay_ns for part in parts])
+    copies = np.concatenate([part.samples.copies for part in parts])
+    survival = sum(len(part) * part.rest.survival for part in parts) / frames
+    is_lost = (copies == 0)[np.argsort(at_ns, kind="stable")]
+    lost = int(is_lost.sum())
+    bursts = int((is_lost & ~np.concatenate(([False], is_lost[:-1]))).sum())
+    trials = independent_trials(frames, asked)
+    low, high = wilson(lost * trials / frames, trials)
+    return Losses(
+        frames=frames,
+        lost=lost,
+        ratio=_own_share(lost / frames, survival),
+        low=_own_share(low, survival),
+        high=_own_share(high, survival),
+        bursts=bursts,
+        burst_frames=lost / bursts if bursts else None,
+        duplicated=int((copies > 1).sum()),
+    )
+
+
+def _own_share(loss: float, survival: float) -> float:
+    """What is left of a loss when the rest of the path lets only `survival` of the frames through anyway."""
+    return min(1.0, max(0.0, 1.0 - (1.0 - loss) / survival)) if survival > 0 else 0.0
+
+
+def _rate_bps(parts: Sequence[_Part], asked: Impairment) -> float | None:
+    """Bits over the time between arrivals, of frames that were in the queue already when the one before left it."""
+    usable = [part for part in parts if len(part) and not part.rest.has_queue]
+    if asked.rate_bps is None or not usable:
+        return None
+    ready_ns = [part.samples.sent_ns + part.rest.delay_ns + asked.delay_ns + asked.jitter_ns for part in usable]
+    queued = np.concatenate([_arrived(ready, part) for ready, part in zip(ready_ns, usable, strict=True)])
+    arrive_ns = np.concatenate([_arrived(part.samples.arrive_ns, part) for part in usable])
+    length = np.concatenate([_arrived(part.samples.length, part) for part in usable])
+    order = np.argsort(arrive_ns, kind="stable")
+    queued, arrive_ns, length = queued[order], arrive_ns[order], length[order]
+    is_busy = queued[1:] < arrive_ns[:-1]
+    time_ns = int((arrive_ns[1:] - arrive_ns[:-1])[is_busy].sum())
+    if int(is_busy.sum()) < BUSY_FRAMES or time_ns <= 0:
+        return None
+    return float(length[1:][is_busy].sum()) * 8e9 / time_ns

@@ -1,0 +1,317 @@
+"""The plots of the report, as SVG of our own: crisp, themable by classes, readable without a script.
+
+Every picture over time exists twice, wide and narrow, since a scaled-down one cannot be read on a phone; the style
+sheet shows the one that fits. Times are seconds since the workload began, latencies milliseconds. Windows are those
+of faults that last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from markupsafe import Markup
+
+from analysis.report import formatting as words
+from analysis.report import svg
+from analysis.report.svg import Scale
+from analysis.report.time_axis import CLASSES, FaultWindow, Floats, Phases, Series
+
+LOGARITHMIC_FROM: Final = 20.0
+"""A latency axis is logarithmic when its values span more than this factor."""
+
+MAX_TOLD_WINDOWS: Final = 24
+"""With more faults their bars bear numbers only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The drawing surface of a plot over time."""
+
+    width: float
+    height: float
+    left: float
+    right: float
+    x: Scale
+    narrow: bool
+    top: float = 26.0
+    bottom: float = 24.0
+
+    @property
+    def floor(self) -> float:
+        return self.height - self.bottom
+
+    def name(self, plot: str) -> str:
+        """Id of the picture in the document."""
+        return f"{plot}-{'narrow' if self.narrow else 'wide'}"
+
+
+def frame(end_s: float, height: float, *, narrow: bool) -> Frame:
+    """A surface for 0..`end_s`; the same `end_s` and `narrow` put the same time at the same place."""
+    width, left, right = (400.0, 46.0, 8.0) if narrow else (1080.0, 58.0, 14.0)
+    x = svg.linear(0.0, end_s, left, width - right)
+    return Frame(width=width, height=height, left=left, right=right, x=x, narrow=narrow)
+
+
+def latency_over_time(series: Series, windows: Sequence[FaultWindow], phases: Phases, surface: Frame) -> Markup:
+    """p50 and p99 as lines, the slowest delivery of each bin as dots."""
+    lines = series.lines
+    y = latency_scale([*lines["p50_ms"], *lines["max_ms"]], surface.floor, surface.top)
+    marks = [_dot(surface.x(t), y(value)) for t, value in _points(series, "max_ms")]
+    low, high = series.range("p50_ms")
+    description = (
+        f"Latency from request to delivery in bins of {words.significant(series.step_s)} s. "
+        f"p50 lies between {words.milliseconds(low)} and {words.milliseconds(high)}; "
+        f"the largest p99 is {words.milliseconds(series.range('p99_ms')[1])}, "
+        f"the slowest delivery {words.milliseconds(series.range('max_ms')[1])}. {_windows_in_words(windows)}"
+    )
+    return over_time(
+        surface,
+        "latency",
+        "Latency over time",
+        description,
+        shades(surface, windows, phases),
+        y_axis(surface, y, "ms"),
+        svg.path("".join(marks), "line-max"),
+        line_of(series, "p99_ms", surface, y, "line-p99"),
+        line_of(series, "p50_ms", surface, y, "line-p50"),
+    )
+
+
+def traffic_over_time(series: Series, windows: Sequence[FaultWindow], phases: Phases, surface: Frame) -> Markup:
+    """Datagrams per second, the classes stacked in the order of CLASSES."""
+    tops = np.cumsum([series.lines[name] for name in CLASSES], axis=0)
+    y = svg.linear(0.0, svg.nice_ceiling(float(tops[-1].max(initial=0.0))), surface.floor, surface.top)
+    floor: Floats = np.zeros(len(series))
+    layers = []
+    for name, top in zip(CLASSES, tops, strict=True):
+        data = svg.area(_steps(series, top, surface.x, y), _steps(series, floor, surface.x, y))
+        layers.append(svg.path(data, f"area area-{name}"))
+        floor = top
+    means = [f"{name} {words.significant(float(series.lines[name].mean()))}" for name in CLASSES]
+    return over_time(
+        surface,
+        "traffic",
+        "Traffic by class over time",
+        f"Datagrams per second, stacked. Means: {', '.join(means)}. {_windows_in_words(windows)}",
+        shades(surface, windows, phases),
+        y_axis(surface, y, "datagrams/s"),
+        *layers,
+    )
+
+
+def fault_lanes(windows: Sequence[FaultWindow], phases: Phases, end_s: float, *, narrow: bool, ticks: bool) -> Markup:
+    """One bar per fault, from its effect to its end; a ring where it was asked for, a line from there to its effect.
+
+    `ticks` for when no plot with a time axis follows.
+    """
+    surface = frame(end_s, 0.0, narrow=narrow)
+    placed = [window for window in windows if window.effective_s is not None]
+    labels = [_label(window, surface, brief=len(placed) > MAX_TOLD_WINDOWS) for window in placed]
+    rows = _packed([_extent(*both, surface) for both in zip(placed, labels, strict=True)])
+    pitch = 26.0
+    height = pitch * (max(rows, default=0) + 1) + 10
+    surface = replace(surface, height=height + (20 if ticks else 0), top=0.0, bottom=24.0 if ticks else 4.0)
+    bars = [
+        _lane(window, label, row * pitch + 6, surface) for window, label, row in zip(placed, labels, rows, strict=True)
+    ]
+    return over_time(
+        surface,
+        "faults",
+        "Faults over time",
+        _windows_in_words(windows),
+        *phase_lines(surface, phases, labelled=False),
+        *bars,
+        ticks=ticks,
+    )
+
+
+def latency_scale(values: Iterable[float], start: float, end: float) -> Scale:
+    """An axis for latencies: from 0 when linear; logarithmic when the values span more than LOGARITHMIC_FROM."""
+    known = [float(value) for value in values if math.isfinite(value) and value > 0]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    if low > 0 and high / low > LOGARITHMIC_FROM:
+        return svg.logarithmic(low * 0.9, high * 1.1, start, end)
+    return svg.linear(0.0, svg.nice_ceiling(high), start, end)
+
+
+def x_tick(x: float, floor: float, label: str, top: float | None) -> Markup:
+    """A tick below `floor` with its label, or a line of the grid from `top` down to it."""
+    line = svg.line(x, floor, x, floor + 4, "axis") if top is None else svg.line(x, top, x, floor, "grid")
+    return svg.group(line, svg.text(x, floor + 17, label, "tick", "middle"))
+
+
+def over_time(surface: Frame, name: str, title: str, description: str, *children: str, ticks: bool = True) -> Markup:
+    """Wrap what was drawn; the group's data attributes let the script turn a pointer position into a time."""
+    return svg.drawing(
+        surface.width,
+        surface.height,
+        *children,
+        *(_time_axis(surface) if ticks else []),
+        svg.group(
+            svg.rect(surface.left, 0, surface.x.end - surface.left, surface.height, "pointer"),
+            class_="over-time",
+            data_left=surface.left,
+            data_right=surface.x.end,
+            data_end=repr(surface.x.high),
+        ),
+        title=title,
+        description=description,
+        id_=surface.name(name),
+        class_="narrow" if surface.narrow else "wide",
+    )
+
+
+def _time_axis(surface: Frame) -> list[Markup]:
+    """Ticks; the last one says the unit, held inside the picture."""
+    *times, last = surface.x.ticks(6 if surface.narrow else 11)
+    label = f"{svg.tick_label(last)} s"
+    label_x = min(surface.x(last), surface.width - 4 * len(label))
+    return [
+        *(x_tick(surface.x(t), surface.floor, svg.tick_label(t), None) for t in times),
+        svg.line(surface.x(last), surface.floor, surface.x(last), surface.floor + 4, "axis"),
+        svg.text(label_x, surface.floor + 17, label, "tick", "middle"),
+    ]
+
+
+def y_axis(surface: Frame, y: Scale, unit: str) -> Markup:
+    """Lines of the grid with their values, and the unit above them."""
+    right = surface.x.end
+    ticks = [
+        svg.group(
+            svg.line(surface.left, y(tick), right, y(tick), "grid"),
+            svg.text(surface.left - 7, y(tick) + 4, svg.tick_label(tick), "tick", "end"),
+        )
+        for tick in y.ticks(6)
+    ]
+    return svg.group(*ticks, svg.text(0, 11, f"{unit} (log)" if y.logarithmic else unit, "unit"))
+
+
+def shades(surface: Frame, windows: Sequence[FaultWindow], phases: Phases) -> Markup:
+    """Fault windows behind a plot, and the moments when the workload ended and everything was delivered."""
+    parts = []
+    for window in windows:
+        if window.effective_s is None:
+            continue
+        left, right = _span(window, surface)
+        parts.append(svg.rect(left, 0, max(right - left, 1.5), surface.floor, f"shade {kind_class(window)}"))
+        parts.append(svg.line(left, 0, left, surface.floor, f"edge {kind_class(window)}"))
+        parts.append(svg.text(left + 4, 11, f"#{window.number}", "window-number"))
+    return svg.group(*parts, *phase_lines(surface, phases, labelled=True))
+
+
+def phase_lines(surface: Frame, phases: Phases, *, labelled: bool) -> Iterable[Markup]:
+    """Where the load ended and everything was delivered."""
+    for at_s, label in ((phases.load_end_s, "load ends"), (phases.drained_s, "drained")):
+        if at_s is None or not 0 < at_s <= surface.x.high:
+            continue
+        x = surface.x(at_s)
+        yield svg.line(x, 0, x, surface.floor, "phase")
+        if labelled and not surface.narrow and label == "load ends":
+            yield svg.text(x - 4, 11, label, "phase-label", "end")
+
+
+def _lane(window: FaultWindow, label: tuple[float, str], top: float, surface: Frame) -> Markup:
+    left, right = _span(window, surface)
+    label_left, told = label
+    asked = window.asked_s if window.asked_s is not None else window.effective_s
+    x_asked = surface.x(asked or 0.0)
+    return svg.group(
+        svg.element("title", f"#{window.number} {window.what} {window.where}"),
+        svg.rect(left, top, max(right - left, 2), 18, f"bar {kind_class(window)}", radius=3),
+        svg.rect(left, top, 3, 18, f"bar-start {kind_class(window)}"),
+        svg.line(x_asked, top + 9, left, top + 9, f"asked-line {kind_class(window)}"),
+        svg.circle(x_asked, top + 9, 3.5, f"asked {kind_class(window)}"),
+        svg.text(label_left, top + 13, told, f"lane-label{' moved' if label_left < left else ''}"),
+        class_="lane",
+    )
+
+
+def _label(window: FaultWindow, surface: Frame, *, brief: bool) -> tuple[float, str]:
+    """Where the label begins and what it says: right of the bar's start; where it would leave the picture, left of the
+    ring; where there is no room either, as far right as it goes.
+    """
+    label = f"#{window.number}" if brief else f"#{window.number} {window.what}"
+    if not surface.narrow and not brief:
+        late = window.late_ms
+        label += f" · {window.where}" if window.where else ""
+        label += f" · in effect {late:+.0f} ms" if late is not None else ""
+    room = int((surface.x.end - surface.left) / _CHARACTER)
+    label = label if len(label) <= room else label[: room - 1] + "…"
+    effective_s = window.effective_s or 0.0
+    start, width = surface.x(effective_s) + 10, len(label) * _CHARACTER
+    if start + width <= surface.x.end:
+        return start, label
+    asked_s = effective_s if window.asked_s is None else window.asked_s
+    before = surface.x(min(asked_s, effective_s)) - 10 - width
+    return before if before >= surface.left else max(surface.left, surface.x.end - width), label
+
+
+_CHARACTER = 7.0
+"""Room for one character of a lane's label."""
+
+
+def _extent(window: FaultWindow, label: tuple[float, str], surface: Frame) -> tuple[float, float]:
+    left, right = _span(window, surface)
+    label_left, told = label
+    return min(left, label_left) - 4, max(right, label_left + len(told) * _CHARACTER) + 4
+
+
+def _packed(extents: Sequence[tuple[float, float]]) -> list[int]:
+    """The first row of each extent in which it overlaps no earlier one."""
+    ends: list[float] = []
+    rows = []
+    for left, right in extents:
+        row = next((i for i, end in enumerate(ends) if end <= left), len(ends))
+        ends[row:] = [right] if row == len(ends) else [right, *ends[row + 1 :]]
+        rows.append(row)
+    return rows
+
+
+def _span(window: FaultWindow, surface: Frame) -> tuple[float, float]:
+    until = surface.x.high if window.until_s is None else window.until_s
+    return surface.x(window.effective_s or 0.0), surface.x(until)
+
+
+def kind_class(window: FaultWindow) -> str:
+    """Class of the window's colour; an unknown kind has that of an impairment."""
+    return f"kind-{window.kind}" if window.kind in ("cut", "crash", "pause") else "kind-impair"
+
+
+def _windows_in_words(windows: Sequence[FaultWindow]) -> str:
+    """For those who do not see the picture."""
+    if not windows:
+        return "No faults."
+    parts = [
+        f"#{window.number} {window.what} {window.where} from {words.seconds(window.effective_s, 1)} "
+        f"to {words.seconds(window.until_s, 1) if window.until_s is not None else 'the end'}"
+        for window in windows[:12]
+    ]
+    return f"Faults: {'; '.join(parts)}{' …' if len(windows) > 12 else ''}."
+
+
+def _points(series: Series, name: str) -> Iterable[tuple[float, float]]:
+    """Middle of each bin and its value, where there is one."""
+    for t, value in zip(series.t_s, series.lines[name], strict=True):
+        if math.isfinite(value):
+            yield float(t) + series.step_s / 2, float(value)
+
+
+def line_of(series: Series, name: str, surface: Frame, y: Scale, class_: str) -> Markup:
+    """One line of a series, through the middles of its bins."""
+    points = (
+        (surface.x(float(t) + series.step_s / 2), y(float(value))) if math.isfinite(value) else None
+        for t, value in zip(series.t_s, series.lines[name], strict=True)
+    )
+    return svg.path(svg.polyline(points), f"line {class_}")
+
+
+def _steps(series: Series, values: Floats, x: Scale, y: Scale) -> list[svg.Point]:
+    return [(x(float(t) + series.step_s / 2), y(float(value))) for t, value in zip(series.t_s, values, strict=True)]
+
+
+def _dot(x: float, y: float) -> str:
+    return f"M{svg.coordinate(x)} {svg.coordinate(y)}h.1"

@@ -1,0 +1,247 @@
+"""The time axis of the report: what happened when, in seconds since the nodes started their workload.
+
+Faults become windows (from the moment they took effect to the moment that ended them), series become evenly spaced
+points with gaps where there is nothing, thinned to what a plot can show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analysis.report import formatting as words
+from analysis.report.files import RunFiles
+
+MAX_POINTS: Final = 400
+"""Per line of a plot: more than a screen can tell apart."""
+
+MAX_WINDOWS: Final = 100
+"""That the plots show."""
+
+CLASSES: Final = ("application", "dummy", "control", "retransmission")
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """When the parts of the run ended, in seconds since its start; None: not reached, or not known."""
+
+    load_end_s: float | None
+    drained_s: float | None
+    end_s: float | None
+    start_ns: float | None
+    """The origin of the axis on the monotonic clock. None: the run never started, and nothing can be placed in time."""
+
+    def seconds(self, at_ns: object) -> float | None:
+        """A monotonic time as seconds on the axis."""
+        given = words.number(at_ns)
+        return None if given is None or not given or self.start_ns is None else (given - self.start_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultWindow:
+    """One fault in time. `until_s` is None when it lasts to the end of the run."""
+
+    number: str
+    kind: str
+    what: str
+    where: str
+    asked_s: float | None
+    issued_s: float | None
+    effective_s: float | None
+    until_s: float | None
+    lasts: bool
+    """False for what only ends another fault, or puts a port back as it was."""
+
+    @property
+    def late_ms(self) -> float | None:
+        """How much later than asked it took effect."""
+        if self.asked_s is None or self.effective_s is None:
+            return None
+        return (self.effective_s - self.asked_s) * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Series:
+    """Named lines over one time axis; NaN where there is nothing. `merged` bins of the table make one point."""
+
+    t_s: Floats
+    step_s: float
+    lines: Mapping[str, Floats]
+    merged: int = 1
+
+    def __len__(self) -> int:
+        return len(self.t_s)
+
+    def range(self, name: str) -> tuple[float, float]:
+        """Smallest and largest value of a line; NaN when it has none."""
+        known = self.lines[name][np.isfinite(self.lines[name])]
+        return (float(known.min()), float(known.max())) if len(known) else (math.nan, math.nan)
+
+
+def phases_of(manifest: Mapping[str, Any]) -> Phases:
+    phases = words.mapping(manifest.get("phases"))
+    start_ns = words.number(phases.get("start_ns")) or None
+    bare = Phases(load_end_s=None, drained_s=None, end_s=None, start_ns=start_ns)
+    return Phases(
+        load_end_s=bare.seconds(phases.get("load_end_ns")),
+        drained_s=bare.seconds(phases.get("drained_ns")),
+        end_s=bare.seconds(phases.get("end_ns")),
+        start_ns=start_ns,
+    )
+
+
+def windows_of(run: RunFiles, phases: Phases) -> list[FaultWindow]:
+    """All faults in the order of the log. A fault ends when the fault that its `until_id` names took effect."""
+    everybody = node_names(run)
+    effective = {_id(fault): phases.seconds(fault.get("effective_ns")) for fault in run.faults}
+    ends = {_number(fault.get("until_id")) for fault in run.faults}
+    return [
+        FaultWindow(
+            number=_id(fault),
+            kind=words.clean(fault.get("kind"), 24) or "fault",
+            what=words.fault(fault),
+            where=_where(fault, everybody),
+            asked_s=_asked_s(fault),
+            issued_s=phases.seconds(fault.get("issued_ns")),
+            effective_s=effective[_id(fault)],
+            until_s=effective.get(_number(fault.get("until_id"))),
+            lasts=_lasts(fault, ends, run.manifest),
+        )
+        for fault in run.faults
+    ]
+
+
+def node_names(run: RunFiles) -> set[str]:
+    return set() if run.topology is None else {str(node.name) for node in run.topology.nodes()}
+
+
+def axis_end_s(phases: Phases, series: Sequence[Series], windows: Sequence[FaultWindow]) -> float:
+    """Where the time axis ends: with the drain, or the last thing that is known."""
+    known = [phases.load_end_s, phases.drained_s]
+    known += [float(one.t_s[-1]) + one.step_s for one in series if len(one)]
+    # Behind the last fault there must be room to see its window.
+    known += [window.effective_s * 1.25 for window in windows if window.effective_s is not None and window.lasts]
+    return max((value for value in known if value is not None and value > 0), default=1.0)
+
+
+def latency_series(table: pd.DataFrame) -> Series:
+    """p50, p99 and max over time. Where bins are merged: the median p50, the largest p99 and max, the sum of counts."""
+    placed = table[np.isfinite(table["t_s"])]
+    rows = placed[placed["count"] > 0]
+    start, step, length = _grid(placed["t_s"] if len(rows) else rows["t_s"])
+    if length == 0:
+        return Series(t_s=np.empty(0), step_s=step, lines={})
+    lines = {name: _laid_out(rows, name, start, step, length) for name in ("p50_ms", "p99_ms", "max_ms", "count")}
+    return _thinned(start, step, lines, {"p50_ms": np.nanmedian, "count": np.nansum})
+
+
+def traffic_series(table: pd.DataFrame) -> Series:
+    """Datagrams and wire bytes per second for each class, as `application` and `application bytes`."""
+    rows = table[np.isfinite(table["t_s"])]
+    start, step, length = _grid(rows["t_s"])
+    if length == 0:
+        return Series(t_s=np.empty(0), step_s=step, lines={})
+    lines: dict[str, Floats] = {}
+    for name in CLASSES:
+        of_class = rows[rows["class"] == name]
+        for suffix, column in (("", "datagrams"), (" bytes", "wire_bytes")):
+            laid = np.nan_to_num(_laid_out(of_class, column, start, step, length)) / step
+            lines[name + suffix] = laid
+    return _thinned(start, step, lines, dict.fromkeys(lines, np.nanmean))
+
+
+def series_of(rows: pd.DataFrame, names: Sequence[str], merge: Any) -> Series:
+    """Columns over the even grid on which their times `t_s` lie; `merge` makes one value of those that are merged."""
+    placed = rows[np.isfinite(rows["t_s"])]
+    start, step, length = _grid(placed["t_s"])
+    if length == 0:
+        return Series(t_s=np.empty(0), step_s=step, lines={})
+    lines = {name: _laid_out(placed, name, start, step, length) for name in names}
+    return _thinned(start, step, lines, dict.fromkeys(names, merge))
+
+
+def _grid(t_s: pd.Series[float]) -> tuple[float, float, int]:
+    """Start, step and length of the even grid on which the times lie (the step is the median of what is there)."""
+    times = np.unique(t_s.to_numpy(dtype=np.float64))
+    if len(times) == 0:
+        return 0.0, 1.0, 0
+    step = float(np.median(np.diff(times))) if len(times) > 1 else 0.2
+    step = max(step, float(times[-1] - times[0]) / 1e6, 1e-3)
+    return float(times[0]), step, round(float(times[-1] - times[0]) / step) + 1
+
+
+def _laid_out(rows: pd.DataFrame, column: str, start: float, step: float, length: int) -> Floats:
+    """The column on the grid, NaN where it has no row."""
+    laid = np.full(length, np.nan)
+    places = np.rint((rows["t_s"].to_numpy() - start) / step).astype(int)
+    laid[np.clip(places, 0, length - 1)] = rows[column].to_numpy()
+    return laid
+
+
+def _thinned(start: float, step: float, lines: Mapping[str, Floats], merge: Mapping[str, Any]) -> Series:
+    """At most MAX_POINTS points; lines without a rule of their own keep the largest of what is merged."""
+    length = len(next(iter(lines.values())))
+    merged = math.ceil(length / MAX_POINTS)
+    points = math.ceil(length / merged)
+    thin: dict[str, Floats] = {}
+    for name, values in lines.items():
+        padded = np.full(points * merged, np.nan)
+        padded[:length] = values
+        rows = padded.reshape(points, merged)
+        some = ~np.isnan(rows).all(axis=1)
+        thin[name] = np.full(points, np.nan)
+        thin[name][some] = merge.get(name, np.nanmax)(rows[some], axis=1)
+    t_s: Floats = (start + np.arange(points) * step * merged).astype(np.float64)
+    return Series(t_s=t_s, step_s=step * merged, lines=thin, merged=merged)
+
+
+def _number(value: object) -> str:
+    given = words.number(value)
+    return "" if given is None else f"{given:.0f}"
+
+
+def _id(fault: Mapping[str, Any]) -> str:
+    return _number(fault.get("id")) or "?"
+
+
+def _asked_s(fault: Mapping[str, Any]) -> float | None:
+    asked_ns = words.number(fault.get("asked_ns"))
+    return None if asked_ns is None else asked_ns / 1e9
+
+
+def _where(fault: Mapping[str, Any], everybody: set[str]) -> str:
+    """The targets; empty for a cut into groups, which names them itself."""
+    if fault.get("kind") == "cut" and words.mapping(fault.get("parameters")).get("groups"):
+        return ""
+    targets = words.texts(fault.get("targets"), 60)
+    names = "every node" if is_everybody(targets, everybody) else words.listed(targets)
+    ways = {"to-node": "to ", "from-node": "from "}
+    return ways.get(words.clean(fault.get("direction"), 24), "") + names
+
+
+def is_everybody(targets: Sequence[str], everybody: set[str]) -> bool:
+    """True for a fault that hits all nodes of a network that has more than one."""
+    return len(everybody) > 1 and everybody <= set(targets)
+
+
+def _lasts(fault: Mapping[str, Any], ends: set[str], manifest: Mapping[str, Any]) -> bool:
+    if fault.get("kind") not in words.LASTING:
+        return False
+    return not (fault.get("kind") == "impair" and _id(fault) in ends and _puts_back(fault, manifest))
+
+
+def _puts_back(fault: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
+    """True when an impairment sets all its ports to what the topology asked for."""
+    asked = words.mapping(manifest.get("asked"))
+    direction = words.clean(fault.get("direction"), 24)
+    wanted = words.impairment(fault.get("parameters"))
+    ports = [words.mapping(asked.get(target)).get(direction) for target in words.texts(fault.get("targets"))]
+    return all(words.impairment(port) == wanted for port in ports)

@@ -1,0 +1,160 @@
+"""Runs as values, for notebooks: `run = Run("runs/quickstart/1-…")`, then `run.summary`, `run.table("deliveries")`;
+`sweep = Sweep.newest("co-figure7")`, then `sweep.frame(n="given.members", t_ap_ms="latency.mean_ms")`.
+
+Reads what the analysis left; needs neither Spark nor the capture.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from analysis.errors import AnalysisError
+from analysis.expression import ExpressionError, Unknown, evaluate, parse
+from analysis.inputs import MAX_FILE_BYTES
+from analysis.metrics import sweep_rows
+from topologies import load
+from topologies.model import Topology
+
+
+class Run:
+    """One run directory. Files are read when they are first asked for."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not (self.path / "manifest.json").is_file():
+            raise AnalysisError(f"{self.path}: is no run directory; it has no manifest.json")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What was run, and how (docs/run-directory.md)."""
+        return self._json("manifest.json")
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Results and verdicts."""
+        return self._json("summary.json")
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The network."""
+        return load.load(self.path / "topology.yaml")
+
+    @cached_property
+    def faults(self) -> pd.DataFrame:
+        """The faults as they struck; `issued_s` and `effective_s` count from the start of the workload."""
+        table = self.table("faults")
+        start_ns = self.manifest.get("phases", {}).get("start_ns") or 0
+        for name in ("issued", "effective"):
+            table[f"{name}_s"] = (table[f"{name}_ns"] - start_ns) / 1e9
+        return table
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of the tables that there are."""
+        return sorted(path.stem for path in (self.path / "tables").glob("*.parquet"))
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """A table (`analysis.schema`), or some columns of it. Raises AnalysisError when there is none of that name."""
+        path = self.path / "tables" / f"{name}.parquet"
+        if not path.exists():
+            known = ", ".join(self.tables) or f"none yet; make them with: orderbed analyze {self.path}"
+            raise AnalysisError(f"{self.path}: there is no table {name!r}; there are: {known}")
+        # One file, or a directory of parts when the table is large.
+        table = pq.read_table(path, columns=None if columns is None else list(columns))
+        frame: pd.DataFrame = table.to_pandas()
+        return frame
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        value = _read_json(path, f"make it with: orderbed analyze {self.path}")
+        if not isinstance(value, dict):
+            raise AnalysisError(f"{path}: is not a JSON object")
+        return value
+
+
+class Sweep:
+    """The runs of one sweep, in its order: `sweep-<stamp>.json` beside their directories, or, of runs that were
+    simulated in memory, `sweep-<stamp>.parquet`.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.is_simulated = self.path.suffix == ".parquet"
+        """In memory: its runs have no directories, only rows."""
+        points = sweep_rows.read(self.path) if self.is_simulated else _read_points(self.path)
+        self.points: list[dict[str, Any]] = points
+        """Each with its `variant` (what was set), what it was `given` as numbers and its verdict; and with its
+        directory, or with all that it was measured by.
+        """
+
+    @classmethod
+    def newest(cls, experiment: str, runs: Path | str = "runs") -> Sweep:
+        """The latest sweep of an experiment. Raises AnalysisError when there is none."""
+        folder = Path(runs) / experiment
+        found = sorted([*folder.glob("sweep-*.json"), *folder.glob("sweep-*.parquet")])
+        if not found:
+            raise AnalysisError(
+                f"{runs}: there is no sweep of {experiment} yet; make one with: orderbed sweep {experiment}"
+            )
+        return cls(found[-1])
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The run of each point; a run directory that was moved with its sweep file is found beside it."""
+        if self.is_simulated:
+            raise AnalysisError(f"{self.path}: was simulated in memory; its runs have no directories")
+        return [Run(self._directory(str(point.get("directory", "")))) for point in self.points]
+
+    @cached_property
+    def results(self) -> list[dict[str, Any]]:
+        """What expressions see of each run: its summary, its `variant` and what it was `given`."""
+        if self.is_simulated:
+            return self.points
+        told = [{"variant": point.get("variant", {}), "given": point.get("given", {})} for point in self.points]
+        return [{**run.summary, **one} for run, one in zip(self.runs, told, strict=True)]
+
+    def frame(self, **columns: str) -> pd.DataFrame:
+        """One row for each run. Each column is an expression (`analysis.expression`) over the run's summary, its
+        `variant` and what it was `given`; what cannot be told is missing (NaN). Raises AnalysisError for text that is
+        no expression.
+        """
+        try:
+            parsed = {name: parse(text) for name, text in columns.items()}
+        except ExpressionError as error:
+            raise AnalysisError(str(error)) from None
+        rows = []
+        for results in self.results:
+            values = {name: evaluate(expression, results) for name, expression in parsed.items()}
+            rows.append({name: None if isinstance(value, Unknown) else value for name, value in values.items()})
+        return pd.DataFrame(rows, columns=list(columns))
+
+    def _directory(self, recorded: str) -> Path:
+        return found if (found := Path(recorded)).is_dir() else self.path.parent / Path(recorded).name
+
+
+def _read_points(path: Path) -> list[dict[str, Any]]:
+    points = _read_json(path, "make it with: orderbed sweep")
+    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
+        raise AnalysisError(f"{path}: is not the list of a sweep's points")
+    return points
+
+
+def _read_json(path: Path, remedy: str) -> Any:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise AnalysisError(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB, which no run writes")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise AnalysisError(f"{path}: is missing; {remedy}") from None
+    except (ValueError, RecursionError, OSError) as error:
+        raise AnalysisError(f"{path}: cannot be read ({error})") from error

@@ -1,0 +1,1 @@
+"""Space-time diagrams: from records and frames to text, SVG and ShiViz logs."""

@@ -1,0 +1,140 @@
+"""What `orderbed diagram` does: any window of any run, as text, SVG or a log for ShiViz.
+
+A wish that the run cannot fulfil is an InputError, one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from analysis.inputs import MAX_FILE_BYTES
+from analysis.report import formatting as words
+from analysis.spacetime.compose import compose
+from analysis.spacetime.model import CLASSES, Diagram, Window
+from analysis.spacetime.read import Reader
+from analysis.spacetime.shiviz import shiviz_log
+from analysis.spacetime.svg import standalone
+from analysis.spacetime.text import draw
+from analysis.spacetime.windows import choices
+from collector.records import LOCAL_KINDS, Kind
+from topologies.formats.errors import InputError, did_you_mean
+from topologies.formats.units import UnitError, parse_offset
+from topologies.select import SelectError, select
+
+DEFAULT_LENGTH_NS = 50_000_000
+"""Of a window of which only one end is given."""
+
+MAX_TEXT_ARROWS = 400
+"""A terminal shows one per row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """As the user gave them. `begin`, `end`: durations after the start of the workload (`4.2 s`, `-5 ms`), None: chosen
+    for what happened. `members`: selectors such as `p1/n1..n3`. `kinds`: names of kinds, or of classes of traffic.
+    """
+
+    begin: str | None = None
+    end: str | None = None
+    members: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    format: Literal["text", "svg", "shiviz"] = "text"
+    width: int = 100
+
+
+def diagram_text(directory: Path, wishes: Wishes) -> str:
+    """The diagram of an analysed run in the wished form.
+
+    Raises InputError for a wish that cannot be, AnalysisError when the run cannot be read.
+    """
+    kinds = _kinds(wishes.kinds)
+    reader = Reader(directory)
+    members = _members(reader, wishes.members)
+    window = _window(reader, wishes)
+    if window is None:
+        window, members = _chosen(reader, members)
+    most = {"max_arrows": MAX_TEXT_ARROWS} if wishes.format == "text" else {}
+    diagram = compose(reader.scene(window), window, members=members, kinds=kinds, **most)
+    if wishes.format == "text":
+        return draw(diagram, width=wishes.width) + "\n"
+    return shiviz_log(diagram) if wishes.format == "shiviz" else standalone(diagram, _title(reader, diagram))
+
+
+def _kinds(given: Sequence[str]) -> frozenset[str]:
+    known = {*CLASSES, *(kind.name.lower() for kind in Kind if kind not in LOCAL_KINDS)}
+    for name in given:
+        if name.lower() not in known:
+            hint = did_you_mean(name.lower(), sorted(known))
+            raise InputError(
+                f"--kinds {words.clean(name, 60)}: is no kind of message and no class of traffic "
+                f"({', '.join(CLASSES)}){hint}"
+            )
+    return frozenset(name.lower() for name in given)
+
+
+def _members(reader: Reader, selectors: Sequence[str]) -> tuple[int, ...] | None:
+    if not selectors:
+        return None
+    try:
+        return tuple(node.index for node in select(reader.inputs.topology, selectors))
+    except SelectError as error:
+        raise InputError(f"--members: {error}") from None
+
+
+def _window(reader: Reader, wishes: Wishes) -> Window | None:
+    """None: nothing was said of it."""
+    begin_ns, end_ns = _moment("--from", wishes.begin), _moment("--until", wishes.end)
+    if begin_ns is None and end_ns is None:
+        return None
+    begin_ns = begin_ns if begin_ns is not None else (end_ns or 0) - DEFAULT_LENGTH_NS
+    end_ns = end_ns if end_ns is not None else begin_ns + DEFAULT_LENGTH_NS
+    if end_ns <= begin_ns:
+        raise InputError(f"--until {wishes.end}: the window would end before it begins (--from {wishes.begin})")
+    window = Window(reader.start_ns + begin_ns, reader.start_ns + end_ns)
+    first_ns, last_ns = reader.span
+    if window.from_ns > last_ns or window.until_ns < first_ns:
+        first_s, last_s = ((at_ns - reader.start_ns) / 1e9 for at_ns in (first_ns, last_ns))
+        raise InputError(
+            f"the run has nothing from {begin_ns / 1e9:.6g} s to {end_ns / 1e9:.6g} s: "
+            f"it was recorded from {first_s:.3f} s to {last_s:.3f} s after the start of the workload"
+        )
+    return window
+
+
+def _moment(name: str, given: str | None) -> int | None:
+    if given is None:
+        return None
+    try:
+        return parse_offset(given)
+    except UnitError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def _chosen(reader: Reader, members: tuple[int, ...] | None) -> tuple[Window, tuple[int, ...] | None]:
+    """The window that tells most: of a violation if there is one, else the first messages."""
+    found = choices(reader, _summary(reader.inputs.path))
+    if not found:
+        return reader.span, members
+    best = next((choice for choice in found if choice.is_violation), found[0])
+    return best.window, best.members if members is None else members
+
+
+def _summary(directory: Path) -> dict[str, Any]:
+    """Empty when the run was not judged, or what it holds is no summary: then no violation is known."""
+    path = directory / "summary.json"
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            return {}
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _title(reader: Reader, diagram: Diagram) -> str:
+    from_s, until_s = (diagram.seconds(at_ns) for at_ns in diagram.window)
+    return f"{words.clean(reader.inputs.manifest.run, 80)}, {from_s:.6f} s to {until_s:.6f} s"

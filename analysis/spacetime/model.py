@@ -1,0 +1,434 @@
+"""Space-time diagrams (Lamport 1978, figure 1): who sent what to whom and when it came, in one window of a run.
+
+A `Scene` is what is known of a run: the hosts' records, the datagrams seen at the switch ports, the faults. Both a run
+directory (`analysis.spacetime.read`) and a simulation in memory fill it:
+
+    scene = Scene(
+        names=("p1/n1", "p1/n2"),
+        steps=[step for life in lives for step in steps_of(life.member, life.incarnation, life.records)],
+        sightings=[...],  # sighting(payload, at_ns=…, member=…, is_arrival=…, target=…) for each frame of a tap
+        faults=lines,  # as in faults.jsonl
+        start_ns=START_NS,
+    )
+    diagram = compose(scene, Window(scene.first_ns, scene.last_ns))  # analysis.spacetime.compose
+    print(draw(diagram))  # analysis.spacetime.text
+
+A `Diagram` is what the drawings are made of: lines of lives, events in one order that agrees with causality, arrows
+between events, bands where a fault was in force. Pure values; times are nanoseconds on the clock of the run.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from analysis.checks.properties import FIRST_INCARNATION, Incarnation, MessageId
+from analysis.network.asked import Network
+from analysis.report import formatting as words
+from collector.records import (
+    APPLICATION_STAMP_DTYPE,
+    ENVELOPE_DTYPE,
+    MESSAGE_DTYPE,
+    PROTOCOL_MAGIC,
+    WORD_SIZE,
+    Event,
+    Flag,
+    Kind,
+)
+
+MAX_DEPTH: Final = 8
+"""Messages inside one another that are looked at; no stack of ours is deeper."""
+
+CLASSES: Final = ("application", "control", "dummy", "retransmission")
+
+
+class Window(NamedTuple):
+    """A stretch of a run, both ends included."""
+
+    from_ns: int
+    until_ns: int
+
+
+class Step(NamedTuple):
+    """One trace record of one life; fields as in `node.trace.RECORD`."""
+
+    life: Incarnation
+    record: int
+    event: int
+    detail: int
+    origin: int
+    incarnation: int
+    extra: int
+    number: int
+    at_ns: int
+    value: int
+
+    @property
+    def message(self) -> MessageId:
+        return MessageId(self.origin, self.incarnation, self.number)
+
+
+class Transmission(NamedTuple):
+    """One datagram, as its envelope names it."""
+
+    sender: int
+    incarnation: int
+    number: int
+
+
+class Header(NamedTuple):
+    """What the bytes of a datagram say. `kinds`: from the outermost message inwards; `message`: whose application
+    bytes it carries, None when it carries none or they could not be read.
+    """
+
+    kinds: tuple[int, ...]
+    flags: int
+    origin: int
+    incarnation: int
+    seq: int
+    message: MessageId | None = None
+    epoch: int | None = None
+    """Of the adaptive selection, whose instance of a protocol the message belongs to."""
+
+    @property
+    def class_(self) -> str:
+        """Its class as in the `frames` table."""
+        if self.flags & Flag.RETRANSMISSION:
+            return "retransmission"
+        if self.flags & Flag.DUMMY:
+            return "dummy"
+        return "control" if self.flags & Flag.CONTROL else "application"
+
+
+class Sighting(NamedTuple):
+    """One datagram at one switch port: on its way in, before any impairment, or (`is_arrival`) out to the node.
+
+    `target`: the member that it is for, None: everybody, or with `is_near` everybody in its sender's partition.
+    `transmission` and `header` None: the bytes are none of ours.
+    """
+
+    at_ns: int
+    member: int
+    is_arrival: bool
+    transmission: Transmission | None
+    header: Header | None
+    target: int | None = None
+    is_corrupt: bool = False
+    is_near: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scene:
+    """What is known of a run, at least of the window that will be drawn and of what was under way at its ends.
+
+    `names`: of the members, by index. `faults`: lines as in faults.jsonl. `start_ns`: where the time axis begins.
+    `network`: tells where a datagram was lost; None: not told. `until_ns`: after this moment nothing was observed, so
+    that what did not arrive by then may still be under way; None: everything ended before the observation did.
+    """
+
+    names: Sequence[str]
+    steps: Sequence[Step]
+    sightings: Sequence[Sighting] = ()
+    faults: Sequence[Mapping[str, Any]] = ()
+    start_ns: int = 0
+    network: Network | None = None
+    until_ns: int | None = None
+
+    @property
+    def first_ns(self) -> int:
+        """The first thing that is known; `start_ns` when nothing is."""
+        return min(self._times(), default=self.start_ns)
+
+    @property
+    def last_ns(self) -> int:
+        """The last thing that is known; `start_ns` when nothing is."""
+        return max(self._times(), default=self.start_ns)
+
+    def _times(self) -> Iterable[int]:
+        yield from (step.at_ns for step in self.steps)
+        yield from (sighting.at_ns for sighting in self.sightings)
+
+
+class What(enum.Enum):
+    """Kinds of events on a member's line."""
+
+    START = "start"
+    SUBMIT = "submit"
+    SEND = "send"
+    ARRIVE = "arrive"
+    """At the member's switch port; its host has it a moment later."""
+    RECEIVE = "receive"
+    """The core was given it (only where the protocol's hosts record that)."""
+    DELIVER = "deliver"
+    UNDO = "undo"
+    """An optimistic delivery is taken back."""
+    ROLL_BACK = "rollback"
+    """Executions are undone, since something came that belongs before them."""
+    EPOCH = "epoch"
+    """The member sends in a new epoch from now on."""
+    DROP = "drop"
+    ENTER = "enter"
+    """A delivery that grants a critical section."""
+    LEAVE = "leave"
+    CLOCK = "clock"
+    NOTICE = "notice"
+    REFUSED = "refused"
+    DRAIN = "drain"
+    STOP = "stop"
+    OVER = "over"
+    """The others have ended this life, or it has left: its member learns of it."""
+    VIEW = "view"
+    """A view is installed."""
+    MINORITY = "minority"
+    """The member has no quorum from now on."""
+    QUORUM = "quorum"
+    """It has one again."""
+    STATE = "state"
+    """A joiner has the state of the group."""
+    CRASH = "crash"
+    RESTART = "restart"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+class Fate(enum.Enum):
+    """What became of a datagram on its way to one receiver."""
+
+    ARRIVED = "arrived"
+    LOST = "lost"
+    UNDER_WAY = "under way"
+    """Neither seen to arrive nor sure to be lost when the observation ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One event. `number` is its place among all events of the diagram: an event's causes have smaller ones.
+
+    `label` is short (a message, an order number), `words` one sentence. `origin`: whose message it is about;
+    `position`: of a delivery, in its member's sequence.
+    """
+
+    number: int
+    life: Incarnation
+    at_ns: int
+    what: What
+    label: str
+    words: str
+    origin: int | None = None
+    position: int | None = None
+    level: int | None = None
+    is_undone: bool = False
+    """Of a delivery: taken back later, as far as that is known."""
+    is_again: bool = False
+    """Of a delivery: the message was delivered here before, and taken back."""
+    undone: int | None = None
+    """Of a roll-back: how many executions it undid."""
+    view: int | None = None
+    """Of an installation: the number of the view."""
+
+
+class Role(enum.Enum):
+    """What a message of Time Warp did besides arriving."""
+
+    NONE = ""
+    STRAGGLER = "straggler"
+    """It belongs before what was executed already, and brought a roll-back."""
+    ANTI = "anti-message"
+    """It cancels an earlier message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """One datagram on its way to one receiver. `tail` and `head` are numbers of events; None: outside the window, or
+    not known. A lost one has no head.
+    """
+
+    sender: int
+    receiver: int
+    tail: int | None
+    head: int | None
+    sent_ns: int | None
+    arrive_ns: int | None
+    fate: Fate
+    class_: str
+    kind: str
+    label: str
+    words: str
+    where: str = ""
+    """Of a lost one: where, if that is known."""
+    is_copy: bool = False
+    """A copy that the network made: another one arrived before."""
+    is_corrupt: bool = False
+    role: Role = Role.NONE
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the arrow joins two events of the diagram, the cause first."""
+        return self.tail is not None and self.head is not None and self.tail < self.head and not self.is_corrupt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """From when to when one incarnation ran; None: from before, or beyond what is known. `end`: `crash`, `stop`, `over`
+    or nothing.
+    """
+
+    incarnation: int
+    from_ns: int | None
+    until_ns: int | None
+    end: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The line of one member, with its lives in order."""
+
+    member: int
+    name: str
+    short: str
+    """As short as it is still clear among the members."""
+    lives: tuple[Life, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A stretch of one member's line: a fault in force (`kind` as in faults.jsonl), `hold`: a critical section,
+    `minority`: no quorum, or `epoch`: a protocol in force, whose high half-byte of kinds is `protocol`.
+    """
+
+    member: int
+    from_ns: int
+    until_ns: int
+    kind: str
+    number: str
+    words: str
+    protocol: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagram:
+    """One window of a run. `notes`: sentences about what is not shown."""
+
+    window: Window
+    start_ns: int
+    rows: tuple[Row, ...]
+    marks: tuple[Mark, ...]
+    arrows: tuple[Arrow, ...]
+    bands: tuple[Band, ...] = ()
+    notes: tuple[str, ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict)
+    """Short names of all members, also of those that have no row."""
+
+    def seconds(self, at_ns: int) -> float:
+        """A time on the axis of the run."""
+        return (at_ns - self.start_ns) / 1e9
+
+
+def steps_of(member: int, incarnation: int, records: Iterable[Sequence[int]], first: int = 1) -> list[Step]:
+    """The steps of one life from tuples in the order of `node.trace.RECORD`'s fields."""
+    life = Incarnation(member, incarnation)
+    return [
+        Step(life, number, event, detail, origin, its_incarnation, extra, message, at_ns, value)
+        for number, (event, detail, origin, its_incarnation, extra, message, at_ns, _, value) in enumerate(
+            records, start=first
+        )
+    ]
+
+
+def sighting(
+    payload: bytes,
+    *,
+    at_ns: int,
+    member: int,
+    is_arrival: bool,
+    target: int | None,
+    is_corrupt: bool = False,
+    is_near: bool = False,
+) -> Sighting:
+    """One datagram at one switch port from its UDP payload, whoever wrote it."""
+    read = read_datagram(payload)
+    transmission, header = read if read is not None else (None, None)
+    return Sighting(at_ns, member, is_arrival, transmission, header, target, is_corrupt, is_near)
+
+
+def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:
+    """Who transmitted it, and what its messages say; None when the bytes are none of ours."""
+    if len(payload) < ENVELOPE_DTYPE.itemsize + MESSAGE_DTYPE.itemsize:
+        return None
+    envelope = np.frombuffer(payload, ENVELOPE_DTYPE, 1)[0]
+    if envelope["magic"] != PROTOCOL_MAGIC:
+        return None
+    sender = Transmission(int(envelope["sender"]), int(envelope["sender_incarnation"]), int(envelope["transmission"]))
+    offset = ENVELOPE_DTYPE.itemsize
+    kinds: list[int] = []
+    epoch = None
+    outermost = message = np.frombuffer(payload, MESSAGE_DTYPE, 1, offset)[0]
+    while len(kinds) < MAX_DEPTH:
+        kinds.append(int(message["kind"]))
+        if kinds[-1] == Kind.ADAPTIVE_CARRIED:
+            epoch = int(message["seq"])
+        offset += MESSAGE_DTYPE.itemsize + WORD_SIZE * int(message["words"])
+        if not message["inner"] or len(payload) < offset + MESSAGE_DTYPE.itemsize:
+            break
+        message = np.frombuffer(payload, MESSAGE_DTYPE, 1, offset)[0]
+    header = Header(
+        kinds=tuple(kinds),
+        flags=int(outermost["flags"]),
+        origin=int(outermost["origin"]),
+        incarnation=int(outermost["incarnation"]),
+        seq=int(outermost["seq"]),
+        epoch=epoch,
+    )
+    is_application = not header.flags & (Flag.DUMMY | Flag.CONTROL) and not message["inner"]
+    return sender, header._replace(message=_application_message(payload, offset, header) if is_application else None)
+
+
+def _application_message(payload: bytes, offset: int, header: Header) -> MessageId | None:
+    """Whose bytes stand at `offset`; None for a command that the group's machines sent themselves."""
+    return None if header.kinds[-1] == Kind.TIMEWARP_FOLLOW_UP else _stamp(payload, offset)
+
+
+def _stamp(payload: bytes, offset: int) -> MessageId | None:
+    if len(payload) < offset + APPLICATION_STAMP_DTYPE.itemsize:
+        return None
+    stamp = np.frombuffer(payload, APPLICATION_STAMP_DTYPE, 1, offset)[0]
+    return MessageId(int(stamp["origin"]), int(stamp["incarnation"]), int(stamp["number"]))
+
+
+def kind_name(code: int) -> str:
+    """`SEQUENCER_DATA`; a code that nobody knows as `kind 0x7f`."""
+    return Kind(code).name if code in _KINDS else f"kind {code:#04x}"
+
+
+def protocol_name(code: int) -> str:
+    """`Time Warp` of the high half-byte of a protocol's kinds."""
+    return words.protocol(_PROTOCOLS[code]) if code in _PROTOCOLS else f"protocol {code:#x}"
+
+
+def protocol_key(code: int) -> str:
+    """`timewarp` of the high half-byte of a protocol's kinds; empty when nobody knows it."""
+    return _PROTOCOLS.get(code, "")
+
+
+def event_name(code: int) -> str:
+    return Event(code).name.lower() if code in _EVENTS else f"event {code}"
+
+
+def life_name(life: Incarnation, names: Mapping[int, str]) -> str:
+    """`n1`; a later incarnation `n1.2`."""
+    later = "" if life.incarnation <= FIRST_INCARNATION else f".{life.incarnation}"
+    return f"{names.get(life.member, life.member)}{later}"
+
+
+def message_name(message: MessageId, names: Mapping[int, str]) -> str:
+    """`n1#17`; of a later incarnation `n1.2#17`."""
+    return f"{life_name(Incarnation(*message[:2]), names)}#{message.number}"
+
+
+_PROTOCOLS = {kind >> 4: kind.name.partition("_")[0].lower() for kind in Kind if kind >> 4}
+_KINDS = frozenset(kind.value for kind in Kind)
+_EVENTS = frozenset(event.value for event in Event)

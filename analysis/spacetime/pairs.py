@@ -1,0 +1,189 @@
+"""Which records and frames belong together: a datagram's departure with its arrivals, a send's record with its
+datagrams, an incarnation with its begin and end; and where a datagram was lost.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+
+from analysis.checks.properties import FIRST_INCARNATION, Incarnation
+from analysis.network.asked import Network, Span
+from analysis.report import formatting as words
+from analysis.spacetime.model import Header, Life, Scene, Sighting, Step, Transmission
+from collector.records import Event
+
+
+class Pairs:
+    """A scene, looked through once.
+
+    `departures`: what members put on the wire; `strangers`: what arrived and was never seen to be sent (damaged, or
+    forged); `lives`: by member.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self.lives = _lives(scene)
+        self.departures, self._arrivals, self.strangers = _sorted_out(scene)
+        self._sends: dict[Incarnation, list[Step]] = defaultdict(list)
+        self._sends_of: dict[tuple[Incarnation, tuple[int, ...] | None], list[Step]] = defaultdict(list)
+        self._receipts: dict[tuple[int, Transmission], list[Step]] = defaultdict(list)
+        for step in scene.steps:
+            if step.event == Event.SEND:
+                self._sends[step.life].append(step)
+                self._sends_of[step.life, _sent(step)].append(step)
+            elif step.event == Event.RECEIVE:
+                key = (step.life.member, Transmission(step.origin, step.incarnation, step.number))
+                self._receipts[key].append(step)
+        for sends in self._sends.values():
+            sends.sort(key=lambda step: (step.value, step.record))
+        for sends in self._sends_of.values():
+            sends.sort(key=lambda step: (step.at_ns, step.record))
+        if not scene.sightings:
+            self.departures = _told_by_hosts(scene.steps)
+
+    def arrivals(self, receiver: int, transmission: Transmission) -> list[tuple[Sighting, Step | None]]:
+        """Each copy that reached this member, with its host's record of the receipt when it made one."""
+        receipts = self._receipts.get((receiver, transmission), [])
+        seen = self._arrivals.get((receiver, transmission))
+        if seen is None:
+            departure = self.departures[transmission]
+            return [(departure._replace(at_ns=step.at_ns, member=receiver, is_arrival=True), step) for step in receipts]
+        waiting = iter(receipts)
+        return [(arrival, None if arrival.is_corrupt else next(waiting, None)) for arrival in seen]
+
+    def send_record(self, transmission: Transmission, departure: Sighting) -> Step | None:
+        """The record of the send that this datagram belongs to: one send may need several datagrams.
+
+        Found by the number of its first datagram; a host that does not tell that, by what was sent last before.
+        """
+        life, header = Incarnation(transmission.sender, transmission.incarnation), departure.header
+        sends = self._sends.get(life, [])
+        place = bisect_right(sends, transmission.number, key=lambda step: step.value)
+        if place and (header is None or _identity(header) == _sent(sends[place - 1])):
+            return sends[place - 1]
+        same = self._sends_of.get((life, None if header is None else _identity(header)), [])
+        place = bisect_right(same, departure.at_ns, key=lambda step: step.at_ns)
+        return same[place - 1] if place else None
+
+    def life_at(self, member: int, at_ns: int) -> Incarnation:
+        """Whose life a moment falls into; the last one begun when nobody was alive."""
+        begun = [
+            life.incarnation for life in self.lives.get(member, ()) if life.from_ns is None or life.from_ns <= at_ns
+        ]
+        return Incarnation(member, max(begun, default=FIRST_INCARNATION))
+
+
+class Locator:
+    """Tells where a datagram was lost, from what its path was asked to do when it was sent."""
+
+    def __init__(self, network: Network, names: Sequence[str]) -> None:
+        self._network = network
+        self._names = names
+        self._spans: dict[tuple[int, int], list[Span]] = {}
+
+    def path_at(self, sender: int, receiver: int, at_ns: int) -> Span | None:
+        """The path when it was sent; None while it was being changed, or when there is none."""
+        pair = (sender, receiver)
+        if max(pair) >= len(self._names):
+            return None
+        if pair not in self._spans:
+            self._spans[pair] = self._network.spans(self._names[sender], self._names[receiver])
+        return next((span for span in self._spans[pair] if span.from_ns <= at_ns < span.until_ns), None)
+
+    def where(self, span: Span | None, receiver: str) -> str:
+        if span is None:
+            return "while the network was being changed"
+        path = span.path
+        if path.is_cut:
+            return "cut"
+        if path.is_receiver_down:
+            return f"{receiver} is down"
+        causes = []
+        if any(impairment.loss_ratio or impairment.corrupt_ratio for _, impairment in path.elements):
+            causes.append("delay line")
+        if any(impairment.rate_bps is not None for _, impairment in path.elements):
+            causes.append("queue")
+        if path.buses:
+            causes.append("bus")
+        return " or ".join(causes)
+
+
+def _sorted_out(
+    scene: Scene,
+) -> tuple[dict[Transmission, Sighting], dict[tuple[int, Transmission], list[Sighting]], list[Sighting]]:
+    """Departures, arrivals by receiver, and arrivals that nobody was seen to send. A port that speaks for another
+    member is not believed.
+    """
+    departures: dict[Transmission, Sighting] = {}
+    arrivals: dict[tuple[int, Transmission], list[Sighting]] = defaultdict(list)
+    strangers: list[Sighting] = []
+    for sighting in sorted(scene.sightings, key=lambda sighting: sighting.at_ns):
+        transmission = sighting.transmission
+        if sighting.is_arrival and transmission is not None:
+            arrivals[sighting.member, transmission].append(sighting)
+        elif sighting.is_arrival:
+            strangers.append(sighting)
+        elif transmission is not None and transmission.sender == sighting.member:
+            departures.setdefault(transmission, sighting)
+    for (_, transmission), found in arrivals.items():
+        if transmission not in departures:
+            strangers.extend(found)
+    return departures, arrivals, strangers
+
+
+def _told_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
+    """Departures without any frame: as the hosts recorded their sends."""
+    found: dict[Transmission, Sighting] = {}
+    for step in steps:
+        if step.event == Event.SEND:
+            transmission = Transmission(*step.life, step.value)
+            header = Header((step.detail,), step.extra, step.origin, step.incarnation, step.number)
+            found[transmission] = Sighting(step.at_ns, step.life.member, False, transmission, header)
+    return found
+
+
+def _lives(scene: Scene) -> dict[int, tuple[Life, ...]]:
+    """When each incarnation ran, from its records and from the crashes."""
+    begun: dict[Incarnation, int] = {}
+    ended: dict[Incarnation, tuple[int, str]] = {}
+    known: set[Incarnation] = set()
+    for step in scene.steps:
+        known.add(step.life)
+        if step.event == Event.START:
+            begun[step.life] = step.at_ns
+        elif step.event == Event.STOP:
+            ended[step.life] = (step.at_ns, "stop")
+        elif step.event == Event.OVER:
+            ended[step.life] = (step.at_ns, "over")
+    crashes = _crashes(scene)
+    lives: dict[int, list[Life]] = defaultdict(list)
+    for life in sorted(known):
+        from_ns = begun.get(life)
+        until_ns, end = ended.get(life, (None, ""))
+        if until_ns is None:
+            later = [at for at in crashes.get(life.member, ()) if from_ns is None or at > from_ns]
+            until_ns, end = (later[0], "crash") if later else (None, "")
+        lives[life.member].append(Life(incarnation=life.incarnation, from_ns=from_ns, until_ns=until_ns, end=end))
+    return {member: tuple(own) for member, own in lives.items()}
+
+
+def _crashes(scene: Scene) -> dict[int, list[int]]:
+    members = {name: member for member, name in enumerate(scene.names)}
+    found: dict[int, list[int]] = defaultdict(list)
+    for fault in scene.faults:
+        at_ns = fault.get("effective_ns")
+        if fault.get("kind") == "crash" and isinstance(at_ns, int):
+            for name in words.texts(fault.get("targets")):
+                if name in members:
+                    found[members[name]].append(at_ns)
+    return {member: sorted(times) for member, times in found.items()}
+
+
+def _identity(header: Header) -> tuple[int, ...]:
+    """What a record of the send says of a message."""
+    return header.kinds[0], header.flags, header.origin, header.incarnation, header.seq
+
+
+def _sent(step: Step) -> tuple[int, ...]:
+    return step.detail, step.extra, step.origin, step.incarnation, step.number

@@ -1,0 +1,252 @@
+"""The scene of a window from a run directory: the tables `frames` and `trace`, and the capture for what they leave out.
+
+    reader = Reader(Path("runs/quickstart/1-20260101T120000Z"))
+    diagram = compose(reader.scene(window), window)
+
+Only what lies in the window, and what was under way at its ends, is read. The tables do not say which application
+message a datagram carries, nor whether its bytes were damaged on the way; the capture does, and when it is there (and
+is the one that the tables were made from) these few frames are looked up in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from analysis.capture.decode import decode_frames, udp_checksum_is_good
+from analysis.capture.parse import map_capture
+from analysis.checks.properties import Incarnation, MessageId
+from analysis.errors import AnalysisError
+from analysis.inputs import RunInputs, read_run
+from analysis.network.asked import MARGIN_NS, Network
+from analysis.network.asked import Path as NetworkPath
+from analysis.spacetime.model import Header, Scene, Sighting, Step, Transmission, Window, read_datagram
+from collector.records import CaptureError, Event, Frames, Notice
+
+MAX_FRAMES: Final = 400_000
+MAX_STEPS: Final = 1_000_000
+"""Of one window with its surroundings: more is no window that anybody could look at."""
+
+LONGEST_AROUND_NS: Final = 30_000_000_000
+"""How far before and after a window is looked for the other ends of its arrows."""
+
+Row: TypeAlias = dict[str, Any]
+
+_FRAME_COLUMNS = (
+    *("time_ns", "node_index", "direction", "length", "class", "sender", "sender_incarnation", "transmission"),
+    *("kind", "flags", "inner", "origin", "incarnation", "seq", "ip_dst", "offset", "is_undecodable"),
+)
+_STEP_COLUMNS = (
+    *("member", "member_incarnation", "record", "event", "detail", "origin", "incarnation"),
+    *("extra", "number", "at_ns", "value"),
+)
+_LIFE_EVENTS = [int(Event.START), int(Event.STOP), int(Event.OVER), int(Event.MINORITY)]
+
+
+class Reader:
+    """One analysed run directory. Raises AnalysisError, one sentence, when it cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self.inputs: RunInputs = read_run(path)
+        self.names = tuple(name for _, name in sorted(self.inputs.names.items()))
+        self._frames = self._table("frames")
+        self._trace = self._table("trace")
+        topology = self.inputs.topology
+        self._members = {int(ipaddress.IPv4Address(node.ip)): node.index for node in topology.nodes()}
+        self._near_groups = {int(ipaddress.IPv4Address(part.multicast_group)) for part in topology.partitions}
+        self._around_ns = min(longest_ns(self.inputs.network), LONGEST_AROUND_NS)
+
+    @property
+    def start_ns(self) -> int:
+        """Where the time axis begins: the workload's start, or the first record of a run that never started."""
+        start_ns = self.inputs.manifest.phases.start_ns
+        return start_ns if start_ns is not None else self.span.from_ns
+
+    @property
+    def span(self) -> Window:
+        """From the first to the last record."""
+        times = pq.read_table(self._trace, columns=["at_ns"])["at_ns"]
+        if not len(times):
+            raise AnalysisError(f"{self.inputs.path}: no host recorded anything, there is nothing to draw")
+        ends = pc.min_max(times).as_py()
+        return Window(ends["min"], ends["max"])
+
+    def scene(self, window: Window) -> Scene:
+        """What is needed to draw this window, or a part of it."""
+        wide = Window(window.from_ns - self._around_ns, window.until_ns + self._around_ns)
+        return Scene(
+            names=self.names,
+            steps=list(self._steps(wide)),
+            sightings=self._sightings(window, wide),
+            faults=self.inputs.fault_lines,
+            start_ns=self.start_ns,
+            network=self.inputs.network,
+            until_ns=self.inputs.manifest.phases.end_ns,
+        )
+
+    def first_event(self, event: Event) -> int | None:
+        """When the first record of this event was made."""
+        times = pq.read_table(self._trace, columns=["at_ns"], filters=[("event", "=", int(event))])["at_ns"]
+        found: int | None = pc.min(times).as_py()
+        return found
+
+    def reports(self, notice: Notice) -> list[Step]:
+        """All reports of this code, in order of time."""
+        chosen = (pc.field("event") == int(Event.REPORT)) & (pc.field("detail") == int(notice))
+        return sorted(self._read_steps(chosen), key=lambda step: (step.at_ns, step.life))
+
+    def installations(self) -> list[Step]:
+        """All records of views, in order of time."""
+        return sorted(self._read_steps(pc.field("event") == int(Event.VIEW)), key=lambda step: (step.at_ns, step.life))
+
+    def submitted_ns(self, messages: Iterable[MessageId]) -> list[int]:
+        """When these messages were asked for, as far as that was recorded."""
+        wanted = set(messages)
+        if not wanted:
+            return []
+        chosen = [("event", "=", int(Event.SUBMIT)), ("number", "in", sorted({one.number for one in wanted}))]
+        rows = pq.read_table(self._trace, columns=["origin", "incarnation", "number", "at_ns"], filters=chosen)
+        return [
+            row["at_ns"]
+            for row in rows.to_pylist()
+            if MessageId(row["origin"], row["incarnation"], row["number"]) in wanted
+        ]
+
+    def _table(self, name: str) -> Path:
+        path = self.inputs.path / "tables" / f"{name}.parquet"
+        if not path.exists():
+            raise AnalysisError(f"{path}: is missing; make it with `orderbed analyze {self.inputs.path}`")
+        return path
+
+    def _steps(self, wide: Window) -> Iterator[Step]:
+        inside = (pc.field("at_ns") >= wide.from_ns) & (pc.field("at_ns") <= wide.until_ns)
+        # What is in force, and who is alive and has a quorum, may have been told long before.
+        in_force = (pc.field("event") == int(Event.REPORT)) & (pc.field("detail") == int(Notice.IN_FORCE))
+        chosen = inside | pc.field("event").isin(_LIFE_EVENTS) | in_force
+        return self._read_steps(chosen)
+
+    def _read_steps(self, chosen: pc.Expression) -> Iterator[Step]:
+        for row in _read(self._trace, _STEP_COLUMNS, chosen, MAX_STEPS):
+            life = Incarnation(row.pop("member"), row.pop("member_incarnation"))
+            if 0 <= life.member < len(self.names):
+                yield Step(life=life, **row)
+
+    def _sightings(self, window: Window, wide: Window) -> list[Sighting]:
+        inside = (pc.field("time_ns") >= wide.from_ns) & (pc.field("time_ns") <= wide.until_ns)
+        rows = _read(self._frames, _FRAME_COLUMNS, inside & (pc.field("class") != "trace"), MAX_FRAMES)
+        known = [row for row in rows if row["node_index"] is not None and row["direction"] is not None]
+        kept = _about(known, window)
+        told = _Capture(self.inputs.path / "capture.pcapng").tell(kept)
+        return [self._sighting(row, *what) for row, what in zip(kept, told, strict=True)]
+
+    def _sighting(self, row: Row, header: Header | None, is_damaged: bool) -> Sighting:
+        transmission, is_arrival = _transmission(row), row["direction"] == "to-node"
+        if transmission is not None and header is None:
+            kinds = (row["kind"], row["inner"]) if row["inner"] else (row["kind"],)
+            header = Header(kinds, row["flags"], row["origin"], row["incarnation"], row["seq"])
+        return Sighting(
+            at_ns=row["time_ns"],
+            member=row["node_index"],
+            is_arrival=is_arrival,
+            transmission=transmission,
+            header=header,
+            target=self._members.get(row["ip_dst"]),
+            is_near=row["ip_dst"] in self._near_groups,
+            # What leaves a node is whole: a checksum that is still missing there is added by whoever sends it on.
+            is_corrupt=is_arrival and is_damaged,
+        )
+
+
+def longest_ns(network: Network) -> int:
+    """A bound on how long a frame may be under way, from all that was ever asked of the network."""
+    by_kind: dict[str, int] = {}
+    for element, start in network.start.items():
+        states = [start, *(change.state for change in network.changes.get(element, ()))]
+        longest = max(NetworkPath(elements=((element, state),)).longest_ns for state in states)
+        by_kind[element[0]] = max(by_kind.get(element[0], 0), longest)
+    buses = tuple(partition.bus for partition in network.topology.partitions if partition.bus is not None)
+    return sum(by_kind.values()) + NetworkPath(elements=(), buses=buses).longest_ns + MARGIN_NS
+
+
+class _Capture:
+    """The frames themselves, for what the tables leave out. A capture that is missing or another one tells nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._buffer: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        # A run that was copied without its capture is still drawn, with the names that the tables know.
+        with contextlib.suppress(OSError, CaptureError):
+            self._buffer = map_capture(path)
+
+    def tell(self, rows: Sequence[Row]) -> list[tuple[Header | None, bool]]:
+        """For each row of `frames`: what its bytes say, and whether they were damaged; None and False where the capture
+        does not tell.
+        """
+        offset = np.array([row["offset"] for row in rows], np.int64)
+        length = np.array([row["length"] for row in rows], np.int64)
+        places = np.flatnonzero((offset >= 0) & (length >= 0) & (offset + length <= len(self._buffer)))
+        found: list[tuple[Header | None, bool]] = [(None, False)] * len(rows)
+        if not len(places):
+            return found
+        columns = decode_frames(self._buffer, self._frames(offset[places], length[places].astype(np.int32)))
+        is_good = udp_checksum_is_good(self._buffer, columns)
+        for place, at, size, good in zip(
+            places.tolist(), columns["payload_offset"], columns["payload_length"], is_good, strict=True
+        ):
+            read = read_datagram(self._buffer[at : at + size].tobytes())
+            if read is not None and read[0] == _transmission(rows[place]):
+                found[place] = read[1], not good
+        return found
+
+    def _frames(self, offset: npt.NDArray[np.int64], length: npt.NDArray[np.int32]) -> Frames:
+        return Frames(
+            time_ns=np.zeros(len(offset), np.int64),
+            interface=np.zeros(len(offset), np.int32),
+            direction=np.zeros(len(offset), np.int8),
+            length=length,
+            captured=length,
+            offset=offset,
+            stop=len(self._buffer),
+        )
+
+
+def _about(rows: Sequence[Row], window: Window) -> list[Row]:
+    """The frames of the datagrams that are under way at some moment of the window, and what is undecodable in it."""
+    first: dict[Transmission, int] = {}
+    last: dict[Transmission, int] = {}
+    for row in rows:
+        transmission = _transmission(row)
+        if transmission is not None:
+            first[transmission] = min(row["time_ns"], first.get(transmission, row["time_ns"]))
+            last[transmission] = max(row["time_ns"], last.get(transmission, row["time_ns"]))
+    kept = {one for one in first if first[one] <= window.until_ns and last[one] >= window.from_ns}
+    return [
+        row
+        for row in rows
+        if _transmission(row) in kept or (row["is_undecodable"] and window.from_ns <= row["time_ns"] <= window.until_ns)
+    ]
+
+
+def _transmission(row: Row) -> Transmission | None:
+    if row["transmission"] is None:
+        return None
+    return Transmission(row["sender"], row["sender_incarnation"], row["transmission"])
+
+
+def _read(path: Path, columns: Sequence[str], chosen: pc.Expression, most: int) -> list[Row]:
+    """Raises AnalysisError when so many rows are chosen that nobody could look at them."""
+    table = pq.read_table(path, columns=list(columns), filters=chosen)
+    if len(table) > most:
+        raise AnalysisError(
+            f"{path}: the window and what lies around it hold {len(table):,} rows, at most {most:,} can be drawn; "
+            "choose a shorter one"
+        )
+    rows: list[Row] = table.to_pylist()
+    return rows

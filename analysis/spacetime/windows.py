@@ -1,0 +1,247 @@
+"""Which windows of a run are worth a look without being asked for: its first messages, what broke a property, the
+first change of the protocol, a roll-back, the first change of the view, and the moments when faults struck. Each is as
+long as its picture stays readable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from analysis.checks.properties import Incarnation, MessageId
+from analysis.report import formatting as words
+from analysis.spacetime.bands import puts_back
+from analysis.spacetime.compose import compose
+from analysis.spacetime.model import Diagram, Scene, Window, protocol_name
+from analysis.spacetime.read import Reader
+from collector.records import Event, Notice
+
+MAX_CHOICES: Final = 4
+MAX_WITNESSES: Final = 2
+MAX_FAULTS: Final = 2
+MAX_MEMBERS: Final = 8
+"""Lines of one picture that is chosen unasked; more of them hide one another's arrows."""
+
+BEFORE_ARROWS: Final = 20
+AFTER_ARROWS: Final = 55
+ENOUGH_ARROWS: Final = 8
+"""With so many a window may end when a long silence follows."""
+
+LONGEST_AROUND_SWITCH_NS: Final = 100_000_000
+TELLING_EXECUTIONS: Final = 2
+"""A roll-back that undoes so many shows their order."""
+
+LONGEST_BEFORE_NS: Final = 150_000_000
+LONGEST_AFTER_NS: Final = 1_000_000_000
+MARGIN_NS: Final = 500_000
+EVERYTHING: Final = 1_000_000
+"""More arrows than any window has that is looked at here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One window: what it shows in a few words (`title`) and in a sentence (`why`)."""
+
+    title: str
+    why: str
+    window: Window
+    members: tuple[int, ...]
+    is_violation: bool = False
+
+
+def choices(reader: Reader, summary: Mapping[str, Any]) -> list[Choice]:
+    """At most MAX_CHOICES windows, none mostly inside another; raises AnalysisError when the tables cannot be used."""
+    chosen: list[Choice] = []
+    unpromised = _witnesses(reader, summary, promised=False)
+    broken = _witnesses(reader, summary, promised=True)
+    told = (*_first(reader), *_switch(reader), *_roll_back(reader), *_view_change(reader), *_faults(reader))
+    for choice in (*broken, *told, *unpromised):
+        if len(chosen) < MAX_CHOICES and not any(_is_mostly_in(choice.window, other.window) for other in chosen):
+            chosen.append(choice)
+    return sorted(chosen, key=lambda choice: choice.window)
+
+
+def diagram_of(reader: Reader, choice: Choice, *, max_arrows: int, max_marks: int) -> Diagram:
+    scene = reader.scene(choice.window)
+    return compose(scene, choice.window, members=choice.members, max_arrows=max_arrows, max_marks=max_marks)
+
+
+def _first(reader: Reader) -> Iterator[Choice]:
+    """From the first request on."""
+    at_ns = reader.first_event(Event.SUBMIT)
+    if at_ns is not None:
+        members = _first_to_act(reader, at_ns)
+        window = _fitted(reader, at_ns, members, before=0)
+        yield Choice(title="First messages", why="The first messages of the run.", window=window, members=members)
+
+
+def _switch(reader: Reader) -> Iterator[Choice]:
+    """The first epoch that somebody begins after another one."""
+    epochs: dict[Incarnation, int] = {}
+    begun = reader.reports(Notice.IN_FORCE)
+    for step in begun:
+        if step.value > epochs.setdefault(step.life, step.value):
+            members = _filled_up([step.life.member], range(len(reader.names)))
+            window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
+            last_ns = max(one.at_ns for one in begun if one.value == step.value)
+            # Who comes last is what one looks for; a life that joins much later is another story.
+            settled_ns = min(last_ns + (last_ns - step.at_ns) // 5, step.at_ns + LONGEST_AROUND_SWITCH_NS)
+            window = Window(window.from_ns, max(window.until_ns, settled_ns))
+            name = protocol_name(step.extra)
+            why = f"The protocol changes for the first time, to {name}: members differ for a moment, and nobody stops."
+            yield Choice(title=f"Change to {name}", why=why, window=window, members=members)
+            return
+
+
+def _roll_back(reader: Reader) -> Iterator[Choice]:
+    """The first that undid several executions while the run was in full swing, else the first."""
+    found = reader.reports(Notice.ROLLED_BACK)
+    swinging_ns = reader.start_ns + LONGEST_BEFORE_NS
+    for step in sorted(found, key=lambda step: step.extra < TELLING_EXECUTIONS or step.at_ns < swinging_ns)[:1]:
+        members = _filled_up([step.life.member], range(len(reader.names)))
+        window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
+        undone = words.plural(step.extra, "execution")
+        why = f"Something comes that belongs before what was executed already: {undone} undone, and done again."
+        yield Choice(title="Roll-back", why=why, window=window, members=members)
+
+
+def _view_change(reader: Reader) -> Iterator[Choice]:
+    """The first view that takes the place of another one."""
+    installed = reader.installations()
+    first = min((step.number for step in installed), default=0)
+    changed = [step for step in installed if step.number > first]
+    if changed:
+        number = changed[0].number
+        own = [step for step in changed if step.number == number]
+        members = _filled_up([step.life.member for step in own], range(len(reader.names)))
+        window = _fitted(reader, own[0].at_ns, members, before=BEFORE_ARROWS)
+        # From the first to the last that installs it; a straggler is another story.
+        settled_ns = min(own[-1].at_ns + MARGIN_NS, own[0].at_ns + LONGEST_AROUND_SWITCH_NS)
+        window = Window(window.from_ns, max(window.until_ns, settled_ns))
+        why = f"View {number} takes the place of the one before: its members close that, deliver the rest and go on."
+        yield Choice(title=f"View {number}", why=why, window=window, members=members)
+
+
+def _witnesses(reader: Reader, summary: Mapping[str, Any], *, promised: bool) -> Iterator[Choice]:
+    """One per property that does not hold and has a witness."""
+    failed = [
+        (words.clean(name, 40).replace("_", " "), words.mapping(given))
+        for name, given in words.mapping(summary.get("properties")).items()
+        if words.mapping(given).get("verdict") == "fail" and bool(words.mapping(given).get("promised")) is promised
+    ]
+    for name, given in failed[:MAX_WITNESSES]:
+        witness = words.mapping(given.get("witness"))
+        found = _around_witness(reader, words.objects(witness.get("places")))
+        if found is not None:
+            window, members = found
+            why = words.clean(witness.get("sentence")) or f"Here {name} does not hold."
+            title = f"Violation: {name}" if promised else f"Not promised: {name}"
+            yield Choice(title=title, why=why, window=window, members=members, is_violation=promised)
+
+
+def _around_witness(reader: Reader, places: Sequence[Mapping[str, Any]]) -> tuple[Window, tuple[int, ...]] | None:
+    """From the requests of the messages to their deliveries; the end is kept when that is too much."""
+    members = {name: member for member, name in enumerate(reader.names)}
+    involved: set[int] = set()
+    messages: set[MessageId] = set()
+    times: list[int] = []
+    for place in places:
+        message = words.mapping(place.get("message"))
+        involved |= {members[name] for name in (place.get("member"), message.get("origin")) if name in members}
+        if message.get("origin") in members:
+            incarnation, number = message.get("incarnation"), message.get("number")
+            if isinstance(incarnation, int) and isinstance(number, int):
+                messages.add(MessageId(members[message["origin"]], incarnation, number))
+        if isinstance(place.get("at_ns"), int):
+            times.append(place["at_ns"])
+    times += reader.submitted_ns(messages)
+    if not times or not involved:
+        return None
+    chosen = _filled_up(sorted(involved), range(len(reader.names)))
+    window = Window(min(times) - MARGIN_NS, max(times) + MARGIN_NS)
+    begins = _begins(compose(reader.scene(window), window, members=chosen, max_arrows=EVERYTHING))
+    most = BEFORE_ARROWS + AFTER_ARROWS
+    return (window if len(begins) <= most else Window(begins[-most], window.until_ns)), chosen
+
+
+def _faults(reader: Reader) -> Iterator[Choice]:
+    """When faults took effect: the first of each kind, then others."""
+    for fault in _notable(reader.scene(Window(reader.start_ns, reader.start_ns)))[:MAX_FAULTS]:
+        members = _filled_up(_struck(reader, fault), range(len(reader.names)))
+        window = _fitted(reader, fault["effective_ns"], members, before=BEFORE_ARROWS)
+        what = words.fault(fault)
+        why = f"Fault #{words.clean(fault.get('id'), 12)} takes effect: {what}."
+        yield Choice(title=words.clean(f"Fault: {what}", 44), why=why, window=window, members=members)
+
+
+def _notable(scene: Scene) -> list[Mapping[str, Any]]:
+    """Faults that last, those first whose kind was not seen yet; what only puts a port back is none."""
+    seen: Counter[str] = Counter()
+    ranked: list[tuple[int, int, Mapping[str, Any]]] = []
+    for place, fault in enumerate(scene.faults):
+        kind = words.clean(fault.get("kind"), 24)
+        if kind in words.LASTING and isinstance(fault.get("effective_ns"), int) and not puts_back(fault, scene):
+            ranked.append((seen[kind], place, fault))
+            seen[kind] += 1
+    return [fault for _, _, fault in sorted(ranked, key=lambda one: one[:2])]
+
+
+def _struck(reader: Reader, fault: Mapping[str, Any]) -> list[int]:
+    """Members that a fault touches, taken in turn from each side of a cut."""
+    groups = words.mapping(fault.get("parameters")).get("groups")
+    sides = (
+        [words.texts(group) for group in groups] if isinstance(groups, list) else [words.texts(fault.get("targets"))]
+    )
+    longest = max(map(len, sides), default=0)
+    names = [side[index] for index in range(longest) for side in sides if index < len(side)]
+    known = {name: member for member, name in enumerate(reader.names)}
+    return [known[name] for name in names if name in known]
+
+
+def _first_to_act(reader: Reader, at_ns: int) -> tuple[int, ...]:
+    if len(reader.names) <= MAX_MEMBERS:
+        return tuple(range(len(reader.names)))
+    steps = sorted(reader.scene(Window(at_ns, at_ns)).steps, key=lambda step: step.at_ns)
+    senders = dict.fromkeys(step.life.member for step in steps if step.event == Event.SUBMIT)
+    return _filled_up(list(senders), range(len(reader.names)))
+
+
+def _filled_up(first: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+    """At most MAX_MEMBERS, of a small group everybody."""
+    return tuple(sorted(list(dict.fromkeys([*first, *others]))[:MAX_MEMBERS]))
+
+
+def _fitted(reader: Reader, at_ns: int, members: Sequence[int], *, before: int) -> Window:
+    """As much around a moment as can be read."""
+    wide = Window(at_ns - (LONGEST_BEFORE_NS if before else MARGIN_NS), at_ns + LONGEST_AFTER_NS)
+    begins = _begins(compose(reader.scene(wide), wide, members=members, max_arrows=EVERYTHING))
+    earlier = [begin for begin in begins if begin < at_ns]
+    later = [begin for begin in begins if begin >= at_ns]
+    from_ns = earlier[-before] if before and len(earlier) > before else wide.from_ns
+    until_ns = _quiet_after(later) or wide.until_ns
+    # Some room at the begin, so that what happens first is not cut.
+    return Window(from_ns - (until_ns - from_ns) // 50, max(until_ns, from_ns + MARGIN_NS))
+
+
+def _quiet_after(begins: Sequence[int]) -> int | None:
+    """Where a window that begins with these arrows may end: when it is full, or when a burst is over. None: neither."""
+    for place, (begin, following) in enumerate(pairwise(begins), start=1):
+        quiet_ns, so_far_ns = following - begin, begin - begins[0]
+        if place >= AFTER_ARROWS:
+            return following
+        if place >= ENOUGH_ARROWS and 2 * quiet_ns > so_far_ns:
+            return begin + quiet_ns // 2
+    return None
+
+
+def _begins(diagram: Diagram) -> list[int]:
+    """When each arrow of the window begins, in order; those from before it are left out."""
+    return [arrow.sent_ns for arrow in diagram.arrows if arrow.tail is not None and arrow.sent_ns is not None]
+
+
+def _is_mostly_in(window: Window, other: Window) -> bool:
+    shared = min(window.until_ns, other.until_ns) - max(window.from_ns, other.from_ns)
+    return 2 * shared > window.until_ns - window.from_ns

@@ -1,0 +1,1 @@
+"""The traffic of any program: conversations, silences, and the cost of TCP."""

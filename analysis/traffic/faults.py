@@ -1,0 +1,215 @@
+"""What each fault did to the conversations: how long those that it touched were silent, when they were heard again, and
+how long each side that was left whole was without an answer. Pure.
+
+A fault *touches* a conversation between two nodes when it acts on what lies between them. A *side* is a greatest set of
+nodes that could all reach each other while it lasted; how long no service answered there says how long that side stood
+still. Only conversations that were alive are looked at: heard in several spans of the five seconds before the fault.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeGuard
+
+from analysis.network.asked import Network, Strike
+from analysis.report.formatting import LASTING
+from analysis.traffic.flows import Conversation, Gap, Rows, longest_within, named, seconds, served
+
+ALIVE_NS: Final = 5_000_000_000
+ALIVE_SPANS: Final = 3
+MAX_FAULTS: Final = 100
+MAX_SERVICES: Final = 8
+_DOWN: Final = ("crash", "pause")
+
+
+class Window(NamedTuple):
+    """A fault that lasts: from when it was read back until its end was. `until_ns` None: to the end of the run."""
+
+    strike: Strike
+    from_ns: int
+    until_ns: int | None
+    lifted_ns: int | None
+    """When its end was asked for: from then on a frame may pass."""
+
+
+class View(NamedTuple):
+    """What is looked at: times on the monotonic clock, and who could be a side."""
+
+    network: Network
+    nodes: Sequence[str]
+    start_ns: int
+    end_ns: int
+    least_ns: int
+    """A shorter silence is not told."""
+
+
+def windows(strikes: Iterable[Strike]) -> list[Window]:
+    """The faults that last, in order of time; an impairment that only ends another is none."""
+    known = sorted(strikes, key=lambda strike: (strike.effective_ns, strike.id))
+    ends = {strike.until_id for strike in known}
+    by_id = {strike.id: strike for strike in known}
+    return [
+        _window(strike, None if strike.until_id is None else by_id.get(strike.until_id))
+        for strike in known
+        if strike.kind in LASTING and not (strike.kind == "impair" and strike.id in ends)
+    ][:MAX_FAULTS]
+
+
+def _window(strike: Strike, end: Strike | None) -> Window:
+    if end is None:
+        return Window(strike, strike.effective_ns, None, None)
+    return Window(strike, strike.effective_ns, end.effective_ns, end.issued_ns)
+
+
+def section(found: Sequence[Conversation], strikes: Iterable[Strike], view: View) -> dict[str, Rows]:
+    """`faults`, one row each; `silences`, one for each fault and conversation that was silent; `sides`, one for each
+    fault, side and service that had answered before. `silent_s` 0: no silence as long as a span.
+    """
+    result: dict[str, Rows] = {"faults": [], "silences": [], "sides": []}
+    for window in windows(strikes):
+        touches = _touches(window.strike, view.network)
+        alive = [one for one in found if _is_alive(one, window)]
+        touched = [one for one in alive if touches(one.talk.a, one.talk.b)]
+        silences = _silences(window, touched, view)
+        result["faults"].append(_fault(window, len(touched), silences, view))
+        result["silences"] += silences
+        result["sides"] += _sides(window, alive, found, view)
+    return result
+
+
+def sides(strike: Strike, network: Network, nodes: Sequence[str]) -> list[list[str]]:
+    """Who could reach each other while the fault lasted: sides of at least two nodes, the greatest first. An impairment
+    parts nobody.
+    """
+    if strike.kind not in ("cut", *_DOWN):
+        return [list(nodes)]
+    touches = _touches(strike, network)
+    left, found = list(nodes), []
+    while left:
+        side, border = [], [left.pop(0)]
+        while border:
+            here = border.pop()
+            side.append(here)
+            reached = [node for node in left if not touches(here, node)]
+            left = [node for node in left if node not in reached]
+            border += reached
+        found.append(sorted(side, key=nodes.index))
+    return sorted((side for side in found if len(side) > 1), key=lambda side: -len(side))
+
+
+def _is_alive(one: Conversation, window: Window) -> bool:
+    before = (window.from_ns - ALIVE_NS <= last < window.from_ns for _, last in one.heard)
+    return sum(before) >= ALIVE_SPANS
+
+
+def _head(window: Window) -> dict[str, Any]:
+    return {"fault": window.strike.id, "kind": window.strike.kind}
+
+
+def _fault(window: Window, touched: int, silences: Rows, view: View) -> dict[str, Any]:
+    late = [row["back_s"] for row in silences]
+    return {
+        **_head(window),
+        "from_s": seconds(window.from_ns, view.start_ns),
+        "until_s": seconds(window.until_ns, view.start_ns),
+        "touched": touched,
+        "silent": len(silences),
+        "silent_s": max((row["silent_s"] for row in silences), default=0.0 if touched else None),
+        "back": sum(value is not None for value in late),
+        "back_s": None if not late or None in late else max(late),
+    }
+
+
+def _silences(window: Window, touched: Sequence[Conversation], view: View) -> Rows:
+    until_ns = view.end_ns if window.until_ns is None else window.until_ns
+    rows = []
+    for one in touched:
+        gap = longest_within(one.heard, window.from_ns, until_ns, view.end_ns)
+        if _is_told(gap, view):
+            rows.append({**_head(window), **named(one.talk), **_gap(gap, view), "back_s": _back_s(gap, window)})
+    return rows
+
+
+def _back_s(gap: Gap, window: Window) -> float | None:
+    """After the end of the fault was asked for; 0: heard again before. None: not heard again, or it did not end."""
+    if gap.until_ns is None or window.lifted_ns is None:
+        return None
+    return max(0, gap.until_ns - window.lifted_ns) / 1e9
+
+
+_NONE_NOTICED: Final = {"silent_s": 0.0, "silent_from_s": None, "silent_until_s": None}
+
+
+def _is_told(gap: Gap | None, view: View) -> TypeGuard[Gap]:
+    return gap is not None and gap.length_ns(view.end_ns) >= view.least_ns
+
+
+def _gap(gap: Gap, view: View) -> dict[str, Any]:
+    return {
+        "silent_s": gap.length_ns(view.end_ns) / 1e9,
+        "silent_from_s": seconds(gap.from_ns, view.start_ns),
+        "silent_until_s": seconds(gap.until_ns, view.start_ns),
+    }
+
+
+# --- sides
+
+
+def _sides(window: Window, alive: Sequence[Conversation], found: Sequence[Conversation], view: View) -> Rows:
+    """From each fault on: the longest time without an answer of each service that was alive, within each side."""
+    until_ns = view.end_ns if window.until_ns is None else window.until_ns
+    # What has no port, such as ICMP, has nobody who answers from it: it would stand still to the end.
+    answering = (one.talk for one in alive if one.talk.service.port is not None)
+    services = list(dict.fromkeys((talk.service, talk.is_cast) for talk in answering))[:MAX_SERVICES]
+    rows: Rows = []
+    for side in sides(window.strike, view.network, view.nodes):
+        members = frozenset(side)
+        for service, is_cast in services:
+            serving = [one for one in found if (one.talk.service, one.talk.is_cast) == (service, is_cast)]
+            ours = [one for one in serving if members & {one.talk.a, one.talk.b}]
+            # Whom nobody ever answers, such as one that only sends, cannot be seen to wait for it.
+            if not any(one in alive and _has_answered(one, window) for one in ours):
+                continue
+            # Whoever had no partner on its own side waits from the fault on.
+            heard = [(window.from_ns, window.from_ns), *_answers(ours, members, window)]
+            gap = longest_within(heard, window.from_ns, until_ns, view.end_ns)
+            about = {"side": ", ".join(side), "nodes": len(side), **served(service, is_cast)}
+            rows.append({**_head(window), **about, **(_gap(gap, view) if _is_told(gap, view) else _NONE_NOTICED)})
+    return rows
+
+
+def _has_answered(one: Conversation, window: Window) -> bool:
+    return any(first_ns < window.from_ns for first_ns, _ in one.answers)
+
+
+def _answers(found: Sequence[Conversation], side: frozenset[str], window: Window) -> Iterator[tuple[int, int]]:
+    """What was heard from the fault on within a side, and from anybody once the fault's end was asked for."""
+    for one in found:
+        from_ns = window.from_ns if {one.talk.a, one.talk.b} <= side else window.lifted_ns
+        if from_ns is not None:
+            yield from (heard for heard in one.answers if heard[0] >= from_ns)
+
+
+def _touches(strike: Strike, network: Network) -> Callable[[str, str], bool]:
+    """Whether the fault acts on what lies between two nodes; names that are no nodes are never touched."""
+    known = {str(node.name) for node in network.topology.nodes()}
+    groups_of: dict[str, set[int]] = defaultdict(set)
+    for place, group in enumerate(strike.groups):
+        for node in group:
+            groups_of[node].add(place)
+    pairs = {frozenset(pair) for pair in strike.pairs}
+    targets = set(strike.targets) if strike.kind != "cut" else set()
+    links = set(strike.links) | {name for name in targets if "/" not in name}
+
+    def touches(a: str, b: str) -> bool:
+        if a not in known or b not in known:
+            return bool(targets & {a, b})
+        if targets & {a, b} or frozenset((a, b)) in pairs:
+            return True
+        if a in groups_of and b in groups_of and groups_of[a].isdisjoint(groups_of[b]):
+            return True
+        route = network.route(a, b) if links else None
+        return route is not None and not links.isdisjoint(route.links)
+
+    return touches

@@ -1,0 +1,464 @@
+"""The traffic of a run, whatever program made it: conversations, silences, TCP's cost, who is in the middle; from the
+capture, the topology and the faults alone. Parts of section `traffic` of summary.json (docs/foreign.md).
+
+Whoever walks over the capture counts (analysis.traffic.source). Where that are too many conversations, an enemy's,
+Spark counts once more and keeps the greatest. What is left is small: analysis.traffic.flows and analysis.traffic.faults
+work on it in plain Python. However many conversations an enemy makes up, MAX_CONVERSATIONS are told and the rest is
+counted.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+
+from analysis.capture.source import CaptureState
+from analysis.errors import AnalysisError
+from analysis.inputs import RunInputs
+from analysis.traffic import faults as traffic_faults
+from analysis.traffic import flows as traffic_talk
+from analysis.traffic import source as traffic_source
+from analysis.traffic import tcp as traffic_tcp
+from analysis.traffic import tcp_small as traffic_tcp_small
+from analysis.traffic.flows import PROTOCOLS, Conversation, Count, Rows, Service, Talk
+from analysis.traffic.source import KEYS, MAC, NOT_IP, TCP, Plan
+
+MAX_CONVERSATIONS: Final = 100
+MAX_MIDDLES: Final = 200
+MAX_PHASES: Final = 40
+MIDDLE_SERVICES: Final = 4
+SMALL_BYTES: Final = 64 << 20
+"""Of a capture whose TCP one process measures in well under a second; Spark would take longer to plan it."""
+MAX_ROWS: Final = 200_000
+"""So many counts of conversations and spans are held here."""
+WIDTH_NS: Final = 100_000_000
+"""Of a span, at least."""
+MAX_SPANS: Final = 1000
+MAX_CELLS: Final = 200_000
+"""Spans times nodes: a long run of many nodes has wider spans."""
+_PAIR: Final = ("low", "high", "protocol", "port", "is_cast")
+
+NOTHING: Final[Mapping[str, Any]] = {
+    "span_s": None,
+    "nodes": [],
+    "conversations": [],
+    "conversations_left_out": 0,
+    "wire_bytes_left_out": 0,
+    "tcp": None,
+    "phases": [],
+    "middles": [],
+    "faults": [],
+    "silences": [],
+    "sides": [],
+}
+"""When there is no frame."""
+
+
+class PortCount(NamedTuple):
+    """What one port saw in one span: nobody can send in the name of another here."""
+
+    interface: int
+    arrived: bool
+    span: int
+    frames: int
+    wire_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What the queries give. `found`: the conversations that are kept, the greatest first."""
+
+    found: Sequence[Conversation]
+    by_node: Sequence[PortCount]
+    left_out: int
+    bytes_left_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """`summary`: the keys of NOTHING. `conversations`, `nodes`: rows of the tables of these names (analysis.schema)."""
+
+    summary: dict[str, Any]
+    conversations: Rows
+    nodes: Rows
+
+
+class Measurement:
+    """`plan` says how to count (traffic_source.Sums), by whoever walks over the capture; `of` makes the rest of it."""
+
+    def __init__(
+        self,
+        inputs: RunInputs,
+        capture: CaptureState,
+        *,
+        start_ns: int,
+        spark: SparkSession | None = None,
+        small_bytes: int = SMALL_BYTES,
+        max_rows: int = MAX_ROWS,
+    ) -> None:
+        """`start_ns`: of the workload, on the monotonic clock. TCP in a capture of at most `small_bytes` is measured in
+        this process. `spark`: for more than that, and for more than `max_rows` conversations and spans.
+        """
+        self._spark = spark
+        self.inputs = inputs
+        self.is_small, self.max_rows = capture.bytes <= small_bytes, max_rows
+        self.start_ns = start_ns
+        self.offset_ns = inputs.manifest.clock_offset_ns
+        self.first_ns, self.last_ns = (capture.first_ns or 0) - self.offset_ns, (capture.last_ns or 0) - self.offset_ns
+        self.names = _names(inputs)
+        nodes = {str(node.name): node for node in inputs.topology.nodes()}
+        self.owners = [nodes.get(name) for name in capture.interface_names]
+        self.width_ns = _width_ns(self.last_ns - self.first_ns, len(self.owners))
+        self.windows = traffic_faults.windows(inputs.strikes)
+        self.edges_ns = self._edges()
+
+    @cached_property
+    def plan(self) -> Plan:
+        return Plan(
+            edges_ns=tuple(_clamped(edge + self.offset_ns) for edge in self.edges_ns),
+            ports=tuple((0, 0) if node is None else (_ip(node.ip), _mac(node.mac)) for node in self.owners),
+        )
+
+    def here(self) -> Traffic:
+        """The capture is read in this process. Raises AnalysisError when it is too much for one, and nobody helps."""
+        return self.of(traffic_source.counted_here(str(self.inputs.capture_path), self.plan, self.max_rows))
+
+    def of(self, counted: pa.Table) -> Traffic:
+        """`counted`: SPANS with one row for each key; all, or more than `max_rows`. Captures with TCP are read again.
+
+        Raises AnalysisError when Spark is needed and is not there.
+        """
+        # Nearly every run has few conversations, and we hold them all. An enemy's are added up by Spark.
+        told = self._few(counted.to_pylist()) if counted.num_rows <= self.max_rows else self._many(self._counted())
+        tcp = self._tcp(told.found)
+        return Traffic(
+            summary=self._summary(told, tcp),
+            conversations=self._conversation_rows(told.found),
+            nodes=self._node_rows(told.by_node),
+        )
+
+    def _few(self, rows: Rows) -> _Told:
+        totals: Counter[tuple[Any, ...]] = Counter()
+        by_node: dict[tuple[int, bool, int], list[int]] = defaultdict(lambda: [0, 0])
+        for row in rows:
+            seen = by_node[row["interface"], row["arrived"], row["span"]]
+            seen[0] += row["frames"]
+            seen[1] += row["wire_bytes"]
+            if row["arrived"]:
+                totals[_pair(row)] += row["wire_bytes"]
+        kept = sorted(totals, key=lambda pair: (-totals[pair], pair))[:MAX_CONVERSATIONS]
+        wanted = set(kept)
+        counts = [self._count(row) for row in rows if _pair(row) in wanted]
+        return _Told(
+            found=traffic_talk.conversations(counts),
+            by_node=[PortCount(*key, *seen) for key, seen in by_node.items()],
+            left_out=len(totals) - len(kept),
+            bytes_left_out=sum(totals.values()) - sum(totals[pair] for pair in kept),
+        )
+
+    def _many(self, counted: DataFrame) -> _Told:
+        kept, left_out, bytes_left_out = self._totals(counted)
+        return _Told(
+            found=traffic_talk.conversations(self._counts(counted, kept)),
+            by_node=self._by_node(counted),
+            left_out=left_out,
+            bytes_left_out=bytes_left_out,
+        )
+
+    # --- spans
+
+    def _edges(self) -> tuple[int, ...]:
+        """Where spans begin: a regular grid from the start of the workload, and wherever a fault begins or ends."""
+        first = (self.first_ns - self.start_ns) // self.width_ns
+        last = (self.last_ns - self.start_ns) // self.width_ns
+        grid = {self.start_ns + place * self.width_ns for place in range(first, min(last, first + 2 * MAX_SPANS) + 1)}
+        struck = {at for window in self.windows for at in (window.from_ns, window.until_ns) if at is not None}
+        return tuple(sorted(grid | {at for at in struck if self.first_ns <= at <= self.last_ns}))
+
+    def _begin_ns(self, span: int) -> int:
+        """Of the grid's span in which this one lies, on the monotonic clock."""
+        edge_ns = self.edges_ns[max(0, min(span, len(self.edges_ns)) - 1)]
+        return self.start_ns + (edge_ns - self.start_ns) // self.width_ns * self.width_ns
+
+    # --- queries
+
+    @property
+    def spark(self) -> SparkSession:
+        if self._spark is None:
+            raise AnalysisError(f"{self.inputs.capture_path}: its traffic is too much for one process; it needs Spark")
+        return self._spark
+
+    def _read(self, table: str) -> DataFrame:
+        self.spark.dataSource.register(traffic_source.TrafficSource)
+        plan = self.plan.encoded()
+        reader = self.spark.read.format(traffic_source.FORMAT).option("table", table).option("plan", plan)
+        parts = self.spark.sparkContext.defaultParallelism
+        return reader.option("parts", parts).load(str(self.inputs.capture_path))
+
+    def _counted(self) -> DataFrame:
+        return (
+            self._read("spans")
+            .groupBy(*KEYS)
+            .agg(
+                F.sum("frames").alias("frames"),
+                F.sum("wire_bytes").alias("wire_bytes"),
+                F.min("first_ns").alias("first_ns"),
+                F.max("last_ns").alias("last_ns"),
+            )
+            .withColumns({"low": F.least("source", "target"), "high": F.greatest("source", "target")})
+        )
+
+    def _totals(self, counted: DataFrame) -> tuple[list[Row], int, int]:
+        """The greatest conversations, and how many are left out, with their bytes."""
+        seen = Observation("conversations")
+        totals = (
+            counted.where("arrived")
+            .groupBy(*_PAIR)
+            .agg(F.sum("wire_bytes").alias("total_bytes"))
+            .observe(seen, F.count("*").alias("count"), F.sum("total_bytes").alias("wire_bytes"))
+        )
+        kept = totals.orderBy(F.desc("total_bytes"), *_PAIR).limit(MAX_CONVERSATIONS).collect()
+        told = sum(row["total_bytes"] for row in kept)
+        return kept, seen.get["count"] - len(kept), (seen.get["wire_bytes"] or 0) - told
+
+    def _counts(self, counted: DataFrame, kept: Sequence[Row]) -> list[Count]:
+        if not kept:
+            return []
+        wanted = self.spark.createDataFrame([tuple(row[name] for name in _PAIR) for row in kept], _PAIR_SCHEMA)
+        columns = ("arrived", "source", "target", "protocol", "port", "is_cast", "is_answer", "span")
+        rows = (
+            counted.join(F.broadcast(wanted), on=list(_PAIR), how="left_semi")
+            .groupBy(*columns)
+            .agg(
+                F.sum("frames").alias("frames"),
+                F.sum("wire_bytes").alias("wire_bytes"),
+                F.min("first_ns").alias("first_ns"),
+                F.max("last_ns").alias("last_ns"),
+            )
+            .toArrow()
+        )
+        return [self._count(row) for row in rows.to_pylist()]
+
+    def _count(self, row: Mapping[str, Any]) -> Count:
+        source = self.name(row["source"])
+        a, b = sorted((source, self.name(row["target"])))
+        return Count(
+            talk=Talk(a, b, service_of(row["protocol"], row["port"]), row["is_cast"]),
+            source=source,
+            arrived=row["arrived"],
+            is_answer=row["is_answer"],
+            span=row["span"],
+            frames=row["frames"],
+            wire_bytes=row["wire_bytes"],
+            first_ns=row["first_ns"] - self.offset_ns,
+            last_ns=row["last_ns"] - self.offset_ns,
+        )
+
+    def _by_node(self, counted: DataFrame) -> list[PortCount]:
+        figures = [F.sum(name).alias(name) for name in ("frames", "wire_bytes")]
+        return [PortCount(*row) for row in counted.groupBy("interface", "arrived", "span").agg(*figures).collect()]
+
+    def _tcp(self, found: Sequence[Conversation]) -> traffic_tcp.Measured | None:
+        if not any(one.talk.service.protocol == PROTOCOLS[TCP] for one in found):
+            return None
+        edges = [_clamped(edge + self.offset_ns) for edge in self._phase_edges()]
+        if not self.is_small:
+            return traffic_tcp.measure(self._read("segments"), edges)
+        rows = traffic_source.read_here(str(self.inputs.capture_path), "segments", self.plan)
+        return traffic_tcp_small.measure({name: rows[name].to_numpy() for name in rows.column_names}, edges)
+
+    def _phase_edges(self) -> list[int]:
+        """When the first faults began and ended."""
+        struck = {at for window in self.windows for at in (window.from_ns, window.until_ns) if at is not None}
+        return sorted(struck)[:MAX_PHASES]
+
+    # --- results
+
+    def name(self, address: int) -> str:
+        """Of the node with this address, else the address itself."""
+        return self.names.get(address) or address_text(address)
+
+    def _summary(
+        self,
+        told: _Told,
+        tcp: traffic_tcp.Measured | None,
+    ) -> dict[str, Any]:
+        found = told.found
+        end_ns = min(self.last_ns, self.inputs.manifest.phases.load_end_ns or self.last_ns)
+        seconds_s = max(0, self.last_ns - self.first_ns) / 1e9
+        entries = traffic_talk.entries(found, start_ns=self.start_ns, seconds_s=seconds_s, width_ns=self.width_ns)
+        by_pair = {} if tcp is None else {self._ends(pair): one for pair, one in tcp.pairs.items()}
+        for entry in entries:
+            is_tcp = entry["protocol"] == PROTOCOLS[TCP]
+            entry["tcp"] = _tcp_entry(by_pair.get((entry["a"], entry["b"], entry["port"])) if is_tcp else None)
+        view = traffic_faults.View(
+            network=self.inputs.network,
+            nodes=self._talkers(found),
+            start_ns=self.start_ns,
+            end_ns=end_ns,
+            least_ns=self.width_ns,
+        )
+        return {
+            "span_s": self.width_ns / 1e9,
+            "nodes": self._nodes(told.by_node),
+            "conversations": entries,
+            "conversations_left_out": told.left_out,
+            "wire_bytes_left_out": told.bytes_left_out,
+            "tcp": None if tcp is None else _tcp_entry(tcp.whole),
+            "phases": [] if tcp is None else self._phases(tcp),
+            "middles": self._middles(found),
+            **traffic_faults.section(found, self.inputs.strikes, view),
+        }
+
+    def _ends(self, pair: tuple[int, int, int]) -> tuple[str, str, int]:
+        a, b = sorted(map(self.name, pair[:2]))
+        return a, b, pair[2]
+
+    def _phases(self, tcp: traffic_tcp.Measured) -> Rows:
+        """What TCP cost between one change of the network and the next, and which faults were in force."""
+        edges = [self.first_ns, *self._phase_edges(), self.last_ns]
+        rows: Rows = []
+        for place, (from_ns, until_ns) in enumerate(pairwise(edges)):
+            in_force = [
+                window.strike.id
+                for window in self.windows
+                if window.from_ns <= from_ns and (window.until_ns is None or window.until_ns >= until_ns)
+            ]
+            span = {"from_s": (from_ns - self.start_ns) / 1e9, "until_s": (until_ns - self.start_ns) / 1e9}
+            rows.append({**span, "faults": in_force, "tcp": _tcp_entry(tcp.phases.get(place))})
+        return rows
+
+    def _talkers(self, found: Sequence[Conversation]) -> list[str]:
+        """The nodes among the ends of what is told, in the topology's order."""
+        ends = {end for one in found for end in (one.talk.a, one.talk.b)}
+        return [str(node.name) for node in self.inputs.topology.nodes() if str(node.name) in ends]
+
+    def _nodes(self, by_node: Sequence[PortCount]) -> Rows:
+        totals: dict[str, dict[str, int]] = {}
+        for row in by_node:
+            node = self._owner(row.interface)
+            if node is None:
+                continue
+            entry = totals.setdefault(node, dict.fromkeys(_NODE_FIGURES, 0))
+            way = "received" if row.arrived else "sent"
+            entry[f"{way}_frames"] += row.frames
+            entry[f"{way}_bytes"] += row.wire_bytes
+        return [{"node": node, **totals[node]} for node in map(str, self._known()) if node in totals]
+
+    def _known(self) -> list[str]:
+        return [str(node.name) for node in self.inputs.topology.nodes()]
+
+    def _owner(self, interface: int) -> str | None:
+        node = self.owners[interface] if 0 <= interface < len(self.owners) else None
+        return None if node is None else str(node.name)
+
+    def _middles(self, found: Sequence[Conversation]) -> Rows:
+        def time_of(span: int) -> int:
+            return self._begin_ns(span) - self.start_ns
+
+        stretches = traffic_talk.middles(found, time_of, MIDDLE_SERVICES)[:MAX_MIDDLES]
+        return [
+            {
+                "protocol": one.service.protocol,
+                "port": one.service.port,
+                "node": one.node,
+                "from_s": one.from_ns / 1e9,
+                "until_s": one.until_ns / 1e9,
+                "share": one.share,
+                "peers": one.peers,
+            }
+            for one in stretches
+        ]
+
+    def _t_s(self, span: int) -> float:
+        return round((self._begin_ns(span) - self.start_ns) / 1e9, 6)
+
+    def _conversation_rows(self, found: Sequence[Conversation]) -> Rows:
+        rows: dict[tuple[Talk, float], dict[str, Any]] = {}
+        for one in found:
+            for span, (frames, wire_bytes) in sorted(one.spans.items()):
+                t_s = self._t_s(span)
+                about = {"t_s": t_s, **traffic_talk.named(one.talk), "frames": 0, "wire_bytes": 0}
+                row = rows.setdefault((one.talk, t_s), about)
+                row["frames"] += frames
+                row["wire_bytes"] += wire_bytes
+        return list(rows.values())
+
+    def _node_rows(self, by_node: Sequence[PortCount]) -> Rows:
+        rows: dict[tuple[str, float], dict[str, Any]] = {}
+        for row in sorted(by_node, key=lambda row: (row.interface, row.span)):
+            node, t_s = self._owner(row.interface), self._t_s(row.span)
+            if node is not None:
+                entry = rows.setdefault((node, t_s), {"t_s": t_s, "node": node, **dict.fromkeys(_NODE_FIGURES, 0)})
+                way = "received" if row.arrived else "sent"
+                entry[f"{way}_frames"] += row.frames
+                entry[f"{way}_bytes"] += row.wire_bytes
+        return list(rows.values())
+
+
+_NODE_FIGURES: Final = ("sent_frames", "sent_bytes", "received_frames", "received_bytes")
+_PAIR_SCHEMA: Final = "low long, high long, protocol int, port int, is_cast boolean"
+
+
+def _pair(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """As _PAIR names it."""
+    low, high = sorted((row["source"], row["target"]))
+    return low, high, row["protocol"], row["port"], row["is_cast"]
+
+
+def service_of(protocol: int, port: int) -> Service:
+    """In words; numbers of traffic_source.SPANS."""
+    if protocol in PROTOCOLS:
+        return Service(PROTOCOLS[protocol], port if port >= 0 else None)
+    return Service(f"0x{protocol & 0xFFFF:04x}" if protocol & NOT_IP else f"ip {protocol}", port if port >= 0 else None)
+
+
+def address_text(address: int) -> str:
+    """An address of traffic_source as people write it."""
+    if address & MAC:
+        text = f"{address & (MAC - 1):012x}"
+        return ":".join(text[at : at + 2] for at in range(0, 12, 2))
+    return str(ipaddress.IPv4Address(address & 0xFFFFFFFF))
+
+
+def _tcp_entry(tcp: traffic_tcp.Tcp | None) -> dict[str, Any] | None:
+    if tcp is None:
+        return None
+    ratio = tcp.retransmissions / tcp.segments if tcp.segments else None
+    return {**tcp._asdict(), "retransmission_ratio": ratio}
+
+
+def _names(inputs: RunInputs) -> dict[int, str]:
+    """Of nodes, by their IPv4 and their MAC addresses."""
+    names: dict[int, str] = {}
+    for node in inputs.topology.nodes():
+        names[_ip(node.ip)] = names[_mac(node.mac) | MAC] = str(node.name)
+    return names
+
+
+def _ip(text: str) -> int:
+    return int(ipaddress.IPv4Address(text))
+
+
+def _mac(text: str) -> int:
+    return int(text.replace(":", ""), 16)
+
+
+def _width_ns(length_ns: int, ports: int) -> int:
+    """Of a span: whole tenths of a second, so few that a table of all ports and spans stays small."""
+    most = max(50, min(MAX_SPANS, MAX_CELLS // max(1, ports)))
+    return WIDTH_NS * max(1, -(-max(0, length_ns) // (most * WIDTH_NS)))
+
+
+def _clamped(time_ns: int) -> int:
+    """A time as 64 bits hold it: an enemy's stamps lie anywhere."""
+    return max(-(2**63), min(2**63 - 1, time_ns))

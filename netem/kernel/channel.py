@@ -1,0 +1,156 @@
+"""The asking side: requests to the keeper over a Unix socket, to the guest over its serial line
+(`netem.kernel.framing`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeAlias
+
+from netem.kernel.framing import (
+    ACKNOWLEDGED,
+    LENGTH,
+    LINE_PIECE,
+    ChannelClosedError,
+    checked_length,
+    pack,
+    receive_exactly,
+    receive_frame,
+    send_frame,
+    unpack,
+)
+
+_Answer: TypeAlias = tuple[dict[str, Any], list[int]]
+_Job: TypeAlias = Callable[[], _Answer]
+
+
+class _Exchange:
+    """Carries out one exchange at a time on a thread of its own, whoever asks.
+
+    So Ctrl-C, which strikes the asking thread in mid-wait, leaves no half-read answer behind: the exchange goes on to
+    its end, and the next request (an orderly close) finds the channel in step.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future[_Answer], _Job] | None] = queue.SimpleQueue()
+        self._open = True
+        self._gate = threading.Lock()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def run(self, job: _Job) -> _Answer:
+        """Have a job done and wait for its answer. Raises what the job raises, ChannelClosedError after `end`."""
+        answer: Future[_Answer] = Future()
+        with self._gate:
+            if not self._open:
+                raise ChannelClosedError("it was closed on this side")
+            self._jobs.put((answer, job))
+        try:
+            return answer.result()
+        except BaseException:
+            answer.add_done_callback(_discard)
+            raise
+
+    def end(self) -> None:
+        """No job follows those that wait already."""
+        with self._gate:
+            self._open = False
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (next_job := self._jobs.get()) is not None:
+            answer, job = next_job
+            try:
+                answer.set_result(job())
+            except OSError as error:  # on a socket that was closed meanwhile, any of them
+                answer.set_exception(error if self._open else ChannelClosedError("it was closed on this side"))
+            except BaseException as error:
+                answer.set_exception(error)
+
+
+def _discard(answer: Future[_Answer]) -> None:
+    """Nobody waits for this answer any more: give back the descriptors that came with it."""
+    if answer.exception() is None:
+        for descriptor in answer.result()[1]:
+            os.close(descriptor)
+
+
+class Channel:
+    """The asking side over a Unix socket. Any thread may ask; one request is under way at a time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._exchange = _Exchange("keeper channel")
+
+    def request(self, do: str, descriptors: Sequence[int] = (), **arguments: Any) -> _Answer:
+        """Ask and wait for the answer and the descriptors that come with it. Raises ChannelClosedError,
+        TimeoutError.
+        """
+        held = [os.dup(descriptor) for descriptor in descriptors]  # the asker may be gone before they are sent
+        return self._exchange.run(lambda: self._request({"do": do, **arguments}, held))
+
+    def close(self) -> None:
+        """End it; an exchange that is under way ends with ChannelClosedError."""
+        self._exchange.end()
+        _hang_up(self._connection)
+
+    def _request(self, values: dict[str, Any], descriptors: Sequence[int]) -> _Answer:
+        try:
+            send_frame(self._connection, values, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return receive_frame(self._connection)
+
+
+class LineChannel:
+    """The asking side over the guest's serial line; no descriptors here. Any thread may ask."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._exchange = _Exchange("guest channel")
+
+    def await_hello(self, timeout_s: float) -> dict[str, Any]:
+        """Wait for the guest's first word; nothing may be sent before it. Raises ChannelClosedError, TimeoutError."""
+        self._connection.settimeout(timeout_s)
+        return self._receive()
+
+    def set_timeout(self, timeout_s: float) -> None:
+        self._connection.settimeout(timeout_s)
+
+    def request(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Ask and wait for the answer. Raises ChannelClosedError, TimeoutError."""
+        frame = pack({"do": do, **arguments})
+        return self._exchange.run(lambda: self._request(frame))[0]
+
+    def close(self) -> None:
+        """End it; an exchange that is under way ends with ChannelClosedError."""
+        self._exchange.end()
+        _hang_up(self._connection)
+
+    def _request(self, frame: bytes) -> _Answer:
+        try:
+            for start in range(0, len(frame), LINE_PIECE):
+                self._connection.sendall(frame[start : start + LINE_PIECE])
+                if receive_exactly(self._connection, 1) != ACKNOWLEDGED:
+                    raise ChannelClosedError("the guest's line is out of step")
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ChannelClosedError(str(error)) from error
+        return self._receive(), []
+
+    def _receive(self) -> dict[str, Any]:
+        try:
+            head = receive_exactly(self._connection, LENGTH.size)
+            return unpack(receive_exactly(self._connection, checked_length(head)))
+        except ConnectionResetError as error:
+            raise ChannelClosedError(str(error)) from error
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the other side may have gone first
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -1,0 +1,151 @@
+"""Which kernel carries the wires: probe what is here, pick one, and say why."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from netem.errors import FabricError
+from netem.kernel import uml as guest
+from netem.kernel.supervised import KeeperLink
+from netem.wiring import filters, netlink, qdisc
+from netem.wiring.steps import Kernel
+
+NETEM_REMEDY = (
+    "on Ubuntu apt install linux-modules-extra-$(uname -r), on other systems a kernel with CONFIG_NET_SCH_NETEM"
+)
+_NAMESPACE = "probe"
+_CABLE, _FAR, _SHAPER, _BRIDGE = 11, 12, 13, 14
+
+
+class KernelWish(enum.Enum):
+    """What the user asked for."""
+
+    AUTO = "auto"
+    HOST = "host"
+    UML = "uml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One thing that was tried, and how it went."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelChoice:
+    """The kernel that carries the wires, why, and everything that was probed. `guest_linux`: the guest's release, if
+    picked.
+    """
+
+    picked: Kernel
+    why: str
+    probes: tuple[Probe, ...]
+    guest_linux: str | None
+
+
+def probe() -> list[Probe]:
+    """Try everything in throw-away namespaces, as `orderbed doctor` shows it. Never raises for what is merely
+    missing.
+    """
+    with tempfile.TemporaryDirectory(prefix="orderbed-probe-") as directory:
+        try:
+            keeper = KeeperLink.start(Path(directory) / "keeper.log")
+        except FabricError as error:
+            return [Probe(name="namespaces", ok=False, detail=str(error)), *_probe_guest()]
+        try:
+            return probe_with(keeper)
+        finally:
+            keeper.close()
+
+
+def probe_with(keeper: KeeperLink) -> list[Probe]:
+    """The same in a namespace of a keeper that runs already."""
+    started = Probe(name="namespaces", ok=True, detail="private PID, mount and network namespaces can be made")
+    return [started, *_probe_host(keeper), *_probe_guest()]
+
+
+def pick(wish: KernelWish, probes: Sequence[Probe]) -> KernelChoice:
+    """Pick a kernel. Raises FabricError in one sentence when none can do it, or not the one wished for."""
+    lacking = {probe.name: probe.detail for probe in probes if not probe.ok}
+    if "namespaces" in lacking:
+        raise FabricError(lacking["namespaces"])
+    host_lacks = [name for name in lacking if name.startswith("host ")]
+    guest_lacks = [lacking[name] for name in _NEEDED_BY_GUEST if name in lacking]
+    if wish is not KernelWish.UML and not host_lacks:
+        return _choice(Kernel.HOST, "the host's kernel has everything that is needed", probes)
+    if wish is KernelWish.HOST:
+        raise FabricError(f"kernel host was asked for, but {lacking[host_lacks[0]]}: {NETEM_REMEDY}, or use kernel uml")
+    if not guest_lacks:
+        why = "asked for" if wish is KernelWish.UML else f"{lacking[host_lacks[0]]}; a User-Mode Linux guest has it"
+        return _choice(Kernel.UML, why, probes)
+    if wish is KernelWish.UML:
+        raise FabricError(f"kernel uml was asked for, but {guest_lacks[0]}")
+    raise FabricError(f"{lacking[host_lacks[0]]}, and {guest_lacks[0]} (or: {NETEM_REMEDY})")
+
+
+_NEEDED_BY_GUEST = ("tap", "host veth", "host bridge", "uml")
+
+
+def _choice(picked: Kernel, why: str, probes: Sequence[Probe]) -> KernelChoice:
+    release = guest.find_guest_kernel().release if picked is Kernel.UML else None
+    return KernelChoice(picked=picked, why=why, probes=tuple(probes), guest_linux=release)
+
+
+def _probe_host(keeper: KeeperLink) -> Iterator[Probe]:
+    """Make one of each thing that the fabric is made of."""
+    keeper.ask("namespace", step="making a network namespace", name=_NAMESPACE)
+    try:
+        for name, what, messages in _trials():
+            yield _try(keeper, name, what, messages)
+        yield _try_tap(keeper)
+    finally:
+        keeper.ask("forget", name=_NAMESPACE)
+
+
+def _trials() -> Iterator[tuple[str, str, Callable[[], list[bytes]]]]:
+    """(probe, what it is for people, messages); each leans on those before."""
+    yield "host veth", "virtual cables (veth)", lambda: [netlink.add_veth("near", _CABLE, "far", _FAR)]
+    yield "host bridge", "bridges", lambda: [netlink.add_bridge("bridge", _BRIDGE)]
+    yield "host netem", "sch_netem", lambda: qdisc.try_netem(_CABLE)
+    yield "host tbf", "sch_tbf", lambda: qdisc.try_tbf(_FAR)
+    yield (
+        "host filters",
+        "sch_ingress with cls_bpf",
+        lambda: [qdisc.add_clsact(_CABLE), qdisc.set_cut(_CABLE, filters.nothing_cut(), create=True)],
+    )
+    yield "host redirect", "act_mirred", lambda: [qdisc.add_redirect(_CABLE, filters.everything(), _FAR)]
+    yield "host ifb", "ifb", lambda: [netlink.add_ifb("shaper", _SHAPER)]
+
+
+def _try(keeper: KeeperLink, name: str, what: str, messages: Callable[[], list[bytes]]) -> Probe:
+    batch = base64.b64encode(netlink.numbered(messages())).decode("ascii")
+    reply = keeper.hand("netlink", namespace=_NAMESPACE, batch=batch)
+    if "error" not in reply:
+        return Probe(name=name, ok=True, detail=f"the host's kernel has {what}")
+    return Probe(name=name, ok=False, detail=f"the host's kernel has no {what} ({reply['error']['text']})")
+
+
+def _try_tap(keeper: KeeperLink) -> Probe:
+    reply = keeper.hand("taps", namespace=_NAMESPACE, names=["probe0"])
+    if "error" not in reply:
+        return Probe(name="tap", ok=True, detail="/dev/net/tun makes taps")
+    return Probe(
+        name="tap", ok=False, detail=f"/dev/net/tun makes no taps ({reply['error']['text']}): load the module tun"
+    )
+
+
+def _probe_guest() -> Iterator[Probe]:
+    try:
+        found = guest.find_guest_kernel()
+    except FabricError as error:
+        yield Probe(name="uml", ok=False, detail=str(error))
+        return
+    yield Probe(name="uml", ok=True, detail=f"User-Mode Linux {found.release} with its modules")

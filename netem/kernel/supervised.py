@@ -1,0 +1,259 @@
+"""The conductor's side of the keeper: start it, ask it, and hold handles on the processes that it starts."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netem.errors import CannotStartError, FabricError
+from netem.kernel.agent import FABRIC
+from netem.kernel.channel import Channel
+from netem.kernel.framing import ChannelClosedError
+
+_ROOT = Path(__file__).resolve().parents[2]
+_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from netem.kernel.supervisor import run; run(sys.argv[2:])"
+_REQUEST_TIMEOUT_S = 30.0
+_CLOSE_TIMEOUT_S = 1.5
+_STARTING = "starting a process"
+"""What is tried when nobody says more."""
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarters:
+    """What an isolated process finds around it (netem.kernel.sandbox): an init that passes signals on and collects
+    orphans, a
+    host name, and at each place in `private` a directory of the host's, or with None an empty one in memory.
+    """
+
+    hostname: str
+    private: Sequence[tuple[str, Path | None]] = ()
+    hosts: Path | None = None
+    """A file that it reads as /etc/hosts; None: the host's own."""
+    groups: Sequence[Path] = ()
+    """Files `cgroup.procs` of the control groups that it is in from its first instruction."""
+
+
+class KeeperLink:
+    """A running keeper. Everything that it started ends with it, and it ends with this process or at close()."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel, log_path: Path) -> None:
+        self._process = process
+        self._channel = channel
+        self._log_path = log_path
+
+    @classmethod
+    def start(cls, log_path: Path) -> KeeperLink:
+        """Start a keeper in namespaces of its own. Raises FabricError, for example without the privileges."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.settimeout(_REQUEST_TIMEOUT_S)
+        # -I and -S: nothing of the user's environment, no site packages; the keeper needs the standard library only.
+        command = [sys.executable, "-I", "-S", "-B", "-c", _BOOT, str(_ROOT), str(theirs.fileno()), str(os.getpid())]
+        with theirs, log_path.open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )  # fmt: skip
+        link = cls(process, Channel(ours), log_path)
+        try:
+            link.ask("hello")
+        except FabricError:
+            link.close()
+            raise
+        return link
+
+    @property
+    def pid(self) -> int:
+        """Of the outer process, in our PID namespace."""
+        return self._process.pid
+
+    def ask(
+        self, do: str, descriptors: Sequence[int] = (), *, step: str = "", **arguments: Any
+    ) -> tuple[dict[str, Any], list[int]]:
+        """One request. Raises FabricError when the keeper is gone or refuses; `step` says in words what was tried."""
+        try:
+            reply, received = self._channel.request(do, descriptors, **arguments)
+        except (ChannelClosedError, TimeoutError, OSError) as error:
+            raise FabricError(self._obituary()) from error
+        if "error" in reply:
+            raise _refusal(step or do, reply["error"])
+        return reply, received
+
+    def hand(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """One request to the keeper's hand; a refusal is in the reply. Raises FabricError when the keeper is gone."""
+        try:
+            return self._channel.request(do, **arguments)[0]
+        except (ChannelClosedError, TimeoutError, OSError) as error:
+            raise FabricError(self._obituary()) from error
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+        *,
+        namespace: str = FABRIC,
+        isolated: bool = False,
+        urgent: bool = False,
+        directory: Path | None = None,
+        quarters: Quarters | None = None,
+        inside: Process | None = None,
+        is_terminal: bool = False,
+        step: str = _STARTING,
+    ) -> Process:
+        """Start a program in a namespace that the keeper holds; `descriptors` become its 0, 1, 2, …
+
+        `urgent`: scheduled before ordinary processes. `isolated`: in a PID and mount namespace of its own, without
+        capabilities; `quarters`: what an isolated process finds in it. `inside`: in the PID and mount namespaces of
+        that process, with all privileges. `is_terminal`: descriptor 0 becomes its controlling terminal. Raises
+        CannotStartError for a program that cannot be executed, FabricError for all else.
+        """
+        reply, received = self.ask(
+            "spawn", descriptors, step=step, argv=list(argv), environment=dict(environment),
+            namespace=namespace, isolated=isolated, urgent=urgent, directory=str(directory or Path.cwd()),
+            inside=inside.pid_in_bed if inside else 0, terminal=is_terminal,
+            supervised=quarters is not None, hostname=quarters.hostname if quarters else "",
+            private=[[place, source and str(source)] for place, source in quarters.private] if quarters else [],
+            hosts=str(quarters.hosts) if quarters and quarters.hosts else "",
+            groups=[str(path) for path in quarters.groups] if quarters else [],
+        )  # fmt: skip
+        return Process(self, reply["pid"], received[0], argv[0])
+
+    def failure(self) -> FabricError | None:
+        """What to raise if the keeper is gone, else None."""
+        return FabricError(self._obituary()) if self._process.poll() is not None else None
+
+    def close(self) -> None:
+        """End the keeper and all that it holds; returns when its processes are gone. May be called again."""
+        self._channel.close()
+        try:
+            self._process.wait(_CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _obituary(self) -> str:
+        try:
+            code: int | None = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return "the keeper of the emulated network does not answer; end the run and start it again"
+        last = _last_line(self._log_path)
+        if code == 1 and "Operation not permitted" in last:
+            return "making network namespaces needs root: run the same command with sudo, or as root"
+        return f"the keeper of the emulated network ended (exit code {code}): {last or 'no word in its log'}"
+
+
+class Process:
+    """A process inside the bed, held by its pidfd."""
+
+    def __init__(self, keeper: KeeperLink, pid: int, handle: int, program: str) -> None:
+        self._keeper = keeper
+        self._pid = pid
+        self._handle = handle
+        self._code: int | None = None
+        self._asking = threading.Lock()
+        self.program = program
+
+    @property
+    def pid(self) -> int:
+        """Its number as this process counts; 0 once it has ended."""
+        if self._handle < 0:
+            return 0
+        lines = Path(f"/proc/self/fdinfo/{self._handle}").read_text(encoding="ascii").splitlines()
+        return max(0, next(int(line.split()[1]) for line in lines if line.startswith("Pid:")))
+
+    @property
+    def pid_in_bed(self) -> int:
+        """Its number in the keeper's PID namespace."""
+        return self._pid
+
+    def poll(self) -> int | None:
+        """Exit code once it has ended (negative: the signal), else None. Raises FabricError when the keeper is gone."""
+        with self._asking:
+            if self._code is None and self._has_ended(0):
+                self._code = self._keeper.ask("status", pid=self._pid)[0]["code"]
+                self._release()
+            return self._code
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for its end and return the exit code. Raises TimeoutError, FabricError."""
+        if self._code is None and not self._has_ended(timeout_s):
+            raise TimeoutError(f"{self.program} is still running after {timeout_s} s")
+        code = self.poll()
+        assert code is not None, "the pidfd said that it has ended"
+        return code
+
+    @property
+    def scheduling(self) -> str:
+        """How the host's kernel schedules it: `real time` or `nice N`."""
+        text: str = self._keeper.ask("scheduling", step=f"looking at {self.program}", pid=self._pid)[0]["scheduling"]
+        return text
+
+    def signal(self, number: signal.Signals, *, group: bool = False) -> None:
+        """Send a signal, or with `group` to its process group; none is sent to a process that has ended."""
+        step = f"signalling {self.program}"
+        self._keeper.ask("signal", step=step, pid=self._pid, signal=int(number), group=group)
+
+    def terminate(self) -> None:
+        self.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL; for an isolated process this ends its whole PID namespace."""
+        self.signal(signal.SIGKILL)
+
+    def freeze(self) -> int:
+        """Stop it and all in its PID namespace; returns the monotonic time (ns) at which all threads were seen
+        stopped.
+        """
+        at_ns: int = self._keeper.ask("freeze", step=f"pausing {self.program}", pid=self._pid)[0]["at_ns"]
+        return at_ns
+
+    def thaw(self) -> int:
+        """Undo freeze; returns the monotonic time (ns) at which no thread was stopped any more."""
+        at_ns: int = self._keeper.ask("thaw", step=f"resuming {self.program}", pid=self._pid)[0]["at_ns"]
+        return at_ns
+
+    def _has_ended(self, timeout_s: float | None) -> bool:
+        if self._handle < 0:
+            return True
+        poller = select.poll()
+        poller.register(self._handle, select.POLLIN)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_ms = None if deadline is None else max(0.0, (deadline - time.monotonic()) * 1000)
+            if poller.poll(left_ms):
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+
+    def _release(self) -> None:
+        os.close(self._handle)
+        self._handle = -1
+
+
+def _refusal(step: str, error: Mapping[str, Any]) -> FabricError:
+    """What the keeper's refusal is."""
+    if error.get("exec"):
+        text = error["text"] if step == _STARTING else f"{step}: {error['text']}"
+        return CannotStartError(text, is_there=error["errno"] not in _NOT_THERE)
+    return FabricError(f"{step}: {error['text']} (errno {error['errno']})")
+
+
+def _last_line(path: Path) -> str:
+    """The last line of a log, for an error message."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""

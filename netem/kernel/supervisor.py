@@ -1,0 +1,439 @@
+"""The keeper: init of the bed's own PID, mount and network namespace, parent of everything that runs in it.
+
+    conductor ──socket──> keeper (PID 1 in there) ──> guest kernel, collector, one child per node
+
+When the conductor ends, however it ends, the keeper sees the end of its socket (or of the conductor's pidfd, should a
+forked child still hold the socket) and exits; the kernel then kills every process of the PID namespace and takes back
+namespaces, devices and mounts. When the keeper itself is killed, the same happens. There is nothing to clean up by
+hand.
+
+Standard library only: this process must start fast and must not fail for want of a package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from netem.kernel.agent import CLONE_NEWNET, Hand, Reply, Request
+from netem.kernel.framing import ChannelClosedError, receive_frame, send_frame
+from netem.kernel.sandbox import become_init, furnish
+
+_CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWIPC, _CLONE_NEWUTS = 0x00020000, 0x20000000, 0x08000000, 0x04000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_FREEZE_TIMEOUT_S = 5.0
+_FREEZE_GRAIN_S = 0.0005
+_EXEC_FAILED, _KILLED = 127, 128
+_CONSOLE_MAGIC, _CONSOLE_VERSION, _CONSOLE_TIMEOUT_S = 0xCAFEBABE, 2, 5.0
+_CONSOLE_REQUEST, _CONSOLE_ANSWER = struct.Struct("=III512s"), struct.Struct("=III")
+_RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD)
+
+GUEST_MEMORY = Path("/dev/shm")  # noqa: S108  # a file system of our own is mounted there
+"""Where the guest kernel puts its memory; it vanishes with the mount."""
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(control_descriptor: int, conductor: int) -> None:
+    """Make the namespaces and leave a child in them as init; wait for it, so that whoever kills us kills it."""
+    watch = os.pidfd_open(conductor)
+    ready, ready_parent = os.pipe()
+    _check(libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID | CLONE_NEWNET | _CLONE_NEWIPC), "unshare")
+    child = os.fork()
+    if child == 0:
+        os.close(ready_parent)
+        _check(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        if os.read(ready, 1) != b"x":  # our parent died before it could have taken us along
+            os._exit(1)
+        os.close(ready)
+        _keep(socket.socket(fileno=control_descriptor), watch)
+    os.close(control_descriptor)
+    os.write(ready_parent, b"x")
+    _pid, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else _KILLED - code)
+
+
+def _keep(control: socket.socket, watch: int) -> NoReturn:
+    """Be init: prepare the mounts, then serve until the conductor is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    if GUEST_MEMORY.is_dir():
+        _mount("tmpfs", str(GUEST_MEMORY), "tmpfs", _MS_NOSUID | _MS_NODEV)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    Keeper(control, watch).serve()
+    os._exit(0)
+
+
+class _ExecError(OSError):
+    """The program itself could not be executed; all before it went well."""
+
+
+class Keeper:
+    """Serves the conductor's requests: those of the hand, and processes."""
+
+    def __init__(self, control: socket.socket, watch: int) -> None:
+        self._control = control
+        self._watch = watch
+        self._hand = Hand()
+        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._exit_codes: dict[int, int | None] = {}
+        self._hand.operations |= {
+            "signal": self._signal,
+            "status": self._status,
+            "freeze": self._freeze,
+            "thaw": self._thaw,
+            "scheduling": self._scheduling,
+            "console": self._console,
+        }
+
+    def serve(self) -> None:
+        """Answer until the conductor closes its end or dies."""
+        poller = select.poll()
+        children, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        for descriptor in (self._control.fileno(), self._watch, children):
+            poller.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _event in poller.poll()}
+            if self._watch in ready:
+                return
+            if children in ready:
+                os.read(children, 4096)
+                self._reap()
+            if self._control.fileno() in ready and not self._serve_one():
+                return
+
+    def _serve_one(self) -> bool:
+        try:
+            request, descriptors = receive_frame(self._control)
+            if request["do"] == "spawn":
+                self._spawn_and_answer(request, descriptors)
+            elif request["do"] == "lend":
+                send_frame(self._control, {}, [self._hand.namespace(request["name"])])
+            else:
+                send_frame(self._control, self._hand.perform(request, descriptors))
+        except ChannelClosedError:
+            return False
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return True
+
+    def _reap(self) -> None:
+        """Collect every dead child; as init we also get orphans that we did not start."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            if ended.si_pid in self._exit_codes:
+                # Before its number can be anybody else's: helpers of a guest kernel that died would hold its line open.
+                _kill_group_quietly(ended.si_pid)
+            _pid, status = os.waitpid(ended.si_pid, 0)
+            if ended.si_pid in self._exit_codes:
+                self._exit_codes[ended.si_pid] = os.waitstatus_to_exitcode(status)
+
+    # Processes.
+
+    def _spawn_and_answer(self, request: Request, descriptors: Sequence[int]) -> None:
+        try:
+            pid = self._spawn(request, descriptors)
+        except OSError as error:
+            told = {"errno": error.errno or 0, "text": f"{error.strerror or error}"}
+            send_frame(self._control, {"error": told | {"exec": isinstance(error, _ExecError)}})
+            return
+        self._exit_codes[pid] = None
+        handle = os.pidfd_open(pid)
+        send_frame(self._control, {"pid": pid}, [handle])
+        os.close(handle)
+
+    def _spawn(self, request: Request, descriptors: Sequence[int]) -> int:
+        """Start a child with the given descriptors as its 0, 1, 2, …; returns once exec has succeeded. Raises
+        OSError.
+        """
+        if not self._namespace_exists(request["namespace"]):
+            raise OSError(errno.ENOENT, f"no namespace named {request['namespace']!r} is held here")
+        host = self._host_of(request)
+        outcome, report = os.pipe2(os.O_CLOEXEC)
+        isolated = bool(request["isolated"])
+        if isolated:
+            _check(libc.unshare(_CLONE_NEWPID), "unshare")  # of our next child, not of ourselves
+        elif host is not None:
+            _check(libc.setns(host["pid"], _CLONE_NEWPID), "setns")
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become(request, descriptors, report, host)
+        finally:
+            if isolated or host is not None:
+                _check(libc.setns(self._own_pids, _CLONE_NEWPID), "setns")
+            for descriptor in (host or {}).values():
+                os.close(descriptor)
+        os.close(report)
+        with os.fdopen(outcome, "rb") as pipe:
+            failure = pipe.read()
+        if failure:
+            os.waitpid(pid, 0)
+            code, text, is_exec = json.loads(failure)
+            raise (_ExecError if is_exec else OSError)(code, text)
+        return pid
+
+    def _host_of(self, request: Request) -> dict[str, int] | None:
+        """The namespaces of the child that a command is to join; None where it only joins a network namespace."""
+        pid = request["inside"]
+        if not pid:
+            return None
+        if self._exit_codes.get(pid, 0) is not None:
+            raise OSError(errno.ESRCH, f"no child {pid} runs here")
+        return {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("pid", "mnt", "uts")}
+
+    def _namespace_exists(self, name: str) -> bool:
+        try:
+            self._hand.namespace(name)
+        except OSError:
+            return False
+        return True
+
+    def _become(
+        self, request: Request, descriptors: Sequence[int], report: int, host: Mapping[str, int] | None
+    ) -> NoReturn:
+        """In the child: turn into the program, or report why not."""
+        step = "prepare"
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            for number in _RESET_SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            step = "enter the network namespace of"
+            self._hand.enter(request["namespace"])
+            if host is not None:
+                step = "join the node for"
+                _check(libc.setns(host["uts"], _CLONE_NEWUTS), "setns")
+                _check(libc.setns(host["mnt"], _CLONE_NEWNS), "setns")
+            if request["isolated"]:
+                step = "mount /proc for"
+                _check(libc.unshare(_CLONE_NEWNS), "unshare")
+                _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+            if request["supervised"]:
+                step = "make room for"
+                furnish(request)
+            step = "pass descriptors to"
+            _arrange(descriptors, report)
+            if request["terminal"]:
+                step = "give a terminal to"
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            step = "enter the directory of"
+            os.chdir(request["directory"])
+            if request["urgent"]:
+                _hurry()
+            if request["isolated"]:
+                step = "drop the capabilities of"
+                _drop_capabilities()
+            if request["supervised"]:
+                step = "give an init to"
+                become_init(report)
+            step = "start"
+            _execute(request["argv"], request["environment"])
+        except OSError as error:
+            text = f"cannot {step} {request['argv'][0]}: {error.strerror or error}"
+            os.write(report, json.dumps([error.errno or 0, text, step == "start"]).encode("utf-8"))
+        finally:
+            os._exit(_EXEC_FAILED)
+
+    def _status(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        self._reap()
+        if request["pid"] not in self._exit_codes:
+            raise OSError(errno.ESRCH, f"no child {request['pid']} was started here")
+        return {"code": self._exit_codes[request["pid"]]}
+
+    def _signal(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        """Send a signal to a child that we have not reaped, or to its process group; one that has ended is left
+        alone.
+        """
+        if self._exit_codes.get(request["pid"], 0) is None:
+            send = os.killpg if request["group"] else os.kill
+            send(request["pid"], request["signal"])
+        return {}
+
+    def _freeze(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        """SIGSTOP to a whole PID namespace, again until every thread of it is seen stopped."""
+        return self._drive(request["pid"], signal.SIGSTOP, "T")
+
+    def _thaw(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        return self._drive(request["pid"], signal.SIGCONT, "RSDI")
+
+    def _scheduling(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        """How a child is scheduled, in words."""
+        if os.sched_getscheduler(request["pid"]) == os.SCHED_RR:
+            return {"scheduling": "real time"}
+        return {"scheduling": f"nice {os.getpriority(os.PRIO_PROCESS, request['pid'])}"}
+
+    def _console(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        """Commands for a guest kernel's management console (mconsole), one after the other; the first refusal ends
+        it.
+        """
+        own = GUEST_MEMORY / "asker"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as console:
+            own.unlink(missing_ok=True)
+            console.bind(str(own))
+            console.settimeout(_CONSOLE_TIMEOUT_S)
+            console.connect(request["path"])
+            for command in request["commands"]:
+                words = command.encode("ascii")
+                console.send(_CONSOLE_REQUEST.pack(_CONSOLE_MAGIC, _CONSOLE_VERSION, len(words), words))
+                refused, text = _console_answer(console)
+                if refused:
+                    raise OSError(errno.EINVAL, f"{command}: {text}")
+        return {}
+
+    def _drive(self, pid: int, number: signal.Signals, wanted: str) -> Reply:
+        inside = _pid_namespace(pid)
+        deadline = time.monotonic() + _FREEZE_TIMEOUT_S
+        while True:
+            astray = [member for member in _members(inside) if _thread_states(member) - set(wanted) - set("ZX")]
+            if not astray:
+                return {"at_ns": time.monotonic_ns()}
+            if time.monotonic() > deadline:
+                raise OSError(errno.ETIMEDOUT, f"processes {astray} did not follow {number.name}")
+            for member in astray:
+                _kill_quietly(member, number)
+            time.sleep(_FREEZE_GRAIN_S)
+
+
+def _console_answer(console: socket.socket) -> tuple[bool, str]:
+    """Whether a console command failed, and what was said; an answer may come in pieces."""
+    said = b""
+    while True:
+        piece = console.recv(4096)
+        refused, more, length = _CONSOLE_ANSWER.unpack_from(piece)
+        said += piece[_CONSOLE_ANSWER.size : _CONSOLE_ANSWER.size + length]
+        if not more:
+            return bool(refused), said.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def _check(result: int, what: str) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), what)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+    def encode(text: str | None) -> bytes | None:
+        return None if text is None else text.encode()
+
+    _check(libc.mount(encode(source), encode(target), encode(kind), flags, None), target)
+
+
+def _arrange(descriptors: Sequence[int], report: int) -> None:
+    """Make `descriptors` the process's 0, 1, 2, … and close all others but the report pipe (which exec closes)."""
+    floor = len(descriptors) + 1
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, floor) for descriptor in descriptors]
+    for target, descriptor in enumerate(moved):
+        os.dup2(descriptor, target)
+    assert report >= floor, "the keeper's own descriptors come first"
+    os.closerange(len(descriptors), report)
+    os.closerange(report + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _drop_capabilities() -> None:
+    """No capability now, and none to be had by any exec."""
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
+    for capability in range(last + 1):
+        _check(libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "capbset")
+    _check(libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient")
+    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+
+
+def _hurry() -> None:
+    """Run before ordinary processes, as the kernel that we stand in for would: in real time, or at the best niceness
+    where a container forbids that, or as before where it forbids both. The bed's read-back says which it became.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
+    except PermissionError:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, -20)
+
+
+def _execute(argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    if "/" in argv[0]:
+        os.execve(argv[0], list(argv), dict(environment))  # noqa: S606  # what we are for
+    os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606
+
+
+def _pid_namespace(pid: int) -> int:
+    return Path(f"/proc/{pid}/ns/pid").stat().st_ino
+
+
+def _members(namespace: int) -> list[int]:
+    """Every process in a PID namespace, by our own numbering."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if _pid_namespace(int(entry.name)) == namespace:
+                    found.append(int(entry.name))
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended while we looked
+    return found
+
+
+def _thread_states(pid: int) -> set[str]:
+    """One letter per thread, as in /proc/PID/stat: the letter follows the last closing bracket."""
+    states = set()
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            stat = (thread / "stat").read_bytes()
+            states.add(stat.rpartition(b")")[2].split()[0].decode("ascii"))
+    except (FileNotFoundError, ProcessLookupError):
+        return states  # it ended while we looked
+    return states
+
+
+def _kill_quietly(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it ended while we looked
+
+
+def _kill_group_quietly(leader: int) -> None:
+    """What a dead child leaves in its process group (each child leads one of its own)."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return  # it was alone
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Entry: control descriptor, PID of the conductor."""
+    try:
+        main(int(arguments[0]), int(arguments[1]))
+    except OSError as error:
+        sys.stderr.write(f"{error.strerror}: {error.filename}\n")
+        os._exit(error.errno or 1)

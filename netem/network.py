@@ -1,0 +1,284 @@
+"""The bed: the emulated network of one run, as the conductor sees it.
+
+    with Bed.open(topology, log_dir=run / "bed") as bed:
+        bed.attach(node, netns_fd)
+        bed.impair(node.name, Direction.TO_NODE, Impairment(delay_ns=5_000_000))
+        bed.block(faults.split([left, right]))
+
+Everything lives in private namespaces whose init is the keeper, and ends with it: at close(), when this process ends in
+any way, or when anything is killed. Nothing is left behind, and nothing of the host's own network is touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from netem.errors import FabricError
+from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
+from netem.kernel import probe as kernels
+from netem.kernel.agent import FABRIC
+from netem.kernel.probe import KernelChoice, KernelWish
+from netem.kernel.supervised import KeeperLink, Process, Quarters
+from netem.kernel.uml import Guest, find_guest_kernel
+from netem.runtimes.base import Errand
+from netem.wiring import plan
+from netem.wiring.steps import Kernel, MakeNamespaces, Side
+from topologies.model import Bus, Direction, Impairment, Node, NodeName, PartitionName, Topology
+
+__all__ = [
+    "Bed",
+    "BusCounters",
+    "Change",
+    "FabricError",
+    "Kernel",
+    "KernelChoice",
+    "KernelWish",
+    "LinkCounters",
+    "PortCounters",
+]
+
+
+class Bed:
+    """Opened by `Bed.open`; methods may be called from any thread and wait for the kernel's answer."""
+
+    choice: KernelChoice
+    """Which kernel carries the wires, why, and what was probed."""
+
+    def __init__(
+        self, topology: Topology, choice: KernelChoice, keeper: KeeperLink, fabric: Fabric, guest: Guest | None
+    ) -> None:
+        self.topology = topology
+        self.choice = choice
+        self._keeper = keeper
+        self._fabric = fabric
+        self._guest = guest
+        self._wired: set[NodeName] = set()
+        self._owned: set[NodeName] = set()
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        topology: Topology,
+        *,
+        kernel: KernelWish = KernelWish.AUTO,
+        log_dir: Path,
+        seed: int = 0,
+        on_progress: Callable[[str], None] = lambda _line: None,
+    ) -> Bed:
+        """Make the network of `topology`, without nodes yet. `seed` derives netem's seeds where the kernel has them.
+
+        Logs go to `log_dir` (keeper.log, guest.log). Raises FabricError: one sentence that says what to do.
+        """
+        log_dir.mkdir(parents=True, exist_ok=True)
+        keeper = KeeperLink.start(log_dir / "keeper.log")
+        try:
+            choice = kernels.pick(kernel, kernels.probe_with(keeper))
+            on_progress(f"kernel {choice.picked.value}: {choice.why}")
+            return _make(topology, choice, keeper, log_dir, seed, on_progress)
+        except ValueError as error:
+            keeper.close()
+            raise FabricError(f"topology {topology.name}: {error}") from error
+        except BaseException:
+            keeper.close()
+            raise
+
+    def __enter__(self) -> Bed:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything in the bed; returns when its processes are gone. May be called again."""
+        if not self._closed:
+            self._closed = True
+            if self._guest is not None:
+                self._guest.close()
+            self._keeper.close()
+
+    # Nodes.
+
+    def attach(self, node: Node, netns_fd: int) -> None:
+        """Wire a node's network namespace, or wire it again after its old one went: eth0 with MAC and address,
+        neighbours and routes, up. The descriptor stays the caller's. Raises FabricError.
+        """
+        self._owned.discard(node.name)
+        reply, _received = self._keeper.ask(
+            "adopt", [netns_fd], step=f"adopting the namespace of {node.name}", name=plan.node_namespace(node)
+        )
+        self._fabric.executor.hold_namespace(Side.HOST, plan.node_namespace(node), reply["descriptor"])
+        self._wire((node,))
+
+    def own_namespace(self, node: Node) -> str:
+        """The namespace that the bed itself holds for a node, made and wired when first asked for; its name for
+        `spawn`. It outlives the node's processes, so that the next incarnation finds its wires in place.
+        """
+        self.own_namespaces((node,))
+        return plan.node_namespace(node)
+
+    def own_namespaces(self, nodes: Iterable[Node]) -> None:
+        """Make and wire the namespaces of many nodes at once, as `own_namespace` does for one: 30 in a tenth of the
+        time. Those that are there already are left alone. Raises FabricError; then none of the new ones is kept.
+        """
+        new = [node for node in nodes if node.name not in self._owned]
+        if not new:
+            return
+        names = tuple(plan.node_namespace(node) for node in new)
+        self._fabric.executor.run([MakeNamespaces(side=Side.HOST, names=names)])
+        try:
+            self._wire(new)
+        except FabricError:
+            for name in names:
+                self._keeper.ask("forget", step=f"giving up {name}", name=name)
+            raise
+        self._owned.update(node.name for node in new)
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+        *,
+        namespace: str,
+        directory: Path | None = None,
+        quarters: Quarters | None = None,
+    ) -> Process:
+        """Start a program as a node: in a held network namespace, in PID and mount namespaces of its own, without
+        capabilities. `descriptors` become its 0, 1, 2. Raises FabricError.
+        """
+        return self._keeper.spawn(
+            argv, environment, descriptors,
+            namespace=namespace, isolated=True, directory=directory, quarters=quarters,
+        )  # fmt: skip
+
+    def enter(self, node: Node, process: Process | None, errand: Errand) -> Process:
+        """Start a command beside a node's process, in its network, PID and mount namespaces, with our privileges; None:
+        in the network namespace that the bed holds for the node, and nothing else. Raises FabricError.
+        """
+        return self._keeper.spawn(
+            errand.argv, errand.environment, errand.descriptors,
+            namespace=self.own_namespace(node), inside=process, is_terminal=errand.is_terminal,
+            directory=errand.directory, step=node.name,
+        )  # fmt: skip
+
+    def spawn_in_fabric(
+        self,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        stdin_fd: int,
+        stdout_fd: int,
+        stderr_fd: int,
+        directory: Path | None = None,
+    ) -> Process:
+        """Start a helper (the collector) in the fabric namespace, where the switch ports are, with all privileges
+        there.
+        """
+        return self._keeper.spawn(argv, environment, [stdin_fd, stdout_fd, stderr_fd], directory=directory)
+
+    def fabric_namespace(self) -> int:
+        """A descriptor of the network namespace in which the switch ports are; the caller's to close."""
+        _reply, received = self._keeper.ask("lend", step="lending the fabric's namespace", name=FABRIC)
+        return received[0]
+
+    # Changes.
+
+    def impair(self, node: NodeName, direction: Direction, impairment: Impairment) -> Change:
+        """Change one direction of a node's port: the full set of parameters, read back and compared. Raises
+        FabricError.
+        """
+        return self._fabric.impair(self._node(node), direction, impairment)
+
+    def impair_link(self, link: str, *, from_partition: PartitionName, impairment: Impairment) -> Change:
+        """Change one direction of a link between routers."""
+        return self._fabric.impair_link(link, from_partition, impairment)
+
+    def impair_bus(self, partition: PartitionName, bus: Bus) -> Change:
+        """Change the shared medium of a partition that was made with one."""
+        return self._fabric.impair_bus(partition, bus)
+
+    def block(self, pairs: frozenset[tuple[NodeName, NodeName]]) -> Change:
+        """The complete set of ordered (from, to) pairs that are cut from now on; empty heals. Cuts act where a frame
+        leaves the switch towards `to`: frames already in the delay line behind it still arrive. Raises FabricError.
+        """
+        return self._fabric.block(pairs)
+
+    def block_links(self, links: frozenset[str]) -> Change:
+        """The complete set of links between routers that are cut from now on; empty heals."""
+        return self._fabric.block_links(links)
+
+    # Readings.
+
+    def counters(self) -> tuple[PortCounters, ...]:
+        """Per node and direction, from the kernel."""
+        return self._fabric.port_counters()
+
+    def link_counters(self) -> tuple[LinkCounters, ...]:
+        """Per link between routers and direction, from the kernel."""
+        return self._fabric.link_counters()
+
+    def bus_counters(self) -> tuple[BusCounters, ...]:
+        """Per shared medium, from the kernel."""
+        return self._fabric.bus_counters()
+
+    def readback(self) -> dict[str, Any]:
+        """Every queueing discipline of ours as the kernel has it now, and how a guest kernel is scheduled."""
+        found = self._fabric.readback()
+        return found if self._guest is None else found | {"guest_scheduling": self._guest.scheduling}
+
+    def infrastructure_drops(self) -> dict[str, int]:
+        """Frames lost where none must be lost (taps, port devices); anything but empty makes the run's numbers
+        doubtful.
+        """
+        return self._fabric.infrastructure_drops()
+
+    def failure(self) -> FabricError | None:
+        """Why the network is no longer there (keeper or guest died), or None. Cheap: ask as often as you like."""
+        if self._closed:
+            return None
+        return self._keeper.failure() or (self._guest.failure() if self._guest is not None else None)
+
+    # Helpers.
+
+    def _node(self, name: NodeName) -> Node:
+        try:
+            return self.topology.node(name)
+        except KeyError:
+            raise FabricError(f"topology {self.topology.name} has no node {name}") from None
+
+    def _wire(self, nodes: Sequence[Node]) -> None:
+        again = frozenset(self._wired)
+        self._wired.update(node.name for node in nodes)  # first: of a wiring that failed, parts may be there
+        self._fabric.wire_nodes(nodes, again=again)
+
+
+def _make(
+    topology: Topology,
+    choice: KernelChoice,
+    keeper: KeeperLink,
+    log_dir: Path,
+    seed: int,
+    on_progress: Callable[[str], None],
+) -> Bed:
+    fabric = Fabric(topology, choice.picked, {Side.HOST: keeper, Side.CARRIER: keeper}, seed=seed)
+    guest = None
+    started = time.monotonic()
+    carrier_steps = plan.plan_carrier(topology, choice.picked)  # before anything boots: it may be refused
+    if choice.picked is Kernel.UML:
+        on_progress(f"booting User-Mode Linux {choice.guest_linux}")
+        guest = Guest.boot(keeper, find_guest_kernel(), log_dir / "guest.log")
+        fabric.executor.run(plan.plan_host(topology))  # while the guest boots
+        guest.await_ready(len(topology))
+        fabric.executor.set_link(Side.CARRIER, guest)
+    on_progress(f"building {len(topology.partitions)} partitions with {len(topology)} ports")
+    fabric.executor.run(carrier_steps)
+    fabric.start_counting()
+    on_progress(f"network ready after {time.monotonic() - started:.1f} s")
+    return Bed(topology, choice, keeper, fabric, guest)

@@ -1,0 +1,255 @@
+"""The image that node containers start from: any Linux with /bin/sh and a Python of at least 3.11.
+
+When a registry answers, it is the official slim Python image with the operator's tools (ping, ip, ps) on top. Where
+none can be reached (closed networks, CI), the image is bootstrapped from the distribution's own packages with
+mmdebstrap: the machine's apt already knows where they are, so that no address appears here. The result is kept under a
+tag made from its recipe and found at once next time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException, ImageNotFound
+
+from netem.errors import FabricError
+from netem.runtimes.daemon import LABEL, connect, root_cause
+
+REGISTRY_IMAGE = "python:3.11-slim"
+REPOSITORY = "orderbed/node"
+
+REGISTRY_PROBE_S = 5
+"""A registry that has not answered by then is treated as unreachable: bootstrapping takes 20 s, once."""
+
+PULL_S = 300
+BOOTSTRAP_S = 600
+IMPORT_S = 120
+
+TOOLS = ("iputils-ping", "iproute2", "procps")
+"""What an operator wants at hand in a node."""
+
+RECIPE = ("2", "essential", ",".join(("python3", *TOOLS)))
+"""Version of this recipe, mmdebstrap's variant, packages. A change makes a new tag."""
+
+DOCKERFILE = f"""\
+FROM {REGISTRY_IMAGE}
+RUN apt-get update && apt-get install -y --no-install-recommends {" ".join(TOOLS)} && rm -rf /var/lib/apt/lists/*
+LABEL {LABEL}=1
+"""
+"""The same on a base from the registry."""
+
+SLIMMING = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """The distribution whose packages make the image: the machine's own."""
+
+    identifier: str
+    """`debian`, `ubuntu`, …"""
+    codename: str
+
+    @classmethod
+    def of_this_machine(cls) -> Distribution:
+        try:
+            release = platform.freedesktop_os_release()
+        except OSError as error:
+            raise FabricError(f"cannot tell which distribution this is ({error}); {_by_hand()}") from error
+        return cls(identifier=release.get("ID", ""), codename=release.get("VERSION_CODENAME", ""))
+
+    @property
+    def tag(self) -> str:
+        """Content tag of the image that the recipe makes from this distribution."""
+        ingredients = "\n".join((*RECIPE, *SLIMMING, self.identifier, self.codename, platform.machine()))
+        return f"{REPOSITORY}:{self.codename}-{hashlib.sha256(ingredients.encode()).hexdigest()[:12]}"
+
+
+def ensure_image(client: docker.DockerClient, on_progress: Callable[[str], None] = lambda _: None) -> str:
+    """Id of an image that nodes can start from; made once and then found.
+
+    Takes milliseconds when it is there, a pull where a registry answers within REGISTRY_PROBE_S, else about 20 s.
+    Raises FabricError that names the missing package when neither way works.
+    """
+    distribution = Distribution.of_this_machine()
+    for tag in ready_tags(distribution):
+        if (present := find_image(client, tag)) is not None:
+            return present
+    refusal = _refusal_of_base(client, on_progress)
+    if refusal is None:
+        on_progress(f"installing {', '.join(TOOLS)} in {REGISTRY_IMAGE}, once")
+        refusal = _refusal_of_build()
+        if refusal is None and (built := find_image(client, layered_tag())) is not None:
+            return built
+    on_progress(f"{refusal}: building the base image from {distribution.identifier} packages, once")
+    try:
+        return bootstrap_image(client, distribution, why=refusal or "")
+    except FabricError:
+        if (plain := find_image(client, REGISTRY_IMAGE)) is None:
+            raise
+        client.images.get(plain).tag(*plain_tag().rsplit(":", 1))
+        on_progress(f"taking {REGISTRY_IMAGE} as it is, without {', '.join(TOOLS)}")
+        return plain
+
+
+def ready_tags(distribution: Distribution) -> tuple[str, ...]:
+    """Under which tags an image may be that `ensure_image` has made, the best first."""
+    return (distribution.tag, layered_tag(), plain_tag())
+
+
+def layered_tag() -> str:
+    """Of the registry's image with the tools."""
+    return f"{REPOSITORY}:registry-{hashlib.sha256(DOCKERFILE.encode()).hexdigest()[:12]}"
+
+
+def plain_tag() -> str:
+    """Of the registry's image as it is, where neither a build nor mmdebstrap could do better."""
+    return f"{layered_tag()}-plain"
+
+
+def find_image(client: docker.DockerClient, tag: str) -> str | None:
+    """Id of a local image, or None."""
+    try:
+        return client.images.get(tag).id
+    except ImageNotFound:
+        return None
+
+
+def bootstrap_image(client: docker.DockerClient, distribution: Distribution, *, why: str = "") -> str:
+    """Make the image from the distribution's packages; id. `why` opens the error when that is not possible."""
+    reason = f"{why}, and " if why else ""
+    if shutil.which("mmdebstrap") is None:
+        raise FabricError(f"no base image for containers: {reason}mmdebstrap is missing; {_by_hand()}")
+    with tempfile.TemporaryDirectory(prefix="orderbed-image-") as scratch:
+        archive = Path(scratch, "base.tar")
+        _run_mmdebstrap(distribution, apt_sources(distribution), archive)
+        _import_image(archive, distribution.tag)
+    made = find_image(client, distribution.tag)
+    if made is None:
+        raise FabricError(f"Docker took the image {distribution.tag} but does not have it; see the daemon's log")
+    return made
+
+
+def apt_sources(distribution: Distribution) -> list[str]:
+    """The machine's own apt sources of this distribution, one `deb` line each; other people's archives are left out.
+
+    Raises FabricError when apt is not there or has none.
+    """
+    fields = ("REPO_URI", "RELEASE", "COMPONENT", "ORIGIN")
+    command = ["apt-get", "indextargets", "--format", "|".join(f"$({name})" for name in fields), "Created-By: Packages"]
+    try:
+        listing = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise FabricError(
+            f"no base image for containers: apt does not tell its sources ({error}); {_by_hand()}"
+        ) from error
+    lines = _deb_lines((line.split("|") for line in listing.splitlines()), distribution)
+    if not lines:
+        raise FabricError(
+            f"no base image for containers: apt has no sources for {distribution.codename}; "
+            f"run `apt-get update`, or {_by_hand()}"
+        )
+    return lines
+
+
+def _deb_lines(targets: Iterable[list[str]], distribution: Distribution) -> list[str]:
+    """`deb` lines without doubles, in apt's order. A field that apt does not know stays as asked: `$(ORIGIN)`."""
+    lines: dict[str, None] = {}
+    for target in targets:
+        if len(target) != 4:
+            continue
+        uri, release, component, origin = target
+        is_ours = origin.lower() == distribution.identifier or origin == "$(ORIGIN)"
+        if is_ours and release.startswith(distribution.codename):
+            lines[f"deb {uri} {release} {component}"] = None
+    return list(lines)
+
+
+def _run_mmdebstrap(distribution: Distribution, sources: list[str], archive: Path) -> None:
+    _, variant, packages = RECIPE
+    options = [f"--variant={variant}", f"--include={packages}"]
+    options += [f"--dpkgopt=path-exclude={pattern}" for pattern in SLIMMING]
+    command = ["mmdebstrap", "--quiet", *options, distribution.codename, str(archive), "-"]
+    environment = os.environ | {"TMPDIR": str(archive.parent)}
+    try:
+        done = subprocess.run(
+            command,
+            input="\n".join(sources) + "\n",
+            capture_output=True,
+            text=True,
+            timeout=BOOTSTRAP_S,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        raise FabricError(f"mmdebstrap did not finish the base image within {BOOTSTRAP_S} s; {_by_hand()}") from None
+    if done.returncode != 0:
+        raise FabricError(f"mmdebstrap could not make the base image: {done.stderr.strip()[-300:]}; {_by_hand()}")
+
+
+def _import_image(archive: Path, tag: str) -> None:
+    repository, _, version = tag.rpartition(":")
+    with closing(connect(timeout_s=IMPORT_S)) as patient:
+        try:
+            patient.api.import_image_from_file(
+                str(archive), repository=repository, tag=version, changes=[f"LABEL {LABEL}=1"]
+            )
+        except (DockerException, OSError) as error:
+            raise FabricError(f"Docker would not import the base image: {root_cause(error)}") from error
+
+
+def _refusal_of_base(client: docker.DockerClient, on_progress: Callable[[str], None]) -> str | None:
+    """Why the registry's image cannot be had, or None: it is here."""
+    if find_image(client, REGISTRY_IMAGE) is not None:
+        return None
+    on_progress(f"asking for {REGISTRY_IMAGE}")
+    if (refusal := _refusal_of_registry()) is None:
+        on_progress(f"pulling {REGISTRY_IMAGE}")
+        refusal = _refusal_of_pull()
+    return None if refusal is None else f"no registry answers ({refusal})"
+
+
+def _refusal_of_build() -> str | None:
+    """Why the tools cannot be installed in the registry's image, or None. Its packages come over the host's network:
+    a daemon without a bridge has no other.
+    """
+    with closing(connect(timeout_s=PULL_S)) as patient:
+        try:
+            patient.images.build(
+                fileobj=io.BytesIO(DOCKERFILE.encode()), tag=layered_tag(), network_mode="host", rm=True, forcerm=True
+            )
+        except (DockerException, OSError) as error:
+            return f"the tools cannot be installed in {REGISTRY_IMAGE} ({root_cause(error)})"
+    return None
+
+
+def _refusal_of_registry() -> str | None:
+    """Why the registry cannot be used, or None. The daemon asks: its proxies and mirrors count, not ours."""
+    with closing(connect(timeout_s=REGISTRY_PROBE_S)) as impatient:
+        try:
+            impatient.images.get_registry_data(REGISTRY_IMAGE)
+        except (DockerException, OSError) as error:
+            return root_cause(error)
+    return None
+
+
+def _refusal_of_pull() -> str | None:
+    with closing(connect(timeout_s=PULL_S)) as patient:
+        try:
+            patient.images.pull(REGISTRY_IMAGE)
+        except (DockerException, OSError) as error:
+            return root_cause(error)
+    return None
+
+
+def _by_hand() -> str:
+    return f"install mmdebstrap (apt-get install mmdebstrap), or load {REGISTRY_IMAGE} with `docker load`"

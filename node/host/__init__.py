@@ -1,0 +1,1 @@
+"""What surrounds a core in a node: host, event loop, sockets, clock, workload, application, recorder."""

@@ -1,0 +1,209 @@
+"""The sockets of a node: one for what is sent to it alone, and with IP multicast one for the group and one for the
+group of its own sub-network.
+
+Nothing here blocks and nothing here trusts: what arrives is bytes and the address that they claim to come from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from node.host.config import Address
+
+RECEIVE_BUFFER_BYTES = 8 * 2**20
+"""A 560-byte frame takes more than 1 KiB of buffer accounting: this holds some thousand frames."""
+
+MAX_DATAGRAM_BYTES = 65_535
+BATCH = 64
+"""Datagrams taken per wake-up of one socket, so that timers and the other socket get their turn."""
+
+MOST_HELD = 8
+"""Datagrams that wait for the end of a turn: enough to make records cheap, and a fraction of a millisecond at most."""
+
+SO_RCVBUFFORCE = 33
+SO_MEMINFO = 55
+MEMINFO = struct.Struct("@9I")
+DROPS = 8
+"""Of the nine numbers of SO_MEMINFO, the one that /proc/net/udp calls `drops`."""
+
+NEAR_TTL = 1
+"""No router passes it on."""
+
+_NEAR = [(socket.IPPROTO_IP, socket.IP_TTL, struct.pack("@i", NEAR_TTL))]
+"""Said with the single datagram: everything leaves by one socket, whose own TTL is that of multicasts to everybody."""
+
+
+class Endpoint:
+    """Open sockets. `send_failures` counts datagrams that the kernel would not take.
+
+    `multicast` and `near`: the groups of everybody and of our sub-network, whose members among the peers are
+    `neighbours`; None: one datagram to each peer or neighbour. `ttl`: of multicasts to everybody.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        peers: Mapping[int, Address],
+        *,
+        multicast: Address | None,
+        ttl: int,
+        near: Address | None,
+        neighbours: Iterable[int],
+    ) -> None:
+        self._peers = {member: (peer.ip, peer.port) for member, peer in peers.items()}
+        self._everybody = tuple(self._peers[member] for member in sorted(self._peers))
+        self._neighbours = tuple(self._peers[member] for member in sorted(neighbours))
+        self._group = (multicast.ip, multicast.port) if multicast else None
+        self._near = (near.ip, near.port) if near else None
+        self._near_options = _NEAR if near else []
+        self._own = _bound_socket(address.ip, address.port)
+        self.sockets = [self._own]
+        self.send_failures = 0
+        self._first: Callable[[], object] | None = None
+        self._held: list[Callable[[], object]] = []
+        groups = [group for group in (multicast, near) if group is not None]
+        if groups:
+            self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address.ip))
+            self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
+            self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+        for group in groups:
+            self.sockets.append(_joined_socket(group, address))
+
+    @property
+    def fan_out(self) -> int:
+        """How many datagrams one multicast takes."""
+        return 1 if self._group else len(self._everybody)
+
+    @property
+    def near_fan_out(self) -> int:
+        """How many datagrams one near multicast takes; 0 without neighbours."""
+        return min(1, len(self._neighbours)) if self._near else len(self._neighbours)
+
+    def send(self, member: int, datagram: bytes) -> None:
+        self._transmit(datagram, self._peers[member])
+
+    def multicast_targets(self) -> tuple[tuple[str, int], ...]:
+        """Where the datagrams of one multicast go: the group, or each peer in ascending order."""
+        return (self._group,) if self._group else self._everybody
+
+    def transmit(self, datagram: bytes, target: tuple[str, int]) -> None:
+        self._transmit(datagram, target)
+
+    def near_targets(self) -> tuple[tuple[str, int], ...]:
+        """Where the datagrams of one near multicast go: the group of our sub-network, or each neighbour in ascending
+        order; nowhere without neighbours."""
+        return (self._near,) if self._near and self._neighbours else self._neighbours
+
+    def transmit_near(self, datagram: bytes, target: tuple[str, int]) -> None:
+        """As `transmit`, for the targets of near multicasts: from a group no router passes it on."""
+        if self._first is not None:
+            self._hold(lambda: self._put_near(datagram, target))
+        else:
+            self._put_near(datagram, target)
+
+    def hold(self, first: Callable[[], object]) -> None:
+        """Until `release` datagrams wait, so that what `first` sends leaves before them: once for all of a turn, where
+        each alone would cost a system call more. Only a few wait; then they leave as in `release`, and others wait.
+        """
+        self._first = first
+
+    def release(self) -> None:
+        """To be called at the end of every turn: nothing waits any more."""
+        first, self._first = self._first, None
+        if first is None:
+            return
+        first()
+        for leave in self._held:
+            leave()
+        self._held.clear()
+
+    def receive(self, from_socket: socket.socket) -> Iterator[tuple[bytes, str]]:
+        """At most BATCH waiting datagrams of one socket, each with the IP address that it claims to come from."""
+        for _ in range(BATCH):
+            try:
+                data, sender = from_socket.recvfrom(MAX_DATAGRAM_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionRefusedError:
+                # An earlier datagram of ours met a closed port: a peer that is down. It is not an input.
+                continue
+            yield data, sender[0]
+
+    def set_receive_buffers(self, buffer_bytes: int | None) -> list[int]:
+        """Each socket's receive buffer holds so much from now on; None: as at the start. What waits stays.
+
+        Returns what the kernel says: it counts a frame with its own overhead, and has a smallest size.
+        """
+        for one in self.sockets:
+            if buffer_bytes is None:
+                _ask_for_buffer(one)
+            else:
+                # The kernel doubles what it is asked for.
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes // 2)
+        return [one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for one in self.sockets]
+
+    @property
+    def overrun(self) -> int:
+        """Datagrams that the kernel dropped because a socket's receive buffer was full."""
+        infos = (one.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, MEMINFO.size) for one in self.sockets)
+        return sum(MEMINFO.unpack(info)[DROPS] for info in infos)
+
+    def close(self) -> None:
+        for one in self.sockets:
+            one.close()
+
+    def _transmit(self, datagram: bytes, target: tuple[str, int]) -> None:
+        if self._first is not None:
+            self._hold(lambda: self._put(datagram, target))
+        else:
+            self._put(datagram, target)
+
+    def _hold(self, leave: Callable[[], object]) -> None:
+        self._held.append(leave)
+        if len(self._held) >= MOST_HELD:
+            first = self._first
+            self.release()
+            self._first = first
+
+    def _put_near(self, datagram: bytes, target: tuple[str, int]) -> None:
+        try:
+            self._own.sendmsg((datagram,), self._near_options, 0, target)
+        except OSError:
+            self.send_failures += 1
+
+    def _put(self, datagram: bytes, target: tuple[str, int]) -> None:
+        try:
+            self._own.sendto(datagram, target)
+        except OSError:
+            # As on any network, a datagram may be lost; protocols repair it. It is counted, not hidden.
+            self.send_failures += 1
+
+
+def _joined_socket(group: Address, address: Address) -> socket.socket:
+    made = _bound_socket(group.ip, group.port)
+    membership = socket.inet_aton(group.ip) + socket.inet_aton(address.ip)
+    made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+    return made
+
+
+def _bound_socket(ip: str, port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _ask_for_buffer(made)
+    try:
+        made.bind((ip, port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _ask_for_buffer(one: socket.socket) -> None:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    with contextlib.suppress(PermissionError):
+        # Only a privileged process may exceed the system's limit; without it the limit holds.
+        one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)

@@ -1,0 +1,587 @@
+"""One life of one node, as every host lives it: what goes into the core, what comes out, what is written down.
+
+Pure: no socket, no loop, no clock. The asyncio driver (`node.host.driver`) and the simulator (`testbed.sim`) both run
+this very code, each with its own clock, wires and place for records: a simulated and a real run leave the same trace.
+
+A life that the others end (`Core.is_over`) ends here, too: its application asks for nothing more, OVER is its last
+record, and it is quiet, whatever still waits. What comes for it is given to the core and counted, but not recorded.
+
+Whoever holds a Host calls it for each input (`start`, `take` or `receive`, `wake`, `drain`, `stop`), one at a time, and
+after each round of inputs `after_inputs`; then he arms his one alarm for `next_wake_ns` if `is_wake_stale` says that it
+may have changed. Times are in ns; `true_ns` is the true clock, records carry it and what the node's own clock shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from node.core import MAX_MEMBER, Core, random_for
+from node.effects import (
+    CancelTimer,
+    Deliver,
+    Effect,
+    Installed,
+    Minority,
+    Multicast,
+    Report,
+    Send,
+    SetTimer,
+    StateTaken,
+    Undo,
+)
+from node.errors import DropReason, LocalError, RemoteError
+from node.host.application import Application, WorkloadApplication
+from node.host.config import NodeConfig
+from node.host.node_clock import NodeClock, Shift
+from node.host.timers import Schedule
+from node.trace import APPLICATION_STAMP, STAMP_SIZE, Event, Level, OverReason, Stamp
+from node.wire import Kind, Message, decode_datagram, table_struct
+
+DROPS_TRACED_PER_S = 100
+BEHIND_NS = 50_000_000
+"""The trace says that the workload is behind from this lag on."""
+REQUEST_BATCH = 32
+"""Requests made in one turn, so that receiving gets its turn."""
+FIRE_BATCH = 64
+"""Timers fired in one turn, for the same reason."""
+MEASURED_EVERY = 37
+"""A prime, so that no round of senders falls in step with it; more often, reading the clock would show in what a
+message costs."""
+
+TRANSMISSION_MASK = 0xFFFF_FFFF
+EXTRA_MASK = 0xFFFF
+
+TraceRow: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
+"""The values of one trace record in the order of node.trace.RECORD."""
+
+
+class Wires(Protocol):
+    """What a host sends with. Datagrams are numbered from `transmission` on, modulo 2^32."""
+
+    @property
+    def fan_out(self) -> int:
+        """How many datagrams one multicast takes: 1, or one for each peer."""
+
+    @property
+    def near_fan_out(self) -> int:
+        """How many datagrams one near multicast takes: 1, or one for each neighbour; 0 without neighbours."""
+
+    def send(self, target: int, message: Message, transmission: int) -> None:
+        """One datagram to one member."""
+
+    def multicast(self, message: Message, transmission: int) -> None:
+        """To all peers, in `fan_out` datagrams."""
+
+    def multicast_near(self, message: Message, transmission: int) -> None:
+        """To all peers of our own sub-network, in `near_fan_out` datagrams, none of which a router lets pass."""
+
+
+class Host:
+    """`record` takes each trace record; `flush` puts what was recorded on the wire before any later datagram.
+
+    `cpu_ns` reads a clock that measures the core's own work; reading it costs a system call, so only every so many
+    messages are measured. `before_call` is told before each call of the core: the
+    kind of the message that it is given, or None. `application` None: one that sends what the workload says.
+
+    A machine may consist of several processes, each with a host of its own: `inside` takes messages for a part of it
+    that is no member (targets above MAX_MEMBER), which are no datagrams and leave no record; `take_inside` and
+    `add_record` are given what such parts say. They all show one `clock`; None: a new one. `on_over` is told when this
+    incarnation is over, after its last record.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        core: Core,
+        wires: Wires,
+        *,
+        true_ns: Callable[[], int],
+        cpu_ns: Callable[[], int],
+        record: Callable[[TraceRow], object],
+        flush: Callable[[], object],
+        traces_receipts: bool,
+        before_call: Callable[[Kind | None], object] | None = None,
+        application: Application | None = None,
+        inside: Callable[[int, Message], object] | None = None,
+        clock: NodeClock | None = None,
+        on_over: Callable[[], object] | None = None,
+    ) -> None:
+        self._on_over = on_over
+        self._group = config.group
+        self._member = config.membership.member
+        self._core = core
+        self._wires = wires
+        self._true_ns = true_ns
+        self._cpu_ns = cpu_ns
+        self._record = record
+        self._flush = flush
+        self._traces_receipts = traces_receipts
+        self._before_call = before_call
+        self._inside = inside
+        self.clock = clock or config.clock(true_ns())
+        self._read_clock = self.clock.read_ns
+        self._read_at_ns = -1
+        self._shown_ns = 0
+        """What the clock shows at `_read_at_ns` (true time)."""
+        self.shifts: dict[int, Shift] = {}
+        """What faults have done to the clock, by fault."""
+        self._schedule = Schedule()
+        if application is None:
+            workload_rng = random_for(config.seed, config.membership, "workload")
+            application = WorkloadApplication(config.workload, config.membership, workload_rng)
+        self.application = application
+        self._hears = application.hears
+        self.answers = application.answers
+        """The application may want something after any input."""
+        self.is_saturating = application.is_saturating
+        """Its next request hangs on the core alone: the alarm may change with every input."""
+        self.is_wake_stale = True
+        """Whether timers or requests have changed since `next_wake_ns` was asked."""
+        self.is_started = False
+        self.is_draining = False
+        self.view = 0
+        """The number of the view that was installed last; 0: none."""
+        self.view_size = 0
+        """How many members that view has."""
+        self.is_leaving = False
+        """It has been asked to leave the group."""
+        self.is_over = False
+        """The others have ended this life, and it counts as crashed; or it has left."""
+        self._load_start_ns = 0
+        self._is_behind = False
+        self._transmission = 0
+        self.delivered = 0
+        """Messages that went to the application for good; optimistic deliveries do not count."""
+        self._handed_over = 0
+        """Messages that went to it optimistically and are neither taken back nor final."""
+        self.received = 0
+        """Datagrams that came, whatever became of them."""
+        self.handled = 0
+        """Messages that the core was given."""
+        self._measured = 0
+        self._measured_ns = 0
+        self.dropped: Counter[str] = Counter()
+        self._drops_traced_in_second = (0, 0)
+        self._carry_out: dict[type[Effect], Callable[[Any], None]] = {
+            Send: self._send,
+            Multicast: self._multicast,
+            SetTimer: self._set_timer,
+            CancelTimer: self._cancel_timer,
+            Deliver: self._deliver,
+            Undo: self._undo,
+            Report: self._report,
+            Installed: self._install,
+            Minority: self._note_minority,
+            StateTaken: self._note_state,
+        }
+
+    @property
+    def core_ns(self) -> int:
+        """What the core took for all messages that it was given, from those that were measured; 0 without any."""
+        return self._measured_ns * self.handled // self._measured if self._measured else 0
+
+    # Inputs.
+
+    def start(self, load_start_ns: int) -> None:
+        """The core runs from now on; the workload's times count from `load_start_ns` (true time)."""
+        self._load_start_ns = load_start_ns
+        self.is_started = True
+        self._trace(Event.START)
+        self._tell_before(None)
+        if not self.is_draining:
+            self.application.begin()
+        self._feed(self._core.on_start(self._now_ns()))
+        self._submit()
+        self.is_wake_stale = True
+
+    def take(self, data: bytes, claimed: int | None) -> None:
+        """A datagram came as bytes; `claimed`: the member to whom its source address belongs, if to any."""
+        try:
+            envelope, message = decode_datagram(data, group=self._group)
+            sender = envelope.sender
+            if sender == self._member:
+                raise RemoteError(DropReason.OWN, "our own member number")
+            if claimed != sender:
+                raise RemoteError(DropReason.UNKNOWN_MEMBER, f"it came from elsewhere than member {sender}")
+            if not self.is_started:
+                raise RemoteError(DropReason.UNEXPECTED, "not started yet")
+        except RemoteError as error:
+            self.received += 1
+            self._drop(error.reason, claimed or 0, len(data))
+            return
+        self.receive(message, sender, envelope.sender_incarnation, envelope.transmission, len(data))
+
+    def receive(self, message: Message, sender: int, incarnation: int, transmission: int, size_bytes: int) -> None:
+        """`message` came, transmitted by `sender` in a datagram of `size_bytes`. Who calls this himself vouches for
+        what `take` checks: a host that simulates the wire need not make bytes of it.
+        """
+        self.received += 1
+        if self._traces_receipts:
+            self._trace(Event.RECEIVE, message.kind, sender, incarnation, 0, transmission)
+        self._handle(message, sender, sender, size_bytes)
+
+    def take_inside(self, message: Message, source: int) -> None:
+        """`message` came from a part of this machine that is no member."""
+        self._handle(message, source, self._member, len(message.payload))
+
+    def add_record(self, row: TraceRow) -> None:
+        """What such a part has written down. A delivery gets its place in the member's sequence here; a submission is
+        on the wire before anything that follows from it."""
+        if row[0] == _DELIVER:
+            self.delivered += 1
+            row = (*row[:-1], self.delivered)
+        self._record(row)
+        if row[0] == _SUBMIT:
+            self._flush()
+
+    def _handle(self, message: Message, source: int, sender: int, size_bytes: int) -> None:
+        """`sender`: the member that a record names when the core refuses it."""
+        self.handled += 1
+        if self._before_call is not None:
+            self._before_call(message.kind)
+        now_ns = self._now_ns()
+        is_measured = self.handled % MEASURED_EVERY == 0
+        began_ns = self._cpu_ns() if is_measured else 0
+        try:
+            effects = self._core.on_message(message, source, now_ns)
+        except RemoteError as error:
+            self._drop(error.reason, sender, size_bytes)
+            return
+        if is_measured:
+            self._measured += 1
+            self._measured_ns += self._cpu_ns() - began_ns
+        carry_out = self._carry_out
+        for effect in effects:
+            carry_out[type(effect)](effect)
+        if effects and self._core.is_over:
+            self._note_over()
+
+    def wake(self) -> None:
+        """The alarm: what is due is done, so much of it as one turn takes."""
+        self.is_wake_stale = True
+        for _ in range(FIRE_BATCH):
+            now_ns = self._now_ns()
+            timer = self._schedule.pop_due(now_ns)
+            if timer is None:
+                break
+            self._tell_before(None)
+            self._feed(self._core.on_timer(timer, now_ns))
+        for _ in range(REQUEST_BATCH):
+            if not self._request():
+                break
+
+    def after_inputs(self) -> None:
+        """After every round of inputs: what flow control held back may go now, and the application may answer."""
+        self._submit()
+        if self.answers:
+            self._run_application()
+
+    def _submit(self) -> None:
+        queue = self.application.queue
+        while queue and self._core.can_submit:
+            self.is_wake_stale = True
+            self._tell_before(None)
+            self._feed(self._core.on_submit(queue.popleft(), self._now_ns()))
+
+    def drain(self) -> None:
+        """The workload ends; what is under way goes on."""
+        if not self.is_draining:
+            self.is_draining = True
+            self.application.end()
+            self._trace(Event.DRAIN)
+            if self.answers and self.is_started:
+                # Programs end in a way of their own.
+                self.after_inputs()
+
+    def leave(self) -> None:
+        """Leave the group for good; the workload ends. LocalError: why it cannot be."""
+        if self.is_over:
+            raise LocalError("it is no member of the group now")
+        if self.is_leaving:
+            raise LocalError("it is about to leave already")
+        self._tell_before(None)
+        effects = self._core.leave(self._now_ns())
+        self.is_leaving = True
+        self.application.end()
+        self._feed(effects)
+        self.is_wake_stale = True
+
+    def stop(self) -> bool:
+        """The end, in order; whether nothing was under way any more. A life that is over has left its last record."""
+        is_drained = self.is_quiet
+        self.application.end()
+        self._trace(Event.STOP, detail=int(is_drained), value=self.application.submitted)
+        self._flush()
+        return is_drained
+
+    def shift_clock(self, fault: int, *, step_ns: int, drift_ppm: float) -> None:
+        """A fault: our clock jumps and drifts from now on. LocalError: it would run too fast to be a clock."""
+        before_ns = self._now_ns()
+        self.shifts[fault] = self.clock.shift(self._true_ns(), step_ns=step_ns, drift_ppm=drift_ppm)
+        self._note_clock(fault, before_ns, detail=0)
+
+    def right_clock(self, fault: int) -> None:
+        """The end of that fault: the clock shows what it would show without it. One that we do not know has ended with
+        an earlier life."""
+        shift = self.shifts.pop(fault, None)
+        if shift is not None:
+            before_ns = self._now_ns()
+            self.clock.undo(self._true_ns(), shift)
+            self._note_clock(fault, before_ns, detail=1)
+
+    def _note_clock(self, fault: int, before_ns: int, *, detail: int) -> None:
+        """Timers are due by the clock as it is now."""
+        self._read_at_ns = -1
+        self.is_wake_stale = True
+        number, value = max(0, before_ns), self.clock.second_ns
+        self._trace(Event.CLOCK, detail, extra=fault & EXTRA_MASK, number=number, value=value)
+        self._flush()
+
+    # What the holder asks.
+
+    @property
+    def phase(self) -> str:
+        """Where the core stands, in its own words."""
+        return self._core.phase
+
+    @property
+    def has_left(self) -> bool:
+        """With `is_over`: at its own request."""
+        return self.is_over and self._core.has_left
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing waits for the core, and it waits for nothing; or all waiting is in vain, or has not begun."""
+        application = self.application
+        if self.is_over or not self.is_started:
+            return True
+        return not application.queue and self._core.is_idle and application.is_idle
+
+    def next_wake_ns(self) -> int | None:
+        """True time of the next alarm (it may have passed), None when there is nothing to wait for."""
+        self.is_wake_stale = False
+        timer_ns = self._schedule.next_ns()
+        wake_ns = None if timer_ns is None else self.clock.true_ns(timer_ns)
+        request_ns = self.application.next_ns(can_submit=self._core.can_submit)
+        if request_ns is not None:
+            request_ns += self._load_start_ns
+            if wake_ns is None or request_ns < wake_ns:
+                return request_ns
+        return wake_ns
+
+    def note_time(self) -> None:
+        """Held up without a request, the lag grows all the same."""
+        if self.is_started:
+            self.application.note_time(self._true_ns() - self._load_start_ns)
+
+    # Into the core.
+
+    def _run_application(self) -> None:
+        """It acts on what it has heard, so far as one turn goes, and says what is worth knowing."""
+        self.is_wake_stale = True
+        for _ in range(REQUEST_BATCH):
+            if not self._request():
+                break
+        for report in self.application.reports():
+            self._report(report)
+
+    def _request(self) -> bool:
+        """The application asks to send its next message, if it is due."""
+        application = self.application
+        stamp = application.request(self._true_ns() - self._load_start_ns, can_submit=self._core.can_submit)
+        if stamp is None:
+            return False
+        request = application.queue[-1]
+        self._trace_identity(Event.SUBMIT, stamp, len(request.payload), request.place)
+        # On the wire before the message is: a crash in between must not leave a message that nobody submitted.
+        self._flush()
+        self._note_lag()
+        self._submit()
+        if len(application.queue) == 1:
+            # The first one that has to wait. How many there are, the status says.
+            self._trace_identity(Event.REFUSED, stamp, 1)
+        return True
+
+    def _note_lag(self) -> None:
+        """Once each time that we fall behind, not with every message that is late."""
+        lag_ns = self.application.lag_ns
+        if lag_ns >= BEHIND_NS and not self._is_behind:
+            self._trace(Event.BEHIND, value=lag_ns)
+        self._is_behind = lag_ns >= BEHIND_NS
+
+    def _now_ns(self) -> int:
+        """What the node's clock shows. A simulated instant lasts long: it is reckoned once."""
+        true_ns = self._true_ns()
+        if true_ns != self._read_at_ns:
+            self._read_at_ns = true_ns
+            self._shown_ns = self._read_clock(true_ns)
+        return self._shown_ns
+
+    def _tell_before(self, kind: Kind | None) -> None:
+        if self._before_call is not None:
+            self._before_call(kind)
+
+    # Out of the core.
+
+    def _feed(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._carry_out[type(effect)](effect)
+        if effects and self._core.is_over:
+            self._note_over()
+
+    def _note_over(self) -> None:
+        """Once: the last record. It tells when this life has ended better than one made when everybody is stopped."""
+        if not self.is_over:
+            self.is_over = self.is_wake_stale = True
+            self.application.end()
+            reason = OverReason.LEFT if self._core.has_left else OverReason.EXCLUDED
+            self._trace(Event.OVER, reason, value=self.application.submitted)
+            self._record = _unrecorded
+            if self._on_over is not None:
+                self._on_over()
+
+    def _send(self, effect: Send) -> None:
+        if effect.target > MAX_MEMBER:
+            assert self._inside is not None, f"nobody takes messages for {effect.target}"
+            self._inside(effect.target, effect.message)
+            return
+        transmission = self._next_transmission(1)
+        self._trace_send(effect.message, transmission)
+        self._wires.send(effect.target, effect.message, transmission)
+
+    def _multicast(self, effect: Multicast) -> None:
+        if effect.is_near:
+            self._multicast_near(effect.message)
+            return
+        transmission = self._next_transmission(self._wires.fan_out)
+        self._trace_send(effect.message, transmission)
+        self._wires.multicast(effect.message, transmission)
+
+    def _multicast_near(self, message: Message) -> None:
+        count = self._wires.near_fan_out
+        if not count:
+            # To nobody: no datagram has a number that a record could name.
+            return
+        transmission = self._next_transmission(count)
+        self._trace_send(message, transmission)
+        self._wires.multicast_near(message, transmission)
+
+    def _next_transmission(self, count: int) -> int:
+        """The number of the first of `count` datagrams."""
+        first = (self._transmission + 1) & TRANSMISSION_MASK
+        self._transmission = (self._transmission + count) & TRANSMISSION_MASK
+        return first
+
+    def _trace_send(self, message: Message, transmission: int) -> None:
+        self._trace(
+            Event.SEND, message.kind, message.origin, message.incarnation, message.flags, message.seq, transmission
+        )
+
+    def _deliver(self, effect: Deliver) -> None:
+        if effect.inner is Kind.OBJECTS_NEWS:
+            # They are the application's alone.
+            if self._hears:
+                self._hand_over(effect)
+            return
+        payload = effect.payload
+        if len(payload) < STAMP_SIZE:
+            self._drop(DropReason.TRUNCATED, effect.origin, len(payload))
+            return
+        if effect.level is _OPTIMISTIC:
+            self._handed_over += 1
+            position = self.delivered + self._handed_over
+        else:
+            position = self.delivered = self.delivered + 1
+            # It is the first of those that were handed over, if there are any.
+            self._handed_over -= bool(self._handed_over)
+        origin, incarnation, number = _UNPACK_STAMP(payload)
+        clock_ns = self._now_ns()
+        if clock_ns < 0:
+            clock_ns = 0
+        place = effect.place
+        self._record((_DELIVER, effect.level, origin, incarnation, place, number, self._read_at_ns, clock_ns, position))
+        if self._hears:
+            self._hand_over(effect)
+
+    def _hand_over(self, effect: Deliver) -> None:
+        self.application.take(effect, self._true_ns() - self._load_start_ns)
+
+    def _undo(self, effect: Undo) -> None:
+        payload = effect.payload
+        if len(payload) < STAMP_SIZE:
+            self._drop(DropReason.TRUNCATED, effect.origin, len(payload))
+            return
+        self._handed_over -= bool(self._handed_over)
+        origin, incarnation, number = _UNPACK_STAMP(payload)
+        self._trace(Event.UNDO, effect.level, origin, incarnation, 0, number)
+
+    def _report(self, effect: Report) -> None:
+        if effect.code in _DROP_REASONS:
+            self._drop(DropReason(effect.code), effect.member, effect.value)
+        else:
+            self._trace(Event.REPORT, effect.code, extra=effect.member, value=effect.value)
+
+    def _install(self, effect: Installed) -> None:
+        count = len(effect.incarnations)
+        self.view, self.view_size = effect.number, count
+        for rank, (member, incarnation) in enumerate(effect.incarnations):
+            self._trace(Event.VIEW, effect.reason, member, incarnation, rank, effect.number, count)
+
+    def _note_minority(self, effect: Minority) -> None:
+        self._trace(Event.MINORITY, int(effect.begins), number=effect.view, value=effect.heard)
+
+    def _note_state(self, effect: StateTaken) -> None:
+        self._trace(Event.STATE, 0, effect.donor, effect.donor_incarnation, number=effect.view, value=effect.size_bytes)
+
+    def _drop(self, reason: DropReason, sender: int, size_bytes: int) -> None:
+        self.dropped[reason.name] += 1
+        second = self._true_ns() // 10**9
+        last, count = self._drops_traced_in_second
+        count = count + 1 if last == second else 1
+        self._drops_traced_in_second = (second, count)
+        if count <= DROPS_TRACED_PER_S:
+            self._trace(Event.DROP, reason.value, extra=sender, value=size_bytes)
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        self._schedule.set(effect.timer, effect.at_ns)
+        self.is_wake_stale = True
+
+    def _cancel_timer(self, effect: CancelTimer) -> None:
+        self._schedule.cancel(effect.timer)
+        self.is_wake_stale = True
+
+    # Records.
+
+    def _trace_identity(self, event: Event, stamp: Stamp, value: int, place: int = 0) -> None:
+        self._trace(event, 0, stamp.origin, stamp.incarnation, place, stamp.number, value)
+
+    def _trace(
+        self,
+        event: Event,
+        detail: int = 0,
+        origin: int = 0,
+        incarnation: int = 0,
+        extra: int = 0,
+        number: int = 0,
+        value: int = 0,
+    ) -> None:
+        if not self.is_started:
+            # START is the first record of every life: what happens before it is counted, not traced.
+            return
+        clock_ns = self._now_ns()
+        if clock_ns < 0:
+            clock_ns = 0
+        self._record((event, detail, origin, incarnation, extra, number, self._read_at_ns, clock_ns, value))
+
+
+def _unrecorded(_row: TraceRow) -> None:
+    """A life that is over has left its last record."""
+
+
+_UNPACK_STAMP = table_struct(APPLICATION_STAMP).unpack_from
+_DELIVER = Event.DELIVER
+_SUBMIT = Event.SUBMIT
+_OPTIMISTIC = Level.OPTIMISTIC
+_DROP_REASONS = {reason.value for reason in DropReason}

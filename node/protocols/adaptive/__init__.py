@@ -1,0 +1,1 @@
+"""The core that selects the cheapest total order (paper 003)."""

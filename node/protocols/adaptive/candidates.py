@@ -1,0 +1,89 @@
+"""Which protocols can be in force in an epoch, and how an instance of each is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple
+
+from node.core import Membership, ViewCore
+from node.errors import LocalError
+from node.protocols.abcast import AbcastCore
+from node.protocols.adaptive.costs import ABCAST, ALLACK, ATOP, SEQUENCER, TIMEWARP
+from node.protocols.allack import AllAckCore
+from node.protocols.atop import AtopCore
+from node.protocols.sequencer import SequencerCore
+from node.protocols.timewarp.core import TimeWarpCore
+from node.protocols.timewarp.execution import Execution
+
+
+class Making(NamedTuple):
+    """What an instance is made from. `block`: the candidate's parameters. `memory`: of an instance of the same
+    candidate at the end of the view before; empty: none.
+    """
+
+    us: Membership
+    epoch: int
+    block: Any
+    rng: Random
+    execution: Execution
+    memory: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """`code`: the high half-byte of its kinds."""
+
+    name: str
+    code: int
+    make: Callable[[Making], ViewCore]
+
+
+def _timewarp(making: Making) -> ViewCore:
+    return TimeWarpCore(
+        membership=making.us,
+        parameters=making.block,
+        memory=making.memory,
+        execution=making.execution,
+        epoch=making.epoch,
+    )
+
+
+def _abcast(making: Making) -> ViewCore:
+    return AbcastCore(membership=making.us, parameters=making.block)
+
+
+def _allack(making: Making) -> ViewCore:
+    return AllAckCore(membership=making.us, parameters=making.block, rng=making.rng)
+
+
+def _atop(making: Making) -> ViewCore:
+    return AtopCore(membership=making.us, parameters=making.block, memory=making.memory)
+
+
+def _sequencer(making: Making) -> ViewCore:
+    return SequencerCore(membership=making.us, parameters=making.block, memory=making.memory)
+
+
+CANDIDATES: dict[str, Candidate] = {
+    candidate.name: candidate
+    for candidate in (
+        Candidate(name="timewarp", code=TIMEWARP, make=_timewarp),
+        Candidate(name="abcast", code=ABCAST, make=_abcast),
+        Candidate(name="allack", code=ALLACK, make=_allack),
+        Candidate(name="atop", code=ATOP, make=_atop),
+        Candidate(name="sequencer", code=SEQUENCER, make=_sequencer),
+    )
+}
+
+
+def candidates_in(text: str) -> tuple[Candidate, ...]:
+    """From names with commas between them. LocalError: none, an unknown one, or one twice."""
+    names = tuple(name.strip() for name in text.split(","))
+    unknown = next((name for name in names if name not in CANDIDATES), None)
+    if unknown is not None:
+        raise LocalError(f"candidates must be some of {', '.join(CANDIDATES)} with commas between, not {unknown!r}")
+    if len(set(names)) < len(names):
+        raise LocalError(f"candidates must not repeat, as in {text!r}")
+    return tuple(CANDIDATES[name] for name in names)

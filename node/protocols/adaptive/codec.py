@@ -1,0 +1,118 @@
+"""What the words of the adaptive core's own messages mean, and its memory.
+
+A *code* is a protocol, as the high half-byte of its kinds.
+
+    CARRIED   seq: epoch; no words; inside: one message of the core that runs in that epoch
+    LAST      seq: epoch; no words
+    REQUEST   seq: the epoch to come; no words
+    CALL      seq: the epoch to come; no words
+    BALLOT    seq: the epoch to come; ranking
+    DECISION  seq: the epoch to come; code
+    PROBE     seq: number of the round; no words
+    ECHO      seq: number of the round; no words
+
+Payloads of submissions to a core without timestamps end with a *tail* of 8 bytes: the timestamp that Time Warp would
+have given. At the end, so that a reader of captures finds the application's bytes in their place.
+
+Every failure of a reader is a RemoteError MALFORMED.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Collection
+from typing import NamedTuple
+
+from node.errors import DropReason, RemoteError
+from node.protocols.adaptive.vote import Ranking, decode_ranking
+from node.wire import Message
+
+MAX_EPOCH = 2**32 - 1
+MAX_TIMESTAMP = 2**62
+_TAIL = struct.Struct(">Q")
+_MEMORY = struct.Struct(">IBH")
+
+
+class AdaptiveReport(enum.IntEnum):
+    """Codes of our reports."""
+
+    CALLED = 0xD2
+    """As the coordinator, opened a vote; `value`: the epoch that it is about."""
+    CALLED_OFF = 0xD3
+    """As the coordinator, ended one without a change; `value`: the epoch that it was about."""
+    COMPLETE = 0xD4
+    """All of an old epoch is delivered here; `value`: its number."""
+    LEFT = 0xD6
+    """This member has sent LAST and submits nothing until the next epoch is in force; `value`: the epoch it leaves."""
+
+
+class Arrival(NamedTuple):
+    """A message that has come or was submitted here: its origin, and the timestamp that Time Warp gives it."""
+
+    origin: int
+    timestamp: int
+
+
+class Memory(NamedTuple):
+    """What the next view begins with: the epoch and the code of its protocol, and the memories of the processor and of
+    the instance.
+    """
+
+    epoch: int
+    code: int
+    execution: bytes
+    instance: bytes
+
+    def to_bytes(self) -> bytes:
+        return _MEMORY.pack(self.epoch, self.code, len(self.execution)) + self.execution + self.instance
+
+    @staticmethod
+    def from_bytes(data: bytes, candidates: Collection[int]) -> Memory:
+        """What the execution's and the instance's parts mean, these check."""
+        if len(data) < _MEMORY.size:
+            raise RemoteError(DropReason.MALFORMED, f"a memory of {len(data)} bytes names no epoch")
+        epoch, code, size = _MEMORY.unpack_from(data)
+        if epoch == 0 or code not in candidates or len(data) < _MEMORY.size + size:
+            raise RemoteError(DropReason.MALFORMED, f"a memory of epoch {epoch} under {code} with {len(data)} bytes")
+        end = _MEMORY.size + size
+        return Memory(epoch, code, data[_MEMORY.size : end], data[end:])
+
+
+def with_tail(payload: bytes, timestamp: int) -> bytes:
+    return payload + _TAIL.pack(timestamp)
+
+
+def split_tail(payload: bytes) -> tuple[int, bytes]:
+    """The timestamp, and the payload without its tail."""
+    if len(payload) < _TAIL.size:
+        raise RemoteError(DropReason.MALFORMED, f"{len(payload)} bytes of payload hold no tail")
+    (timestamp,) = _TAIL.unpack_from(payload, len(payload) - _TAIL.size)
+    if timestamp > MAX_TIMESTAMP:
+        raise RemoteError(DropReason.MALFORMED, f"there is no timestamp {timestamp}")
+    return timestamp, payload[: -_TAIL.size]
+
+
+def number_of(message: Message, *, words: int = 0) -> int:
+    """The seq of a message with that many words: an epoch, or a round of probes."""
+    if len(message.words) != words:
+        raise RemoteError(DropReason.MALFORMED, f"{message.kind.name} with {len(message.words)} words, not {words}")
+    if message.seq > MAX_EPOCH:
+        raise RemoteError(DropReason.MALFORMED, f"there is no epoch {message.seq}")
+    return message.seq
+
+
+def read_ballot(message: Message, candidates: Collection[int]) -> Ranking:
+    number_of(message, words=1)
+    ranking = decode_ranking(message.words[0])
+    if not set(ranking) <= set(candidates):
+        raise RemoteError(DropReason.MALFORMED, f"a ballot for {ranking}, which are not all candidates")
+    return ranking
+
+
+def read_decision(message: Message, candidates: Collection[int]) -> int:
+    """The code."""
+    number_of(message, words=1)
+    if message.words[0] not in candidates:
+        raise RemoteError(DropReason.MALFORMED, f"a decision for {message.words[0]}, which is no candidate")
+    return message.words[0]

@@ -1,0 +1,712 @@
+"""Total order by whichever protocol is the cheapest now, over reliable FIFO streams: adaptive selection, for one view.
+
+Paper 003: an optimistic order is cheap when messages come in the order of their timestamps, a pessimistic one when they
+do not. Each member estimates what both would cost; if more than half want another protocol, the group changes, "at a
+time T of the logical clock: before T the old protocol, after T the new one" (3.4). Here logical time is (epoch, time
+within the epoch), an epoch has one protocol, and T is the end of an epoch: LAST in each member's stream.
+
+    REQUEST   a member finds a change worthwhile                    to the coordinator, the view's first member
+    CALL      the coordinator asks for ballots                      to all
+    BALLOT    a ranking of the candidates (vote.py)                 to the coordinator, from each member
+    DECISION  the protocol of the next epoch; if none, nothing      to all
+    CARRIED   a message of the instance that runs in an epoch       as the instance says
+    LAST      nothing of its sender follows in this epoch           to all, at once when it adopts a decision
+
+1. An epoch has one instance of its protocol's core (adaptive_epoch.py), which is a core of one view itself.
+2. The coordinator decides when it has the ballot of every member of the view. A member gives its ballot only while no
+   older epoch is incomplete at it. So an epoch has one decision, and no member has more than two epochs.
+3. A member that adopts a decision says LAST at once. From then on its instance is mute: it is called no more.
+4. When LAST of all members has come, the epoch is closed as a view is: what precedes LAST is the cut, all members
+   survive. What the instance hands back is submitted first in the next epoch, which begins here now.
+5. Close of the view. If all LASTs of the epoch are in the cut, it is closed as in 4, and the next epoch with the view's
+   survivors. Else the epoch is closed with the view's survivors, and what was sent in the next one is void: no survivor
+   has submitted or delivered anything in it. The memory is number and protocol of the last epoch decided in the cut,
+   the processor's state, and the instance's memory. The next view goes on in that epoch.
+6. The processor (execution.py) and the application are one for all epochs. What an execution submits (a follow-up) has
+   `inner` TIMEWARP_FOLLOW_UP: part of the order and the state, never delivered to the application.
+7. Submissions wait while `most_held` messages are undelivered or not executed, and from LAST until the next epoch.
+
+Deviations. The paper's members propose a time T and stop there until GVT has reached it, before a pessimistic protocol
+only; here all stop from their LAST until LAST of all has come, about one delay. It elects a coordinator. The threshold
+has a margin beside the cost of a switch. Ballots are rankings.
+Invariants: all of an epoch is delivered before anything of the next, by everybody; a member's stream has nothing of an
+epoch behind its LAST of that epoch.
+Deliveries for good are AGREED, not uniform: at the end of a Time Warp epoch neither (docs/protocols/adaptive.md). The
+timers of the busy (estimates, probes, forced changes) are armed by submissions and deliveries only.
+The arguments are in docs/protocols/adaptive.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from node.core import Closing, Membership, Submission, ViewCore
+from node.effects import Deliver, Effect, Multicast, Report, Send, Timer, Undo
+from node.errors import DropReason, LocalError, RemoteError
+from node.parameters import require
+from node.protocols.abcast import AbcastParameters
+from node.protocols.adaptive.candidates import CANDIDATES, Candidate, Making, candidates_in
+from node.protocols.adaptive.codec import (
+    AdaptiveReport,
+    Memory,
+    number_of,
+    read_ballot,
+    read_decision,
+)
+from node.protocols.adaptive.costs import TIMEWARP, CostParameters
+from node.protocols.adaptive.epoch import LAYER, MOST_KEPT, Epoch
+from node.protocols.adaptive.opinion import Opinion, Threshold
+from node.protocols.adaptive.vote import Ranking, encode_ranking, tally
+from node.protocols.allack import AllAckParameters
+from node.protocols.atop import AtopParameters
+from node.protocols.sequencer import SequencerParameters
+from node.protocols.timewarp.core import TimeWarpParameters
+from node.protocols.timewarp.execution import Command, Execution, Outcome, ServiceParameters
+from node.reliable.parameters import ReliableParameters
+from node.reliable.rtt import Timers
+from node.trace import Level, Notice
+from node.wire import Flag, Kind, Message
+
+MILLISECOND = 1_000_000
+SECOND = 1_000 * MILLISECOND
+CONTROL = Flag.CONTROL.value
+PROCESS = Timer("process")
+FORCE = Timer("force")
+ESTIMATE = Timer("estimate")
+PROBE = Timer("probe")
+BUSY = (FORCE, ESTIMATE, PROBE)
+"""Armed while something is submitted or delivered."""
+ECHO_REST_NS = 1 * MILLISECOND
+"""At least, and half of the time between two probes: to one member no two echoes follow each other sooner."""
+COSTS = (Notice.COST, Notice.REDONE, Notice.ROLLED_BACK)
+FOLLOW_UP = Kind.TIMEWARP_FOLLOW_UP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveParameters:
+    """Of the selection, of the application, of the candidates, and of the reliable layer under all of them. Times in
+    ns. The blocks of the candidates take no `reliable`, `service` or `report_costs` of their own.
+    """
+
+    candidates: str = "timewarp, abcast"
+    """Names with commas between: timewarp, abcast, allack, atop, sequencer."""
+    first: str = ""
+    """The one in force at the start; empty: the first of the candidates."""
+    switch_cost_ns: int = 1 * MILLISECOND
+    """The paper's s: what a change must save at least, in ns of cost per second ..."""
+    margin_permille: int = 100
+    """... and of the present cost."""
+    dwell_ns: int = 1 * SECOND
+    """No vote is opened so soon after a switch."""
+    estimate_every_ns: int = 250 * MILLISECOND
+    """How often a busy member estimates, and asks for a change that is worthwhile; 0: never."""
+    probe_every_ns: int = 500 * MILLISECOND
+    """How often a busy member measures the way to the others; 0: never."""
+    force_every_ns: int = 0
+    """For campaigns and experiments: not 0: costs do not count. A busy member asks for a change so long after the last
+    one, and every ballot prefers the next of the candidates in turn."""
+    most_held: int = 256
+    """Submissions wait while so many messages are undelivered here or not executed. A protocol without timestamps knows
+    nothing of the processor."""
+    costs: CostParameters = field(default_factory=CostParameters)
+    """`save_every`, `null_after_ns` and `dummy_after_ns` are those of the blocks that have them."""
+    service: ServiceParameters = field(default_factory=ServiceParameters)
+    timewarp: TimeWarpParameters = field(default_factory=TimeWarpParameters)
+    abcast: AbcastParameters = field(default_factory=AbcastParameters)
+    allack: AllAckParameters = field(default_factory=AllAckParameters)
+    atop: AtopParameters = field(default_factory=AtopParameters)
+    sequencer: SequencerParameters = field(default_factory=SequencerParameters)
+    reliable: ReliableParameters = field(default_factory=ReliableParameters)
+
+    def __post_init__(self) -> None:
+        names = [candidate.name for candidate in self.of]
+        require(self.first in ("", *names), f"first must be one of {', '.join(names)}, not {self.first!r}")
+        for name in ("dwell_ns", "estimate_every_ns", "probe_every_ns", "force_every_ns"):
+            value = getattr(self, name)
+            require(0 <= value <= 2**62, f"{name} must not be negative, not {value}")
+        require(1 <= self.most_held <= 1 << 20, f"most_held must lie between 1 and {1 << 20}, not {self.most_held}")
+        self.threshold  # noqa: B018 (it checks itself)
+        for name in (candidate.name for candidate in CANDIDATES.values()):
+            block = getattr(self, name)
+            require(
+                block.reliable == ReliableParameters(), f"{name} runs over the reliable layer of all: no block here"
+            )
+        require(self.sequencer.replace_server, "a sequencer of an epoch is the view's first member: replace_server")
+        require(self.timewarp.service == ServiceParameters(), "timewarp has the service of all: no block here")
+        require(not self.abcast.report_costs, "costs are reported for all candidates: service.report_costs")
+
+    @property
+    def of(self) -> tuple[Candidate, ...]:
+        """The candidates. LocalError when the text does not name any."""
+        return candidates_in(self.candidates)
+
+    @property
+    def threshold(self) -> Threshold:
+        return Threshold(switch_cost_ns=self.switch_cost_ns, margin_permille=self.margin_permille)
+
+    def block(self, candidate: Candidate) -> Any:
+        """What an instance of that candidate takes."""
+        return (
+            replace(self.timewarp, service=self.service)
+            if candidate.code == TIMEWARP
+            else getattr(self, candidate.name)
+        )
+
+    @property
+    def estimation(self) -> CostParameters:
+        """`costs`, with what it repeats of other blocks."""
+        return replace(
+            self.costs,
+            save_every=self.service.save_every,
+            null_after_ns=self.allack.null_after_ns,
+            dummy_after_ns=self.atop.dummy_after_ns,
+        )
+
+
+class Phase(enum.StrEnum):
+    """SWITCHING from our LAST until LAST of all."""
+
+    RUNNING = "running"
+    SWITCHING = "switching"
+
+
+class AdaptiveCore(ViewCore):
+    """See the module's text. `memory`: of `close`; RemoteError: it is malformed."""
+
+    def __init__(
+        self, *, membership: Membership, parameters: AdaptiveParameters, rng: Random, memory: bytes = b""
+    ) -> None:
+        self._us = membership
+        self._me = membership.member
+        self._is_coordinator = membership.member == membership.first
+        self._parameters = parameters
+        periods = (
+            (FORCE, parameters.force_every_ns),
+            (ESTIMATE, parameters.estimate_every_ns),
+            (PROBE, parameters.probe_every_ns),
+        )
+        self._every_ns = tuple((timer, every_ns) for timer, every_ns in periods if every_ns)
+        self._candidates = {candidate.code: candidate for candidate in parameters.of}
+        self._rng = rng
+        self._timers = Timers()
+        begun = Memory.from_bytes(memory, self._candidates) if memory else self._first_epoch()
+        self._execution = Execution(
+            membership=membership,
+            parameters=replace(parameters.service, report_costs=True),
+            seed=rng.getrandbits(64),
+            memory=begun.execution,
+        )
+        """Of all epochs. It tells us its costs; whether the host is told is another question."""
+        self._epoch = self._instance(begun.epoch, begun.code, begun.instance)
+        """The oldest that is not complete here: what it delivers goes to the application."""
+        self._next: int | None = None
+        """The code of the epoch after it, if that is decided: we have said LAST."""
+        self._last: set[int] = set()
+        """The members, ourselves included, whose LAST of our epoch has come."""
+        self._early: list[Message] = []
+        """What has come of the epoch after it, ..."""
+        self._early_of: Counter[int] = Counter()
+        """... and how much of that is of each member."""
+        self._returned: deque[Submission] = deque()
+        """Handed back by an older epoch, and not submitted again yet."""
+        self._is_called = False
+        """The coordinator waits for our ballot for the epoch after the one that is decided."""
+        self._promised = 0
+        """The epoch of our last ballot."""
+        self._ballots: dict[int, Ranking] = {}
+        """At the coordinator: of the open vote."""
+        self._switched_ns = 0
+        self._process_ns: int | None = None
+        """When PROCESS is due."""
+        self._executed = (0, 0)
+        """Executions that the opinion knows of: how many, and their time in ns."""
+        self._appended = 0
+        """Commands of cores without timestamps."""
+        self._follow_ups: deque[bytes] = deque()
+        """What executions of these have sent, and no epoch has taken yet."""
+        self._opinion = Opinion(
+            us=membership,
+            codes=tuple(self._candidates),
+            parameters=parameters.estimation,
+            threshold=parameters.threshold,
+        )
+        self._echo_ns: dict[int, int] = {}
+        """Per member: when it may have the next echo."""
+        self._activity = 0
+        """Counts submissions and deliveries ..."""
+        self._seen: dict[Timer, int] = {}
+        """... and how far it was when a timer of the busy was due last."""
+        self._handlers: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
+            Kind.ADAPTIVE_CARRIED: self._on_carried,
+            Kind.ADAPTIVE_LAST: self._on_last,
+            Kind.ADAPTIVE_REQUEST: self._on_request,
+            Kind.ADAPTIVE_CALL: self._on_call,
+            Kind.ADAPTIVE_BALLOT: self._on_ballot,
+            Kind.ADAPTIVE_DECISION: self._on_decision,
+            Kind.ADAPTIVE_PROBE: self._on_probe,
+            Kind.ADAPTIVE_ECHO: self._on_echo,
+        }
+
+    @property
+    def depth(self) -> int:
+        """Our own timers, and those of the instance."""
+        return 2
+
+    @property
+    def can_submit(self) -> bool:
+        return self._takes_more and self.held < self._parameters.most_held
+
+    @property
+    def _takes_more(self) -> bool:
+        """Whether a follow-up is taken: it does not wait for what is held, of which it is a part itself."""
+        return not self._returned and self._epoch.can_submit
+
+    @property
+    def is_idle(self) -> bool:
+        is_working = self._execution.held or self._follow_ups or self._returned or self._ballots
+        return self._epoch.is_idle and not is_working
+
+    @property
+    def phase(self) -> str:
+        """Where the switch stands, and the protocol that we submit in next."""
+        phase = Phase.RUNNING if self._next is None else Phase.SWITCHING
+        return f"{phase}-{self._candidates[self._next or self._epoch.code].name}"
+
+    @property
+    def held(self) -> int:
+        """What is undelivered in both epochs, or not executed."""
+        # What Time Warp holds, the processor holds.
+        inside = self._epoch.core.held if self._epoch.code != TIMEWARP else 0
+        waiting = len(self._early) + len(self._follow_ups) + len(self._returned)
+        return inside + self._epoch.kept + self._execution.held + waiting
+
+    @property
+    def epoch(self) -> Epoch:
+        """The oldest that is not complete here."""
+        return self._epoch
+
+    @property
+    def in_force(self) -> str:
+        """The protocol of that epoch."""
+        return self._candidates[self._epoch.code].name
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        out: list[Effect] = []
+        self._begin(now_ns, out)
+        self._after(now_ns, out)
+        return out
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        if not self.can_submit:
+            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
+        if submission.target is not None:
+            raise LocalError("epochs order multicasts; send to one member through the layer below")
+        out: list[Effect] = []
+        self._submit(submission, now_ns, out)
+        self._after(now_ns, out)
+        return out
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        if not self._is_known(message):
+            return [Report(code=DropReason.UNEXPECTED, member=source, value=len(message.payload))]
+        out: list[Effect] = []
+        if message.origin != self._me or message.kind in (Kind.ADAPTIVE_CARRIED, Kind.ADAPTIVE_LAST):
+            self._handlers[message.kind](message, now_ns, out)
+            self._after(now_ns, out)
+        return out
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        out: list[Effect] = []
+        if timer.layer == LAYER:
+            self._carry(self._epoch.fired(timer, now_ns), now_ns, out)
+        elif timer not in (PROCESS, *BUSY):
+            raise LocalError(f"{timer} is no timer of this core")
+        else:
+            self._timers.fired(timer)
+            self._on_due(timer, now_ns, out)
+        self._after(now_ns, out)
+        return out
+
+    def _is_known(self, message: Message) -> bool:
+        return message.kind in self._handlers and message.origin in self._us.members
+
+    def _on_due(self, timer: Timer, now_ns: int, out: list[Effect]) -> None:
+        if timer == PROCESS:
+            self._process_ns = None
+            return
+        self._seen[timer] = self._activity
+        {FORCE: self._force, ESTIMATE: self._estimate, PROBE: self._probe}[timer](now_ns, out)
+
+    # The end of the view.
+
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
+        out: list[Effect] = []
+        for _, messages in sorted(rest.items()):
+            for message in messages:
+                self._take_rest(message, out)
+        memory = b""
+        if self._is_complete:
+            self._close_epoch(frozenset(self._us.members), now_ns, out)
+            for message in self._open_next():
+                self._take_rest(message, out)
+        if self._next is None:
+            memory = self._close_epoch(survivors, now_ns, out)
+        else:
+            self._close_epoch(survivors, now_ns, out)
+        effects: list[Effect] = []
+        outcomes = self._execution.drain(now_ns, effects)
+        self._sift(effects, now_ns, out)
+        sent = [*self._follow_ups, *(payload for outcome in outcomes for payload in outcome.outputs)]
+        back = [*self._returned, *(Submission(payload=payload, inner=FOLLOW_UP) for payload in sent)]
+        last = self._epoch.number + (self._next is not None)
+        told = Memory(last, self._next or self._epoch.code, self._execution.memory, memory)
+        return Closing(effects=tuple(out), handed_back=tuple(back), memory=told.to_bytes())
+
+    def _take_rest(self, message: Message, out: list[Effect]) -> None:
+        """What `on_message` would do, without saying anything. PROBE and CALL have no part in the order."""
+        if not self._is_known(message):
+            return
+        try:
+            match message.kind:
+                case Kind.ADAPTIVE_CARRIED:
+                    if self._is_of_epoch(message):
+                        self._epoch.keep_rest(message)
+                    else:
+                        self._keep_early(message)
+                case Kind.ADAPTIVE_LAST:
+                    self._hear_last(message)
+                case Kind.ADAPTIVE_DECISION if message.origin != self._me:
+                    self._next = self._decided(message)
+        except RemoteError:
+            return
+
+    # Submissions, deliveries and the processor.
+
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
+        self._activity += 1
+        stamp = self._opinion.stamp(now_ns)
+        self._carry(self._epoch.submit(submission, stamp, now_ns), now_ns, out)
+
+    def _submit_what_waits(self, now_ns: int, out: list[Effect]) -> None:
+        while self._returned and self._epoch.can_submit:
+            self._submit(self._returned.popleft(), now_ns, out)
+        while self._follow_ups and self._takes_more:
+            self._submit(Submission(payload=self._follow_ups.popleft(), inner=FOLLOW_UP), now_ns, out)
+
+    def _carry(self, effects: Sequence[Effect], now_ns: int, out: list[Effect]) -> None:
+        """What an input of the instance has led to."""
+        for arrival in self._epoch.take_arrivals():
+            self._opinion.arrived(arrival, now_ns, is_own=arrival.origin == self._me)
+        if self._epoch.code == TIMEWARP:
+            self._sift(effects, now_ns, out)
+            return
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self._hand_over(effect, now_ns, out)
+            else:
+                out.append(effect)
+
+    def _sift(self, effects: Sequence[Effect], now_ns: int, out: list[Effect]) -> None:
+        """Effects that may come from the processor: it tells us more than the host wants to know."""
+        costs = self._opinion.costs
+        for effect in effects:
+            if isinstance(effect, Deliver | Undo):
+                self._activity += 1
+                if isinstance(effect, Deliver) and effect.level is Level.FINAL:
+                    # What the end of its epoch makes final is not uniform, and all deliveries promise the same.
+                    out.append(replace(effect, level=Level.AGREED))
+                    continue
+            elif isinstance(effect, Report) and effect.code in COSTS:
+                if effect.code == Notice.COST:
+                    costs.finished(TIMEWARP, effect.value, now_ns)
+                elif effect.code == Notice.ROLLED_BACK:
+                    costs.rolled_back(effect.value, now_ns)
+                if not self._parameters.service.report_costs:
+                    continue
+            out.append(effect)
+
+    def _hand_over(self, tailed: Deliver, now_ns: int, out: list[Effect]) -> None:
+        """Of a core without timestamps: to the application, and to the processor, which never undoes it."""
+        self._activity += 1
+        delivery, timestamp, cost_ns = self._epoch.handed(tailed, now_ns)
+        is_follow_up = delivery.inner is FOLLOW_UP
+        self._opinion.costs.finished(self._epoch.code, cost_ns, now_ns)
+        if not is_follow_up:
+            out.append(delivery)
+        if self._parameters.service.report_costs:
+            out.append(Report(code=Notice.COST, member=delivery.origin, value=cost_ns))
+        self._appended += 1
+        # As long as Time Warp's keys, which begin with the epoch, too.
+        key = (self._epoch.number, self._appended, 0, 0)
+        message = Message(
+            kind=Kind.ADAPTIVE_CARRIED,
+            origin=delivery.origin,
+            incarnation=delivery.incarnation,
+            seq=delivery.seq,
+            inner=delivery.inner,
+            payload=delivery.payload,
+        )
+        effects: list[Effect] = []
+        self._execution.append(Command(key, message, now_ns, is_follow_up), timestamp, now_ns, effects)
+        self._sift(effects, now_ns, out)
+
+    def _process(self, now_ns: int, out: list[Effect]) -> None:
+        """Drive the processor; what executions send goes out."""
+        while True:
+            effects: list[Effect] = []
+            outcomes = self._execution.advance(now_ns, effects)
+            self._sift(effects, now_ns, out)
+            self._take(outcomes, now_ns, out)
+            if not outcomes:
+                break
+        self._count_executions(now_ns)
+        if self._execution.due_ns != self._process_ns:
+            self._process_ns = self._execution.due_ns
+            self._timers.disarm(PROCESS, out)
+            if self._process_ns is not None:
+                self._timers.arm(PROCESS, self._process_ns, out)
+
+    def _take(self, outcomes: list[Outcome], now_ns: int, out: list[Effect]) -> None:
+        """Time Warp sends what executing its messages sends; all else is ours to send."""
+        is_optimistic = self._epoch.code == TIMEWARP
+        if outcomes and is_optimistic:
+            self._carry(self._epoch.take_outcomes(outcomes, now_ns), now_ns, out)
+        others = (one for one in outcomes if not is_optimistic or one.key[0] != self._epoch.number)
+        self._follow_ups.extend(payload for outcome in others for payload in outcome.outputs)
+        self._submit_what_waits(now_ns, out)
+
+    def _count_executions(self, now_ns: int) -> None:
+        """Their mean time is all that the opinion needs."""
+        count, spent_ns = self._execution.ended, self._execution.ended_ns
+        new = count - self._executed[0]
+        for _ in range(new):
+            self._opinion.costs.executed((spent_ns - self._executed[1]) // new, now_ns)
+        self._executed = (count, spent_ns)
+
+    # Epochs.
+
+    def _first_epoch(self) -> Memory:
+        names = {candidate.name: candidate.code for candidate in self._candidates.values()}
+        return Memory(1, names[self._parameters.first or next(iter(names))], b"", b"")
+
+    def _instance(self, number: int, code: int, memory: bytes = b"") -> Epoch:
+        candidate = self._candidates[code]
+        making = Making(
+            us=self._us,
+            epoch=number,
+            block=self._parameters.block(candidate),
+            rng=Random(f"{self._rng.random()}/{number}"),  # noqa: S311 (repeatable, not secret)
+            execution=self._execution,
+            memory=memory,
+        )
+        return Epoch(us=self._us, number=number, code=code, core=candidate.make(making))
+
+    def _begin(self, now_ns: int, out: list[Effect]) -> None:
+        """We submit in this epoch now."""
+        self._switched_ns = now_ns
+        out.append(Report(code=Notice.IN_FORCE, member=self._epoch.code, value=self._epoch.number))
+        self._carry(self._epoch.start(now_ns), now_ns, out)
+
+    def _after(self, now_ns: int, out: list[Effect]) -> None:
+        """What follows from any input."""
+        self._process(now_ns, out)
+        while self._is_complete:
+            self._switch(now_ns, out)
+            self._process(now_ns, out)
+        for timer, every_ns in self._every_ns:
+            if self._activity > self._seen.get(timer, 0):
+                self._timers.arm(timer, now_ns + every_ns, out)
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether nothing of our epoch can come any more."""
+        return self._next is not None and len(self._last) == len(self._us.members)
+
+    def _adopt(self, code: int, out: list[Effect]) -> None:
+        """The group has decided: we leave the epoch."""
+        self._next = code
+        out += self._epoch.mute()
+        last = self._us.message(Kind.ADAPTIVE_LAST, seq=self._epoch.number, flags=CONTROL)
+        out.append(Multicast(message=last))
+        out.append(Report(code=AdaptiveReport.LEFT, member=self._me, value=self._epoch.number))
+
+    def _switch(self, now_ns: int, out: list[Effect]) -> None:
+        """LAST of all has come: the end of the old epoch and the beginning of the new one."""
+        self._close_epoch(frozenset(self._us.members), now_ns, out)
+        out.append(Report(code=AdaptiveReport.COMPLETE, member=self._me, value=self._epoch.number))
+        early = self._open_next()
+        self._begin(now_ns, out)
+        for message in early:
+            try:
+                self._carry(self._epoch.receive(message, now_ns), now_ns, out)
+            except RemoteError as error:
+                out.append(Report(code=error.reason, member=message.origin, value=len(message.payload)))
+        self._submit_what_waits(now_ns, out)
+        if self._is_called:
+            self._give_ballot(now_ns, out)
+
+    def _close_epoch(self, survivors: frozenset[int], now_ns: int, out: list[Effect]) -> bytes:
+        """Deliver the rest; answers with the memory. What is handed back was submitted before all that waits here."""
+        closing = self._epoch.close(survivors, now_ns)
+        self._carry(closing.effects, now_ns, out)
+        self._returned.extendleft(reversed(closing.handed_back))
+        return closing.memory
+
+    def _open_next(self) -> list[Message]:
+        """The decided epoch takes the place of the one that is complete. Answers with what has come of it."""
+        assert self._next is not None
+        self._epoch = self._instance(self._epoch.number + 1, self._next)
+        self._next = None
+        self._last.clear()
+        early, self._early = self._early, []
+        self._early_of.clear()
+        return early
+
+    def _is_of_epoch(self, carried: Message) -> bool:
+        """Of ours, or else of the one after it. RemoteError: of another, or behind its sender's LAST."""
+        number = number_of(carried)
+        if not self._epoch.number <= number <= self._epoch.number + 1:
+            raise RemoteError(DropReason.UNEXPECTED, f"a message of epoch {number}, when ours is {self._epoch.number}")
+        if (number == self._epoch.number) == (carried.origin in self._last):
+            raise RemoteError(DropReason.UNEXPECTED, f"a message of epoch {number} on the wrong side of LAST")
+        return number == self._epoch.number
+
+    def _on_carried(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        if self._is_of_epoch(message):
+            self._carry(self._epoch.receive(message, now_ns), now_ns, out)
+        else:
+            self._keep_early(message)
+
+    def _keep_early(self, carried: Message) -> None:
+        if self._early_of[carried.origin] >= MOST_KEPT:
+            raise RemoteError(DropReason.UNEXPECTED, f"{MOST_KEPT} messages of an epoch that has not begun")
+        self._early_of[carried.origin] += 1
+        self._early.append(carried)
+
+    def _on_last(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._hear_last(message)
+
+    def _hear_last(self, message: Message) -> None:
+        if number_of(message) != self._epoch.number or message.origin in self._last:
+            raise RemoteError(DropReason.UNEXPECTED, f"the last of epoch {message.seq}, of member {message.origin}")
+        self._last.add(message.origin)
+
+    # Votes.
+
+    def _request(self, now_ns: int, out: list[Effect]) -> None:
+        """We want a change."""
+        if self._is_coordinator:
+            self._open_vote(now_ns, out)
+        elif self._next is None:
+            request = self._us.message(Kind.ADAPTIVE_REQUEST, seq=self._epoch.number + 1, flags=CONTROL)
+            out.append(Send(target=self._us.first, message=request))
+
+    def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        if number_of(message) == self._epoch.number + 1 and self._is_coordinator:
+            self._open_vote(now_ns, out)
+
+    def _open_vote(self, now_ns: int, out: list[Effect]) -> None:
+        is_early = now_ns < self._switched_ns + self._parameters.dwell_ns
+        if is_early or self._next is not None or self._ballots:
+            return
+        number = self._epoch.number + 1
+        out.append(Report(code=AdaptiveReport.CALLED, member=self._me, value=number))
+        out.append(Multicast(message=self._us.message(Kind.ADAPTIVE_CALL, seq=number, flags=CONTROL)))
+        self._ballots[self._me] = self._ranking(now_ns)
+        self._see_to_vote(now_ns, out)
+
+    def _on_call(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._require_coordinator(message)
+        following = self._epoch.number + 1 + (self._next is not None)
+        if number_of(message) != following:
+            raise RemoteError(DropReason.UNEXPECTED, f"a vote about epoch {message.seq}, not {following}")
+        self._is_called = True
+        if self._next is None:
+            self._give_ballot(now_ns, out)
+
+    def _give_ballot(self, now_ns: int, out: list[Effect]) -> None:
+        self._is_called = False
+        self._promised = self._epoch.number + 1
+        words = (encode_ranking(self._ranking(now_ns)),)
+        ballot = self._us.message(Kind.ADAPTIVE_BALLOT, seq=self._promised, flags=CONTROL, words=words)
+        out.append(Send(target=self._us.first, message=ballot))
+
+    def _ranking(self, now_ns: int) -> Ranking:
+        """Our ballot."""
+        present = self._epoch.code
+        if not self._parameters.force_every_ns:
+            return self._opinion.ranking(present, now_ns)
+        codes = tuple(self._candidates)
+        place = codes.index(present) + 1
+        return (*codes[place:], *codes[:place])
+
+    def _on_ballot(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        ranking = read_ballot(message, self._candidates)
+        if not self._ballots or message.seq != self._epoch.number + 1 or message.origin in self._ballots:
+            raise RemoteError(DropReason.UNEXPECTED, f"a ballot of member {message.origin} for epoch {message.seq}")
+        self._ballots[message.origin] = ranking
+        self._see_to_vote(now_ns, out)
+
+    def _see_to_vote(self, now_ns: int, out: list[Effect]) -> None:
+        """Decide when all ballots have come."""
+        if len(self._ballots) < len(self._us.members):
+            return
+        winner = tally([ranking for _, ranking in sorted(self._ballots.items())], present=self._epoch.code)
+        self._ballots.clear()
+        number = self._epoch.number + 1
+        if winner == self._epoch.code:
+            out.append(Report(code=AdaptiveReport.CALLED_OFF, member=self._me, value=number))
+            return
+        decision = self._us.message(Kind.ADAPTIVE_DECISION, seq=number, flags=CONTROL, words=(winner,))
+        out.append(Multicast(message=decision))
+        self._adopt(winner, out)
+
+    def _on_decision(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._adopt(self._decided(message), out)
+
+    def _decided(self, message: Message) -> int:
+        """The code. RemoteError when the group cannot have decided that: it needs our ballot, and a change."""
+        self._require_coordinator(message)
+        code = read_decision(message, self._candidates)
+        is_promised = message.seq == self._promised == self._epoch.number + 1
+        if not is_promised or self._next is not None or code == self._epoch.code:
+            raise RemoteError(DropReason.UNEXPECTED, f"a decision about epoch {message.seq} that we had no part in")
+        return code
+
+    def _require_coordinator(self, message: Message) -> None:
+        if message.origin != self._us.first:
+            raise RemoteError(DropReason.UNEXPECTED, f"member {message.origin} is not the coordinator")
+
+    # Wanting a change.
+
+    def _force(self, now_ns: int, out: list[Effect]) -> None:
+        is_due = now_ns >= self._switched_ns + self._parameters.force_every_ns
+        if is_due and len(self._candidates) > 1:
+            self._request(now_ns, out)
+
+    def _estimate(self, now_ns: int, out: list[Effect]) -> None:
+        if self._parameters.service.report_costs:
+            estimates = self._opinion.estimates(now_ns).items()
+            out.extend(Report(code=Notice.ESTIMATE, member=code, value=value) for code, value in estimates)
+        if not self._parameters.force_every_ns and self._opinion.better(self._epoch.code, now_ns):
+            self._request(now_ns, out)
+
+    def _probe(self, now_ns: int, out: list[Effect]) -> None:
+        number = self._opinion.probe(now_ns)
+        out.append(Multicast(message=self._us.message(Kind.ADAPTIVE_PROBE, seq=number, flags=CONTROL)))
+
+    def _on_probe(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        number = number_of(message)
+        if now_ns < self._echo_ns.get(message.origin, 0):
+            return
+        self._echo_ns[message.origin] = now_ns + max(self._parameters.probe_every_ns // 2, ECHO_REST_NS)
+        echo = self._us.message(Kind.ADAPTIVE_ECHO, seq=number, flags=CONTROL)
+        out.append(Send(target=message.origin, message=echo))
+
+    def _on_echo(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._opinion.echoed(message.origin, number_of(message), now_ns)

@@ -1,0 +1,122 @@
+"""What one member thinks of the candidates: it observes, measures how far the others are, estimates, and ranks.
+
+Paper 003, 3.3: "each member compares; a change is worthwhile iff cost(now) > cost(next) + cost of the switch". Beyond
+the paper the gain must also exceed a margin, a share of what is in force costs, so that noise does not decide.
+
+How far. A PROBE is multicast, every member echoes it at once, and the slowest echo of a round is 2d. A round that is
+still open when the next one begins counts for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from node.core import Membership
+from node.parameters import require
+from node.protocols.adaptive.codec import MAX_TIMESTAMP, Arrival
+from node.protocols.adaptive.costs import CostParameters, Costs
+from node.protocols.adaptive.vote import Ranking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """When a change is worthwhile: what must be saved, in ns of cost per second, and per mille of the present cost."""
+
+    switch_cost_ns: int
+    margin_permille: int
+
+    def __post_init__(self) -> None:
+        require(self.switch_cost_ns >= 0, f"switch_cost_ns must not be negative, not {self.switch_cost_ns}")
+        require(
+            0 <= self.margin_permille <= 1000,
+            f"margin_permille must lie between 0 and 1000, not {self.margin_permille}",
+        )
+
+    def is_exceeded(self, *, present: int, other: int) -> bool:
+        return present - other > self.switch_cost_ns + present * self.margin_permille // 1000
+
+
+class Opinion:
+    """The part of one core. `codes`: the candidates. Times in ns of one clock that does not go back."""
+
+    def __init__(
+        self, *, us: Membership, codes: tuple[int, ...], parameters: CostParameters, threshold: Threshold
+    ) -> None:
+        self._peers = us.peers
+        self._server = us.first
+        """Of a sequencer."""
+        self._is_server = us.member == us.first
+        self._codes = codes
+        self._threshold = threshold
+        self._costs = Costs(members=len(us.members), parameters=parameters)
+        self._stamp = 0
+        self._round = 0
+        """Of our last probe ..."""
+        self._probed_ns = 0
+        """... when it was sent, ..."""
+        self._echoes: dict[int, int] = {}
+        """... and how long its echo took, by member."""
+
+    @property
+    def costs(self) -> Costs:
+        return self._costs
+
+    @property
+    def round(self) -> int:
+        return self._round
+
+    def stamp(self, now_ns: int) -> int:
+        """A timestamp for a submission of ours, as Time Warp would give it."""
+        self._stamp = min(max(self._costs.clock(now_ns), self._stamp) + 1, MAX_TIMESTAMP)
+        return self._stamp
+
+    def arrived(self, arrival: Arrival, now_ns: int, *, is_own: bool) -> None:
+        self._costs.received((arrival.timestamp, arrival.origin), now_ns, is_own=is_own)
+        if is_own:
+            self._stamp = max(self._stamp, arrival.timestamp)
+
+    def probe(self, now_ns: int) -> int:
+        """A new round; its number."""
+        self._round += 1
+        self._probed_ns = now_ns
+        self._echoes = {}
+        return self._round
+
+    def echoed(self, member: int, number: int, now_ns: int) -> bool:
+        """False when we do not wait for that."""
+        if number != self._round or member not in self._peers or member in self._echoes:
+            return False
+        self._echoes[member] = now_ns - self._probed_ns
+        if len(self._echoes) == len(self._peers):
+            echoes_ns = tuple(self._echoes.values())
+            to_server_ns = 0 if self._is_server else self._echoes[self._server]
+            self._costs.round_trip(max(echoes_ns), to_server_ns, now_ns, echoes_ns=echoes_ns)
+        return True
+
+    def estimates(self, now_ns: int) -> dict[int, int]:
+        """By candidate, ns of cost per second of time; a candidate that cannot be estimated is missing."""
+        found = ((code, self._costs.estimate(code, now_ns)) for code in self._codes)
+        return {code: estimate for code, estimate in found if estimate is not None}
+
+    def better(self, present: int, now_ns: int) -> Ranking:
+        """The candidates that are worth a change, best first."""
+        estimates = self.estimates(now_ns)
+        now = estimates.get(present)
+        if now is None:
+            return ()
+        worth = [
+            (estimate, code)
+            for code, estimate in estimates.items()
+            if self._threshold.is_exceeded(present=now, other=estimate)
+        ]
+        return tuple(code for _, code in sorted(worth))
+
+    def ranking(self, present: int, now_ns: int) -> Ranking:
+        """Our ballot: what is worth a change, what is in force, the others by their cost; those without an estimate
+        last, as they come.
+        """
+        better = self.better(present, now_ns)
+        estimates = self.estimates(now_ns)
+        rest = [code for code in self._codes if code not in better and code != present]
+        rest.sort(key=lambda code: (code not in estimates, estimates.get(code, 0)))
+        return (*better, present, *rest)

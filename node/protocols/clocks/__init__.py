@@ -1,0 +1,1 @@
+"""Synchronisation of physical clocks (paper 001)."""

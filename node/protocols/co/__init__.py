@@ -1,0 +1,1 @@
+"""CO: causal order over a network that loses messages (paper 000)."""

@@ -1,0 +1,341 @@
+"""What an entity of the CO protocol knows and keeps: the paper's variables and rules, without timers and effects.
+
+Paper 000, sections 3.1 to 3.5. Entities are ranks 0 to n-1 here; `k` is whose messages, `j` whose knowledge.
+
+    paper      here                  meaning
+    SEQ        seq                   number of the next message that we send; always REQ[i], i our own rank
+    REQ[j]     req[j]                next message that we expect from E_j
+    AL[k][j]   al.rows[j][k]         next message that E_j expects from E_k, as far as we know
+    PAL[k][j]  pal.rows[j][k]        next message of E_k that E_j pre-acknowledges, as E_j's messages say
+               stated.rows[j][k]     the same, as E_j itself has stated (CO_STATE)
+    minAL[k]   al.least[k]           all below have been accepted by everybody
+    minPAL[k]  pal.least[k]          all below have been pre-acknowledged by everybody
+    BUF[j]     buf[j]                bytes of buffer that E_j last said are free; `free` is our own
+    SL         sl                    our own messages that not everybody has accepted: what we may have to resend
+    RRL[j]     rrl[j]                accepted from E_j, not pre-acknowledged
+    PRL        prl                   pre-acknowledged, in causal order
+    ARL        (delivered at once)   acknowledged
+
+A matrix lies by the member that knows, so that a message's ACK becomes one row; the least of every column is kept up to
+date. E_k's messages raise minAL[k] at most once each, and each rise looks at one column: O(n) a message.
+
+PAL and `stated` are two matrices because they are two arguments. E_j's message p, once it is pre-acknowledged, says
+that everybody knows that E_j has accepted what p.ACK covers; only when such messages of *all* entities cover a message
+does everybody know that everybody has accepted it. A statement says that E_j itself has pre-acknowledged. Half of the
+one and half of the other prove nothing, so a message is acknowledged when it is below minPAL or below the least stated
+number.
+
+Stages of a message: accepted (we have it), pre-acknowledged (we know that all have accepted it), acknowledged (we know
+that all have pre-acknowledged it). In between, the order: `precedes` is theorem 1, `_insert` is the CPI operation.
+
+LO, the weaker service, uses the first stage only: a message of another entity is through when it is accepted. It stays
+in RRL, outside the buffers, until everybody has accepted it: another member may ask for it when the view ends.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+from operator import le, lt
+from typing import NamedTuple
+
+from node.protocols.co.codec import Vector
+from node.wire import Message
+
+
+class Service(enum.Enum):
+    """What the application gets (paper 000, section 2.3)."""
+
+    CO = "causal order"
+    LO = "the order of each sender"
+
+
+class Acceptance(enum.StrEnum):
+    """When a message may be taken in."""
+
+    STRICT = "strict"
+    """It is next of its sender, and all messages that its ACK covers are in."""
+    LITERAL = "literal"
+    """It is next of its sender: the paper's condition."""
+
+
+class Pdu(NamedTuple):
+    """One message: `src` is the sender's rank, `size` the bytes of buffer that it takes up."""
+
+    src: int
+    seq: int
+    ack: Vector
+    buf: int
+    size: int
+    message: Message
+
+
+def precedes(p: Pdu, q: Pdu) -> bool:
+    """p -> q by numbers alone. Theorem 1: of one source p.SEQ < q.SEQ, otherwise p.SEQ < q.ACK[src(p)]. As q.ACK of
+    its own source is q.SEQ, one comparison does for both."""
+    return p.seq < q.ack[p.src]
+
+
+class Matrix:
+    """AL or PAL: a row of next numbers for each member that knows, and the least of each column. All start at 1 and
+    only rise."""
+
+    __slots__ = ("_at_least", "least", "rows")
+
+    def __init__(self, count: int) -> None:
+        self.rows: list[Vector] = [(1,) * count] * count
+        self.least = [1] * count
+        self._at_least = [count] * count
+        """Per column: how many rows stand at its least."""
+
+    def learn(self, j: int, vector: Vector) -> list[int]:
+        """What E_j says it expects next, taken in where it is more than we knew. Returns the columns whose least has
+        risen, ascending."""
+        row = self.rows[j]
+        if vector == row:
+            return []
+        merged = tuple(map(max, row, vector))
+        if merged == row:
+            return []
+        self.rows[j] = merged
+        at_least = self._at_least
+        risen: list[int] = []
+        triples = enumerate(zip(row, merged, self.least, strict=True))
+        for k in [k for k, (old, new, low) in triples if old == low != new]:
+            at_least[k] -= 1
+            if not at_least[k]:
+                risen.append(k)
+        for k in risen:
+            column = [one[k] for one in self.rows]
+            low = min(column)
+            self.least[k] = low
+            at_least[k] = column.count(low)
+        return risen
+
+
+class CoState:
+    """The variables of E_i, i = `me`. `buffer_bytes` is what each entity has, H is `longest_bytes`, W is `window`."""
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        me: int,
+        window: int,
+        buffer_bytes: int,
+        longest_bytes: int,
+        service: Service = Service.CO,
+        acceptance: Acceptance = Acceptance.STRICT,
+    ) -> None:
+        self.count = count
+        self.me = me
+        self.window = window
+        self.buffer_bytes = buffer_bytes
+        self.longest_bytes = longest_bytes
+        self.service = service
+        self._is_strict = acceptance is Acceptance.STRICT and service is Service.CO
+        self.req = [1] * count
+        self.limit = [1 + window] * count
+        """No honest entity can expect more of E_k than this: E_k keeps the flow condition, and we are part of it."""
+        self.limit[me] = 1
+        self.al = Matrix(count)
+        self.pal = Matrix(count)
+        self.stated = Matrix(count)
+        self.buf = [buffer_bytes] * count
+        self.last_ack: list[Vector] = [(1,) * count] * count
+        """Per entity: ACK of the last message that we accepted from it. That of the next one cannot be less."""
+        self.told_ack: Vector = (1,) * count
+        """The ACK that we last told everybody."""
+        self._heard = [(0, 0)] * count
+        """Per entity: which of its statements was the last that we took BUF from."""
+        self.sl: dict[int, Pdu] = {}
+        self.rrl: list[deque[Pdu]] = [deque() for _ in range(count)]
+        self.prl: deque[Pdu] = deque()
+        self._covered = [1] * count
+        """Per source: what the ACKs in PRL cover of it at most. A message from there on precedes nothing in PRL."""
+        self.resident = 0
+        """Messages in all logs and in the holding buffer ..."""
+        self.used = 0
+        """... and the bytes that they take up."""
+        self._others_least_buf = buffer_bytes
+
+    # Sending (section 3.2).
+
+    @property
+    def seq(self) -> int:
+        return self.req[self.me]
+
+    @property
+    def free(self) -> int:
+        """Our own BUF: what neither the logs nor the holding buffer take up. What is next in order is taken even when
+        nothing is free, so more than all may be used."""
+        return max(0, self.buffer_bytes - self.used)
+
+    @property
+    def min_buf(self) -> int:
+        return min(self._others_least_buf, self.free)
+
+    def share(self, buf: int) -> int:
+        """How many messages under way one entity may have on account of BUF."""
+        return min(self.window, buf // (self.longest_bytes * self.count))
+
+    @property
+    def is_flow_open(self) -> bool:
+        """The flow condition: minAL[i] <= SEQ < minAL[i] + min(W, minBUF / (H * n))."""
+        me = self.me
+        return self.req[me] < self.al.least[me] + self.share(self.min_buf)
+
+    def is_open(self, buf: int) -> bool:
+        """Whether BUF holds nobody back more than an empty buffer would."""
+        return self.share(buf) == self.share(self.buffer_bytes)
+
+    @property
+    def are_buffers_open(self) -> bool:
+        return self.is_open(self._others_least_buf)
+
+    def size_of(self, payload: bytes) -> int:
+        """Buffers are of H bytes each; a longer message takes up several."""
+        return -(-max(1, len(payload)) // self.longest_bytes) * self.longest_bytes
+
+    # Accepting (section 3.2).
+
+    def lacks(self, p: Pdu) -> tuple[int, int] | None:
+        """None: the acceptance condition holds. Otherwise the source and number of a message that must come first."""
+        req = self.req
+        if p.seq != req[p.src]:
+            return p.src, p.seq - 1
+        if not self._is_strict or all(map(le, p.ack, req)):
+            return None
+        k = next(k for k, (ack, expected) in enumerate(zip(p.ack, req, strict=True)) if ack > expected)
+        return k, p.ack[k] - 1
+
+    def accept(self, p: Pdu) -> list[int]:
+        """The acceptance procedure, for our own messages, too. Returns the entities whose minAL has risen."""
+        j = p.src
+        assert p.seq == self.req[j]
+        self.req[j] = p.seq + 1
+        self.last_ack[j] = p.ack
+        if j == self.me:
+            self.sl[p.seq] = p
+            self.limit[j] = p.seq + 1
+            self.told_ack = p.ack
+        else:
+            self.limit[j] = p.seq + 1 + self.window
+            self.hear_buf(j, (p.seq + 1, 0), p.buf)
+        self.rrl[j].append(p)
+        if self.service is Service.CO or j == self.me:
+            self.occupy(p)
+        return self.al.learn(j, p.ack)
+
+    def hear_buf(self, j: int, statement: tuple[int, int], buf: int) -> None:
+        """BUF[j], unless E_j has said something later. `statement`: the next number of E_j when it spoke, and which of
+        its unsequenced messages it was."""
+        if statement <= self._heard[j]:
+            return
+        self._heard[j] = statement
+        before = self.buf[j]
+        self.buf[j] = buf
+        if buf != before:
+            self._others_least_buf = min(one for k, one in enumerate(self.buf) if k != self.me)
+
+    def is_news(self, j: int, statement: tuple[int, int]) -> bool:
+        """Whether this is a later statement of E_j than all that we know."""
+        return statement > self._heard[j]
+
+    def occupy(self, p: Pdu) -> None:
+        self.resident += 1
+        self.used += p.size
+
+    def vacate(self, p: Pdu) -> None:
+        self.resident -= 1
+        self.used -= p.size
+
+    # Pre-acknowledging (section 3.4).
+
+    def preacknowledge(self, risen: Iterable[int]) -> list[Pdu]:
+        """The pre-acknowledgement procedure for the entities whose minAL has risen: RRL[j] -> PRL. For LO:
+        messages that everybody has accepted, which nobody will ask for any more."""
+        moved: list[Pdu] = []
+        least = self.al.least
+        for j in sorted(risen):
+            log = self.rrl[j]
+            while log and log[0].seq < least[j]:
+                p = log.popleft()
+                moved.append(p)
+                if j == self.me:
+                    del self.sl[p.seq]
+                if self.service is Service.LO:
+                    if j == self.me:
+                        self.vacate(p)
+                else:
+                    self.pal.learn(j, p.ack)
+                    self._insert(p)
+        return moved
+
+    def _insert(self, p: Pdu) -> None:
+        """The CPI operation: behind all that precedes p, in front of all that p precedes.
+
+        From the end: the place is in front of the foremost message that p precedes; in front of one that precedes p
+        there can be no such.
+        """
+        prl = self.prl
+        if p.seq >= self._covered[p.src]:
+            prl.append(p)
+        else:
+            place = at = len(prl)
+            for q in reversed(prl):
+                at -= 1
+                if precedes(p, q):
+                    place = at
+                elif precedes(q, p):
+                    break
+            prl.insert(place, p)
+        self._covered = list(map(max, self._covered, p.ack))
+
+    # Acknowledging (section 3.5).
+
+    def acknowledge(self) -> list[Pdu]:
+        """The acknowledgement procedure: PRL -> ARL. What is returned can be delivered, in this order."""
+        prl = self.prl
+        least = self.pal.least
+        stated = self.stated.least
+        moved: list[Pdu] = []
+        while prl and (prl[0].seq < least[prl[0].src] or prl[0].seq < stated[prl[0].src]):
+            p = prl.popleft()
+            self.vacate(p)
+            moved.append(p)
+        return moved
+
+    # Ending.
+
+    def speak(self) -> list[int]:
+        """We tell somebody our REQ, so we count ourselves, too: E_j concludes from it what E_i can conclude itself.
+        Returns the entities whose minAL has risen."""
+        return self.al.learn(self.me, tuple(self.req))
+
+    def tell(self) -> None:
+        """We tell everybody our REQ and minAL."""
+        self.told_ack = tuple(self.req)
+        self.stated.learn(self.me, tuple(self.al.least))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether we have told everybody all that CO_DATA and CO_STATE can tell of us, except BUF."""
+        if self.told_ack != tuple(self.req):
+            return False
+        return self.service is Service.LO or self.stated.rows[self.me] == tuple(self.al.least)
+
+    def is_wanting(self, j: int) -> bool:
+        """Whether E_j has not said yet that it has accepted and pre-acknowledged all that we have. What it cannot know
+        because of somebody else, we do not want of it."""
+        if self.al.rows[j] != tuple(self.req):
+            return True
+        return self.service is Service.CO and any(map(lt, self.stated.rows[j], self.al.least))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everybody is known to be, and was told so of us: then nobody waits for a word of anybody."""
+        if self.al.least != self.req or not self.is_told:
+            return False
+        return self.service is Service.LO or self.stated.least == self.req

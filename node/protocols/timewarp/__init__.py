@@ -1,0 +1,1 @@
+"""Time Warp: total order acted upon before it is certain (paper 003)."""

@@ -1,0 +1,613 @@
+"""Total order by the senders' timestamps, acted upon before it is certain: Time Warp over reliable FIFO streams.
+
+Paper 003, 3.1 (after Jefferson 1985), for one view. Processor: node/protocols/timewarp/execution.py; GVT:
+virtual_time.py there.
+
+    DATA T         a submission; the order is (timestamp, origin, number)
+    FOLLOW_UP T    what executing an own message has sent; one more message of the order, not of the application
+    ANTI           these follow-ups of its sender do not exist
+    REPORT         one word of a round, multicast by every member; all up to GVT is final
+
+1. The sender stamps a submission one later than its local virtual time, which is the greatest timestamp whose execution
+   has begun here, and than all that it has sent. A follow-up is one later than its cause. The clock is the paper's: it
+   moves when processing begins, not at receipt. So a submission is later than all that the application has been given.
+2. "The receivers process at once": a message is executed in its place and handed over as OPTIMISTIC. A straggler rolls
+   the receiver back; what was undone is executed again, and what it had sent is cancelled by anti-messages.
+3. Cancellation. `aggressive`: at once, and sent anew when the cause is executed again. `lazy`: when the cause has been
+   executed again, what it sends now and had sent before stays, the rest is cancelled. A cancelled message takes what it
+   had sent with it. Anti-messages travel in the stream of their sender, behind what they cancel.
+4. Echoes (ours). Follow-ups that depend on each other can be cancelled and sent faster than anything becomes final. So
+   a message that has sent in vain `most_tries` times, counting its causes, sends only when it is final.
+5. A member with something that is not final begins a round `gvt_every_ns` after its last; a member that hears of a
+   round answers at once. One round after all have everything it is final; a group at rest is silent.
+6. Close. All of the cut is final, in the order of its keys. A follow-up above the GVT of the cut's rounds is void
+   unless executing its cause in that order sends it. What executing our messages sends and the cut lacks is handed
+   back, as a submission whose `inner` is TIMEWARP_FOLLOW_UP. The memory is the machine's state, and the digest of its
+   commands.
+
+FINAL is uniform in the view: a round makes final only what all members have. So messages need no word of a Prefix
+(node/group/prefix.py): each final cause of a message is in every cut. OPTIMISTIC promises nothing; what was submitted
+after an optimistic delivery can outlive that if both senders are excluded.
+
+Bounds. Submissions wait while `most_open` messages are not final here, and a message sends only when it is final while
+MOST_OPEN of ours are not. A member of which MOST_OPEN_ELSEWHERE are not final here is refused from there on.
+Invariants: nothing at or before GVT comes, is undone or is cancelled; per member, numbers come without a gap; a message
+whose follow-ups are in doubt or wait is open.
+Deviation: the paper's members exchange point-to-point messages of a simulation; here all are multicasts, and follow-ups
+stand for what a simulation would send. A clock at its end takes no submission until the next view.
+The arguments are in docs/protocols/timewarp.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from operator import attrgetter, itemgetter
+from typing import NamedTuple, TypeAlias
+
+from node.core import Closing, Membership, Submission, ViewCore
+from node.effects import Effect, Multicast, Report, Timer
+from node.errors import DropReason, LocalError, RemoteError
+from node.packing import MAX_NUMBER
+from node.parameters import require
+from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters, Undone
+from node.protocols.timewarp.virtual_time import ENDLESS, RoundReport, Rounds
+from node.reliable.parameters import ReliableParameters
+from node.reliable.rtt import Timers
+from node.trace import Notice
+from node.wire import Flag, Kind, Message
+
+MILLISECOND = 1_000_000
+CONTROL = Flag.CONTROL.value
+PROCESS = Timer("process")
+ROUND = Timer("round")
+LAST_TIMESTAMP = ENDLESS - 1
+"""Of a message."""
+LAST_NUMBER = MAX_NUMBER // 2
+"""Of a submission; the rest is for follow-ups and anti-messages."""
+MOST_OPEN = 4096
+"""No member has more of its own that is not final, follow-ups included."""
+MOST_OPEN_ELSEWHERE = 4 * MOST_OPEN
+"""Of one other member. An honest one has at most twice MOST_OPEN open here: a member that has judged a round has the
+reports of all that had judged the one before."""
+MOST_CANCELLED = 64
+"""Numbers in one anti-message; it fits an Ethernet frame."""
+
+Name: TypeAlias = tuple[int, ...]
+"""Origin and number of an item: the last two parts of its key."""
+
+
+class Cancellation(enum.StrEnum):
+    """When what an undone execution had sent is cancelled."""
+
+    AGGRESSIVE = "aggressive"
+    LAZY = "lazy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeWarpParameters:
+    """Of the order, the processor, and the reliable layer below. Times in ns."""
+
+    cancellation: str = "aggressive"
+    """`aggressive` or `lazy`."""
+    most_tries: int = 3
+    """How often a message may have sent in vain before what it sends waits until it is final."""
+    gvt_every_ns: int = 20 * MILLISECOND
+    """How long after its last report a member with something that is not final begins the next round."""
+    most_open: int = 256
+    """How many messages may be not final here before a submission has to wait."""
+    service: ServiceParameters = field(default_factory=ServiceParameters)
+    reliable: ReliableParameters = field(default_factory=ReliableParameters)
+
+    def __post_init__(self) -> None:
+        known = tuple(Cancellation)
+        require(
+            self.cancellation in known, f"cancellation must be one of {', '.join(known)}, not {self.cancellation!r}"
+        )
+        require(
+            MILLISECOND <= self.gvt_every_ns <= 2**62,
+            f"gvt_every_ns must be a millisecond at least, not {self.gvt_every_ns}",
+        )
+        require(0 <= self.most_tries <= 1 << 20, f"most_tries must lie between 0 and {1 << 20}, not {self.most_tries}")
+        require(1 <= self.most_open <= MOST_OPEN, f"most_open must lie between 1 and {MOST_OPEN}, not {self.most_open}")
+
+
+class Phase(enum.StrEnum):
+    """EXHAUSTED when no timestamp or number is left for a submission."""
+
+    RUNNING = "running"
+    EXHAUSTED = "exhausted"
+
+
+class TimeWarpReport(enum.IntEnum):
+    """Codes of our reports."""
+
+    EXHAUSTED = 0xC1
+    """The clock or the numbers have reached their end: this member submits nothing more in this view; `value`: the
+    clock."""
+    CANCELLED = 0xC3
+    """This member has sent an anti-message; `value`: for how many follow-ups."""
+    VOID = 0xC4
+    """The view has ended; `value`: how many follow-ups were not sent again and do not count."""
+
+
+class _Sent(NamedTuple):
+    """A follow-up of ours that is not final."""
+
+    key: Key
+    payload: bytes
+
+
+class TimeWarpCore(ViewCore):
+    """See the module's text.
+
+    `execution` None: the core owns its processor, which begins with `memory`, draws from `seed`, and is driven by the
+    timer `process`. Given: the owner calls `execution.advance` after each call of this core and at its `due_ns`, and
+    hands what has ended to `take_outcomes`, until nothing ends any more. `epoch` stands in front of all keys.
+    """
+
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        parameters: TimeWarpParameters,
+        seed: int = 0,
+        memory: bytes = b"",
+        execution: Execution | None = None,
+        epoch: int = 0,
+    ) -> None:
+        self._us = membership
+        self._me = membership.member
+        self._parameters = parameters
+        self._is_lazy = parameters.cancellation == Cancellation.LAZY
+        self._is_owner = execution is None
+        if execution is None:
+            execution = Execution(membership=membership, parameters=parameters.service, seed=seed, memory=memory)
+        elif memory:
+            raise RemoteError(DropReason.MALFORMED, f"{len(memory)} bytes of memory where the processor is another's")
+        self._execution = execution
+        self._epoch = epoch
+        self._timers = Timers()
+        self._rounds = Rounds(self._me, membership.members)
+        self._phase = Phase.RUNNING
+        self._received = dict.fromkeys(membership.members, 0)
+        """The number of the last item of each member; ours: of the last sent."""
+        self._open: dict[Name, Command] = {}
+        """All that is not final, ..."""
+        self._counts: Counter[int] = Counter()
+        """... and how many of them are of each member."""
+        self._sent: dict[Key, list[_Sent]] = {}
+        """By message of ours that has been executed: what it has sent, ..."""
+        self._doubtful: dict[Key, list[_Sent]] = {}
+        """... and of those that wait to be executed again, with lazy cancellation."""
+        self._certain: dict[Key, list[bytes]] = {}
+        """By message of ours that has been executed: what it will send when it is final."""
+        self._tries: dict[Key, int] = {}
+        """How often open messages of ours, or what had sent them, have sent in vain; 0 is left out."""
+        self._undone: set[Key] = set()
+        """Since the outcomes came that are just being taken."""
+        self._transit: deque[tuple[int, int]] = deque()
+        """Number and timestamp of own items that another member may not have; of an anti-message, what it cancels."""
+        self._latest = 0
+        """The timestamp of our last message."""
+        self._gvt = 0
+        """As told to the execution."""
+        self._is_round_due = False
+        self._process_ns: int | None = None
+        """When PROCESS is due."""
+        self._handlers: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
+            Kind.TIMEWARP_DATA: self._on_item,
+            Kind.TIMEWARP_FOLLOW_UP: self._on_item,
+            Kind.TIMEWARP_ANTI: self._on_item,
+            Kind.TIMEWARP_REPORT: self._on_report,
+        }
+
+    @property
+    def can_submit(self) -> bool:
+        return self._phase is Phase.RUNNING and len(self._open) < self._parameters.most_open
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._wants_round
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def held(self) -> int:
+        """Messages that are not final here, ours included."""
+        return len(self._open)
+
+    @property
+    def gvt(self) -> int:
+        """All with timestamps up to it is final."""
+        return self._rounds.gvt
+
+    @property
+    def timestamp(self) -> int:
+        """What our next message's must exceed."""
+        return max(self._execution.clock, self._latest)
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return []
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        if not self.can_submit:
+            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
+        if submission.target is not None:
+            raise LocalError("timestamps order multicasts; send to one member through the layer below")
+        if not 0 <= submission.not_before < LAST_TIMESTAMP:
+            raise LocalError(f"{submission.not_before} is no timestamp that another can follow")
+        out: list[Effect] = []
+        timestamp = max(self.timestamp, submission.not_before) + 1
+        message = self._us.message(
+            Kind.TIMEWARP_DATA,
+            seq=self._next_number,
+            flags=submission.flags,
+            inner=submission.inner,
+            words=(timestamp,),
+            payload=submission.payload,
+        )
+        self._multicast(message, timestamp, out)
+        # Not when it comes back from the layer below: flow control may hold it there while others' messages come.
+        self._cancel(self._doubted(self._insert(message, now_ns, out)), now_ns, out)
+        self._go_on(now_ns, out)
+        return out
+
+    def take_outcomes(self, outcomes: Iterable[Outcome], now_ns: int, out: list[Effect]) -> None:
+        """These executions have ended: what they send goes out. Only those of our own open messages count; the owner of
+        the execution calls this once after each `advance` that ends something.
+        """
+        self._take(outcomes, now_ns, out)
+        self._see_to_rounds(now_ns, out)
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        if not self._is_known(message):
+            return [Report(code=DropReason.UNEXPECTED, member=source, value=len(message.payload))]
+        out: list[Effect] = []
+        if message.origin != self._me:
+            self._handlers[message.kind](message, now_ns, out)
+            self._go_on(now_ns, out)
+        return out
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        if timer not in (PROCESS, ROUND):
+            raise LocalError(f"{timer} is no timer of this core")
+        out: list[Effect] = []
+        self._timers.fired(timer)
+        if timer == PROCESS:
+            self._process_ns = None
+        else:
+            self._is_round_due = True
+        self._go_on(now_ns, out)
+        return out
+
+    def _is_known(self, message: Message) -> bool:
+        return message.kind in self._handlers and message.origin in self._received
+
+    # The end of the view.
+
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
+        out: list[Effect] = []
+        for origin, messages in sorted(rest.items()):
+            for message in messages if origin != self._me else ():
+                self._take_rest(message, now_ns, out)
+        void, owed = self._judge_open()
+        for key in reversed(void):
+            self._drop(key)
+            self._execution.remove(key, now_ns, out)
+        if void:
+            out.append(Report(code=TimeWarpReport.VOID, member=self._me, value=len(void)))
+        self._execution.conclude(now_ns, out)
+        if self._is_owner:
+            self._execution.drain(now_ns, out)
+        return Closing(
+            effects=tuple(out),
+            handed_back=tuple(Submission(payload=payload, inner=Kind.TIMEWARP_FOLLOW_UP) for payload in owed),
+            memory=self._execution.memory if self._is_owner else b"",
+        )
+
+    def _take_rest(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        """As `on_message` takes it, but nothing is sent any more."""
+        if not self._is_known(message):
+            return
+        try:
+            if message.kind is Kind.TIMEWARP_REPORT:
+                self._hear(message)
+            else:
+                self._take_item(message, now_ns, out)
+        except RemoteError:
+            return
+
+    def _judge_open(self) -> tuple[list[Key], list[bytes]]:
+        """The follow-ups that are void, ascending; and what executing our messages sends and has not been sent."""
+        below = (self._epoch, self._rounds.gvt + 1)
+        void: list[Key] = []
+        outputs: dict[Name, bytes] = {}
+        """By message above GVT: the follow-up that its origin sends if it sends one, until that has come."""
+        certain = sorted((key, payloads) for key, payloads in self._certain.items() if key < below)
+        owed: dict[Name, bytes] = {}
+        """By message of ours above GVT: what it sends, until we find it sent."""
+        ordered = sorted((one for one in self._open.values() if one.key >= below), key=attrgetter("key"))
+        state = self._execution.state_before(ordered[0].key) if ordered else None
+        for command in ordered:
+            cause = _cause_of(command.message)
+            is_judged = cause is not None and cause in self._open and self._open[cause].key >= below
+            if cause is not None and is_judged:
+                if outputs.get(cause) != command.message.payload:
+                    void.append(command.key)
+                    continue
+                del outputs[cause]
+                owed.pop(cause, None)
+            result = self._execution.result(command.key, state)
+            state = result.state
+            outputs[command.key[2:]] = result.output
+            if result.is_sent_by_us:
+                owed[command.key[2:]] = result.output
+        return void, [*chain.from_iterable(payloads for _, payloads in certain), *owed.values()]
+
+    # Items: messages and anti-messages.
+
+    def _on_item(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        undone = self._take_item(message, now_ns, out)
+        self._cancel(self._doubted(undone), now_ns, out)
+
+    def _take_item(self, message: Message, now_ns: int, out: list[Effect]) -> list[Undone]:
+        """Of another member. Returns what it has undone. RemoteError: nothing has changed."""
+        origin, before = message.origin, self._received[message.origin]
+        if message.seq != before + 1 or message.seq > MAX_NUMBER:
+            raise RemoteError(DropReason.MALFORMED, f"item {message.seq} of member {origin} after {before}")
+        if message.kind is Kind.TIMEWARP_ANTI:
+            self._require_numbers(message)
+            keys = [self._open[origin, number].key for number in message.words]
+            self._rounds.came(origin, message.seq, min(key[1] for key in keys))
+        else:
+            self._require_place(message)
+            self._rounds.came(origin, message.seq, message.words[0])
+        self._received[origin] = message.seq
+        if message.kind is not Kind.TIMEWARP_ANTI:
+            return self._insert(message, now_ns, out)
+        undone: list[Undone] = []
+        for key in keys:
+            self._drop(key)
+            undone += self._execution.remove(key, now_ns, out)
+        return undone
+
+    def _require_place(self, message: Message) -> None:
+        """RemoteError unless the message can stand where it wants to, and there is room for it."""
+        is_follow_up = message.kind is Kind.TIMEWARP_FOLLOW_UP
+        if len(message.words) != 1 + is_follow_up or not 1 <= message.words[0] <= LAST_TIMESTAMP:
+            raise RemoteError(DropReason.MALFORMED, f"a message with the words {message.words[:4]}")
+        if is_follow_up and not 1 <= message.words[1] < message.seq:
+            raise RemoteError(DropReason.MALFORMED, f"message {message.seq} as what {message.words[1]} has sent")
+        floor = self._rounds.told_floor(message.origin)
+        if not is_follow_up and message.words[0] <= floor:
+            raise RemoteError(DropReason.MALFORMED, f"timestamp {message.words[0]} after the floor {floor}")
+        if message.words[0] <= self._rounds.gvt:
+            raise RemoteError(
+                DropReason.MALFORMED, f"timestamp {message.words[0]}: all up to {self._rounds.gvt} is final"
+            )
+        if self._counts[message.origin] >= MOST_OPEN_ELSEWHERE:
+            raise RemoteError(DropReason.MALFORMED, f"{MOST_OPEN_ELSEWHERE} of its messages are not final already")
+
+    def _require_numbers(self, message: Message) -> None:
+        """RemoteError unless the anti-message names follow-ups of its origin that are not final."""
+        numbers = message.words
+        is_ascending = all(one < other for one, other in pairwise(numbers))
+        if not 1 <= len(numbers) <= MOST_CANCELLED or not is_ascending:
+            raise RemoteError(DropReason.MALFORMED, f"an anti-message, item {message.seq}, for {numbers[:4]}")
+        victims = [self._open.get((message.origin, number)) for number in numbers]
+        if any(one is None or one.message.kind is not Kind.TIMEWARP_FOLLOW_UP for one in victims):
+            raise RemoteError(DropReason.MALFORMED, f"an anti-message for what is final or never was: {numbers[:4]}")
+
+    def _insert(self, message: Message, now_ns: int, out: list[Effect]) -> list[Undone]:
+        """It gets its place; what stands after it is undone."""
+        key = (self._epoch, message.words[0], message.origin, message.seq)
+        is_follow_up = Kind.TIMEWARP_FOLLOW_UP in (message.kind, message.inner)
+        command = Command(key, message, now_ns, is_follow_up)
+        self._open[key[2:]] = command
+        self._counts[message.origin] += 1
+        return self._execution.insert(command, now_ns, out)
+
+    def _drop(self, key: Key) -> None:
+        """It is open no more."""
+        del self._open[key[2:]]
+        self._counts[key[2]] -= 1
+
+    # What executing our messages sends.
+
+    def _take(self, outcomes: Iterable[Outcome], now_ns: int, out: list[Effect]) -> None:
+        self._undone.clear()
+        for outcome in outcomes:
+            known = self._open.get(outcome.key[2:])
+            # What an earlier one of them sends may undo a later one: that will end anew.
+            if known is not None and known.key == outcome.key and outcome.key not in self._undone:
+                self._take_outputs(outcome, now_ns, out)
+
+    def _take_outputs(self, outcome: Outcome, now_ns: int, out: list[Effect]) -> None:
+        """Of what it had sent, what it sends again stays and the rest is cancelled; what is new goes out."""
+        old = self._doubtful.pop(outcome.key, [])
+        kept: list[_Sent] = []
+        new: list[bytes] = []
+        for payload in outcome.outputs if outcome.key[1] < LAST_TIMESTAMP else ():
+            same = next((one for one in old if one.payload == payload), None)
+            if same is None:
+                new.append(payload)
+            else:
+                old.remove(same)
+                kept.append(same)
+        self._cancel(old, now_ns, out)
+        is_too_much = self._counts[outcome.key[2]] >= MOST_OPEN
+        if new and (is_too_much or self._tries.get(outcome.key, 0) >= self._parameters.most_tries):
+            self._certain[outcome.key] = new
+        else:
+            kept += [self._follow_up(outcome.key, payload, now_ns, out) for payload in new]
+        if kept:
+            self._sent[outcome.key] = kept
+
+    def _follow_up(self, cause: Key, payload: bytes, now_ns: int, out: list[Effect]) -> _Sent:
+        timestamp, number = cause[1] + 1, self._next_number
+        words = (timestamp, cause[-1])
+        message = self._us.message(Kind.TIMEWARP_FOLLOW_UP, seq=number, words=words, payload=payload)
+        self._multicast(message, timestamp, out)
+        self._cancel(self._doubted(self._insert(message, now_ns, out)), now_ns, out)
+        key = self._open[self._me, number].key
+        if cause in self._tries:
+            self._tries[key] = self._tries[cause]
+        return _Sent(key, payload)
+
+    def _doubted(self, undone: list[Undone]) -> list[_Sent]:
+        """These executions do not count any more. Returns what is to be cancelled of what they had sent."""
+        doomed: list[_Sent] = []
+        for one in undone:
+            self._undone.add(one.key)
+            self._certain.pop(one.key, None)
+            sent = self._sent.pop(one.key, [])
+            if sent:
+                self._tries[one.key] = self._tries.get(one.key, 0) + 1
+            if sent and self._is_lazy:
+                self._doubtful[one.key] = sent
+            else:
+                doomed += sent
+        return doomed
+
+    def _cancel(self, doomed: list[_Sent], now_ns: int, out: list[Effect]) -> None:
+        """These, and what they had sent, and, not lazily, what those had sent that they undo."""
+        work = list(doomed)
+        keys: list[Key] = []
+        while work:
+            key = work.pop().key
+            keys.append(key)
+            self._drop(key)
+            work += self._doubted(self._execution.remove(key, now_ns, out))
+            work += self._doubtful.pop(key, [])
+            self._tries.pop(key, None)
+        keys.sort(key=itemgetter(-1))
+        for start in range(0, len(keys), MOST_CANCELLED):
+            self._send_anti(keys[start : start + MOST_CANCELLED], out)
+
+    def _send_anti(self, keys: list[Key], out: list[Effect]) -> None:
+        numbers = tuple(key[-1] for key in keys)
+        message = self._us.message(Kind.TIMEWARP_ANTI, seq=self._next_number, flags=CONTROL, words=numbers)
+        self._multicast(message, min(key[1] for key in keys), out)
+        out.append(Report(code=TimeWarpReport.CANCELLED, member=self._me, value=len(keys)))
+
+    @property
+    def _next_number(self) -> int:
+        return self._received[self._me] + 1
+
+    def _multicast(self, message: Message, timestamp: int, out: list[Effect]) -> None:
+        """An item of ours; `timestamp`: its own, or the least of what it cancels."""
+        self._received[self._me] = message.seq
+        self._transit.append((message.seq, timestamp))
+        if message.kind is not Kind.TIMEWARP_ANTI:
+            self._latest = max(self._latest, timestamp)
+        out.append(Multicast(message=message))
+
+    # The processor and the rounds.
+
+    def _go_on(self, now_ns: int, out: list[Effect]) -> None:
+        """To be called after everything that may have changed something."""
+        self._process(now_ns, out)
+        self._see_to_rounds(now_ns, out)
+
+    def _process(self, now_ns: int, out: list[Effect]) -> None:
+        if not self._is_owner:
+            return
+        while outcomes := self._execution.advance(now_ns, out):
+            self._take(outcomes, now_ns, out)
+        if self._execution.due_ns != self._process_ns:
+            self._process_ns = self._execution.due_ns
+            self._timers.disarm(PROCESS, out)
+            if self._process_ns is not None:
+                self._timers.arm(PROCESS, self._process_ns, out)
+
+    def _see_to_rounds(self, now_ns: int, out: list[Effect]) -> None:
+        self._commit(now_ns, out)
+        while self._rounds.may_report and (self._rounds.is_behind or (self._is_round_due and self._wants_round)):
+            self._report(out)
+            self._commit(now_ns, out)
+        if not self._wants_round:
+            self._is_round_due = False
+            self._timers.disarm(ROUND, out)
+        elif not self._is_round_due:
+            self._timers.arm(ROUND, now_ns + self._parameters.gvt_every_ns, out)
+        if self._phase is Phase.RUNNING and self._is_at_end:
+            self._enter_exhausted(out)
+
+    @property
+    def _wants_round(self) -> bool:
+        return bool(self._open) or self._rounds.is_behind
+
+    @property
+    def _is_at_end(self) -> bool:
+        return self.timestamp >= LAST_TIMESTAMP or self._next_number >= LAST_NUMBER
+
+    def _report(self, out: list[Effect]) -> None:
+        report = self._rounds.report(self._floor(), self._received)
+        words = report.to_words()
+        message = self._us.message(Kind.TIMEWARP_REPORT, seq=report.number, flags=CONTROL, words=words)
+        self._is_round_due = False
+        self._timers.disarm(ROUND, out)
+        out.append(Multicast(message=message))
+
+    def _floor(self) -> int:
+        """See virtual_time.py. What waits for its cause to be executed again is later than that, which is open."""
+        acknowledged = self._rounds.acknowledged
+        while self._transit and self._transit[0][0] <= acknowledged:
+            self._transit.popleft()
+        timestamps = [timestamp for _, timestamp in self._transit]
+        # One later than that is what they will send.
+        timestamps += [key[1] + 1 for key in self._certain]
+        if self._execution.first_open is not None:
+            timestamps.append(self._execution.first_open[1])
+        return min([self.timestamp, *(timestamp - 1 for timestamp in timestamps)])
+
+    def _commit(self, now_ns: int, out: list[Effect]) -> None:
+        """Everything up to GVT is final."""
+        if self._rounds.gvt <= self._gvt:
+            return
+        self._gvt = self._rounds.gvt
+        if self._parameters.service.report_costs:
+            out.append(Report(code=Notice.GVT, member=self._me, value=self._gvt))
+        below = (self._epoch, self._gvt + 1)
+        self._execution.commit(below, out)
+        certain = sorted((key, payloads) for key, payloads in self._certain.items() if key < below)
+        for key, payloads in certain:
+            del self._certain[key]
+            for payload in payloads:
+                self._follow_up(key, payload, now_ns, out)
+        self._forget(below)
+        if certain:
+            self._process(now_ns, out)
+
+    def _forget(self, below: Key) -> None:
+        """What is final can be neither undone nor cancelled."""
+        for key in [one.key for one in self._open.values() if one.key < below]:
+            self._drop(key)
+            self._sent.pop(key, None)
+            self._tries.pop(key, None)
+
+    def _on_report(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._hear(message)
+
+    def _hear(self, message: Message) -> None:
+        """A report. RemoteError: it cannot be the next one of its origin."""
+        report = RoundReport.from_words(message.seq, message.words, len(self._received))
+        ours = report.received[self._us.members.index(self._me)]
+        if ours >= self._next_number:
+            raise RemoteError(DropReason.MALFORMED, f"a member has received {ours} items of us, and we sent fewer")
+        self._rounds.heard(message.origin, report)
+
+    def _enter_exhausted(self, out: list[Effect]) -> None:
+        self._phase = Phase.EXHAUSTED
+        out.append(Report(code=TimeWarpReport.EXHAUSTED, member=self._me, value=self.timestamp))
+
+
+def _cause_of(message: Message) -> Name | None:
+    """The message whose execution has sent this one; None: it is a submission."""
+    return (message.origin, message.words[1]) if message.kind is Kind.TIMEWARP_FOLLOW_UP else None

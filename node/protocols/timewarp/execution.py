@@ -1,0 +1,411 @@
+"""The processor of one member: it executes commands in the order of their keys, before that order is certain.
+
+Paper 003, 3.1 (Time Warp, after Jefferson 1985): "the receivers process at once". A straggler is a command whose key is
+below one that has been executed: it rolls the processor back, and what was undone is executed again. This module is the
+part of one member: queue, states, roll-backs, what is final. Messages, anti-messages and the global virtual time are in
+node/protocols/timewarp/core.py; node/protocols/adaptive/core.py has one processor under several protocols.
+
+1. One command at a time. It takes an exponential time (`ServiceParameters.processing_ns`), the same whenever this
+   member executes it. The owner calls `advance` after each change and at `due_ns`. A straggler stops an execution that
+   it undoes.
+2. States are immutable values: to save one is to keep a reference. A roll-back restores the last saved state before the
+   straggler; the commands between that state and the straggler coast forward: they are executed again with their time,
+   but without deliveries and outputs, since nothing about them has changed.
+3. An optimistic command (`insert`) may lie anywhere in the part of the order that is not final. It is handed over
+   (Deliver OPTIMISTIC) when its execution begins, taken back (Undo) by a roll-back, and delivered FINAL, in order, when
+   a `commit` has passed it and it has been executed.
+4. A pessimistic command (`append`) is final from the start and later than everything before it. Its protocol delivers
+   it; here it is only executed.
+5. A follow-up is a command that an execution has sent: part of state, cost and roll-backs, never handed to the host.
+6. At the end of an order (`conclude`) everything held is final: it is delivered at once and becomes pessimistic.
+   `drain` executes what is left without its time.
+
+Costs (Notice.COST), of each optimistic command when it becomes final: 0 if no roll-back has touched it; else, from its
+receipt to the beginning of its last execution. ROLLED_BACK says how much time of the processor was lost. So each moment
+of the processor is part of one valid execution, or reported as lost, once.
+
+Invariants: keys ascend; the final part is a prefix, and no command comes before its end; the state before a command is
+that of a sequential run of all commands before it; what the host has been shown and can be undone is a prefix of the
+queue. Memory: the commands that are not final, and fewer than `save_every` older ones, which a roll-back may have to
+execute again (counting begins anew at each restored state).
+
+Not here: flow control (look at `held`), messages, timers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any, NamedTuple
+
+from node.core import Membership
+from node.effects import Effect, Report
+from node.host.machines import APPLICATIONS, ApplicationName
+from node.protocols.timewarp.entry import UNSAVED, Command, Entry, Key
+from node.protocols.timewarp.states import Chance, CommittedState, ServiceParameters, output_of
+from node.trace import Notice
+
+__all__ = ["Command", "Execution", "Key", "Outcome", "Result", "ServiceParameters", "Undone"]
+
+LATE_NS = 10_000_000
+"""A host's timer comes late, and a processor with a queue would not have waited for it: the next command begins when
+the last one ended, but not longer ago than this (a host that was stopped has not worked meanwhile)."""
+
+MOST_REPORTED = 0xFFFF
+"""Of the 16 bits that a Report has for `member`."""
+
+
+class Outcome(NamedTuple):
+    """An execution has ended (not one of coasting forward): these are the payloads that it sends."""
+
+    key: Key
+    outputs: tuple[bytes, ...]
+
+
+class Result(NamedTuple):
+    """The state after a command, the follow-up that its origin sends if it sends one, and whether we are to send it."""
+
+    state: Any
+    output: bytes
+    is_sent_by_us: bool
+
+
+class Undone(NamedTuple):
+    """An execution, ended or under way, was taken back, and its outputs with it."""
+
+    key: Key
+
+
+class Execution:
+    """See the module's text. `out` receives Deliver, Undo and Report effects in order.
+
+    `memory`: what the processors of the view before have committed, as `memory` says it. RemoteError: it is malformed.
+    """
+
+    def __init__(
+        self, *, membership: Membership, parameters: ServiceParameters, seed: int, memory: bytes = b""
+    ) -> None:
+        application = APPLICATIONS[ApplicationName(parameters.application)]
+        self._us = membership
+        self._parameters = parameters
+        self._machine = application.machine
+        self._answer = application.answer
+        self._chance = Chance(seed=seed, member=membership.member, processing_ns=parameters.processing_ns)
+        self._committed = CommittedState(parameters.application, memory)
+        self._keys: list[Key] = []
+        self._entries: list[Entry] = []
+        """Sorted by key, which `_keys` repeats. All counts that follow are of entries from the head."""
+        self._finals = 0
+        """Final and told so; kept only for a state to start from."""
+        self._fixed = 0
+        """Final, perhaps before their execution: nothing can come before the end of these."""
+        self._appended = 0
+        """Up to the last pessimistic one."""
+        self._reached = 0
+        """Executed to their end and not undone since ..."""
+        self._next = 0
+        """... and the place of the processor: less than that while it coasts forward."""
+        self._base: Any = self._committed.state
+        """The state before the first entry ..."""
+        self._state = self._base
+        """... and before the one at `_next`."""
+        self._unsaved = 0
+        """Executions since a state was saved."""
+        self._bound: Key = ()
+        """No key below it can come any more."""
+        self._begun_ns = 0
+        """The start of what is under way, or the end of the last."""
+        self._due_ns: int | None = None
+        self._ended = 0
+        self._ended_ns = 0
+        self._clock = 0
+        self._last_committed: Key | None = None
+
+    @property
+    def clock(self) -> int:
+        """The local virtual time: the greatest timestamp whose execution has begun. It never falls."""
+        return self._clock
+
+    @property
+    def first_open(self) -> Key | None:
+        """The least key of an optimistic command that has not been executed to its end; None: there is none."""
+        place = self._reached
+        while place < self._appended and not self._entries[place].is_optimistic:
+            place += 1
+        return self._keys[place] if place < len(self._keys) else None
+
+    @property
+    def due_ns(self) -> int | None:
+        """When the execution that is under way ends: `advance` is to be called then. None: none is under way."""
+        return self._due_ns
+
+    @property
+    def held(self) -> int:
+        """Commands that are not final or not executed yet."""
+        return len(self._entries) - self._finals
+
+    @property
+    def kept(self) -> int:
+        """`held`, and the fewer than `save_every` final ones that are kept for a state to start from."""
+        return len(self._entries)
+
+    @property
+    def ended(self) -> int:
+        """Commands that have been executed to their end, each counted the first time only ..."""
+        return self._ended
+
+    @property
+    def ended_ns(self) -> int:
+        """... and the time that this takes: for those who estimate the rate of service. Long executions are undone more
+        often than short ones, so redone ones would spoil their mean."""
+        return self._ended_ns
+
+    @property
+    def last_committed(self) -> Key | None:
+        """The key of the last command that is final and executed."""
+        return self._last_committed
+
+    @property
+    def committed_state(self) -> Any:
+        """The application's state after it."""
+        return self._committed.state
+
+    @property
+    def memory(self) -> bytes:
+        """The committed state, and the digest of all commands that have led to it."""
+        return self._committed.memory
+
+    def may_insert(self, key: Key) -> bool:
+        """Whether `insert` would take it: new, and not in the part of the order that is final."""
+        place = bisect_left(self._keys, key)
+        return key >= self._bound and not (place < len(self._keys) and self._keys[place] == key)
+
+    def may_remove(self, key: Key) -> bool:
+        """Whether `remove` would do something: held, and not in the part of the order that is final."""
+        place = bisect_left(self._keys, key)
+        return self._fixed <= place < len(self._keys) and self._keys[place] == key
+
+    def insert(self, command: Command, now_ns: int, out: list[Effect]) -> list[Undone]:
+        """An optimistic command; `key[1]` is its timestamp. Returns what it has undone, the last first.
+
+        It must not lie in the final part of the order: ask `may_insert` first where others choose the key.
+        """
+        assert self.may_insert(command.key), f"{command.key} is held already, or lies in what is final"
+        place = self._place_of(command.key)
+        undone = self._roll_back(place, now_ns, out)
+        entry = self._entry(command, command.key[1], now_ns, is_optimistic=True)
+        entry.is_touched = bool(undone)
+        self._keys.insert(place, command.key)
+        self._entries.insert(place, entry)
+        return undone
+
+    def remove(self, key: Key, now_ns: int, out: list[Effect]) -> list[Undone]:
+        """An anti-message's work: the command vanishes. Returns what was undone, the last first; its own execution is
+        among them if it has begun. A key that is not held: nothing happens. It must not be final: ask `may_remove`.
+        """
+        place = bisect_left(self._keys, key)
+        if place == len(self._keys) or self._keys[place] != key:
+            return []
+        assert place >= self._fixed, f"{key} is final"
+        undone = self._roll_back(place, now_ns, out)
+        del self._keys[place], self._entries[place]
+        return undone
+
+    def append(self, command: Command, timestamp: int, now_ns: int, out: list[Effect]) -> None:
+        """A pessimistic command: final from the start, later than everything before it, all of which is final."""
+        assert self._fixed == len(self._keys), "what is not final cannot come before what is"
+        assert command.key >= self._bound, f"{command.key} is not later than what is final"
+        self._keys.append(command.key)
+        self._entries.append(self._entry(command, timestamp, now_ns, is_optimistic=False))
+        self._fixed = self._appended = len(self._keys)
+        self._bound = _just_after(command.key)
+
+    def advance(self, now_ns: int, out: list[Effect]) -> list[Outcome]:
+        """End what is due, and begin what is next. Returns what has ended, in order. Without processing time everything
+        is executed at once.
+        """
+        outcomes: list[Outcome] = []
+        while self._due_ns is not None or self._begin(now_ns, out):
+            assert self._due_ns is not None
+            if self._due_ns > now_ns:
+                break
+            self._end(outcomes)
+            self._settle(out)
+        return outcomes
+
+    def commit(self, below: Key, out: list[Effect]) -> int:
+        """Everything with a key below `below` is final. Those that are executed are delivered so and counted in the
+        answer, the others follow when they are.
+        """
+        if below > self._bound:
+            self._bound = below
+            self._fixed = bisect_left(self._keys, below)
+        return self._settle(out)
+
+    def state_before(self, key: Key) -> Any:
+        """The state that the commands held before `key` lead to; none of them is executed by that."""
+        state = self._committed.state
+        for entry in self._entries[self._finals : bisect_left(self._keys, key)]:
+            state = self._machine.execute(entry.decoded, state)
+        return state
+
+    def result(self, key: Key, state: Any) -> Result:
+        """What executing a command that is held would lead to; it is not executed by that."""
+        entry = self._entries[bisect_left(self._keys, key)]
+        state = self._machine.execute(entry.decoded, state)
+        return Result(state, self._output(entry, state), self._sends(entry))
+
+    def conclude(self, now_ns: int, out: list[Effect]) -> None:
+        """The order has ended: everything held is final. What it sends is settled, and not told as an outcome again."""
+        shown = self._reached + (self._due_ns is not None and self._next == self._reached)
+        for place in range(self._finals, len(self._entries)):
+            entry = self._entries[place]
+            if entry.is_optimistic:
+                reports_costs = self._parameters.report_costs
+                entry.conclude(now_ns, out, is_shown=place < shown, reports_costs=reports_costs)
+        self._fixed = self._appended = len(self._keys)
+        if self._keys:
+            self._bound = max(self._bound, _just_after(self._keys[-1]))
+        self._settle(out)
+
+    def drain(self, now_ns: int, out: list[Effect]) -> list[Outcome]:
+        """Execute everything that is held, at once. Only after `conclude`, or without optimistic commands."""
+        assert self._appended == len(self._keys), "what is not final cannot be executed for good"
+        outcomes: list[Outcome] = []
+        while self._due_ns is not None or self._begin(now_ns, out):
+            self._end(outcomes)
+        self._settle(out)
+        return outcomes
+
+    def _place_of(self, key: Key) -> int:
+        """Where `key` belongs; nearly always at the tail."""
+        return len(self._keys) if not self._keys or key > self._keys[-1] else bisect_left(self._keys, key)
+
+    def _entry(self, command: Command, timestamp: int, now_ns: int, *, is_optimistic: bool) -> Entry:
+        return Entry(
+            command=command,
+            timestamp=timestamp,
+            is_optimistic=is_optimistic,
+            since_ns=now_ns,
+            draw=self._chance.draw(command.key),
+            decoded=self._machine.decode(command.message.payload),
+        )
+
+    def _begin(self, now_ns: int, out: list[Effect]) -> bool:
+        """Begin the next one; False: there is none."""
+        if self._next == len(self._entries):
+            return False
+        entry = self._entries[self._next]
+        self._begun_ns = max(self._begun_ns, entry.since_ns, now_ns - LATE_NS)
+        self._due_ns = self._begun_ns + entry.draw.service_ns
+        if self._next == self._reached:
+            self._clock = max(self._clock, entry.timestamp)
+            entry.hand_over(now_ns, out)
+        return True
+
+    def _end(self, outcomes: list[Outcome]) -> None:
+        assert self._due_ns is not None
+        self._begun_ns, self._due_ns = self._due_ns, None
+        entry = self._entries[self._next]
+        if not entry.has_ended:
+            entry.has_ended = True
+            self._ended += 1
+            self._ended_ns += entry.draw.service_ns
+        self._state = self._machine.execute(entry.decoded, self._state)
+        self._unsaved += 1
+        if self._unsaved >= self._parameters.save_every:
+            entry.state = self._state
+            self._unsaved = 0
+        self._next += 1
+        if self._next > self._reached:
+            self._reached = self._next
+            is_sending = self._sends(entry) and not entry.is_silent
+            outcomes.append(Outcome(entry.command.key, (self._output(entry, self._state),) if is_sending else ()))
+
+    def _sends(self, entry: Entry) -> bool:
+        """Whether this member sends a follow-up when it executes this command."""
+        is_ours = entry.command.message.origin == self._us.member
+        return is_ours and entry.draw.permille < self._parameters.follow_up_permille
+
+    def _output(self, entry: Entry, state: Any) -> bytes:
+        """The follow-up that the command's origin sends when it has led to `state`, if it sends one."""
+        return output_of(entry.command.message.payload, self._answer(entry.decoded, state))
+
+    def _roll_back(self, place: int, now_ns: int, out: list[Effect]) -> list[Undone]:
+        """Undo all executions from `place` on, and bring the processor to where it can execute that place anew."""
+        is_under_way = self._due_ns is not None and self._next >= place
+        undone = self._entries[place : self._reached + (is_under_way and self._next == self._reached)]
+        if not undone:
+            return []
+        lost_ns = self._stop(now_ns) if is_under_way else 0
+        if self._next > place:
+            lost_ns += self._restore(place, now_ns)
+        self._reached = place
+        for entry in reversed(undone):
+            entry.take_back(out)
+        if self._parameters.report_costs:
+            out.append(Report(code=Notice.ROLLED_BACK, member=min(len(undone), MOST_REPORTED), value=lost_ns))
+        return [Undone(entry.command.key) for entry in reversed(undone)]
+
+    def _stop(self, now_ns: int) -> int:
+        """Abandon what is under way; returns the time that was spent on it."""
+        assert self._due_ns is not None
+        spent_ns = min(now_ns, self._due_ns) - self._begun_ns
+        self._begun_ns, self._due_ns = now_ns, None
+        return spent_ns
+
+    def _restore(self, place: int, now_ns: int) -> int:
+        """Go back to the last state that was saved at or before `place`; returns the time of the executions from there
+        to where the processor was.
+        """
+        saved = self._saved_at(place)
+        lost_ns = sum(entry.draw.service_ns for entry in self._entries[saved : self._next])
+        self._state = self._entries[saved - 1].state if saved else self._base
+        self._next, self._unsaved, self._begun_ns = saved, 0, now_ns
+        return lost_ns
+
+    def _saved_at(self, place: int) -> int:
+        """The last place up to `place` before which the state is known; 0: only that before all entries."""
+        while place and self._entries[place - 1].state is UNSAVED:
+            place -= 1
+        return place
+
+    def _settle(self, out: list[Effect]) -> int:
+        """Tell of what is final and executed; returns how many that were."""
+        first, end = self._finals, min(self._fixed, self._reached)
+        if first >= end:
+            return 0
+        for entry in self._entries[first:end]:
+            self._make_final(entry, out)
+        self._finals = end
+        self._last_committed = self._keys[end - 1]
+        if end >= self._parameters.save_every:
+            self._forget()
+        return end - first
+
+    def _make_final(self, entry: Entry, out: list[Effect]) -> None:
+        entry.deliver(out, reports_costs=self._parameters.report_costs)
+        is_saved = entry.state is not UNSAVED
+        state = entry.state if is_saved else self._machine.execute(entry.decoded, self._committed.state)
+        self._committed.take(entry.command.message.payload, state)
+        if self._parameters.report_state:
+            out.append(Report(code=Notice.STATE, value=self._committed.digest))
+
+    def _forget(self) -> None:
+        """Drop what no roll-back can need: all before the last saved state in the final part. A processor that coasts
+        forward in that part has come from there, since no state is saved where it has not been again.
+        """
+        count = self._saved_at(self._finals)
+        assert count <= self._next
+        if count:
+            self._base = self._entries[count - 1].state
+            del self._entries[:count], self._keys[:count]
+            self._finals -= count
+            self._fixed -= count
+            self._appended = max(0, self._appended - count)
+            self._reached -= count
+            self._next -= count
+
+
+def _just_after(key: Key) -> Key:
+    """The least tuple that is greater than `key`: every other key of the same length lies on its side of both."""
+    return (*key, 0)

@@ -1,0 +1,140 @@
+"""What a person sees while a command works: one line per finished stage, one live line for the running one.
+
+On a terminal the running stage is a spinner or a bar that is redrawn in place; elsewhere only finished stages are
+printed, as plain lines. All of this goes to standard error, so that standard output carries results only (`--json`
+stays clean).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console as RichConsole
+from rich.text import Text
+
+from topologies.formats.units import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+STAGE_WIDTH = 10
+PLAIN_PROGRESS_S = 5.0
+"""Where there is no terminal, a long stage says where it is this often."""
+
+
+class Console:
+    """Stages on standard error. `quiet` prints nothing but errors."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._out = RichConsole(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+
+    @property
+    def is_live(self) -> bool:
+        return self._out.is_terminal
+
+    def title(self, text: str, subtitle: str = "") -> None:
+        self._out.print(
+            Text.assemble((printable(text), "bold"), ("  " + printable(subtitle) if subtitle else "", "dim"))
+        )
+
+    def done(self, stage: str, text: str, *, seconds: float | None = None) -> None:
+        """One finished stage."""
+        self._line("✔", "green", stage, text, seconds)
+
+    def warn(self, stage: str, text: str) -> None:
+        self._line("!", "yellow", stage, text, None)
+
+    def fail(self, stage: str, text: str) -> None:
+        self._line("✘", "red", stage, text, None)
+
+    @contextmanager
+    def stage(self, name: str, text: str) -> Iterator[Stage]:
+        """A running stage: `stage.say(...)` while it lasts; the last `stage.result` is printed when it ends, marked as
+        a warning where `stage.is_doubtful` says so."""
+        with Stage(self._out, name, text, total=None) as stage:
+            yield stage
+        mark, style = ("!", "yellow") if stage.is_doubtful else ("✔", "green")
+        self._line(mark, style, name, stage.result, stage.elapsed_s)
+
+    @contextmanager
+    def bar(self, name: str, text: str, *, total_s: float, unit: str = "s") -> Iterator[Stage]:
+        """A stage whose length is known: `stage.advance_to(seconds)` moves the bar. Of what else it may be counted in,
+        `unit` says."""
+        with Stage(self._out, name, text, total=total_s, unit=unit) as stage:
+            yield stage
+        self.done(name, stage.result, seconds=stage.elapsed_s)
+
+    def _line(self, mark: str, style: str, stage: str, text: str, seconds: float | None) -> None:
+        parts: list[tuple[str, str] | str] = [
+            ("  " + mark + " ", style),
+            (stage.ljust(STAGE_WIDTH), "bold"),
+            " ",
+            printable(text),
+        ]
+        if seconds is not None:
+            parts.append((f"  {seconds:.1f} s", "dim"))
+        self._out.print(Text.assemble(*parts))
+
+
+class Stage:
+    """The running stage. Made by `Console.stage` and `Console.bar`."""
+
+    def __init__(self, out: RichConsole, name: str, text: str, *, total: float | None, unit: str = "s") -> None:
+        self.result = text
+        self.is_doubtful = False
+        """It came to its end, but not to a good one."""
+        self._unit = unit
+        self._out = out
+        self._name = name
+        self._total = total
+        self._text = text
+        self._started = time.monotonic()
+        self._last_plain = self._started
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def say(self, text: str) -> None:
+        """Replace the running text."""
+        text = printable(text)
+        self._text = text
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, description=text)
+
+    def advance_to(self, seconds: float, text: str) -> None:
+        """Move the bar to `seconds` of its total and replace the text."""
+        text = printable(text)
+        self.say(text)
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=seconds)
+        elif time.monotonic() - self._last_plain >= PLAIN_PROGRESS_S:
+            self._last_plain = time.monotonic()
+            self._out.print(
+                Text(f"    {self._name.ljust(STAGE_WIDTH)} {seconds:.0f}/{self._total or 0:.0f} {self._unit}  {text}")
+            )
+
+    def __enter__(self) -> Stage:
+        if self._out.is_terminal:
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+            columns = [SpinnerColumn(), TextColumn(f"[bold]{self._name.ljust(STAGE_WIDTH)}")]
+            if self._total is not None:
+                columns.append(BarColumn(bar_width=24))
+            columns.append(TextColumn("{task.description}", markup=False))
+            self._progress = Progress(*columns, console=self._out, transient=True)
+            self._task = self._progress.add_task(self._text, total=self._total)
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()

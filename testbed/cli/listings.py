@@ -1,0 +1,149 @@
+"""Tables of the commands that show many things at once: probes, sweep points, claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from analysis.checks.verdict import Verdict, merge
+from analysis.metrics.estimate import estimate, told
+from analysis.report.terminal import mark
+
+if TYPE_CHECKING:
+    from testbed.cli.doctor import Check
+
+NOT_RUN = "–"
+TOLD_ELSEWHERE = ("variant", "given", "verdict", "directory")
+CLAIM_WIDTH = 30
+"""Enough for every name of a claim."""
+
+
+def doctor_table(checks: Sequence[Check]) -> Table:
+    """One row per probe: found what, and the way to get what is missing."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for check in checks:
+        sign = Text("✔", "green") if check.ok else Text("–", "yellow") if check.optional else Text("✘", "red")
+        found = Text(check.detail)
+        if not check.ok and check.remedy:
+            found.append(f"\n→ {check.remedy}", "bold")
+        table.add_row(sign, Text(check.name, "bold"), found)
+    return table
+
+
+def sweep_table(points: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per run of a sweep: what was set, how it was judged, its headline numbers."""
+    keys = list(dict.fromkeys(key for point in points for key in point["variant"]))
+    numbers = [name for name in (points[0] if points else {}) if name not in TOLD_ELSEWHERE]
+    table = Table(box=box.SIMPLE_HEAD)
+    for key in keys:
+        table.add_column(key)
+    table.add_column("verdict")
+    for name in numbers:
+        table.add_column(name, justify="right")
+    for point in points:
+        settings = [Text(_told(point["variant"].get(key, NOT_RUN), _values(points, key))) for key in keys]
+        table.add_row(*settings, mark(Verdict(point["verdict"])), *(Text(_number(point[name])) for name in numbers))
+    return table
+
+
+def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per claim: the paper's statement and value, ours, what would bear it out, and whether it holds.
+
+    The statement stands below the name, so that it has room on a narrow terminal. Without anything run the columns for
+    what came out are left out.
+    """
+    has_run = any(row["verdict"] for row in rows)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("claim", min_width=CLAIM_WIDTH)
+    for column in ("paper's value", "accepted", *(("ours", "verdict") if has_run else ())):
+        table.add_column(column)
+    for row in rows:
+        verdict = mark(Verdict(row["verdict"])) if row["verdict"] else Text(NOT_RUN)
+        if row["reason"]:
+            verdict = Text.assemble(verdict, f"  {row['reason']}")
+        results = (Text(_number(row["ours"])), verdict) if has_run else ()
+        table.add_row(
+            Text.assemble((row["id"], "bold"), "\n", row["statement"]),
+            Text(_number(row["value"])),
+            Text(row["accept"]),
+            *results,
+        )
+    return table
+
+
+def setting(value: object) -> str:
+    """One value of a sweep, for people: a block as the file may write it, a protocol without parameters by its name."""
+    if isinstance(value, dict) and list(value) == ["name"]:
+        return str(value["name"])
+    if isinstance(value, dict | list):
+        return str(yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1000)).strip()
+    return str(value)
+
+
+def _values(points: Sequence[Mapping[str, Any]], key: str) -> list[object]:
+    """What a sweep sets at one key, over all its points."""
+    return [point["variant"].get(key) for point in points]
+
+
+def _told(value: object, others: Sequence[object]) -> str:
+    """Of a block with a name what tells it from the others of its name; any other value whole."""
+    if not isinstance(value, dict) or "name" not in value:
+        return setting(value)
+    leaves = dict(_leaves(value))
+    peers = [dict(_leaves(other)) for other in others if isinstance(other, dict) and other.get("name") == value["name"]]
+    telling = {path: leaf for path, leaf in leaves.items() if any(peer.get(path) != leaf for peer in peers)}
+    parts = [f"{path.rpartition('.')[2]} {setting(leaf)}" for path, leaf in telling.items()]
+    return f"{value['name']}: {', '.join(parts)}" if parts else str(value["name"])
+
+
+def _leaves(block: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    """Everything in a block of blocks, each with its path."""
+    for key, value in block.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def over_seeds(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Points that differ in their seed alone as one: the worst verdict, and of each number mean and interval."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for point in points:
+        groups.setdefault(repr({**point["variant"], "seed": None}), []).append(point)
+    return [dict(group[0]) if len(group) == 1 else _averaged(group) for group in groups.values()]
+
+
+def _averaged(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = group[0]
+    numbers = {name: _estimated([point[name] for point in group]) for name in first if name not in TOLD_ELSEWHERE}
+    variant = {**first["variant"], "seed": f"{len(group)} seeds"}
+    return {"variant": variant, "verdict": worst(point["verdict"] for point in group), **numbers}
+
+
+def _estimated(values: Sequence[Any]) -> str | None:
+    if any(value is None for value in values):
+        return None
+    return str(estimate([float(value) for value in values]))
+
+
+def worst(verdicts: Iterable[str]) -> str:
+    """The worst of several verdicts; nothing to judge is `unknown`."""
+    found = [Verdict(verdict) for verdict in verdicts]
+    return merge(found).value if found else Verdict.UNKNOWN.value
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return NOT_RUN
+    if (interval := told(value)) is not None:
+        return interval
+    if isinstance(value, list):
+        return ", ".join(map(_number, value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

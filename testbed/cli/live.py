@@ -1,0 +1,583 @@
+"""The commands of `orderbed` around a testbed that stays up. Flags and printing; `testbed.live.Testbed` does the work.
+
+What is heavy is imported by the command that needs it, so that help and completion stay quick.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+
+import typer
+from rich.console import Console as RichConsole
+from rich.text import Text
+
+from testbed.cli import completion as complete
+from testbed.cli.console import Console
+from testbed.cli.down import down
+from testbed.cli.parts import DEFAULT_RUNS, Json, Panel, Runs, output, print_json, say_done
+from topologies.formats.errors import InputError
+
+if TYPE_CHECKING:
+    from testbed.live import Testbed
+
+T = TypeVar("T")
+
+EXIT_OF_SIGNAL: Final = 128
+"""What shells add to the number of the signal that ended a command."""
+
+WATCH_PERIOD_S: Final = 1.0
+FOLLOW_PERIOD_S: Final = 0.1
+PING: Final = "ping -c 3"
+
+SHELL: Final = "if command -v bash >/dev/null; then exec bash --noprofile --norc; else exec sh; fi"
+"""Without start-up files: these would replace the prompt that names the node."""
+
+Bed = Annotated[
+    str | None,
+    typer.Option(
+        "--bed",
+        envvar=complete.BED_VARIABLE,
+        autocompletion=complete.beds,
+        help="Which testbed. Default: the only one that is up.",
+    ),
+]
+NodeWord = Annotated[str, typer.Argument(metavar="node", help="Such as p1/n3.", autocompletion=complete.nodes)]
+NodeWords = Annotated[
+    list[str],
+    typer.Argument(metavar="nodes", help="Such as p1/n3, p1/n1..n2 or p1.", autocompletion=complete.node_selectors),
+]
+
+
+class CommandEndedError(Exception):
+    """A command in a node has ended, or never began; its exit code becomes ours, whatever it is."""
+
+    def __init__(self, code: int, sentence: str = "") -> None:
+        super().__init__(sentence)
+        self.code = code if code >= 0 else EXIT_OF_SIGNAL - code
+
+
+def register(app: typer.Typer) -> None:
+    """Make the commands known, in the order in which the help lists them."""
+    in_panel = partial(app.command, rich_help_panel=Panel.INTERACTIVE)
+    in_panel()(up)
+    in_panel()(ps)
+    # What stands behind the node belongs to the command that is to run there.
+    in_panel("exec", context_settings={"allow_interspersed_args": False})(execute)
+    others: tuple[Callable[..., None], ...] = (
+        *(shell, impair, restore, cut, heal, crash, restart, pause, resume, join, leave),
+        *(capture, counters, logs, down),
+    )
+    for command in others:
+        in_panel()(command)
+
+
+def up(
+    topology: Annotated[
+        str | None,
+        typer.Argument(help="A shipped topology such as wan, or a YAML file.", autocompletion=complete.topologies),
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            "--experiment",
+            help="In place of a topology: its nodes run its protocol and workload, without its faults and its end.",
+            autocompletion=complete.experiments,
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="What to call it. Default: as the topology.")] = None,
+    world: Annotated[
+        str, typer.Option("--world", help="auto, netns or docker.", autocompletion=complete.worlds)
+    ] = "auto",
+    kernel: Annotated[
+        str, typer.Option("--kernel", help="auto, host or uml.", autocompletion=complete.kernels)
+    ] = "auto",
+    image: Annotated[
+        str | None, typer.Option("--image", help="World docker: the image of the nodes, such as debian:12.")
+    ] = None,
+    program: Annotated[
+        str | None, typer.Option("--program", help="What each node runs, such as 'iperf -s'. Default: it only rests.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is ready; it stays up.")] = False,
+    runs: Runs = DEFAULT_RUNS,
+    as_json: Json = False,
+) -> None:
+    """Bring a testbed up and keep it up, in front or with -d.
+
+    In front it goes with Ctrl-C, with -d it stays until `orderbed down`. Nodes are entered by `exec` and `shell`.
+    """
+    from testbed.live import Testbed, running
+
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the terminal gets its cursor back
+        signal.signal(number, signal.default_int_handler)
+    console = Console(quiet=as_json)
+    console.title("orderbed up", topology or experiment or "")
+    start = Testbed.up if detach else Testbed
+    with console.stage("network", "starting") as stage:
+        bed = start(
+            topology,
+            experiment=experiment,
+            name=name,
+            world=world,
+            kernel=kernel,
+            image=image,
+            program=_program(program),
+            runs=runs,
+            on_progress=stage.say,
+        )
+        stage.result = _summary(bed)
+    if as_json:
+        print_json(_about(bed))
+        sys.stdout.flush()
+    else:
+        _say_what_next(bed, is_detached=detach, is_alone=len(running()) == 1)
+    if not detach:
+        _stay(bed, console)
+
+
+def ps(
+    name: Annotated[
+        str | None, typer.Argument(help="Which testbed, as --bed says it.", autocompletion=complete.beds)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All testbeds that are up, one line each.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="A row for each node, also of many that stand alike.")] = False,
+    bed: Bed = None,
+    as_json: Json = False,
+) -> None:
+    """Show nodes and links of a testbed, what is done to them, and the capture that runs."""
+    from testbed.cli import live_tables as tables
+    from testbed.live import running
+    from testbed.live.directory import none_up
+
+    if everything:
+        beds = running()
+        if as_json:
+            print_json([one.as_json() for one in beds])
+        elif beds:
+            output().print(tables.beds_table(beds))
+        else:
+            output().print(none_up(), markup=False)
+        return
+    found = _attach(name or bed)
+    nodes, links, capturing = found.nodes(), found.links(), found.capturing()
+    if as_json:
+        standing = {"nodes": [one.as_json() for one in nodes], "links": [one.as_json() for one in links]}
+        print_json({**_about(found), **standing, "capture": None if capturing is None else capturing.as_json()})
+        return
+    out = output()
+    out.print(Text.assemble((found.name, "bold"), f"  {_summary(found)}, up for {tables.age(found.description.since)}"))
+    out.print(Text(f"record {found.directory}", "dim"), soft_wrap=True)
+    if capturing is not None:
+        out.print(tables.capture_line(capturing), soft_wrap=True)
+    out.print(tables.nodes_table(nodes, found.topology, each=each))
+    if links:
+        out.print(tables.links_table(links))
+
+
+def execute(
+    node: NodeWord,
+    command: Annotated[list[str], typer.Argument(metavar="-- command", help="The command and its arguments.")],
+    bed: Bed = None,
+    as_json: Json = False,
+) -> None:
+    """Run a command in a node; its exit code is passed on.
+
+    Options of ours stand before the node. The command runs beside its program, in its network, with your rights.
+    """
+    from testbed.cli.live_words import one_node
+
+    argv = command[1:] if command[0] == "--" else command
+    if not argv:
+        raise InputError(f"no command was given; write it after --, such as `orderbed exec {node} -- ip addr`")
+    found = _attach(bed)
+    name = one_node(node, found.topology).name
+    _tell_of_the_crashed(found, name)
+    if not as_json:
+        raise CommandEndedError(_end_of(lambda: found.terminal(name, argv)))
+    done = _end_of(lambda: found.run(name, argv))
+    streams = {key: getattr(done, key).decode("utf-8", errors="replace") for key in ("stdout", "stderr")}
+    print_json({"node": name, "argv": argv, "code": done.code, **streams})
+    raise CommandEndedError(done.code)
+
+
+def shell(node: NodeWord, bed: Bed = None) -> None:
+    """Open a shell in a node; its prompt names the node."""
+    from testbed.cli.live_words import one_node
+
+    found = _attach(bed)
+    name = one_node(node, found.topology).name
+    _tell_of_the_crashed(found, name)
+    prompt = {"PS1": f"{found.name}:{name}# "}
+    raise CommandEndedError(_end_of(lambda: found.terminal(name, ["sh", "-c", SHELL], environment=prompt)))
+
+
+def impair(
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="targets", help="Nodes such as 'p1/*', or links.", autocompletion=complete.targets),
+    ],
+    loss: Annotated[str | None, typer.Option(help="Share of frames lost, such as 10%.")] = None,
+    burst: Annotated[str | None, typer.Option(help="Mean length of a loss burst, such as '4 frames'.")] = None,
+    delay: Annotated[str | None, typer.Option(help="One way, such as 20ms.")] = None,
+    jitter: Annotated[str | None, typer.Option(help="How far single delays lie around it, such as 2ms.")] = None,
+    distribution: Annotated[
+        str | None, typer.Option(help="Shape of the jitter: uniform, normal, pareto or paretonormal.")
+    ] = None,
+    duplicate: Annotated[str | None, typer.Option(help="Share of frames that arrive twice, such as 1%.")] = None,
+    reorder: Annotated[str | None, typer.Option(help="Share of frames that skip the delay, such as 1%.")] = None,
+    corrupt: Annotated[str | None, typer.Option(help="Share of frames with one wrong bit, such as 1%.")] = None,
+    rate: Annotated[str | None, typer.Option(help="How fast the queue drains, such as 10Mbit/s, or unlimited.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Where it overruns: '20 frames', 64kB or unlimited.")] = None,
+    direction: Annotated[
+        str | None,
+        typer.Option(
+            help="to-node (default), from-node or both; of links there, back or both (default).",
+            autocompletion=complete.directions,
+        ),
+    ] = None,
+    bed: Bed = None,
+    as_json: Json = False,
+) -> None:
+    """Change loss, delay, rate, … at nodes' ports or on links.
+
+    What is not named stays as it is. `orderbed restore` gives back what the topology asks for.
+    """
+    given = {
+        "loss": loss, "burst": burst, "delay": delay, "jitter": jitter, "distribution": distribution,
+        "duplicate": duplicate, "reorder": reorder, "corrupt": corrupt, "rate": rate, "queue": queue,
+    }  # fmt: skip
+    # As in a file: nothing is nothing in any unit.
+    changes: dict[str, Any] = {key: 0 if value == "0" else value for key, value in given.items() if value is not None}
+    if not changes:
+        raise InputError(
+            f"nothing is to change; say what, with one or more of {', '.join('--' + key for key in given)}"
+        )
+    from testbed.cli.live_words import named
+
+    found = _attach(bed)
+    what = named(targets, found.topology)
+    way = {} if direction is None else {"direction": direction}
+    change = (
+        found.impair_link(what.links, **way, **changes) if what.links else found.impair(what.nodes, **way, **changes)
+    )
+    _tell("impair", found, change, as_json=as_json)
+
+
+def restore(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="targets", help="Nodes or links. Default: all of both.", autocompletion=complete.targets
+        ),
+    ] = None,
+    bed: Bed = None,
+    as_json: Json = False,
+) -> None:
+    """Give ports and links back what the topology asks for."""
+    from testbed.cli.live_words import named
+
+    found = _attach(bed)
+    if not targets:
+        change = found.restore()
+    else:
+        what = named(targets, found.topology)
+        change = found.restore(links=what.links) if what.links else found.restore(what.nodes)
+    _tell("restore", found, change, as_json=as_json)
+
+
+def cut(
+    groups: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="groups",
+            help="Each a partition, nodes with commas between, or links.",
+            autocompletion=complete.groups,
+        ),
+    ],
+    one_way: Annotated[
+        bool, typer.Option("--one-way", help="Two groups: what the first sends no longer reaches the second.")
+    ] = False,
+    bed: Bed = None,
+    as_json: Json = False,
+) -> None:
+    """Cut groups of nodes off from each other, or cut links.
+
+    `cut p1 p2`, `cut p1/n1,p1/n2 p1/n3`, `cut p1--p2`, `cut --one-way p1/n1 p1/n2`.
+
+    One group alone (`cut p1/n3`) is cut off from all others.
+    """
+    from testbed.cli.live_words import groups_named, named, rest_of
+
+    found = _attach(bed)
+    what = named(groups, found.topology)
+    sides = () if what.links else groups_named(groups, found.topology)
+    if one_way:
+        if len(sides) != 2:
+            raise InputError("--one-way needs two groups of nodes: who is no longer heard, and by whom")
+        change = found.cut_one_way(*sides)
+    elif what.links:
+        change = found.cut(links=what.links)
+    else:
+        change = found.cut(*sides, *([rest_of(sides[0], found.topology)] if len(sides) == 1 else []))
+    _tell("cut", found, change, as_json=as_json)
+
+
+def heal(bed: Bed = None, as_json: Json = False) -> None:
+    """End all cuts."""
+    found = _attach(bed)
+    ended = found.heal()
+    _tell("heal", found, ended, as_json=as_json)
+    if not ended and not as_json:
+        output().print("nothing was cut")
+
+
+def crash(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+    """Kill everything in nodes, at once."""
+    _strike("crash", targets, bed, as_json=as_json)
+
+
+def restart(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+    """Start nodes again that crashed or ended."""
+    _strike("restart", targets, bed, as_json=as_json)
+
+
+def pause(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+    """Freeze nodes; their kernels go on receiving."""
+    _strike("pause", targets, bed, as_json=as_json)
+
+
+def resume(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+    """Let paused nodes go on."""
+    _strike("resume", targets, bed, as_json=as_json)
+
+
+def join(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+    """Let absent members, and members that have left, join the group."""
+    _strike("join", targets, bed, as_json=as_json)
+
+
+def leave(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+    """Let members leave the group; they may join again."""
+    _strike("leave", targets, bed, as_json=as_json)
+
+
+def capture(
+    action: Annotated[Literal["start", "stop"], typer.Argument(help="start or stop")],
+    path: Annotated[
+        Path | None, typer.Argument(help="Where to write (start). Default: in the record of the testbed.")
+    ] = None,
+    bed: Bed = None,
+    as_json: Json = False,
+) -> None:
+    """Record every frame at every switch port, both ways, as pcapng."""
+    if action == "stop" and path is not None:
+        raise InputError(f"`capture stop` takes no path, got {path}; give it to `capture start`")
+    found = _attach(bed)
+    if action == "start":
+        began = str(found.start_capture(path))
+        if as_json:
+            print_json({"path": began})
+        else:
+            say_done("capture", Text(f"every frame goes to {began}"))
+        return
+    counts = found.stop_capture()
+    if as_json:
+        print_json(counts)
+        return
+    dropped = counts["kernel_dropped_frames"]
+    lost = f"{dropped:,} lost by the collector" if dropped else "none lost by the collector"
+    say_done("capture", Text(f"{counts['frames']:,} frames, {lost}: {counts['path']}"))
+
+
+def counters(bed: Bed = None, as_json: Json = False) -> None:
+    """Show what passed and what was dropped, as the kernel counted."""
+    found = _attach(bed)
+    counted = found.counters()
+    if as_json:
+        print_json(counted.as_json())
+        return
+    from testbed.cli import live_tables as tables
+
+    for table in tables.counters_tables(counted):
+        output().print(table)
+
+
+def logs(
+    node: NodeWord,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C, or until it is down.")] = False,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", min=0, help="Only the last so many. Default: all.")
+    ] = None,
+    bed: Bed = None,
+    as_json: Json = False,
+) -> None:
+    """Print what the program of a node has written."""
+    from testbed.cli.live_words import one_node
+
+    if follow and as_json:
+        raise InputError("--follow has no end that could be printed as JSON; leave one of the two out")
+    found = _attach(bed)
+    name = one_node(node, found.topology).name
+    text = found.logs(name)
+    shown = text if lines is None else "".join(text.splitlines(keepends=True)[-lines:] if lines else [])
+    if as_json:
+        print_json({"node": name, "path": str(found.log_path(name)), "text": shown})
+        return
+    sys.stdout.write(shown)
+    if not text:
+        sys.stderr.write(f"{name} has written nothing so far\n")
+    if follow:
+        _follow(found, found.log_path(name), len(text.encode("utf-8", errors="replace")))
+
+
+def _strike(verb: str, words: Sequence[str], bed: str | None, *, as_json: bool) -> None:
+    """Crash, restart, pause, resume, join or leave."""
+    from testbed.cli.live_words import nodes_named
+
+    found = _attach(bed)
+    _tell(verb, found, getattr(found, verb)(nodes_named(words, found.topology)), as_json=as_json)
+
+
+def _tell_of_the_crashed(bed: Testbed, name: str) -> None:
+    """In world netns the network of a crashed node is left and may be entered; in docker there is nothing to enter."""
+    from testbed.live import NodeState
+
+    if bed.description.world == "docker":
+        return
+    if any(one.name == name and one.state is NodeState.CRASHED for one in bed.nodes()):
+        sys.stderr.write(
+            f"{name} has crashed: the command finds its network and nothing else; `orderbed restart {name}`\n"
+        )
+
+
+def _end_of(do: Callable[[], T]) -> T:
+    """What it returns. A program that cannot start ends as in shells: 127 when it is not there, else 126."""
+    from netem.errors import CannotStartError
+
+    try:
+        return do()
+    except CannotStartError as error:
+        raise CommandEndedError(error.exit_code, str(error)) from error
+
+
+def _attach(name: str | None) -> Testbed:
+    from testbed.live import Testbed
+
+    return Testbed.attach(name)
+
+
+def _program(text: str | None) -> Any:
+    """What `--program` asks for, split as a shell would. Raises InputError."""
+    if text is None:
+        return None
+    import shlex
+
+    from netem.runtimes.base import Program
+
+    try:
+        argv = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--program: {text!r} cannot be split into words ({error})") from None
+    if not argv:
+        raise InputError("--program: expected a command such as 'iperf -s', got nothing")
+    return Program(argv=argv)
+
+
+def _about(bed: Testbed) -> dict[str, Any]:
+    return bed.description.as_json()
+
+
+def _summary(bed: Testbed) -> str:
+    """`9 nodes of three-partitions, world netns, kernel uml`."""
+    about = bed.description
+    nodes = f"{about.node_count} {'node' if about.node_count == 1 else 'nodes'}"
+    return f"{nodes} of {about.topology}, world {about.world}, kernel {about.kernel}"
+
+
+def _say_what_next(bed: Testbed, *, is_detached: bool, is_alone: bool) -> None:
+    """What a person may type now, with names that exist."""
+    first, *others = bed.topology.nodes()
+    peer = others[-1] if others else first
+    partitions = [partition.name for partition in bed.topology.partitions]
+    halves = " ".join(partitions[:2]) if len(partitions) > 1 else first.name
+    hints = (
+        *(() if is_alone else ((f"export {complete.BED_VARIABLE}={bed.name}", "this one is meant: several are up"),)),
+        (f"orderbed exec {first.name} -- {PING} {peer.ip}", f"a command in a node ({peer.ip} is {peer.name})"),
+        (f"orderbed shell {first.name}", "a shell there"),
+        (f"orderbed impair {partitions[0]} --loss 10% --delay 20ms", "worse wires"),
+        (f"orderbed cut {halves}", "who no longer hears whom; `orderbed heal` ends it"),
+        ("orderbed ps", "how everything stands"),
+        (f"orderbed down {bed.name}" if is_detached else "Ctrl-C", "the end"),
+    )
+    width = max(len(command) for command, _text in hints)
+    out = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+    for command, text in hints:
+        out.print(Text.assemble("    ", (command.ljust(width), "bold"), f"  {text}"))
+
+
+def _stay(bed: Testbed, console: Console) -> None:
+    """Keep it until Ctrl-C, or until somebody else takes it down; tell how it stands meanwhile."""
+    from netem.errors import FabricError
+    from testbed.live import running
+
+    try:
+        with bed, console.stage("up", "ready; Ctrl-C ends it") as stage:
+            try:
+                _watch(bed, stage.say)
+            except FabricError:
+                if any(one.name == bed.name for one in running()):
+                    raise
+                stage.result = "somebody took it down"
+            except KeyboardInterrupt:
+                stage.say("taking it down")
+                bed.close()
+                stage.result = "taken down; nothing of it is left"
+    finally:
+        sys.stdout.flush()
+
+
+def _watch(bed: Testbed, say: Any) -> None:
+    """Tell how it stands, for ever. Raises FabricError when it is no longer up, or its network is gone."""
+    from netem.errors import FabricError
+    from testbed.cli.live_tables import age, status_line
+
+    while True:
+        failure = bed.failure()
+        if failure is not None:
+            raise FabricError(failure)
+        stands = status_line(bed.nodes(), bed.links(), bed.topology)
+        say(f"{stands.plain} · {age(bed.description.since, datetime.now(UTC))}")
+        time.sleep(WATCH_PERIOD_S)
+
+
+def _follow(bed: Testbed, path: Path, offset: int) -> None:
+    """Print what a log grows by, until the testbed is down."""
+    from testbed.live import running
+
+    sys.stdout.flush()
+    with path.open("rb") as log:
+        log.seek(offset)
+        is_up = True
+        while is_up:
+            is_up = any(one.name == bed.name for one in running())
+            sys.stdout.buffer.write(log.read())
+            sys.stdout.buffer.flush()
+            time.sleep(FOLLOW_PERIOD_S)
+
+
+def _tell(verb: str, bed: Testbed, changes: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Say what was changed and how long it took until the kernel had it."""
+    from testbed.cli.live_tables import change_lines
+
+    if as_json:
+        print_json(list(changes))
+        return
+    for change in changes:
+        for line in change_lines(verb, change, bed.topology):
+            say_done(verb, line)

@@ -1,0 +1,339 @@
+"""What people see of a bed: its nodes, its links, its counters, all beds, and one line that says how it stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby, takewhile
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from testbed.cli.live_words import LINK_MARK, shortened, shortened_by_partition
+from topologies.dump import changed_fields, spelled
+from topologies.model import Distribution, Impairment, NodeName, Topology
+
+if TYPE_CHECKING:
+    from testbed.live import CaptureStatus, Counters, Description, LinkStatus, NodeStatus
+
+NOTHING: Final = "–"
+STYLE_OF_STATE: Final = {
+    "running": "green", "paused": "yellow", "crashed": "red", "ended": "magenta", "absent": "blue",
+}  # fmt: skip
+WAYS: Final = {"to-node": "to the node", "from-node": "from the node"}
+MANY: Final = 12
+"""With more nodes than this, neighbours that stand alike share a row."""
+UNITS_S: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def beds_table(beds: Sequence[Description], now: datetime | None = None) -> Table:
+    """One row per bed that is up."""
+    table = _table("bed", "topology", "nodes>", "world", "kernel", "up for>")
+    for bed in beds:
+        table.add_row(
+            Text(bed.name, "bold"),
+            Text(bed.topology),
+            str(bed.node_count),
+            bed.world,
+            bed.kernel,
+            age(bed.since, now),
+        )
+    return table
+
+
+def nodes_table(
+    nodes: Sequence[NodeStatus], topology: Topology, now: datetime | None = None, *, each: bool = False
+) -> Table:
+    """One row per node, or, of more than MANY unless `each`, one per neighbours that stand alike. What holds for no
+    node has no column.
+    """
+    columns = [column for column in _node_columns(nodes, topology, now) if column.is_shown(nodes)]
+    table = _table(*(column.heading for column in columns))
+    for row in _rows(nodes, columns, topology, each=each or len(nodes) <= MANY):
+        table.add_row(*row)
+    _keep_words_whole(table)
+    return table
+
+
+def links_table(links: Sequence[LinkStatus]) -> Table:
+    """One row per link between routers; what holds in both directions stands once."""
+    is_alike = all(link.there == link.back for link in links)
+    table = _table("link", *(("both ways",) if is_alike else ("there", "back")), "state")
+    for link in links:
+        ways = [impairment_text(link.there)] if is_alike else [impairment_text(link.there), impairment_text(link.back)]
+        state = Text("cut", "red") if link.is_cut else Text("up", "green")
+        table.add_row(Text(link.name, "bold"), *ways, state)
+    _keep_words_whole(table)
+    return table
+
+
+def capture_line(capture: CaptureStatus, now: datetime | None = None) -> Text:
+    """Where the frames go, and since when; or why they no longer do."""
+    if capture.failure is not None:
+        return Text(f"capture into {capture.path} has broken off: {capture.failure}", "red")
+    return Text(f"capture for {age(capture.since, now)} into {capture.path}", "green")
+
+
+def counters_tables(counters: Counters) -> Iterator[Table]:
+    """What the kernel counted: ports, then links and shared media where there are some. Columns of zeros are left
+    out, and of many nodes those where nothing has passed."""
+    ports = [(port.node, WAYS[port.direction.value], port) for port in counters.ports]
+    busy = [row for row in ports if len({node for node, _way, _port in ports}) <= MANY or _has_counted(row[2])]
+    yield _counters_table("node", busy, nothing=len(ports) - len(busy))
+    if counters.links:
+        yield _counters_table("link", [(one.link, f"from {one.from_partition}", one) for one in counters.links])
+    if counters.buses:
+        yield _counters_table("bus", [(bus.partition, "shared", bus) for bus in counters.buses])
+
+
+def change_lines(verb: str, change: Mapping[str, Any], topology: Topology) -> Iterator[Text]:
+    """What one line of faults.jsonl says, for people: to whom what was done, and how long it took."""
+    took = Text(f"  in force after {(change['effective_ns'] - change['issued_ns']) / 1e6:.1f} ms", "dim")
+    if verb in ("impair", "restore"):
+        way = WAYS.get(change["direction"], change["direction"])
+        for targets, asked in _alike(change["asked"]):
+            yield Text(f"{_targets_text(targets, topology)} {way}: ") + _asked_text(asked) + took
+    elif verb == "cut":
+        yield _cut_text(change["parameters"], topology) + took
+    else:
+        yield Text(_targets_text(change["targets"], topology) if change["targets"] else "all cuts are over") + took
+
+
+def _cut_text(parameters: Mapping[str, Any], topology: Topology) -> Text:
+    if "groups" in parameters:
+        return Text(" | ").join(Text(_targets_text(group, topology)) for group in parameters["groups"])
+    if "links" in parameters:
+        return Text(f"link {', '.join(parameters['links'])}")
+    pairs = parameters["pairs"]
+    senders = [sender for sender, _receiver in pairs]
+    receivers = [receiver for _sender, receiver in pairs]
+    return Text(f"{_targets_text(senders, topology)} → {_targets_text(receivers, topology)}")
+
+
+def _alike(asked: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
+    """Targets that are asked for the same, together."""
+    groups: dict[str, list[str]] = {}
+    for target, fields in asked.items():
+        groups.setdefault(repr(sorted(fields.items())), []).append(target)
+    yield from ((targets, asked[targets[0]]) for targets in groups.values())
+
+
+def _asked_text(fields: Mapping[str, Any]) -> Text:
+    shape = {"distribution": Distribution(fields["distribution"])} if "distribution" in fields else {}
+    return impairment_text(Impairment(**{**fields, **shape}), nothing="clear")
+
+
+def _targets_text(targets: Sequence[str], topology: Topology) -> str:
+    """Nodes as selectors, links by name."""
+    links = [target for target in targets if LINK_MARK in target]
+    return ", ".join(links) or shortened({NodeName(target) for target in targets}, topology) or NOTHING
+
+
+def status_line(nodes: Sequence[NodeStatus], links: Sequence[LinkStatus], topology: Topology) -> Text:
+    """How the bed stands, in a line: `9 nodes: 8 running, 1 crashed · impaired p1/* · cut off p1/*, p2/*`."""
+    states = Counter(node.state.value for node in nodes)
+    parts = [Text(f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: ") + _counted(states)]
+    marked = (
+        ("impaired", [node.name for node in nodes if _differs(node, topology)]),
+        ("cut off", [node.name for node in nodes if node.cut_off_from]),
+    )
+    parts += [Text(f"{word} {shortened(names, topology)}", "yellow") for word, names in marked if names]
+    parts += [Text(f"link {link.name} cut", "red") for link in links if link.is_cut]
+    return Text(" · ", "dim").join(parts)
+
+
+def impairment_text(impairment: Impairment, nothing: str = NOTHING) -> Text:
+    """`delay=20ms, loss=10%`: in the words of files, written so that no line of a table breaks inside one."""
+    words = spelled(changed_fields(impairment))
+    if not words:
+        return Text(nothing, "dim")
+    return Text(", ").join(Text(f"{key}={value.replace(' ', '')}") for key, value in words.items())
+
+
+def age(since: datetime, now: datetime | None = None, parts: int = 2) -> str:
+    """How long ago, in two numbers at most: `12 s`, `4 min 10 s`, `3 h 5 min`, `2 d 1 h`."""
+    seconds = max(0, int(((now or datetime.now(UTC)) - since).total_seconds()))
+    found: list[tuple[int, str]] = []
+    for size, unit in UNITS_S:
+        count, seconds = divmod(seconds, size)
+        if count or found:
+            found.append((count, unit))
+    found.append((seconds, "s"))
+    return " ".join(f"{count} {unit}" for position, (count, unit) in enumerate(found[:parts]) if count or position == 0)
+
+
+class _Column:
+    """One column of the table of nodes."""
+
+    def __init__(
+        self,
+        heading: str,
+        cell: Callable[[NodeStatus], Text | str],
+        has_news: Callable[[NodeStatus], bool] = lambda _node: True,
+    ) -> None:
+        self.heading = heading
+        self.cell = cell
+        self._has_news = has_news
+
+    def is_shown(self, nodes: Iterable[NodeStatus]) -> bool:
+        return any(map(self._has_news, nodes))
+
+
+def _rows(
+    nodes: Sequence[NodeStatus], columns: Sequence[_Column], topology: Topology, *, each: bool
+) -> Iterator[list[Text | str]]:
+    """The cells of each row: name, address, and what is alike for all nodes of the row."""
+    cells = [(node, [column.cell(node) for column in columns[2:]]) for node in nodes]
+    for _key, group in groupby(
+        cells, key=lambda one: one[0].name if each else (one[0].name.partition("/")[0], *map(str, one[1]))
+    ):
+        alike = list(group)
+        first, last = alike[0][0], alike[-1][0]
+        if first is last:
+            yield [Text(first.name, "bold"), first.ip, *alike[0][1]]
+        else:
+            name, *more = shortened_by_partition({node.name for node, _cells in alike}, topology)
+            if more:  # of two, words name each
+                name = f"{first.name}..{last.name.partition('/')[2]}"
+            yield [Text(name, "bold"), _addresses(first.ip, last.ip), *alike[0][1]]
+
+
+def _addresses(first: str, last: str) -> str:
+    """`10.1.0.1 … .10`: of the last one, only what differs."""
+    pairs = zip(first.split("."), last.split("."), strict=True)
+    return (
+        f"{first} … .{'.'.join(last.split('.')[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :])}"
+    )
+
+
+def _node_columns(nodes: Sequence[NodeStatus], topology: Topology, now: datetime | None) -> list[_Column]:
+    """The first two are who it is; the others may be alike for several."""
+    came_up = min((node.since for node in nodes), default=None)
+    return [
+        _Column("node", lambda node: Text(node.name, "bold")),
+        _Column("address", lambda node: node.ip),
+        _Column("state", _state),
+        _Column(
+            "for>",
+            lambda node: age(node.since, now, parts=1) if node.since != came_up else "",
+            lambda node: node.since != came_up,
+        ),
+        _Column("starts>", lambda node: str(node.incarnation), lambda node: node.incarnation > 1),
+        _Column("view", _view, lambda node: bool(node.phase)),
+        _Column("wires", _wires, lambda node: not (node.to_node.is_clear and node.from_node.is_clear)),
+        _Column(
+            "unheard",
+            lambda node: _names(node.cut_off_from, node.name, topology),
+            lambda node: bool(node.cut_off_from),
+        ),
+    ]
+
+
+def _wires(node: NodeStatus) -> Text:
+    """What is done to its frames, one line for each way, or one for both."""
+    if node.to_node == node.from_node:
+        return impairment_text(node.to_node) if node.to_node.is_clear else _way("both ways", node.to_node)
+    ways = (("to it", node.to_node), ("from it", node.from_node))
+    return Text("\n").join(_way(way, impairment) for way, impairment in ways if not impairment.is_clear)
+
+
+def _way(way: str, impairment: Impairment) -> Text:
+    return Text(f"{way}: ", "dim") + impairment_text(impairment).copy()
+
+
+def _state(node: NodeStatus) -> Text:
+    word = node.state.value
+    said = Text(word, STYLE_OF_STATE[word])
+    if word == "ended" and node.exit_code is not None:
+        how = f" ({node.exit_code})" if node.exit_code >= 0 else f" (signal {-node.exit_code})"
+        said.append(f": {node.cause}" if node.cause else how, "dim")
+    return said
+
+
+def _view(node: NodeStatus) -> Text:
+    """`7: 4 members`, and where it stands if it is not simply one of them."""
+    if not node.phase or node.state.value in ("crashed", "ended", "absent"):
+        return Text("")
+    said = Text(f"{node.view}: {node.view_members} members" if node.view else "")
+    if node.phase != "member":
+        said.append(f"{', ' if node.view else ''}{node.phase}", "red" if node.phase == "minority" else "yellow")
+    return said
+
+
+def _names(names: Sequence[NodeName], own: NodeName, topology: Topology) -> Text:
+    if not names:
+        return Text(NOTHING, "dim")
+    if len(set(names) | {own}) == len(topology):
+        return Text("everybody", "red")
+    return Text(shortened(names, topology), "red")
+
+
+def _differs(node: NodeStatus, topology: Topology) -> bool:
+    """Whether its port does something else than the topology asks for."""
+    asked = topology.node(node.name)
+    return (node.to_node, node.from_node) != (asked.to_node, asked.from_node)
+
+
+def _counted(states: Counter[str]) -> Text:
+    found = [state for state in STYLE_OF_STATE if states[state]]
+    if len(found) == 1:
+        return Text(f"all {found[0]}", STYLE_OF_STATE[found[0]])
+    return Text(", ").join(Text(f"{states[state]} {state}", STYLE_OF_STATE[state]) for state in found)
+
+
+_COUNTS: Final = (
+    ("frames", "sent_frames"),
+    ("bytes", "sent_bytes"),
+    ("lost", "delay_line_dropped_frames"),
+    ("overrun", "queue_dropped_frames"),
+    ("cut", "cut_dropped_frames"),
+    ("waiting", "backlog_frames"),
+)
+"""Of a port: what passed, then what did not, and what still waits."""
+
+_ALWAYS_COUNTED: Final = ("frames", "bytes")
+
+
+def _has_counted(row: object) -> bool:
+    return any(getattr(row, name, 0) for _word, name in _COUNTS)
+
+
+def _counters_table(heading: str, rows: Sequence[tuple[str, str, object]], *, nothing: int = 0) -> Table:
+    """Rows of name, direction and counters; a name stands once. `nothing`: how many rows of zeros are left out."""
+    counts = [
+        (word, name)
+        for word, name in _COUNTS
+        if word in _ALWAYS_COUNTED or any(getattr(row, name, 0) for _name, _way, row in rows)
+    ]
+    table = _table(heading, "direction", *(f"{word}>" for word, _name in counts))
+    before = ""
+    for name, way, row in rows:
+        values = (f"{getattr(row, count, 0):,}" for _word, count in counts)
+        table.add_row(Text(name if name != before else "", "bold"), way, *values)
+        before = name
+    if nothing:
+        table.caption = f"nothing has passed at {nothing} more, one for each node and direction"
+        table.caption_justify = "left"
+    return table
+
+
+def _table(*headings: str) -> Table:
+    """A table in the house's look; a heading that ends in `>` is of numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        justify: Literal["left", "right"] = "right" if heading.endswith(">") else "left"
+        table.add_column(heading.rstrip(">"), justify=justify, no_wrap=heading.rstrip(">") in _NARROW)
+    return table
+
+
+def _keep_words_whole(table: Table) -> None:
+    """However narrow the terminal, no column cuts a word in two."""
+    for column in table.columns:
+        words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
+        column.min_width = max(map(len, words), default=0)
+
+
+_NARROW: Final = ("node", "address", "state", "for", "starts", "up for", "link", "direction")

@@ -1,0 +1,422 @@
+"""`orderbed`: the command line. Flags and printing only; each command calls one function of another room.
+
+Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or invalid run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console as RichConsole
+
+from analysis.errors import MachineError
+from netem.errors import FabricError
+from node.errors import LocalError
+from testbed.cli import completion as complete
+from testbed.cli import live as cli_live
+from testbed.cli import watch as watch_command
+from testbed.cli.console import Console
+from testbed.cli.live import CommandEndedError
+from testbed.cli.parts import DEFAULT_RUNS, ExitCode, Json, Panel, Runs
+from testbed.cli.parts import print_json as _print_json
+from testbed.run import store
+from testbed.run.store import StoreError
+from topologies.formats.errors import InputError
+from topologies.formats.units import printable
+
+DEFAULT_FUZZ = DEFAULT_RUNS / "fuzz"
+
+
+EXIT_OF_INTERRUPT = 130
+"""How typer leaves on Ctrl-C; ours is `unknown`, because nothing was judged."""
+
+FILE_WIDTH = 100
+"""Columns of a drawing that goes into a file or a pipe."""
+
+EXIT_OF_VERDICT = {"pass": ExitCode.GOOD, "fail": ExitCode.FAILED, "unknown": ExitCode.UNKNOWN}
+
+app = typer.Typer(
+    name="orderbed",
+    help="An emulated-network testbed for ordered group communication.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog="Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or invalid. "
+    "`exec` and `shell` pass on those of their command.",
+)
+
+RunName = Annotated[
+    str | None,
+    typer.Argument(
+        help="A run: its directory, <experiment>/<name>, or an experiment (newest run). Default: the newest."
+    ),
+]
+ExperimentName = Annotated[
+    str,
+    typer.Argument(
+        help="A shipped experiment such as quickstart, or a YAML file.", autocompletion=complete.experiments
+    ),
+]
+World = Annotated[str | None, typer.Option(help="auto, netns, docker or sim. Default: as the experiment says.")]
+KernelOption = Annotated[
+    str | None, typer.Option("--kernel", help="auto, host or uml. Default: as the experiment says.")
+]
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence and exit code 2, never a traceback."""
+    try:
+        app(standalone_mode=True)
+    except (FabricError, MachineError, StoreError) as error:
+        _stop(str(error), ExitCode.UNKNOWN)
+    except (InputError, LocalError) as error:
+        _stop(str(error), ExitCode.WRONG_USE)
+    except CommandEndedError as ended:
+        if str(ended):
+            sys.stderr.write(f"orderbed: {ended}\n")
+        sys.exit(ended.code)
+    except SystemExit as leaving:
+        if leaving.code != EXIT_OF_INTERRUPT:
+            raise
+        _stop("interrupted", ExitCode.UNKNOWN)
+    except Exception:
+        # Python would leave with 1, which says that a verdict failed.
+        traceback.print_exc()
+        _stop("this is a bug of orderbed; please report it with the lines above", ExitCode.UNKNOWN)
+
+
+@app.command(rich_help_panel=Panel.EXPERIMENTS)
+def plan(
+    experiment: Annotated[
+        str, typer.Argument(help="A shipped experiment or topology such as quickstart or wan, or a YAML file.")
+    ],
+    world: World = None,
+    kernel: KernelOption = None,
+    as_json: Json = False,
+) -> None:
+    """Dry run: print when each fault would strike, who runs what, and what would be built. Builds nothing."""
+    from testbed.run.dry import describe
+
+    described = describe(experiment, kernel, world)
+    if as_json:
+        _print_json(described)
+        return
+    out = RichConsole(highlight=False, soft_wrap=True)
+    for heading, lines in described.items():
+        out.print(f"[bold]{heading}[/]")
+        for line in lines:
+            out.print(f"  {line}", markup=False)
+
+
+@app.command(rich_help_panel=Panel.EXPERIMENTS)
+def run(
+    experiment: ExperimentName,
+    world: World = None,
+    kernel: KernelOption = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the experiment's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run directory. Default: <seed>-<stamp>.")] = None,
+    runs: Runs = DEFAULT_RUNS,
+    analyze: Annotated[bool, typer.Option(help="Analyse the capture and write the report.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment on the emulated network, analyse it, and say what came out."""
+    from testbed.run.perform import Wishes, run_experiment
+
+    console = Console(quiet=as_json)
+    wishes = Wishes(world=world, kernel=kernel, seed=seed, name=name, runs=runs, analyze=analyze)
+    outcome = run_experiment(experiment, wishes, console)
+    _show(outcome.directory, outcome.summary, as_json=as_json)
+
+
+@app.command(rich_help_panel=Panel.RUNS)
+def analyze(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
+    """Turn a run's capture into tables, verdicts and the report again."""
+    from testbed.run.perform import analyze_and_report
+
+    directory = store.find(runs, run)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half done is swept away
+    summary = analyze_and_report(directory, Console(quiet=as_json))
+    _show(directory, summary, as_json=as_json)
+
+
+@app.command(rich_help_panel=Panel.RUNS)
+def check(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
+    """Say again how a run was judged; the exit code is the verdict."""
+    directory = store.find(runs, run)
+    _show(directory, _summary_of(directory), as_json=as_json)
+
+
+@app.command(rich_help_panel=Panel.RUNS)
+def report(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
+    """Write a run's report.html again from its summary and tables."""
+    from analysis.report.page import write_report
+
+    directory = store.find(runs, run)
+    _summary_of(directory)
+    path = write_report(directory)
+    if as_json:
+        _print_json({"report": str(path)})
+    else:
+        RichConsole(highlight=False, soft_wrap=True).print(str(path), markup=False)
+
+
+@app.command(rich_help_panel=Panel.RUNS)
+def diagram(
+    run: RunName = None,
+    runs: Runs = DEFAULT_RUNS,
+    begin: Annotated[
+        str | None, typer.Option("--from", help="After the start of the workload, such as '4 s'. Default: chosen.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--until", help="As --from. Default: 50 ms later.")] = None,
+    members: Annotated[list[str] | None, typer.Option("--members", help="Only these, such as p1/n1..n3,p2/n1.")] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kinds", help="Only messages of these kinds or classes, such as RELIABLE_NACK,dummy."),
+    ] = None,
+    form: Annotated[
+        Literal["text", "svg", "shiviz"], typer.Option("--format", help="shiviz: a log with vector time stamps.")
+    ] = "text",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw who sent what to whom, and when it came: a space-time diagram of any window of a run."""
+    from analysis.spacetime.command import Wishes, diagram_text
+
+    console = RichConsole(highlight=False, soft_wrap=True)
+    width = console.width if console.is_terminal else FILE_WIDTH
+    wishes = Wishes(begin=begin, end=end, members=_split(members), kinds=_split(kinds), format=form, width=width)
+    text = diagram_text(store.find(runs, run), wishes)
+    if output is not None:
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{output}: cannot be written ({error.strerror})") from None
+    if as_json:
+        _print_json({"format": form, **({"diagram": text} if output is None else {"output": str(output)})})
+    elif output is None:
+        sys.stdout.write(text)
+    else:
+        console.print(str(output), markup=False)
+
+
+@app.command(rich_help_panel=Panel.EXPERIMENTS)
+def sweep(
+    experiment: ExperimentName,
+    world: World = None,
+    kernel: KernelOption = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the experiment's; others are derived from it.")] = None,
+    spark: Annotated[
+        bool,
+        typer.Option("--spark", help="Simulate in memory as a Spark job (local, or on SPARK_MASTER): one row each."),
+    ] = False,
+    runs: Runs = DEFAULT_RUNS,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment once for each combination of its `sweep` values."""
+    from testbed.cli import listings
+    from testbed.run.perform import Wishes
+    from testbed.run.sweep import Point, run_sweep
+
+    def shown(point: Point) -> None:
+        console.done("point", f"{point.label}: {point.verdict}")
+
+    console = Console(quiet=as_json)
+    wishes = Wishes(world=world, kernel=kernel, seed=seed, runs=runs)
+    points = run_sweep(experiment, console, shown, wishes=wishes, is_job=spark)
+    worst = listings.worst(point.verdict for point in points)
+    if as_json:
+        _print_json({"verdict": worst, "points": [point.as_dict() for point in points]})
+    else:
+        RichConsole().print(listings.sweep_table(listings.over_seeds([point.as_dict() for point in points])))
+    raise typer.Exit(EXIT_OF_VERDICT[worst])
+
+
+@app.command(rich_help_panel=Panel.EXPERIMENTS)
+def claims(
+    paper: Annotated[str | None, typer.Option(help="Only this paper's, for example 002.")] = None,
+    experiment: Annotated[str | None, typer.Option(help="Only this experiment's.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List them without running anything.")] = False,
+    page: Annotated[Path | None, typer.Option(help="Put what comes out into this Markdown page.")] = None,
+    world: World = None,
+    kernel: KernelOption = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Simulated sweeps with many seeds as a Spark job: one row for each run.")
+    ] = False,
+    runs: Runs = DEFAULT_RUNS,
+    as_json: Json = False,
+) -> None:
+    """Run the papers' figures as checked claims: the paper's value, ours, and a verdict."""
+    from testbed.cli import listings
+    from testbed.run.claims import Selection, list_claims, run_claims
+    from testbed.run.claims_page import check as check_page
+    from testbed.run.claims_page import update
+    from testbed.run.perform import Wishes
+
+    if page is not None:
+        check_page(page)
+    selection = Selection(paper=paper, experiment=experiment)
+    wishes = Wishes(world=world, kernel=kernel, runs=runs)
+    rows: list[dict[str, Any]] = [row.as_dict() for row in list_claims(selection)] if listed else []
+    for row in () if listed else run_claims(selection, Console(quiet=as_json), wishes=wishes, is_job=spark):
+        rows.append(row.as_dict())
+        if page is not None:
+            # After each: a long row of experiments that ends early keeps what is known.
+            update(page, rows)
+    if as_json:
+        _print_json(rows)
+    else:
+        RichConsole().print(listings.claims_table(rows))
+    if not listed and rows:
+        raise typer.Exit(EXIT_OF_VERDICT[listings.worst(row["verdict"] for row in rows)])
+
+
+# Commands and their headings stand in the help as they stand here.
+cli_live.register(app)
+watch_command.register(app)
+
+
+@app.command(rich_help_panel=Panel.SEARCH)
+def fuzz(
+    protocol: Annotated[str, typer.Argument(help="A protocol of node/protocols, such as reliable.")],
+    seeds: Annotated[int, typer.Option(help="How many.")] = 1000,
+    first: Annotated[int, typer.Option("--from", help="The first.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="This one alone.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes. Default: one per core.")] = None,
+    goes_on: Annotated[bool, typer.Option("--all", help="Go on after a failing seed.")] = False,
+    keep: Annotated[Path, typer.Option(help="Where failing scenarios and tables are written.")] = DEFAULT_FUZZ,
+    spark: Annotated[bool, typer.Option("--spark", help="As a Spark job: local, or on SPARK_MASTER.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Search for bugs: random networks, loads and faults from seeds, each held against all that is promised.
+
+    A failing seed is made as small as it gets, drawn, and written as an experiment that can be run again.
+    """
+    from testbed.fuzz import command, listing
+
+    console = Console(quiet=as_json)
+    if seed is not None:
+        hunted = command.run_seed(protocol, seed, keep=keep, console=console)
+    else:
+        hunted = command.run_fuzz(
+            protocol, first=first, count=seeds, jobs=jobs, goes_on=goes_on, keep=keep, is_spark=spark, console=console
+        )
+    tally = hunted.tally
+    if as_json:
+        _print_json(
+            {**tally.as_dict(), "seconds": hunted.seconds, "shown": [listing.failure_json(x) for x in hunted.failures]}
+        )
+    else:
+        out = RichConsole(highlight=False, soft_wrap=True)
+        if tally.coverage.pairs:
+            for table in listing.coverage_tables(tally.coverage, width=out.width):
+                out.print(table)
+        if tally.coverage.views:
+            out.print(listing.views_table(tally.coverage))
+        for line in listing.campaign_lines(hunted):
+            out.print(line, markup=False)
+    if tally.bad:
+        raise typer.Exit(ExitCode.FAILED)
+    if tally.is_interrupted:
+        raise typer.Exit(ExitCode.UNKNOWN)
+
+
+@app.command(rich_help_panel=Panel.SEARCH)
+def explore(
+    protocol: Annotated[str, typer.Argument(help="A protocol of node/protocols, such as sequencer.")],
+    submissions: Annotated[str, typer.Option(help="How many messages each member sends, such as 1,1,1.")] = "1,1,1",
+    network: Annotated[str | None, typer.Option(help="ideal, channels or chaos. Default: what the core needs.")] = None,
+    losses: Annotated[int, typer.Option(help="On one path; not over ideal channels.")] = 0,
+    duplications: Annotated[int, typer.Option(help="On one path; not over ideal channels.")] = 0,
+    early_timers: Annotated[int, typer.Option(help="Timers that fire while something is under way.")] = 0,
+    states: Annotated[int, typer.Option(help="Beyond so many states it is cut off.")] = 1_000_000,
+    depth: Annotated[int, typer.Option(help="Beyond so many steps a path is cut off.")] = 500,
+    as_json: Json = False,
+) -> None:
+    """Try out everything: every order of arrivals, losses, duplications and timers, for a few members and messages."""
+    from testbed.fuzz import command, listing
+
+    scope = command.scope_of(
+        protocol,
+        submissions=submissions,
+        network=network,
+        losses=losses,
+        duplications=duplications,
+        early_timers=early_timers,
+        states=states,
+        depth=depth,
+    )
+    found = command.run_explore(protocol, scope=scope, console=Console(quiet=as_json))
+    if as_json:
+        _print_json(listing.exploration_json(protocol, scope, found))
+    else:
+        out = RichConsole(highlight=False, soft_wrap=True)
+        for line in listing.exploration_lines(protocol, scope, found):
+            out.print(line, markup=False)
+    if found.violation is not None:
+        raise typer.Exit(ExitCode.FAILED)
+    if found.cut_off:
+        raise typer.Exit(ExitCode.UNKNOWN)
+
+
+@app.command(rich_help_panel=Panel.MACHINE)
+def doctor(as_json: Json = False) -> None:
+    """Show every probe: what this machine can carry, and what to install for the rest."""
+    from testbed.cli import listings
+    from testbed.cli.doctor import checks
+
+    found = checks()
+    if as_json:
+        _print_json([dataclasses.asdict(check) for check in found])
+    else:
+        RichConsole().print(listings.doctor_table(found))
+    if not all(check.ok or check.optional for check in found):
+        raise typer.Exit(ExitCode.WRONG_USE)
+
+
+def _split(given: list[str] | None) -> list[str]:
+    """What was given again and again, or with commas between."""
+    return [name.strip() for text in given or () for name in text.split(",") if name.strip()]
+
+
+def _summary_of(directory: Path) -> dict[str, Any]:
+    path = directory / "summary.json"
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{directory}: this run was not analysed; do it with `orderbed analyze {directory}`") from None
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: not a summary ({error}); make it again with `orderbed analyze {directory}`"
+        ) from None
+    if not isinstance(loaded, dict) or loaded.get("verdict") not in EXIT_OF_VERDICT:
+        raise InputError(f"{path}: not a summary; make it again with `orderbed analyze {directory}`")
+    return loaded
+
+
+def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> None:
+    """Print what came out and leave with the verdict's exit code."""
+    if summary is None:
+        if as_json:
+            _print_json({"run": str(directory), "verdict": None})
+        raise typer.Exit(ExitCode.GOOD)
+    if as_json:
+        _print_json({**summary, "directory": str(directory)})
+    else:
+        from analysis.report import terminal as tables
+
+        out = RichConsole()
+        out.print(tables.results(summary, store.read_manifest(directory)))
+        out.print(f"report: {directory / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(EXIT_OF_VERDICT[summary["verdict"]])
+
+
+def _stop(sentence: str, code: ExitCode) -> None:
+    sys.stderr.write(f"orderbed: {printable(sentence)}\n")
+    sys.exit(code)

@@ -1,0 +1,447 @@
+"""A testbed at work: desk, wires, nodes, capture and record together. Everything in here is one thread's.
+
+The desk decides what an event is, the bed and the house perform it, the record keeps it; only then does it hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from netem.errors import FabricError
+from netem.kernel.probe import KernelWish
+from netem.network import Bed, Change
+from netem.runtimes.base import NodeHandle, Runtime
+from netem.runtimes.netns import NetnsRuntime
+from node.registry import PROTOCOLS
+from testbed.live import requests as asks
+from testbed.live.ending import Stopped, note, write_notes_to
+from testbed.live.processes import REST, Group, House
+from testbed.live.record import Record
+from testbed.live.starter import Wish
+from testbed.live.state import NODE_FAULTS, Desk, wall_clock
+from testbed.live.status import CaptureStatus, Counters, Description, NodeState
+from testbed.run.capture import Capture
+from testbed.run.images import require_images
+from testbed.run.schedule import Struck
+from testbed.run.store import StoreError, clock_pair
+from testbed.run.versions import collect as collect_versions
+from testbed.run.worlds import pick
+from testbed.spec.experiment import World
+from testbed.spec.faults import (
+    Crash,
+    Cut,
+    Fault,
+    Heal,
+    Impair,
+    ImpairLink,
+    Join,
+    Leave,
+    LinkDirection,
+    NodeFault,
+    Pause,
+    Restart,
+)
+from testbed.spec.programs import require_world
+from topologies.dump import dumps
+from topologies.formats.errors import InputError
+from topologies.formats.schema import RawBlock
+from topologies.load import loads
+from topologies.model import NodeName, Topology
+
+ANYWAY = frozenset({"describe", "nodes", "links", "capturing", "failure", "log", "stop_capture"})
+"""What can be asked of a testbed whose network is gone."""
+
+
+class Keep:
+    """What a server holds; `close` gives back everything."""
+
+    def __init__(self, wish: Wish, on_progress: Callable[[str], None]) -> None:
+        """Bring it up. Raises InputError and FabricError, after everything was given back."""
+        self._wish = wish
+        self.topology: Topology = loads(wish.topology_text, wish.topology_source)
+        self._experiment = wish.members()
+        self._capture: tuple[Capture, CaptureStatus] | None = None
+        self._noted: set[str] = set()
+        with ExitStack() as stack:
+            self.record = Record(wish, self.topology)
+            write_notes_to(self.record.path / "server.log")
+            stack.push(self._failed)
+            self._world = pick(World(wish.world))
+            on_progress(f"world {self._world.world.value}: {self._world.why}")
+            self._require_image()
+            self._bed = stack.enter_context(self._open_bed(on_progress))
+            runtime = self._open_runtime(on_progress)
+            self.house = self._make_house(runtime)
+            stack.callback(self.house.close)
+            self.house.start_all(on_progress)
+            self._started_ns = time.monotonic_ns()
+            self.record.phase("start_ns", self._started_ns)
+            self.desk = self._make_desk()
+            self._description = self._describe()
+            self._stack = stack.pop_all()
+
+    # Verbs: each takes the words of its request and returns what crosses the socket.
+
+    def perform(self, verb: str, words: RawBlock) -> Any:
+        """Carry out one verb. Raises InputError, FabricError, StoreError."""
+        if verb not in ANYWAY:
+            self._refuse_ruin()
+        return _VERBS[verb](self, words)
+
+    @property
+    def description(self) -> Description:
+        return self._description
+
+    def enter(self, node: str) -> tuple[str, NodeHandle]:
+        """The node in which a command is to run, and its latest incarnation. Raises InputError, FabricError."""
+        self._refuse_ruin()
+        name = self.desk.node(node)
+        if self.desk.state(name) is NodeState.ABSENT and not self.house.is_there(name):
+            raise InputError(f"{name} has not joined yet and runs nothing: `orderbed join {name}`")
+        if self._world.world is World.DOCKER:
+            state = self.desk.state(name)
+            if state is NodeState.PAUSED:
+                raise InputError(f"{name} is paused and runs nothing: resume it, then enter it")
+            if state is NodeState.CRASHED:
+                raise InputError(f"{name} has crashed and its container with it: `orderbed restart {name}`")
+        return name, self.house.handle(name)
+
+    def _refuse_ruin(self) -> None:
+        failure = self._bed.failure()
+        if failure is not None:
+            raise FabricError(f"{failure}; `orderbed down {self._wish.name}` clears away what is left")
+
+    def notice(self) -> None:
+        """Take in what has ended by itself: nodes, the collector, the network. Each is told to the log once."""
+        failure = self._bed.failure()
+        if failure is not None:
+            self._note_once(f"the network is gone: {failure}")
+            return
+        for name, code in self.house.ended():
+            note(f"{name} has ended by itself ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})")
+            self.desk.ended(name, code, wall_clock(), cause=self.house.handle(name).cause())
+        for name, incarnation, said in self.house.standing():
+            self.desk.heard(name, incarnation, said)
+        self._notice_capture()
+
+    def _notice_capture(self) -> None:
+        if self._capture is None:
+            return
+        capture, status = self._capture
+        try:
+            capture.check()
+        except FabricError as error:
+            self._capture = capture, dataclasses.replace(status, failure=str(error))
+            self._note_once(f"capture into {status.path}: {error}")
+
+    def _note_once(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            note(text)
+
+    def close(self) -> None:
+        """End everything: the capture whole, the record complete, nothing left behind. Raises FabricError, StoreError
+        of the first thing that went wrong, after all was given back.
+        """
+        self.record_end()
+        self._stack.close()
+
+    def record_end(self) -> None:
+        with ExitStack() as last:
+            facts: dict[str, Any] = {"status": "complete"}
+            last.callback(self._close_record, facts)
+            try:
+                failure = self._bed.failure()
+                if failure is not None:
+                    facts |= {"status": "failed", "error": str(failure)}
+                else:
+                    facts |= self._counters().as_json()
+                if self._capture is not None:
+                    self._stop_capture()
+            except (FabricError, StoreError) as error:
+                facts |= {"status": "failed", "error": str(error)}
+
+    # Bringing up.
+
+    def _open_bed(self, on_progress: Callable[[str], None]) -> Bed:
+        bed = Bed.open(
+            self.topology,
+            kernel=KernelWish(self._wish.kernel),
+            log_dir=self.record.path / "bed",
+            on_progress=on_progress,
+        )
+        choice = bed.choice
+        self.record.note(
+            {
+                "world": self._world.world.value,
+                "kernel": {"picked": choice.picked.value, "why": choice.why},
+                "versions": collect_versions(guest_linux=choice.guest_linux),
+                "readback": bed.readback(),
+            }
+        )
+        return bed
+
+    def _open_runtime(self, on_progress: Callable[[str], None]) -> Runtime:
+        if self._world.world is World.NETNS:
+            self._bed.own_namespaces(self.topology.nodes())
+            return NetnsRuntime(self._bed)
+        from netem.runtimes.docker import DockerRuntime
+
+        # The label of the containers: not even a testbed of the same name and second shares it.
+        run_id = f"{self.record.run_id}-{os.getpid()}"
+        runtime = DockerRuntime(self._bed, run_id=run_id, image=self._wish.image, on_progress=on_progress)
+        self.record.note({"containers": runtime.facts()})
+        return runtime
+
+    def _make_house(self, runtime: Runtime) -> House:
+        record = self.record
+        if self._experiment is None:
+            return House(
+                runtime,
+                self.topology,
+                self._wish.program or REST,
+                log_path=record.node_log,
+                rooms=self._rooms(),
+                hosts=record.hosts,
+            )
+        return Group(runtime, self._experiment, group=record.group, log_path=record.node_log, hosts=record.hosts)
+
+    def _make_desk(self) -> Desk:
+        if self._experiment is None:
+            return Desk(self.topology, wall_clock())
+        has_views = PROTOCOLS[self._experiment.protocol.name].has_views
+        return Desk(self.topology, wall_clock(), has_views=has_views, absent=self._experiment.absent)
+
+    def _require_image(self) -> None:
+        """Raises InputError for an image that cannot be the nodes'."""
+        programs_image = None if self._wish.program is None else self._wish.program.image
+        if sentence := require_world(self._world.world, {}, self._wish.image or programs_image):
+            raise InputError(sentence)
+        require_images(self._wish.image, [programs_image], needs_python=self._experiment is not None)
+
+    def _rooms(self) -> Path | None:
+        """A container has a host name and its own directories already."""
+        has_containers = self._world.world is World.DOCKER
+        return None if has_containers and self._wish.program is None else self.record.path / "nodes"
+
+    def _failed(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """It did not come up: the record says why."""
+        if error is not None:
+            status = "interrupted" if isinstance(error, Stopped) else "failed"
+            self.record.close({"status": status, "error": str(error)}, {})
+
+    def _describe(self) -> Description:
+        return Description(
+            name=self._wish.name,
+            topology=self.topology.name,
+            node_count=len(self.topology),
+            world=self._world.world.value,
+            kernel=self._bed.choice.picked.value,
+            since=wall_clock(),
+            directory=self.record.path,
+            server_pid=os.getpid(),
+        )
+
+    # Looking.
+
+    def about(self, _words: RawBlock | None = None) -> dict[str, Any]:
+        """What a client needs to know once."""
+        return {"description": self._description.as_json(), "topology": dumps(self.topology)}
+
+    def _nodes(self, _words: RawBlock) -> list[dict[str, Any]]:
+        self.notice()
+        return [one.as_json() for one in self.desk.nodes()]
+
+    def _links(self, _words: RawBlock) -> list[dict[str, Any]]:
+        return [one.as_json() for one in self.desk.links()]
+
+    def _count(self, _words: RawBlock) -> dict[str, Any]:
+        return self._counters().as_json()
+
+    def _counters(self) -> Counters:
+        return Counters(ports=self._bed.counters(), links=self._bed.link_counters(), buses=self._bed.bus_counters())
+
+    def _capturing(self, _words: RawBlock) -> dict[str, Any] | None:
+        self._notice_capture()
+        return None if self._capture is None else self._capture[1].as_json()
+
+    def _failure(self, _words: RawBlock) -> str | None:
+        failure = self._bed.failure()
+        return None if failure is None else str(failure)
+
+    def _log(self, words: asks.AskNode) -> str:
+        return str(self.house.log_path(self.desk.node(words.node)))
+
+    # Changing.
+
+    def _impair(self, words: asks.AskImpair) -> list[dict[str, Any]]:
+        return self._happen(self.desk.impair(words.impair, self._now_ns()))
+
+    def _restore(self, words: asks.AskRestore) -> list[dict[str, Any]]:
+        return self._happen(self.desk.restore(words.restore, self._now_ns()))
+
+    def _cut(self, words: asks.AskCut) -> list[dict[str, Any]]:
+        return self._happen(self.desk.cut(words.cut, self._now_ns()))
+
+    def _heal(self, _words: RawBlock) -> list[dict[str, Any]]:
+        return self._happen(self.desk.heal(self._now_ns()))
+
+    def _node_fault(self, kind: type[NodeFault], words: asks.AskTargets) -> list[dict[str, Any]]:
+        self.notice()
+        return self._happen(self.desk.node_fault(kind, words.targets, self._now_ns()))
+
+    def _happen(self, events: list[Fault]) -> list[dict[str, Any]]:
+        """Perform, record and commit each; their lines in faults.jsonl."""
+        lines = []
+        for event in events:
+            struck = self._strike(event)
+            self.desk.commit(event, wall_clock())
+            if isinstance(event, Crash):
+                for target in event.targets:
+                    self.desk.crashed_with(target, self.house.handle(target).poll())
+            line = event.record() | {
+                "issued_ns": struck.issued_ns,
+                "effective_ns": struck.effective_ns,
+                "readback": dict(struck.readback),
+            }
+            self.record.append_fault(line)
+            lines.append(line)
+        return lines
+
+    def _strike(self, event: Fault) -> Struck:
+        if isinstance(event, Impair):
+            return _together(
+                {str(name): self._bed.impair(name, event.direction, asked) for name, asked in event.settings}
+            )
+        if isinstance(event, ImpairLink):
+            return _together({name: self._impair_link(event, name, asked) for name, asked in event.settings})
+        if isinstance(event, Cut | Heal):
+            pairs, links = self.desk.blocked(event)
+            changes = {"pairs": self._bed.block(pairs)}
+            if self.topology.links:
+                changes["links"] = self._bed.block_links(links)
+            return _together(changes)
+        assert isinstance(event, NodeFault), "the desk makes no other"
+        return self._strike_nodes(event)
+
+    def _strike_nodes(self, event: NodeFault) -> Struck:
+        act: dict[type[NodeFault], Callable[[Any], Any]] = {
+            Crash: self.house.crash,
+            Restart: self.house.start,
+            Pause: self.house.pause,
+            Join: self.house.join,
+            Leave: self._leave,
+        }
+        issued_ns = time.monotonic_ns()
+        for target in event.targets:
+            act.get(type(event), self.house.resume)(target)
+        return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns())
+
+    def _leave(self, name: NodeName) -> None:
+        refused = self.house.leave(name).get("refused")
+        if refused is not None:
+            raise InputError(f"{name} cannot leave: {refused}")
+
+    def _impair_link(self, event: ImpairLink, name: str, asked: Any) -> Change:
+        link = self.topology.link(name)
+        origin = link.a if event.direction is LinkDirection.THERE else link.b
+        return self._bed.impair_link(name, from_partition=origin, impairment=asked)
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() - self._started_ns
+
+    # Capture.
+
+    def _start_capture(self, words: asks.AskCapture) -> str:
+        if self._capture is not None:
+            raise InputError(f"a capture runs already, into {self._capture[1].path}; stop it first")
+        path = self.record.next_capture() if words.path is None else _new_file(words.path)
+        capture = Capture(
+            self._bed,
+            self.topology,
+            path,
+            self.record.capture_comment(),
+            self.record.path / "bed" / "collector.log",
+        )
+        self._capture = capture, CaptureStatus(path=path, since=wall_clock())
+        self._capture_clock = clock_pair()
+        return str(path)
+
+    def _end_capture(self, _words: RawBlock) -> dict[str, Any]:
+        if self._capture is None:
+            raise InputError("no capture runs; start one first")
+        return self._stop_capture()
+
+    def _stop_capture(self) -> dict[str, Any]:
+        assert self._capture is not None, "the caller has looked"
+        capture, status = self._capture
+        self._capture = None
+        facts: dict[str, Any] = {"path": str(status.path), "clock": self._capture_clock}
+        try:
+            closing = capture.stop()
+        except FabricError as error:
+            self.record.note_capture(facts | {"complete": False, "error": str(error)})
+            raise
+        facts |= {name: closing.get(name) for name in ("frames", "bytes", "kernel_dropped_frames", "complete")}
+        self.record.note_capture(facts)
+        return facts
+
+    def _close_record(self, facts: Mapping[str, Any]) -> None:
+        nodes = [one.as_json() for one in self.desk.nodes()]
+        end = {"phases": {"start_ns": self._started_ns, "end_ns": time.monotonic_ns()}, "nodes": nodes}
+        self.record.close({**facts, **end}, self.desk.until)
+
+
+_VERBS: dict[str, Callable[[Keep, Any], Any]] = {
+    "describe": Keep.about,
+    "nodes": Keep._nodes,
+    "links": Keep._links,
+    "counters": Keep._count,
+    "capturing": Keep._capturing,
+    "failure": Keep._failure,
+    "log": Keep._log,
+    "impair": Keep._impair,
+    "restore": Keep._restore,
+    "cut": Keep._cut,
+    "heal": Keep._heal,
+    "start_capture": Keep._start_capture,
+    "stop_capture": Keep._end_capture,
+}
+
+
+def _verb_of(kind: type[NodeFault]) -> Callable[[Keep, asks.AskTargets], Any]:
+    return lambda keep, words: keep._node_fault(kind, words)
+
+
+_VERBS |= {name: _verb_of(kind) for name, kind in NODE_FAULTS.items()}
+
+
+def _new_file(given: str) -> Path:
+    """A path of the user's for a capture, which must be new. Raises InputError."""
+    path = Path(given)
+    if not path.is_absolute():
+        raise InputError(f"{given[:200]}: give the whole path of the capture")
+    try:
+        if path.exists():
+            raise InputError(f"{path}: this file exists and is not written over; give another")
+        if not path.parent.is_dir():
+            raise InputError(f"{path}: the directory {path.parent} does not exist; make it first")
+    except OSError as error:
+        raise InputError(f"{given[:200]}: this cannot be a capture ({error.strerror}); give another") from None
+    return path
+
+
+def _together(changes: Mapping[str, Change]) -> Struck:
+    """One event of several kernel changes: from the first that was issued to the last that took effect."""
+    return Struck(
+        issued_ns=min(change.issued_ns for change in changes.values()),
+        effective_ns=max(change.effective_ns for change in changes.values()),
+        readback={target: change.readback for target, change in changes.items()},
+    )

@@ -1,0 +1,199 @@
+"""Where a testbed that is up can be found: one directory per name, made exclusively, swept when its owner is dead.
+
+    $XDG_RUNTIME_DIR/orderbed/NAME/    or /run/orderbed/NAME/, mode 0700
+        owner        the server process (netem.owner.Owner)
+        about.json   what it is (testbed.live.status.Description) and its names, once it is up
+        control      the socket
+
+The directory is made complete under another name and then renamed: a rename onto a directory that is not empty fails,
+so of two that come at once one wins, and nobody ever sees a place without its owner.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from netem.owner import Owner
+from testbed.live.status import Description
+from testbed.paths import live_root
+from testbed.run.store import write_json
+from topologies.formats.errors import InputError, did_you_mean
+from topologies.formats.schema import parse_title
+from topologies.model import Topology
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The place of one name; nothing says yet that a testbed is there."""
+
+    name: str
+    path: Path
+
+    @classmethod
+    def of(cls, name: str) -> Place:
+        """Raises InputError for what is no name."""
+        try:
+            return cls(name=parse_title(name), path=live_root() / name)
+        except ValueError as error:
+            raise InputError(f"the name of a testbed: {error}") from None
+
+    def take(self) -> None:
+        """Make it ours. Raises InputError when a testbed of this name is up already, or no place can be made."""
+        fresh = self.path.with_name(f".{self.name}.{os.getpid()}")
+        try:
+            live_root().mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh.mkdir(mode=0o700)
+            (fresh / "owner").write_text(str(Owner.this_process()), encoding="ascii")
+            self._move_in(fresh)
+        except OSError as error:
+            raise InputError(
+                f"{self.path}: cannot be made ({error.strerror}): run the same command with sudo, or as root"
+            ) from error
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)  # where it was moved in, there is nothing any more
+
+    def give_back(self) -> None:
+        """Remove it, if it is this process's still."""
+        if self.is_ours():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def is_ours(self) -> bool:
+        """Whether it is this process's still: somebody may have removed it, and somebody else taken it then."""
+        return self._owner() == Owner.this_process()
+
+    def publish(self, description: Description, topology: Topology) -> None:
+        """From now on it is found by `description`; names of nodes and links stand there for the shell's completion."""
+        names = {
+            "partitions": {
+                partition.name: [node.name.partition("/")[2] for node in partition.nodes]
+                for partition in topology.partitions
+            },
+            "links": [link.name for link in topology.links],
+        }
+        write_json(self.path / "about.json", description.as_json() | names)
+
+    def description(self) -> Description | None:
+        """What is up here; None when nothing is, or not yet, or no longer."""
+        if self.is_dead():
+            return None
+        try:
+            return Description.from_json(json.loads((self.path / "about.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def is_dead(self) -> bool:
+        """True when what was here has certainly ended, or nothing ever was."""
+        owner = self._owner()
+        return owner is None or owner.is_dead()
+
+    def sweep(self) -> None:
+        """Take away what a dead owner left. Two may do so at once: the rename lets one have it."""
+        away = self.path.with_name(f".{self.name}.{os.getpid()}.dead")
+        try:
+            self.path.rename(away)
+        except FileNotFoundError:
+            return
+        _tell_of_the_dead(away)
+        shutil.rmtree(away, ignore_errors=True)
+
+    @contextmanager
+    def socket_path(self) -> Iterator[str]:
+        """A path of the socket that is short enough for an address, however long that of the place is."""
+        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{directory}/control"
+        finally:
+            os.close(directory)
+
+    def refuse_taken(self) -> None:
+        """Raise InputError when a testbed of this name is up, or on its way."""
+        if not self.is_dead():
+            raise InputError(
+                f"a testbed called {self.name} is up already: take it down with `orderbed down {self.name}`, "
+                "or give this one another name"
+            )
+
+    def _owner(self) -> Owner | None:
+        try:
+            return Owner.parse((self.path / "owner").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def _move_in(self, fresh: Path) -> None:
+        for _attempt in range(_ATTEMPTS):
+            try:
+                fresh.rename(self.path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                self.refuse_taken()
+                self.sweep()
+            else:
+                return
+        raise OSError(errno.EBUSY, "somebody else takes it again and again")
+
+
+def descriptions() -> list[Description]:
+    """All testbeds that are up, by name. Places of dead owners are swept aside."""
+    found = []
+    for path in sorted(_entries()):
+        place = Place(name=path.name, path=path)
+        description = place.description()
+        if description is not None:
+            found.append(description)
+        elif place.is_dead():
+            place.sweep()
+    return found
+
+
+def the_place(name: str | None) -> Place:
+    """The place of the testbed called `name`, or of the only one that is up. Raises InputError."""
+    up = [one.name for one in descriptions()]
+    if name is None and len(up) == 1:
+        return Place.of(up[0])
+    if not up:
+        raise InputError(none_up())
+    if name is None:
+        raise InputError(
+            f"several testbeds are up: {', '.join(up)}; say which one, in a shell by --bed NAME or ORDERBED_BED=NAME"
+        )
+    if name not in up:
+        hint = did_you_mean(name, up) or f"; up are {', '.join(up)}"
+        raise InputError(f"no testbed called {name[:40]} is up{hint}")
+    return Place.of(name)
+
+
+def none_up() -> str:
+    """That nothing is up, and what to do about it. Root's testbeds are hidden from everybody else."""
+    if os.geteuid() != 0:
+        return "this user has no testbed, and root's are seen by root alone: run the same command with sudo, or as root"
+    return "no testbed is up; make one with `orderbed up three-partitions -d`"
+
+
+def _tell_of_the_dead(place: Path) -> None:
+    """A server that was killed could not say so itself: its record learns it here."""
+    try:
+        about = Description.from_json(json.loads((place / "about.json").read_text(encoding="utf-8")))
+        with (about.directory / "server.log").open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  found dead: process {about.server_pid} was killed\n")
+        (about.directory / ".reserve").unlink(missing_ok=True)
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # it was not up yet, or its record is gone
+
+
+def _entries() -> list[Any]:
+    try:
+        return [path for path in live_root().iterdir() if not path.name.startswith(".") and path.is_dir()]
+    except OSError:
+        return []

@@ -1,0 +1,170 @@
+"""What may be asked of a testbed over its socket, word for word. Whoever reads a request assumes an enemy wrote it.
+
+The words are those of experiment files, so that a user learns them once, and so are the sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, PlainValidator
+
+from topologies.formats.errors import InputError, did_you_mean
+from topologies.formats.schema import OneOrMany, RawBlock, Text, validated
+from topologies.formats.units import shown
+from topologies.formats.yaml_source import Document
+from topologies.raw import RawImpairment
+
+MAX_WORD_BYTES = 128 * 1024
+"""Of one argument: what Linux takes (MAX_ARG_STRLEN)."""
+
+MAX_WORDS = 4096
+MAX_SELECTORS = 10_000
+MAX_SIZE = 0xFFFF
+"""Rows or columns of a terminal."""
+
+
+def parse_word(given: object) -> str:
+    """A word that can be an argument or a value in an environment."""
+    if not isinstance(given, str) or len(given.encode("utf-8", "surrogatepass")) >= MAX_WORD_BYTES or "\0" in given:
+        raise ValueError(f"expected a text of less than {MAX_WORD_BYTES // 1024} KiB without null, got {shown(given)}")
+    return given
+
+
+def parse_words(given: object) -> list[str]:
+    """A command: at least its program."""
+    if not isinstance(given, list) or not 1 <= len(given) <= MAX_WORDS:
+        raise ValueError(f"expected a command of 1 to {MAX_WORDS} words")
+    words = [parse_word(word) for word in given]
+    if not words[0]:
+        raise ValueError("expected a program as the first word of the command, got nothing")
+    return words
+
+
+def parse_environment(given: object) -> dict[str, str]:
+    """Names and values."""
+    if not isinstance(given, dict) or len(given) > MAX_WORDS:
+        raise ValueError(f"expected a block of at most {MAX_WORDS} variables")
+    for name in given:
+        if not name or "=" in parse_word(name):
+            raise ValueError(f"expected the name of a variable, got {shown(name)}")
+    return {name: parse_word(value) for name, value in given.items()}
+
+
+Words = Annotated[list[str], PlainValidator(parse_words)]
+Environment = Annotated[dict[str, str], PlainValidator(parse_environment)]
+Word = Annotated[str, PlainValidator(parse_word)]
+Selectors = Annotated[list[Text], Field(max_length=MAX_SELECTORS), OneOrMany()]
+
+
+class AskNothing(RawBlock):
+    """A verb without words."""
+
+
+class AskNode(RawBlock):
+    """About one node."""
+
+    node: Text = Field(description="a node such as p1/n1")
+
+
+class AskTargets(RawBlock):
+    """Some nodes."""
+
+    targets: Selectors = Field(description="the nodes, by selector, such as p1/*")
+
+
+class AskExec(RawBlock):
+    """A command in a node."""
+
+    node: Text = Field(description="a node such as p1/n1")
+    argv: Words = Field(description="the command and its arguments")
+    environment: Environment = Field({}, description="variables on top of a plain environment")
+    terminal: bool = Field(False, description="whether descriptor 0 is a terminal that becomes its own")
+    directory: Word = Field("/", description="where it starts")
+
+
+class AskCapture(RawBlock):
+    """A capture that is to start."""
+
+    path: Word | None = Field(None, description="the file; none: in the record")
+
+
+class Impair(RawImpairment):
+    """Changes at ports or links; what is not named stays as it is."""
+
+    targets: Selectors | None = Field(None, description="the nodes whose ports change, by selector, such as p1/*")
+    links: Selectors | None = Field(None, description="the links that change, by name, such as p1--p2")
+    direction: Text | None = Field(None, description="to-node, from-node or both; for links there, back or both")
+
+
+class Restore(RawBlock):
+    """Ports or links go back to what the topology asks for."""
+
+    targets: Selectors | None = Field(None, description="the nodes whose ports are restored, by selector")
+    links: Selectors | None = Field(None, description="the links that are restored, by name")
+
+
+class Cut(RawBlock):
+    """Who can no longer reach whom."""
+
+    groups: list[Selectors] | None = Field(None, description="nodes in different groups are cut off from each other")
+    from_: Selectors | None = Field(None, alias="from", description="with to: these nodes' frames no longer arrive")
+    to: Selectors | None = Field(None, description="with from: where those frames no longer arrive")
+    links: Selectors | None = Field(None, description="links that carry nothing, by name, such as p1--p2")
+
+
+class AskImpair(RawBlock):
+    impair: Impair = Field(description="what changes, and where")
+
+
+class AskRestore(RawBlock):
+    restore: Restore = Field(description="what goes back")
+
+
+class AskCut(RawBlock):
+    cut: Cut = Field(description="who is cut off from whom")
+
+
+VERBS: Mapping[str, type[RawBlock]] = {
+    "describe": AskNothing,
+    "nodes": AskNothing,
+    "links": AskNothing,
+    "counters": AskNothing,
+    "capturing": AskNothing,
+    "failure": AskNothing,
+    "log": AskNode,
+    "exec": AskExec,
+    "impair": AskImpair,
+    "restore": AskRestore,
+    "cut": AskCut,
+    "heal": AskNothing,
+    "crash": AskTargets,
+    "restart": AskTargets,
+    "pause": AskTargets,
+    "resume": AskTargets,
+    "join": AskTargets,
+    "leave": AskTargets,
+    "start_capture": AskCapture,
+    "stop_capture": AskNothing,
+    "down": AskNothing,
+}
+
+
+def parse(request: Mapping[str, Any]) -> tuple[str, RawBlock]:
+    """The verb of a request and its words, checked. Raises InputError."""
+    verb = request.get("do")
+    if not isinstance(verb, str) or verb not in VERBS:
+        hint = did_you_mean(verb, VERBS) if isinstance(verb, str) else ""
+        raise InputError(f"{shown(verb)} is nothing that a testbed does{hint}")
+    words = {key: value for key, value in request.items() if key != "do"}
+    document = Document(source="", text="", value=words, lines={(): 1})
+    try:
+        return verb, validated(VERBS[verb], document)
+    except InputError as error:
+        raise InputError(error.sentence, key=_key_for_people(error.key, verb)) from None
+
+
+def _key_for_people(key: str | None, verb: str) -> str | None:
+    """`impair.loss` was typed as loss."""
+    return None if key is None else key.removeprefix(f"{verb}.")

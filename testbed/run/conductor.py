@@ -1,0 +1,267 @@
+"""One experiment on real wires, from an empty machine back to an empty machine.
+
+The phases, in order; each leaves its mark in the manifest, so that a run that ends early says how far it came:
+
+    network   namespaces, bridges, queues, the kernel that carries them       netem.network
+    capture   the collector sees every switch port                            testbed.run.capture
+    nodes     every node is up, wired and ready                               testbed.run.fleet
+    load      workloads run, faults strike                                    testbed.run.schedule
+    drain     workloads have ended; everything under way is finished
+    stop      nodes end, the capture is closed, the kernel's counters read
+
+What is recorded is judged later, by `analysis`, from the files alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from netem.kernel.awake import processors_awake
+from netem.kernel.probe import KernelWish
+from netem.network import Bed
+from netem.runtimes.base import Program, Runtime
+from netem.runtimes.cgroups import Brakes
+from netem.runtimes.docker import DockerRuntime
+from netem.runtimes.netns import NetnsRuntime
+from testbed.cli.console import Console, Stage
+from testbed.cli.live_words import shortened
+from testbed.run import health
+from testbed.run.capture import Capture
+from testbed.run.fleet import Crew, State
+from testbed.run.manifest import counted, doubts, programs_said, said
+from testbed.run.nodes import configuration
+from testbed.run.program import own_programs
+from testbed.run.schedule import Schedule
+from testbed.run.store import RunDirectory, clock_pair
+from testbed.run.versions import collect as collect_versions
+from testbed.run.worlds import World, WorldChoice
+from testbed.spec.experiment import Experiment
+from topologies.model import Node
+
+NODE_PROGRAM = Program(argv=("python3", "-S", "-P", "-m", "node"))
+"""A node needs the standard library and our package, no site packages: to look through those takes as long as to start
+Python without them."""
+
+READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_PER_NODE_S = 1.0
+START_LEAD_NS = 300_000_000
+"""Nodes are told one instant this far ahead, so that the order reaches all of them before it."""
+
+QUIET = (State.DRAINED, State.STOPPED)
+
+STOP_TIMEOUT_S = 10.0
+TICK_S = 0.1
+
+
+class Conductor:
+    """Performs one experiment into one run directory."""
+
+    def __init__(self, experiment: Experiment, world: WorldChoice, directory: RunDirectory, console: Console) -> None:
+        self._experiment = experiment
+        self._topology = experiment.topology
+        self._world = world
+        self._directory = directory
+        self._console = console
+        self._manifest = directory.manifest
+        self._start_ns: int | None = None
+
+    def perform(self) -> None:
+        """Run it. What goes wrong is raised (FabricError, KeyboardInterrupt) after everything was given back."""
+        with ExitStack() as stack:
+            self._manifest["processors"] = stack.enter_context(processors_awake()).as_json()
+            bed = stack.enter_context(self._open_bed())
+            capture = self._start_capture(bed)
+            stack.callback(self._close_capture, capture)
+            brakes = stack.enter_context(Brakes())
+            crew = self._start_nodes(bed, stack)
+            stack.callback(self._record_nodes, crew)
+            self._load(bed, crew, capture, brakes)
+            self._drain(crew)
+            brakes.release_all()
+            self._stop(bed, crew, capture)
+
+    # --- phases, in order
+
+    def _open_bed(self) -> Bed:
+        count = len(self._topology)
+        with self._console.stage("network", "starting") as stage:
+            bed = Bed.open(
+                self._topology,
+                kernel=KernelWish(self._experiment.kernel.value),
+                log_dir=self._directory.path / "bed",
+                seed=self._experiment.seed,
+                on_progress=stage.say,
+            )
+            choice = bed.choice
+            stage.result = (
+                f"{count} ports on {counted(len(self._topology.partitions), 'partition')}, "
+                f"kernel {choice.picked.value} ({choice.why})"
+            )
+        self._manifest["kernel"] = {
+            "picked": choice.picked.value,
+            "why": choice.why,
+            "probes": [{"name": p.name, "ok": p.ok, "detail": p.detail} for p in choice.probes],
+        }
+        self._manifest["versions"] = collect_versions(guest_linux=choice.guest_linux)
+        self._manifest["readback"] = bed.readback()
+        self._directory.save()
+        return bed
+
+    def _start_capture(self, bed: Bed) -> Capture:
+        comment = {"run": self._directory.run_id, "group": self._directory.group, "clock": "CLOCK_REALTIME"}
+        capture = Capture(
+            bed, self._topology, self._directory.capture_path, comment, self._directory.path / "bed" / "collector.log"
+        )
+        self._manifest["clock"] = clock_pair()
+        return capture
+
+    def _start_nodes(self, bed: Bed, stack: ExitStack) -> Crew:
+        count = len(self._topology) - len(self._experiment.absent)
+        with self._console.stage("nodes", "starting") as stage:
+            runtime = self._open_runtime(bed, stage.say)
+            stack.callback(runtime.close)
+            crew = Crew(
+                runtime,
+                self._topology.nodes(),
+                configure=self._configure,
+                log_path=self._directory.node_log,
+                program=NODE_PROGRAM,
+                own=own_programs(self._experiment, self._directory.path / "nodes", group=self._directory.group),
+                absent=self._experiment.absent,
+            )
+            crew.start_all(lambda started: stage.say(f"{started} of {count} started"))
+            stage.say("waiting until all are ready")
+            timeout_s = max(READY_TIMEOUT_S, crew.patience_s) + READY_TIMEOUT_PER_NODE_S * count
+            crew.wait_all((State.READY,), timeout_s=timeout_s, doing="ready")
+            stage.result = (
+                f"{count} ready in world {self._world.world.value} ({self._world.why}), "
+                f"{programs_said(self._experiment)}"
+            )
+        return crew
+
+    def _load(self, bed: Bed, crew: Crew, capture: Capture, brakes: Brakes) -> None:
+        before = health.CpuTimes.read()
+        self._start_ns = time.monotonic_ns() + START_LEAD_NS
+        crew.broadcast(f'start {{"at_ns": {self._start_ns}}}')
+        self._phase("start_ns", self._start_ns)
+        schedule = Schedule(self._experiment, bed, crew, self._directory, brakes, start_ns=self._start_ns)
+        duration_s = self._experiment.duration_ns / 1e9
+        with self._console.bar("load", "", total_s=duration_s) as stage:
+            end_ns = self._start_ns + self._experiment.duration_ns
+            while (now_ns := time.monotonic_ns()) < end_ns:
+                wake_ns = min(end_ns, now_ns + int(TICK_S * 1e9), schedule.next_ns())
+                crew.pump(wake_ns / 1e9)
+                schedule.strike(time.monotonic_ns())
+                self._check_machinery(bed, capture)
+                self._show_load(stage, crew, schedule)
+            schedule.finish()
+            stage.result = f"{duration_s:g} s, {self._said(crew)}, {counted(schedule.struck, 'fault')}"
+        self._phase("load_end_ns", time.monotonic_ns())
+        after = health.CpuTimes.read()
+        self._manifest["health"] = health.summarize(before, after, crew.totals()["lag_max_ns"])
+
+    def _drain(self, crew: Crew) -> None:
+        drain_s = self._experiment.drain_ns / 1e9
+        with self._console.stage("drain", f"at most {drain_s:g} s") as stage:
+            crew.broadcast("drain")
+            if crew.reach(QUIET, timeout_s=drain_s):
+                self._phase("drained_ns", time.monotonic_ns())
+                stage.result = f"every node is quiet, {self._said(crew)}"
+            else:
+                stage.is_doubtful = True
+                late = {member.node.name for member in crew.alive() if member.state not in QUIET}
+                who = shortened(late, self._topology)
+                stage.result = f"not quiet within {drain_s:g} s: {who}; {self._said(crew)}"
+
+    def _stop(self, bed: Bed, crew: Crew, capture: Capture) -> None:
+        with self._console.stage("stop", "ending") as stage:
+            crew.resume_all()
+            members = crew.alive()
+            crew.broadcast("stop")
+            crew.wait_all((State.STOPPED,), timeout_s=STOP_TIMEOUT_S, doing="stopped", members=members)
+            crew.wait_gone(timeout_s=STOP_TIMEOUT_S)
+            closing = self._close_capture(capture)
+            self._read_counters(bed)
+            self._judge(crew)
+            stage.result = (
+                f"{closing['frames']:,} frames captured, "
+                f"{closing['kernel_dropped_frames'] or 'none'} lost by the collector"
+            )
+        self._phase("end_ns", time.monotonic_ns())
+        self._manifest["status"] = "complete"
+
+    # --- helpers
+
+    def _open_runtime(self, bed: Bed, on_progress: Callable[[str], None]) -> Runtime:
+        """A Docker world makes its image first when it is missing."""
+        if self._world.world is World.NETNS:
+            bed.own_namespaces(self._topology.nodes())
+            return NetnsRuntime(bed)
+        runtime = DockerRuntime(
+            bed, run_id=self._directory.run_id, image=self._experiment.image, on_progress=on_progress
+        )
+        self._manifest["containers"] = runtime.facts()
+        return runtime
+
+    def _said(self, crew: Crew) -> str:
+        """What our nodes have done so far; what others did, the analysis finds."""
+        return said(crew.totals()) if self._experiment.has_protocol else programs_said(self._experiment)
+
+    @staticmethod
+    def _check_machinery(bed: Bed, capture: Capture) -> None:
+        failure = bed.failure()
+        if failure is not None:
+            raise failure
+        capture.check()
+
+    def _configure(self, node: Node, incarnation: int) -> dict[str, Any]:
+        elapsed_ns = 0 if self._start_ns is None else max(0, time.monotonic_ns() - self._start_ns)
+        return configuration(
+            self._experiment, node, incarnation=incarnation, group=self._directory.group, elapsed_ns=elapsed_ns
+        )
+
+    def _phase(self, name: str, now_ns: int) -> None:
+        self._manifest["phases"][name] = now_ns
+        self._directory.save()
+
+    def _close_capture(self, capture: Capture) -> dict[str, Any]:
+        """Idempotent: also called when a run ends early, so that what was captured is whole."""
+        if "capture" not in self._manifest:
+            closing = capture.stop()
+            self._manifest["capture"] = {
+                name: closing.get(name) for name in ("frames", "bytes", "kernel_dropped_frames", "complete")
+            }
+            self._directory.save()
+        recorded: dict[str, Any] = self._manifest["capture"]
+        return recorded
+
+    def _record_nodes(self, crew: Crew) -> None:
+        self._manifest["nodes"] = [member.manifest() for member in crew.history]
+        self._directory.save()
+
+    def _read_counters(self, bed: Bed) -> None:
+        self._manifest["counters"] = [_plain(entry) for entry in bed.counters()]
+        self._manifest["link_counters"] = [_plain(entry) for entry in bed.link_counters()]
+        self._manifest["bus_counters"] = [_plain(entry) for entry in bed.bus_counters()]
+        self._manifest["infrastructure_drops"] = bed.infrastructure_drops()
+
+    def _judge(self, crew: Crew) -> None:
+        self._manifest["health"]["lag_max_ns"] = crew.totals()["lag_max_ns"]
+        self._manifest["invalid"] = doubts(self._experiment, self._manifest)
+        for reason in self._manifest["invalid"]:
+            self._console.warn("invalid", reason)
+
+    def _show_load(self, stage: Stage, crew: Crew, schedule: Schedule) -> None:
+        assert self._start_ns is not None
+        elapsed_s = max(0.0, (time.monotonic_ns() - self._start_ns) / 1e9)
+        active = f"  ⚡ {schedule.active()}" if schedule.active() else ""
+        stage.advance_to(elapsed_s, f"{self._said(crew)}{active}")
+
+
+def _plain(counters: Any) -> dict[str, Any]:
+    """One of the bed's counters as the manifest has it."""
+    return {name: getattr(value, "value", value) for name, value in dataclasses.asdict(counters).items()}

@@ -1,0 +1,495 @@
+"""The crew: every node program of a run, what each last said, and the waiting for all of them.
+
+Nodes speak JSON lines (node/host/driver.py); programs of others do not, and are ready, drained and ended as their
+experiment
+says (testbed.run.program). Reader threads only put lines into one queue; everything else happens in the
+thread of the conductor, in `pump`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import queue
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from netem.errors import FabricError
+from netem.runtimes.base import NodeHandle, Program, Runtime
+from netem.runtimes.together import together
+from testbed.run.nodes import FIRST_JOINER
+from testbed.run.program import DRAINED_LINE, OwnProgram
+from topologies.model import Node, NodeName
+
+LOG_TAIL_LINES = 4
+LOG_TAIL_CHARACTERS = 300
+"""Of each line."""
+LOG_TAIL_BYTES = 64 * 1024
+"""A program may have written gigabytes."""
+POLL_S = 0.05
+RESTART_TIMEOUT_S = 20.0
+CHANGE_TIMEOUT_S = 10.0
+"""A node that gets a hundredth of a core takes a while."""
+MANIFEST_COUNTERS = ("submitted", "delivered", "handled", "overrun", "core_ns", "lag_max_ns", "cpu_ns")
+"""Of a node's own counters, those that the manifest keeps."""
+
+
+class State(enum.Enum):
+    """Where one incarnation of a node stands."""
+
+    STARTING = "starting"
+    READY = "ready"
+    RUNNING = "running"
+    DRAINED = "drained"
+    STOPPED = "stopped"
+    CRASHED = "crashed"
+    """Killed by a fault, on purpose."""
+    OVER = "over"
+    """It is no longer a member of the group, and its process goes on as the next incarnation."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One incarnation of one node."""
+
+    node: Node
+    incarnation: int
+    handle: NodeHandle
+    """Of its process, which it may share with incarnations before and after it."""
+    log_path: Path
+    begun_as: int
+    """The incarnation as which its process was started."""
+    state: State = State.STARTING
+    exit_code: int | None = None
+    paused: bool = False
+    was_paused: bool = False
+    """It has been frozen or slowed by a fault: it was behind its workload on purpose."""
+    last: dict[str, Any] = field(default_factory=dict)
+    """The node's own latest counters."""
+    changed: dict[str, Any] = field(default_factory=dict)
+    """What it said of the last change that it was asked for; empty: nothing yet."""
+    own: OwnProgram | None = None
+    """Not our program, but this one."""
+    since_s: float = 0.0
+    """When it was started (time.monotonic)."""
+    pressing: list[Callable[[], None]] = field(default_factory=list)
+    """How a program of somebody else's is still to be ended, the gentlest way first."""
+    press_at_s: float = 0.0
+    was_killed: bool = False
+    """It did not end in the time that it was given."""
+    cause: str = ""
+    """Who else ended it (`NodeHandle.cause`)."""
+
+    def manifest(self) -> dict[str, Any]:
+        """This incarnation's entry in the manifest."""
+        counters = {name: self.last.get(name, 0) for name in MANIFEST_COUNTERS}
+        return {
+            "node": self.node.name,
+            "incarnation": self.incarnation,
+            "exit": self.exit_code,
+            "drained": self.last.get("event") in ("drained", "stopped") and bool(self.last.get("drained", True)),
+            "crashed": self.state is State.CRASHED,
+            "over": bool(self.last.get("over", False)),
+            **({"left": True} if self.last.get("left") else {}),
+            "dropped": self.last.get("dropped", {}),
+            **({"killed": self.was_killed} if self.own is not None else {}),
+            **({"cause": self.cause} if self.cause else {}),
+            **counters,
+        }
+
+
+class Crew:
+    """All members of a run. `configure(node, incarnation)` makes a member's configuration line. `absent`: nodes that
+    are not started before they join.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        nodes: Iterable[Node],
+        *,
+        configure: Callable[[Node, int], dict[str, Any]],
+        log_path: Callable[[str], Path],
+        program: Program,
+        own: Mapping[NodeName, OwnProgram] = MappingProxyType({}),
+        absent: Collection[NodeName] = (),
+    ) -> None:
+        self._own = own
+        self._absent = absent
+        self._runtime = runtime
+        self._nodes = tuple(nodes)
+        self._configure = configure
+        self._log_path = log_path
+        self._program = program
+        self._inbox: queue.SimpleQueue[tuple[NodeName, int, str]] = queue.SimpleQueue()
+        self._current: dict[NodeName, Member] = {}
+        self.history: list[Member] = []
+        """Every incarnation there was, in the order of their starts."""
+
+    def member(self, name: NodeName) -> Member:
+        return self._current[name]
+
+    def alive(self) -> list[Member]:
+        """Members that should be running, by member index."""
+        gone = (State.CRASHED, State.STOPPED)
+        there = (self._current[node.name] for node in self._nodes if node.name in self._current)
+        return [member for member in there if member.state not in gone]
+
+    def start(self, node: Node) -> Member:
+        """Start the next incarnation of `node` and configure it; it will say `ready` by itself."""
+        member = self._begin(node)
+        self._enter(member)
+        self._configure_now(member)
+        return member
+
+    def start_all(self, on_progress: Callable[[int], None] = lambda _: None) -> None:
+        """Start every node that is not absent; none begins before all are wired."""
+        begin = [partial(self._begin, node) for node in self._nodes if node.name not in self._absent]
+        with self._runtime.gathered():
+            members = together(begin, at_once=self._runtime.at_once, on_done=on_progress)
+        for member in members:
+            self._enter(member)
+        for member in members:
+            self._configure_now(member)
+
+    def crash(self, name: NodeName) -> None:
+        member = self._current[name]
+        if member.paused:
+            member.handle.resume()
+            member.paused = False
+        member.state = State.CRASHED
+        member.handle.kill()
+        # It may have gone on as another incarnation, and said so, before it was killed.
+        self._hear_what_was_said()
+        self._current[name].exit_code = member.handle.poll()
+
+    def restart(self, names: Iterable[NodeName]) -> None:
+        """Start the next incarnation of nodes that do not run and set them to work; returns when all of them run."""
+        by_name = {node.name: node for node in self._nodes}
+        members = [self.start(by_name[name]) for name in names]
+        self.wait_all((State.READY,), timeout_s=RESTART_TIMEOUT_S, doing="ready again", members=members)
+        for member in members:
+            self._tell(member, f'start {{"at_ns": {time.monotonic_ns()}}}')
+        self.wait_all((State.RUNNING,), timeout_s=RESTART_TIMEOUT_S, doing="running again", members=members)
+
+    def join(self, names: Iterable[NodeName]) -> dict[NodeName, dict[str, Any]]:
+        """Start nodes that were absent, and tell those that have left to go on as their next incarnations; what these
+        say of it. Returns when all of them run.
+        """
+        targets = tuple(names)
+        left = [name for name in targets if name in self._current]
+        self.restart(name for name in targets if name not in left)
+        return self.change(left, "join")
+
+    def leave(self, names: Iterable[NodeName]) -> dict[NodeName, dict[str, Any]]:
+        """Tell nodes to leave the group; what each says of it when it has asked the others."""
+        return self.change(names, "leave")
+
+    def pause(self, name: NodeName) -> None:
+        self._current[name].handle.pause()
+        self._current[name].paused = self._current[name].was_paused = True
+
+    def resume(self, name: NodeName) -> None:
+        self._current[name].handle.resume()
+        self._current[name].paused = False
+
+    def resume_all(self) -> None:
+        """Thaw what a fault left frozen, so that it can end in order."""
+        for member in self.alive():
+            if member.paused:
+                self.resume(member.node.name)
+
+    def change(self, names: Iterable[NodeName], line: str) -> dict[NodeName, dict[str, Any]]:
+        """Tell nodes to change something (`clock`, `buffer`, `join`, `leave` of node/host/driver.py); what each says
+        of it when it is done. Raises FabricError when one does not.
+        """
+        targets = tuple(names)
+        for name in targets:
+            self._current[name].changed = {}
+            self._tell(self._current[name], line)
+        deadline = time.monotonic() + CHANGE_TIMEOUT_S
+        while late := [name for name in targets if not self._current[name].changed]:
+            if time.monotonic() >= deadline:
+                raise FabricError(f"{late[0]} did not obey {line!r} within {CHANGE_TIMEOUT_S:.0f} s")
+            self.pump(min(time.monotonic() + POLL_S / 10, deadline))
+        return {name: self._current[name].changed for name in targets}
+
+    def broadcast(self, line: str) -> None:
+        for member in self.alive():
+            self._tell(member, line)
+
+    def pump(self, until_s: float) -> None:
+        """Take in what nodes say until `until_s` (time.monotonic), and notice the dead.
+
+        Raises FabricError when a node ends that was not asked to, or says that it cannot go on.
+        """
+        while True:
+            remaining = until_s - time.monotonic()
+            try:
+                name, begun_as, line = self._inbox.get(timeout=max(0.0, min(remaining, POLL_S)))
+            except queue.Empty:
+                self._notice_the_dead()
+                self._notice_the_ready()
+                if remaining <= 0:
+                    return
+                continue
+            self._take(name, begun_as, line)
+
+    def wait_all(
+        self, states: tuple[State, ...], *, timeout_s: float, doing: str, members: list[Member] | None = None
+    ) -> None:
+        """Pump until every living member is in one of `states`.
+
+        Raises FabricError naming those that are not, when the time is up.
+        """
+        if not self.reach(states, timeout_s=timeout_s, members=members):
+            late = [m for m in self._latest(members) if m.state not in states]
+            names = ", ".join(m.node.name for m in late[:5]) + (" …" if len(late) > 5 else "")
+            raise FabricError(f"{names} did not become {doing} within {timeout_s:.0f} s{_tail(late[0])}")
+
+    @property
+    def patience_s(self) -> float:
+        """How long the slowest of the programs of others may take to become ready."""
+        return max((own.choice.ready.within_ns / 1e9 for own in self._own.values()), default=0.0)
+
+    def reach(self, states: tuple[State, ...], *, timeout_s: float, members: list[Member] | None = None) -> bool:
+        """Like `wait_all`, but says whether it came about."""
+        deadline = time.monotonic() + timeout_s
+        while any(m.state not in states for m in self._latest(members)):
+            now = time.monotonic()
+            if now >= deadline:
+                return False
+            self.pump(min(now + POLL_S, deadline))
+        return True
+
+    def _latest(self, members: list[Member] | None) -> list[Member]:
+        """The latest incarnations of these members; None: of those that should be running."""
+        return self.alive() if members is None else [self._current[member.node.name] for member in members]
+
+    def wait_gone(self, *, timeout_s: float) -> None:
+        """Pump until every process has ended; FabricError when one does not."""
+        presses = [len(m.pressing) * m.own.choice.grace_ns / 1e9 for m in self.history if m.own is not None]
+        deadline = time.monotonic() + timeout_s + max(presses, default=0.0)
+        while any(m.exit_code is None for m in self.history):
+            self._press()
+            if time.monotonic() >= deadline:
+                late = next(m for m in self.history if m.exit_code is None)
+                raise FabricError(f"{late.node.name} did not end within {timeout_s:.0f} s{_tail(late)}")
+            self.pump(time.monotonic() + POLL_S)
+
+    def totals(self) -> dict[str, int]:
+        """Sums over all incarnations' latest counters: submitted, delivered, waiting; and the largest lag of those that
+        were never paused.
+        """
+        lasts = [m.last for m in self.history]
+        sums = {name: sum(int(last.get(name, 0)) for last in lasts) for name in ("submitted", "delivered", "waiting")}
+        lags = [int(m.last.get("lag_max_ns", 0)) for m in self.history if not m.was_paused]
+        sums["lag_max_ns"] = max(lags, default=0)
+        return sums
+
+    def _begin(self, node: Node) -> Member:
+        """Start its next incarnation, in any thread; nothing of ours changes."""
+        earlier = self._current.get(node.name)
+        first = FIRST_JOINER if node.name in self._absent else 1
+        incarnation = earlier.incarnation + 1 if earlier else first
+        log_path = self._log_path(node.name)
+
+        def on_line(line: str) -> None:
+            self._inbox.put((node.name, incarnation, line))
+
+        own = self._own.get(node.name)
+        if own is None:
+            handle = self._runtime.start(node, self._program, on_line=on_line, log_path=log_path)
+        else:
+            handle = self._start_own(own, node, incarnation, own.listener(on_line))
+        return Member(
+            node=node, incarnation=incarnation, handle=handle, log_path=log_path, begun_as=incarnation, own=own
+        )
+
+    def _enter(self, member: Member) -> None:
+        member.since_s = time.monotonic()
+        self._current[member.node.name] = member
+        self.history.append(member)
+
+    def _start_own(self, own: OwnProgram, node: Node, incarnation: int, on_line: Callable[[str], None]) -> NodeHandle:
+        program = own.prepare(incarnation)
+        try:
+            return self._runtime.start(node, program, on_line=on_line, log_path=self._log_path(node.name))
+        except FabricError as error:
+            raise FabricError(f"the program of {node.name} cannot be started: {error}") from error
+
+    def _tell(self, member: Member, line: str) -> None:
+        """Send a line; a program of somebody else's is only told what it asked to be told."""
+        if member.own is None:
+            member.handle.send(line)
+            return
+        verb, choice = line.split()[0], member.own.choice
+        if choice.cues and verb != "stop":
+            _cue(member, line)
+        if verb == "start":
+            member.state = State.RUNNING
+        elif verb == "drain" and not choice.cues:
+            member.state = State.DRAINED
+        elif verb == "stop":
+            member.state = State.STOPPED
+            asks = [lambda: _cue(member, line)] if choice.cues else []
+            member.pressing = [*asks, lambda: member.handle.signal(choice.stop_signal), lambda: _kill(member)]
+            self._press()
+
+    def _press(self) -> None:
+        """End programs of others that are to end and have not, each time less gently."""
+        for member in self.history:
+            if member.pressing and member.exit_code is None and time.monotonic() >= member.press_at_s:
+                assert member.own is not None
+                member.pressing.pop(0)()
+                member.press_at_s = time.monotonic() + member.own.choice.grace_ns / 1e9
+
+    def _configure_now(self, member: Member) -> None:
+        if member.own is not None:
+            return
+        line = json.dumps(self._configure(member.node, member.incarnation), separators=(",", ":"))
+        member.handle.send(line)
+
+    def _hear_what_was_said(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._take(*self._inbox.get_nowait())
+
+    def _take(self, name: NodeName, begun_as: int, line: str) -> None:
+        member = self._current[name]
+        if member.begun_as != begun_as:
+            return
+        if member.state is State.CRASHED:
+            self._take_last_words(member, line)
+        elif member.own is not None:
+            self._take_own(member, line)
+        else:
+            self._take_ours(member, line)
+
+    def _take_last_words(self, member: Member, line: str) -> None:
+        """Of a node that was killed, in the middle of a line perhaps: only the incarnations that it was are of use."""
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            said = json.loads(line)
+            if said["event"] == "returned":
+                self._follow(member, said)
+
+    def _follow(self, member: Member, said: dict[str, Any]) -> None:
+        """This incarnation is over, and its process goes on as the next one."""
+        state = State.CRASHED if member.state is State.CRASHED else State.RUNNING
+        following = replace(member, incarnation=int(said["incarnation"]), state=state, last={})
+        member.state, member.last, member.exit_code = State.OVER, said, 0
+        self._enter(following)
+
+    def _take_ours(self, member: Member, line: str) -> None:
+        try:
+            said = json.loads(line)
+            event = said["event"]
+        except (ValueError, TypeError, KeyError):
+            raise FabricError(f"{member.node.name} wrote a line that is not one of ours: {line[:120]!r}") from None
+        if event == "error":
+            raise FabricError(f"{member.node.name} cannot run: {said.get('message', 'no reason given')}")
+        if event == "returned":
+            self._follow(member, said)
+            return
+        states = {
+            "ready": State.READY,
+            "started": State.RUNNING,
+            "drained": State.DRAINED,
+            "busy": State.RUNNING,
+            "stopped": State.STOPPED,
+        }
+        if event in states:
+            member.state = states[event]
+        if event == "changed":
+            member.changed = said
+        if "submitted" in said:
+            member.last = said
+
+    @staticmethod
+    def _take_own(member: Member, line: str) -> None:
+        if line == DRAINED_LINE:
+            if member.state is State.RUNNING:
+                member.state = State.DRAINED
+        elif member.state is State.STARTING:
+            member.state = State.READY
+
+    def _notice_the_ready(self) -> None:
+        """Programs of others do not say it. Raises FabricError when one is not ready in its time."""
+        for member in self._current.values():
+            if member.own is None or member.state is not State.STARTING:
+                continue
+            ready = member.own.choice.ready
+            if member.own.is_ready(member.handle, member.since_s):
+                member.state = State.READY
+            elif time.monotonic() > member.since_s + ready.within_ns / 1e9:
+                waited = f"{ready.within_ns / 1e9:g} s (waited for {ready})"
+                raise FabricError(f"the program of {member.node.name} is not ready after {waited}{_tail(member)}")
+
+    def _notice_the_dead(self) -> None:
+        for member in self.history:
+            if member.exit_code is not None:
+                continue
+            member.exit_code = member.handle.poll()
+            if member.exit_code == 0 and member.own is not None and member.own.choice.may_end:
+                member.state = State.STOPPED
+            if member.exit_code is not None and member.state not in (State.STOPPED, State.CRASHED):
+                self._last_words(member)
+                latest = self._current[member.node.name]
+                latest.cause = latest.handle.cause()
+                raise FabricError(f"{_obituary(latest)}{_tail(latest)}")
+
+    def _last_words(self, member: Member) -> None:
+        """What a dead node said before it ended explains more than its exit code."""
+        while True:
+            try:
+                name, begun_as, line = self._inbox.get(timeout=POLL_S)
+            except queue.Empty:
+                return
+            if name == member.node.name and begun_as == member.begun_as:
+                self._take(name, begun_as, line)
+                if member.state is State.STOPPED:
+                    return
+
+
+def _cue(member: Member, line: str) -> None:
+    """A program that does not listen any more has ended or closed its input, and is noticed where that matters."""
+    with contextlib.suppress(FabricError):
+        member.handle.send(line)
+
+
+def _kill(member: Member) -> None:
+    member.was_killed = True
+    member.handle.kill()
+
+
+def _obituary(member: Member) -> str:
+    """That it has ended, and how."""
+    assert member.exit_code is not None, "it has ended"
+    if member.cause:
+        return f"{member.node.name} has ended: {member.cause}"
+    how = f"signal {-member.exit_code}" if member.exit_code < 0 else f"exit code {member.exit_code}"
+    return f"{member.node.name} ended by itself ({how})"
+
+
+def _tail(member: Member) -> str:
+    """The end of the node's log, for an error message."""
+    try:
+        with member.log_path.open("rb") as log:
+            log.seek(max(0, member.log_path.stat().st_size - LOG_TAIL_BYTES))
+            lines = log.read(LOG_TAIL_BYTES).decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    if not lines:
+        return f"; its log {member.log_path} is empty"
+    ends = " | ".join(_shortened(line.strip()) for line in lines[-LOG_TAIL_LINES:])
+    return f"; its log {member.log_path} ends: {ends}"
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= LOG_TAIL_CHARACTERS else f"{line[: LOG_TAIL_CHARACTERS - 1]}…"

@@ -1,0 +1,219 @@
+"""From an experiment's name to a judged run: perform, analyse, report, each from the files of the one before."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from netem.errors import FabricError
+from node.registry import CRASHES, PROTOCOLS
+from testbed.cli.console import Console
+from testbed.run import store
+from testbed.run.manifest import first_manifest
+from testbed.run.program import require_runnable, unlimited, without_limits
+from testbed.run.store import RunDirectory, StoreError
+from testbed.run.worlds import WorldChoice, pick, require_privilege
+from testbed.spec import experiment as spec
+from testbed.spec.experiment import Experiment, KernelWish, World
+from testbed.spec.programs import require_world
+from testbed.spec.rate_churn import reseeded
+from testbed.spec.raw import MAX_SEED
+from topologies.formats.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOM_BYTES_PER_FRAME = 2.2
+"""A frame is recorded where it is sent and where it arrives; the rest is headroom for control traffic, as a factor."""
+
+ROOM_BYTES_AT_LEAST = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the command line says on top of the experiment file; None means as the file says."""
+
+    world: str | None = None
+    kernel: str | None = None
+    seed: int | None = None
+    name: str | None = None
+    runs: Path = Path("runs")
+    analyze: bool = True
+
+    def named(self, name: str) -> Wishes:
+        """The same wishes for one run of several."""
+        return dataclasses.replace(self, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Where a run is and how it was judged; `summary` is None when it was not analysed."""
+
+    directory: Path
+    summary: dict[str, Any] | None
+
+
+class Performer(Protocol):
+    """Carries one experiment out into one run directory, and tells its manifest all that it learns."""
+
+    def perform(self) -> None:
+        """Run it. What goes wrong is raised (FabricError, StoreError, KeyboardInterrupt) after everything was given
+        back and what was recorded is whole.
+        """
+
+
+def performer(experiment: Experiment, world: WorldChoice, directory: RunDirectory, console: Console) -> Performer:
+    """Who performs in this world. Only that world's machinery is imported: the simulated one touches no kernel."""
+    if world.world is World.SIM:
+        from testbed.sim.world import SimulatedWorld
+
+        return SimulatedWorld(experiment, directory, console)
+    from testbed.run.conductor import Conductor
+
+    return Conductor(experiment, world, directory, console)
+
+
+def load_experiment(name: str, wishes: Wishes) -> Experiment:
+    """The experiment that `name` means, with the wishes of the command line put in.
+
+    Raises InputError.
+    """
+    return apply_wishes(spec.load(spec.find(name), protocols=PROTOCOLS), wishes)
+
+
+def check_world(world: str | None) -> None:
+    """Raises InputError unless `--world` can be that."""
+    _member("world", World, world)
+
+
+def _member(option: str, enumeration: type[World | KernelWish], wish: str | None) -> World | KernelWish | None:
+    allowed = [member.value for member in enumeration]
+    if wish is not None and wish not in allowed:
+        raise InputError(f"--{option}: {wish!r} is none of {', '.join(allowed)}")
+    return enumeration(wish) if wish is not None else None
+
+
+def apply_wishes(experiment: Experiment, wishes: Wishes) -> Experiment:
+    changes: dict[str, Any] = {}
+    if wishes.seed is not None:
+        if not 0 <= wishes.seed <= MAX_SEED:
+            raise InputError(f"--seed must lie between 0 and {MAX_SEED}, not {wishes.seed}")
+        # A seed that a sweep has set stays: the wish is where its seeds come from.
+        if "seed" not in experiment.variant:
+            experiment = reseeded(experiment, wishes.seed)
+    for option, enumeration in (("world", World), ("kernel", KernelWish)):
+        wish = _member(option, enumeration, getattr(wishes, option))
+        if wish is not None:
+            changes[option] = wish
+    if sentence := require_world(changes.get("world", experiment.world), experiment.programs, experiment.image):
+        raise InputError(f"--world: {sentence}")
+    return dataclasses.replace(experiment, **changes)
+
+
+def run_experiment(name: str, wishes: Wishes, console: Console) -> Outcome:
+    """Perform, analyse and report the experiment called `name`.
+
+    Raises InputError before anything has started, FabricError and KeyboardInterrupt after the run was marked.
+    """
+    experiment = load_experiment(name, wishes)
+    console.title(f"orderbed {experiment.name}", experiment.question)
+    return perform(experiment, wishes, console)
+
+
+def perform(experiment: Experiment, wishes: Wishes, console: Console, *, spark: SparkSession | None = None) -> Outcome:
+    """Like `run_experiment`, from a loaded experiment; `spark`: a session to analyse with."""
+    if wishes.analyze:
+        from analysis.engine.session import require_java
+
+        require_java()
+    store.require_space(wishes.runs, needed_bytes(experiment))
+    world = pick(experiment.world)
+    can_be_simulated = not require_world(World.SIM, experiment.programs, experiment.image)
+    require_privilege(world.world, can_be_simulated=can_be_simulated)
+    require_faults(experiment, world)
+    require_runnable(experiment, world.world)
+    directory = store.create(
+        wishes.runs,
+        experiment.name,
+        experiment.seed,
+        name=wishes.name,
+        is_repeatable=world.world is World.SIM,
+    )
+    if warning := untolerated(experiment):
+        console.warn("protocol", warning)
+    if warning := unlimited(experiment, world.world):
+        console.warn("limits", warning)
+        experiment = without_limits(experiment)
+    (directory.path / "experiment.yaml").write_text(experiment.text, encoding="utf-8")
+    (directory.path / "topology.yaml").write_text(experiment.topology_text, encoding="utf-8")
+    directory.manifest = first_manifest(experiment, world, directory)
+    directory.save()
+    try:
+        performer(experiment, world, directory, console).perform()
+    except KeyboardInterrupt:
+        console.warn("stopped", f"interrupted; what was recorded is kept in {directory.path}")
+        raise
+    except (FabricError, StoreError) as error:
+        directory.manifest |= {"status": "failed", "error": str(error)}
+        console.warn("failed", f"what was recorded is kept in {directory.path}")
+        raise
+    finally:
+        directory.close()
+    summary = analyze_and_report(directory.path, console, spark=spark) if wishes.analyze else None
+    return Outcome(directory=directory.path, summary=summary)
+
+
+def analyze_and_report(directory: Path, console: Console, *, spark: SparkSession | None = None) -> dict[str, Any]:
+    """Tables, summary and report of a run directory, with a session of its own unless one is given.
+
+    Raises AnalysisError.
+    """
+    from analysis.network import fault_overlap
+    from analysis.report.page import write_report
+    from analysis.summary import analyze
+
+    with console.stage("analysis", "beginning") as stage:
+        try:
+            summary = analyze(directory, spark=spark, on_progress=stage.say)
+        except KeyboardInterrupt:
+            console.warn(
+                "stopped", f"interrupted; the capture is whole: `orderbed analyze {directory}` goes on from it"
+            )
+            raise
+        frames = summary.get("capture", {}).get("frames", 0)
+        stage.result = f"{frames:,} frames, {summary['messages']['deliveries']:,} deliveries judged"
+    with console.stage("report", "drawing") as stage:
+        path = write_report(directory)
+        stage.result = f"{path} ({path.stat().st_size / 1000:.0f} kB)"
+    for sentence in fault_overlap.warnings(summary["faults"]):
+        console.warn("fault", sentence)
+    return summary
+
+
+def require_faults(experiment: Experiment, world: WorldChoice) -> None:
+    """FabricError before anything has started when a fault cannot be had in this world."""
+    if world.world is World.SIM or not experiment.faults:
+        return
+    from testbed.run import schedule
+
+    entry = PROTOCOLS.get(experiment.protocol.name)
+    schedule.require(experiment, several_processes=entry is not None and entry.parts is not None)
+
+
+def untolerated(experiment: Experiment) -> str:
+    """What a reader should know before a node crashes under a protocol that does not live through it; else empty."""
+    name = experiment.protocol.name
+    if not experiment.has_protocol:
+        return ""
+    missing = {fault.kind for fault in experiment.faults} & CRASHES - PROTOCOLS[name].tolerates
+    return f"{name} does not live through a crash: the group may stand still from then on" if missing else ""
+
+
+def needed_bytes(experiment: Experiment) -> int:
+    """Room that the capture may take, from the offered load and the number of ports."""
+    members = len(experiment.topology)
+    seconds = (experiment.duration_ns + experiment.drain_ns) / 1e9
+    offered = sum(w.rate_per_s * (w.size_bytes + 200) for w in experiment.workloads.values())
+    return ROOM_BYTES_AT_LEAST + int(offered * seconds * members * ROOM_BYTES_PER_FRAME)

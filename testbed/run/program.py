@@ -1,0 +1,234 @@
+"""The life of a program of somebody else's in one node: its directories, when it is ready, and what it says.
+
+Of a run directory, a node's own part is
+
+    nodes/p1.n2.log         what it wrote to its two outputs, of all incarnations
+    nodes/p1.n2/            its own directory: where it starts, with its files
+    nodes/p1.n2.private/    its private directories
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from netem.errors import FabricError
+from netem.runtimes.base import FOREIGN_PATH, NodeHandle, Program
+from netem.runtimes.cgroups import reason_against
+from testbed.run.hosts import write_hosts
+from testbed.run.images import require_images
+from testbed.spec.program import Place, ProgramChoice
+from testbed.spec.programs import require_world
+from testbed.spec.raw import World
+from testbed.spec.values import Experiment
+from topologies.formats.errors import InputError
+from topologies.model import Node, NodeName
+
+DRAINED_LINE = "drained"
+"""What a program with cues says when it has nothing more to do."""
+
+_SOCKETS = ("tcp", "tcp6", "udp", "udp6")
+_LISTENING, _UDP_OPEN = 0x0A, 0x07
+"""States of a TCP socket that listens and of a UDP socket that is nobody's alone (include/net/tcp_states.h)."""
+
+
+class OwnProgram:
+    """What one node runs in place of our program, through all its incarnations."""
+
+    def __init__(self, place: Place, log_path: Path, hosts: Path) -> None:
+        """`hosts`: what it reads as /etc/hosts."""
+        self.place = place
+        self._hosts = hosts
+        self.choice: ProgramChoice = place.program
+        self._log_path = log_path
+        self._ready_line = re.compile(self.choice.ready.line) if self.choice.ready.line is not None else None
+
+    def prepare(self, incarnation: int) -> Program:
+        """Make its directories as this incarnation is to find them. Raises FabricError."""
+        place = replace(self.place, incarnation=incarnation)
+        private = {name: self._private(name) for name in self.choice.private}
+        directories = [place.directory, *private.values()]
+        try:
+            if not self.choice.keep:
+                for directory in directories:
+                    shutil.rmtree(directory, ignore_errors=not directory.exists())
+            if not place.directory.exists():
+                for directory in directories:
+                    directory.mkdir(parents=True)
+                self._write_files(place)
+        except OSError as error:
+            raise FabricError(f"the directory of {place.node.name} cannot be made: {error}") from error
+        return Program(
+            argv=tuple(place.fill(word) for word in self.choice.command),
+            environment={name: place.fill(text) for name, text in self.choice.environment.items()}
+            | place.environment()
+            | {"ORDERBED_REALTIME_OFFSET_NS": str(time.time_ns() - time.monotonic_ns())},
+            work=place.directory,
+            private=private,
+            hosts=self._hosts,
+            image=self.choice.image,
+            limits=self.choice.limits,
+        )
+
+    def listener(self, tell: Callable[[str], None]) -> Callable[[str], None]:
+        """Takes its lines, in a thread of the runtime's: all go to the log, those that mean something to `tell`."""
+
+        def on_line(line: str) -> None:
+            with self._log_path.open("a", encoding="utf-8", errors="replace") as log:
+                log.write(line + "\n")
+            if self._ready_line is not None and self._ready_line.search(line):
+                tell("ready")
+            if self.choice.cues and line.strip() == DRAINED_LINE:
+                tell(DRAINED_LINE)
+
+        return on_line
+
+    def is_ready(self, handle: NodeHandle, since_s: float) -> bool:
+        """Whether it is, as far as can be seen from outside; a line it is told by `listener`."""
+        ready = self.choice.ready
+        if ready.port is not None:
+            return has_port(handle.pid(), ready.port)
+        if ready.line is not None:
+            return False
+        return time.monotonic() >= since_s + (ready.after_ns or 0) / 1e9
+
+    def _write_files(self, place: Place) -> None:
+        for name, given in self.choice.files.items():
+            path = self._file(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(given, Path):
+                shutil.copy(given, path)
+                continue
+            path.write_text(place.fill(given), encoding="utf-8")
+            path.chmod(0o755 if given.startswith("#!") else 0o644)
+
+    def _file(self, name: str) -> Path:
+        within = next((one for one in self.choice.private if name.startswith(f"{one}/")), None)
+        return self.place.directory / name if within is None else self._private(within) / name[len(within) + 1 :]
+
+    def _private(self, name: str) -> Path:
+        own = self.place.directory
+        return own.with_name(f"{own.name}.private") / name.strip("/")
+
+
+def own_programs(experiment: Experiment, nodes: Path, *, group: int) -> dict[NodeName, OwnProgram]:
+    """Of every node that does not run ours; `nodes` is the folder `nodes` of the run directory."""
+    if not experiment.programs:
+        return {}
+    hosts = nodes.resolve() / "hosts"
+    hosts.parent.mkdir(parents=True, exist_ok=True)
+    write_hosts(hosts, experiment.topology)
+    return {
+        node.name: OwnProgram(
+            _place(experiment, node, nodes.resolve(), group), nodes / f"{_plain(node.name)}.log", hosts
+        )
+        for node in experiment.topology.nodes()
+        if node.name in experiment.programs
+    }
+
+
+def require_runnable(experiment: Experiment, world: World) -> None:
+    """InputError, before anything has started, for what this machine or this world has not."""
+    if sentence := require_world(world, experiment.programs, experiment.image):
+        raise InputError(sentence)
+    if sentence := _beyond_programs(experiment):
+        raise InputError(sentence)
+    if world is World.DOCKER:
+        require_images(
+            experiment.image,
+            (program.image for program in experiment.programs.values()),
+            needs_python=experiment.has_protocol,
+        )
+        return
+    for name, program in experiment.programs.items():
+        place = _place(experiment, experiment.topology.node(name), Path("/"), 0)
+        word = place.fill(program.command[0])
+        if not _is_found(word, program, place):
+            raise InputError(f"{name}: this machine has no program {word}: install it, or give its path")
+        for private in program.private:
+            if not Path(private).is_dir():
+                raise InputError(f"{name}: the private directory {private} needs a place: make it on this machine once")
+
+
+def unlimited(experiment: Experiment, world: World) -> str:
+    """Why limits that were asked for cannot be kept here, as a sentence; empty: they can."""
+    asked = [program.limits for program in experiment.programs.values() if program.limits is not None]
+    wanted = frozenset(name for limits in asked for name in limits.controllers)
+    if world is not World.NETNS or not wanted:
+        return ""
+    reason = reason_against(wanted)
+    return f"programs run without their limits: {reason}" if reason else ""
+
+
+def without_limits(experiment: Experiment) -> Experiment:
+    """The same experiment, its programs unlimited."""
+    programs = {name: replace(program, limits=None) for name, program in experiment.programs.items()}
+    return replace(experiment, programs=programs)
+
+
+def has_port(pid: int, port: int) -> bool:
+    """Whether a TCP socket listens at this port, or a UDP socket has it, in the network namespace of a process."""
+    for kind in _SOCKETS:
+        with contextlib.suppress(OSError):  # the process has ended, which others notice
+            lines = Path(f"/proc/{pid}/net/{kind}").read_text(encoding="ascii").splitlines()[1:]
+            wanted = _LISTENING if kind.startswith("tcp") else _UDP_OPEN
+            for line in lines:
+                words = line.split()
+                if int(words[1].rpartition(":")[2], 16) == port and int(words[3], 16) == wanted:
+                    return True
+    return False
+
+
+def described(programs: Mapping[NodeName, ProgramChoice]) -> list[dict[str, object]]:
+    """The manifest's `programs`."""
+    return [
+        {
+            "node": name,
+            "command": list(program.command),
+            "image": program.image,
+            "ready": str(program.ready),
+            "limits": None if program.limits is None else asdict(program.limits),
+            "member": program.is_member,
+        }
+        for name, program in programs.items()
+    ]
+
+
+def _beyond_programs(experiment: Experiment) -> str:
+    """What is asked of a program of somebody else's that only ours can do, as a sentence."""
+    for name in experiment.clocks:
+        if name in experiment.programs:
+            return f"clocks: {name} runs a program of its own, which reads the machine's clock; leave it out"
+    return ""
+
+
+def _is_found(word: str, program: ProgramChoice, place: Place) -> bool:
+    """A program in the node's own directory is there when it is among the files."""
+    path = program.environment.get("PATH", FOREIGN_PATH)
+    if word == "python3":
+        return True
+    if "/" not in word:
+        return shutil.which(word, path=path) is not None
+    relative = str(Path(word).relative_to(place.directory)) if word.startswith(f"{place.directory}/") else word
+    if relative.removeprefix("./") in program.files or word in program.files:
+        return True
+    return word.startswith("/") and shutil.which(word) is not None
+
+
+def _place(experiment: Experiment, node: Node, nodes: Path, group: int) -> Place:
+    return Place(
+        topology=experiment.topology,
+        node=node,
+        program=experiment.programs[node.name],
+        directory=nodes / _plain(node.name),
+        group=group,
+    )
+
+
+def _plain(name: str) -> str:
+    return name.replace("/", ".")

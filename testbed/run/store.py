@@ -1,0 +1,197 @@
+"""The run store: one directory per run, written once, readable at every moment.
+
+`runs/<experiment>/<seed>-<stamp>/` (docs/run-directory.md). The manifest is there from the first moment with the status
+`interrupted` and is replaced when the run ends, so that a run whose conductor was killed is still a marked run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from testbed.paths import is_directory, is_file
+from topologies.formats.errors import InputError
+
+MANIFEST_FORMAT = 1
+RESERVE_BYTES = 1 << 20
+
+UP = "up"
+"""Kind, and folder among the runs, of the record that a testbed that was up leaves: it is judged by nobody."""
+"""Kept free from the first moment, so that the last word on a run fits on a disk that the run has filled."""
+
+
+class StoreError(Exception):
+    """A run directory cannot be written any more. What is in it stays."""
+
+
+def stamp(now: datetime | None = None) -> str:
+    """UTC stamp of a run directory, sortable: `20260131T235959Z`."""
+    return (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+
+
+def clock_pair() -> dict[str, int]:
+    """CLOCK_MONOTONIC and CLOCK_REALTIME read together (best of nine, so that no preemption lies between)."""
+    best: tuple[int, int, int] | None = None
+    for _ in range(9):
+        before = time.monotonic_ns()
+        realtime = time.time_ns()
+        after = time.monotonic_ns()
+        if best is None or after - before < best[0]:
+            best = (after - before, (before + after) // 2, realtime)
+    assert best is not None
+    return {"monotonic_ns": best[1], "realtime_ns": best[2]}
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace `path` atomically: a reader sees the old file or the whole new one."""
+    temporary = path.with_name(path.name + ".new")
+    # A name of a file need not be UTF-8; JSON has an escape for what of it is not.
+    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump(value, file, indent=1, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@dataclass(slots=True)
+class RunDirectory:
+    """One run on disk. `manifest` is the growing manifest; `save` writes what is known now."""
+
+    path: Path
+    run_id: str
+    group: int
+    """32-bit number in every datagram of the run, so that nothing of another run is taken for its own."""
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def capture_path(self) -> Path:
+        return self.path / "capture.pcapng"
+
+    def node_log(self, node: str) -> Path:
+        return self.path / "nodes" / f"{node.replace('/', '.')}.log"
+
+    def save(self) -> None:
+        """Write the manifest as it stands. Raises StoreError."""
+        try:
+            write_json(self.path / "manifest.json", self.manifest)
+        except OSError as error:
+            raise StoreError(_unwritable(self.path, error)) from error
+
+    def close(self) -> None:
+        """Write the manifest for the last time, with the room that was kept for it."""
+        self._reserve.unlink(missing_ok=True)
+        self.save()
+
+    @property
+    def _reserve(self) -> Path:
+        return self.path / ".reserve"
+
+    def append_fault(self, line: Mapping[str, Any]) -> None:
+        """One line to faults.jsonl, on disk when this returns."""
+        try:
+            with (self.path / "faults.jsonl").open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StoreError(_unwritable(self.path, error)) from error
+
+
+def create(
+    runs: Path, experiment: str, seed: int, *, name: str | None = None, is_repeatable: bool = False
+) -> RunDirectory:
+    """Make the directory of a new run. A repeatable run has the same group each time, whatever its name.
+
+    Raises InputError if it exists (a run is written once), cannot be made, or `name` is no name.
+    """
+    if name is not None and (name in ("", ".", "..") or "/" in name or not name.isprintable()):
+        raise InputError(f"--name {name!r}: a run's name is that of one directory, such as first-try")
+    leaf = name or f"{seed}-{stamp()}"
+    path = runs / experiment / leaf
+    try:
+        path.mkdir(parents=True)
+        (path / "nodes").mkdir()
+        (path / "faults.jsonl").touch()
+        (path / ".reserve").write_bytes(bytes(RESERVE_BYTES))
+    except FileExistsError:
+        raise InputError(
+            f"{path}: this run directory exists and a run is written once; give another --name or remove it"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path}: the run directory cannot be made ({error.strerror}); give another --runs") from error
+    run_id = f"{experiment}/{leaf}"
+    group_of = f"{experiment}/{seed}" if is_repeatable else run_id
+    return RunDirectory(path=path, run_id=run_id, group=zlib.crc32(group_of.encode()))
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a run. Raises InputError when it is no manifest."""
+    path = directory / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a manifest ({error}); the run cannot be read") from None
+    if not isinstance(manifest, dict):
+        raise InputError(f"{path}: not a manifest; the run cannot be read")
+    return manifest
+
+
+def find(runs: Path, name: str | None) -> Path:
+    """The run directory that `name` means.
+
+    A path, `<experiment>/<leaf>`, an experiment (its newest run), or None (the newest run of all).
+
+    The record of a testbed that was up is no run. Raises InputError when there is none.
+    """
+    if name is not None:
+        for candidate in (Path(name), runs / name):
+            if is_file(candidate / "manifest.json"):
+                return _judged(candidate)
+        newest = _newest((runs / name).glob("*/manifest.json")) if is_directory(runs / name) else None
+        if newest is None:
+            raise InputError(f"{name}: no such run; a run is a directory with a manifest.json, or a name under {runs}")
+        return _judged(newest)
+    newest = _newest(path for path in runs.glob("*/*/manifest.json") if path.parts[-3] != UP)
+    if newest is None:
+        raise InputError(f"{runs}: no run yet; make one with `orderbed run quickstart`")
+    return newest
+
+
+def require_space(path: Path, needed_bytes: int) -> None:
+    """Raise InputError when the file system of `path` has less than `needed_bytes` left."""
+    existing = path
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    if free < needed_bytes:
+        raise InputError(
+            f"{existing}: {free // 2**20} MiB are free and this run may need {needed_bytes // 2**20} MiB; "
+            "make room or give another --runs"
+        )
+
+
+def _judged(directory: Path) -> Path:
+    if read_manifest(directory).get("kind") == UP:
+        raise InputError(
+            f"{directory}: the record of a testbed, not the run of an experiment; `orderbed info` and `orderbed watch` "
+            "read its captures"
+        )
+    return directory
+
+
+def _unwritable(path: Path, error: OSError) -> str:
+    return f"{path}: {error.strerror or error}; the run ends here, what was recorded is kept"
+
+
+def _newest(manifests: Any) -> Path | None:
+    paths = sorted(manifests, key=lambda path: (path.stat().st_mtime_ns, str(path)))
+    return paths[-1].parent if paths else None

@@ -1,0 +1,227 @@
+"""A sweep: one run per combination of values.
+
+Either each is a whole run with a directory of its own (`run_points`), or all are simulated in memory as a Spark job,
+and one table keeps a row of each (`simulate_points`): for hundreds of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from analysis.checks.verdict import Verdict
+from node.registry import PROTOCOLS
+from testbed.cli.console import Console
+from testbed.cli.listings import setting
+from testbed.run import store
+from testbed.run.perform import Wishes, apply_wishes, load_experiment, perform
+from testbed.spec.experiment import Experiment, World, expand_sweep
+from testbed.spec.given import given
+from topologies.formats.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MANY_POINTS = 6
+"""From so many runs on it pays that the Java machine optimises."""
+
+HEADLINES = {
+    "p50_ms": ("latency", "p50_ms"),
+    "p99_ms": ("latency", "p99_ms"),
+    "deliveries": ("messages", "deliveries"),
+    "normalised_mean": ("latency", "normalised_mean"),
+    "dummy_rate": ("load", "dummy_rate"),
+    "lan_load": ("load", "lan_load"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One run of a sweep: what was set, all that it was given, how it was judged, and where it is."""
+
+    variant: dict[str, Any]
+    given: dict[str, Any]
+    summary: dict[str, Any]
+    world: str
+    doubts: tuple[str, ...] = ()
+    """Why its numbers must not be trusted."""
+    directory: Path | None = None
+    """None: simulated in memory."""
+
+    @property
+    def label(self) -> str:
+        return label(self.variant)
+
+    @property
+    def verdict(self) -> str:
+        return str(self.summary["verdict"])
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the table and `--json` show."""
+        headlines = {name: (self.summary.get(section) or {}).get(key) for name, (section, key) in HEADLINES.items()}
+        return {
+            "variant": self.variant,
+            "given": self.given,
+            "verdict": self.verdict,
+            **headlines,
+            "directory": None if self.directory is None else str(self.directory),
+        }
+
+    def results(self) -> dict[str, Any]:
+        """What a claim's expressions see of it."""
+        return {**self.summary, "variant": self.variant, "given": self.given}
+
+
+def label(variant: Mapping[str, Any]) -> str:
+    """What was set, for people."""
+    return ", ".join(f"{key} = {setting(value)}" for key, value in variant.items()) or "no variation"
+
+
+def run_sweep(
+    name: str,
+    console: Console,
+    on_point: Callable[[Point], None],
+    *,
+    wishes: Wishes,
+    spark: SparkSession | None = None,
+    is_job: bool = False,
+) -> list[Point]:
+    """Run every combination of the sweep of the experiment called `name`, in file order; `spark`: a session to work
+    with; `is_job`: simulated in memory.
+
+    Raises InputError, FabricError, AnalysisError.
+    """
+    experiment = load_experiment(name, wishes)
+    console.title(f"orderbed sweep {experiment.name}", experiment.question)
+    if is_job:
+        return simulate_points(experiment, wishes, console, store.stamp(), spark=spark)
+    points: list[Point] = []
+    for point in run_points(experiment, wishes, console, store.stamp(), spark=spark):
+        points.append(point)
+        on_point(point)
+    return points
+
+
+def run_points(
+    experiment: Experiment, wishes: Wishes, console: Console, stamp: str, *, spark: SparkSession | None = None
+) -> Iterator[Point]:
+    """Run every combination, in file order; the experiment itself without a sweep.
+
+    The wishes of the command line are put in again on top of what the sweep sets. After each run
+    `<runs>/<experiment>/sweep-<stamp>.json` lists the points so far (analysis.run.Sweep reads it), so that a sweep
+    that ends early keeps them.
+    """
+    points: list[dict[str, Any]] = []
+    variants = _variants(experiment, wishes)
+    if experiment.seeds and all(variant.world is World.SIM for variant in variants):
+        console.warn("sweep", f"{len(variants)} whole runs, each with its capture; --spark simulates them in memory")
+    with nullcontext(spark) if spark is not None else _session_for(variants) as session:
+        for position, variant in enumerate(variants):
+            console.title(label(variant.variant))
+            outcome = perform(variant, wishes.named(f"{variant.seed}-{stamp}-{position}"), console, spark=session)
+            assert outcome.summary is not None, "a point of a sweep is always analysed"
+            manifest = store.read_manifest(outcome.directory)
+            point = Point(
+                variant=dict(variant.variant),
+                given=given(variant),
+                summary=outcome.summary,
+                world=str(manifest["world"]),
+                doubts=tuple(manifest["invalid"]),
+                directory=outcome.directory,
+            )
+            points.append(point.as_dict())
+            store.write_json(wishes.runs / experiment.name / f"sweep-{stamp}.json", points)
+            yield point
+
+
+def simulate_points(
+    experiment: Experiment, wishes: Wishes, console: Console, stamp: str, *, spark: SparkSession | None = None
+) -> list[Point]:
+    """Simulate every combination in memory, on the workers of a Spark session: `spark`, or one of our own.
+
+    `<runs>/<experiment>/sweep-<stamp>.parquet` (analysis.metrics.sweep_rows) has a row for each run; each that broke
+    a promise
+    or an expectation is named, and its experiment kept beside the table as a file that can be run by itself.
+    Raises InputError, AnalysisError.
+    """
+    variants = _variants(experiment, wishes)
+    if any(variant.world is not World.SIM for variant in variants):
+        raise InputError("--spark simulates every run in memory; say --world sim, too")
+    from testbed.sim.job import simulate_all
+
+    folder = wishes.runs / experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"sweep-{stamp}.parquet"
+    with ExitStack() as stack:
+        session = spark if spark is not None else stack.enter_context(_session())
+        bar = stack.enter_context(console.bar("runs", "", total_s=len(variants), unit="runs"))
+        done: list[dict[str, Any]] = []
+
+        def progress(fresh: list[dict[str, Any]]) -> None:
+            done.extend(fresh)
+            bar.advance_to(len(done), f"{_failures(done)} failing")
+
+        try:
+            results = simulate_all(session, variants, path, on_progress=progress)
+        except BaseException:
+            console.warn(
+                "stopped", f"{len(done)} of {len(variants)} runs are kept in {path}" if done else "no run is kept"
+            )
+            raise
+        bar.result = f"{len(results)} runs, {_failures(results)} failing: {path}"
+    for variant, result in zip(variants, results, strict=True):
+        if result["verdict"] == Verdict.FAIL.value:
+            kept = _keep(variant, path.with_name(f"{path.stem}-{result['point']}.yaml"))
+            console.fail("point", f"{label(variant.variant)}: {'; '.join(result['reasons'])}")
+            console.warn("again", f"orderbed run {kept} --world sim --seed {variant.seed}")
+    return [_point(result) for result in results]
+
+
+def _variants(experiment: Experiment, wishes: Wishes) -> list[Experiment]:
+    return [apply_wishes(expanded, wishes) for expanded in expand_sweep(experiment, protocols=PROTOCOLS)]
+
+
+def _failures(results: list[dict[str, Any]]) -> int:
+    return sum(result["verdict"] == Verdict.FAIL.value for result in results)
+
+
+def _keep(variant: Experiment, path: Path) -> Path:
+    """The experiment as a file that hangs on no other: with its network, its impairments included, in place."""
+    value = {key: one for key, one in yaml.safe_load(variant.text).items() if key != "impairments"}
+    value["topology"] = yaml.safe_load(variant.topology_text)
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    path.write_text(str(text), encoding="utf-8")
+    return path
+
+
+def _point(result: dict[str, Any]) -> Point:
+    told = {key: value for key, value in result.items() if key not in ("variant", "given")}
+    return Point(
+        variant=result["variant"],
+        given=result["given"],
+        summary=told,
+        world=World.SIM.value,
+        doubts=tuple(result["invalid"]),
+    )
+
+
+def _session() -> AbstractContextManager[SparkSession]:
+    from analysis.engine.session import open_session
+
+    return open_session()
+
+
+def _session_for(variants: list[Experiment]) -> AbstractContextManager[SparkSession | None]:
+    """One Spark session for all points where that disturbs nothing that is measured: in virtual time. Beside real wires
+    each point has its own, opened when its capture is closed: a Java machine would share the nodes' CPUs and memory.
+    """
+    if len(variants) < 2 or any(variant.world is not World.SIM for variant in variants):
+        return nullcontext()
+    from analysis.engine.session import open_session
+
+    return open_session(long_run=len(variants) >= MANY_POINTS)

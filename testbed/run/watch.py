@@ -1,0 +1,175 @@
+"""`orderbed watch`: what a run, or a capture, shows while it is being written.
+
+A look begins with the beginning of the capture and ends when the capture does: when its index is closed and all of it
+was counted, when the run is over, or when nothing was written for a while (captures of other programs have no end
+mark). It only reads: nothing of what it watches notices it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.capture import source
+from analysis.engine import session
+from analysis.errors import AnalysisError
+from analysis.inputs import read_run
+from analysis.live.counts import Live, Ports, View, ports_of_capture, ports_of_run
+from analysis.live.query import Following, follow
+from collector import index
+from collector.blocks import CutOffError, Reader
+from collector.records import CaptureError
+from testbed.cli.console import Console
+from testbed.paths import is_file
+from testbed.run import store
+from topologies.formats.errors import InputError
+
+EVERY_S = 0.5
+LONGEST_IDLE_S = 30.0
+POLL_S = 0.1
+BATCH_GOAL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is looked at. `run`: its directory; None: a capture alone."""
+
+    name: str
+    capture: Path
+    run: Path | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run's conductor has said so; a capture alone has none."""
+        return self.run is not None and not (self.run / ".reserve").exists()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look, and how far it is behind."""
+
+    view: View
+    behind_bytes: int
+    batch_s: float | None
+    is_over: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """One line of `--json`."""
+        return {
+            **self.view.as_dict(),
+            "behind_bytes": self.behind_bytes,
+            "batch_s": self.batch_s,
+            "is_over": self.is_over,
+        }
+
+
+def find(runs: Path, name: str | None) -> Target:
+    """What `name` means: a capture's file, else a run as everywhere. Raises InputError."""
+    if name is not None and is_file(path := Path(name)):
+        return Target(name=name, capture=path, run=None)
+    if name is not None and Path(name).suffix in source.SUFFIXES:
+        raise InputError(f"{name}: there is no such capture")
+    directory = store.find(runs, name)
+    return Target(name=str(directory), capture=directory / "capture.pcapng", run=directory)
+
+
+def watch(target: Target, show: Callable[[Look], None], console: Console, *, idle_s: float = LONGEST_IDLE_S) -> Look:
+    """Show how things stand twice a second until the capture ends; the last look.
+
+    Raises AnalysisError when it cannot be read, or Spark cannot be started.
+    """
+    session.require_java()
+    with console.stage("watch", "waiting for the first frames") as stage:
+        ports = _ports(target, idle_s)
+        stage.say("starting Spark")
+        with contextlib.ExitStack() as stack:
+            spark = stack.enter_context(session.open_session())
+            following = stack.enter_context(follow(spark, target.capture, Live(ports)))
+            stage.result = target.name
+            opened = stack.pop_all()
+    with opened:
+        for look in _looks(target, following, idle_s):
+            show(look)
+            last = look
+    return last
+
+
+def _looks(target: Target, following: Following, idle_s: float) -> Iterator[Look]:
+    end = _End(target, idle_s)
+    while True:
+        due_s = time.monotonic() + EVERY_S
+        is_over = end.is_reached(following)
+        behind = max(end.size - following.byte, 0)
+        yield Look(
+            view=following.view(is_over=is_over), behind_bytes=behind, batch_s=following.batch_s, is_over=is_over
+        )
+        if is_over:
+            return
+        while time.monotonic() < due_s and not end.is_reached(following):
+            time.sleep(POLL_S)
+
+
+class _End:
+    """Whether all was counted that will ever be written."""
+
+    def __init__(self, target: Target, idle_s: float) -> None:
+        self._target = target
+        self._idle_s = idle_s
+        self._byte = self.size = 0
+        self._changed_s = time.monotonic()
+
+    def is_reached(self, following: Following) -> bool:
+        following.check()
+        # The order matters: what was written before the run was over is in the size that is read behind it.
+        is_over = self._target.is_over
+        end = index.read(self._target.capture).end
+        size, byte = self._target.capture.stat().st_size, following.byte
+        if (size, byte) != (self.size, self._byte):
+            self.size, self._byte, self._changed_s = size, byte, time.monotonic()
+        idle_s = time.monotonic() - self._changed_s
+        if end is not None:
+            return byte >= end.offset
+        # A capture that was cut off ends inside a block, which is never counted.
+        return idle_s > self._idle_s or (is_over and (byte >= size or idle_s > 2 * EVERY_S + BATCH_GOAL_S))
+
+
+def _ports(target: Target, idle_s: float) -> Ports:
+    """Wait for the head of the capture, and say whose its ports are."""
+    deadline = time.monotonic() + idle_s
+    while (names := _interfaces(target.capture)) is None:
+        if target.is_over or time.monotonic() > deadline:
+            raise AnalysisError(f"{target.capture}: there is no capture yet, and nobody is writing one")
+        time.sleep(POLL_S)
+    if target.run is None:
+        return ports_of_capture(names)
+    inputs = read_run(target.run)
+    return ports_of_run(inputs.topology, names, inputs.manifest.group)
+
+
+def _interfaces(path: Path) -> tuple[str, ...] | None:
+    """Names of the interfaces that lead a capture; None when its head is not whole yet."""
+    try:
+        if path.stat().st_size < source.MAGIC_BYTES:
+            return None
+        with Reader(path) as reader:
+            reader.read_head()
+            source.require_ethernet(path, reader.interfaces)
+            return reader.interfaces.names or None
+    except (FileNotFoundError, CutOffError):
+        return None
+    except CaptureError as error:
+        raise AnalysisError(str(error)) from error
+    except OSError as error:
+        raise AnalysisError(f"{path}: the capture cannot be read ({error.strerror})") from error
+
+
+def json_line(look: Look) -> None:
+    """One look as one line on standard output, at once."""
+    sys.stdout.write(json.dumps(look.as_dict()) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,575 @@
+"""One incarnation of one node as a simulated process: its host, its alarm, its sockets while it is frozen.
+
+The process is infinitely fast: what a datagram or an alarm causes has happened at the same instant. Only an application
+that saturates needs time, SATURATION_NS for each message; on real machines a request takes longer than that.
+
+A process that a fault has made slow or deaf is not: each datagram takes it INPUT_NS, divided by its share of the
+processor, and what comes meanwhile waits in its sockets' buffers. What falls due in that time is done at its end.
+
+Frozen (SIGSTOP) it does nothing, while its kernel goes on receiving: into one buffer for each of its sockets, of the
+size that node.host.endpoint asks for. Thawed it does what the driver's loop would do: in turn a batch of datagrams
+of its
+own address, one of the group's, one of the near group's, what is due; then, between two turns, the command that waits.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from node.core import Core
+from node.host.application import Application
+from node.host.config import NodeConfig
+from node.host.endpoint import BATCH, RECEIVE_BUFFER_BYTES
+from node.host.host import TRANSMISSION_MASK, Host, TraceRow
+from node.trace import FIRST_RECORD, MAX_RECORDS, RECORD, TraceHeader, encode_trace_header
+from node.wire import ENVELOPE, MESSAGE, WORD_SIZE, Kind, Message, encode_envelope, encode_message, table_struct
+from testbed.sim.engine import Engine
+from testbed.sim.network import Datagram, Port, frame_bytes
+from topologies.model import Node
+
+SATURATION_NS = 20_000
+INPUT_NS = 80_000
+"""What a received datagram takes of one core, from the kernel to the end of its handling (docs/limits.md)."""
+TRACE_DELAY_NS = 5_000_000
+"""How long records wait for others before they go out together, as in node.host.driver."""
+
+_PACK_RECORD = table_struct(RECORD).pack
+_HEADERS_BYTES = table_struct(ENVELOPE).size + table_struct(MESSAGE).size
+_SLAB_BYTES = 256
+_SHARED_BYTES = 320 + 64
+"""What Linux accounts for a received frame beside its bytes: its descriptor; its tail and headroom."""
+
+
+class Ending(enum.Enum):
+    """How a life ended."""
+
+    DRAINED = "drained"
+    """Stopped in order, with nothing left to do."""
+    CUT_SHORT = "cut short"
+    """Stopped in order, with something still under way."""
+    CRASHED = "crashed"
+    EXCLUDED = "excluded"
+    """The group went on without it, and its process as the next incarnation."""
+    LEFT = "left"
+    """The same, at its own request."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Life:
+    """One incarnation of one member. Records come as it lives; all other counts stand from its end on."""
+
+    member: int
+    incarnation: int
+    records: list[TraceRow] = field(default_factory=list)
+    """In the order of node.trace.RECORD's fields."""
+    submitted: int = 0
+    delivered: int = 0
+    received: int = 0
+    handled: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Datagrams and messages refused, by the name of their DropReason."""
+    overrun: int = 0
+    """Datagrams lost because a socket's buffer was full while the process was frozen, slow or deaf."""
+    core_ns: int = field(default=0, compare=False)
+    """Real time inside the core for `handled` messages."""
+    waiting: int = 0
+    """Requests that the core had not taken at the end."""
+    lag_max_ns: int = 0
+    was_paused: bool = False
+    is_over: bool = False
+    """The others have ended it, and it counts as crashed, however its process ended; or it has left."""
+    has_left: bool = False
+    """It is over at its own request."""
+    ending: Ending | None = None
+    """None while it lives."""
+
+
+class Observer(Protocol):
+    """Watches what meets what, for those who measure coverage."""
+
+    def input(self, life: Life, kind: Kind | None, phase: str, at_ns: int) -> None:
+        """Before each call of a core: the kind of the message that it is given (None: another call), and its phase."""
+
+    def cut(self, life: Life, kind: Kind, phase: str, at_ns: int) -> None:
+        """A cut between nodes keeps a message from a core in this phase."""
+
+    def fault(self, line: Mapping[str, object]) -> None:
+        """After a fault has struck: its line of faults.jsonl."""
+
+
+class Member:
+    """`nodes`: all of the topology, by member index.
+
+    `tells_tap`: somebody looks at the wires, so datagrams are encoded, and records go out as trace datagrams. `before`:
+    the incarnation of the same process that the group has excluded; the faults of its machine go on. `on_over` is told
+    when this one is excluded, or has left.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        core: Core,
+        port: Port,
+        nodes: tuple[Node, ...],
+        engine: Engine,
+        *,
+        tells_tap: bool,
+        keeps_records: bool,
+        traces_receipts: bool,
+        observer: Observer | None,
+        application: Application | None = None,
+        before: Member | None = None,
+        on_over: Callable[[], object] | None = None,
+    ) -> None:
+        membership = config.membership
+        self.life = Life(member=membership.member, incarnation=membership.incarnation)
+        self.is_paused = False
+        self._engine = engine
+        self._port = port
+        self._core = core
+        self._observer = observer
+        self._tracer = Tracer(config, port, engine) if tells_tap else None
+        self._records = self.life.records if keeps_records else None
+        self._own_socket = _Socket()
+        self._group_socket = _Socket()
+        self._near_socket = _Socket()
+        self._wake_ns: int | None = None
+        self._requested_ns = 0
+        """When a saturating application may ask again."""
+        self._must_drain = False
+        self._is_gone = False
+        self._cpu_ratio: float | None = None
+        """Slow: the share of one core that is left to it."""
+        self._is_deaf = False
+        self._in_hand: Datagram | None = None
+        """Slow or deaf: what it is handling, until `_busy_until_ns`."""
+        self._busy_until_ns = 0
+        self.host: Host = Host(
+            config,
+            core,
+            _Wires(config, port, nodes, engine, encodes=tells_tap),
+            true_ns=engine.read_ns,
+            cpu_ns=time.thread_time_ns,
+            record=self._recorder(),
+            flush=self._tracer.flush if self._tracer is not None else _nothing,
+            traces_receipts=traces_receipts,
+            before_call=None if observer is None else self._tell_observer,
+            application=application,
+            clock=None if before is None else before.host.clock,
+            on_over=on_over,
+        )
+        if before is not None:
+            self.host.shifts |= before.host.shifts
+            self._cpu_ratio = before._cpu_ratio
+            if before._is_deaf:
+                self.deafen(before._own_socket.capacity_bytes)
+        port.receiver = self._receive
+        port.on_cut = None if observer is None else self._tell_cut
+
+    def start(self, load_start_ns: int) -> None:
+        self.host.start(load_start_ns)
+        self._arm()
+
+    def drain(self) -> None:
+        """Told on its command line: a frozen process hears it when it is thawed."""
+        if self.is_paused:
+            self._must_drain = True
+        else:
+            self.host.drain()
+            if self.host.answers:
+                self._arm()
+
+    def leave(self) -> None:
+        """Told on its command line. LocalError: why it cannot leave."""
+        self.host.leave()
+        self._arm()
+
+    @property
+    def is_drained(self) -> bool:
+        return not self.is_paused and self._in_hand is None and self.host.is_quiet
+
+    def pause(self) -> None:
+        self.is_paused = self.life.was_paused = True
+        if self._tracer is not None:
+            self._tracer.is_frozen = True
+
+    def resume(self) -> None:
+        """Everything that waited, now; or in its turn, by a process that needs time."""
+        self.is_paused = False
+        if self._tracer is not None:
+            self._tracer.is_frozen = False
+            self._tracer.flush()
+        if self._needs_time:
+            self._wake_if_due()
+            self._drain_if_told()
+            self._serve()
+        else:
+            self._catch_up()
+        self._arm()
+
+    def _catch_up(self) -> None:
+        sockets = self._sockets
+        self._finish_in_hand()
+        while True:
+            for socket in sockets:
+                for datagram in socket.take(BATCH):
+                    self._handle(datagram)
+                self.host.after_inputs()
+            self._wake_if_due()
+            self._drain_if_told()
+            if not any(socket.waiting for socket in sockets):
+                break
+
+    def _drain_if_told(self) -> None:
+        if self._must_drain:
+            self._must_drain = False
+            self.host.drain()
+
+    # Faults of its machine.
+
+    def slow(self, cpu_ratio: float | None) -> None:
+        """It has this share of one core; None: as much as it likes."""
+        needed_time, self._cpu_ratio = self._needs_time, cpu_ratio
+        self.life.was_paused |= cpu_ratio is not None
+        if needed_time:
+            self._hurry_if_free()
+
+    def deafen(self, buffer_bytes: int | None) -> None:
+        """Its sockets' buffers hold so much; None: as much as they did."""
+        needed_time, self._is_deaf = self._needs_time, buffer_bytes is not None
+        for socket in self._sockets:
+            socket.capacity_bytes = RECEIVE_BUFFER_BYTES if buffer_bytes is None else buffer_bytes
+        if needed_time:
+            self._hurry_if_free()
+
+    def shift_clock(self, fault: int, *, step_ns: int, drift_ppm: float) -> None:
+        self.host.shift_clock(fault, step_ns=step_ns, drift_ppm=drift_ppm)
+        self._arm()
+
+    def right_clock(self, fault: int) -> None:
+        self.host.right_clock(fault)
+        self._arm()
+
+    @property
+    def _needs_time(self) -> bool:
+        return self._cpu_ratio is not None or self._is_deaf
+
+    def _hurry_if_free(self) -> None:
+        """Nothing is wrong any more: what it has in hand and what waits is done at once."""
+        if not self._needs_time and not self.is_paused:
+            self._catch_up()
+            self._arm()
+
+    def _serve(self) -> None:
+        """Take the next datagram in hand, if there is one; what it was frozen with it begins anew."""
+        if self._in_hand is None:
+            # As from a select loop: the sockets in turn.
+            waiting = [socket for socket in self._sockets if socket.waiting]
+            if not waiting:
+                return
+            self._in_hand = waiting[0].take(1)[0]
+        self._busy_until_ns = self._engine.now_ns + round(INPUT_NS / (self._cpu_ratio or 1.0))
+        self._engine.at(self._busy_until_ns, self._on_served, self._busy_until_ns)
+
+    def _on_served(self, at_ns: int) -> None:
+        if at_ns != self._busy_until_ns or self._in_hand is None or self._is_gone or self.is_paused:
+            return
+        self._finish_in_hand()
+        self._wake_if_due()
+        self._serve()
+        self._arm()
+
+    def _finish_in_hand(self) -> None:
+        if self._in_hand is not None:
+            datagram, self._in_hand = self._in_hand, None
+            self._handle(datagram)
+            self.host.after_inputs()
+
+    def crash(self) -> None:
+        """Gone, with all that it knew. Its records are not lost: whoever simulates knows what has happened."""
+        self._end(Ending.CRASHED)
+
+    def give_way(self) -> None:
+        """The process goes on as the next incarnation of its member."""
+        self._end(Ending.LEFT if self.host.has_left else Ending.EXCLUDED)
+
+    def stop(self) -> None:
+        is_drained = self.host.stop()
+        self._end(Ending.DRAINED if is_drained else Ending.CUT_SHORT)
+
+    # Inputs.
+
+    def _receive(self, datagram: Datagram) -> None:
+        if self.is_paused or self._needs_time:
+            self._socket_of(datagram).put(datagram)
+            if not self.is_paused and self._in_hand is None:
+                self._serve()
+            return
+        message = datagram.message
+        assert message is not None
+        host = self.host
+        host.receive(message, datagram.source.index, datagram.incarnation, datagram.transmission, datagram.size_bytes)
+        if host.answers or host.application.queue:
+            host.after_inputs()
+        if host.is_wake_stale or host.is_saturating:
+            self._arm()
+
+    @property
+    def _sockets(self) -> tuple[_Socket, ...]:
+        """In the order in which node.host.endpoint opens them."""
+        return self._own_socket, self._group_socket, self._near_socket
+
+    def _socket_of(self, datagram: Datagram) -> _Socket:
+        if datagram.destination is not None:
+            return self._own_socket
+        return self._near_socket if datagram.is_near else self._group_socket
+
+    def _handle(self, datagram: Datagram) -> None:
+        assert datagram.message is not None
+        self.host.receive(
+            datagram.message,
+            datagram.source.index,
+            datagram.incarnation,
+            datagram.transmission,
+            datagram.size_bytes,
+        )
+
+    def _on_wake(self, at_ns: int) -> None:
+        if at_ns != self._wake_ns or self._is_gone:
+            return  # another alarm has taken its place
+        self._wake_ns = None
+        if not self.is_paused and self._in_hand is None:
+            self._wake()
+            self._arm()
+
+    def _wake_if_due(self) -> None:
+        due_ns = self._next_wake_ns()
+        if due_ns is not None and due_ns <= self._engine.now_ns:
+            self._wake()
+
+    def _wake(self) -> None:
+        application = self.host.application
+        before = application.submitted
+        self.host.wake()
+        self.host.after_inputs()
+        self._requested_ns = self._engine.now_ns + (application.submitted - before) * SATURATION_NS
+
+    def _arm(self) -> None:
+        """An alarm that is too early does no harm; one that is too late would."""
+        at_ns = self._next_wake_ns()
+        if at_ns is not None and (self._wake_ns is None or at_ns < self._wake_ns):
+            self._wake_ns = at_ns
+            self._engine.at(at_ns, self._on_wake, at_ns)
+
+    def _next_wake_ns(self) -> int | None:
+        at_ns = self.host.next_wake_ns()
+        if at_ns is None:
+            return None
+        at_ns = max(at_ns, self._engine.now_ns)
+        return max(at_ns, self._requested_ns) if self.host.is_saturating else at_ns
+
+    # What others want to know.
+
+    def _recorder(self) -> Callable[[TraceRow], object]:
+        tracer, records = self._tracer, self._records
+        if tracer is None:
+            return _ignored if records is None else records.append
+        if records is None:
+            return tracer.add
+
+        def record(row: TraceRow) -> None:
+            records.append(row)
+            tracer.add(row)
+
+        return record
+
+    def _tell_observer(self, kind: Kind | None) -> None:
+        assert self._observer is not None
+        self._observer.input(self.life, kind, self._core.phase, self._engine.now_ns)
+
+    def _tell_cut(self, datagram: Datagram) -> None:
+        assert self._observer is not None
+        assert datagram.message is not None
+        self._observer.cut(self.life, datagram.message.kind, self._core.phase, self._engine.now_ns)
+
+    def _end(self, ending: Ending) -> None:
+        if self._tracer is not None:
+            self._tracer.flush()
+        self._is_gone = True
+        self._port.receiver = self._port.on_cut = None
+        self.host.note_time()
+        host, life = self.host, self.life
+        life.submitted = host.application.submitted
+        life.delivered = host.delivered
+        life.received = host.received
+        life.handled = host.handled
+        life.core_ns = host.core_ns
+        life.dropped = dict(sorted(host.dropped.items()))
+        life.overrun = sum(socket.overrun for socket in self._sockets)
+        life.waiting = len(host.application.queue)
+        life.lag_max_ns = host.application.lag_max_ns
+        life.is_over = host.is_over
+        life.has_left = host.has_left
+        life.ending = ending
+
+
+class Tracer:
+    """Records of one life become trace datagrams, as node.host.recorder sends them."""
+
+    def __init__(self, config: NodeConfig, port: Port, engine: Engine) -> None:
+        self._group = config.group
+        self._membership = config.membership
+        self._port = port
+        self._engine = engine
+        self._next = FIRST_RECORD
+        self._rows: list[bytes] = []
+        self._is_armed = False
+        self.is_frozen = False
+
+    def add(self, row: TraceRow) -> None:
+        self._rows.append(_PACK_RECORD(*row))
+        if len(self._rows) == MAX_RECORDS:
+            self.flush()
+        elif not self._is_armed:
+            self._is_armed = True
+            self._engine.at(self._engine.now_ns + TRACE_DELAY_NS, self._on_delay)
+
+    def flush(self) -> None:
+        """Everything that waits goes out now."""
+        if not self._rows:
+            return
+        header = TraceHeader(
+            count=len(self._rows),
+            group=self._group,
+            node=self._membership.member,
+            node_incarnation=self._membership.incarnation,
+            first=self._next,
+        )
+        payload = encode_trace_header(header) + b"".join(self._rows)
+        self._next += len(self._rows)
+        self._rows.clear()
+        self._port.send(
+            Datagram(
+                source=self._port.node,
+                destination=None,
+                payload=payload,
+                size_bytes=frame_bytes(len(payload)),
+                sent_ns=self._engine.now_ns,
+                is_trace=True,
+            )
+        )
+
+    def _on_delay(self, _: object) -> None:
+        self._is_armed = False
+        if not self.is_frozen:
+            self.flush()
+
+
+class _Wires:
+    """Messages become datagrams at a port: to a group, or one to each peer or neighbour in ascending order."""
+
+    def __init__(
+        self, config: NodeConfig, port: Port, nodes: tuple[Node, ...], engine: Engine, *, encodes: bool
+    ) -> None:
+        self._group = config.group
+        self._member = config.membership.member
+        self._incarnation = config.membership.incarnation
+        self._port = port
+        self._engine = engine
+        self._encodes = encodes
+        self._nodes = nodes
+        neighbours = config.membership.neighbours
+        self._targets: tuple[Node | None, ...] = (None,)
+        self._near_targets: tuple[Node | None, ...] = (None,) if neighbours else ()
+        if config.multicast is None:
+            self._targets = tuple(node for node in nodes if node.index != self._member)
+        if config.near is None:
+            self._near_targets = tuple(nodes[member] for member in neighbours)
+        self.fan_out = len(self._targets)
+        self.near_fan_out = len(self._near_targets)
+
+    def send(self, target: int, message: Message, transmission: int) -> None:
+        encoded = encode_message(message) if self._encodes else b""
+        self._transmit(self._nodes[target], message, encoded, transmission)
+
+    def multicast(self, message: Message, transmission: int) -> None:
+        encoded = encode_message(message) if self._encodes else b""
+        for target in self._targets:
+            self._transmit(target, message, encoded, transmission)
+            transmission = (transmission + 1) & TRANSMISSION_MASK
+
+    def multicast_near(self, message: Message, transmission: int) -> None:
+        encoded = encode_message(message) if self._encodes else b""
+        for target in self._near_targets:
+            self._transmit(target, message, encoded, transmission, is_near=target is None)
+            transmission = (transmission + 1) & TRANSMISSION_MASK
+
+    def _transmit(
+        self, target: Node | None, message: Message, encoded: bytes, transmission: int, *, is_near: bool = False
+    ) -> None:
+        payload = b""
+        if self._encodes:
+            payload = (
+                encode_envelope(
+                    group=self._group,
+                    sender=self._member,
+                    sender_incarnation=self._incarnation,
+                    transmission=transmission,
+                )
+                + encoded
+            )
+        self._port.send(
+            Datagram(
+                source=self._port.node,
+                destination=target,
+                payload=payload,
+                size_bytes=frame_bytes(_HEADERS_BYTES + WORD_SIZE * len(message.words) + len(message.payload)),
+                sent_ns=self._engine.now_ns,
+                message=message,
+                incarnation=self._incarnation,
+                transmission=transmission,
+                is_near=is_near,
+            )
+        )
+
+
+class _Socket:
+    """The receive buffer of one socket of a process that does not take datagrams at once."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Datagram] = deque()
+        self.capacity_bytes = RECEIVE_BUFFER_BYTES
+        self.overrun = 0
+        self._bytes = 0
+
+    def put(self, datagram: Datagram) -> None:
+        """Linux looks before it adds: the last datagram may stand over the edge."""
+        if self._bytes > self.capacity_bytes:
+            self.overrun += 1
+        else:
+            self._bytes += _charged_bytes(datagram)
+            self.waiting.append(datagram)
+
+    def take(self, count: int) -> list[Datagram]:
+        """The oldest, at most `count`."""
+        taken = [self.waiting.popleft() for _ in range(min(count, len(self.waiting)))]
+        self._bytes -= sum(map(_charged_bytes, taken))
+        return taken
+
+
+def _charged_bytes(datagram: Datagram) -> int:
+    """What Linux counts for a frame (truesize): memory comes in powers of two."""
+    return _SLAB_BYTES + (1 << (datagram.size_bytes + _SHARED_BYTES - 1).bit_length())
+
+
+def _nothing() -> None:
+    """Records that nobody sends need not be sent now."""
+
+
+def _ignored(_row: TraceRow) -> None:
+    """Records that nobody wants."""

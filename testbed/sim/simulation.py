@@ -1,0 +1,436 @@
+"""One experiment in virtual time: the same file, the same cores, the same host code as on real wires, and no kernel.
+
+The same experiment gives the same result, on every machine and under every PYTHONHASHSEED: whatever draws has a
+generator of its own, seeded by the experiment and by what it draws for, and whatever happens at one instant happens in
+the order in which it was caused. Faults strike at their exact time and take no time.
+
+The course is the conductor's: nodes start, the load lasts `duration_ns` while faults strike, nodes are told to drain,
+and when all are quiet and no frame is under way (looked at each DRAIN_CHECK_NS), or after `drain_ns`, what a fault left
+frozen is thawed and all nodes are stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from node.core import Core, Membership
+from node.errors import LocalError
+from node.host.config import NodeConfig, parse
+from node.registry import PROTOCOLS
+from testbed.run.nodes import FIRST_JOINER, configuration
+from testbed.sim.engine import Engine
+from testbed.sim.member import Ending, Life, Member, Observer
+from testbed.sim.network import BusCounters, Datagram, LinkCounters, Network, PortCounters, Tap
+from testbed.spec.faults import (
+    ClockShift,
+    Crash,
+    Cut,
+    Deaf,
+    Fault,
+    Heal,
+    Impair,
+    ImpairLink,
+    Join,
+    Leave,
+    LinkDirection,
+    NodeFault,
+    Pause,
+    Recover,
+    Restart,
+    Resume,
+    Slow,
+    blocked_after,
+    blocked_links_after,
+)
+from testbed.spec.values import Experiment
+from topologies.model import Node, NodeName
+
+__all__ = [
+    "START_NS",
+    "Build",
+    "Datagram",
+    "Ending",
+    "Life",
+    "Observer",
+    "Phases",
+    "Simulation",
+    "Tap",
+    "simulate",
+]
+
+START_NS = 1_000_000_000_000
+"""Virtual true time at which nodes and load start: so late that a clock that is behind does not show negative time."""
+
+DRAIN_CHECK_NS = 10_000_000
+PROGRESS_STEPS = 100
+COLLECT_AFTER = 200_000
+"""New objects until Python's collector looks for cycles."""
+
+Build: TypeAlias = Callable[[Membership, int], Core]
+"""A membership and a seed become a core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Virtual true times in ns. `drained_ns` None: not everything became quiet in time."""
+
+    start_ns: int
+    load_end_ns: int
+    drained_ns: int | None
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What came of it. `core_ns` of lives apart, equal for equal experiments."""
+
+    lives: tuple[Life, ...]
+    """In the order of their starts: all first incarnations by member, then those that were started again."""
+    phases: Phases
+    faults: tuple[Mapping[str, Any], ...]
+    """Lines as in faults.jsonl."""
+    counters: tuple[PortCounters, ...]
+    link_counters: tuple[LinkCounters, ...]
+    bus_counters: tuple[BusCounters, ...]
+    is_silent: bool
+    """Whether nothing would ever have happened any more: no timer is armed and no frame under way."""
+    events: int
+    """Of the engine."""
+    now_ns: int
+
+
+def simulate(
+    experiment: Experiment,
+    *,
+    group: int,
+    tap: Tap | None = None,
+    build: Build | None = None,
+    observer: Observer | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    on_fault: Callable[[Mapping[str, Any]], None] | None = None,
+    keeps_records: bool = True,
+    encodes: bool = True,
+    linger_ns: int = 0,
+) -> Simulation:
+    """Run an experiment to its end.
+
+    Read of it are only topology, protocol, dissemination, workloads, clocks, duration_ns, drain_ns, seed and faults.
+    `build` replaces the protocol's own core. `on_progress` is told the virtual time now and then, `on_fault` each line
+    of faults.jsonl when the fault has struck. Without `keeps_records` the lives have none: for those who count only.
+    Without `encodes` the tap sees datagrams without their bytes (`payload` is empty) and no trace: for taps that count.
+    `linger_ns`: nodes are stopped so long after all were quiet, for those who ask whether a quiet group is silent.
+    Raises LocalError for an experiment that cannot be; what a core raises but RemoteError is its own mistake and comes
+    through.
+    """
+    with _patient_collector():
+        world = _World(experiment, group, tap, build, observer, on_fault, keeps_records, encodes)
+        return world.run(on_progress, linger_ns)
+
+
+@contextmanager
+def _patient_collector() -> Iterator[None]:
+    """A run makes objects by the hundred thousand that live to its end, and hardly a cycle: at its usual pace the
+    collector would walk all of them again and again.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+class _World:
+    """Nodes, wires and faults of one run."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        group: int,
+        tap: Tap | None,
+        build: Build | None,
+        observer: Observer | None,
+        on_fault: Callable[[Mapping[str, Any]], None] | None,
+        keeps_records: bool,
+        encodes: bool,
+    ) -> None:
+        self._experiment = experiment
+        self._on_fault = on_fault
+        self._encodes = encodes and tap is not None
+        self._observer = observer
+        self._keeps_records = keeps_records
+        self._engine = Engine(start_ns=START_NS)
+        self._network = Network(experiment.topology, self._engine, seed=experiment.seed, tap=tap)
+        self._nodes = tuple(experiment.topology.nodes())
+        self._configurations = _Configurations(experiment, group)
+        self._entry = PROTOCOLS.get(experiment.protocol.name)
+        if self._entry is None and build is None:
+            raise LocalError(f"no protocol is called {experiment.protocol.name!r}")
+        self._build = build
+        self._members: dict[NodeName, Member] = {}
+        self._joins_again: set[NodeName] = set()
+        """Nodes that have been told to join since they were told to leave."""
+        self._lives: list[Life] = []
+        self._faults: list[Mapping[str, Any]] = []
+        self._perform: dict[type[Fault], Callable[[Any], Mapping[str, Any] | None]] = {
+            Impair: self._impair,
+            ImpairLink: self._impair_link,
+            Cut: self._block,
+            Heal: self._block,
+            Crash: self._crash,
+            Restart: self._restart,
+            Pause: self._pause,
+            Resume: self._resume,
+            Join: self._join,
+            Leave: self._leave,
+            Slow: self._slow,
+            Deaf: self._deafen,
+            ClockShift: self._shift_clock,
+            Recover: self._recover,
+        }
+
+    def run(self, on_progress: Callable[[int], None] | None, linger_ns: int) -> Simulation:
+        for fault in self._experiment.faults:
+            if fault.at_ns <= self._experiment.duration_ns:
+                self._engine.at(START_NS + fault.at_ns, self._strike, fault)
+        founders = [node for node in self._nodes if node.name not in self._experiment.absent]
+        for node in founders:
+            self._begin(node, incarnation=1)
+        for node in founders:
+            self._members[node.name].start(START_NS)
+        load_end_ns = START_NS + self._experiment.duration_ns
+        self._load(load_end_ns, on_progress)
+        drained_ns = self._drain(load_end_ns + self._experiment.drain_ns, on_progress)
+        if drained_ns is not None:
+            self._engine.run(drained_ns + linger_ns)
+        is_silent = self._engine.next_ns is None
+        self._stop()
+        return Simulation(
+            lives=tuple(self._lives),
+            phases=Phases(
+                start_ns=START_NS, load_end_ns=load_end_ns, drained_ns=drained_ns, end_ns=self._engine.now_ns
+            ),
+            faults=tuple(self._faults),
+            counters=self._network.port_counters(),
+            link_counters=self._network.link_counters(),
+            bus_counters=self._network.bus_counters(),
+            is_silent=is_silent,
+            events=self._engine.worked_off,
+            now_ns=self._engine.now_ns,
+        )
+
+    # Phases.
+
+    def _load(self, end_ns: int, on_progress: Callable[[int], None] | None) -> None:
+        step_ns = max(1, self._experiment.duration_ns // PROGRESS_STEPS)
+        while self._engine.now_ns < end_ns:
+            self._engine.run(min(end_ns, self._engine.now_ns + step_ns))
+            if on_progress is not None:
+                on_progress(self._engine.now_ns)
+
+    def _drain(self, end_ns: int, on_progress: Callable[[int], None] | None) -> int | None:
+        for member in self._alive():
+            member.drain()
+        while True:
+            if self._is_quiet():
+                return self._engine.now_ns
+            if self._engine.now_ns >= end_ns:
+                return None
+            self._engine.run(self._next_check_ns(end_ns))
+            if on_progress is not None:
+                on_progress(self._engine.now_ns)
+
+    def _next_check_ns(self, end_ns: int) -> int:
+        """Every DRAIN_CHECK_NS; while nothing happens, nothing becomes quiet, and those checks are left out."""
+        now_ns, next_ns = self._engine.now_ns, self._engine.next_ns
+        if next_ns is None:
+            return end_ns
+        steps = max(1, -((now_ns - next_ns) // DRAIN_CHECK_NS))
+        return min(end_ns, now_ns + steps * DRAIN_CHECK_NS)
+
+    def _is_quiet(self) -> bool:
+        return all(member.is_drained for member in self._alive()) and self._network.in_flight == 0
+
+    def _stop(self) -> None:
+        for member in self._alive():
+            member.slow(None)
+            if member.is_paused:
+                member.resume()
+        for member in self._alive():
+            member.stop()
+
+    def _alive(self) -> list[Member]:
+        members = (self._members[node.name] for node in self._nodes if node.name in self._members)
+        return [member for member in members if member.life.ending is None]
+
+    # Nodes.
+
+    def _return(self, node: Node) -> None:
+        """This member is no longer in the group: the same process goes on as its next incarnation."""
+        before = self._members[node.name]
+        self._joins_again.discard(node.name)
+        if before.life.ending is None:
+            before.give_way()
+            member = self._begin(node, incarnation=before.life.incarnation + 1, before=before)
+            member.start(self._engine.now_ns)
+            if before.host.is_draining:
+                member.drain()
+
+    def _on_over(self, node: Node, core: Core) -> None:
+        if not core.has_left or node.name in self._joins_again:
+            self._engine.at(self._engine.now_ns, self._return, node)
+
+    def _begin(self, node: Node, *, incarnation: int, before: Member | None = None) -> Member:
+        config = self._configurations.of(node, incarnation, elapsed_ns=self._engine.now_ns - START_NS)
+        core = self._make_core(config)
+        returns = self._entry is not None and self._entry.returns
+        member = Member(
+            config,
+            core,
+            self._network.port(node),
+            self._nodes,
+            self._engine,
+            tells_tap=self._encodes,
+            keeps_records=self._keeps_records,
+            traces_receipts=self._entry is not None and self._entry.traces_receipts,
+            observer=self._observer,
+            application=None if self._entry is None else self._entry.application_for(config),
+            before=before,
+            on_over=partial(self._on_over, node, core) if returns else None,
+        )
+        self._members[node.name] = member
+        self._lives.append(member.life)
+        return member
+
+    def _make_core(self, config: NodeConfig) -> Core:
+        if self._build is not None:
+            return self._build(config.membership, config.seed)
+        assert self._entry is not None
+        return self._entry.build(membership=config.membership, parameters=config.parameters, seed=config.seed)
+
+    # Faults.
+
+    def _strike(self, fault: Fault) -> None:
+        readback = self._perform[type(fault)](fault) or {}
+        now_ns = self._engine.now_ns
+        line = fault.record() | {"issued_ns": now_ns, "effective_ns": now_ns, "readback": readback}
+        self._faults.append(line)
+        if self._observer is not None:
+            self._observer.fault(line)
+        if self._on_fault is not None:
+            self._on_fault(line)
+
+    def _impair(self, fault: Impair) -> None:
+        for name, impairment in fault.settings:
+            self._network.impair(self._experiment.topology.node(name), fault.direction, impairment)
+
+    def _impair_link(self, fault: ImpairLink) -> None:
+        for name, impairment in fault.settings:
+            link = self._experiment.topology.link(name)
+            origin = link.a if fault.direction is LinkDirection.THERE else link.b
+            self._network.impair_link(link, from_partition=origin, impairment=impairment)
+
+    def _block(self, fault: Cut | Heal) -> None:
+        plan, node = self._experiment.faults, self._experiment.topology.node
+        pairs = blocked_after(plan, fault)
+        self._network.block([(node(sender), node(receiver)) for sender, receiver in pairs])
+        self._network.block_links(blocked_links_after(plan, fault))
+
+    def _crash(self, fault: Crash) -> None:
+        for member in self._targets(fault):
+            member.crash()
+
+    def _restart(self, fault: Restart) -> None:
+        """Those that are down; the plan restarts no other."""
+        nodes = [self._experiment.topology.node(name) for name in fault.targets]
+        lives = [self._members[node.name].life for node in nodes]
+        down = [(node, life) for node, life in zip(nodes, lives, strict=True) if life.ending is not None]
+        started = [self._begin(node, incarnation=life.incarnation + 1) for node, life in down]
+        for member in started:
+            member.start(self._engine.now_ns)
+
+    def _join(self, fault: Join) -> None:
+        for name in fault.targets:
+            node, member = self._experiment.topology.node(name), self._members.get(name)
+            if member is None:
+                self._begin(node, incarnation=FIRST_JOINER).start(self._engine.now_ns)
+                continue
+            self._joins_again.add(name)
+            if member.host.has_left:
+                self._return(node)
+
+    def _leave(self, fault: Leave) -> dict[str, Any]:
+        """Which of them cannot, and why."""
+        refused: dict[str, Any] = {}
+        for member in self._targets(fault):
+            try:
+                member.leave()
+            except LocalError as error:
+                refused[self._nodes[member.life.member].name] = {"refused": str(error)}
+        return refused
+
+    def _pause(self, fault: Pause) -> None:
+        for member in self._targets(fault):
+            member.pause()
+
+    def _resume(self, fault: Resume) -> None:
+        for member in self._targets(fault):
+            if member.is_paused:
+                member.resume()
+
+    def _slow(self, fault: Slow) -> None:
+        for member in self._targets(fault):
+            member.slow(fault.cpu_ratio)
+
+    def _deafen(self, fault: Deaf) -> None:
+        for member in self._targets(fault):
+            member.deafen(fault.buffer_bytes)
+
+    def _shift_clock(self, fault: ClockShift) -> None:
+        for member in self._targets(fault):
+            member.shift_clock(fault.id, step_ns=fault.step_ns, drift_ppm=fault.drift_ppm)
+
+    def _recover(self, fault: Recover) -> None:
+        for member in self._targets(fault):
+            if fault.what == Slow.kind:
+                member.slow(None)
+            elif fault.what == Deaf.kind:
+                member.deafen(None)
+            else:
+                member.right_clock(fault.ends)
+
+    def _targets(self, fault: NodeFault) -> list[Member]:
+        """Those of its targets that live; nobody can do anything to the others."""
+        members = [self._members[name] for name in fault.targets]
+        return [member for member in members if member.life.ending is None]
+
+
+class _Configurations:
+    """Each life's configuration from the very words that a real node reads.
+
+    The list of all members is the same for everybody and is read once: in a group of a thousand, a million entries.
+    """
+
+    def __init__(self, experiment: Experiment, group: int) -> None:
+        self._experiment = experiment
+        self._group = group
+        self._first: NodeConfig | None = None
+
+    def of(self, node: Node, incarnation: int, *, elapsed_ns: int) -> NodeConfig:
+        """LocalError: one sentence that names what cannot be."""
+        words = configuration(self._experiment, node, incarnation=incarnation, group=self._group, elapsed_ns=elapsed_ns)
+        if self._first is None:
+            self._first = parse(json.dumps(words))
+            return self._first
+        own = [entry for entry in words["members"] if entry["index"] == node.index]
+        config = parse(json.dumps(words | {"members": own, "founders": []}))
+        everybody = self._first.membership
+        membership = dataclasses.replace(everybody, member=node.index, incarnation=incarnation)
+        return dataclasses.replace(config, membership=membership)

@@ -1,0 +1,1 @@
+"""Experiment files: from YAML to checked values."""

@@ -1,0 +1,245 @@
+"""An experiment as a value: one question, the network, the protocol, the load, the faults, and what is expected.
+
+    experiment = load(find("quickstart"), protocols=PROTOCOLS)
+    runs = expand_sweep(experiment, protocols=PROTOCOLS)
+
+What the file says is checked as a whole before anything starts; every mistake is an InputError with file, line and key.
+`testbed.spec.raw` says what a file may contain, `testbed.spec.faults` what the faults become.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from testbed.paths import EXPERIMENTS
+from testbed.spec import parts as spec_parts
+from testbed.spec import programs as spec_program
+from testbed.spec import rate_churn as unrest
+from testbed.spec import sweeps as spec_sweep
+from testbed.spec.parts import ProtocolEntry
+from testbed.spec.raw import Dissemination, KernelWish, RawExperiment, WorkloadKind, World
+from testbed.spec.timeline import timeline
+from testbed.spec.values import (
+    Claim,
+    Experiment,
+    ProtocolChoice,
+    RateChange,
+    SweepAxis,
+    Workload,
+    WrongClock,
+)
+from topologies import dump
+from topologies import load as topology_files
+from topologies.formats.errors import InputError, did_you_mean
+from topologies.formats.schema import json_schema, validated
+from topologies.formats.units import format_duration, shown
+from topologies.formats.yaml_source import Document, KeyPath, Value, read, reads
+from topologies.model import Topology
+
+__all__ = [
+    "Claim",
+    "Dissemination",
+    "Experiment",
+    "KernelWish",
+    "ProtocolChoice",
+    "ProtocolEntry",
+    "RateChange",
+    "SweepAxis",
+    "Workload",
+    "WorkloadKind",
+    "World",
+    "WrongClock",
+    "expand_sweep",
+    "find",
+    "load",
+    "loads",
+    "names",
+    "schema",
+]
+
+MAX_DURATION_NS = 24 * 3600 * 10**9
+MAX_RUNS = 10_000
+"""Of a sweep."""
+
+CHECKED_AT_ONCE = 20
+"""Values of each key of a sweep that are tried when the file is read; all are before the first run."""
+
+
+def load(path: Path, *, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
+    """Read one experiment file. Raises InputError."""
+    return _resolved(read(path), path.parent, protocols)
+
+
+def loads(
+    text: str | bytes,
+    source: str = "experiment",
+    *,
+    protocols: Mapping[str, ProtocolEntry],
+    folder: Path | None = None,
+) -> Experiment:
+    """Read an experiment from memory; `folder` is where relative paths begin. Raises InputError."""
+    return _resolved(reads(text, source), folder, protocols)
+
+
+def find(name_or_path: str | Path) -> Path:
+    """The file of a shipped name (`quickstart`) or of a path. Raises InputError when there is no such file."""
+    given = str(name_or_path)
+    path = Path(given)
+    is_name = "/" not in given and path.suffix not in (".yaml", ".yml")
+    if is_name and given in names():
+        return EXPERIMENTS / f"{given}.yaml"
+    if is_name:
+        hint = did_you_mean(given, names()) or f"; shipped are {', '.join(names())}."
+        raise InputError(f"no experiment is called {shown(given)}{hint} Or give a path such as ./mine.yaml")
+    read(path)
+    return path
+
+
+def names() -> list[str]:
+    """The shipped experiments."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+
+
+def schema() -> str:
+    """The text of `experiments/schema.json`."""
+    return json_schema(RawExperiment, "Orderbed experiment")
+
+
+def expand_sweep(experiment: Experiment, *, protocols: Mapping[str, ProtocolEntry]) -> list[Experiment]:
+    """Every combination of the sweep's values, the last key varying fastest, then the seeds, which are derived from the
+    experiment's; the experiment itself without a sweep.
+
+    Raises InputError for a combination that cannot be.
+    """
+    if not experiment.sweep and not experiment.seeds:
+        return [experiment]
+    keys = [axis.key for axis in experiment.sweep]
+    combinations = itertools.product(*(range(len(axis.values)) for axis in experiment.sweep))
+    seeds = spec_sweep.derived_seeds(experiment.seed, experiment.seeds) or (None,)
+    return [
+        _variant(experiment, dict(zip(keys, positions, strict=True)), protocols, seed=seed)
+        for positions in combinations
+        for seed in seeds
+    ]
+
+
+def _resolved(document: Document, folder: Path | None, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
+    experiment = _experiment(document, folder, protocols)
+    runs = max(1, experiment.seeds)
+    for axis in experiment.sweep:
+        runs *= len(axis.values)
+        if runs > MAX_RUNS:
+            raise document.error(("sweep",), f"expected at most {MAX_RUNS} runs in all")
+        for position in range(min(len(axis.values), CHECKED_AT_ONCE)):
+            _variant(experiment, {axis.key: position}, protocols)
+    return experiment
+
+
+def _experiment(document: Document, folder: Path | None, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
+    raw = validated(RawExperiment, document)
+    _check_durations(raw, document)
+    topology, topology_text = _topology(raw, document, folder)
+    programs = spec_program.programs(raw, topology, document, folder)
+    protocol = spec_parts.protocol(raw, topology, document, protocols, programs)
+    workloads = spec_parts.workloads(raw, topology, document, protocols, programs)
+    unrests = spec_parts.unrests(raw, topology, document)
+    clocks = spec_parts.clocks(raw, topology, document)
+    spec_parts.check_views(raw, document, protocols)
+    absent = spec_parts.absent(raw, topology, document, programs)
+    faults = timeline(raw.faults, topology, raw.duration, document, seed=raw.seed, programs=programs, absent=absent)
+    spec_parts.check_drifts(clocks, faults, document)
+    return Experiment(
+        name=raw.name,
+        question=raw.question,
+        topology=topology,
+        protocol=protocol,
+        dissemination=raw.dissemination,
+        workloads=unrest.unsettled(workloads, unrests, duration_ns=raw.duration, seed=raw.seed),
+        clocks=clocks,
+        duration_ns=raw.duration,
+        drain_ns=raw.drain,
+        seed=raw.seed,
+        world=raw.world,
+        kernel=raw.kernel,
+        faults=faults,
+        absent=absent,
+        expect=tuple(spec_parts.expectations(raw, document)),
+        sweep=spec_sweep.axes(raw, document),
+        claims=tuple(spec_parts.claims(raw, document)),
+        programs=programs,
+        image=raw.image,
+        unrest=unrests,
+        seeds=spec_sweep.seeds(raw, document),
+        text=document.text,
+        topology_text=topology_text,
+        document=document,
+        folder=folder,
+    )
+
+
+def _check_durations(raw: RawExperiment, document: Document) -> None:
+    if raw.duration == 0:
+        raise document.error(("duration",), "expected a duration above 0, got 0")
+    for key in ("duration", "drain"):
+        if getattr(raw, key) > MAX_DURATION_NS:
+            raise document.error((key,), f"expected at most 24 h, got {format_duration(getattr(raw, key))}")
+
+
+def _topology(raw: RawExperiment, document: Document, folder: Path | None) -> tuple[Topology, str]:
+    """The network with the experiment's own impairments, and a topology file that says the same."""
+    if isinstance(raw.topology, str):
+        try:
+            found = read(topology_files.find(raw.topology, beside=folder))
+        except InputError as error:
+            raise document.error(("topology",), _with_source(error)) from None
+        topology, text = topology_files.loads(found.text, found.source), found.text
+    else:
+        name = raw.topology.name or raw.name
+        topology = topology_files.resolve(raw.topology, name, document, ("topology",))
+        text = dump.dumps(topology)
+    if raw.impairments:
+        topology = topology_files.impaired(topology, raw.impairments, document, ("impairments",))
+        text = dump.dumps(topology)
+    return topology, text
+
+
+def _with_source(error: InputError) -> str:
+    return f"{error.source}: {error.sentence}" if error.source else error.sentence
+
+
+def _variant(
+    experiment: Experiment,
+    positions: Mapping[str, int],
+    protocols: Mapping[str, ProtocolEntry],
+    *,
+    seed: int | None = None,
+) -> Experiment:
+    """The experiment with the chosen value of each named axis, as if its file had said so and had no sweep; `seed`: one
+    of those that are derived.
+    """
+    document = experiment.document
+    assert isinstance(document.value, dict)
+    value: dict[str, Value] = copy.deepcopy(document.value)
+    del value["sweep"]
+    settings: dict[str, tuple[Value, KeyPath]] = {}
+    for axis in experiment.sweep:
+        if axis.key in positions:
+            at: KeyPath = ("sweep", axis.key, positions[axis.key])
+            settings |= {key: (one, at) for key, one in axis.settings(positions[axis.key]).items()}
+    if seed is not None:
+        settings["seed"] = (seed, ("sweep", spec_sweep.SEEDS))
+    lines = dict(document.lines)
+    for key, one, at in spec_sweep.outermost_first(settings):
+        path = spec_sweep.put(value, key, one, document, at)
+        lines = {known: line for known, line in lines.items() if known[: len(path)] != path}
+        lines[path] = document.line(at)
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    changed = replace(document, value=value, lines=lines, text=text)
+    chosen = {key: one for key, (one, _) in settings.items()}
+    return replace(_experiment(changed, experiment.folder, protocols), variant=chosen)

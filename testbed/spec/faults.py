@@ -1,0 +1,307 @@
+"""Faults as a plan: what an experiment file says becomes typed events in time order, each with its whole effect.
+
+A fault with `for:` becomes two events, its start and its end; the start's `until_id` names the event that ends it. An
+impairment is a layer: it changes the fields that it names and nothing else, and when it ends, what the topology and the
+other layers ask for is back. Every event carries the full impairment that each port has from then on, so that whoever
+performs it computes nothing. A cut is in force until its own end or a heal.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+from topologies.dump import as_json, changed_fields, spelled
+from topologies.formats.units import format_drift, format_duration, format_ratio, format_size
+from topologies.model import Direction, Impairment, NodeName
+
+Changes: TypeAlias = Mapping[str, Any]
+"""Fields of Impairment with their new values."""
+
+MAX_GROUPS_SHOWN = 4
+"""Of a cut with a shape; one with more groups is told by its shape."""
+
+
+class LinkDirection(enum.Enum):
+    """Along a link: THERE is from its first partition to its second."""
+
+    THERE = "there"
+    BACK = "back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One event. `at_ns` counts from the start of the workload; `until_id` None: it lasts to the end of the run.
+
+    Ids count from 0 in the order in which the events happen.
+    """
+
+    kind: ClassVar[str]
+    id: int
+    at_ns: int
+    until_id: int | None = None
+
+    def record(self) -> dict[str, Any]:
+        """What `faults.jsonl` says of it before it is performed."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "targets": [],
+            "parameters": {},
+            "asked_ns": self.at_ns,
+            "until_id": self.until_id,
+        }
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impair(Fault):
+    """Ports of nodes change. `settings` holds the full impairment of each target from now on.
+
+    `restores`: this ends an earlier one; `changes` is then empty.
+    """
+
+    kind: ClassVar[str] = "impair"
+    targets: tuple[NodeName, ...]
+    direction: Direction
+    changes: Changes
+    settings: tuple[tuple[NodeName, Impairment], ...] = field(repr=False)
+    restores: bool = False
+
+    def record(self) -> dict[str, Any]:
+        return _impair_record(self, Fault.record(self))
+
+    def __str__(self) -> str:
+        return _impair_text(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImpairLink(Fault):
+    """One direction of links between routers changes; otherwise like Impair."""
+
+    kind: ClassVar[str] = "impair"
+    targets: tuple[str, ...]
+    direction: LinkDirection
+    changes: Changes
+    settings: tuple[tuple[str, Impairment], ...] = field(repr=False)
+    restores: bool = False
+
+    def record(self) -> dict[str, Any]:
+        return _impair_record(self, Fault.record(self))
+
+    def __str__(self) -> str:
+        return _impair_text(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut(Fault):
+    """Frames stop passing: between nodes that share no group, from each pair's first to its second, over the links.
+
+    Nodes that are in no group keep all their wires. `in_force`: ids of all cuts from now on, this one included.
+    `shape`: what its groups or pairs make together, for people.
+    """
+
+    kind: ClassVar[str] = "cut"
+    groups: tuple[tuple[NodeName, ...], ...] = ()
+    pairs: tuple[tuple[NodeName, NodeName], ...] = ()
+    links: tuple[str, ...] = ()
+    shape: str = ""
+    in_force: tuple[int, ...] = ()
+
+    def blocked_pairs(self) -> frozenset[tuple[NodeName, NodeName]]:
+        """All one-way pairs of nodes between which this cut lets nothing pass."""
+        blocked = set(self.pairs)
+        together = {(a, b) for group in self.groups for a in group for b in group}
+        members = {node for group in self.groups for node in group}
+        blocked |= {(a, b) for a in members for b in members if (a, b) not in together}
+        return frozenset(blocked)
+
+    def record(self) -> dict[str, Any]:
+        parts = {
+            "groups": [list(group) for group in self.groups],
+            "pairs": [list(pair) for pair in self.pairs],
+            "links": list(self.links),
+        }
+        ends = dict.fromkeys(node for group in (*self.groups, *self.pairs) for node in group)
+        parameters: dict[str, Any] = {name: part for name, part in parts.items() if part}
+        if self.shape:
+            parameters["shape"] = self.shape
+        return Fault.record(self) | {"targets": [*ends, *self.links], "parameters": parameters}
+
+    def __str__(self) -> str:
+        if self.shape and (self.pairs or len(self.groups) > MAX_GROUPS_SHOWN):
+            return f"cut {self.shape}"
+        if self.groups:
+            return "cut " + " | ".join(_listed(group) for group in self.groups)
+        if self.links:
+            return f"cut {_listed(self.links)}"
+        return "cut " + _listed([f"{sender} -> {receiver}" for sender, receiver in self.pairs])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heal(Fault):
+    """Cuts end: those called `cuts`; `in_force` are the ids of those that stay."""
+
+    kind: ClassVar[str] = "heal"
+    cuts: tuple[int, ...] = ()
+    in_force: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFault(Fault):
+    """Something happens to whole nodes."""
+
+    targets: tuple[NodeName, ...]
+
+    def record(self) -> dict[str, Any]:
+        return Fault.record(self) | {"targets": list(self.targets)}
+
+    def __str__(self) -> str:
+        return f"{self.kind} {_listed(self.targets)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash(NodeFault):
+    """SIGKILL; what the node had not sent is gone."""
+
+    kind: ClassVar[str] = "crash"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart(NodeFault):
+    """A crashed node starts again as its next incarnation, with nothing remembered."""
+
+    kind: ClassVar[str] = "restart"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause(NodeFault):
+    """The node's processes freeze; its kernel goes on receiving."""
+
+    kind: ClassVar[str] = "pause"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume(NodeFault):
+    """A paused node goes on."""
+
+    kind: ClassVar[str] = "resume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(NodeFault):
+    """A node that was absent is started, as its incarnation 2; one that has left goes on as its next one."""
+
+    kind: ClassVar[str] = "join"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(NodeFault):
+    """A node asks the others to go on without it. Its process rests until it joins again, or to the end."""
+
+    kind: ClassVar[str] = "leave"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow(NodeFault):
+    """The kernel gives each target no more than this much of one core."""
+
+    kind: ClassVar[str] = "slow"
+    cpu_ratio: float
+
+    def record(self) -> dict[str, Any]:
+        return NodeFault.record(self) | {"parameters": {"cpu_ratio": self.cpu_ratio}}
+
+    def __str__(self) -> str:
+        return f"{NodeFault.__str__(self)}: {format_ratio(self.cpu_ratio)} of a core"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deaf(NodeFault):
+    """Each receive buffer of the targets' sockets holds so much; what comes when one is full is lost."""
+
+    kind: ClassVar[str] = "deaf"
+    buffer_bytes: int
+
+    def record(self) -> dict[str, Any]:
+        return NodeFault.record(self) | {"parameters": {"buffer_bytes": self.buffer_bytes}}
+
+    def __str__(self) -> str:
+        return f"{NodeFault.__str__(self)}: a receive buffer of {format_size(self.buffer_bytes)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockShift(NodeFault):
+    """The targets' own clocks jump by `step_ns`, and run faster by `drift_ppm` from then on."""
+
+    kind: ClassVar[str] = "clock"
+    step_ns: int = 0
+    drift_ppm: float = 0.0
+
+    def record(self) -> dict[str, Any]:
+        parameters = {"step_ns": self.step_ns, "drift_ppm": self.drift_ppm}
+        return NodeFault.record(self) | {"parameters": {name: value for name, value in parameters.items() if value}}
+
+    def __str__(self) -> str:
+        step = f"a step of {format_duration(self.step_ns)}" if self.step_ns else ""
+        drift = f"a drift of {format_drift(self.drift_ppm)}" if self.drift_ppm else ""
+        return f"{NodeFault.__str__(self)}: {' and '.join(part for part in (step, drift) if part)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recover(NodeFault):
+    """What fault `ends` did to its targets ends: slow, deaf or clock. A clock is put where it would be without it."""
+
+    kind: ClassVar[str] = "recover"
+    what: str
+    ends: int
+
+    def record(self) -> dict[str, Any]:
+        return NodeFault.record(self) | {"parameters": {"what": self.what, "ends": self.ends}}
+
+    def __str__(self) -> str:
+        return f"{NodeFault.__str__(self)} from {self.what}"
+
+
+def blocked_after(faults: Sequence[Fault], fault: Cut | Heal) -> frozenset[tuple[NodeName, NodeName]]:
+    """All one-way pairs of nodes that are cut from `fault` on, by it and by earlier cuts."""
+    return frozenset[tuple[NodeName, NodeName]]().union(*(cut.blocked_pairs() for cut in _cuts(faults, fault)))
+
+
+def blocked_links_after(faults: Sequence[Fault], fault: Cut | Heal) -> frozenset[str]:
+    """All links that are cut (both ways) from `fault` on."""
+    return frozenset(link for cut in _cuts(faults, fault) for link in cut.links)
+
+
+def _cuts(faults: Sequence[Fault], fault: Cut | Heal) -> list[Cut]:
+    return [one for one in faults if isinstance(one, Cut) and one.id in fault.in_force]
+
+
+def _impair_record(fault: Impair | ImpairLink, record: dict[str, Any]) -> dict[str, Any]:
+    """`asked`: the full impairment of each target from now on. The parameters of an end are what all targets share."""
+    asked = {target: as_json(changed_fields(impairment)) for target, impairment in fault.settings}
+    parameters = as_json(fault.changes)
+    if fault.restores:
+        first, *others = asked.values()
+        parameters = {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}
+    return record | {
+        "targets": list(fault.targets),
+        "direction": fault.direction.value,
+        "parameters": parameters,
+        "asked": asked,
+    }
+
+
+def _impair_text(fault: Impair | ImpairLink) -> str:
+    where = f"{_listed(fault.targets)} {fault.direction.value}"
+    if fault.restores:
+        return f"restore {where}"
+    return f"impair {where}: {', '.join(f'{key} {text}' for key, text in spelled(fault.changes).items())}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"

@@ -1,0 +1,83 @@
+"""Unrest: senders whose rates change all the time, as paper 002 (section 3.1) has them, compiled to rate changes.
+
+At any time a share of the senders is in a change. A change of one sender lasts `length * r`, and meanwhile it sends at
+its mean rate times `1 + rise * r`, each r uniform in 0..1 and drawn anew. When a change ends, the next begins at
+another sender, drawn among those that are in none. The first ones begin with the workload.
+
+All of it is drawn before anything starts, from the experiment's seed alone, so it is the same in every world, whatever
+the protocol does, and for every protocol that is compared under this seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from testbed.run.nodes import derive_seed
+from testbed.spec.timeline import replay
+from testbed.spec.values import Experiment, RateChange, Unrest, Workload
+from topologies.model import NodeName
+
+MAX_CHANGES = 100_000
+"""In one run, as expected; what is compiled is sent to every node before it starts."""
+
+
+def senders_in_change(unrest: Unrest) -> int:
+    """How many senders are in a change at any time: the share of them, to the nearest whole number."""
+    return math.floor(unrest.share_ratio * len(unrest.senders) + 0.5)
+
+
+def expected_changes(unrest: Unrest, duration_ns: int) -> float:
+    """How many changes begin within the load, on average: each lasts half of the length."""
+    return senders_in_change(unrest) * (1 + 2 * duration_ns / unrest.length_ns)
+
+
+def unsettled(
+    workloads: Mapping[NodeName, Workload], unrests: Sequence[Unrest], *, duration_ns: int, seed: int
+) -> dict[NodeName, Workload]:
+    """The workloads with the rate changes of every unrest, in the same order."""
+    changed = dict(workloads)
+    for number, unrest in enumerate(unrests):
+        # Of a seed of its own, so that no other draw of the run depends on how many changes there are.
+        rng = Random(derive_seed(seed, "unrest", number))  # noqa: S311 (repeatable, not secret)
+        rate_per_s = workloads[unrest.senders[0]].rate_per_s
+        for name, events in rate_changes(unrest, rate_per_s, duration_ns=duration_ns, rng=rng).items():
+            changed[name] = dataclasses.replace(workloads[name], events=events)
+    return changed
+
+
+def reseeded(experiment: Experiment, seed: int) -> Experiment:
+    """The experiment under another seed: what was drawn when it was loaded is drawn anew."""
+    workloads = unsettled(experiment.workloads, experiment.unrest, duration_ns=experiment.duration_ns, seed=seed)
+    return dataclasses.replace(experiment, seed=seed, workloads=workloads, faults=replay(experiment, seed))
+
+
+def rate_changes(
+    unrest: Unrest, rate_per_s: float, *, duration_ns: int, rng: Random
+) -> dict[NodeName, tuple[RateChange, ...]]:
+    """The changes of each sender's rate within the load, in the order of their times; `rate_per_s` is the mean."""
+    rates: dict[NodeName, dict[int, float]] = {name: {} for name in unrest.senders}
+    calm = list(unrest.senders)
+    ends: list[tuple[int, int, NodeName]] = []
+
+    def begin(at_ns: int, place: int) -> None:
+        name = calm.pop(int(rng.random() * len(calm)))
+        end_ns = at_ns + max(1, round(unrest.length_ns * rng.random()))
+        # By time: who is drawn at the very instant at which its own change has ended has one rate from then on.
+        rates[name][at_ns] = rate_per_s * (1 + unrest.rise_ratio * rng.random())
+        heapq.heappush(ends, (end_ns, place, name))
+
+    for place in range(senders_in_change(unrest)):
+        begin(0, place)
+    while ends and ends[0][0] < duration_ns:
+        end_ns, place, name = heapq.heappop(ends)
+        rates[name][end_ns] = rate_per_s
+        begin(end_ns, place)
+        calm.append(name)  # only now, so that the next is another
+    return {
+        name: tuple(RateChange(at_ns=at_ns, rate_per_s=rate) for at_ns, rate in sorted(changes.items()))
+        for name, changes in rates.items()
+    }

@@ -1,0 +1,415 @@
+"""From the faults of a file to the events of `testbed.spec.faults`: selectors, order, and what is not allowed.
+
+Each block of the file becomes plans. The starts and ends of all plans are sorted by time and played through a Course.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import NoReturn
+
+from netem import faults
+from node.host.node_clock import MAX_DRIFT_PPM
+from testbed.run.nodes import derive_seed
+from testbed.spec.faults import Cut, Fault, Join, LinkDirection
+from testbed.spec.generators import Chaos, Churn, Flap, Interval, TooManyError
+from testbed.spec.plans import (
+    NODE_FAULTS,
+    ConditionPlan,
+    Course,
+    CutPlan,
+    Healing,
+    Layer,
+    NodePlan,
+    Plan,
+    Restoring,
+    Strike,
+)
+from testbed.spec.raw import RawExperiment
+from testbed.spec.raw_faults import (
+    ChaosKind,
+    CutShape,
+    FaultDirection,
+    RawChaos,
+    RawChurn,
+    RawCut,
+    RawFault,
+    RawFlap,
+    RawImpair,
+    RawRestore,
+)
+from testbed.spec.values import Experiment
+from topologies.formats.schema import validated
+from topologies.formats.units import format_drift, format_duration
+from topologies.formats.yaml_source import Document, KeyPath
+from topologies.model import Direction, NodeName, Topology
+from topologies.select import SelectError, select, select_link
+
+CPU_MIN_RATIO = 0.001
+"""The kernel gives no less of a core (netem.runtimes.cgroups)."""
+BUFFER_MIN_BYTES = 2304
+"""The kernel makes no receive buffer smaller (SOCK_MIN_RCVBUF)."""
+BUFFER_MAX_BYTES = 8 * 2**20
+"""What node.host.endpoint asks for when nothing is wrong."""
+
+
+def timeline(
+    raw: Sequence[RawFault],
+    topology: Topology,
+    duration_ns: int,
+    document: Document,
+    *,
+    seed: int = 1,
+    programs: Collection[NodeName] = (),
+    absent: Sequence[NodeName] = (),
+) -> tuple[Fault, ...]:
+    """The events in time order; `seed` is where generators draw from, `programs` are nodes with a program that is not
+    ours, `absent` those that are not there from the start. Raises InputError for what names nothing, lies outside the
+    run, or cannot happen.
+    """
+    strikes: list[Strike] = []
+    for position, block in enumerate(raw):
+        path = document.item(("faults",), position)
+        # Of a seed of its own, so that a block draws the same whatever stands beside it draws.
+        rng = Random(derive_seed(seed, "faults", position))  # noqa: S311 (repeatable, not secret)
+        reader = _Reader(topology, document, path, duration_ns, rng, programs)
+        strikes += reader.strikes(block)
+    return play(strikes, topology, document, absent=absent)
+
+
+def replay(experiment: Experiment, seed: int) -> tuple[Fault, ...]:
+    """The events of the experiment's faults under another seed."""
+    raw = validated(RawExperiment, experiment.document)
+    return timeline(
+        raw.faults,
+        experiment.topology,
+        experiment.duration_ns,
+        experiment.document,
+        seed=seed,
+        programs=experiment.programs,
+        absent=experiment.absent,
+    )
+
+
+def play(
+    strikes: Sequence[Strike], topology: Topology, document: Document, *, absent: Sequence[NodeName] = ()
+) -> tuple[Fault, ...]:
+    """The events that these starts and ends become, in time order. Raises InputError for what cannot happen."""
+    # Of what happens at the same time, ends come first: `for: 3 s` at 4 s and the next at 7 s do not overlap.
+    ordered = sorted(strikes, key=lambda strike: (strike.at_ns, not strike.is_end))
+    course = Course(topology, document, absent)
+    events: list[Fault] = []
+    for strike in ordered:
+        event = course.perform(strike, len(events))
+        if event is not None:
+            events.append(event)
+    joined = {name for event in events if isinstance(event, Join) for name in event.targets}
+    for name in absent:
+        if name not in joined:
+            raise document.error(("absent",), f"{name} never joins: add a fault join, or leave it out of the topology")
+    return tuple(replace(event, until_id=course.until.get(event.id)) for event in events)
+
+
+class _Reader:
+    """One block of the file to its plans: what is allowed, and names to nodes and links."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        document: Document,
+        path: KeyPath,
+        duration_ns: int,
+        rng: Random,
+        programs: Collection[NodeName],
+    ) -> None:
+        self._topology = topology
+        self._document = document
+        self._path = path
+        self._duration_ns = duration_ns
+        self._rng = rng
+        self._programs = programs
+
+    def strikes(self, block: RawFault) -> Iterator[Strike]:
+        kinds = block.kinds
+        if len(kinds) != 1:
+            self._fail(f"expected exactly one of {', '.join(RawFault.KINDS)}, got {' and '.join(kinds) or 'none'}")
+        kind = kinds[0]
+        self._check_times(block, kind)
+        end_ns = self._duration_ns if block.for_ is None else block.at + block.for_
+        path = (*self._path, kind)
+        if kind in ("flap", "churn", "chaos"):
+            yield from self._generated(block, path, end_ns)
+            return
+        for plan in self._plans(block, kind):
+            yield Strike(at_ns=block.at, is_end=False, path=path, plan=plan)
+            if block.for_ is not None:
+                yield Strike(at_ns=end_ns, is_end=True, path=path, plan=plan)
+
+    def _plans(self, block: RawFault, kind: str) -> list[Plan]:
+        if block.impair is not None:
+            return self._impair(block.impair)
+        if block.restore is not None:
+            return self._restore(block.restore)
+        if block.cut is not None:
+            return [self._cut(block.cut)]
+        if kind == "heal":
+            return [Healing()]
+        targets = self._nodes(getattr(block, kind).targets, kind, "targets")
+        if kind in ("join", "leave"):
+            self._refuse_programs(targets, "which no fault can tell to join or to leave", kind, "targets")
+        if kind in NODE_FAULTS:
+            return [NodePlan(kind=NODE_FAULTS[kind], targets=targets)]
+        return [self._condition(block, targets)]
+
+    def _condition(self, block: RawFault, targets: tuple[NodeName, ...]) -> Plan:
+        lasts = block.for_ is not None
+        if block.slow is None:
+            kind = "deaf" if block.deaf is not None else "clock"
+            self._refuse_programs(targets, "whose clock and sockets only it can change", kind, "targets")
+        if block.slow is not None:
+            if not CPU_MIN_RATIO <= block.slow.cpu < 1:
+                self._fail("expected at least 0.1 % and less than 100 % of a core", "slow", "cpu")
+            return ConditionPlan(targets=targets, cpu_ratio=block.slow.cpu, lasts=lasts)
+        if block.deaf is not None:
+            if not BUFFER_MIN_BYTES <= block.deaf.buffer <= BUFFER_MAX_BYTES:
+                self._fail("expected 2304 B (no kernel makes a smaller buffer) to 8 MiB", "deaf", "buffer")
+            return ConditionPlan(targets=targets, buffer_bytes=block.deaf.buffer, lasts=lasts)
+        assert block.clock is not None
+        if not block.clock.step and not block.clock.drift:
+            self._fail("nothing is changed; give a step such as 50 ms, or a drift such as 100 ppm", "clock")
+        if abs(block.clock.drift) > MAX_DRIFT_PPM:
+            most = format_drift(MAX_DRIFT_PPM)
+            self._fail(f"expected at most {most} either way, got {format_drift(block.clock.drift)}", "clock", "drift")
+        return ConditionPlan(targets=targets, step_ns=block.clock.step, drift_ppm=block.clock.drift, lasts=lasts)
+
+    def _refuse_programs(self, targets: tuple[NodeName, ...], why: str, *key: str) -> None:
+        """Some things only our own node program can do."""
+        for name in targets:
+            if name in self._programs:
+                self._fail(f"{name} runs a program of its own, {why}", *key)
+
+    # Generators.
+
+    def _generated(self, block: RawFault, path: KeyPath, end_ns: int) -> Iterator[Strike]:
+        try:
+            for interval, plan in self._drawn(block, end_ns):
+                yield Strike(at_ns=interval.from_ns, is_end=False, path=path, plan=plan)
+                yield Strike(at_ns=interval.until_ns, is_end=True, path=path, plan=plan)
+        except TooManyError as error:
+            self._fail(str(error), path[-1])
+
+    def _drawn(self, block: RawFault, end_ns: int) -> Iterator[tuple[Interval, Plan]]:
+        if block.flap is not None:
+            yield from self._flap(block.flap, block.at, end_ns)
+        if block.churn is not None:
+            yield from self._churn(block.churn, block.at, end_ns)
+        if block.chaos is not None:
+            yield from self._chaos(block.chaos).draw(block.at, end_ns, self._rng)
+
+    def _flap(self, block: RawFlap, start_ns: int, end_ns: int) -> Iterator[tuple[Interval, Plan]]:
+        for name in ("down", "up"):
+            self._check_positive(getattr(block, name), "flap", name)
+        make = self._flapping(block)
+        flap = Flap(down_ns=block.down, up_ns=block.up, jitter_ratio=block.jitter)
+        for interval in flap.draw(start_ns, end_ns, self._rng):
+            for plan in make():
+                yield interval, plan
+
+    def _flapping(self, block: RawFlap) -> Callable[[], list[Plan]]:
+        """What makes the plans of one time that it is away: each time is a fault of its own."""
+        given = [name for name in ("targets", "links", "cut", "impair") if getattr(block, name) is not None]
+        if len(given) != 1:
+            self._fail(
+                f"expected exactly one of targets, links, cut, impair, got {' and '.join(given) or 'none'}", "flap"
+            )
+        cut, impair = block.cut, block.impair
+        if block.targets is not None:
+            cut = RawCut.model_validate({"shape": "isolate", "of": block.targets})
+            self._nodes(block.targets, "flap", "targets")
+        if block.links is not None:
+            links = self._links(block.links, "flap")
+            return lambda: [CutPlan(links=links)]
+        if cut is not None:
+            wanted = cut
+            return lambda: [self._cut(wanted, "flap", "cut")]
+        assert impair is not None
+        return lambda: self._impair(impair, "flap", "impair")
+
+    def _churn(self, block: RawChurn, start_ns: int, end_ns: int) -> Iterator[tuple[Interval, Plan]]:
+        for name in ("up", "down"):
+            self._check_positive(getattr(block, name), "churn", name)
+        nodes = self._nodes(block.targets, "churn", "targets")
+        churn = Churn(nodes=nodes, up_ns=block.up, down_ns=block.down, at_most=block.at_most)
+        for interval in churn.draw(start_ns, end_ns, self._rng):
+            assert interval.node is not None
+            yield interval, NodePlan(kind=NODE_FAULTS["crash"], targets=(interval.node,))
+
+    def _chaos(self, block: RawChaos) -> Chaos:
+        self._check_positive(block.every, "chaos", "every")
+        if len(block.lasts) != 2 or not 0 < block.lasts[0] <= block.lasts[1]:
+            self._fail("expected [shortest, longest], both above 0, such as [500 ms, 2 s]", "chaos", "lasts")
+        if not block.kinds:
+            self._fail("expected at least one kind", "chaos", "kinds")
+        nodes = self._nodes(block.within, "chaos", "within")
+        if {ChaosKind.DEAF, ChaosKind.CLOCK} & set(block.kinds):
+            self._refuse_programs(nodes, "whose clock and sockets only it can change", "chaos", "within")
+        return Chaos(
+            kinds=tuple(dict.fromkeys(block.kinds)),
+            nodes=nodes,
+            every_ns=block.every,
+            lasts_ns=(block.lasts[0], block.lasts[1]),
+            at_most=block.at_most,
+        )
+
+    def _check_positive(self, duration_ns: int, *key: str) -> None:
+        if duration_ns == 0:
+            self._fail("expected a duration above 0", *key)
+
+    # Plain faults.
+
+    def _check_times(self, block: RawFault, kind: str) -> None:
+        duration = format_duration(self._duration_ns)
+        if block.at > self._duration_ns:
+            self._fail(f"{format_duration(block.at)} lies after the end of the workload at {duration}", "at")
+        if block.for_ is None:
+            return
+        if kind not in RawFault.LASTING:
+            self._fail(f"{kind} has no end; only {', '.join(RawFault.LASTING)} take for", "for")
+        if block.for_ == 0:
+            self._fail("expected a duration above 0", "for")
+        end_ns = block.at + block.for_
+        if end_ns > self._duration_ns:
+            self._fail(
+                f"the fault would end at {format_duration(end_ns)}, after the end of the workload at {duration}; "
+                "without for it lasts to the end of the run",
+                "for",
+            )
+
+    def _impair(self, block: RawImpair, *key: str) -> list[Plan]:
+        key = key or ("impair",)
+        changes = block.changes()
+        if not changes:
+            self._fail("nothing is changed; name what, such as loss: 10 % or delay: 20 ms", *key)
+        ports = self._ports(key, block.targets, block.links, block.direction)
+        return [Layer(direction=direction, targets=targets, changes=changes) for direction, targets in ports]
+
+    def _restore(self, block: RawRestore) -> list[Plan]:
+        ports = self._ports(("restore",), block.targets, block.links, FaultDirection.BOTH)
+        return [Restoring(direction=direction, targets=targets) for direction, targets in ports]
+
+    def _ports(
+        self,
+        key: tuple[str, ...],
+        targets: list[str] | None,
+        links: list[str] | None,
+        direction: FaultDirection | None,
+    ) -> Iterator[tuple[Direction | LinkDirection, tuple[str, ...]]]:
+        if (targets is None) == (links is None):
+            self._fail("expected either targets (nodes) or links", *key)
+        names: tuple[str, ...]
+        directions: type[Direction] | type[LinkDirection]
+        if targets is not None:
+            names, directions = self._nodes(targets, *key, "targets"), Direction
+            wanted = direction or FaultDirection.TO_NODE
+        else:
+            names, directions = self._links(links or [], *key), LinkDirection
+            wanted = direction or FaultDirection.BOTH
+        allowed = [one.value for one in directions]
+        if wanted is not FaultDirection.BOTH and wanted.value not in allowed:
+            self._fail(f"expected {', '.join(allowed)} or both, got {wanted.value}", *key, "direction")
+        for one in directions:
+            if wanted is FaultDirection.BOTH or wanted.value == one.value:
+                yield one, names
+
+    def _cut(self, block: RawCut, *key: str) -> Plan:
+        key = key or ("cut",)
+        forms = {
+            "groups": block.groups is not None,
+            "from and to": block.from_ is not None or block.to is not None,
+            "pairs": block.pairs is not None,
+            "links": block.links is not None,
+            "shape": block.shape is not None,
+        }
+        given = [name for name, present in forms.items() if present]
+        if len(given) != 1:
+            self._fail(f"expected exactly one of {', '.join(forms)}, got {' and '.join(given) or 'none'}", *key)
+        if block.shape is None and (block.of is not None or block.count is not None or block.reach is not None):
+            self._fail("of, count and reach belong to a shape, such as {shape: halves, of: p1/*}", *key)
+        plan = self._cut_plan(block, key)
+        event = Cut(id=0, at_ns=0, groups=plan.groups, pairs=plan.pairs)
+        if not plan.links and not event.blocked_pairs():
+            self._fail("this separates nobody: name nodes on two different sides", *key)
+        return plan
+
+    def _cut_plan(self, block: RawCut, key: tuple[str, ...]) -> CutPlan:
+        if block.shape is not None:
+            return self._shape(block, block.shape, key)
+        if block.groups is not None:
+            groups = (self._nodes(group, *key, "groups", number) for number, group in enumerate(block.groups))
+            return CutPlan(groups=tuple(groups))
+        if block.pairs is not None:
+            pairs = (self._pair(pair, key, number) for number, pair in enumerate(block.pairs))
+            return CutPlan(pairs=tuple(pairs))
+        if block.links is not None:
+            return CutPlan(links=self._links(block.links, *key))
+        if block.from_ is None or block.to is None:
+            self._fail("from and to stand together: whose frames no longer arrive, and where", *key)
+        senders, receivers = self._nodes(block.from_, *key, "from"), self._nodes(block.to, *key, "to")
+        return CutPlan(pairs=tuple((a, b) for a in senders for b in receivers if a != b))
+
+    def _shape(self, block: RawCut, shape: CutShape, key: tuple[str, ...]) -> CutPlan:
+        """A shape becomes groups where it can: they are told and drawn as groups."""
+        if (block.count is not None) != (shape is CutShape.WAYS):
+            self._fail("count belongs to ways, and ways needs it: into how many groups", *key)
+        if block.reach is not None and shape is not CutShape.RING:
+            self._fail("reach belongs to ring", *key, "reach")
+        nodes = self._nodes(block.of or ["*"], *key, "of")
+        named = f"{shape.value} of {len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+        try:
+            if shape is CutShape.RING:
+                return CutPlan(pairs=tuple(sorted(faults.ring(nodes, block.reach or 1))), shape=named)
+            return CutPlan(groups=self._groups(shape, nodes, block.count), shape=named)
+        except ValueError as error:
+            self._fail(str(error), *key)
+
+    def _groups(
+        self, shape: CutShape, nodes: tuple[NodeName, ...], count: int | None
+    ) -> tuple[tuple[NodeName, ...], ...]:
+        """Raises ValueError when there are too few nodes."""
+        if shape is CutShape.HALVES:
+            return faults.halves(nodes)
+        if shape is CutShape.WAYS:
+            return faults.ways(nodes, count or 0)
+        if shape is CutShape.BRIDGE:
+            return faults.bridged(nodes)
+        others = tuple(node.name for node in self._topology.nodes() if node.name not in nodes)
+        return (*((node,) for node in nodes), *((others,) if others else ()))
+
+    def _pair(self, pair: list[str], key: tuple[str, ...], number: int) -> tuple[NodeName, NodeName]:
+        nodes = [self._nodes([name], *key, "pairs", number) for name in pair]
+        if len(nodes) != 2 or any(len(one) != 1 for one in nodes) or nodes[0] == nodes[1]:
+            self._fail("expected two different nodes [from, to]; for more use from and to", *key, "pairs", number)
+        return nodes[0][0], nodes[1][0]
+
+    def _nodes(self, selectors: list[str], *key: str | int) -> tuple[NodeName, ...]:
+        try:
+            nodes = select(self._topology, selectors)
+        except SelectError as error:
+            self._fail(str(error), *key)
+        if not nodes:
+            self._fail("expected at least one node", *key)
+        return tuple(node.name for node in nodes)
+
+    def _links(self, names: list[str], *key: str) -> tuple[str, ...]:
+        try:
+            links = tuple(dict.fromkeys(select_link(self._topology, name).name for name in names))
+        except SelectError as error:
+            self._fail(str(error), *key, "links")
+        if not links:
+            self._fail("expected at least one link", *key, "links")
+        return links
+
+    def _fail(self, sentence: str, *key: str | int) -> NoReturn:
+        raise self._document.error((*self._path, *key), sentence)

@@ -1,0 +1,182 @@
+"""An experiment as values: what `testbed.spec.experiment` makes of a file. A value that exists was checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analysis.expression import Expression, Unknown, condition, evaluate, parse
+from testbed.spec.faults import Fault
+from testbed.spec.program import ProgramChoice
+from testbed.spec.raw import Dissemination, KernelWish, Parameter, WorkloadKind, World
+from topologies.formats.yaml_source import Document, Value
+from topologies.model import Node, NodeName, Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolChoice:
+    """The protocol under test and the parameters that the file sets."""
+
+    name: str
+    parameters: Mapping[str, Parameter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateChange:
+    """From `at_ns` after the start of the workload on, another rate."""
+
+    at_ns: int
+    rate_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What one node's application sends. `size_bytes` is the payload of a message; without meaning when silent.
+
+    `instants_ns` are a scheduled workload's, ascending, counted from the start of the workload.
+    """
+
+    kind: WorkloadKind
+    rate_per_s: float
+    size_bytes: int
+    events: tuple[RateChange, ...] = ()
+    instants_ns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrest:
+    """Rates that change all the time (testbed.spec.rate_churn): at any time `share_ratio` of the senders are in a
+    change, which lasts at most `length_ns` and raises the rate by at most `rise_ratio` of its mean.
+    """
+
+    senders: tuple[NodeName, ...]
+    """In member order, all with the same mean rate."""
+    share_ratio: float
+    length_ns: int
+    rise_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongClock:
+    """A node's clock is ahead by `offset_ns` at the start and gains `drift_ppm` parts per million."""
+
+    offset_ns: int = 0
+    drift_ppm: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepAxis:
+    """A key of the file and the values that it is to have; or keys that go together, and the rows of their values."""
+
+    key: str
+    """As the file spells it: `workload.rate`, or several with commas between."""
+    values: tuple[Value, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(key.strip() for key in self.key.split(","))
+
+    def settings(self, position: int) -> dict[str, Value]:
+        """What the value at this position sets."""
+        value = self.values[position]
+        if len(self.keys) == 1:
+            return {self.key: value}
+        assert isinstance(value, list)
+        return dict(zip(self.keys, value, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A paper's statement, and what would bear it out: a range for `ours`, or a condition over `ours` and `value`."""
+
+    id: str
+    paper: str
+    statement: str
+    value: bool | int | float | str
+    ours: Expression
+    accept: tuple[float, float] | Expression
+    note: str = ""
+    """Why ours differs from the paper's."""
+
+    def judge(self, results: Mapping[str, Any]) -> tuple[Any, bool | Unknown]:
+        """Our value over `results`, and whether the claim holds."""
+        ours = evaluate(self.ours, results)
+        if isinstance(ours, Unknown):
+            return ours, ours
+        accept = self.accept
+        if isinstance(accept, tuple):
+            accept = parse(_within(ours, *accept))
+        return ours, condition(accept, {**results, "ours": ours, "value": self.value})
+
+
+def _within(ours: Any, low: float, high: float) -> str:
+    """The condition that a range stands for. An estimate lies in it with its whole interval, several do with each."""
+    if isinstance(ours, Mapping):
+        return f"{low!r} <= ours.low and ours.high <= {high!r}"
+    if isinstance(ours, list):
+        return f"{low!r} <= min(ours.low) and max(ours.high) <= {high!r}"
+    return f"{low!r} <= ours <= {high!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A checked experiment. Workloads and clocks are by node, in member order; a node without a workload is silent.
+
+    `text` and `topology_text` are what a run directory keeps: loaded again they give this very experiment and network.
+    """
+
+    name: str
+    question: str
+    topology: Topology
+    protocol: ProtocolChoice
+    """When every node has a program of its own: that program's name, which is none of ours (`has_protocol`)."""
+    dissemination: Dissemination
+    workloads: Mapping[NodeName, Workload]
+    clocks: Mapping[NodeName, WrongClock]
+    duration_ns: int
+    drain_ns: int
+    seed: int
+    world: World
+    kernel: KernelWish
+    faults: tuple[Fault, ...]
+    absent: tuple[NodeName, ...] = ()
+    """Members that are not there from the start, in member order; each is started when it joins."""
+    expect: tuple[Expression, ...]
+    sweep: tuple[SweepAxis, ...]
+    claims: tuple[Claim, ...]
+    programs: Mapping[NodeName, ProgramChoice] = field(default_factory=dict)
+    """What the nodes run that do not run ours, in member order."""
+    image: str | None = None
+    """World docker: of all nodes whose program names no other; None: the one that is made for it."""
+    unrest: tuple[Unrest, ...] = ()
+    """Whose rate changes are in `workloads` already, drawn from `seed`; testbed.spec.rate_churn.reseeded draws
+    them anew."""
+    seeds: int = 0
+    """How many seeds a sweep runs each combination with, derived from `seed`; 0: with this one."""
+    text: str = field(repr=False)
+    topology_text: str = field(repr=False)
+    variant: Mapping[str, Value] = field(default_factory=dict)
+    """What a sweep has set, by key; empty for the experiment of the file."""
+    document: Document = field(repr=False, compare=False)
+    folder: Path | None = field(default=None, repr=False, compare=False)
+    """Where relative paths begin: the folder of the file."""
+
+    @property
+    def has_protocol(self) -> bool:
+        """Whether any node runs our program."""
+        return len(self.programs) < len(self.topology)
+
+    @property
+    def founders(self) -> tuple[Node, ...]:
+        """The members that are there from the start."""
+        return tuple(node for node in self.members if node.name not in self.absent)
+
+    @property
+    def members(self) -> tuple[Node, ...]:
+        """Whose traces are judged, and to whom our nodes send: our nodes and the programs that are members; in member
+        order. Everybody where nobody is one.
+        """
+        nodes = tuple(self.topology.nodes())
+        return tuple(n for n in nodes if n.name not in self.programs or self.programs[n.name].is_member) or nodes

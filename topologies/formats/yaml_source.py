@@ -1,0 +1,257 @@
+"""The one reader of our YAML files: a small, strict part of YAML, with the line of every key.
+
+Whoever wrote the file may be an enemy or may have slipped; both get an InputError with file and line. What this part of
+YAML has: one document of blocks, lists, texts, numbers, true, false and null. What it has not: anchors and aliases (and
+so no exponential growth), tags (and so no objects), duplicate keys, keys that are not plain texts, control characters,
+and the surprises of YAML 1.1 (`no`, `1:30` and `007` are texts here). The event stream is read iteratively, so that
+depth is refused before it can exhaust the stack.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import yaml
+
+from topologies.formats.errors import InputError
+from topologies.formats.units import shown
+
+MAX_BYTES = 2**20
+MAX_DEPTH = 24
+"""Nested blocks and lists. The deepest valid experiment file has 8."""
+
+MAX_KEY_TEXT = 120
+"""Characters of a key path in an error; more would hide the sentence."""
+
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
+KeyPath: TypeAlias = tuple[str | int, ...]
+
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)\.[0-9]+(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_CONSTANTS: Mapping[str, Value] = {"": None, "~": None, "null": None, "true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One file as read: plain values, and where each stands."""
+
+    source: str
+    """The name for errors: the path as the user gave it."""
+    text: str
+    value: Value
+    lines: Mapping[KeyPath, int] = field(repr=False)
+    """1-based line of each key and list item; the empty path is the document's first line."""
+
+    def line(self, path: Sequence[str | int]) -> int:
+        """Line of the key, or of the nearest block around it that the file has."""
+        known = tuple(path)
+        while known not in self.lines:
+            known = known[:-1]
+        return self.lines[known]
+
+    def item(self, path: KeyPath, position: int) -> KeyPath:
+        """Path of an item of a list; the list's own where a single item stands without brackets."""
+        within = (*path, position)
+        return within if within in self.lines else path
+
+    def error(self, path: Sequence[str | int], sentence: str) -> InputError:
+        """A mistake at `path` (keys and 0-based list positions)."""
+        return InputError(sentence, source=self.source, line=self.line(path), key=key_text(path))
+
+
+def read(path: Path) -> Document:
+    """Read one file. Raises InputError for whatever is wrong with it."""
+    source = str(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError("there is no such file", source=source) from None
+    except IsADirectoryError:
+        raise InputError("this is a directory; give the file in it", source=source) from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"the file cannot be read ({reason})", source=source) from None
+    return reads(content, source)
+
+
+def reads(content: bytes | str, source: str) -> Document:
+    """Read a text that is already in memory; `source` names it in errors."""
+    text = content if isinstance(content, str) else _decoded(content, source)
+    if len(content) > MAX_BYTES:
+        raise InputError(f"the file is larger than {MAX_BYTES // 1024} KiB", source=source)
+    try:
+        return _Reader(text, source).document()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InputError(
+            "not valid YAML: this line holds a control character; remove it", source=source, line=line
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_error(error, source) from None
+    except (ValueError, OverflowError):  # PyYAML hands the number of an escape such as "\\UFFFFFFFF" to chr() unchecked
+        raise InputError("not valid YAML: an escape names a character that does not exist", source=source) from None
+
+
+def key_text(path: Sequence[str | int]) -> str | None:
+    """`partitions.p1.nodes[2]`; None for the document itself."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{_key_shown(part)}" for part in path]
+    text = "".join(parts).removeprefix(".")
+    return (text if len(text) <= MAX_KEY_TEXT else f"{text[:MAX_KEY_TEXT]}…") or None
+
+
+def _key_shown(key: str) -> str:
+    return key if key.isprintable() and 0 < len(key) <= 50 and key == key.strip() else shown(key)
+
+
+def _decoded(content: bytes, source: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"not UTF-8 (byte 0x{content[error.start]:02x}); save the file as UTF-8", source=source, line=line
+        ) from None
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, source: str) -> InputError:
+    problem = error.problem or "unreadable"
+    mark = error.problem_mark or error.context_mark
+    hint = ""
+    if "alias" in (error.context or ""):
+        hint = '; a text that starts with * must be quoted: "*"'
+    elif "'\\t'" in problem:
+        hint = "; indent with spaces"
+    line = None if mark is None else mark.line + 1
+    return InputError(f"not valid YAML: {problem}{hint}", source=source, line=line)
+
+
+class _Reader:
+    """Builds values from the event stream, with an explicit stack of what is open."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self._text = text
+        self._source = source
+        self._events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=yaml.SafeLoader))
+        self._lines: dict[KeyPath, int] = {}
+        self._open: list[_Open] = []
+        self._root: Value = None
+
+    def document(self) -> Document:
+        documents = 0
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._error(event, "the file holds a second document; give each file one")
+                self._lines[()] = _line(event)
+            elif isinstance(event, yaml.NodeEvent):
+                self._node(event)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                self._open.pop()
+        if documents == 0:
+            raise InputError("the file is empty", source=self._source)
+        return Document(source=self._source, text=self._text, value=self._root, lines=self._lines)
+
+    def _node(self, event: yaml.NodeEvent) -> None:
+        self._refuse_extras(event)
+        top = self._open[-1] if self._open else None
+        if top is not None and isinstance(top.value, dict) and top.key is None:
+            self._take_key(event, top.value)
+            return
+        if isinstance(event, yaml.ScalarEvent):
+            self._attach(event, _scalar(event))
+        else:
+            value: dict[str, Value] | list[Value] = {} if isinstance(event, yaml.MappingStartEvent) else []
+            path = self._attach(event, value)
+            if len(self._open) >= MAX_DEPTH:
+                raise self._error(event, f"blocks and lists are nested more than {MAX_DEPTH} deep")
+            self._open.append(_Open(value=value, path=path))
+
+    def _take_key(self, event: yaml.NodeEvent, block: dict[str, Value]) -> None:
+        top = self._open[-1]
+        if not isinstance(event, yaml.ScalarEvent):
+            raise self._error(event, "a key must be a text, not a block or a list")
+        key: str = event.value
+        path = (*top.path, key)
+        if key in block:
+            first = self._lines[path]
+            raise self._error(event, f"this key stands here a second time (first on line {first})", path)
+        top.key = key
+        self._lines[path] = _line(event)
+
+    def _attach(self, event: yaml.NodeEvent, value: Value) -> KeyPath:
+        """Put a value where it belongs and return its path."""
+        if not self._open:
+            self._root = value
+            return ()
+        top = self._open[-1]
+        if isinstance(top.value, list):
+            path: KeyPath = (*top.path, len(top.value))
+            self._lines[path] = _line(event)
+            top.value.append(value)
+            return path
+        assert top.key is not None
+        path = (*top.path, top.key)
+        top.value[top.key] = value
+        top.key = None
+        return path
+
+    def _refuse_extras(self, event: yaml.NodeEvent) -> None:
+        if isinstance(event, yaml.AliasEvent):
+            raise self._error(event, 'aliases are not taken here; a text that starts with * must be quoted: "*"')
+        if event.anchor is not None:
+            raise self._error(event, "anchors are not taken here; a text that starts with & must be quoted")
+        if getattr(event, "tag", None) is not None:
+            raise self._error(event, "tags are not taken here; a text that starts with ! must be quoted")
+        if isinstance(event, yaml.ScalarEvent) and _has_control_character(event.value):
+            raise self._error(event, "control characters are not taken here")
+
+    def _error(self, event: yaml.Event, sentence: str, path: KeyPath | None = None) -> InputError:
+        at = self._path_here() if path is None else path
+        return InputError(sentence, source=self._source, line=_line(event), key=key_text(at))
+
+    def _path_here(self) -> KeyPath:
+        if not self._open:
+            return ()
+        top = self._open[-1]
+        return top.path if top.key is None else (*top.path, top.key)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """A block or list whose end has not come yet; `key` is the one that waits for its value."""
+
+    value: dict[str, Value] | list[Value]
+    path: KeyPath
+    key: str | None = None
+
+
+def _line(event: yaml.Event) -> int:
+    assert event.start_mark is not None, "the parser marks every event"
+    return event.start_mark.line + 1
+
+
+def _has_control_character(text: str) -> bool:
+    """Also half characters (surrogates), which no file can be written with. Line ends and tabs are fine."""
+    return any(unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t" for character in text)
+
+
+def _scalar(event: yaml.ScalarEvent) -> Value:
+    """Plain numbers and constants by the core rules of YAML 1.2; everything else, and whatever is quoted, is a text."""
+    text: str = event.value
+    if event.style is not None:
+        return text
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
+        return float(text)
+    return text
