@@ -113,9 +113,9 @@ def test_the_readme_lists_every_kind_report_and_protocol() -> None:
 def test_the_readme_lists_nothing_that_does_not_exist() -> None:
     for name in re.findall(r"`((?:GROUP|RELIABLE|SEQUENCER|ATOP|ABCAST)_[A-Z_]+)`", README):
         assert name in Kind.__members__
-    for name in re.findall(r"`(\w+\.py)`", README):
+    for name in re.findall(r"`([\w/]+\.py)`", README):
         folder = Path(node.protocols.__file__).parent
-        assert (folder / name).exists() or (folder.parent / "objects" / name).exists()
+        assert any((room / name).exists() for room in (folder, folder.parent, folder.parent / "objects"))
 
 
 def test_codes_clash_with_nothing() -> None:

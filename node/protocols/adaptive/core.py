@@ -12,7 +12,7 @@ within the epoch), an epoch has one protocol, and T is the end of an epoch: LAST
     CARRIED   a message of the instance that runs in an epoch       as the instance says
     LAST      nothing of its sender follows in this epoch           to all, at once when it adopts a decision
 
-1. An epoch has one instance of its protocol's core (adaptive_epoch.py), which is a core of one view itself.
+1. An epoch has one instance of its protocol's core (epoch.py), which is a core of one view itself.
 2. The coordinator decides when it has the ballot of every member of the view. A member gives its ballot only while no
    older epoch is incomplete at it. So an epoch has one decision, and no member has more than two epochs.
 3. A member that adopts a decision says LAST at once. From then on its instance is mute: it is called no more.

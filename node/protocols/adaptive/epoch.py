@@ -2,7 +2,7 @@
 
 The instance runs as if it were alone in the view. What it says travels as CARRIED with the epoch's number; what it
 hears is what others' instances of the same epoch say. Its timers have a layer of their own. Payloads of submissions to
-a core without timestamps carry a tail (adaptive_words.py), which is taken off again.
+a core without timestamps carry a tail (codec.py), which is taken off again.
 
 From its member's LAST on the instance is *mute*: it is called no more, its timers are cancelled, and what comes is kept
 until `close` gives it to the instance as the rest of a cut.

@@ -6,7 +6,7 @@ Paper 001 (Lamport 1978), "Physical Clocks":
         (b) who receives it at t' sets its clock to max(C_j(t' - 0), T_m + mu_m).
 The theorem: let the graph be strongly connected with diameter d, every rate within 1 - kappa and 1 + kappa (PC1), and
 let every arc carry, in every tau seconds from t_0 on, a message with an unpredictable delay (what exceeds mu) less than
-xi. Then any two clocks differ by less than about d(2 kappa tau + xi) (PC2) from about t_0 + tau d on. `clock_graph.py`
+xi. Then any two clocks differ by less than about d(2 kappa tau + xi) (PC2) from about t_0 + tau d on. `graph.py`
 has the graphs and the bound.
 
 Every member tells its neighbours its time each `tau_ns` of its own clock, at first after a random part of it. That is

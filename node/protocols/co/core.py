@@ -7,8 +7,8 @@ expects next from each. Those numbers detect losses, tell what has arrived where
     pre-acknowledged  we know that everybody has accepted it: minAL; it gets its place in causal order (CPI)
     acknowledged      we know that everybody has pre-acknowledged it: minPAL; it is delivered
 
-The variables and rules are in `co_state.py`, under the paper's names; who misses what is in `co_repair.py`; the bytes
-are in `co_words.py`. This file has the handlers and the timers: when to send, ask, answer, and when to be silent.
+The variables and rules are in `state.py`, under the paper's names; who misses what is in `repair.py`; the bytes
+are in `codec.py`. This file has the handlers and the timers: when to send, ask, answer, and when to be silent.
 
 Acknowledgement without data. The paper acknowledges with data only. Here an entity that has something to tell (its REQ
 or minAL moved, or its buffers opened) and no data to tell it with multicasts a CO_STATE: ACK, minAL and BUF. It has no
@@ -36,7 +36,7 @@ Deviations.
 - What is learnt only moves forward: a retransmission carries its old ACK.
 - An entity takes in what it tells by CO_STATE and RET like its own messages: its own column of AL rises then. Otherwise
   others could conclude from its ACK that it has pre-acknowledged what it has not.
-- PAL and what CO_STATE tells of pre-acknowledgement are kept apart: `co_state.py` says why.
+- PAL and what CO_STATE tells of pre-acknowledgement are kept apart: `state.py` says why.
 - Messages longer than H take up several buffers of H.
 
 Flow. minAL[i] <= SEQ < minAL[i] + min(W, minBUF / (H*n)). BUF is what the holding buffer and all logs leave free. When

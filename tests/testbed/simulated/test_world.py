@@ -169,7 +169,7 @@ from testbed.cli.console import Console
 wishes = Wishes(runs=Path({str(tmp_path / "runs")!r}), analyze=False)
 run_experiment({str(path)!r}, wishes, Console(quiet=True))
 loaded = [name for name in sys.modules if name.split(".")[0] in ("netem", "pyroute2", "docker")]
-values = ("", ".errors", ".faults", ".owner", ".runtimes", ".runtimes.base", ".runtimes.limits")
+values = ("", ".errors", ".faults", ".owner", ".runtimes", ".runtimes.base", ".runtimes.cgroups")
 assert set(loaded) <= {{f"netem{{name}}" for name in values}}, loaded
 assert not opened, opened
 capabilities = [line for line in open("/proc/self/status") if line.startswith("CapEff")]
