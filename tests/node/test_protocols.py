@@ -115,7 +115,9 @@ def test_the_readme_lists_nothing_that_does_not_exist() -> None:
         assert name in Kind.__members__
     for name in re.findall(r"`([\w/]+\.py)`", README):
         folder = Path(node.protocols.__file__).parent
-        assert any((room / name).exists() for room in (folder, folder.parent, folder.parent / "objects"))
+        assert any(
+            (room / name).exists() for room in (folder, folder.parents[1], folder.parent, folder.parent / "objects")
+        )
 
 
 def test_codes_clash_with_nothing() -> None:
