@@ -41,6 +41,13 @@ def experiments(incomplete: str) -> list[Offer]:
     return [*_shipped(EXPERIMENTS), *_files(incomplete)]
 
 
+def shipped(folder: Path) -> Iterator[Offer]:
+    """Each YAML file of a folder of the project, with its question or description."""
+    for path in sorted(folder.glob("*.yaml")):
+        found = LINE_OF_WORDS.search(path.read_text(encoding="utf-8"))
+        yield path.stem, found[1] if found else ""
+
+
 def worlds() -> list[Offer]:
     return [
         ("auto", "docker if a daemon answers, else netns"),
@@ -160,9 +167,8 @@ def _is_sound(about: Any) -> bool:
 
 
 def _shipped(folder: Path) -> Iterator[Offer]:
-    for path in sorted(folder.glob("*.yaml")):
-        found = LINE_OF_WORDS.search(path.read_text(encoding="utf-8"))
-        yield path.stem, textwrap.shorten(found[1], HELP_WIDTH, placeholder="…") if found else ""
+    for name, text in shipped(folder):
+        yield name, textwrap.shorten(text, HELP_WIDTH, placeholder="…")
 
 
 def _files(incomplete: str) -> Sequence[Offer]:

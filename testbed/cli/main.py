@@ -6,7 +6,6 @@ Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or inval
 from __future__ import annotations
 
 import dataclasses
-import json
 import signal
 import sys
 import traceback
@@ -21,6 +20,7 @@ from netem.errors import FabricError
 from node.errors import LocalError
 from testbed.cli import completion as complete
 from testbed.cli import live as cli_live
+from testbed.cli import overview
 from testbed.cli import watch as watch_command
 from testbed.cli.console import Console
 from testbed.cli.live import CommandEndedError
@@ -150,7 +150,7 @@ def analyze(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = Fals
 def check(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
     """Say again how a run was judged; the exit code is the verdict."""
     directory = store.find(runs, run)
-    _show(directory, _summary_of(directory), as_json=as_json)
+    _show(directory, store.read_summary(directory), as_json=as_json)
 
 
 @app.command(rich_help_panel=Panel.RUNS)
@@ -159,7 +159,7 @@ def report(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False
     from analysis.report.page import write_report
 
     directory = store.find(runs, run)
-    _summary_of(directory)
+    store.read_summary(directory)
     path = write_report(directory)
     if as_json:
         _print_json({"report": str(path)})
@@ -278,6 +278,7 @@ def claims(
 
 
 # Commands and their headings stand in the help as they stand here.
+overview.register(app)
 cli_live.register(app)
 watch_command.register(app)
 
@@ -383,21 +384,6 @@ def doctor(as_json: Json = False) -> None:
 def _split(given: list[str] | None) -> list[str]:
     """What was given again and again, or with commas between."""
     return [name.strip() for text in given or () for name in text.split(",") if name.strip()]
-
-
-def _summary_of(directory: Path) -> dict[str, Any]:
-    path = directory / "summary.json"
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{directory}: this run was not analysed; do it with `orderbed analyze {directory}`") from None
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: not a summary ({error}); make it again with `orderbed analyze {directory}`"
-        ) from None
-    if not isinstance(loaded, dict) or loaded.get("verdict") not in EXIT_OF_VERDICT:
-        raise InputError(f"{path}: not a summary; make it again with `orderbed analyze {directory}`")
-    return loaded
 
 
 def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> None:

@@ -166,6 +166,27 @@ def find(runs: Path, name: str | None) -> Path:
     return newest
 
 
+def newest(runs: Path, count: int) -> list[Path]:
+    """The directories of the newest runs, newest first; records of testbeds that were up are none."""
+    found = [path for path in runs.glob("*/*/manifest.json") if path.parts[-3] != UP]
+    return [path.parent for path in sorted(found, key=_age, reverse=True)[:count]]
+
+
+def read_summary(directory: Path) -> dict[str, Any]:
+    """The summary of a run. Raises InputError, with the remedy, when there is none or it is no summary."""
+    path = directory / "summary.json"
+    again = f"`orderbed analyze {directory}`"
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{directory}: this run was not analysed; do it with {again}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a summary ({error}); make it again with {again}") from None
+    if not isinstance(loaded, dict) or loaded.get("verdict") not in ("pass", "fail", "unknown"):
+        raise InputError(f"{path}: not a summary; make it again with {again}")
+    return loaded
+
+
 def require_space(path: Path, needed_bytes: int) -> None:
     """Raise InputError when the file system of `path` has less than `needed_bytes` left."""
     existing = path
@@ -193,5 +214,9 @@ def _unwritable(path: Path, error: OSError) -> str:
 
 
 def _newest(manifests: Any) -> Path | None:
-    paths = sorted(manifests, key=lambda path: (path.stat().st_mtime_ns, str(path)))
+    paths = sorted(manifests, key=_age)
     return paths[-1].parent if paths else None
+
+
+def _age(manifest: Path) -> tuple[int, str]:
+    return manifest.stat().st_mtime_ns, str(manifest)

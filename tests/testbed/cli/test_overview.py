@@ -1,0 +1,87 @@
+"""`orderbed list`, `init` and `compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.registry import PROTOCOLS
+from testbed.paths import EXPERIMENTS, TOPOLOGIES
+from testbed.spec.experiment import load
+from tests.testbed.orderbed_command import orderbed
+
+
+def run_directory(runs: Path, name: str, *, text: str = "name: x\nseed: 1\n", **summary: Any) -> Path:
+    path = runs / "x" / name
+    path.mkdir(parents=True)
+    (path / "experiment.yaml").write_text(text)
+    (path / "manifest.json").write_text(json.dumps({"status": "complete", "world": "sim", "seed": 1}))
+    if summary:
+        (path / "summary.json").write_text(json.dumps({"verdict": "pass", **summary}))
+    return path
+
+
+def test_everything_that_ships_is_listed() -> None:
+    listed = orderbed("list", "--json", "--runs", "nowhere").json()
+    assert {row["name"] for row in listed["experiments"]} == {path.stem for path in EXPERIMENTS.glob("*.yaml")}
+    assert {row["name"] for row in listed["topologies"]} == {path.stem for path in TOPOLOGIES.glob("*.yaml")}
+    assert {row["name"] for row in listed["protocols"]} == set(PROTOCOLS)
+    assert listed["runs"] == []
+    assert all(row["about"] for rows in listed.values() for row in rows)
+    shown = orderbed("list", "protocols").out
+    assert "lamport" in shown
+    assert "total order, views" in shown
+
+
+def test_runs_are_listed_newest_first_with_their_verdicts(tmp_path: Path) -> None:
+    run_directory(tmp_path, "old", latency={})
+    run_directory(tmp_path, "new")
+    rows = orderbed("list", "runs", "--runs", str(tmp_path), "--json").json()["runs"]
+    assert [(row["name"], row["verdict"]) for row in rows] == [("x/new", "unknown"), ("x/old", "pass")]
+
+
+def test_a_new_experiment_loads_and_is_never_written_over(tmp_path: Path) -> None:
+    assert orderbed("init", "first-try", folder=tmp_path).code == 0
+    experiment = load(tmp_path / "first-try.yaml", protocols=PROTOCOLS)
+    assert experiment.name == "first-try"
+    assert [len(experiment.faults) > 0, len(experiment.expect)] == [True, 3]
+    again = orderbed("init", "first-try", folder=tmp_path)
+    assert (again.code, "this file exists" in again.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\nb"])
+def test_a_name_that_is_none_is_one_sentence(name: str) -> None:
+    done = orderbed("init", name)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "such as first-try" in done.err
+
+
+def test_two_runs_are_compared_by_settings_verdicts_and_numbers(tmp_path: Path) -> None:
+    one = run_directory(
+        tmp_path, "one", latency={"p50_ms": 10.0, "p99_ms": 20.0}, properties={"fifo": {"verdict": "pass"}}
+    )
+    other = run_directory(
+        tmp_path,
+        "other",
+        text="name: x\nseed: 1\nprotocol: {name: lamport}\n",
+        latency={"p50_ms": 15.0},
+        properties={"fifo": {"verdict": "fail", "promised": True}},
+        expect=[{"condition": "a == 1", "verdict": "pass"}],
+    )
+    found = orderbed("compare", str(one), str(other), "--json").json()
+    assert found["settings"] == {"protocol.name": ["–", "lamport"]}
+    assert found["verdicts"] == {"fifo": ["pass", "fail"]}
+    assert found["numbers"] == {"latency p50, ms": [10.0, 15.0], "latency p99, ms": [20.0, None]}
+    shown = orderbed("compare", str(one), str(other)).out
+    assert "1.50" in shown
+    assert "lamport" in shown
+
+
+def test_a_run_beside_itself_differs_in_nothing(tmp_path: Path) -> None:
+    one = str(run_directory(tmp_path, "one", latency={"p50_ms": 10.0}))
+    shown = orderbed("compare", one, one).out
+    assert "nothing set differently" in shown
+    assert "nothing judged differently" in shown
