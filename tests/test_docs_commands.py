@@ -44,6 +44,9 @@ ELSEWHERE = {
     "orderbed run quickstart --world sim": (
         "tests/testbed/simulated/test_world.py::test_the_quickstart_in_the_simulated_world"
     ),
+    "orderbed compare quickstart partition": (
+        "tests/testbed/cli/test_overview.py::test_two_runs_are_compared_by_settings_verdicts_and_numbers"
+    ),
     "orderbed run etcd-cut": (
         "tests/testbed/test_foreign_systems.py::test_etcd_elects_another_leader_when_the_cut_takes_its_own"
     ),

@@ -15,7 +15,7 @@ from tests.testbed.orderbed_command import orderbed
 
 
 def run_directory(runs: Path, name: str, *, text: str = "name: x\nseed: 1\n", **summary: Any) -> Path:
-    path = runs / "x" / name
+    path = runs / name
     path.mkdir(parents=True)
     (path / "experiment.yaml").write_text(text)
     (path / "manifest.json").write_text(json.dumps({"status": "complete", "world": "sim", "seed": 1}))
@@ -37,8 +37,8 @@ def test_everything_that_ships_is_listed() -> None:
 
 
 def test_runs_are_listed_newest_first_with_their_verdicts(tmp_path: Path) -> None:
-    run_directory(tmp_path, "old", latency={})
-    run_directory(tmp_path, "new")
+    run_directory(tmp_path, "x/old", latency={})
+    run_directory(tmp_path, "x/new")
     rows = orderbed("list", "runs", "--runs", str(tmp_path), "--json").json()["runs"]
     assert [(row["name"], row["verdict"]) for row in rows] == [("x/new", "unknown"), ("x/old", "pass")]
 
@@ -60,28 +60,28 @@ def test_a_name_that_is_none_is_one_sentence(name: str) -> None:
 
 
 def test_two_runs_are_compared_by_settings_verdicts_and_numbers(tmp_path: Path) -> None:
-    one = run_directory(
-        tmp_path, "one", latency={"p50_ms": 10.0, "p99_ms": 20.0}, properties={"fifo": {"verdict": "pass"}}
+    run_directory(
+        tmp_path, "quickstart/1", latency={"p50_ms": 10.0, "p99_ms": 20.0}, properties={"fifo": {"verdict": "pass"}}
     )
-    other = run_directory(
+    run_directory(
         tmp_path,
-        "other",
+        "partition/1",
         text="name: x\nseed: 1\nprotocol: {name: lamport}\n",
         latency={"p50_ms": 15.0},
         properties={"fifo": {"verdict": "fail", "promised": True}},
         expect=[{"condition": "a == 1", "verdict": "pass"}],
     )
-    found = orderbed("compare", str(one), str(other), "--json").json()
+    found = orderbed("compare", "quickstart", "partition", "--runs", str(tmp_path), "--json").json()
     assert found["settings"] == {"protocol.name": ["–", "lamport"]}
     assert found["verdicts"] == {"fifo": ["pass", "fail"]}
     assert found["numbers"] == {"latency p50, ms": [10.0, 15.0], "latency p99, ms": [20.0, None]}
-    shown = orderbed("compare", str(one), str(other)).out
+    shown = orderbed("compare", "quickstart", "partition", "--runs", str(tmp_path)).out
     assert "1.50" in shown
     assert "lamport" in shown
 
 
 def test_a_run_beside_itself_differs_in_nothing(tmp_path: Path) -> None:
-    one = str(run_directory(tmp_path, "one", latency={"p50_ms": 10.0}))
+    one = str(run_directory(tmp_path, "x/one", latency={"p50_ms": 10.0}))
     shown = orderbed("compare", one, one).out
     assert "nothing set differently" in shown
     assert "nothing judged differently" in shown
