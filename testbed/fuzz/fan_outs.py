@@ -23,7 +23,8 @@ from typing import NamedTuple
 from node.host.host import TRANSMISSION_MASK
 from node.trace import Event
 from testbed.fuzz.moments import rehearsal
-from testbed.fuzz.scenario import Crash, Fault, Freeze, OneWayCut, Scenario, clash
+from testbed.fuzz.outages import is_last
+from testbed.fuzz.scenario import Crash, Fault, Freeze, Leave, OneWayCut, Scenario, clash
 from testbed.sim.simulation import START_NS, Life
 from testbed.spec.raw import Dissemination
 
@@ -56,8 +57,11 @@ def with_torn_fan_outs(scenario: Scenario, patience_ns: int, rng: Random) -> Sce
         kind = rng.choice(sorted({one.kind for one in found}))
         fan_out = rng.choice([one for one in found if one.kind == kind])
         faults = _torn(fan_out, scenario, patience_ns, rng)
-        if not any(clash(faults[0], other, gap_ns=GAP_NS) for other in scenario.faults):
-            ordered = sorted((*scenario.faults, *faults), key=lambda fault: (fault.at_ns, fault.end_ns))
+        ordered = sorted((*scenario.faults, *faults), key=lambda fault: (fault.at_ns, fault.end_ns))
+        leaves = [fault for fault in ordered if isinstance(fault, Leave)]
+        if any(clash(faults[0], other, gap_ns=GAP_NS) for other in scenario.faults):
+            continue
+        if not any(is_last(leave, ordered, len(scenario.members)) for leave in leaves):
             scenario = replace(scenario, faults=tuple(ordered))
     return scenario
 

@@ -10,7 +10,7 @@ then only what holds in a minority is judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from random import Random
 
@@ -80,15 +80,15 @@ def outages(scenario: Scenario, patience_ns: int, rng: Random) -> tuple[Fault, .
         for fault in _outage(len(scenario.members), at_ns, for_ns, patience_ns, rng):
             if not any(clash(fault, other, gap_ns=GAP_NS) for other in found):
                 found.append(fault)
-    kept = [fault for fault in found if not (isinstance(fault, Leave) and _is_last(fault, found, scenario))]
+    kept = [fault for fault in found if not (isinstance(fault, Leave) and is_last(fault, found, len(scenario.members)))]
     return tuple(sorted(kept, key=lambda fault: (fault.at_ns, fault.end_ns)))
 
 
-def _is_last(leave: Leave, faults: list[Fault], scenario: Scenario) -> bool:
+def is_last(leave: Leave, faults: Iterable[Fault], count: int) -> bool:
     """Whether all others may be away when it leaves: the last member cannot."""
     falls = [fault for fault in faults if isinstance(fault, Crash | Leave)]
     away = {one.member for one in falls if one.at_ns <= leave.at_ns and (_is_final(one) or one.end_ns >= leave.at_ns)}
-    return len(away | {leave.member}) == len(scenario.members)
+    return len(away | {leave.member}) == count
 
 
 def _is_final(fault: Crash | Leave) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from node.wire import Kind, Message
 from testbed.fuzz.draw import draw
 from testbed.fuzz.fan_outs import fan_outs
+from testbed.fuzz.judge import judge
 from testbed.fuzz.render import experiment_of
 from testbed.fuzz.scenario import Crash, Freeze, OneWayCut, Scenario
 from testbed.sim.network import Datagram
@@ -73,3 +74,8 @@ def test_only_unicast_dissemination_has_fan_outs() -> None:
     assert scenario.dissemination is Dissemination.UNICAST
     assert fan_outs(scenario)
     assert not fan_outs(replace(scenario, dissemination=Dissemination.MULTICAST))
+
+
+def test_a_fall_does_not_make_a_member_that_leaves_the_last_one() -> None:
+    """In this world all others were away, and an experiment refuses that."""
+    assert not judge(draw("lo", 3000622)).failures
