@@ -35,7 +35,7 @@ wait for, whatever the application still wants.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
@@ -248,6 +248,61 @@ class ViewCore(Core):
         the order of receipt have no part in it. Whatever `rest` holds may have come from an enemy: what `on_message`
         would refuse is passed over.
         """
+
+
+class ViewStreams(Core):
+    """The transport of one view: reliable streams, or a core that brings its own (`co`).
+
+    A *position* in a member's stream is what has been received of it without a gap; of our own stream: its last number.
+    A *cut* is one number for each stream: what belongs to a view that ends.
+    """
+
+    @abstractmethod
+    def awaited(self) -> dict[int, int]:
+        """In an open view: the members whose answer is missing, each with a number that changes with its progress."""
+
+    @abstractmethod
+    def positions(self) -> dict[int, int]:
+        """Per member, ascending; `freeze` fixes them."""
+
+    @abstractmethod
+    def acknowledged(self) -> dict[int, int]:
+        """Per member, ascending: up to which number all members are known to have received its stream."""
+
+    @abstractmethod
+    def urge(self, now_ns: int) -> list[Effect]:
+        """Uniform delivery waits for stability: acknowledgements and watermarks go out soon."""
+
+    @abstractmethod
+    def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
+        """While it is held, nothing is delivered and no submission is taken; everything else goes on."""
+
+    @abstractmethod
+    def freeze(self, waiting: Iterable[Submission], now_ns: int) -> list[Effect]:
+        """The view is ending: nothing is delivered or acknowledged any more. `waiting`: submissions that flow control
+        kept back, in order; they belong to our stream."""
+
+    @abstractmethod
+    def has(self, cut: Mapping[int, int]) -> bool:
+        """Whether everything up to the cut is here."""
+
+    @abstractmethod
+    def fetch(self, cut: Mapping[int, int], holders: Mapping[int, Sequence[int]], now_ns: int) -> list[Effect]:
+        """Ask the holders of each stream for what is missing up to the cut, until it is here. Another call replaces cut
+        and holders."""
+
+    @abstractmethod
+    def rest(self, cut: Mapping[int, int]) -> dict[int, list[Message]]:
+        """Per origin, ascending, ourselves included: the multicasts up to the cut that were not delivered to the core
+        above, in the order of the stream. Only after `has(cut)`."""
+
+    @abstractmethod
+    def close(self, cut: Mapping[int, int], now_ns: int) -> Closing:
+        """The end of a view without a core above: deliver `rest`. Only after `has(cut)`."""
+
+    @abstractmethod
+    def stop(self, now_ns: int) -> list[Effect]:
+        """The next view is installed: from now on only the questions of slower members are answered."""
 
 
 def random_for(seed: int, membership: Membership, purpose: str) -> Random:

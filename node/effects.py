@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from node.errors import DropReason
 from node.trace import Level, ViewReason
 from node.values import quick
 from node.wire import Kind, Message
@@ -114,6 +115,11 @@ class Report:
     code: int
     member: int = 0
     value: int = 0
+
+    @classmethod
+    def refusal(cls, reason: DropReason, message: Message, source: int) -> Report:
+        """`message`, transmitted by `source`, is refused."""
+        return cls(code=reason, member=source, value=len(message.payload))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,8 @@ from node.group.codec import MAX_ROUND, Promise, Proposal, Value, ballot_of, ran
 from node.group.view import Incarnation, View
 from node.trace import ViewReason
 
-FAR = 2**16
-"""A ballot whose round lies further ahead than this is no honest member's."""
-KEPT = 4
-"""Proposals of different ballots that are remembered until one of them is decided."""
+FAR = 2**16  # a ballot whose round lies further ahead than this is no honest member's
+KEPT = 4  # proposals of different ballots that are remembered until one of them is decided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +40,12 @@ class Change:
     def __init__(self, view: View, me: int) -> None:
         self._view = view
         self._me = me
-        self.promised = 0
-        """The highest ballot that this member has promised; 0: it is not frozen."""
-        self.seen = 0
-        """The highest ballot that it has heard of."""
+        self.promised = 0  # the highest ballot that this member has promised; 0: it is not frozen
+        self.seen = 0  # the highest ballot that it has heard of
         self.accepted: tuple[int, Value] | None = None
         self.decided: Value | None = None
-        self.led = 0
-        """The ballot that this member coordinates; 0: none."""
-        self.promises: dict[int, Promise] = {}
-        """Of `led`."""
+        self.led = 0  # the ballot that this member coordinates; 0: none
+        self.promises: dict[int, Promise] = {}  # of `led`
         self.proposals: dict[int, Proposal] = {}
         self._votes: dict[int, set[int]] = {}
 

@@ -18,8 +18,7 @@ from node.packing import pack, unpack
 from node.trace import ViewReason
 
 MAX_ROUND = 2**32 - 1
-_COUNT = 0xFFF
-"""Entries of one section of a message; more would not fit a datagram."""
+_COUNT = 0xFFF  # entries of one section of a message; more would not fit a datagram
 
 
 def ballot_of(round_: int, rank: int) -> int:
@@ -37,14 +36,11 @@ def rank_of(ballot: int) -> int:
 class StatusFlag(enum.IntFlag):
     """What a STATUS says in one bit each."""
 
-    ASK = 1
-    """The receiver answers with a STATUS of its own."""
-    LEAVING = 2
-    """The sender wants to be left out of the next view."""
+    ASK = 1  # the receiver answers with a STATUS of its own
+    LEAVING = 2  # the sender wants to be left out of the next view
     ANSWER = 4
     """An answer to a STATUS; it is never answered, or two members that suspect different ones would talk for ever."""
-    STATELESS = 8
-    """The sender has joined and has not got the group's state yet."""
+    STATELESS = 8  # the sender has joined and has not got the group's state yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,11 @@
 """The group layer: one membership under every order.
 
-Anchors: Isis and Ensemble (virtual synchrony), Derecho (a view change as a decision), Lamport's Paxos, JGroups (GMS).
-docs/protocols/group.md has the rules, which have numbers, and the proof.
+docs/protocols/group.md has the rules R1 to R13, what the layer promises, and the proof. `member` has what happens
+inside one view (detection, ballots), `change` the consensus, `stack` streams and core of a view, `transfer` the state;
+this module leads from view to view.
 
-    silence, JOIN, leave ──> STATUS(ask) ──> PREPARE(ballot) ──> PROMISE(positions, accepted): the member is frozen
-    ──> ACCEPT(value) ──> fetch up to the cut ──> ACCEPTED, to all ──> DECIDED: core closed, view installed, new core
-
-What it promises, while a quorum of the view lives and its members hear each other:
-  view agreement       all members of view n have the same members in it, in the same order;
-  virtual synchrony    members that go from view n to n + 1 together have delivered the same messages in n;
-  same view            a message is delivered in one view: that in which it was multicast;
-  state transfer       a member that joins has what was delivered before its first view, and delivers what comes after.
-
-A side without a quorum is in a minority: it takes no submission, hands nothing up, and goes on when it hears the rest
-again. An excluded member closes without a delivery, keeps what others may fetch, and is over; its host starts the next
-incarnation, which joins.
-
-`member` has what happens inside one view (detection, ballots), `change` the consensus, `stack` streams and core of a
-view, `transfer` the state. This module leads from view to view. Timers of the group layer have names that begin with
-`group` and layer 0; those of the view's streams and core keep theirs.
+Timers of the group layer have names that begin with `group` and layer 0; those of the view's streams and core keep
+theirs.
 """
 
 from __future__ import annotations
@@ -30,7 +17,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-from node.core import Core, Membership, Submission, ViewCore
+from node.core import Core, Membership, Submission, ViewCore, ViewStreams
 from node.effects import Effect, Installed, Minority, Multicast, Report, Send, StateTaken, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.group.codec import Decision, Join, Value
@@ -45,7 +32,7 @@ from node.group.member import (
     Joiner,
     ViewMember,
 )
-from node.group.stack import Streams, ViewStack
+from node.group.stack import ViewStack
 from node.group.transfer import Chunk, Collector, chunks, digest_of
 from node.group.view import MAX_VIEW, Incarnation, View, first_view
 from node.reliable import ReliableCore, ReliableParameters, view_of
@@ -65,7 +52,7 @@ class Transport:
 
     kinds: frozenset[Kind]
     question: Kind
-    make: Callable[[Membership, int, Random], Streams]
+    make: Callable[[Membership, int, Random], ViewStreams]
 
 
 VIEWS_OF_A_START = 12
@@ -83,10 +70,8 @@ class Phase(enum.StrEnum):
     JOINING = "joining"
     MEMBER = "member"
     MINORITY = "minority"
-    CHANGING = "changing"
-    """Frozen: it has promised a ballot, and only a decision ends that."""
-    EXCLUDED = "excluded"
-    """A decision leaves it out; it answers those that fetch what it has."""
+    CHANGING = "changing"  # frozen: it has promised a ballot, and only a decision ends that
+    EXCLUDED = "excluded"  # a decision leaves it out; it answers those that fetch what it has
     OVER = "over"
 
 
@@ -95,7 +80,7 @@ class _Former:
     """The view before, kept until all members of this one have installed this one (R6)."""
 
     view: View
-    streams: Streams
+    streams: ViewStreams
 
 
 class GroupCore(Core):
@@ -129,30 +114,23 @@ class GroupCore(Core):
         self._timers = Timers()
         self._beat_ns = parameters.suspect_after_ns // BEATS
         self._retry_ns = min(parameters.retry_first_ns, parameters.suspect_after_ns // 8)
-        self._here: ViewMember | None = None
-        """Our part in the view; None while we join."""
+        self._here: ViewMember | None = None  # our part in the view; None while we join
         self._former: _Former | None = None
-        self._last: Value | None = None
-        """The decision that began our view."""
+        self._last: Value | None = None  # the decision that began our view
         self._is_excluded = False
         self._is_over = False
         self._has_left = False
-        self._resubmit: deque[Submission] = deque()
-        """What the views before have handed back, in order."""
-        self._early: dict[int, list[tuple[Message, int]]] = {}
-        """By transmitter: messages of the next view."""
-        self._told_ns: dict[int, int] = {}
-        """By member: until when it is told no further word about views."""
+        self._resubmit: deque[Submission] = deque()  # what the views before have handed back, in order
+        self._early: dict[int, list[tuple[Message, int]]] = {}  # by transmitter: messages of the next view
+        self._told_ns: dict[int, int] = {}  # by member: until when it is told no further word about views
         self._joiners: dict[int, Joiner] = {}
         self._join_tries = 0
-        self._heard_as_joiner: set[int] = set()
-        """Members that have answered our own JOIN."""
+        self._heard_as_joiner: set[int] = set()  # members that have answered our own JOIN
         self._stated: dict[int, tuple[int, Join]] = {}
         """R13, by member: the incarnation of its last JOIN, and what that said; ours among them."""
         self._memory = b""
         self._digest = 0
-        self._collector: Collector | None = None
-        """What we have of the group's state, while we lack it."""
+        self._collector: Collector | None = None  # what we have of the group's state, while we lack it
         self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
             Kind.GROUP_STATUS: self._on_status,
             Kind.GROUP_PREPARE: self._on_ballot,
@@ -188,7 +166,7 @@ class GroupCore(Core):
         view = first_view(self._founders)
         return None if self._make is None else self._make(view.membership(self._us), self._draw("alone"), b"")
 
-    def transport_alone(self) -> Streams:
+    def transport_alone(self) -> ViewStreams:
         """The transport of the first view without anything around it, for an examination."""
         return self._new_streams(first_view(self._founders))
 
@@ -287,10 +265,10 @@ class GroupCore(Core):
         if message.kind in self._stream_kinds:
             return self._on_stream_message(message, source, now_ns)
         if handler is None:
-            return [Report(code=DropReason.UNEXPECTED, member=source, value=len(message.payload))]
+            return [Report.refusal(DropReason.UNEXPECTED, message, source)]
         reason = self._ignore(message, source)
         if reason is not None:
-            return [Report(code=reason, member=source, value=len(message.payload))]
+            return [Report.refusal(reason, message, source)]
         out: list[Effect] = []
         handler(message, source, now_ns, out)
         self._follow(now_ns, out)
@@ -338,7 +316,7 @@ class GroupCore(Core):
     def _on_stream_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         if message.origin == self._me or not {message.origin, source} <= self._known:
             reason = DropReason.OWN if message.origin == self._me else DropReason.UNKNOWN_MEMBER
-            return [Report(code=reason, member=source, value=len(message.payload))]
+            return [Report.refusal(reason, message, source)]
         number = view_of(message)
         here = self._here
         if here is None or number == here.view.number + 1:
@@ -346,7 +324,7 @@ class GroupCore(Core):
         if number == here.view.number:
             of = here.view.incarnation_of
             if of.get(message.origin) != message.incarnation or source not in of:
-                return [Report(code=DropReason.STALE_INCARNATION, member=source, value=len(message.payload))]
+                return [Report.refusal(DropReason.STALE_INCARNATION, message, source)]
             out = here.stack.on_message(message, source, now_ns)
             if source == message.origin and not self._is_excluded:
                 here.hear(source, now_ns, out)
@@ -365,7 +343,7 @@ class GroupCore(Core):
             out = []
             self._tell_decision(source, now_ns, out)
             return out
-        return [Report(code=DropReason.OUT_OF_WINDOW, member=source, value=len(message.payload))]
+        return [Report.refusal(DropReason.OUT_OF_WINDOW, message, source)]
 
     def _keep_early(self, message: Message, source: int, number: int) -> list[Effect]:
         """A message of the next view; a joiner does not know which one that is, and keeps the latest."""
@@ -375,7 +353,7 @@ class GroupCore(Core):
         if len(held) < self._parameters.window:
             held.append((message, source))
             return []
-        return [Report(code=DropReason.OUT_OF_WINDOW, member=source, value=len(message.payload))]
+        return [Report.refusal(DropReason.OUT_OF_WINDOW, message, source)]
 
     def _resubmit_what_can(self, now_ns: int, out: list[Effect]) -> None:
         """What the views before have handed back goes first, in order."""
@@ -397,16 +375,8 @@ class GroupCore(Core):
             return
         if here.change.decided is not None:
             self._tell_decision(message.origin, now_ns, out)
-        elif here.is_lost:
-            return
-        elif message.kind is Kind.GROUP_PREPARE:
-            here.on_prepare(message, source, now_ns, out)
-        elif message.kind is Kind.GROUP_PROMISE:
-            here.on_promise(message, source, now_ns, out)
-        elif message.kind is Kind.GROUP_ACCEPT:
-            here.on_accept(message, source, now_ns, out)
-        else:
-            here.on_accepted(message, source, now_ns, out)
+        elif not here.is_lost:
+            here.on_ballot(message, source, now_ns, out)
 
     def _is_of_view(self, message: Message, now_ns: int, out: list[Effect]) -> bool:
         """Whether a message belongs to the view that we are in; others are answered, or make us ask."""
@@ -589,9 +559,9 @@ class GroupCore(Core):
             try:
                 out += self.on_message(message, source, now_ns)
             except RemoteError as error:
-                out.append(Report(code=error.reason, member=source, value=len(message.payload)))
+                out.append(Report.refusal(error.reason, message, source))
 
-    def _new_streams(self, view: View) -> Streams:
+    def _new_streams(self, view: View) -> ViewStreams:
         rng = self._draw("streams")
         if self._transport is not None:
             return self._transport.make(view.membership(self._us), view.number, rng)
@@ -784,7 +754,7 @@ class GroupCore(Core):
         try:
             state = collector.take(source, chunk)
         except RemoteError as error:
-            out.append(Report(code=error.reason, member=source, value=len(message.payload)))
+            out.append(Report.refusal(error.reason, message, source))
             return
         if state is None:
             if collector.is_answered:

@@ -62,13 +62,10 @@ class Collector:
         assert donors, "a view has members with the group's state"
         self._donors = donors
         self._turn = 0
-        self._first: Chunk | None = None
-        """Says which state is being collected."""
+        self._first: Chunk | None = None  # says which state is being collected
         self._chunks: dict[int, bytes] = {}
-        self._offset = 0
-        """The first that is missing."""
-        self._until = 0
-        """What was asked for ends here."""
+        self._offset = 0  # the first that is missing
+        self._until = 0  # what was asked for ends here
 
     @property
     def donor(self) -> int:

@@ -35,8 +35,7 @@ class OutgoingStream:
         self.delivered = 0
         """The last that was transmitted, and so delivered to the core above; less than `last` only in a frozen view."""
         self.floor = 0
-        self.announced = 0
-        """The highest watermark that we have told all receivers."""
+        self.announced = 0  # the highest watermark that we have told all receivers
         self.buffered: dict[int, Message] = {}
         self._acknowledged = dict.fromkeys(receivers, 0)
         self._answered: dict[int, tuple[int, int | None]] = {}
@@ -97,8 +96,7 @@ class Receiver:
         self._window = window
         self.position = 0
         self.delivered = 0
-        self.known = 0
-        """The highest number that is known to exist."""
+        self.known = 0  # the highest number that is known to exist
         self.buffered: dict[int, Message] = {}
 
     def accept(self, message: Message, cut: int = 0) -> DropReason | None:
@@ -127,14 +125,10 @@ class IncomingStream(Receiver):
 
     def __init__(self, *, window: int) -> None:
         super().__init__(window=window)
-        self.stable = 0
-        """The origin says that all members have received all up to here ..."""
-        self.floor = 0
-        """... and up to here we have let the messages go."""
-        self.acknowledged = 0
-        """The position that we last told the origin."""
-        self.cut: int | None = None
-        """The last number to fetch; None: nothing is fetched."""
+        self.stable = 0  # the origin says that all members have received all up to here ..
+        self.floor = 0  # ... and up to here we have let the messages go.
+        self.acknowledged = 0  # the position that we last told the origin
+        self.cut: int | None = None  # the last number to fetch; None: nothing is fetched
         self._asked: dict[int, tuple[int, int, int]] = {}
         """Per missing number: when first asked, when to ask again, how often asked."""
 

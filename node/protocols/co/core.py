@@ -67,7 +67,7 @@ from dataclasses import dataclass
 from operator import gt
 from random import Random
 
-from node.core import Closing, Core, Membership, Submission
+from node.core import Closing, Membership, Submission, ViewStreams
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.packing import numbers_of, ranges_of
@@ -201,7 +201,7 @@ LEGAL: Mapping[Phase, frozenset[Kind]] = {
 """Kinds that are taken in these phases; in the others all are."""
 
 
-class CoCore(Core):
+class CoCore(ViewStreams):
     """See the module's text. `membership` has the members of view number `view` only."""
 
     def __init__(
@@ -361,7 +361,6 @@ class CoCore(Core):
     # What the group layer asks.
 
     def awaited(self) -> dict[int, int]:
-        """Members whose word we miss in an open view, each with a number that changes with its progress."""
         if self._ended is not None:
             return {}
         state = self._state
@@ -375,7 +374,6 @@ class CoCore(Core):
         return {member: self._state.req[rank] - 1 for rank, member in enumerate(self._members)}
 
     def acknowledged(self) -> dict[int, int]:
-        """Per member, ascending: how many of its messages everybody is known to have accepted."""
         return {member: self._state.al.least[rank] - 1 for rank, member in enumerate(self._members)}
 
     def urge(self, now_ns: int) -> list[Effect]:
@@ -383,7 +381,6 @@ class CoCore(Core):
         return []
 
     def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
-        """While it is held, nothing is delivered and no submission is taken; everything else goes on."""
         self._is_held = is_held
         if is_held or self._ended is not None:
             return []
@@ -394,19 +391,15 @@ class CoCore(Core):
     # The end of the view.
 
     def freeze(self, waiting: Iterable[Submission], now_ns: int) -> list[Effect]:
-        """The view is ending: from now on nothing is accepted, and nothing beyond these positions acknowledged."""
         assert self._ended is None and not list(waiting)
         self._frozen = self.positions()
         self._ended = Phase.FROZEN
         return self._timers.disarm_all()
 
     def has(self, cut: Mapping[int, int]) -> bool:
-        """Whether everything up to the cut is here."""
         return not any(True for src in range(len(self._members)) for _ in self._missing(src, cut))
 
     def fetch(self, cut: Mapping[int, int], holders: Mapping[int, Sequence[int]], now_ns: int) -> list[Effect]:
-        """Ask the holders of each member's messages for what is missing up to the cut, until it is here. Another call
-        replaces cut and holders."""
         assert self._ended is Phase.FROZEN, self._ended
         out = self._timers.disarm_all()
         self._cut, self._tries = cut, 0
