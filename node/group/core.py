@@ -75,14 +75,6 @@ class Phase(enum.StrEnum):
     OVER = "over"
 
 
-@dataclass(frozen=True, slots=True)
-class _Former:
-    """The view before, kept until all members of this one have installed this one (R6)."""
-
-    view: View
-    streams: ViewStreams
-
-
 class GroupCore(Core):
     """`founders`: the members of view 1. `make` None: reliable multicast without an order above it. `heals`: whether a
     group that has lost its quorum goes on when all configured members are there again (R13)."""
@@ -115,14 +107,14 @@ class GroupCore(Core):
         self._beat_ns = parameters.suspect_after_ns // BEATS
         self._retry_ns = min(parameters.retry_first_ns, parameters.suspect_after_ns // 8)
         self._here: ViewMember | None = None  # our part in the view; None while we join
-        self._former: _Former | None = None
+        self._former: ViewMember | None = None  # R6: the view before, until all members have installed this one
         self._last: Value | None = None  # the decision that began our view
         self._is_excluded = False
         self._is_over = False
         self._has_left = False
         self._resubmit: deque[Submission] = deque()  # what the views before have handed back, in order
         self._early: dict[int, list[tuple[Message, int]]] = {}  # by transmitter: messages of the next view
-        self._told_ns: dict[int, int] = {}  # by member: until when it is told no further word about views
+        self._silent_until_ns: dict[int, int] = {}  # by member: when it may be sent a message about views again
         self._joiners: dict[int, Joiner] = {}
         self._join_tries = 0
         self._heard_as_joiner: set[int] = set()  # members that have answered our own JOIN
@@ -216,7 +208,7 @@ class GroupCore(Core):
     def held(self) -> int:
         if self._is_excluded or self._is_over or self._here is None:
             return 0
-        former = self._former.streams.held if self._former is not None else 0
+        former = self._former.stack.streams.held if self._former is not None else 0
         return self._here.stack.held + former + len(self._resubmit) + sum(map(len, self._early.values()))
 
     @property
@@ -338,7 +330,7 @@ class GroupCore(Core):
             return out
         former = self._former
         if former is not None and number == former.view.number and message.kind is self._question:
-            return former.streams.on_message(message, source, now_ns)
+            return former.stack.streams.on_message(message, source, now_ns)
         if number < here.view.number:
             out = []
             self._tell_decision(source, now_ns, out)
@@ -347,11 +339,11 @@ class GroupCore(Core):
 
     def _keep_early(self, message: Message, source: int, number: int) -> list[Effect]:
         """A message of the next view; a joiner does not know which one that is, and keeps the latest."""
-        held = self._early.setdefault(source, [])
-        if held and view_of(held[0][0]) < number:
-            held.clear()
-        if len(held) < self._parameters.window:
-            held.append((message, source))
+        buffered = self._early.setdefault(source, [])
+        if buffered and view_of(buffered[0][0]) < number:
+            buffered.clear()
+        if len(buffered) < self._parameters.window:
+            buffered.append((message, source))
             return []
         return [Report.refusal(DropReason.OUT_OF_WINDOW, message, source)]
 
@@ -387,16 +379,16 @@ class GroupCore(Core):
             return True
         if message.seq <= here.view.number:
             self._tell_decision(message.origin, now_ns, out)
-        elif self._may_tell(message.origin, now_ns):
-            # The others are further: the answer to a word of an old view is the decision that ended it.
+        elif self._may_inform(message.origin, now_ns):
+            # The others are further: they answer a message of an old view with the decision that ended it.
             out.append(Send(target=message.origin, message=here.status()))
         return False
 
-    def _may_tell(self, member: int, now_ns: int) -> bool:
-        """Words that tell one member about views are at most one in a while."""
-        if now_ns < self._told_ns.get(member, now_ns):
+    def _may_inform(self, member: int, now_ns: int) -> bool:
+        """Messages to one member about views are at most one in half a retry."""
+        if now_ns < self._silent_until_ns.get(member, now_ns):
             return False
-        self._told_ns[member] = now_ns + self._retry_ns // 2
+        self._silent_until_ns[member] = now_ns + self._retry_ns // 2
         return True
 
     def _tell_decision(self, member: int, now_ns: int, out: list[Effect]) -> None:
@@ -405,7 +397,7 @@ class GroupCore(Core):
         if here is None or member == self._me or member not in self._us.members:
             return
         value = here.change.decided or self._last
-        if value is not None and self._may_tell(member, now_ns):
+        if value is not None and self._may_inform(member, now_ns):
             is_stable = here.is_settled and value.next.number <= here.view.number
             words = Decision(value, is_stable).to_words()
             message = self._us.message(Kind.GROUP_DECIDED, seq=value.next.number - 1, flags=CONTROL, words=words)
@@ -502,7 +494,7 @@ class GroupCore(Core):
         out += here.stack.stop(now_ns)
         if here.is_minority:
             out.append(Minority(view=here.view.number, begins=False, heard=here.heard_count))
-        self._former = _Former(here.view, here.stack.streams)
+        self._former = here
         self._last = value
         stateful = value.stateful if here.is_stateful else value.stateful - {self._me}
         self._install(value.next, value.reason, stateful, memory, now_ns, out)
@@ -524,7 +516,7 @@ class GroupCore(Core):
             self._timers.disarm(timer, out)
         self._stated.clear()
         # The decision is under way to all: what crosses it is no question.
-        self._told_ns = dict.fromkeys(self._us.members, now_ns + self._retry_ns // 2)
+        self._silent_until_ns = dict.fromkeys(self._us.members, now_ns + self._retry_ns // 2)
         self._joiners = {
             member: joiner
             for member, joiner in self._joiners.items()
@@ -555,7 +547,8 @@ class GroupCore(Core):
             self._ask_for_state(now_ns, out)
         here.open(now_ns, out)
         early, self._early = self._early, {}
-        for message, source in (one for held in early.values() for one in held if view_of(one[0]) == view.number):
+        of_view = [one for buffered in early.values() for one in buffered if view_of(one[0]) == view.number]
+        for message, source in of_view:
             try:
                 out += self.on_message(message, source, now_ns)
             except RemoteError as error:

@@ -14,7 +14,7 @@ from typing import Protocol
 from node.core import MAX_INCARNATION, Membership
 from node.effects import Effect, Minority, Multicast, Report, Send, Timer
 from node.errors import DropReason, RemoteError
-from node.group.change import Change, Wishes
+from node.group.change import Change, Constraints
 from node.group.codec import Decision, Promise, Proposal, Status, StatusFlag, Value, one_ballot, rank_of
 from node.group.detector import Accusations, Detector
 from node.group.stack import ViewStack
@@ -350,7 +350,7 @@ class ViewMember:
             self._lead(now_ns, out)
 
     def _is_mine_to_take_over(self, now_ns: int) -> bool:
-        """R7: the ballot under way was begun by a member that is gone, or stands still; later ranks wait longer."""
+        """R7: the ballot under way was begun by a member that is gone, or has stalled; later ranks wait longer."""
         waited_ns = now_ns - self._progress_ns
         if not self._leads_next:
             return waited_ns > (self.view.rank(self._me) + 1) * self._limit_ns
@@ -447,13 +447,13 @@ class ViewMember:
         victims = self._victims(now_ns)
         heard_by_others = {one for one in self._detector.suspects if self._is_contradicted(one, now_ns)}
         deaf = {one for one in victims if self._accusations.accuses(one, self._me)}
-        wishes = Wishes(
+        constraints = Constraints(
             excused=(self._gone | deaf) - (heard_by_others - victims - self._replaced),
             leaving=frozenset(self._leavers) | self._replaced,
             victims=victims,
             joiners=self._admissible(now_ns) if self.is_settled or self._replaced else (),
         )
-        proposal = change.choose(wishes)
+        proposal = change.choose(constraints)
         if proposal is not None:
             self._progress_ns = now_ns
             out.append(Multicast(message=self._message(Kind.GROUP_ACCEPT, proposal.to_words())))

@@ -64,9 +64,8 @@ class OutgoingStream:
         return ((member, number) for member, number in self._acknowledged.items() if number < self.last)
 
     def answer(self, number: int, asker: int, now_ns: int, hold_ns: int) -> Send | Multicast | None:
-        """`asker` misses `number`. Within `hold_ns` of an answer there is no second one to the same member; a second
-        asker shows that many may miss the message, and one answer to all keeps the others from asking.
-        """
+        """`asker` misses `number`. Within `hold_ns` of an answer the same member gets no second one, and a second asker
+        is answered by multicast: many may miss the message."""
         if number not in self.buffered:
             return None
         when_ns, whom = self._answered.get(number, (now_ns - hold_ns, asker))
@@ -87,8 +86,7 @@ class OutgoingStream:
 
 
 class Receiver:
-    """What has come of one numbered sequence. Nothing is buffered a window above `position`, or two above `delivered`:
-    what is received and acknowledged may wait there for another message."""
+    """What has come of one numbered sequence; at most a window above `position` and two above `delivered`."""
 
     __slots__ = ("_window", "buffered", "delivered", "known", "position")
 
@@ -170,9 +168,8 @@ class IncomingStream(Receiver):
         return (number for number in range(self.position + 1, last + 1) if number not in self.buffered)
 
     def ask(self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int) -> tuple[list[int], int, bool]:
-        """Which missing numbers to ask for now, at most `burst`; when to look again, after `pause_ns` at least; and
-        whether one of them was asked for before.
-        """
+        """Which missing numbers to ask for now, at most `burst`; when to look again, after `pause_ns` at least; whether
+        one of them was asked for before."""
         wanted: list[int] = []
         is_repeated = False
         next_ns = now_ns + round_trip.timeout_ns()

@@ -1,61 +1,23 @@
 """CO: causal order by the sequence numbers of messages, over a network that loses them. Paper 000.
 
-Entities lose messages "by buffer overrun", and nobody is in charge. Every message carries ACK[1..n]: what its sender
-expects next from each. Those numbers detect losses, tell what has arrived where, and give the causal order.
+Entities lose messages "by buffer overrun", and no entity coordinates. Every message carries ACK[1..n]: what its sender
+expects next from each entity. These numbers detect losses, tell what has arrived where, and give the causal order.
 
-    accepted          we have taken the message in
-    pre-acknowledged  we know that everybody has accepted it: minAL; it gets its place in causal order (CPI)
-    acknowledged      we know that everybody has pre-acknowledged it: minPAL; it is delivered
+    accepted          taken in, without a gap
+    pre-acknowledged  known to be accepted by all entities (minAL); it gets its place in causal order (CPI)
+    acknowledged      known to be pre-acknowledged by all entities (minPAL); it is delivered
 
-The variables and rules are in `state.py`, under the paper's names; who misses what is in `repair.py`; the bytes
-are in `codec.py`. This file has the handlers and the timers: when to send, ask, answer, and when to be silent.
+The variables and rules are in `state.py`, under the paper's names; losses are in `repair.py`, the bytes in `codec.py`.
+This module has the handlers and the timers. LO is the weakest service over the same losses, retransmission and flow: a
+message is delivered when it is accepted. docs/protocols/co.md has the rules, the messages, the argument and the
+deviations; the main ones are the strict acceptance condition and CO_STATE, an acknowledgement without data.
 
-Acknowledgement without data. The paper acknowledges with data only. Here an entity that has something to tell (its REQ
-or minAL moved, or its buffers opened) and no data to tell it with multicasts a CO_STATE: ACK, minAL and BUF. It has no
-place in the order and needs no acknowledgement; whoever gets it knows what its sender has accepted *and* what it has
-pre-acknowledged, so two rounds after the last data everybody knows everything and falls silent. It is sent "when at
-least one message from every entity has come, or a certain time after the last transmission", so that n entities do not
-answer each message with n (section 4). What is told once and lost is asked for: who lacks a word of somebody silent
-asks for it in its own CO_STATE, more and more rarely; who is asked answers, busy or not. An entity rests when everybody
-is known to have everything: no timer is armed, no message goes out.
-
-Losses. Both failure conditions lead to a RET to the source after a short wait (in a network that reorders, a gap may
-fill by itself), with the ranges that are missing; the source sends just those again, with their original ACK, to who
-asked, or to everybody when a second one asks at once. Who is silent gets again, after a time-out, the first messages
-that it has not acknowledged; of the others it learns by the CO_STATE that goes before them.
-
-Deviations.
-- Acceptance. The paper's condition is p.SEQ = REQ[j]. Under loss the order test is then no causality test: E_k may take
-  in q' (which follows p) while p is lost, and send q with q.ACK[src(p)] <= p.SEQ although p -> q' -> q; CPI may put q
-  before p. `strict`, the default, takes q in only when also q.ACK[h] <= REQ[h] for every h; until then q is held. ACK
-  is then a true vector clock, and each row of AL and PAL a consistent cut. So are minAL and minPAL: the messages below
-  them contain all that precede them. `literal` is the paper's condition; `tests/node/test_co_literal.py` shows how it
-  breaks the order of what entities accept, and why applications do not notice: they are given p only when p lies in
-  everybody's PRL, and nothing that they send then comes before it.
-- The paper's ranges of a RET read both `<` and `<=`. Ours: REQ[j] <= SEQ < LSEQ, without what the asker holds.
-- What is learnt only moves forward: a retransmission carries its old ACK.
-- An entity takes in what it tells by CO_STATE and RET like its own messages: its own column of AL rises then. Otherwise
-  others could conclude from its ACK that it has pre-acknowledged what it has not.
-- PAL and what CO_STATE tells of pre-acknowledgement are kept apart: `state.py` says why.
-- Messages longer than H take up several buffers of H.
-
-Flow. minAL[i] <= SEQ < minAL[i] + min(W, minBUF / (H*n)). BUF is what the holding buffer and all logs leave free. When
-nothing is free, a message that would have to be held is refused (overrun; it is asked for again), but one that can be
-accepted is always taken: nothing would be freed without it. Nobody waits for ever: logs empty by CO_STATE alone, and an
-entity whose buffers opened says so.
+One core is the transport and the order of one view: it tells what it has accepted (`positions`), fetches up to the cut
+(`fetch`), and delivers what the cut holds in causal order (`close`).
 
 Invariants. REQ, AL and PAL only rise; the own column of AL is at most REQ; minAL is at most REQ, and at most the number
 of the head of each RRL; PRL is causality-preserving (strict); at most W messages of a source lie between its minAL at
-the source and anybody's REQ; SL is the own RRL.
-
-Views. The paper's cluster never changes. Here the group layer decides views (docs/protocols/group.md), and this core is
-at once the transport and the order of one view: it tells what it has accepted (`positions`), fetches up to the cut from
-whoever has it (`fetch`), and delivers what the cut holds in causal order (`close`). With the strict acceptance each
-member's positions are a consistent cut, and so is the greatest of them: nothing in it lacks a cause. With the literal
-one, what lacks a cause is dropped, or handed back if it is our own. Delivery is AGREED: at that time everybody has
-accepted the message, so every cut contains it.
-
-LO is the weakest service over the same losses, retransmission and flow: a message is delivered when it is accepted.
+the source and the REQ of any entity; SL is the own RRL.
 """
 
 from __future__ import annotations
