@@ -233,7 +233,7 @@ class MutexCore(ViewCore):
 
     @property
     def timestamp(self) -> int:
-        """That of the last event here, for users who hand it along."""
+        """That of the last event here, for users that hand it along."""
         return max(self._clock.value, self._floor)
 
     def on_start(self, now_ns: int) -> list[Effect]:
@@ -243,7 +243,7 @@ class MutexCore(ViewCore):
         if not self.can_submit:
             raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
         if submission.target is not None:
-            raise LocalError("the resource is requested from everybody; send to one member through the layer below")
+            raise LocalError("the resource is requested from all members; send to one member through the layer below")
         if not 0 <= submission.not_before < MAX_TIMESTAMP:
             raise LocalError(f"{submission.not_before} is no timestamp that another can follow")
         out: list[Effect] = []
@@ -333,8 +333,8 @@ class MutexCore(ViewCore):
             return
         request = Request(message.seq, message.origin)
         self._enqueue(request)
-        told = max(self._sent, self._acknowledged[request.member])
-        if self._saves and (told, self._me) > request:
+        latest = max(self._sent, self._acknowledged[request.member])
+        if self._saves and (latest, self._me) > request:
             return
         timestamp = self._acknowledged[request.member] = self._tick(now_ns)
         message = self._us.message(Kind.MUTEX_ACKNOWLEDGE, seq=timestamp, flags=CONTROL)

@@ -5,7 +5,7 @@ handed over for good; an estimate is that per unit time, here ns per second, ove
 
 Observed: lambda, the rate of receipts, own submissions included; the service times, whose mean is 1/mu; the position
 from the tail at which each message is inserted into the *virtual queue* (figures 4 and 5): all that has been received,
-processed or not, in the order of the stamps that Time Warp gives; rounds of probes, which everybody echoes at once.
+processed or not, in the order of the stamps that Time Warp gives; rounds of probes, which all members echo at once.
 
 Time Warp, by `estimator`:
   histogram   The paper's formulae. rho = lambda / mu (4), L = rho^2 / (1 - rho) (5), and with f(n) the rate of messages

@@ -147,7 +147,7 @@ class Phase(enum.StrEnum):
     """What we are about."""
 
     QUIET = "quiet"
-    """Everybody is known to have everything."""
+    """All are known to have everything."""
     FLOWING = "flowing"
     REPAIRING = "repairing"
     """We know of a message that we have not accepted."""
@@ -537,7 +537,7 @@ class CoCore(ViewStreams):
         self._advance(risen, out)
 
     def _advance(self, risen: Collection[int], out: list[Effect]) -> None:
-        """Pre-acknowledge and acknowledge what can be; `risen`: whose minAL is more than before."""
+        """Pre-acknowledge and acknowledge what can be; `risen`: the entities whose minAL has risen."""
         if risen:
             for p in self._state.preacknowledge(risen):
                 if p.src == self._me:
