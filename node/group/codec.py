@@ -33,7 +33,7 @@ def rank_of(ballot: int) -> int:
 
 
 class StatusFlag(enum.IntFlag):
-    """What a STATUS says in one bit each."""
+    """The bits of a STATUS."""
 
     ASK = 1  # the receiver answers with a STATUS of its own
     LEAVING = 2  # the sender wants to be left out of the next view
@@ -44,7 +44,7 @@ class StatusFlag(enum.IntFlag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Where a member stands; the sender has installed the view that the message names.
+    """The state of a member that has installed the view that the message names.
 
     `promised`: the highest ballot that it has promised (0: none, it is not frozen). `suspects`: members of its view
     that it has not heard for too long. `fresh`: members that it has heard lately, of those that others suspect.
@@ -73,7 +73,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """What a view change decides: the next view, why, which of its members have the group's state, and the cut.
+    """The value of a view change: the next view, its reason, its members that have the group's state, and the cut.
 
     `cut`: by member of the old view, the position up to which its multicasts belong to the old view.
     """
@@ -116,7 +116,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a member tells with its promise of `ballot`.
+    """A PROMISE of `ballot`.
 
     `positions`: by member of the view, how much of its stream the member has; the same in all of its promises.
     `accepted`: the ballot and the value that it has accepted last. `heard`: incarnations that asked it to join.
@@ -179,7 +179,7 @@ class Proposal(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """What an incarnation says that is in no view (`basis` 0) or whose view, `basis`, is lost (R13).
+    """A JOIN of an incarnation that is in no view (`basis` 0), or of one whose view, `basis`, is lost (R13).
 
     `hears`: members of the group's view that it has heard. `present`: by member, the incarnation that says so, as far
     as this one has heard. `positions`: with a basis, as in a promise.

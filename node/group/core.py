@@ -65,7 +65,7 @@ _RELAYED = frozenset((Kind.GROUP_PREPARE, Kind.GROUP_PROMISE, Kind.GROUP_ACCEPT,
 
 
 class Phase(enum.StrEnum):
-    """Where this incarnation stands."""
+    """Of this incarnation."""
 
     JOINING = "joining"
     MEMBER = "member"
@@ -76,8 +76,8 @@ class Phase(enum.StrEnum):
 
 
 class GroupCore(Core):
-    """`founders`: the members of view 1. `make` None: reliable multicast without an order above it. `heals`: whether a
-    group that has lost its quorum goes on when all configured members are there again (R13)."""
+    """One member of a group. `founders`: the members of view 1. `make` None: reliable multicast without an order above
+    it. `heals`: whether a group that has lost its quorum goes on when all configured members are there again (R13)."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class GroupCore(Core):
 
     @property
     def standing(self) -> Phase:
-        """Where this incarnation stands, without what its core says."""
+        """The phase of this incarnation, without that of its core."""
         here = self._here
         if self._is_over:
             return Phase.OVER
@@ -239,7 +239,7 @@ class GroupCore(Core):
         return out
 
     def leave(self, now_ns: int) -> list[Effect]:
-        """Ask the others to go on without us. LocalError: nobody else is there."""
+        """R12: leave the group. LocalError: no other member is there."""
         here = self._here
         if here is not None and len(here.view.members) == 1:
             raise LocalError(f"member {self._me} is the last one of its group: stop it instead")
@@ -348,7 +348,7 @@ class GroupCore(Core):
         return [Report.refusal(DropReason.OUT_OF_WINDOW, message, source)]
 
     def _resubmit_what_can(self, now_ns: int, out: list[Effect]) -> None:
-        """What the views before have handed back goes first, in order."""
+        """Submissions that earlier views have handed back go first, in order."""
         here = self._here
         while self._resubmit and here is not None and not here.is_minority and here.stack.can_submit:
             out += here.stack.on_submit(self._resubmit.popleft(), now_ns)
@@ -403,7 +403,7 @@ class GroupCore(Core):
             message = self._us.message(Kind.GROUP_DECIDED, seq=value.next.number - 1, flags=CONTROL, words=words)
             out.append(Send(target=member, message=message))
 
-    # Decisions (R4, R5).
+    # Decisions (R4, R5, R11).
 
     def _on_decided(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         decision = Decision.from_words(message.words, message.seq)
@@ -439,7 +439,7 @@ class GroupCore(Core):
                 self._end(now_ns, out)
 
     def _follow(self, now_ns: int, out: list[Effect]) -> None:
-        """After every input: what a decision asks of this member, and what may be submitted again."""
+        """After every input: carry out a decision (R5), and submit what was handed back."""
         here = self._here
         if here is None or self._is_excluded or self._is_over:
             return

@@ -39,7 +39,7 @@ class GroupReport(enum.IntEnum):
 
 
 class GroupParameters(Protocol):
-    """What the group layer reads of the transport's parameters; `node.reliable.ReliableParameters` explains it."""
+    """The transport's parameters that the group layer reads; `node.reliable.ReliableParameters` explains them."""
 
     @property
     def window(self) -> int: ...
@@ -137,6 +137,7 @@ class ViewMember:
         return len(self.view.members) - len(self._gone)
 
     def leave(self, now_ns: int, out: list[Effect]) -> None:
+        """R12: the next view is to leave this member out."""
         self._leavers.add(self._me)
         out.append(Multicast(message=self.status()))
         self.consider(now_ns, out)
@@ -256,10 +257,7 @@ class ViewMember:
             self.change.decide(value)
         elif self.change.decided is None:
             others = [one for one in value.next.members if one != self._me]
-            holders = dict.fromkeys(value.cut, others)
-            if self._asked != (value.cut, holders):
-                self._asked = (value.cut, holders)
-                out += streams.fetch(value.cut, holders, now_ns)
+            self._ask(value.cut, dict.fromkeys(value.cut, others), now_ns, out)
 
     @property
     def _gone(self) -> frozenset[int]:
@@ -510,7 +508,7 @@ class ViewMember:
         }[message.kind](message, source, now_ns, out)
 
     def _hear_and_relay(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> bool:
-        """What every valid message of a ballot begins with; False when the view has been decided by that."""
+        """The first effects of every valid message of a ballot. False when they have decided the view."""
         if source == message.origin:
             self.hear(source, now_ns, out)
             # R8: others relay what one of a bad pair says to the other.
@@ -623,7 +621,7 @@ class ViewMember:
                 out.append(Multicast(message=self._message(Kind.GROUP_DECIDED, words)))
 
     def fetch(self, now_ns: int, out: list[Effect]) -> None:
-        """Ask for what is missing of the cut: the holders first, then all others in turn."""
+        """R3: ask for what is missing of the cut: the holders first, then all others in turn."""
         change = self.change
         proposal = change.proposal
         value: Value | None = change.decided or (proposal.value if proposal is not None else None)
@@ -635,7 +633,10 @@ class ViewMember:
             first = [named[origin]] if origin in named else []
             order = [*first, *sorted(change.voters(change.promised)), origin, *self.view.members]
             holders[origin] = [one for one in dict.fromkeys(order) if one != self._me]
+        self._ask(value.cut, holders, now_ns, out)
+
+    def _ask(self, cut: Mapping[int, int], holders: dict[int, list[int]], now_ns: int, out: list[Effect]) -> None:
         # To ask anew is to ask the first holder again, which may be the one that does not hear us.
-        if self._asked != (value.cut, holders):
-            self._asked = (value.cut, holders)
-            out += self.stack.streams.fetch(value.cut, holders, now_ns)
+        if self._asked != (cut, holders):
+            self._asked = (cut, holders)
+            out += self.stack.streams.fetch(cut, holders, now_ns)

@@ -16,7 +16,7 @@ _MASK = 0xFFFF_FFFF
 
 
 class Prefix:
-    """What this member has delivered in its view, in order."""
+    """The deliveries of this member in its view, in order: their number and digest."""
 
     __slots__ = ("count", "digest")
 

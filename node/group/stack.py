@@ -231,7 +231,7 @@ def _inside(outer: Deliver | Message) -> Message:
 
 
 def _all_inside(messages: list[Message]) -> list[Message]:
-    """What does not decode is passed over; it is the same bytes at every member."""
+    """Messages that do not decode are passed over: they are the same bytes at every member."""
     found: list[Message] = []
     for message in messages:
         try:

@@ -54,7 +54,7 @@ def chunks(state: bytes, digest: int, offset: int) -> Iterator[Chunk]:
 
 
 class Collector:
-    """What a joiner has of the state of its view. `donors` by rank."""
+    """The part of the group's state that a joiner has. `donors` by rank."""
 
     __slots__ = ("_chunks", "_donors", "_first", "_offset", "_until", "tries")
 

@@ -41,7 +41,7 @@ class Sent:
 
 
 class Sender:
-    """What we have sent to one member and it has not acknowledged; beyond the window it waits here."""
+    """Unacknowledged unicasts to one member; beyond the window they wait here."""
 
     __slots__ = ("acknowledged", "last", "queue", "round_trip", "under_way", "window")
 

@@ -45,7 +45,7 @@ def unpack(word: int) -> Entry:
 
 
 class DataHead(NamedTuple):
-    """What the words of a data message say."""
+    """The words of a data message."""
 
     lag: int
     fences: tuple[int, ...]

@@ -509,7 +509,8 @@ class ReliableCore(ViewStreams):
             out.extend(Send(target=member, message=message) for member in askers for message in heartbeats)
 
     def _is_worth_multicast(self, count: int) -> bool:
-        """Whether so many are better told by a word to everybody: a datagram that all must read, or one for each."""
+        """Whether a multicast to all is better than a message to each of `count`: without multicast it is a datagram
+        for each member, with it all must read it."""
         most = max(1, len(self._streams) // 4) if self._us.has_multicast else self._fan_out - 1
         return count > most
 

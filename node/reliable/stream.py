@@ -90,7 +90,7 @@ class Retransmissions:
 
 
 class OutgoingStream:
-    """What we have multicast and not every receiver has acknowledged."""
+    """Our multicasts that not every receiver has acknowledged."""
 
     __slots__ = ("_acknowledged", "_retransmissions", "announced", "buffered", "delivered", "floor", "last")
 
@@ -140,7 +140,7 @@ class OutgoingStream:
 
 
 class Receiver:
-    """What has come of one numbered sequence; at most a window above `position` and two above `delivered`."""
+    """The received part of one numbered sequence; at most a window above `position` and two above `delivered`."""
 
     __slots__ = ("_window", "buffered", "delivered", "known", "position")
 
@@ -171,7 +171,7 @@ class Receiver:
 
 
 class IncomingStream(Receiver):
-    """What we have received of one member's multicasts; they stay buffered until they are stable."""
+    """The received multicasts of one member; they stay buffered until they are stable."""
 
     __slots__ = ("_requests", "acknowledged", "cut", "floor", "stable")
 
