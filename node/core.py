@@ -150,7 +150,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """What a core answers to `close`.
+    """The result of `close`.
 
     `effects`: Deliver, Undo and Report, in order. `handed_back`: our own submissions that no survivor has delivered or
     will deliver, in the order in which they were made; the next view's core gets them first. `memory`: what the next

@@ -68,7 +68,7 @@ WORD_SIZE = 8
 
 
 class Kind(enum.IntEnum):
-    """What a message is. The high half-byte names the protocol core, so that kinds never clash in a stack."""
+    """The kind of a message. The high half-byte names the protocol core, so that kinds never clash in a stack."""
 
     APPLICATION = 0x00
     TRIAL_1 = 0x01
@@ -166,7 +166,7 @@ MAX_DATAGRAM = 65_507
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What one core says to others. `flags` are Flag bits, kept as a plain int: this is made for every datagram.
+    """A message of one core to others. `flags` are Flag bits, kept as a plain int: this is made for every datagram.
 
     `inner` says what `payload` holds: application bytes (Kind.APPLICATION) or one encoded message of the core above.
     """

@@ -1,4 +1,4 @@
-"""What is known of a protocol that can be run by name, and a table whose entries are made when they are asked for."""
+"""The entry of a protocol that can be run by name, and a table whose entries are made when they are asked for."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Agreed:
-    """What all members of a view begin with, and its code, the memory: a head, then an entry of each request and of
-    each count."""
+    """The state with which all members of a view begin, and its code, the memory: a head, then an entry of each request
+    and of each count."""
 
     view: int = 1
     """Views are counted here: cores do not know their number."""

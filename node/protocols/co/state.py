@@ -1,4 +1,4 @@
-"""What an entity of the CO protocol knows and keeps: the paper's variables and rules, without timers and effects.
+"""The state of an entity of the CO protocol: the paper's variables and rules, without timers and effects.
 
 Paper 000, sections 3.1 to 3.5. Entities are ranks 0 to n-1 here; `k` is the source of the messages, `j` the entity that
 knows.
@@ -46,7 +46,7 @@ from node.wire import Message
 
 
 class Service(enum.Enum):
-    """What the application gets (paper 000, section 2.3)."""
+    """The service to the application (paper 000, section 2.3)."""
 
     CO = "causal order"
     LO = "the order of each sender"

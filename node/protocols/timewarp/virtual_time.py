@@ -64,7 +64,7 @@ class RoundReport(NamedTuple):
 
 
 class Rounds:
-    """What one member knows of the rounds of its view."""
+    """The rounds of a view, as one member knows them."""
 
     __slots__ = ("_beyond", "_floors", "_judged", "_last", "_places", "_reports", "_us", "doubted", "gvt", "number")
 
