@@ -243,7 +243,7 @@ class MutexCore(ViewCore):
         if not self.can_submit:
             raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
         if submission.target is not None:
-            raise LocalError("the resource is requested from all members; send to one member through the layer below")
+            raise LocalError("the resource is requested from everybody; send to one member through the layer below")
         if not 0 <= submission.not_before < MAX_TIMESTAMP:
             raise LocalError(f"{submission.not_before} is no timestamp that another can follow")
         out: list[Effect] = []
