@@ -21,7 +21,7 @@ still count on. At one event per nanosecond it is 292 years away."""
 
 
 class EventClock(Protocol):
-    """What gives every event of one process its timestamp, whatever it is made of."""
+    """The source of the timestamps of one process's events."""
 
     __slots__ = ()
 

@@ -1,11 +1,11 @@
-"""What a protocol is: a pure state machine between a host and the members of a group.
+"""The interface of a protocol core: a pure state machine between a host and the members of a group.
 
 A core sees the world through four calls and answers each with a list of effects. It has no clock, no socket, no
 thread, no log and no random numbers of its own: time is the argument `now_ns`, entropy is the seeded generator it was
 given. The same inputs give the same effects, so that one core runs unchanged on real wires, in the simulator and in a
 test.
 
-The host, in words. Whoever runs a core:
+A host that runs a core:
 
 1. makes it, calls `on_start` once, and carries out the effects;
 2. then, for ever, takes the next of these inputs, whichever comes first: a datagram (`on_message` with the decoded
@@ -28,14 +28,13 @@ A core that has nothing left to do is silent: no timer armed, no message sent. `
 undelivered, nothing unacknowledged that it waits for. A host that drains waits until its queue is empty and the core
 is idle. An idle core still answers, and an answer may make it busy again.
 
-Some cores can be ended by the others: `is_over`. Such a life is idle for ever and its host ends it: nothing is left to
-wait for, whatever the application still wants.
+An incarnation can be excluded by the other members: `is_over`. It is idle from then on, and its host ends it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
@@ -51,14 +50,13 @@ MAX_INCARNATION = 0xFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """Who we are and who may speak to us: fixed for the life of a core.
+    """This member and the members that may speak to it: fixed for one core.
 
-    `members` are all members of the group, ourselves included, ascending. `incarnation` counts the lives of this member
-    from 1; a member that is started again gets a higher one. `has_multicast`: one datagram reaches everybody; else
-    whoever multicasts sends one to each peer, which is worth knowing to a core that could say less. `partitions`: the
-    members of each sub-network in the order of the topology, each ascending; empty: all are in one. `ranks`: the
-    members in the order of their ranks in a view; empty: ascending. `founders`: the members that are there from the
-    start, ascending; empty: all.
+    `members` are all members of the group, ourselves included, ascending. `incarnation` counts the starts of this
+    member from 1. `has_multicast`: one datagram reaches all; else a multicast is a datagram for each peer.
+    `partitions`: the members of each sub-network in the order of the topology, each ascending; empty: all are in one.
+    `ranks`: the members in the order of their ranks in a view; empty: ascending. `founders`: the members that are there
+    from the start, ascending; empty: all.
     """
 
     member: int
@@ -133,12 +131,12 @@ class Membership:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What somebody above asks a core to send: the application, or the core above in a stack.
+    """A request to send, of the application or of the core above in a stack.
 
-    `inner` says what `payload` is; `flags` go onto the outermost message. `target` None is everybody, ourselves
+    `inner` says what `payload` is; `flags` go onto the outermost message. `target` None is all members, ourselves
     included. `not_before`: a timestamp that the application heard of outside the group (0: none); cores with timestamps
-    give this message a later one. `words`: what else the core that takes it wants to be told (whom it is for, above
-    all, where members have objects); `place`: which of our objects asks, 0: the member itself.
+    give this message a later one. `words`: further numbers for the core that takes it (above all the receivers,
+    where members have objects); `place`: which of our objects asks, 0: the member itself.
     """
 
     payload: bytes
@@ -152,7 +150,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """What a core answers to `close`.
+    """The result of `close`.
 
     `effects`: Deliver, Undo and Report, in order. `handed_back`: our own submissions that no survivor has delivered or
     will deliver, in the order in which they were made; the next view's core gets them first. `memory`: what the next
@@ -174,20 +172,18 @@ class Core(ABC):
 
     @property
     def held(self) -> int:
-        """Messages in all buffers that something may still become of, for those who watch memory; 0 at the latest when
-        the core is idle.
-        """
+        """Buffered messages; 0 at the latest when the core is idle."""
         return 0
 
     @property
     def phase(self) -> str:
-        """Where the core stands, in one word of its own, for those who ask which phases a fault has met."""
+        """The core's phase, by its own name."""
         return ""
 
     @property
     @abstractmethod
     def can_submit(self) -> bool:
-        """Whether a submission to everybody would be taken now."""
+        """Whether a submission to all members would be taken now."""
 
     @property
     @abstractmethod
@@ -196,10 +192,8 @@ class Core(ABC):
 
     @property
     def is_over(self) -> bool:
-        """The others have ended this life for good: nothing that it is asked to do will ever happen. It becomes true
-        only in a call that has effects (who is ended says so), stays true, and goes with `is_idle` and without
-        `can_submit`.
-        """
+        """This incarnation is excluded, or has left. It becomes true only in a call that has effects, stays true, and
+        goes with `is_idle` and without `can_submit`."""
         return False
 
     @property
@@ -245,9 +239,64 @@ class ViewCore(Core):
 
         What was delivered before, followed by `effects`, is the same sequence at all survivors (total orders; others:
         the same set). It depends on the multicasts up to the cut and on the survivors alone: unicasts, local clocks and
-        the order of receipt have no part in it. Whatever `rest` holds may have come from an enemy: what `on_message`
+        the order of receipt have no part in it. A message of `rest` may have come from an enemy: what `on_message`
         would refuse is passed over.
         """
+
+
+class ViewStreams(Core):
+    """The transport of one view: reliable streams, or a core that brings its own (`co`).
+
+    A *position* in a member's stream is what has been received of it without a gap; of our own stream: its last number.
+    A *cut* is one number for each stream: what belongs to a view that ends.
+    """
+
+    @abstractmethod
+    def awaited(self) -> dict[int, int]:
+        """In an open view: the members whose answer is missing, each with a number that changes with its progress."""
+
+    @abstractmethod
+    def positions(self) -> dict[int, int]:
+        """Per member, ascending; `freeze` fixes them."""
+
+    @abstractmethod
+    def acknowledged(self) -> dict[int, int]:
+        """Per member, ascending: up to which number all members are known to have received its stream."""
+
+    @abstractmethod
+    def urge(self, now_ns: int) -> list[Effect]:
+        """Uniform delivery waits for stability: acknowledgements and watermarks go out soon."""
+
+    @abstractmethod
+    def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
+        """While it is held, nothing is delivered and no submission is taken; everything else goes on."""
+
+    @abstractmethod
+    def freeze(self, waiting: Iterable[Submission], now_ns: int) -> list[Effect]:
+        """The view is ending: nothing is delivered or acknowledged any more. `waiting`: submissions that flow control
+        kept back, in order; they belong to our stream."""
+
+    @abstractmethod
+    def has(self, cut: Mapping[int, int]) -> bool:
+        """Whether everything up to the cut is here."""
+
+    @abstractmethod
+    def fetch(self, cut: Mapping[int, int], holders: Mapping[int, Sequence[int]], now_ns: int) -> list[Effect]:
+        """Ask the holders of each stream for what is missing up to the cut, until it is here. Another call replaces cut
+        and holders."""
+
+    @abstractmethod
+    def rest(self, cut: Mapping[int, int]) -> dict[int, list[Message]]:
+        """Per origin, ascending, ourselves included: the multicasts up to the cut that were not delivered to the core
+        above, in the order of the stream. Only after `has(cut)`."""
+
+    @abstractmethod
+    def close(self, cut: Mapping[int, int], now_ns: int) -> Closing:
+        """The end of a view without a core above: deliver `rest`. Only after `has(cut)`."""
+
+    @abstractmethod
+    def stop(self, now_ns: int) -> list[Effect]:
+        """The next view is installed: from now on only the questions of slower members are answered."""
 
 
 def random_for(seed: int, membership: Membership, purpose: str) -> Random:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from node.errors import DropReason
 from node.trace import Level, ViewReason
 from node.values import quick
 from node.wire import Kind, Message
@@ -66,7 +67,7 @@ class Deliver:
     """Hand a message over: to the application, or in a stack to the core above.
 
     `inner` says what `payload` is: application bytes, one encoded message of the core above, or (a kind in
-    `node.wire.LOCAL_KINDS`, no payload) news from this core about member `origin`. `seq` is this core's number of it.
+    `node.wire.LOCAL_KINDS`, no payload) an event of this core about member `origin`. `seq` is this core's number of it.
     `place`: which of this member's objects takes it (paper 004), from 1; 0: the member itself.
     """
 
@@ -106,14 +107,19 @@ class Undo:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Something worth knowing; it obliges nobody. A `code` that is a DropReason says that a message of `member` was
-    refused (`value`: its payload bytes); one that is a Notice (node.trace) has one meaning for all protocols; any other
-    is a code of the core, whose high half-byte is that of the core's kinds.
+    """An event or a metric for the trace and the counters. A `code` that is a DropReason says that a message of
+    `member` was refused (`value`: its payload bytes); one that is a Notice (node.trace) has one meaning for all
+    protocols; any other is a code of the core, whose high half-byte is that of the core's kinds.
     """
 
     code: int
     member: int = 0
     value: int = 0
+
+    @classmethod
+    def refusal(cls, reason: DropReason, message: Message, source: int) -> Report:
+        """`message`, transmitted by `source`, is refused."""
+        return cls(code=reason, member=source, value=len(message.payload))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Whose mistake it was. Everything else that goes wrong is an `assert`: ours.
+"""Errors by whose mistake they are. A mistake of our own is an `assert`.
 
 `LocalError`: the caller of this code is wrong (a configuration, an argument, a call at the wrong time); raise it, say
 what to do. `RemoteError`: bytes from the network are wrong; the host drops the datagram, counts it, traces it, goes on.
@@ -33,7 +33,7 @@ class LocalError(Exception):
 
 
 class RemoteError(Exception):
-    """A peer (or whoever wrote the bytes) is wrong: `reason` for the counters, `detail` for people."""
+    """A peer (or the writer of the bytes) is wrong: `reason` for the counters, `detail` for people."""
 
     def __init__(self, reason: DropReason, detail: str) -> None:
         super().__init__(f"{reason.name}: {detail}")

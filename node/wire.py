@@ -1,4 +1,4 @@
-"""Protocol messages as bytes, and the one table of fields that everybody who reads them uses.
+"""Protocol messages as bytes, and the one table of fields for all readers.
 
 The struct codec below, the NumPy dtype of the analysis, the scapy layers and the Wireshark dissector are all made from
 ENVELOPE and MESSAGE; shared byte vectors in `tests/vectors` hold them together. All integers are big-endian.
@@ -10,7 +10,7 @@ can pair what a node put on the wire with what arrived at each receiver, and tel
 message belongs to the protocol core. A core on top of a core puts its message, without an envelope, into the payload of
 the lower one and says so in `inner`; the flags of the whole stack are those of the outermost message.
 
-Whoever decodes assumes that an enemy wrote the bytes: every failure is a RemoteError with a reason, never another
+Decoders assume that an enemy wrote the bytes: every failure is a RemoteError with a reason, never another
 exception.
 """
 
@@ -61,14 +61,14 @@ MESSAGE: tuple[Field, ...] = (
     Field("length", 2, "Payload length"),
     Field("seq", 8, "Sequence number"),
 )
-"""20 bytes. `origin` and `incarnation` say whose message this is; on a retransmission they stay. `inner` 0: application
-bytes."""
+"""20 bytes. `origin` and `incarnation` name the sender of this message; on a retransmission they stay. `inner` 0:
+application bytes."""
 
 WORD_SIZE = 8
 
 
 class Kind(enum.IntEnum):
-    """What a message is. The high half-byte names the protocol core, so that kinds never clash in a stack."""
+    """The kind of a message. The high half-byte names the protocol core, so that kinds never clash in a stack."""
 
     APPLICATION = 0x00
     TRIAL_1 = 0x01
@@ -146,7 +146,7 @@ class Kind(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """Properties of the whole stack of one datagram, for whoever counts."""
+    """Properties of the whole stack of one datagram, for the counters."""
 
     DUMMY = 0x01
     """Sent only so that others can go on; carries nothing that anybody asked to send."""
@@ -166,7 +166,7 @@ MAX_DATAGRAM = 65_507
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What one core says to others. `flags` are Flag bits, kept as a plain int: this is made for every datagram.
+    """A message of one core to others. `flags` are Flag bits, kept as a plain int: this is made for every datagram.
 
     `inner` says what `payload` holds: application bytes (Kind.APPLICATION) or one encoded message of the core above.
     """
@@ -182,7 +182,7 @@ class Message:
 
 
 class Envelope(NamedTuple):
-    """Who transmitted a datagram, and which of his datagrams it is."""
+    """The transmitter of a datagram, and the number of this datagram among the transmitter's."""
 
     group: int
     sender: int

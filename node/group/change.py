@@ -1,13 +1,12 @@
-"""One view's end as one consensus among its members: what a member has promised, proposed, accepted and counted.
+"""One view's end as one consensus among its members: Paxos for a single value (Lamport 1998).
 
-Paxos for a single value (Lamport 1998), with the quorums of `View.is_quorum`. All members of the view are acceptors,
-also those that a value leaves out. This class knows no time, no streams and no messages on the wire: the group core
-asks it what may be said, and tells it what was said. docs/protocols/group.md has the argument.
+The quorums are those of `View.is_quorum`; all members of the view are acceptors, also those that a value leaves out.
+This class knows no time, no streams and no messages on the wire. docs/protocols/group.md has the argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from node.errors import DropReason, RemoteError
@@ -15,19 +14,16 @@ from node.group.codec import MAX_ROUND, Promise, Proposal, Value, ballot_of, ran
 from node.group.view import Incarnation, View
 from node.trace import ViewReason
 
-FAR = 2**16
-"""A ballot whose round lies further ahead than this is no honest member's."""
-KEPT = 4
-"""Proposals of different ballots that are remembered until one of them is decided."""
+FAR = 2**16  # a ballot whose round lies further ahead than this is no honest member's
+KEPT = 4  # proposals of different ballots that are remembered until one of them is decided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What a coordinator takes into account when it is free to choose.
+class Constraints:
+    """R2: what a coordinator takes into account when it is free to choose.
 
     `excused`: members that need not promise: silent for their limit, or replaced by a later incarnation. `leaving`: to
     be left out though they promise: they ask for it, or are replaced. `victims`: of bad pairs, to be left out, too.
-    `joiners`: incarnations that asked to join, and that this member has heard.
     """
 
     excused: frozenset[int] = frozenset()
@@ -42,22 +38,14 @@ class Change:
     def __init__(self, view: View, me: int) -> None:
         self._view = view
         self._me = me
-        self.promised = 0
-        """The highest ballot that this member has promised; 0: it is not frozen."""
-        self.seen = 0
-        """The highest ballot that it has heard of."""
+        self.promised = 0  # the highest ballot that this member has promised; 0: it is not frozen
+        self.seen = 0  # the highest ballot that it has heard of
         self.accepted: tuple[int, Value] | None = None
         self.decided: Value | None = None
-        self.led = 0
-        """The ballot that this member coordinates; 0: none."""
-        self.promises: dict[int, Promise] = {}
-        """Of `led`."""
+        self.led = 0  # the ballot that this member coordinates; 0: none
+        self.promises: dict[int, Promise] = {}  # of `led`
         self.proposals: dict[int, Proposal] = {}
         self._votes: dict[int, set[int]] = {}
-
-    @property
-    def is_frozen(self) -> bool:
-        return self.promised > 0
 
     @property
     def proposal(self) -> Proposal | None:
@@ -81,45 +69,42 @@ class Change:
     def has_chosen(self) -> bool:
         return self.led in self.proposals
 
-    def choose(self, wishes: Wishes) -> Proposal | None:
-        """The proposal of `led`, chosen once; None while a member has to be waited for or the promisers are no quorum.
-
-        The value is the one accepted under the highest ballot, even if it leaves this member out; else the promisers
-        in their order, without those that leave, with the joiners that all of them have heard.
-        """
+    def choose(self, constraints: Constraints) -> Proposal | None:
+        """R2: the proposal of `led`; None while a member has to be waited for or the promisers are no quorum. Its value
+        is the one accepted under the highest ballot, also when it leaves this member out; else a free one."""
         view, promises = self._view, self.promises
-        waits = any(member not in promises and member not in wishes.excused for member in view.members)
+        waits = any(member not in promises and member not in constraints.excused for member in view.members)
         if waits or not view.is_quorum(promises):
             return None
         accepted = [promise.accepted for promise in promises.values() if promise.accepted is not None]
-        value = max(accepted, key=lambda one: one[0])[1] if accepted else self._free_value(wishes)
+        value = max(accepted, key=lambda one: one[0])[1] if accepted else self._free_value(constraints)
         holders = {origin: self._holder(origin, position) for origin, position in value.cut.items()}
         return Proposal(self.led, value, holders)
 
-    def _free_value(self, wishes: Wishes) -> Value:
+    def _free_value(self, constraints: Constraints) -> Value:
         promises = self.promises
         promisers = [one for one in self._view.incarnations if one.member in promises]
         has_state = [one for one in promisers if promises[one.member].is_stateful]
         # One that wants to leave, or should, stays when otherwise no member with the group's state would be left.
-        unwanted = wishes.leaving | wishes.victims
+        unwanted = constraints.leaving | constraints.victims
         if all(one.member in unwanted for one in has_state):
             unwanted -= {has_state[0].member}
         staying = [one for one in promisers if one.member not in unwanted]
         stateful = frozenset(one.member for one in has_state if one in staying)
-        if not self._view_of(staying, (), wishes).is_quorum(stateful):
+        if not self._view_of(staying, (), constraints).is_quorum(stateful):
             # A quorum without the group's state could go on without it.
             staying = [one for one in staying if one.member in stateful]
-        heard = [one for one in wishes.joiners if self._is_heard_by_all(one)]
+        heard = [one for one in constraints.joiners if self._is_heard_by_all(one)]
         joiners = sorted(one for one in heard if all(one.member != member for member, _ in staying))
-        while not self._view_of(staying, joiners, wishes).is_quorum(stateful):
+        while not self._view_of(staying, joiners, constraints).is_quorum(stateful):
             joiners.pop()
         cut = {
             origin: max(promise.positions.get(origin, 0) for promise in promises.values())
             for origin in self._view.members
         }
         return Value(
-            next=self._view_of(staying, joiners, wishes),
-            reason=self._reason(wishes, staying, joiners),
+            next=self._view_of(staying, joiners, constraints),
+            reason=self._reason(constraints, staying, joiners),
             stateful=stateful,
             cut=cut,
         )
@@ -129,7 +114,9 @@ class Change:
         is_free = joiner.member not in self._view.probation
         return is_free or all(joiner in promise.heard for promise in self.promises.values())
 
-    def _view_of(self, staying: Collection[Incarnation], joiners: Collection[Incarnation], wishes: Wishes) -> View:
+    def _view_of(
+        self, staying: Iterable[Incarnation], joiners: Iterable[Incarnation], constraints: Constraints
+    ) -> View:
         view = self._view
         present = {one.member for one in (*staying, *joiners)}
         gone = frozenset(Incarnation(*one) for one in view.last_of.items() if one[0] not in present)
@@ -137,17 +124,17 @@ class Change:
             number=view.number + 1,
             incarnations=(*staying, *joiners),
             gone=gone,
-            probation=(view.probation | wishes.victims) & {member for member, _ in gone},
+            probation=(view.probation | constraints.victims) & {member for member, _ in gone},
         )
 
-    def _reason(self, wishes: Wishes, staying: list[Incarnation], joiners: list[Incarnation]) -> ViewReason:
-        if wishes.victims:
+    def _reason(self, constraints: Constraints, staying: list[Incarnation], joiners: list[Incarnation]) -> ViewReason:
+        if constraints.victims:
             return ViewReason.BAD_PAIR
         if any(one.member in self._view.members for one in joiners):
             return ViewReason.REPLACED
         if joiners:
             return ViewReason.JOIN
-        if wishes.leaving & set(self._view.members):
+        if constraints.leaving & set(self._view.members):
             return ViewReason.LEAVE
         return ViewReason.SUSPICION if len(staying) < len(self._view.members) else ViewReason.MERGE
 

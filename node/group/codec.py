@@ -1,8 +1,7 @@
-"""What the words of the group layer's messages mean. Every one of them has the view's number as its `seq`.
+"""The words of the group layer's messages. Each message has the view's number as its `seq`.
 
 An entry is one word: member (16 bits), incarnation (16), number (32). A ballot is one word: round (32 bits), rank (16);
-0 is no ballot. Every decoder raises RemoteError MALFORMED for words that no member of ours would send, and never makes
-a value that is not valid.
+0 is no ballot. Decoders raise RemoteError MALFORMED for words that no correct member sends.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from typing import NamedTuple
 
 from node.errors import DropReason, LocalError, RemoteError
 from node.group.view import MAX_VIEW, Incarnation, View
-from node.packing import pack, unpack
+from node.packing import Entry, pack, unpack
 from node.trace import ViewReason
 
 MAX_ROUND = 2**32 - 1
-_COUNT = 0xFFF
-"""Entries of one section of a message; more would not fit a datagram."""
+_COUNT = 0xFFF  # entries of one section of a message; more would not fit a datagram
 
 
 def ballot_of(round_: int, rank: int) -> int:
@@ -35,21 +33,18 @@ def rank_of(ballot: int) -> int:
 
 
 class StatusFlag(enum.IntFlag):
-    """What a STATUS says in one bit each."""
+    """The bits of a STATUS."""
 
-    ASK = 1
-    """The receiver answers with a STATUS of its own."""
-    LEAVING = 2
-    """The sender wants to be left out of the next view."""
+    ASK = 1  # the receiver answers with a STATUS of its own
+    LEAVING = 2  # the sender wants to be left out of the next view
     ANSWER = 4
     """An answer to a STATUS; it is never answered, or two members that suspect different ones would talk for ever."""
-    STATELESS = 8
-    """The sender has joined and has not got the group's state yet."""
+    STATELESS = 8  # the sender has joined and has not got the group's state yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Where a member stands; the sender has installed the view that the message names.
+    """The state of a member that has installed the view that the message names.
 
     `promised`: the highest ballot that it has promised (0: none, it is not frozen). `suspects`: members of its view
     that it has not heard for too long. `fresh`: members that it has heard lately, of those that others suspect.
@@ -66,17 +61,19 @@ class Status:
 
     @staticmethod
     def from_words(words: tuple[int, ...]) -> Status:
-        _require(len(words) >= 2, "a status without its first words")
-        head = words[0]
-        suspects, fresh = head >> 12 & _COUNT, head & _COUNT
-        _require(len(words) == 2 + suspects + fresh and head >> 36 == 0, "a status whose counts do not fit its words")
-        names = tuple(unpack(word).member for word in words[2:])
-        return Status(flags=head >> 32, promised=_ballot(words[1]), suspects=names[:suspects], fresh=names[suspects:])
+        above, (suspects, fresh), rest = _sections("a status", words, fixed=2, count=2)
+        _require(not rest and above >> 12 == 0, "a status whose counts do not fit its words")
+        return Status(
+            flags=above >> 8,
+            promised=_ballot(words[1]),
+            suspects=tuple(entry.member for entry in suspects),
+            fresh=tuple(entry.member for entry in fresh),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """What a view change decides: the next view, why, which of its members have the group's state, and the cut.
+    """The value of a view change: the next view, its reason, its members that have the group's state, and the cut.
 
     `cut`: by member of the old view, the position up to which its multicasts belong to the old view.
     """
@@ -99,33 +96,27 @@ class Value:
     @staticmethod
     def from_words(words: tuple[int, ...], view: int) -> Value:
         """`view`: the number of the old view."""
-        _require(bool(words), "a value without its first word")
-        head = words[0]
-        count, gone, cut = head >> 24 & _COUNT, head >> 12 & _COUNT, head & _COUNT
-        _require(len(words) == 1 + count + gone + cut, "a value whose counts do not fit its words")
-        _require(head >> 40 in _REASONS, f"a value with the reason {head >> 40}")
-        entries = tuple(map(unpack, words[1:]))
-        following, rest = entries[:count], entries[count:]
-        positions = {entry.member: entry.number for entry in rest[gone:]}
-        _require(len(positions) == cut, "a cut that names a member twice")
+        above, (following, gone, cut), rest = _sections("a value", words, fixed=1, count=3)
+        reason = above >> 4
+        _require(not rest and reason in _REASONS, f"a value of {len(words)} words with the reason {reason}")
         _require(1 <= view < MAX_VIEW, f"a value that ends view {view}")
         try:
             after = View(
                 number=view + 1,
-                incarnations=tuple(Incarnation(entry.member, entry.incarnation) for entry in following),
-                gone=frozenset(Incarnation(entry.member, entry.incarnation) for entry in rest[:gone]),
-                probation=frozenset(entry.member for entry in rest[:gone] if entry.number),
+                incarnations=_incarnations(following),
+                gone=frozenset(_incarnations(gone)),
+                probation=frozenset(entry.member for entry in gone if entry.number),
             )
         except LocalError as error:
             raise RemoteError(DropReason.MALFORMED, f"a value whose view cannot be: {error}") from None
         stateful = frozenset(entry.member for entry in following if entry.number)
         _require(after.is_quorum(stateful), "a view without the group's state")
-        return Value(next=after, reason=ViewReason(head >> 40), stateful=stateful, cut=positions)
+        return Value(next=after, reason=ViewReason(reason), stateful=stateful, cut=_positions(cut))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a member tells with its promise of `ballot`.
+    """A PROMISE of `ballot`.
 
     `positions`: by member of the view, how much of its stream the member has; the same in all of its promises.
     `accepted`: the ballot and the value that it has accepted last. `heard`: incarnations that asked it to join.
@@ -151,21 +142,16 @@ class Promise:
 
     @staticmethod
     def from_words(words: tuple[int, ...], view: int) -> Promise:
-        _require(len(words) >= 3, "a promise without its first words")
-        head, ballot, accepted = words[:3]
-        count, heard = head >> 12 & _COUNT, head & _COUNT
-        ends = 3 + count, 3 + count + heard
-        _require(len(words) >= ends[1] and head >> 25 == 0, "a promise whose counts do not fit its words")
-        _require((accepted == 0) == (len(words) == ends[1]), "a promise that names a value without its ballot")
-        _require(_ballot(ballot) != 0 and _ballot(accepted) <= ballot, "a promise that accepts beyond its ballot")
-        positions = {entry.member: entry.number for entry in map(unpack, words[3 : ends[0]])}
-        _require(len(positions) == count, "a promise that names a stream twice")
+        above, (positions, heard), value = _sections("a promise", words, fixed=3, count=2)
+        ballot, accepted = _ballot(words[1]), _ballot(words[2])
+        _require(above <= 1 and (accepted == 0) == (not value), "a promise that names a value without its ballot")
+        _require(ballot != 0 and accepted <= ballot, "a promise that accepts beyond its ballot")
         return Promise(
             ballot=ballot,
-            positions=positions,
-            is_stateful=bool(head >> 24),
-            accepted=(accepted, Value.from_words(words[ends[1] :], view)) if accepted else None,
-            heard=_incarnations(words[ends[0] : ends[1]]),
+            positions=_positions(positions),
+            is_stateful=bool(above),
+            accepted=(accepted, Value.from_words(value, view)) if accepted else None,
+            heard=_incarnations(heard),
         )
 
 
@@ -183,18 +169,17 @@ class Proposal(NamedTuple):
 
     @staticmethod
     def from_words(words: tuple[int, ...], view: int) -> Proposal:
-        _require(len(words) >= 2 and words[1] <= _COUNT, "a proposal without its first words")
-        end = 2 + words[1]
-        holders = {entry.member: entry.number for entry in map(unpack, words[2:end])}
-        ballot, value = _ballot(words[0]), Value.from_words(words[end:], view)
-        is_whole = ballot != 0 and holders.keys() == value.cut.keys()
+        above, (named,), rest = _sections("a proposal", words[1:], fixed=1, count=1)
+        holders = {entry.member: entry.number for entry in named}
+        ballot, value = _ballot(words[0]), Value.from_words(rest, view)
+        is_whole = above == 0 and ballot != 0 and holders.keys() == value.cut.keys()
         _require(is_whole, "a proposal whose holders are not those of its cut")
         return Proposal(ballot, value, holders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """What an incarnation says that is in no view (`basis` 0) or whose view, `basis`, is lost (R13).
+    """A JOIN of an incarnation that is in no view (`basis` 0), or of one whose view, `basis`, is lost (R13).
 
     `hears`: members of the group's view that it has heard. `present`: by member, the incarnation that says so, as far
     as this one has heard. `positions`: with a basis, as in a promise.
@@ -215,17 +200,14 @@ class Join:
 
     @staticmethod
     def from_words(words: tuple[int, ...]) -> Join:
-        _require(bool(words), "a JOIN without its first word")
-        basis, named, streams = words[0] >> 24, words[0] >> 12 & _COUNT, words[0] & _COUNT
-        entries = tuple(map(unpack, words[1:]))
-        positions = {entry.member: entry.number for entry in entries[named:]}
-        is_whole = len(entries) == named + streams and len(positions) == streams and basis <= MAX_VIEW
-        _require(is_whole and (basis > 0 or not positions), "a JOIN whose counts do not fit its words")
+        basis, (named, positions), rest = _sections("a JOIN", words, fixed=1, count=2)
+        is_whole = not rest and basis <= MAX_VIEW and (basis > 0 or not positions)
+        _require(is_whole, "a JOIN whose counts do not fit its words")
         return Join(
             basis=basis,
-            hears=frozenset(entry.member for entry in entries[:named] if entry.number),
-            present={entry.member: entry.incarnation for entry in entries[:named] if entry.incarnation},
-            positions=positions,
+            hears=frozenset(entry.member for entry in named if entry.number),
+            present={entry.member: entry.incarnation for entry in named if entry.incarnation},
+            positions=_positions(positions),
         )
 
 
@@ -256,12 +238,34 @@ def _ballot(word: int) -> int:
     return word
 
 
+def _sections(
+    name: str, words: tuple[int, ...], *, fixed: int, count: int
+) -> tuple[int, list[tuple[Entry, ...]], tuple[int, ...]]:
+    """A message of `fixed` words, of which the first ends with `count` numbers of 12 bits, and after them so many
+    entries in each section. Returns what stands above the counts, the sections, and the words after them."""
+    _require(len(words) >= fixed, f"{name} without its first words")
+    sections: list[tuple[Entry, ...]] = []
+    start = fixed
+    for place in reversed(range(count)):
+        end = start + (words[0] >> 12 * place & _COUNT)
+        sections.append(tuple(map(unpack, words[start:end])))
+        start = end
+    _require(start <= len(words), f"{name} whose counts do not fit its words")
+    return words[0] >> 12 * count, sections, words[start:]
+
+
+def _positions(entries: tuple[Entry, ...]) -> dict[int, int]:
+    positions = {entry.member: entry.number for entry in entries}
+    _require(len(positions) == len(entries), "positions that name a stream twice")
+    return positions
+
+
 def _members(members: Iterable[int]) -> tuple[int, ...]:
     return tuple(pack(member, 0, 0) for member in members)
 
 
-def _incarnations(words: tuple[int, ...]) -> tuple[Incarnation, ...]:
-    return tuple(Incarnation(entry.member, entry.incarnation) for entry in map(unpack, words))
+def _incarnations(entries: tuple[Entry, ...]) -> tuple[Incarnation, ...]:
+    return tuple(Incarnation(entry.member, entry.incarnation) for entry in entries)
 
 
 def _require(is_right: bool, detail: str) -> None:

@@ -1,24 +1,11 @@
 """The group layer: one membership under every order.
 
-Anchors: Isis and Ensemble (virtual synchrony), Derecho (a view change as a decision), Lamport's Paxos, JGroups (GMS).
-docs/protocols/group.md has the rules, which have numbers, and the proof.
+docs/protocols/group.md has the rules R1 to R13, what the layer promises, and the proof. `member` has what happens
+inside one view (detection, ballots), `change` the consensus, `stack` streams and core of a view, `transfer` the state;
+this module leads from view to view.
 
-    silence, JOIN, leave ──> STATUS(ask) ──> PREPARE(ballot) ──> PROMISE(positions, accepted): the member is frozen
-    ──> ACCEPT(value) ──> fetch up to the cut ──> ACCEPTED, to all ──> DECIDED: core closed, view installed, new core
-
-What it promises, while a quorum of the view lives and its members hear each other:
-  view agreement       all members of view n have the same members in it, in the same order;
-  virtual synchrony    members that go from view n to n + 1 together have delivered the same messages in n;
-  same view            a message is delivered in one view: that in which it was multicast;
-  state transfer       a member that joins has what was delivered before its first view, and delivers what comes after.
-
-A side without a quorum is in a minority: it takes no submission, hands nothing up, and goes on when it hears the rest
-again. An excluded member closes without a delivery, keeps what others may fetch, and is over; its host starts the next
-incarnation, which joins.
-
-`member` has what happens inside one view (detection, ballots), `change` the consensus, `stack` streams and core of a
-view, `transfer` the state. This module leads from view to view. Timers of the group layer have names that begin with
-`group` and layer 0; those of the view's streams and core keep theirs.
+Timers of the group layer have names that begin with `group` and layer 0; those of the view's streams and core keep
+theirs.
 """
 
 from __future__ import annotations
@@ -30,7 +17,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-from node.core import Core, Membership, Submission, ViewCore
+from node.core import Core, Membership, Submission, ViewCore, ViewStreams
 from node.effects import Effect, Installed, Minority, Multicast, Report, Send, StateTaken, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.group.codec import Decision, Join, Value
@@ -45,7 +32,7 @@ from node.group.member import (
     Joiner,
     ViewMember,
 )
-from node.group.stack import Streams, ViewStack
+from node.group.stack import ViewStack
 from node.group.transfer import Chunk, Collector, chunks, digest_of
 from node.group.view import MAX_VIEW, Incarnation, View, first_view
 from node.reliable import ReliableCore, ReliableParameters, view_of
@@ -65,7 +52,7 @@ class Transport:
 
     kinds: frozenset[Kind]
     question: Kind
-    make: Callable[[Membership, int, Random], Streams]
+    make: Callable[[Membership, int, Random], ViewStreams]
 
 
 VIEWS_OF_A_START = 12
@@ -78,29 +65,19 @@ _RELAYED = frozenset((Kind.GROUP_PREPARE, Kind.GROUP_PROMISE, Kind.GROUP_ACCEPT,
 
 
 class Phase(enum.StrEnum):
-    """Where this incarnation stands."""
+    """Of this incarnation."""
 
     JOINING = "joining"
     MEMBER = "member"
     MINORITY = "minority"
-    CHANGING = "changing"
-    """Frozen: it has promised a ballot, and only a decision ends that."""
-    EXCLUDED = "excluded"
-    """A decision leaves it out; it answers those that fetch what it has."""
+    CHANGING = "changing"  # frozen: it has promised a ballot, and only a decision ends that
+    EXCLUDED = "excluded"  # a decision leaves it out; it answers those that fetch what it has
     OVER = "over"
 
 
-@dataclass(frozen=True, slots=True)
-class _Former:
-    """The view before, kept until all members of this one have installed this one (R6)."""
-
-    view: View
-    streams: Streams
-
-
 class GroupCore(Core):
-    """`founders`: the members of view 1. `make` None: reliable multicast without an order above it. `heals`: whether a
-    group that has lost its quorum goes on when all configured members are there again (R13)."""
+    """One member of a group. `founders`: the members of view 1. `make` None: reliable multicast without an order above
+    it. `heals`: whether a group that has lost its quorum goes on when all configured members are there again (R13)."""
 
     def __init__(
         self,
@@ -129,30 +106,23 @@ class GroupCore(Core):
         self._timers = Timers()
         self._beat_ns = parameters.suspect_after_ns // BEATS
         self._retry_ns = min(parameters.retry_first_ns, parameters.suspect_after_ns // 8)
-        self._here: ViewMember | None = None
-        """Our part in the view; None while we join."""
-        self._former: _Former | None = None
-        self._last: Value | None = None
-        """The decision that began our view."""
+        self._here: ViewMember | None = None  # our part in the view; None while we join
+        self._former: ViewMember | None = None  # R6: the view before, until all members have installed this one
+        self._last: Value | None = None  # the decision that began our view
         self._is_excluded = False
         self._is_over = False
         self._has_left = False
-        self._resubmit: deque[Submission] = deque()
-        """What the views before have handed back, in order."""
-        self._early: dict[int, list[tuple[Message, int]]] = {}
-        """By transmitter: messages of the next view."""
-        self._told_ns: dict[int, int] = {}
-        """By member: until when it is told no further word about views."""
+        self._resubmit: deque[Submission] = deque()  # what the views before have handed back, in order
+        self._early: dict[int, list[tuple[Message, int]]] = {}  # by transmitter: messages of the next view
+        self._silent_until_ns: dict[int, int] = {}  # by member: when it may be sent a message about views again
         self._joiners: dict[int, Joiner] = {}
         self._join_tries = 0
-        self._heard_as_joiner: set[int] = set()
-        """Members that have answered our own JOIN."""
+        self._heard_as_joiner: set[int] = set()  # members that have answered our own JOIN
         self._stated: dict[int, tuple[int, Join]] = {}
         """R13, by member: the incarnation of its last JOIN, and what that said; ours among them."""
         self._memory = b""
         self._digest = 0
-        self._collector: Collector | None = None
-        """What we have of the group's state, while we lack it."""
+        self._collector: Collector | None = None  # what we have of the group's state, while we lack it
         self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
             Kind.GROUP_STATUS: self._on_status,
             Kind.GROUP_PREPARE: self._on_ballot,
@@ -188,7 +158,7 @@ class GroupCore(Core):
         view = first_view(self._founders)
         return None if self._make is None else self._make(view.membership(self._us), self._draw("alone"), b"")
 
-    def transport_alone(self) -> Streams:
+    def transport_alone(self) -> ViewStreams:
         """The transport of the first view without anything around it, for an examination."""
         return self._new_streams(first_view(self._founders))
 
@@ -202,7 +172,7 @@ class GroupCore(Core):
 
     @property
     def standing(self) -> Phase:
-        """Where this incarnation stands, without what its core says."""
+        """The phase of this incarnation, without that of its core."""
         here = self._here
         if self._is_over:
             return Phase.OVER
@@ -238,7 +208,7 @@ class GroupCore(Core):
     def held(self) -> int:
         if self._is_excluded or self._is_over or self._here is None:
             return 0
-        former = self._former.streams.held if self._former is not None else 0
+        former = self._former.stack.streams.held if self._former is not None else 0
         return self._here.stack.held + former + len(self._resubmit) + sum(map(len, self._early.values()))
 
     @property
@@ -269,7 +239,7 @@ class GroupCore(Core):
         return out
 
     def leave(self, now_ns: int) -> list[Effect]:
-        """Ask the others to go on without us. LocalError: nobody else is there."""
+        """R12: leave the group. LocalError: no other member is there."""
         here = self._here
         if here is not None and len(here.view.members) == 1:
             raise LocalError(f"member {self._me} is the last one of its group: stop it instead")
@@ -287,10 +257,10 @@ class GroupCore(Core):
         if message.kind in self._stream_kinds:
             return self._on_stream_message(message, source, now_ns)
         if handler is None:
-            return [Report(code=DropReason.UNEXPECTED, member=source, value=len(message.payload))]
+            return [Report.refusal(DropReason.UNEXPECTED, message, source)]
         reason = self._ignore(message, source)
         if reason is not None:
-            return [Report(code=reason, member=source, value=len(message.payload))]
+            return [Report.refusal(reason, message, source)]
         out: list[Effect] = []
         handler(message, source, now_ns, out)
         self._follow(now_ns, out)
@@ -338,7 +308,7 @@ class GroupCore(Core):
     def _on_stream_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         if message.origin == self._me or not {message.origin, source} <= self._known:
             reason = DropReason.OWN if message.origin == self._me else DropReason.UNKNOWN_MEMBER
-            return [Report(code=reason, member=source, value=len(message.payload))]
+            return [Report.refusal(reason, message, source)]
         number = view_of(message)
         here = self._here
         if here is None or number == here.view.number + 1:
@@ -346,7 +316,7 @@ class GroupCore(Core):
         if number == here.view.number:
             of = here.view.incarnation_of
             if of.get(message.origin) != message.incarnation or source not in of:
-                return [Report(code=DropReason.STALE_INCARNATION, member=source, value=len(message.payload))]
+                return [Report.refusal(DropReason.STALE_INCARNATION, message, source)]
             out = here.stack.on_message(message, source, now_ns)
             if source == message.origin and not self._is_excluded:
                 here.hear(source, now_ns, out)
@@ -360,25 +330,25 @@ class GroupCore(Core):
             return out
         former = self._former
         if former is not None and number == former.view.number and message.kind is self._question:
-            return former.streams.on_message(message, source, now_ns)
+            return former.stack.streams.on_message(message, source, now_ns)
         if number < here.view.number:
             out = []
             self._tell_decision(source, now_ns, out)
             return out
-        return [Report(code=DropReason.OUT_OF_WINDOW, member=source, value=len(message.payload))]
+        return [Report.refusal(DropReason.OUT_OF_WINDOW, message, source)]
 
     def _keep_early(self, message: Message, source: int, number: int) -> list[Effect]:
         """A message of the next view; a joiner does not know which one that is, and keeps the latest."""
-        held = self._early.setdefault(source, [])
-        if held and view_of(held[0][0]) < number:
-            held.clear()
-        if len(held) < self._parameters.window:
-            held.append((message, source))
+        buffered = self._early.setdefault(source, [])
+        if buffered and view_of(buffered[0][0]) < number:
+            buffered.clear()
+        if len(buffered) < self._parameters.window:
+            buffered.append((message, source))
             return []
-        return [Report(code=DropReason.OUT_OF_WINDOW, member=source, value=len(message.payload))]
+        return [Report.refusal(DropReason.OUT_OF_WINDOW, message, source)]
 
     def _resubmit_what_can(self, now_ns: int, out: list[Effect]) -> None:
-        """What the views before have handed back goes first, in order."""
+        """Submissions that earlier views have handed back go first, in order."""
         here = self._here
         while self._resubmit and here is not None and not here.is_minority and here.stack.can_submit:
             out += here.stack.on_submit(self._resubmit.popleft(), now_ns)
@@ -397,16 +367,8 @@ class GroupCore(Core):
             return
         if here.change.decided is not None:
             self._tell_decision(message.origin, now_ns, out)
-        elif here.is_lost:
-            return
-        elif message.kind is Kind.GROUP_PREPARE:
-            here.on_prepare(message, source, now_ns, out)
-        elif message.kind is Kind.GROUP_PROMISE:
-            here.on_promise(message, source, now_ns, out)
-        elif message.kind is Kind.GROUP_ACCEPT:
-            here.on_accept(message, source, now_ns, out)
-        else:
-            here.on_accepted(message, source, now_ns, out)
+        elif not here.is_lost:
+            here.on_ballot(message, source, now_ns, out)
 
     def _is_of_view(self, message: Message, now_ns: int, out: list[Effect]) -> bool:
         """Whether a message belongs to the view that we are in; others are answered, or make us ask."""
@@ -417,16 +379,16 @@ class GroupCore(Core):
             return True
         if message.seq <= here.view.number:
             self._tell_decision(message.origin, now_ns, out)
-        elif self._may_tell(message.origin, now_ns):
-            # The others are further: the answer to a word of an old view is the decision that ended it.
+        elif self._may_inform(message.origin, now_ns):
+            # The others are further: they answer a message of an old view with the decision that ended it.
             out.append(Send(target=message.origin, message=here.status()))
         return False
 
-    def _may_tell(self, member: int, now_ns: int) -> bool:
-        """Words that tell one member about views are at most one in a while."""
-        if now_ns < self._told_ns.get(member, now_ns):
+    def _may_inform(self, member: int, now_ns: int) -> bool:
+        """Messages to one member about views are at most one in half a retry."""
+        if now_ns < self._silent_until_ns.get(member, now_ns):
             return False
-        self._told_ns[member] = now_ns + self._retry_ns // 2
+        self._silent_until_ns[member] = now_ns + self._retry_ns // 2
         return True
 
     def _tell_decision(self, member: int, now_ns: int, out: list[Effect]) -> None:
@@ -435,13 +397,13 @@ class GroupCore(Core):
         if here is None or member == self._me or member not in self._us.members:
             return
         value = here.change.decided or self._last
-        if value is not None and self._may_tell(member, now_ns):
+        if value is not None and self._may_inform(member, now_ns):
             is_stable = here.is_settled and value.next.number <= here.view.number
             words = Decision(value, is_stable).to_words()
             message = self._us.message(Kind.GROUP_DECIDED, seq=value.next.number - 1, flags=CONTROL, words=words)
             out.append(Send(target=member, message=message))
 
-    # Decisions (R4, R5).
+    # Decisions (R4, R5, R11).
 
     def _on_decided(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         decision = Decision.from_words(message.words, message.seq)
@@ -477,7 +439,7 @@ class GroupCore(Core):
                 self._end(now_ns, out)
 
     def _follow(self, now_ns: int, out: list[Effect]) -> None:
-        """After every input: what a decision asks of this member, and what may be submitted again."""
+        """After every input: carry out a decision (R5), and submit what was handed back."""
         here = self._here
         if here is None or self._is_excluded or self._is_over:
             return
@@ -532,7 +494,7 @@ class GroupCore(Core):
         out += here.stack.stop(now_ns)
         if here.is_minority:
             out.append(Minority(view=here.view.number, begins=False, heard=here.heard_count))
-        self._former = _Former(here.view, here.stack.streams)
+        self._former = here
         self._last = value
         stateful = value.stateful if here.is_stateful else value.stateful - {self._me}
         self._install(value.next, value.reason, stateful, memory, now_ns, out)
@@ -554,7 +516,7 @@ class GroupCore(Core):
             self._timers.disarm(timer, out)
         self._stated.clear()
         # The decision is under way to all: what crosses it is no question.
-        self._told_ns = dict.fromkeys(self._us.members, now_ns + self._retry_ns // 2)
+        self._silent_until_ns = dict.fromkeys(self._us.members, now_ns + self._retry_ns // 2)
         self._joiners = {
             member: joiner
             for member, joiner in self._joiners.items()
@@ -585,13 +547,14 @@ class GroupCore(Core):
             self._ask_for_state(now_ns, out)
         here.open(now_ns, out)
         early, self._early = self._early, {}
-        for message, source in (one for held in early.values() for one in held if view_of(one[0]) == view.number):
+        of_view = [one for buffered in early.values() for one in buffered if view_of(one[0]) == view.number]
+        for message, source in of_view:
             try:
                 out += self.on_message(message, source, now_ns)
             except RemoteError as error:
-                out.append(Report(code=error.reason, member=source, value=len(message.payload)))
+                out.append(Report.refusal(error.reason, message, source))
 
-    def _new_streams(self, view: View) -> Streams:
+    def _new_streams(self, view: View) -> ViewStreams:
         rng = self._draw("streams")
         if self._transport is not None:
             return self._transport.make(view.membership(self._us), view.number, rng)
@@ -784,7 +747,7 @@ class GroupCore(Core):
         try:
             state = collector.take(source, chunk)
         except RemoteError as error:
-            out.append(Report(code=error.reason, member=source, value=len(message.payload)))
+            out.append(Report.refusal(error.reason, message, source))
             return
         if state is None:
             if collector.is_answered:

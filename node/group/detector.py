@@ -1,8 +1,8 @@
-"""Which members have been silent for too long.
+"""The failure detector: which members have been silent for too long.
 
-Silence counts only while a member is watched: the streams miss its word, it is the next one in the ring at rest, or a
+Silence counts only while a member is watched: the streams miss its answer, it is the next one in the ring at rest, or a
 view change waits for it. It counts from when the member was heard last, or watched first; a pause of our own process
-does not count, for then nobody could be heard.
+does not count.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ class Detector:
     def __init__(self, peers: Collection[int], *, limit_ns: int, now_ns: int) -> None:
         self._limit_ns = limit_ns
         self._heard_ns = dict.fromkeys(sorted(peers), now_ns)
-        self._since_ns: dict[int, int] = {}
-        """Watched members: since when."""
+        self._since_ns: dict[int, int] = {}  # watched members: since when
         self._expected_ns: int | None = None
         self._was_late = False
         self.deadlines_ns: dict[int, int] = {}
@@ -50,13 +49,13 @@ class Detector:
         self._since_ns = {one: self._since_ns.get(one, now_ns) for one in members if one in self._heard_ns}
 
     def expect(self, at_ns: int | None) -> None:
-        """The member's next look is due then: if it comes later, the process was held up."""
+        """The next `look` is due at `at_ns`."""
         self._expected_ns = at_ns
 
     def look(self, now_ns: int, *, slack_ns: int) -> list[int]:
-        """Members that are suspects from now on, ascending. A look that comes more than `slack_ns` late moves all
-        silences by what it is late; and what came during the pause may still wait to be read, so all have another half
-        of the limit, unless the look before was late, too."""
+        """New suspects, ascending. If this call comes more than `slack_ns` late, the process was paused: all silences
+        are shortened by that, and datagrams may still wait to be read, so all members have at least another half of the
+        limit, unless the call before was late, too."""
         late_ns = now_ns - self._expected_ns if self._expected_ns is not None else 0
         is_late = late_ns > slack_ns
         if is_late:
@@ -86,13 +85,12 @@ class Detector:
 
 
 class Accusations:
-    """Who says that it does not hear whom, told by the accusers themselves or by members that relay their words."""
+    """Pairs (accuser, accused) of members of which the first says that it does not hear the second."""
 
     __slots__ = ("_since_ns",)
 
     def __init__(self) -> None:
-        self._since_ns: dict[tuple[int, int], int] = {}
-        """(accuser, accused): since when."""
+        self._since_ns: dict[tuple[int, int], int] = {}  # (accuser, accused): since when
 
     def tell(self, accuser: int, accused: Collection[int], now_ns: int) -> None:
         """`accuser` accuses these, and no others."""
@@ -112,10 +110,9 @@ class Accusations:
         return (accuser, accused) in self._since_ns
 
     def victims(self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int) -> frozenset[int]:
-        """Members that have to go so that no pair of living members is left of which one has not heard the other since
-        `before_ns`: again and again the one that stands in most of these pairs, of equals the one that more members
-        accuse, then the later in rank. A member that hears nobody accuses all, and it is to blame.
-        """
+        """R8: members to leave out so that no pair of living members remains of which one has not heard the other since
+        `before_ns`: repeatedly the one in most of these pairs, of equals the one that more members accuse, then the
+        later in rank."""
         found = (pair for pair, since_ns in self._since_ns.items() if since_ns <= before_ns)
         pairs = {frozenset(pair) for pair in found if set(pair) <= set(alive)}
         victims: set[int] = set()

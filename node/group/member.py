@@ -1,21 +1,20 @@
 """One member's part in one view: which others are silent, when the view has to end, and how its end is decided.
 
-The rules have numbers in docs/protocols/group.md, which has the proof; each stands beside its code here. The group core
-makes one `ViewMember` for each view, hands it what concerns that view, and looks afterwards whether a decision has been
-made (`change.decided`).
+R1 to R13 are rules of docs/protocols/group.md. The group core hands each `ViewMember` the messages of its view, and
+looks afterwards whether a decision has been made (`change.decided`).
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from node.core import MAX_INCARNATION, Membership
 from node.effects import Effect, Minority, Multicast, Report, Send, Timer
 from node.errors import DropReason, RemoteError
-from node.group.change import Change, Wishes
+from node.group.change import Change, Constraints
 from node.group.codec import Decision, Promise, Proposal, Status, StatusFlag, Value, one_ballot, rank_of
 from node.group.detector import Accusations, Detector
 from node.group.stack import ViewStack
@@ -28,23 +27,19 @@ CONTROL = Flag.CONTROL.value
 BEAT = Timer("group_beat")
 WATCH = Timer("group_watch")
 RETRY = Timer("group_retry")
-BEATS = 4
-"""In the time after which a silent member is suspected."""
-ASKS = 32
-"""Questions to a suspect in that time."""
+BEATS = 4  # in the time after which a silent member is suspected
+ASKS = 32  # questions to a suspect in that time
 
 
 class GroupReport(enum.IntEnum):
     """Codes of reports; `member` and `value` as said."""
 
-    SUSPECTED = 0x12
-    """`member` was silent for too long; `value`: its incarnation."""
-    EXCLUDED = 0x14
-    """A decision leaves us out; `member`: the member that told; `value`: the number of the next view."""
+    SUSPECTED = 0x12  # `member` was silent for too long; `value`: its incarnation
+    EXCLUDED = 0x14  # a decision leaves us out; `member`: the member that told; `value`: the number of the next view
 
 
 class GroupParameters(Protocol):
-    """What the group layer reads of the transport's parameters; `node.reliable.ReliableParameters` explains it."""
+    """The transport's parameters that the group layer reads; `node.reliable.ReliableParameters` explains them."""
 
     @property
     def window(self) -> int: ...
@@ -97,8 +92,7 @@ class ViewMember:
         self._timers = timers
         self._joiners = joiners
         self.is_stateful = us.member in stateful
-        self._stateless = set(self._peers) - stateful
-        """Other members that are not known to have the group's state."""
+        self._stateless = set(self._peers) - stateful  # other members that are not known to have the group's state
         self.is_minority = False
         self.is_lost = False
         """R13: so many members are dead that no quorum of the view can ever form; no ballot is begun or answered."""
@@ -110,33 +104,22 @@ class ViewMember:
         self.retry_ns = min(parameters.retry_first_ns, limit_ns // 8)
         self._detector = Detector(self._peers, limit_ns=limit_ns, now_ns=now_ns)
         self._accusations = Accusations()
-        self._watch_ns = 0
-        """When WATCH is due."""
+        self._watch_ns = 0  # when WATCH is due
         self._is_probing = False
-        self._answered: set[int] = set()
-        """Members that have answered the probe under way."""
-        self._contradicted_ns: dict[int, int] = {}
-        """Suspects: when another member last said that it hears them."""
+        self._answered: set[int] = set()  # members that have answered the probe under way
+        self._contradicted_ns: dict[int, int] = {}  # suspects: when another member last said that it hears them
         self._leavers = {us.member} if is_leaving else set()
-        self._installed: set[int] = set()
-        """Other members that have installed this view."""
+        self._installed: set[int] = set()  # other members that have installed this view
         self.is_settled = view.number == 1 or not self._peers
         """All members are known to have installed it and to have the state: nobody needs the view before (R6), and the
         next joiners cannot keep these from getting theirs (R10)."""
-        self._positions: dict[int, int] = {}
-        """What was told with the first promise."""
-        self._progress_ns = now_ns
-        """When the ballot under way moved last."""
+        self.positions: dict[int, int] = {}  # R1: what this frozen member tells of each stream, always the same
+        self._progress_ns = now_ns  # when the ballot under way moved last
         self._tries = 0
 
     @property
     def is_frozen(self) -> bool:
         return self.stack.is_frozen
-
-    @property
-    def positions(self) -> Mapping[int, int]:
-        """What this frozen member tells of each stream, always the same (R1)."""
-        return self._positions
 
     @property
     def is_calm(self) -> bool:
@@ -154,6 +137,7 @@ class ViewMember:
         return len(self.view.members) - len(self._gone)
 
     def leave(self, now_ns: int, out: list[Effect]) -> None:
+        """R12: the next view is to leave this member out."""
         self._leavers.add(self._me)
         out.append(Multicast(message=self.status()))
         self.consider(now_ns, out)
@@ -201,8 +185,7 @@ class ViewMember:
         self.consider(now_ns, out)
 
     def _ask_quiet(self, now_ns: int, out: list[Effect]) -> None:
-        """Ask members that have been silent for half of the limit, again and again: one that does not answer is more
-        likely gone than one whose words were lost."""
+        """Ask members that have been silent for half of the limit, several times: words may be lost."""
         quiet = [] if self.is_frozen or self.is_minority else self._detector.quiet(now_ns)
         if quiet:
             asking = self.status(StatusFlag.ASK)
@@ -274,10 +257,7 @@ class ViewMember:
             self.change.decide(value)
         elif self.change.decided is None:
             others = [one for one in value.next.members if one != self._me]
-            holders = dict.fromkeys(value.cut, others)
-            if self._asked != (value.cut, holders):
-                self._asked = (value.cut, holders)
-                out += streams.fetch(value.cut, holders, now_ns)
+            self._ask(value.cut, dict.fromkeys(value.cut, others), now_ns, out)
 
     @property
     def _gone(self) -> frozenset[int]:
@@ -336,8 +316,8 @@ class ViewMember:
         self._contradicted_ns.update(dict.fromkeys(status.fresh, now_ns))
         if status.suspects:
             self._watch(now_ns, out)
-        is_news = bool(set(status.suspects) - {self._me}) and not status.flags & StatusFlag.ANSWER
-        if status.flags & StatusFlag.ASK or is_news:
+        accuses_others = bool(set(status.suspects) - {self._me}) and not status.flags & StatusFlag.ANSWER
+        if status.flags & StatusFlag.ASK or accuses_others:
             accused = sorted(self._accusations.accused - {self._me})
             fresh = tuple(member for member in accused if self._detector.is_fresh(member, now_ns))
             if status.flags & StatusFlag.ASK or fresh or self._leads_next:
@@ -368,7 +348,7 @@ class ViewMember:
             self._lead(now_ns, out)
 
     def _is_mine_to_take_over(self, now_ns: int) -> bool:
-        """R7: the ballot under way was begun by a member that is gone, or stands still; later ranks wait longer."""
+        """R7: the ballot under way was begun by a member that is gone, or has stalled; later ranks wait longer."""
         waited_ns = now_ns - self._progress_ns
         if not self._leads_next:
             return waited_ns > (self.view.rank(self._me) + 1) * self._limit_ns
@@ -465,13 +445,13 @@ class ViewMember:
         victims = self._victims(now_ns)
         heard_by_others = {one for one in self._detector.suspects if self._is_contradicted(one, now_ns)}
         deaf = {one for one in victims if self._accusations.accuses(one, self._me)}
-        wishes = Wishes(
+        constraints = Constraints(
             excused=(self._gone | deaf) - (heard_by_others - victims - self._replaced),
             leaving=frozenset(self._leavers) | self._replaced,
             victims=victims,
             joiners=self._admissible(now_ns) if self.is_settled or self._replaced else (),
         )
-        proposal = change.choose(wishes)
+        proposal = change.choose(constraints)
         if proposal is not None:
             self._progress_ns = now_ns
             out.append(Multicast(message=self._message(Kind.GROUP_ACCEPT, proposal.to_words())))
@@ -518,13 +498,17 @@ class ViewMember:
 
     # The consensus, as an acceptor (R1, R3, R4).
 
-    def _take_part(
-        self, message: Message, source: int, now_ns: int, out: list[Effect], check: Callable[[], None]
-    ) -> bool:
-        """What every message of a ballot begins with; False when the view is decided. `check` raises RemoteError."""
-        if self.change.decided is not None:
-            return False
-        check()
+    def on_ballot(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        """A message of a ballot, while the view is not decided. RemoteError: no honest member sends it."""
+        {
+            Kind.GROUP_PREPARE: self._on_prepare,
+            Kind.GROUP_PROMISE: self._on_promise,
+            Kind.GROUP_ACCEPT: self._on_accept,
+            Kind.GROUP_ACCEPTED: self._on_accepted,
+        }[message.kind](message, source, now_ns, out)
+
+    def _hear_and_relay(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> bool:
+        """The first effects of every valid message of a ballot. False when they have decided the view."""
         if source == message.origin:
             self.hear(source, now_ns, out)
             # R8: others relay what one of a bad pair says to the other.
@@ -536,13 +520,13 @@ class ViewMember:
         """The first promise fixes what this member has; only a decision ends that (R7)."""
         if not self.is_frozen:
             out += self.stack.freeze(now_ns)
-            self._positions = self.stack.streams.positions()
+            self.positions = self.stack.streams.positions()
 
     def _promise(self, ballot: int) -> Promise:
         heard = tuple(Incarnation(member, joiner.incarnation) for member, joiner in sorted(self._joiners.items()))
         return Promise(
             ballot=ballot,
-            positions=self._positions,
+            positions=self.positions,
             is_stateful=self.is_stateful,
             accepted=self.change.accepted,
             heard=heard,
@@ -552,8 +536,8 @@ class ViewMember:
         """RemoteError: no honest member of this view tells such positions."""
         if cut.keys() != self.view.incarnation_of.keys():
             raise RemoteError(DropReason.MALFORMED, "positions in other streams than those of the view")
-        told = self.stack.streams.positions()
-        if any(position > told[origin] + MAX_CUT_AHEAD for origin, position in cut.items()):
+        ours = self.stack.streams.positions()
+        if any(position > ours[origin] + MAX_CUT_AHEAD for origin, position in cut.items()):
             raise RemoteError(DropReason.OUT_OF_WINDOW, "positions far beyond what was received")
 
     def check_value(self, value: Value) -> None:
@@ -562,9 +546,10 @@ class ViewMember:
         if not value.next.last_of.keys() <= set(self._us.members):
             raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
 
-    def on_prepare(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+    def _on_prepare(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         ballot = one_ballot(message.words)
-        if not self._take_part(message, source, now_ns, out, lambda: self.change.check_ballot(ballot, message.origin)):
+        self.change.check_ballot(ballot, message.origin)
+        if not self._hear_and_relay(message, source, now_ns, out):
             return
         if not self.change.promise(ballot):
             out.append(Send(target=message.origin, message=self.status()))
@@ -575,30 +560,24 @@ class ViewMember:
         self._watch(now_ns, out)
         self.arm_beat(now_ns, out)
 
-    def on_promise(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+    def _on_promise(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         promise = Promise.from_words(message.words, message.seq)
-
-        def check() -> None:
-            self.check_cut(promise.positions)
-            if promise.accepted is not None:
-                self.check_value(promise.accepted[1])
-
+        self.check_cut(promise.positions)
+        if promise.accepted is not None:
+            self.check_value(promise.accepted[1])
         change = self.change
-        if self._take_part(message, source, now_ns, out, check) and promise.ballot == change.led == change.promised:
+        if self._hear_and_relay(message, source, now_ns, out) and promise.ballot == change.led == change.promised:
             change.promises[message.origin] = promise
             self._progress_ns = now_ns
             self.consider(now_ns, out)
 
-    def on_accept(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+    def _on_accept(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         proposal = Proposal.from_words(message.words, message.seq)
-
-        def check() -> None:
-            self.change.check_ballot(proposal.ballot, message.origin)
-            self.check_value(proposal.value)
-            if not set(proposal.holders.values()) <= set(self.view.members):
-                raise RemoteError(DropReason.MALFORMED, "a holder that is no member of the view")
-
-        if not self._take_part(message, source, now_ns, out, check):
+        self.change.check_ballot(proposal.ballot, message.origin)
+        self.check_value(proposal.value)
+        if not set(proposal.holders.values()) <= set(self.view.members):
+            raise RemoteError(DropReason.MALFORMED, "a holder that is no member of the view")
+        if not self._hear_and_relay(message, source, now_ns, out):
             return
         if not self.change.propose(proposal):
             out.append(Send(target=message.origin, message=self.status()))
@@ -613,9 +592,10 @@ class ViewMember:
         self._watch(now_ns, out)
         self.arm_beat(now_ns, out)
 
-    def on_accepted(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+    def _on_accepted(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         ballot = one_ballot(message.words)
-        if self._take_part(message, source, now_ns, out, lambda: self.change.check_round(ballot)):
+        self.change.check_round(ballot)
+        if self._hear_and_relay(message, source, now_ns, out):
             self._progress_ns = now_ns
             self._count(message.origin, ballot, out)
 
@@ -641,7 +621,7 @@ class ViewMember:
                 out.append(Multicast(message=self._message(Kind.GROUP_DECIDED, words)))
 
     def fetch(self, now_ns: int, out: list[Effect]) -> None:
-        """Ask for what is missing of the cut: the holders first, then all others in turn."""
+        """R3: ask for what is missing of the cut: the holders first, then all others in turn."""
         change = self.change
         proposal = change.proposal
         value: Value | None = change.decided or (proposal.value if proposal is not None else None)
@@ -653,7 +633,10 @@ class ViewMember:
             first = [named[origin]] if origin in named else []
             order = [*first, *sorted(change.voters(change.promised)), origin, *self.view.members]
             holders[origin] = [one for one in dict.fromkeys(order) if one != self._me]
+        self._ask(value.cut, holders, now_ns, out)
+
+    def _ask(self, cut: Mapping[int, int], holders: dict[int, list[int]], now_ns: int, out: list[Effect]) -> None:
         # To ask anew is to ask the first holder again, which may be the one that does not hear us.
-        if self._asked != (value.cut, holders):
-            self._asked = (value.cut, holders)
-            out += self.stack.streams.fetch(value.cut, holders, now_ns)
+        if self._asked != (cut, holders):
+            self._asked = (cut, holders)
+            out += self.stack.streams.fetch(cut, holders, now_ns)

@@ -1,12 +1,9 @@
 """Which messages a member had delivered in its view when it submitted one: their number, and a digest of them.
 
-Equal sets give equal orders, not causality. Member 1 delivers x, which nobody who survives has received, sends m, and
-ends. The survivors have m and not x: to deliver m would break the causal order. So every message of a total order
-carries the `word` of its sender's `Prefix`, and `close` asks a `Walk` about each message of an excluded sender, in the
-order of delivery.
-
-Before `close`, what any two members of a view have delivered are prefixes of one sequence. So a word that counts no
-more messages than we had delivered ourselves agrees; one that counts more is compared where the walk has come so far.
+Equal sets of messages give equal orders, not causality: an excluded member may have sent m after it delivered x, and no
+survivor has x. So each message of a total order carries the `word` of its sender's `Prefix`, and `close` asks a `Walk`
+about each message of an excluded sender. Deliveries before `close` are prefixes of one sequence at any two members, so
+a word that counts no more messages than we had delivered agrees; one that counts more is compared by its digest.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ _MASK = 0xFFFF_FFFF
 
 
 class Prefix:
-    """What this member has delivered in its view, in order."""
+    """The deliveries of this member in its view, in order: their number and digest."""
 
     __slots__ = ("count", "digest")
 

@@ -1,126 +1,70 @@
 """One view's streams and, over them, its ordering core.
 
-As in `node.stack`: what the core multicasts or sends becomes a submission of the streams, and what the streams deliver
-becomes a message for the core; effects are worked off first in, first out. In addition the stack can be held (nothing
-goes up), frozen (the view is ending: nothing goes up or out any more) and closed. Without a core the application's
-payloads go to the streams as they are: reliable multicast by itself.
-
-Timers of the streams have layer 0, those of the core the layers above.
+What the core multicasts or sends becomes a submission of the streams, and what the streams deliver becomes a message
+for the core; effects are worked off first in, first out. The stack can be held (nothing goes up), frozen (the view is
+ending: nothing goes up or out) and closed. Without a core the streams carry the application payloads: reliable
+multicast by itself. Timers of the streams have layer 0, those of the core the layers above.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import replace
 
-from node.core import Closing, Submission, ViewCore
+from node.core import Closing, Submission, ViewCore, ViewStreams
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.trace import Level
 from node.wire import Message, decode_message, encode_message
 
 
-class Streams(Protocol):
-    """The transport of one view: reliable streams, or a core that brings its own (`co`). `node.reliable.ReliableCore`
-    says what each call means."""
-
-    @property
-    def can_submit(self) -> bool: ...
-
-    @property
-    def is_idle(self) -> bool: ...
-
-    @property
-    def held(self) -> int: ...
-
-    def on_start(self, now_ns: int) -> list[Effect]: ...
-
-    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]: ...
-
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]: ...
-
-    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]: ...
-
-    def awaited(self) -> dict[int, int]: ...
-
-    def positions(self) -> dict[int, int]: ...
-
-    def acknowledged(self) -> dict[int, int]: ...
-
-    def urge(self, now_ns: int) -> list[Effect]: ...
-
-    def hold(self, is_held: bool, now_ns: int) -> list[Effect]: ...
-
-    def freeze(self, waiting: Iterable[Submission], now_ns: int) -> list[Effect]: ...
-
-    def has(self, cut: Mapping[int, int]) -> bool: ...
-
-    def fetch(self, cut: Mapping[int, int], holders: Mapping[int, Sequence[int]], now_ns: int) -> list[Effect]: ...
-
-    def rest(self, cut: Mapping[int, int]) -> dict[int, list[Message]]: ...
-
-    def close(self, cut: Mapping[int, int], now_ns: int) -> Closing: ...
-
-    def stop(self, now_ns: int) -> list[Effect]: ...
-
-
 class ViewStack:
     """`core` None until the group's state has come; `has_core`: whether there will be one. `is_uniform`: deliveries of
     the core wait until all members have received what this member had received."""
 
-    def __init__(self, *, streams: Streams, has_core: bool, is_uniform: bool) -> None:
+    def __init__(self, *, streams: ViewStreams, has_core: bool, is_uniform: bool) -> None:
         self.streams = streams
         self._has_core = has_core
         self._is_uniform = is_uniform
-        self._core: ViewCore | None = None
-        self._is_open = False
-        """Whether messages go up: the core is there, and nothing holds it."""
+        self.core: ViewCore | None = None
+        self._is_open = False  # whether messages go up: the core is there, and nothing holds it
         self.is_frozen = False
-        self._waiting: deque[Submission] = deque()
-        """What the core has handed down and the streams have not taken yet."""
-        self._armed: set[Timer] = set()
-        """Timers of the core, as the host knows them."""
-        self._deferred: list[Timer] = []
-        """Those that were due while the stack was held."""
+        self._waiting: deque[Submission] = deque()  # what the core has handed down and the streams have not taken yet
+        self._armed: set[Timer] = set()  # timers of the core, as the host knows them
+        self._deferred: list[Timer] = []  # those that were due while the stack was held
         self._unstable: deque[tuple[Deliver, Mapping[int, int]]] = deque()
-        """Deliveries of the core, each with what this member had received by then."""
-
-    @property
-    def core(self) -> ViewCore | None:
-        return self._core
+        """Deliveries of the core, each with the positions of this member by then."""
 
     @property
     def can_submit(self) -> bool:
         if not self._is_open or self.is_frozen or self._waiting or not self.streams.can_submit:
             return False
-        return self._core.can_submit if self._core is not None else not self._has_core
+        return self.core.can_submit if self.core is not None else not self._has_core
 
     @property
     def is_idle(self) -> bool:
         if self._waiting or self._unstable or not self.streams.is_idle:
             return False
-        return self._core is None or self._core.is_idle
+        return self.core is None or self.core.is_idle
 
     @property
     def held(self) -> int:
-        core = self._core.held if self._core is not None else 0
+        core = self.core.held if self.core is not None else 0
         return self.streams.held + core + len(self._waiting) + len(self._unstable)
 
     @property
     def phase(self) -> str:
-        return self._core.phase if self._core is not None else ""
+        return self.core.phase if self.core is not None else ""
 
     # Life.
 
     def start(self, core: ViewCore | None, now_ns: int) -> list[Effect]:
         """The core is there, with the group's state: messages go up from now on."""
         assert (core is not None) == self._has_core and not self._is_open
-        self._core = core
-        return self._start_core(now_ns) + self.hold(False, now_ns)
-
-    def _start_core(self, now_ns: int) -> list[Effect]:
-        return self._run(deque([(True, self._core.on_start(now_ns))]), now_ns) if self._core is not None else []
+        self.core = core
+        out = self._run(True, core.on_start(now_ns), now_ns) if core is not None else []
+        return out + self.hold(False, now_ns)
 
     def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
         """While it is held, the streams go on receiving, and nothing goes up; timers of the core wait."""
@@ -128,7 +72,7 @@ class ViewStack:
         if is_held or self.is_frozen:
             self.streams.hold(True, now_ns)
             return []
-        out = self._run(deque([(False, self.streams.hold(False, now_ns))]), now_ns)
+        out = self._run(False, self.streams.hold(False, now_ns), now_ns)
         deferred, self._deferred = self._deferred, []
         for timer in deferred:
             out += self._on_core_timer(timer, now_ns)
@@ -151,10 +95,10 @@ class ViewStack:
         out: list[Effect] = [self._final(delivery) for delivery, _ in self._unstable]
         self._unstable.clear()
         if self._has_core:
-            assert self._core is not None, "a member without the group's state has nothing to close"
+            assert self.core is not None, "a member without the group's state has nothing to close"
             rest = sorted(self.streams.rest(cut).items())
             inside = {origin: list(_all_inside(messages)) for origin, messages in rest}
-            closing = self._core.close(inside, survivors, now_ns)
+            closing = self.core.close(inside, survivors, now_ns)
         else:
             closing = self.streams.close(cut, now_ns)
         out += [self._final(effect) if isinstance(effect, Deliver) else effect for effect in closing.effects]
@@ -169,19 +113,19 @@ class ViewStack:
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
         if not self.can_submit:
             raise LocalError("the group takes no submission now: ask can_submit before")
-        if self._core is None:
-            return self._run(deque([(False, self.streams.on_submit(submission, now_ns))]), now_ns)
-        return self._run(deque([(True, self._core.on_submit(submission, now_ns))]), now_ns)
+        if self.core is None:
+            return self._run(False, self.streams.on_submit(submission, now_ns), now_ns)
+        return self._run(True, self.core.on_submit(submission, now_ns), now_ns)
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         effects = self.streams.on_message(message, source, now_ns)
         if not effects and not self._waiting and not self._unstable:
             return effects
-        return self._run(deque([(False, effects)]), now_ns)
+        return self._run(False, effects, now_ns)
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         if timer.layer == 0:
-            return self._run(deque([(False, self.streams.on_timer(timer, now_ns))]), now_ns)
+            return self._run(False, self.streams.on_timer(timer, now_ns), now_ns)
         self._armed.discard(timer)
         if self.is_frozen:
             return []
@@ -191,15 +135,15 @@ class ViewStack:
         return self._on_core_timer(timer, now_ns)
 
     def _on_core_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        assert self._core is not None
-        mine = timer._replace(layer=timer.layer - 1)
-        return self._run(deque([(True, self._core.on_timer(mine, now_ns))]), now_ns)
+        assert self.core is not None
+        return self._run(True, self.core.on_timer(timer._replace(layer=timer.layer - 1), now_ns), now_ns)
 
     # Between the two.
 
-    def _run(self, work: deque[tuple[bool, list[Effect]]], now_ns: int) -> list[Effect]:
-        """Work off all effects; those that leave the stack are returned. Each entry is what one call gave: (by the
-        core, its effects)."""
+    def _run(self, is_core: bool, effects: list[Effect], now_ns: int) -> list[Effect]:
+        """Work off the effects of one call of the core or of the streams, and of the calls that follow from them.
+        Returns those that leave the stack."""
+        work = deque([(is_core, effects)])
         out: list[Effect] = []
         while True:
             while work:
@@ -207,7 +151,7 @@ class ViewStack:
                 for effect in effects:
                     if is_core:
                         self._core_effect(effect, out)
-                    elif isinstance(effect, Deliver) and self._core is not None:
+                    elif isinstance(effect, Deliver) and self.core is not None:
                         work.append((True, self._raise_to_core(effect, now_ns)))
                     elif isinstance(effect, Deliver):
                         self._hand_over(effect, out)
@@ -241,9 +185,9 @@ class ViewStack:
                 out.append(effect)
 
     def _raise_to_core(self, delivery: Deliver, now_ns: int) -> list[Effect]:
-        assert self._core is not None
+        assert self.core is not None
         try:
-            return self._core.on_message(_inside(delivery), delivery.origin, now_ns)
+            return self.core.on_message(_inside(delivery), delivery.origin, now_ns)
         except RemoteError as error:
             # The streams have done their part: only the inner message is dropped, not the effects of the call.
             return [Report(code=error.reason, member=delivery.origin, value=len(delivery.payload))]
@@ -271,15 +215,7 @@ class ViewStack:
     def _final(self, delivery: Deliver) -> Deliver:
         if not self._is_uniform or delivery.level is Level.FINAL:
             return delivery
-        return Deliver(
-            payload=delivery.payload,
-            origin=delivery.origin,
-            incarnation=delivery.incarnation,
-            seq=delivery.seq,
-            level=Level.FINAL,
-            inner=delivery.inner,
-            place=delivery.place,
-        )
+        return replace(delivery, level=Level.FINAL)
 
 
 def _submission(message: Message, target: int | None) -> Submission:
@@ -295,7 +231,7 @@ def _inside(outer: Deliver | Message) -> Message:
 
 
 def _all_inside(messages: list[Message]) -> list[Message]:
-    """What does not decode is passed over; it is the same bytes at every member."""
+    """Messages that do not decode are passed over: they are the same bytes at every member."""
     found: list[Message] = []
     for message in messages:
         try:

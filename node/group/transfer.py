@@ -54,25 +54,22 @@ def chunks(state: bytes, digest: int, offset: int) -> Iterator[Chunk]:
 
 
 class Collector:
-    """What a joiner has of the state of its view. `donors` by rank."""
+    """The part of the group's state that a joiner has. `donors` by rank."""
 
-    __slots__ = ("_chunks", "_donors", "_first", "_offset", "_turn", "_until")
+    __slots__ = ("_chunks", "_donors", "_first", "_offset", "_until", "tries")
 
     def __init__(self, donors: tuple[int, ...]) -> None:
         assert donors, "a view has members with the group's state"
         self._donors = donors
-        self._turn = 0
-        self._first: Chunk | None = None
-        """Says which state is being collected."""
+        self.tries = 0  # how often another donor was asked
+        self._first: Chunk | None = None  # says which state is being collected
         self._chunks: dict[int, bytes] = {}
-        self._offset = 0
-        """The first that is missing."""
-        self._until = 0
-        """What was asked for ends here."""
+        self._offset = 0  # the first that is missing
+        self._until = 0  # what was asked for ends here
 
     @property
     def donor(self) -> int:
-        return self._donors[self._turn % len(self._donors)]
+        return self._donors[self.tries % len(self._donors)]
 
     @property
     def is_answered(self) -> bool:
@@ -84,14 +81,9 @@ class Collector:
         self._until = self._offset + CHUNK_BYTES * CHUNKS_PER_ANSWER
         return self._offset
 
-    @property
-    def tries(self) -> int:
-        """How often another donor was asked."""
-        return self._turn
-
     def next_donor(self) -> None:
         """This one does not answer, or tells something else than it did."""
-        self._turn += 1
+        self.tries += 1
 
     def take(self, source: int, chunk: Chunk) -> bytes | None:
         """The whole state, when this chunk completes it. RemoteError: a state whose digest is wrong."""

@@ -26,10 +26,9 @@ class Incarnation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """`incarnations` by rank, each member once. `gone`: of members of earlier views that are not in this one the last
-    incarnation that was; none of them is ever admitted again. `probation`: those of them that were excluded because
-    they and another member did not hear each other; they come back only when every member hears them. LocalError: no
-    such view can be.
+    """`incarnations` by rank, each member once. `gone`: the last incarnation of each member of earlier views that is
+    not in this one; it is never admitted again. `probation`: members of `gone` that were excluded as one of a bad pair;
+    they come back only when every member hears them. LocalError: no such view can be.
     """
 
     number: int
@@ -79,7 +78,7 @@ class View:
         return twice > len(self.members) or (twice == len(self.members) and self.members[0] in members)
 
     def membership(self, us: Membership) -> Membership:
-        """What a core of this view is told: `us` (of the whole group) narrowed to the members of the view."""
+        """The membership for a core of this view: `us` (of the whole group) narrowed to the members of the view."""
         partitions = (tuple(one for one in part if one in self.incarnation_of) for part in us.partitions)
         return Membership(
             member=us.member,

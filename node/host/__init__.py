@@ -1,1 +1,1 @@
-"""What surrounds a core in a node: host, event loop, sockets, clock, workload, application, recorder."""
+"""The surroundings of a core in a node: host, event loop, sockets, clock, workload, application, recorder."""

@@ -24,7 +24,7 @@ MAX_WAITING = 10_000
 
 
 class Application(ABC):
-    """Of one life of one member: what all have in common."""
+    """The interface of the applications; one for each incarnation of a member."""
 
     hears = False
     """Whether the host gives it what the core delivers; one that does not costs nothing at each delivery."""
@@ -68,7 +68,7 @@ class Application(ABC):
         """Do what is due, queue at most one request, and return its identity; None when there is none."""
 
     def take(self, effect: Deliver, elapsed_ns: int) -> None:
-        """The core has delivered this: application bytes or news of objects. Only noted: it acts at `request`."""
+        """The core has delivered this: application bytes or an event of objects. Only noted: it acts at `request`."""
         raise AssertionError(f"{type(self).__name__} does not hear {effect} at {elapsed_ns}")
 
     def reports(self) -> Sequence[Report]:
@@ -133,7 +133,7 @@ class WorkloadApplication(Application):
         return stamp
 
     def submission(self, stamp: Stamp) -> Submission:
-        """What the core is asked: to send this to everybody."""
+        """The submission that sends this to all members."""
         return Submission(payload=encode_stamp(stamp) + self.filler)
 
     def note_time(self, elapsed_ns: int) -> None:

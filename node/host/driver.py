@@ -1,6 +1,6 @@
 """The asyncio host: runs one core on real sockets, a real clock (as wrong as the experiment wants) and a real workload.
 
-Sockets, loop, signals and commands are here; what a life of a node is, `node.host.host` knows. It obeys lines on
+Sockets, loop, signals and commands are here; `node.host.host` has one incarnation of a node. It obeys lines on
 standard input and answers with one JSON object per line on standard output:
 
     in    start {"at_ns": N}   the core runs from now on; the workload starts at N (CLOCK_MONOTONIC, one for all nodes)
@@ -60,9 +60,9 @@ _PACK_RECORD = table_struct(RECORD).pack
 
 
 class Driver:
-    """One process of a node. `say` writes one JSON object to whoever started us. `follow`: an incarnation that the
-    group excludes is followed by the next one, one that has left when we are told to join; None: it is quiet until we
-    are stopped.
+    """One process of a node. `say` writes one JSON object to the process that started us. `follow`: an incarnation that
+    the group excludes is followed by the next one, one that has left when we are told to join; None: it is quiet until
+    we are stopped.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Driver:
         self._ended: asyncio.Future[int] = self._loop.create_future()
 
     async def run(self, lines: asyncio.StreamReader) -> int:
-        """Live until told to stop; returns the exit code."""
+        """Run until the command to stop; returns the exit code."""
         self._loop.set_exception_handler(self._on_our_mistake)
         for one in self._endpoint.sockets:
             self._loop.add_reader(one, self._on_readable, one)
@@ -175,7 +175,7 @@ class Driver:
         assert self._follow is not None
         before, ours = self._host, self._config.membership
         incarnation = ours.incarnation + 1
-        # Whoever started us knows the number before anybody else can: no later process of this node is given it.
+        # The process that started us knows the number before any other can: no later process of this node is given it.
         self._say({"event": "returned", "incarnation": incarnation, **self._counters()})
         self._endpoint.release()
         self._counted = Counter(self._process_counters())
@@ -197,7 +197,7 @@ class Driver:
             self._host.drain()
         self._after_inputs()
 
-    # What we are told.
+    # Commands.
 
     async def _obey(self, lines: asyncio.StreamReader) -> None:
         while raw := await lines.readline():
@@ -223,13 +223,13 @@ class Driver:
             self._on_our_mistake(self._loop, {"message": "a task failed", "exception": error})
 
     def _on_our_mistake(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An exception that nobody is prepared for: we are wrong, and a node in an unknown state must not go on."""
+        """An unexpected exception: we are wrong, and a node in an unknown state must not go on."""
         error = context.get("exception")
         if isinstance(error, BaseException):
             traceback.print_exception(error, file=sys.stderr)
         if not self._ended.done():
             self._ended.set_result(1)
-            with contextlib.suppress(OSError):  # nobody may be listening any more; that can be the very mistake
+            with contextlib.suppress(OSError):  # the other end may be closed; that can be the very mistake
                 self._say({"event": "error", "message": f"{context['message']}: {error!r}"})
 
     def _start(self, argument: str) -> None:
@@ -509,7 +509,7 @@ async def host(
     parts: Parts | None = None,
     follow: Follow | None = None,
 ) -> int:
-    """Run `core` until it is told to stop; `application` None: one that sends what the workload says. `parts`: other
+    """Run `core` until the command to stop; `application` None: one that sends what the workload says. `parts`: other
     processes that this machine consists of; they have the applications. `follow`: of protocols with views, whose
     incarnations may follow each other in one process. LocalError when a part cannot run."""
     driver = Driver(

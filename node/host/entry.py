@@ -1,4 +1,4 @@
-"""What is known of a protocol that can be run by name, and a table whose entries are made when they are asked for."""
+"""The entry of a protocol that can be run by name, and a table whose entries are made when they are asked for."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class ProtocolEntry:
         return self.make(membership, checked, random_for(seed, membership, self.name))
 
     def application_for(self, config: NodeConfig) -> Application | None:
-        """Of one life of a node; None: one that sends what the workload says. LocalError as `build`."""
+        """Of one incarnation of a node; None: one that sends what the workload says. LocalError as `build`."""
         if self.application is None:
             return None
         return self.application(config, from_mapping(self.kind, config.parameters, self.name))
 
     def parts_for(self, config: NodeConfig, line: bytes, true_ns: int) -> Parts | None:
-        """Of one life of a node on wires, whose configuration came as `line`; None: it is one process. LocalError as
+        """Of one incarnation on wires, whose configuration came as `line`; None: it is one process. LocalError as
         `build`."""
         if self.parts is None:
             return None
@@ -94,7 +94,7 @@ class ProtocolEntry:
 
 
 class Registry(MutableMapping[str, ProtocolEntry]):
-    """Entries by name. Each is made when somebody asks for it: that imports its cores, and a node runs one protocol.
+    """Entries by name. Each is made on its first use: that imports its cores, and a node runs one protocol.
     To ask for names alone makes nothing."""
 
     def __init__(self, makers: Mapping[str, Callable[[], ProtocolEntry]]) -> None:

@@ -1,12 +1,12 @@
-"""One life of one node, as every host lives it: what goes into the core, what comes out, what is written down.
+"""The host of one incarnation of a node: inputs of the core, its effects, and the records of both.
 
 Pure: no socket, no loop, no clock. The asyncio driver (`node.host.driver`) and the simulator (`testbed.sim`) both run
 this very code, each with its own clock, wires and place for records: a simulated and a real run leave the same trace.
 
-A life that the others end (`Core.is_over`) ends here, too: its application asks for nothing more, OVER is its last
+An incarnation that is excluded (`Core.is_over`) ends here, too: its application asks for nothing more, OVER is its last
 record, and it is quiet, whatever still waits. What comes for it is given to the core and counted, but not recorded.
 
-Whoever holds a Host calls it for each input (`start`, `take` or `receive`, `wake`, `drain`, `stop`), one at a time, and
+The owner of a Host calls it for each input (`start`, `take` or `receive`, `wake`, `drain`, `stop`), one at a time, and
 after each round of inputs `after_inputs`; then he arms his one alarm for `next_wake_ns` if `is_wake_stale` says that it
 may have changed. Times are in ns; `true_ns` is the true clock, records carry it and what the node's own clock shows.
 """
@@ -148,7 +148,7 @@ class Host:
         self.is_leaving = False
         """It has been asked to leave the group."""
         self.is_over = False
-        """The others have ended this life, and it counts as crashed; or it has left."""
+        """This incarnation is excluded, and counts as crashed; or it has left."""
         self._load_start_ns = 0
         self._is_behind = False
         self._transmission = 0
@@ -309,7 +309,8 @@ class Host:
         self.is_wake_stale = True
 
     def stop(self) -> bool:
-        """The end, in order; whether nothing was under way any more. A life that is over has left its last record."""
+        """The end, in order; whether nothing was under way any more. An excluded incarnation has written its last
+        record."""
         is_drained = self.is_quiet
         self.application.end()
         self._trace(Event.STOP, detail=int(is_drained), value=self.application.submitted)
@@ -324,7 +325,7 @@ class Host:
 
     def right_clock(self, fault: int) -> None:
         """The end of that fault: the clock shows what it would show without it. One that we do not know has ended with
-        an earlier life."""
+        an earlier incarnation."""
         shift = self.shifts.pop(fault, None)
         if shift is not None:
             before_ns = self._now_ns()
@@ -395,7 +396,7 @@ class Host:
             return False
         request = application.queue[-1]
         self._trace_identity(Event.SUBMIT, stamp, len(request.payload), request.place)
-        # On the wire before the message is: a crash in between must not leave a message that nobody submitted.
+        # On the wire before the message is: a crash in between must not leave a message without its submission.
         self._flush()
         self._note_lag()
         self._submit()
@@ -432,7 +433,8 @@ class Host:
             self._note_over()
 
     def _note_over(self) -> None:
-        """Once: the last record. It tells when this life has ended better than one made when everybody is stopped."""
+        """Once: the last record. It tells when this incarnation has ended better than one made when everybody is
+        stopped."""
         if not self.is_over:
             self.is_over = self.is_wake_stale = True
             self.application.end()
@@ -462,7 +464,7 @@ class Host:
     def _multicast_near(self, message: Message) -> None:
         count = self._wires.near_fan_out
         if not count:
-            # To nobody: no datagram has a number that a record could name.
+            # No receiver: no datagram has a number that a record could name.
             return
         transmission = self._next_transmission(count)
         self._trace_send(message, transmission)
@@ -568,7 +570,7 @@ class Host:
         value: int = 0,
     ) -> None:
         if not self.is_started:
-            # START is the first record of every life: what happens before it is counted, not traced.
+            # START is the first record of every incarnation: what happens before it is counted, not traced.
             return
         clock_ns = self._now_ns()
         if clock_ns < 0:
@@ -577,7 +579,7 @@ class Host:
 
 
 def _unrecorded(_row: TraceRow) -> None:
-    """A life that is over has left its last record."""
+    """An excluded incarnation has written its last record."""
 
 
 _UNPACK_STAMP = table_struct(APPLICATION_STAMP).unpack_from

@@ -1,4 +1,4 @@
-"""What an application sends, and when: seeded schedules of submissions, in nanoseconds after the start of the load.
+"""The workload of an application: seeded schedules of submissions, in nanoseconds after the start of the load.
 
 A schedule is a pure function of its configuration and seed. It says when the application *wants* to send; whether the
 protocol keeps up is the host's to measure (it falls behind, and says so).

@@ -104,7 +104,7 @@ class _Buffered:
 
 @dataclass(slots=True, kw_only=True)
 class _Stream:
-    """What has come of one member's multicasts."""
+    """The received multicasts of one member."""
 
     last: int = 0
     """The number of its last DATA."""

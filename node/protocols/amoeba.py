@@ -121,7 +121,7 @@ class AmoebaCore(ViewCore):
         self._asked: dict[int, Submission] = {}
         """Our messages that are not in the log, ascending."""
         self._log: dict[int, Entry] = {}
-        """What the sequencer has numbered and we have not delivered, ascending."""
+        """Numbered by the sequencer and not delivered here, ascending."""
         self._bodies: dict[int, dict[int, Message]] = defaultdict(dict)
         """By sender and its number: BODY messages without a number of the log."""
         self._numbered = 0

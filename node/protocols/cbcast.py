@@ -125,7 +125,8 @@ class CbcastCore(ViewCore):
         raise LocalError(f"{timer} is no timer of cbcast")
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
-        """By the same rules; what waits when all of the cut is here is dropped. Who survives has no part in it."""
+        """By the same rules; what waits when all of the cut is here is dropped. The set of survivors has no part in
+        it."""
         out: list[Effect] = []
         for message in chain.from_iterable(rest[member] for member in sorted(rest)):
             if message.origin != self._us.member and self._refuses(message) is None:

@@ -175,7 +175,7 @@ class LamportCore(ViewCore):
 
     @property
     def timestamp(self) -> int:
-        """That of the last event here, for users who hand it along."""
+        """That of the last event here, for users that hand it along."""
         return self._clock.value
 
     @property

@@ -127,8 +127,8 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Agreed:
-    """What all members of a view begin with, and its code, the memory: a head, then an entry of each request and of
-    each count."""
+    """The state with which all members of a view begin, and its code, the memory: a head, then an entry of each request
+    and of each count."""
 
     view: int = 1
     """Views are counted here: cores do not know their number."""
@@ -233,7 +233,7 @@ class MutexCore(ViewCore):
 
     @property
     def timestamp(self) -> int:
-        """That of the last event here, for users who hand it along."""
+        """That of the last event here, for users that hand it along."""
         return max(self._clock.value, self._floor)
 
     def on_start(self, now_ns: int) -> list[Effect]:
@@ -333,8 +333,8 @@ class MutexCore(ViewCore):
             return
         request = Request(message.seq, message.origin)
         self._enqueue(request)
-        told = max(self._sent, self._acknowledged[request.member])
-        if self._saves and (told, self._me) > request:
+        latest = max(self._sent, self._acknowledged[request.member])
+        if self._saves and (latest, self._me) > request:
             return
         timestamp = self._acknowledged[request.member] = self._tick(now_ns)
         message = self._us.message(Kind.MUTEX_ACKNOWLEDGE, seq=timestamp, flags=CONTROL)

@@ -41,7 +41,7 @@ class Sent:
 
 
 class Sender:
-    """What we have sent to one member and it has not acknowledged; beyond the window it waits here."""
+    """Unacknowledged unicasts to one member; beyond the window they wait here."""
 
     __slots__ = ("acknowledged", "last", "queue", "round_trip", "under_way", "window")
 
@@ -96,10 +96,8 @@ class Channels:
         window = parameters.window
         self._senders = {peer: Sender(window=window, round_trip=trip) for peer, trip in trips.items()}
         self.receivers = {peer: Receiver(window=window) for peer in us.peers}
-        self._lacking: set[int] = set()
-        """Targets that have not acknowledged all."""
-        self._ack_due: set[int] = set()
-        """Sources that await an acknowledgement."""
+        self._lacking: set[int] = set()  # targets that have not acknowledged all
+        self._ack_due: set[int] = set()  # sources that await an acknowledgement
 
     @property
     def is_settled(self) -> bool:
@@ -160,7 +158,7 @@ class Channels:
         is_gap_before = message.seq > receiver.position + 1
         reason = receiver.accept(message)
         if reason is not None:
-            out.append(Report(code=reason, member=source, value=len(message.payload)))
+            out.append(Report.refusal(reason, message, source))
         if reason is not DropReason.OUT_OF_WINDOW:
             self._ack_due.add(source)
             # A gap or a second copy means that the sender misses something: tell it at once.

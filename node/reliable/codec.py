@@ -1,33 +1,21 @@
-"""The words of the messages of the reliable streams.
+"""The words of the reliable streams' messages; docs/protocols/reliable.md has the table.
 
-The first word of every message begins with the number of the view (31 bits); the remaining 33 bits are:
-
-    RELIABLE_DATA             fences 10 | positions 6 | lag 17, then the fences, then the positions
-    RELIABLE_HEARTBEAT        0 | positions 16 | questions 16, then the positions, then the members that are asked
-    RELIABLE_NACK             0 | origin 16, then ranges: first number 32 | last number 32; `seq`: acknowledged number
-    RELIABLE_UNICAST          the multicast of its sender that precedes it 32, then the acknowledged number
-    RELIABLE_ACKNOWLEDGEMENT  0; `seq`: the acknowledged number
-
-A fence (target, unicasts to it that precede this message) and a position (origin, what is received of its stream
-without a gap) are entries: member 16 | number 48. A heartbeat's `seq` is the watermark of its sender's stream; the lag
-of a data message is how far the watermark is behind its number; 0 says nothing about it.
+The first word of every message begins with the number of the view (31 bits). An entry is one word: member (16 bits),
+number (48). A fence is an entry (target, unicasts to it that precede this message), a position, too (origin, what has
+been received of its stream without a gap).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from node.errors import DropReason, RemoteError
 from node.wire import Flag, Kind, Message
 
-MAX_NUMBER = 0xFFFF_FFFE
-MAX_RANGES = 128
 MAX_FENCES = 0x3FF
 MAX_PIGGYBACK = 0x3F
 MAX_LAG = 0x1FFFF
-POSITIONS_PER_HEARTBEAT = 150
-"""So that a heartbeat fits an Ethernet frame."""
+POSITIONS_PER_HEARTBEAT = 150  # so that a heartbeat fits an Ethernet frame
 CONTROL = Flag.CONTROL.value
 
 VIEW_SHIFT = 33
@@ -57,7 +45,7 @@ def unpack(word: int) -> Entry:
 
 
 class DataHead(NamedTuple):
-    """What the words of a data message say."""
+    """The words of a data message."""
 
     lag: int
     fences: tuple[int, ...]
@@ -112,29 +100,3 @@ class Heartbeat(NamedTuple):
             )
         entries = tuple(map(unpack, words[1:]))
         return Heartbeat(entries[:positions], tuple(entry.member for entry in entries[positions:]))
-
-
-def ranges_of(numbers: Iterable[int]) -> tuple[int, ...]:
-    """Ascending numbers as at most MAX_RANGES words (first, last); numbers beyond that are left out."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        elif len(runs) == MAX_RANGES:
-            break
-        else:
-            runs.append([number, number])
-    return tuple(first << 32 | last for first, last in runs)
-
-
-def numbers_of(ranges: tuple[int, ...], limit: int) -> list[int]:
-    """The first `limit` numbers in the words of `ranges_of`. RemoteError MALFORMED when they do not ascend."""
-    numbers: list[int] = []
-    previous = 0
-    for word in ranges:
-        first, last = word >> 32, word & 0xFFFF_FFFF
-        if not previous < first <= last:
-            raise RemoteError(DropReason.MALFORMED, f"range {first} to {last} after {previous}")
-        previous = last
-        numbers.extend(range(first, min(last, first + limit - len(numbers) - 1) + 1))
-    return numbers

@@ -1,29 +1,10 @@
 """FIFO reliable multicast, and reliable unicast in the same order, among the members of one view.
 
-All five papers assume it. Negative acknowledgements are from Chang and Maxemchuk (1984), stability and the flow window
-from Isis, randomised requests from SRM, time-outs from RFC 6298. The argument is in docs/protocols/reliable.md.
-
-While the view is open:
- 1. Each member multicasts one stream, numbered from 1. A receiver delivers it in order and asks the origin for missing
-    messages: after a gap, or after the sender's announcement of its last number (a lost tail shows no gap).
- 2. An origin that two members ask for one number within a short time retransmits it by multicast.
- 3. A receiver acknowledges cumulatively: after `heartbeat_ns` (longer in large groups), after a quarter of the window
-    at the latest, or on a multicast of its own. The least acknowledgement is the stability watermark, the *floor*; the
-    origin puts it onto its messages, and all members let go of what is stable. At most `window` messages of a sender
-    are unstable.
- 4. A unicast waits at its target for the multicasts sent before it. A multicast carries a fence for each target with
-    unacknowledged unicasts and waits there for them. So a pair of members sees one FIFO channel.
- 5. A member is settled when all it knows is received, delivered and stable, and all members could know that. A settled
-    member arms no timer; others ask silent members, more and more rarely. An asked member answers, settled or not.
- 6. Without multicast a word to everybody is a datagram for each: acknowledgements go to their origins alone, answers to
-    their askers, announcements to those that lack something. Intervals grow with the datagrams of a multicast.
-
-At the end of the view. The group layer agrees on a *cut*, a number for each stream:
- 7. `freeze` numbers and buffers the multicasts that flow control held back; nothing is transmitted, delivered or
-    acknowledged any more. All unicasts and fences are void. Arriving data is stored; `positions` stay.
- 8. A frozen member answers questions for every stream, never lets a message go, and accepts relayed data while it
-    fetches, up to the cut.
- 9. `rest` is what the core above has not been handed of the cut; `stop` leaves only the answers of rule 8.
+docs/protocols/reliable.md has the protocol, the argument and the sources. In short: receivers ask for what is missing
+(negative acknowledgements), acknowledge cumulatively, and let go of what is stable; a unicast names the multicast that
+precedes it, a multicast the unicasts (its fences); a settled member is silent. `freeze` ends the member's part in the
+view: positions stay, `fetch` completes the streams up to the cut that the group layer has agreed on, `rest` is what the
+core above has not been handed of it.
 
 Invariants: `floor` <= `delivered` <= `position`; a frozen member buffers everything above its floors; it never
 acknowledges more than its frozen positions. Numbers have 32 bits. Not here: suspicion, membership, authentication.
@@ -35,9 +16,10 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
-from node.core import Closing, Core, Membership, Submission
+from node.core import Closing, Membership, Submission, ViewStreams
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
+from node.packing import MAX_NUMBER, numbers_of, ranges_of
 from node.reliable import codec
 from node.reliable.channel import ACKNOWLEDGE, RETRY, Channels
 from node.reliable.codec import CONTROL, VIEW_SHIFT, Entry, Heartbeat
@@ -49,8 +31,7 @@ from node.wire import WORD_SIZE, Kind, Message
 ANNOUNCEMENTS = 3
 PIGGYBACK_COPIES = 12
 """A position on a multicast costs a word in every copy, by itself a frame of about a hundred bytes."""
-ROOM_BYTES = 1400
-"""Of words and payload of a data message: more would not fit an Ethernet frame with all headers."""
+ROOM_BYTES = 1400  # of words and payload of a data message: more would not fit an Ethernet frame with all headers
 MAX_CUT_AHEAD = 2**20
 """A cut that exceeds our position by more than this is a lie: the group layer refuses it as MALFORMED."""
 
@@ -77,7 +58,7 @@ LEGAL: Mapping[Phase, frozenset[Kind]] = {
 """All other messages are refused as UNEXPECTED."""
 
 
-class ReliableCore(Core):
+class ReliableCore(ViewStreams):
     """See the module's text. `membership` has the members of the view only; `incarnations` are theirs."""
 
     def __init__(
@@ -96,8 +77,7 @@ class ReliableCore(Core):
         self._parameters = parameters
         self._rng = rng
         count = len(membership.members)
-        self._fan_out = 1 if membership.has_multicast else max(1, count - 1)
-        """Datagrams of one multicast."""
+        self._fan_out = 1 if membership.has_multicast else max(1, count - 1)  # datagrams of one multicast
         suspect_after_ns = parameters.suspect_after_ns
         interval_ns = max(parameters.heartbeat_ns, count * self._fan_out * parameters.heartbeat_per_member_ns)
         # However large the group, there is time for several questions before silence becomes a suspicion.
@@ -115,21 +95,15 @@ class ReliableCore(Core):
             first_ns=min(3 * self._interval_ns, suspect_after_ns // 4),
             most_ns=max(self._interval_ns, min(parameters.retry_most_ns, suspect_after_ns // 10)),
         )
-        self._unacknowledged: set[int] = set()
-        """Origins that do not know our position."""
-        self._acknowledged_ns = 0
-        """When we last told positions to all members."""
-        self._sent_ns = 0
-        """When we last multicast."""
+        self._unacknowledged: set[int] = set()  # origins that do not know our position
+        self._acknowledged_ns = 0  # when we last told positions to all members
+        self._sent_ns = 0  # when we last multicast
         self._ticked_ns = 0
         self._announcements = 0
-        self._pending_replies: set[int] = set()
-        """Members that asked us."""
-        self._is_urged = False
-        """Uniform delivery waits for stability."""
+        self._pending_replies: set[int] = set()  # members that asked us
+        self._is_urged = False  # uniform delivery waits for stability
         self._is_held = False
-        self._frozen: dict[int, int] = {}
-        """The positions that `freeze` fixed."""
+        self._frozen: dict[int, int] = {}  # the positions that `freeze` fixed
         self._holders = {peer: [peer] for peer in membership.peers}
         """Per origin: the members that are asked for its messages, the next one first."""
         self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
@@ -143,7 +117,7 @@ class ReliableCore(Core):
     @property
     def can_submit(self) -> bool:
         own = self._own
-        is_open = own.last - own.floor < self._parameters.window and own.last < codec.MAX_NUMBER
+        is_open = own.last - own.floor < self._parameters.window and own.last < MAX_NUMBER
         return is_open and self._phase is Phase.OPEN and not self._is_held and self._channels.can_fence
 
     @property
@@ -189,7 +163,7 @@ class ReliableCore(Core):
         if reason is None:
             self._handlers[message.kind](message, source, now_ns, out)
         else:
-            _refuse(message, source, reason, out)
+            out.append(Report.refusal(reason, message, source))
         return out
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
@@ -215,7 +189,6 @@ class ReliableCore(Core):
     # What the group layer asks.
 
     def awaited(self) -> dict[int, int]:
-        """Members whose word we miss in an open view, each with a number that changes with its progress."""
         if self._phase is not Phase.OPEN:
             return {}
         awaited: dict[int, int] = {}
@@ -232,25 +205,20 @@ class ReliableCore(Core):
         return {one: streams[one].position if one in streams else self._own.last for one in self._us.members}
 
     def positions(self) -> dict[int, int]:
-        """`received`, until `freeze` fixes it."""
         return self.received() if self._phase is Phase.OPEN else dict(self._frozen)
 
     def acknowledged(self) -> dict[int, int]:
-        """Per member, ascending: up to which number all members are known to have received its stream."""
         streams = self._streams
         return {one: streams[one].stable if one in streams else self._own.floor for one in self._us.members}
 
     def urge(self, now_ns: int) -> list[Effect]:
-        """Uniform delivery waits for stability: until this member is settled again, acknowledgements and watermarks
-        are told after `stability_ns` at most.
-        """
+        """Until this member is settled again: after `stability_ns` at most."""
         out: list[Effect] = []
         self._is_urged = self._phase is Phase.OPEN and not self._is_settled()
         self._see_to_stability(now_ns, out)
         return out
 
     def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
-        """While it is held, nothing is delivered and no submission is taken; everything else goes on."""
         self._is_held = is_held
         out: list[Effect] = []
         if not is_held and self._phase is Phase.OPEN:
@@ -263,7 +231,6 @@ class ReliableCore(Core):
     # The end of the view.
 
     def freeze(self, waiting: Iterable[Submission], now_ns: int) -> list[Effect]:
-        """The view is ending: rule 7. `waiting`: submissions that flow control has held back, in order."""
         assert self._phase is Phase.OPEN, self._phase
         self._channels.clear()
         for submission in waiting:
@@ -274,14 +241,10 @@ class ReliableCore(Core):
         return self._timers.disarm_all()
 
     def has(self, cut: Mapping[int, int]) -> bool:
-        """Whether everything up to the cut is here."""
         received = self.received()
         return all(received[origin] >= number for origin, number in cut.items())
 
     def fetch(self, cut: Mapping[int, int], holders: Mapping[int, Sequence[int]], now_ns: int) -> list[Effect]:
-        """Ask the holders of each origin's stream for what is missing up to the cut, until it is here. Another call
-        replaces cut and holders.
-        """
         assert self._phase is Phase.FROZEN, self._phase
         out = self._timers.disarm_all()
         for origin, stream in self._streams.items():
@@ -291,9 +254,7 @@ class ReliableCore(Core):
         return out
 
     def rest(self, cut: Mapping[int, int]) -> dict[int, list[Message]]:
-        """Per origin, ascending, ourselves included: the data messages up to the cut that were not delivered to the
-        core above, in the order of the stream. Only after `has(cut)`; fences are void.
-        """
+        # Fences are void: the unicasts that they wait for may never come.
         assert self._phase is not Phase.OPEN and self.has(cut), (self._phase, cut)
         streams = {origin: self._streams.get(origin, self._own) for origin in self._us.members}
         return {
@@ -302,12 +263,10 @@ class ReliableCore(Core):
         }
 
     def close(self, cut: Mapping[int, int], now_ns: int) -> Closing:
-        """The end of a view without an order above: deliver `rest`, member by member."""
         rest = self.rest(cut)
         return Closing(effects=tuple(Deliver.of(message) for messages in rest.values() for message in messages))
 
     def stop(self, now_ns: int) -> list[Effect]:
-        """The next view is installed: from now on only the questions of slower members are answered."""
         self._enter(Phase.STOPPED)
         return self._timers.disarm_all()
 
@@ -389,7 +348,7 @@ class ReliableCore(Core):
             return DropReason.UNKNOWN_MEMBER
         if message.incarnation != self._incarnations[origin]:
             return DropReason.STALE_INCARNATION
-        if message.seq > codec.MAX_NUMBER:
+        if message.seq > MAX_NUMBER:
             return DropReason.MALFORMED
         if source != origin and (message.kind is not Kind.RELIABLE_DATA or self._phase is Phase.OPEN):
             return DropReason.UNEXPECTED
@@ -406,7 +365,7 @@ class ReliableCore(Core):
         is_relay_beyond_cut = source != message.origin and message.seq > cut
         reason = DropReason.UNEXPECTED if is_relay_beyond_cut else stream.accept(message, cut)
         if reason is not None:
-            _refuse(message, source, reason, out)
+            out.append(Report.refusal(reason, message, source))
             return
         stream.answered(message, now_ns, self._round_trips[source])
         if self._phase is Phase.FROZEN:
@@ -477,7 +436,7 @@ class ReliableCore(Core):
             holders.append(holders.pop(0))
         if numbers:
             position = stream.position if self._phase is Phase.OPEN else 0  # a frozen member acknowledges nothing
-            words = (self._view << VIEW_SHIFT | origin, *codec.ranges_of(numbers))
+            words = (self._view << VIEW_SHIFT | origin, *ranges_of(numbers))
             message = self._us.message(Kind.RELIABLE_NACK, seq=position, flags=CONTROL, words=words)
             out.append(Send(target=holders[0], message=message))
         self._timers.arm(Timer(NACK, origin), next_ns, out)
@@ -485,10 +444,10 @@ class ReliableCore(Core):
     def _on_nack(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         if len(message.words) < 2:
             raise RemoteError(DropReason.MALFORMED, f"a negative acknowledgement of {len(message.words)} words")
-        numbers = codec.numbers_of(message.words[1:], self._parameters.burst)
+        numbers = numbers_of(message.words[1:], self._parameters.burst)
         origin = message.words[0] & 0xFFFF
         if origin not in self._incarnations or (self._phase is Phase.OPEN and origin != self._me):
-            _refuse(message, source, DropReason.UNEXPECTED, out)
+            out.append(Report.refusal(DropReason.UNEXPECTED, message, source))
         elif self._phase is not Phase.OPEN:
             buffered = self._streams.get(origin, self._own).buffered
             found = (buffered[number] for number in numbers if number in buffered)
@@ -550,7 +509,8 @@ class ReliableCore(Core):
             out.extend(Send(target=member, message=message) for member in askers for message in heartbeats)
 
     def _is_worth_multicast(self, count: int) -> bool:
-        """Whether so many are better told by a word to everybody: a datagram that all must read, or one for each."""
+        """Whether a multicast to all is better than a message to each of `count`: without multicast it is a datagram
+        for each member, with it all must read it."""
         most = max(1, len(self._streams) // 4) if self._us.has_multicast else self._fan_out - 1
         return count > most
 
@@ -613,7 +573,3 @@ class ReliableCore(Core):
             and all(stream.is_settled for stream in self._streams.values())
             and self._channels.is_settled
         )
-
-
-def _refuse(message: Message, source: int, reason: DropReason, out: list[Effect]) -> None:
-    out.append(Report(code=reason, member=source, value=len(message.payload)))

@@ -1,4 +1,4 @@
-"""When to act: time-outs from measured round trips (RFC 6298 in integers), paced questions, armed timers."""
+"""Time-outs from measured round trips (RFC 6298 in integers), questions to silent members, armed timers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ from typing import Protocol
 
 from node.effects import CancelTimer, Effect, SetTimer, Timer
 
-MOST_DOUBLINGS = 2
-"""Of a time-out: most losses here are chance, not congestion, and a receiver waits for every late message."""
-
-GRANULARITY_NS = 1_000_000
-"""RFC 6298 (2.3): a time-out lies at least this much above the smoothed round trip. On a network whose round trip never
-varies, the variation vanishes and the time-out would be the round trip itself: every message would be sent twice, and
-such messages give no sample that could correct it.
-"""
+MOST_DOUBLINGS = 2  # of a time-out: most losses here are chance, not congestion
+GRANULARITY_NS = 1_000_000  # RFC 6298 (2.3): a time-out lies at least this much above the smoothed round trip
 
 AMBIGUOUS_IN_A_ROW = 8
-"""So many answers without one clear sample mean that the round trip has outgrown the time-out: everything is asked
-twice, for ever. RFC 6298 (5.5) backs the time-out off until a sample comes; here losses are chance, and a longer wait
-after a cut would cost the receivers. So the time since the first question counts instead: never less than the truth."""
+"""So many answers without one clear sample mean that the round trip has outgrown the time-out; then the time since the
+first question counts, which is never less than the truth (docs/protocols/reliable.md, Time-outs)."""
 
 
 class RetryTimes(Protocol):
@@ -84,9 +77,8 @@ class Questions:
         """Per member: its progress, the time since then or since the last question, the pause until the next one."""
 
     def due(self, awaited: Mapping[int, int], elapsed_ns: int) -> list[int]:
-        """Another `elapsed_ns` have passed. `awaited`: per member whose word we miss, a number that changes with its
-        progress. A member that is no longer awaited is forgotten.
-        """
+        """Another `elapsed_ns` have passed. `awaited`: per member whose answer is missing, a number that changes with
+        its progress."""
         due: list[int] = []
         silence: dict[int, tuple[int, int, int]] = {}
         for member, progress in sorted(awaited.items()):
@@ -103,9 +95,8 @@ class Questions:
 
 
 class Timers:
-    """Which timers of a core are armed. An armed timer stays where it is: when it is due, its handler finds out whether
-    there is still something to do, and when next. So a busy core does not move timers with every message.
-    """
+    """Which timers of a core are armed. An armed timer never moves: its handler finds out whether there is still
+    something to do, and when next."""
 
     __slots__ = ("_armed",)
 

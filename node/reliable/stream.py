@@ -25,22 +25,84 @@ def retransmission(message: Message) -> Message:
     return replace(message, flags=message.flags | RETRANSMISSION)
 
 
-class OutgoingStream:
-    """What we have multicast and not every receiver has acknowledged."""
+class Requests:
+    """The requests of a receiver for missing numbers of one sequence."""
 
-    __slots__ = ("_acknowledged", "_answered", "announced", "buffered", "delivered", "floor", "last")
+    __slots__ = ("_asked",)
+
+    def __init__(self) -> None:
+        self._asked: dict[int, tuple[int, int, int]] = {}
+        """Per missing number: when first asked, when to ask again, how often asked."""
+
+    def ask(
+        self, missing: Iterable[int], now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int
+    ) -> tuple[list[int], int, bool]:
+        """Which of the missing numbers to ask for now, at most `burst`; when to look again, after `pause_ns` at least;
+        whether one of them was asked for before."""
+        wanted: list[int] = []
+        is_repeated = False
+        next_ns = now_ns + round_trip.timeout_ns()
+        for number in missing:
+            first_ns, again_ns, tries = self._asked.get(number, (now_ns, now_ns, 0))
+            if again_ns <= now_ns:
+                if len(wanted) == burst:
+                    next_ns = now_ns
+                    break
+                wanted.append(number)
+                is_repeated = is_repeated or tries > 0
+                again_ns = now_ns + round_trip.timeout_ns(tries + 1)
+                self._asked[number] = (first_ns, again_ns, tries + 1)
+            next_ns = min(next_ns, again_ns)
+        return wanted, max(next_ns, now_ns + pause_ns), is_repeated
+
+    def answered(self, message: Message, now_ns: int, round_trip: RoundTrip) -> None:
+        """A message has come, perhaps as the answer to one request: a sample of the round trip (Karn's rule)."""
+        if self._asked:
+            first_ns, _, tries = self._asked.pop(message.seq, (now_ns, 0, 0))
+            if tries == 1 and message.flags & RETRANSMISSION:
+                round_trip.sample(now_ns - first_ns)
+
+
+class Retransmissions:
+    """The answers of a sender to such requests."""
+
+    __slots__ = ("_answered",)
+
+    def __init__(self) -> None:
+        self._answered: dict[int, tuple[int, int | None]] = {}
+        """Per number: when it was last retransmitted, and to which member (None: to all)."""
+
+    def answer(self, message: Message, asker: int, now_ns: int, hold_ns: int) -> Send | Multicast | None:
+        """`asker` misses `message`. Within `hold_ns` of an answer the same member gets no second one, and a second
+        asker is answered by multicast: many may miss the message."""
+        when_ns, whom = self._answered.get(message.seq, (now_ns - hold_ns, asker))
+        if now_ns - when_ns >= hold_ns:
+            self._answered[message.seq] = (now_ns, asker)
+            return Send(target=asker, message=retransmission(message))
+        if whom is not None and whom != asker:
+            self._answered[message.seq] = (now_ns, None)
+            return Multicast(message=retransmission(message))
+        return None
+
+    def forget(self, number: int) -> None:
+        """All have it."""
+        self._answered.pop(number, None)
+
+
+class OutgoingStream:
+    """Our multicasts that not every receiver has acknowledged."""
+
+    __slots__ = ("_acknowledged", "_retransmissions", "announced", "buffered", "delivered", "floor", "last")
 
     def __init__(self, receivers: Iterable[int]) -> None:
         self.last = 0
         self.delivered = 0
         """The last that was transmitted, and so delivered to the core above; less than `last` only in a frozen view."""
         self.floor = 0
-        self.announced = 0
-        """The highest watermark that we have told all receivers."""
+        self.announced = 0  # the highest watermark that we have told all receivers
         self.buffered: dict[int, Message] = {}
         self._acknowledged = dict.fromkeys(receivers, 0)
-        self._answered: dict[int, tuple[int, int | None]] = {}
-        """Per number: when it was last retransmitted, and to which member (None: to all)."""
+        self._retransmissions = Retransmissions()
 
     def append(self, message: Message, *, is_sent: bool) -> None:
         """The next message of ours."""
@@ -65,31 +127,20 @@ class OutgoingStream:
         return ((member, number) for member, number in self._acknowledged.items() if number < self.last)
 
     def answer(self, number: int, asker: int, now_ns: int, hold_ns: int) -> Send | Multicast | None:
-        """`asker` misses `number`. Within `hold_ns` of an answer there is no second one to the same member; a second
-        asker shows that many may miss the message, and one answer to all keeps the others from asking.
-        """
-        if number not in self.buffered:
-            return None
-        when_ns, whom = self._answered.get(number, (now_ns - hold_ns, asker))
-        if now_ns - when_ns >= hold_ns:
-            self._answered[number] = (now_ns, asker)
-            return Send(target=asker, message=retransmission(self.buffered[number]))
-        if whom is not None and whom != asker:
-            self._answered[number] = (now_ns, None)
-            return Multicast(message=retransmission(self.buffered[number]))
-        return None
+        """`asker` misses `number`."""
+        message = self.buffered.get(number)
+        return self._retransmissions.answer(message, asker, now_ns, hold_ns) if message is not None else None
 
     def _raise_floor(self) -> None:
         floor = min(self._acknowledged.values(), default=self.delivered)
         for number in range(self.floor + 1, floor + 1):
             del self.buffered[number]
-            self._answered.pop(number, None)
+            self._retransmissions.forget(number)
         self.floor = floor
 
 
 class Receiver:
-    """What has come of one numbered sequence. Nothing is buffered a window above `position`, or two above `delivered`:
-    what is received and acknowledged may wait there for another message."""
+    """The received part of one numbered sequence; at most a window above `position` and two above `delivered`."""
 
     __slots__ = ("_window", "buffered", "delivered", "known", "position")
 
@@ -97,8 +148,7 @@ class Receiver:
         self._window = window
         self.position = 0
         self.delivered = 0
-        self.known = 0
-        """The highest number that is known to exist."""
+        self.known = 0  # the highest number that is known to exist
         self.buffered: dict[int, Message] = {}
 
     def accept(self, message: Message, cut: int = 0) -> DropReason | None:
@@ -121,22 +171,17 @@ class Receiver:
 
 
 class IncomingStream(Receiver):
-    """What we have received of one member's multicasts; they stay buffered until they are stable."""
+    """The received multicasts of one member; they stay buffered until they are stable."""
 
-    __slots__ = ("_asked", "acknowledged", "cut", "floor", "stable")
+    __slots__ = ("_requests", "acknowledged", "cut", "floor", "stable")
 
     def __init__(self, *, window: int) -> None:
         super().__init__(window=window)
-        self.stable = 0
-        """The origin says that all members have received all up to here ..."""
-        self.floor = 0
-        """... and up to here we have let the messages go."""
-        self.acknowledged = 0
-        """The position that we last told the origin."""
-        self.cut: int | None = None
-        """The last number to fetch; None: nothing is fetched."""
-        self._asked: dict[int, tuple[int, int, int]] = {}
-        """Per missing number: when first asked, when to ask again, how often asked."""
+        self.stable = 0  # the origin says that all members have received all up to here ..
+        self.floor = 0  # ... and up to here we have let the messages go.
+        self.acknowledged = 0  # the position that we last told the origin
+        self.cut: int | None = None  # the last number to fetch; None: nothing is fetched
+        self._requests = Requests()
 
     @property
     def wanted(self) -> int:
@@ -168,7 +213,7 @@ class IncomingStream(Receiver):
     def fetch(self, cut: int) -> None:
         """From now on only the messages up to `cut` are asked for, at other members."""
         self.cut = cut
-        self._asked.clear()
+        self._requests = Requests()
 
     def missing(self) -> Iterator[int]:
         """The wanted numbers that have not come, ascending; only those within a window of the position."""
@@ -176,28 +221,9 @@ class IncomingStream(Receiver):
         return (number for number in range(self.position + 1, last + 1) if number not in self.buffered)
 
     def ask(self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int) -> tuple[list[int], int, bool]:
-        """Which missing numbers to ask for now, at most `burst`; when to look again, after `pause_ns` at least; and
-        whether one of them was asked for before.
-        """
-        wanted: list[int] = []
-        is_repeated = False
-        next_ns = now_ns + round_trip.timeout_ns()
-        for number in self.missing():
-            first_ns, again_ns, tries = self._asked.get(number, (now_ns, now_ns, 0))
-            if again_ns <= now_ns:
-                if len(wanted) == burst:
-                    next_ns = now_ns
-                    break
-                wanted.append(number)
-                is_repeated = is_repeated or tries > 0
-                again_ns = now_ns + round_trip.timeout_ns(tries + 1)
-                self._asked[number] = (first_ns, again_ns, tries + 1)
-            next_ns = min(next_ns, again_ns)
-        return wanted, max(next_ns, now_ns + pause_ns), is_repeated
+        """As `Requests.ask`, for the missing numbers."""
+        return self._requests.ask(self.missing(), now_ns, round_trip, burst=burst, pause_ns=pause_ns)
 
     def answered(self, message: Message, now_ns: int, round_trip: RoundTrip) -> None:
-        """A message has come, perhaps as the answer to one question: a sample of the round trip (Karn's rule)."""
-        if self._asked:
-            first_ns, _, tries = self._asked.pop(message.seq, (now_ns, 0, 0))
-            if tries == 1 and message.flags & RETRANSMISSION:
-                round_trip.sample(now_ns - first_ns)
+        """As `Requests.answered`."""
+        self._requests.answered(message, now_ns, round_trip)

@@ -76,7 +76,7 @@ def check_invariants(core: CoCore) -> None:
         assert matrix.least == [min(column) for column in zip(*matrix.rows, strict=True)]
     assert not any(low > req for low, req in zip(state.al.least, state.req, strict=True))
     assert not any(mine > req for mine, req in zip(state.al.rows[state.me], state.req, strict=True))
-    logs = [*state.rrl, state.prl, *(held.values() for held in holding.held)]
+    logs = [*state.rrl, state.prl, *(held.values() for held in holding.buffered)]
     resident = [p for log in logs for p in log]
     assert (state.resident, state.used) == (len(resident), sum(p.size for p in resident))
     assert list(state.sl.values()) == list(state.rrl[state.me])

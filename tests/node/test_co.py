@@ -446,7 +446,7 @@ def picture(one: CoCore) -> str:
     matrices = [(matrix.rows, matrix.least) for matrix in (state.al, state.pal, state.stated)]
     own = {name: value for name, value in vars(one).items() if isinstance(value, int | list | set | tuple)}
     own.pop("_asking")
-    return f"{slots} {matrices} {holding.held} {holding.known} {holding._waiting} {own} {one._timers._armed}"
+    return f"{slots} {matrices} {holding.buffered} {holding.known} {holding._waiting} {own} {one._timers._armed}"
 
 
 @pytest.mark.parametrize("name", HOSTILE)

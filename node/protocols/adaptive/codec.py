@@ -1,4 +1,4 @@
-"""What the words of the adaptive core's own messages mean, and its memory.
+"""The codec of the adaptive core's own messages, and its memory.
 
 A *code* is a protocol, as the high half-byte of its kinds.
 
@@ -55,8 +55,8 @@ class Arrival(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What the next view begins with: the epoch and the code of its protocol, and the memories of the processor and of
-    the instance.
+    """The memory with which the next view begins: the epoch and the code of its protocol, and the memories of the
+    processor and of the instance.
     """
 
     epoch: int
@@ -69,7 +69,7 @@ class Memory(NamedTuple):
 
     @staticmethod
     def from_bytes(data: bytes, candidates: Collection[int]) -> Memory:
-        """What the execution's and the instance's parts mean, these check."""
+        """The parts of the execution and of the instance are checked there."""
         if len(data) < _MEMORY.size:
             raise RemoteError(DropReason.MALFORMED, f"a memory of {len(data)} bytes names no epoch")
         epoch, code, size = _MEMORY.unpack_from(data)

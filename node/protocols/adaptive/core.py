@@ -29,7 +29,7 @@ within the epoch), an epoch has one protocol, and T is the end of an epoch: LAST
 Deviations. The paper's members propose a time T and stop there until GVT has reached it, before a pessimistic protocol
 only; here all stop from their LAST until LAST of all has come, about one delay. It elects a coordinator. The threshold
 has a margin beside the cost of a switch. Ballots are rankings.
-Invariants: all of an epoch is delivered before anything of the next, by everybody; a member's stream has nothing of an
+Invariants: all of an epoch is delivered before anything of the next, everywhere; a member's stream has nothing of an
 epoch behind its LAST of that epoch.
 Deliveries for good are AGREED, not uniform: at the end of a Time Warp epoch neither (docs/protocols/adaptive.md). The
 timers of the busy (estimates, probes, forced changes) are armed by submissions and deliveries only.
@@ -364,8 +364,8 @@ class AdaptiveCore(ViewCore):
         sent = [*self._follow_ups, *(payload for outcome in outcomes for payload in outcome.outputs)]
         back = [*self._returned, *(Submission(payload=payload, inner=FOLLOW_UP) for payload in sent)]
         last = self._epoch.number + (self._next is not None)
-        told = Memory(last, self._next or self._epoch.code, self._execution.memory, memory)
-        return Closing(effects=tuple(out), handed_back=tuple(back), memory=told.to_bytes())
+        agreed = Memory(last, self._next or self._epoch.code, self._execution.memory, memory)
+        return Closing(effects=tuple(out), handed_back=tuple(back), memory=agreed.to_bytes())
 
     def _take_rest(self, message: Message, out: list[Effect]) -> None:
         """What `on_message` would do, without saying anything. PROBE and CALL have no part in the order."""

@@ -1,11 +1,11 @@
-"""What each candidate would cost here now: estimates from what one member sees, whatever protocol is in force.
+"""The cost of each candidate here now: estimates from the observations of one member, under any protocol.
 
 Paper 003, 3.2 and 4.1. The cost of a message is the time from its receipt (own ones: their submission) until it can be
 handed over for good; an estimate is that per unit time, here ns per second, over a sliding window.
 
 Observed: lambda, the rate of receipts, own submissions included; the service times, whose mean is 1/mu; the position
 from the tail at which each message is inserted into the *virtual queue* (figures 4 and 5): all that has been received,
-processed or not, in the order of the stamps that Time Warp gives; rounds of probes, which everybody echoes at once.
+processed or not, in the order of the stamps that Time Warp gives; rounds of probes, which all members echo at once.
 
 Time Warp, by `estimator`:
   histogram   The paper's formulae. rho = lambda / mu (4), L = rho^2 / (1 - rho) (5), and with f(n) the rate of messages
@@ -95,7 +95,7 @@ class CostParameters:
 
 
 class Costs:
-    """What one member knows. Stamps are those that Time Warp would give: timestamp first, no two alike."""
+    """The observations of one member. Stamps are those that Time Warp would give: timestamp first, no two alike."""
 
     def __init__(self, *, members: int, parameters: CostParameters) -> None:
         window_ns, most = parameters.window_ns, parameters.most_history
@@ -158,12 +158,13 @@ class Costs:
             self._each.sample(echo_ns, now_ns)
 
     def measured(self, now_ns: int) -> int | None:
-        """What the protocol in force costs: ns per second; None: fewer than `least_messages` of it are final."""
+        """The cost of the protocol in force, ns per second; None: fewer than `least_messages` of it are final."""
         per_second = self._finished.per_second(now_ns)
         return per_second if self._finished.count >= self._parameters.least_messages else None
 
     def estimate(self, code: int, now_ns: int) -> int | None:
-        """What the protocol with this code costs or would cost: ns per second. LocalError for one without a model."""
+        """The cost of the protocol with this code, in force or not, ns per second. LocalError for one without a
+        model."""
         require(code in _MODELS, f"no model for the cost of the protocol with code {code:#x}")
         self._receipts.forget(now_ns)
         self._own.forget(now_ns)

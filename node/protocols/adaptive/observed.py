@@ -1,4 +1,4 @@
-"""What a member remembers of the recent past, in bounded memory: sums, samples, and the virtual queue of paper 003.
+"""The recent past of one member, in bounded memory: sums, samples, and the virtual queue of paper 003.
 
 All times are ns of one clock that does not go back; nothing here reads one.
 """

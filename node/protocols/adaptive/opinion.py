@@ -1,4 +1,4 @@
-"""What one member thinks of the candidates: it observes, measures how far the others are, estimates, and ranks.
+"""The ranking of the candidates by one member: it observes, measures how far the others are, estimates, and ranks.
 
 Paper 003, 3.3: "each member compares; a change is worthwhile iff cost(now) > cost(next) + cost of the switch". Beyond
 the paper the gain must also exceed a margin, a share of what is in force costs, so that noise does not decide.

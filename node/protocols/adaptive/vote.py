@@ -4,14 +4,14 @@ Paper 003, 3.4: every member votes, and more than half decides; "the algorithm o
 for a simple majority may not select the best": with one optimistic and two pessimistic candidates the votes for the
 pessimistic ones split, and the optimistic one wins though most would rather have either of the others.
 
-So a ballot is a ranking of candidates, best first, and the tally an instant run-off: while nobody is the first choice
-of more than half, the candidate that is the first choice of the fewest is struck out, and ballots pass on to their next
-choice. Whoever wins must still be preferred to what is in force by more than half of all ballots: a switch costs
-something, so a tie, and any doubt, keeps what is in force.
+So a ballot is a ranking of candidates, best first, and the tally an instant run-off: while no candidate is the first
+choice of more than half, the candidate that is the first choice of the fewest is struck out, and ballots pass on to
+their next choice. The winner must still be preferred to what is in force by more than half of all ballots: a switch
+costs something, so a tie, and any doubt, keeps what is in force.
 
-A ranking need not be complete: who is not on it comes after all who are, equal among themselves. Ties in striking out:
-what is in force stays; then, the candidate that is liked less in pairs, against all others left, goes; then the
-greatest code. So the result does not depend on the order of ballots, and every member would come to the same.
+A ranking need not be complete: candidates that are not on it come after all that are, equal among themselves. Ties in
+striking out: what is in force stays; then, the candidate that is liked less in pairs, against all others left, goes;
+then the greatest code. So the result does not depend on the order of ballots, and every member would come to the same.
 
 As in any run-off, a compromise that is few ballots' first choice can be struck out though it would win against each
 other one alone. Then the group may keep what is in force where a change had a majority; it never changes without one.
@@ -65,7 +65,7 @@ def tally(rankings: Sequence[Ranking], *, present: int) -> int:
 
 
 def run_off(rankings: Sequence[Ranking], *, present: int) -> int:
-    """Who is left when more than half of the ballots that still name somebody agree; `present` without ballots."""
+    """The winner: more than half of the ballots that still name a candidate agree; `present` without ballots."""
     left = sorted({present}.union(*rankings))
     while len(left) > 1:
         firsts = _first_choices(rankings, left)
@@ -89,7 +89,7 @@ def _first_choices(rankings: Sequence[Ranking], left: Sequence[int]) -> Counter[
 
 
 def _struck(rankings: Sequence[Ranking], left: Sequence[int], firsts: Counter[int], present: int) -> int:
-    """Who goes: see the module's text about ties."""
+    """The candidate to strike out: see the module's text about ties."""
 
     def strength(code: int) -> tuple[int, bool, int, int]:
         liked = sum(prefer(rankings, code, other) for other in left if other != code)

@@ -293,7 +293,7 @@ class AtopCore(ViewCore):
         )
 
     def _say(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """To everybody, and into our own order: flow control below may hold what we send."""
+        """Multicast, and take into our own order: flow control below may delay what we send."""
         item = self._read(message, self._me)
         self._order.take(self._me, item)
         self._spoke_ns = now_ns

@@ -1,4 +1,4 @@
-"""What is measured, and what follows from it (the module AP of paper 002): weights, windows, and each member's share.
+"""Measured traffic and what follows from it (the module AP of paper 002): weights, windows, and each member's share.
 
 Weights are counts, w[p] = weight of p / W with W their sum, so nothing is ever rounded and all members draw alike. They
 are mappings from all members of the view, ascending, to at most 32 bits; at least one is above 0.
@@ -121,7 +121,7 @@ def unpack_weights(words: Sequence[int], members: Sequence[int]) -> Weights:
 
 
 def memory_of(weights: Weights, survivors: Collection[int]) -> bytes:
-    """What the next view begins with: the weights of those that go on."""
+    """The memory with which the next view begins: the weights of those that go on."""
     return b"".join(_ENTRY.pack(member, weight) for member, weight in weights.items() if member in survivors)
 
 

@@ -1,34 +1,14 @@
-"""Synchronisation of physical clocks that are never set backwards, directly over datagrams.
+"""Synchronisation of physical clocks that are never set backwards, directly over datagrams. Paper 001 (Lamport 1978),
+"Physical Clocks".
 
-Paper 001 (Lamport 1978), "Physical Clocks":
   IR1'  between messages, a clock runs like that of its node;
   IR2'  (a) a message m that is sent at t carries T_m = C_i(t);
-        (b) who receives it at t' sets its clock to max(C_j(t' - 0), T_m + mu_m).
-The theorem: let the graph be strongly connected with diameter d, every rate within 1 - kappa and 1 + kappa (PC1), and
-let every arc carry, in every tau seconds from t_0 on, a message with an unpredictable delay (what exceeds mu) less than
-xi. Then any two clocks differ by less than about d(2 kappa tau + xi) (PC2) from about t_0 + tau d on. `graph.py`
-has the graphs and the bound.
+        (b) its receiver at t' sets its clock to max(C_j(t' - 0), T_m + mu_m).
 
-Every member tells its neighbours its time each `tau_ns` of its own clock, at first after a random part of it. That is
-the period: the theorem's tau, the longest time without a message that arrives, is longer where a clock is slow or a
-message is lost. Measure it.
-
-Fast start (`start: relay`), after the proof: "having each process send a message which is relayed to every other
-process. This procedure can be initiated by any process", and takes less than 2d(mu + xi) if each message has an
-unpredictable delay less than xi: d hops until all know of the round, d hops until each has had the message of each. The
-lowest member initiates one `start_after_ns` after its start (the others should have started by then), and every later
-life does, at its own. A relayed message carries the time of who relays it, which by then is at least what it received
-and mu. A periodic exchange goes on beside it.
-
-What the core says: Report CLOCK with the reading after each adjustment and each `sample_ns`. It submits nothing and
-takes no submissions.
-
-Its end. Clocks drift apart as long as they run, so there is no state in which nothing is left to do. The rule: a member
-runs for `run_ns` of its own clock from its start, and is not idle; then it is silent, and idle. It still takes in what
-comes. A host that drains waits for that: `run_ns` is to be about as long as the load.
-
-Losses, duplicates, reordering and old datagrams do no harm: an old timestamp moves no clock. Who forges a timestamp
-moves all clocks; nothing here detects it.
+Every member tells its neighbours its time each `tau_ns` of its own clock. With `start: relay` each member first sends a
+message that is relayed to all others, as in the proof of the paper's theorem. Clocks drift as long as they run, so a
+member is busy for `run_ns` of its own clock, then silent and idle. `graph.py` has the graphs and the bound;
+docs/protocols/clocks.md has the theorem, the messages and the limits. A forged timestamp is not detected.
 """
 
 from __future__ import annotations
@@ -239,7 +219,7 @@ class ClocksCore(Core):
         self._relay(entry, self._me, now_ns, out)
 
     def _relay(self, entry: Entry, sender: int, now_ns: int, out: list[Effect]) -> None:
-        """The message of `sender` in a round goes on when it comes first; who hears of a round sends one, too."""
+        """The message of `sender` in a round is relayed when it comes first, with our own if the round is new."""
         known = self._rounds.get(entry.member)
         if known is None or entry > known.entry:
             known = self._rounds[entry.member] = _Round(entry)

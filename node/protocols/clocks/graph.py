@@ -1,4 +1,4 @@
-"""Over which arcs clocks are told, and how far they may then differ: paper 001 (Lamport 1978), its theorem.
+"""The arcs of clock synchronisation, and how far clocks may then differ: paper 001 (Lamport 1978), its theorem.
 
 Arcs run between members that are neighbours in their ascending order, both ways: every graph is strongly connected.
 """
@@ -14,7 +14,8 @@ PARTS_PER_BILLION = 10**9
 
 
 class Graph(enum.StrEnum):
-    """Who tells whom. STAR: the lowest member and each other. LINE and RING: the next and the one before."""
+    """The arcs. STAR: between the lowest member and each other. LINE and RING: between neighbours in the ascending
+    order."""
 
     COMPLETE = "complete"
     RING = "ring"
@@ -23,7 +24,7 @@ class Graph(enum.StrEnum):
 
 
 def neighbours(graph: Graph, members: Sequence[int], member: int) -> tuple[int, ...]:
-    """To whom `member` has an arc, ascending."""
+    """The members to which `member` has an arc, ascending."""
     count = len(members)
     place = members.index(member)
     match graph:

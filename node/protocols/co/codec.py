@@ -1,4 +1,4 @@
-"""What the words of the CO protocol's messages mean: numbers of 32 bits, two in a word, the first in the high half.
+"""The codec of the CO protocol's messages: numbers of 32 bits, two in a word, the first in the high half.
 
     CO_DATA    view  BUF   ACK[1..n]                               paper 000, figure 3
     CO_STATE   view  BUF   ACK[1..n]  minAL[1..n]  [members asked]  one bit a member, only when somebody is asked

@@ -1,61 +1,23 @@
 """CO: causal order by the sequence numbers of messages, over a network that loses them. Paper 000.
 
-Entities lose messages "by buffer overrun", and nobody is in charge. Every message carries ACK[1..n]: what its sender
-expects next from each. Those numbers detect losses, tell what has arrived where, and give the causal order.
+Entities lose messages "by buffer overrun", and no entity coordinates. Every message carries ACK[1..n]: what its sender
+expects next from each entity. These numbers detect losses, tell what has arrived where, and give the causal order.
 
-    accepted          we have taken the message in
-    pre-acknowledged  we know that everybody has accepted it: minAL; it gets its place in causal order (CPI)
-    acknowledged      we know that everybody has pre-acknowledged it: minPAL; it is delivered
+    accepted          taken in, without a gap
+    pre-acknowledged  known to be accepted by all entities (minAL); it gets its place in causal order (CPI)
+    acknowledged      known to be pre-acknowledged by all entities (minPAL); it is delivered
 
-The variables and rules are in `state.py`, under the paper's names; who misses what is in `repair.py`; the bytes
-are in `codec.py`. This file has the handlers and the timers: when to send, ask, answer, and when to be silent.
+The variables and rules are in `state.py`, under the paper's names; losses are in `repair.py`, the bytes in `codec.py`.
+This module has the handlers and the timers. LO is the weakest service over the same losses, retransmission and flow: a
+message is delivered when it is accepted. docs/protocols/co.md has the rules, the messages, the argument and the
+deviations; the main ones are the strict acceptance condition and CO_STATE, an acknowledgement without data.
 
-Acknowledgement without data. The paper acknowledges with data only. Here an entity that has something to tell (its REQ
-or minAL moved, or its buffers opened) and no data to tell it with multicasts a CO_STATE: ACK, minAL and BUF. It has no
-place in the order and needs no acknowledgement; whoever gets it knows what its sender has accepted *and* what it has
-pre-acknowledged, so two rounds after the last data everybody knows everything and falls silent. It is sent "when at
-least one message from every entity has come, or a certain time after the last transmission", so that n entities do not
-answer each message with n (section 4). What is told once and lost is asked for: who lacks a word of somebody silent
-asks for it in its own CO_STATE, more and more rarely; who is asked answers, busy or not. An entity rests when everybody
-is known to have everything: no timer is armed, no message goes out.
-
-Losses. Both failure conditions lead to a RET to the source after a short wait (in a network that reorders, a gap may
-fill by itself), with the ranges that are missing; the source sends just those again, with their original ACK, to who
-asked, or to everybody when a second one asks at once. Who is silent gets again, after a time-out, the first messages
-that it has not acknowledged; of the others it learns by the CO_STATE that goes before them.
-
-Deviations.
-- Acceptance. The paper's condition is p.SEQ = REQ[j]. Under loss the order test is then no causality test: E_k may take
-  in q' (which follows p) while p is lost, and send q with q.ACK[src(p)] <= p.SEQ although p -> q' -> q; CPI may put q
-  before p. `strict`, the default, takes q in only when also q.ACK[h] <= REQ[h] for every h; until then q is held. ACK
-  is then a true vector clock, and each row of AL and PAL a consistent cut. So are minAL and minPAL: the messages below
-  them contain all that precede them. `literal` is the paper's condition; `tests/node/test_co_literal.py` shows how it
-  breaks the order of what entities accept, and why applications do not notice: they are given p only when p lies in
-  everybody's PRL, and nothing that they send then comes before it.
-- The paper's ranges of a RET read both `<` and `<=`. Ours: REQ[j] <= SEQ < LSEQ, without what the asker holds.
-- What is learnt only moves forward: a retransmission carries its old ACK.
-- An entity takes in what it tells by CO_STATE and RET like its own messages: its own column of AL rises then. Otherwise
-  others could conclude from its ACK that it has pre-acknowledged what it has not.
-- PAL and what CO_STATE tells of pre-acknowledgement are kept apart: `state.py` says why.
-- Messages longer than H take up several buffers of H.
-
-Flow. minAL[i] <= SEQ < minAL[i] + min(W, minBUF / (H*n)). BUF is what the holding buffer and all logs leave free. When
-nothing is free, a message that would have to be held is refused (overrun; it is asked for again), but one that can be
-accepted is always taken: nothing would be freed without it. Nobody waits for ever: logs empty by CO_STATE alone, and an
-entity whose buffers opened says so.
+One core is the transport and the order of one view: it tells what it has accepted (`positions`), fetches up to the cut
+(`fetch`), and delivers what the cut holds in causal order (`close`).
 
 Invariants. REQ, AL and PAL only rise; the own column of AL is at most REQ; minAL is at most REQ, and at most the number
 of the head of each RRL; PRL is causality-preserving (strict); at most W messages of a source lie between its minAL at
-the source and anybody's REQ; SL is the own RRL.
-
-Views. The paper's cluster never changes. Here the group layer decides views (docs/protocols/group.md), and this core is
-at once the transport and the order of one view: it tells what it has accepted (`positions`), fetches up to the cut from
-whoever has it (`fetch`), and delivers what the cut holds in causal order (`close`). With the strict acceptance each
-member's positions are a consistent cut, and so is the greatest of them: nothing in it lacks a cause. With the literal
-one, what lacks a cause is dropped, or handed back if it is our own. Delivery is AGREED: at that time everybody has
-accepted the message, so every cut contains it.
-
-LO is the weakest service over the same losses, retransmission and flow: a message is delivered when it is accepted.
+the source and the REQ of any entity; SL is the own RRL.
 """
 
 from __future__ import annotations
@@ -67,15 +29,16 @@ from dataclasses import dataclass
 from operator import gt
 from random import Random
 
-from node.core import Closing, Core, Membership, Submission
+from node.core import Closing, Membership, Submission, ViewStreams
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.packing import numbers_of, ranges_of
 from node.parameters import require
 from node.protocols.co.codec import MAX_NUMBER, VIEW_SHIFT, Layout, StateWords
-from node.protocols.co.repair import Answer, Answers, Asking, Holding, is_behind
+from node.protocols.co.repair import Holding, is_behind
 from node.protocols.co.state import Acceptance, CoState, Pdu, Service
 from node.reliable.rtt import RoundTrip, Timers
+from node.reliable.stream import Requests, Retransmissions
 from node.reliable.stream import retransmission as again
 from node.trace import Notice
 from node.wire import Flag, Kind, Message
@@ -84,7 +47,7 @@ MILLISECOND = 1_000_000
 CONTROL = Flag.CONTROL.value
 RETRANSMISSION = Flag.RETRANSMISSION.value
 RESENT_ON_TIMEOUT = 4
-"""Messages that who is silent gets again; what else it lacks it asks for when it has heard of it."""
+"""Messages that a silent member gets again; it asks for the others when it has heard of them."""
 
 STATE = Timer("state")
 ROUND = Timer("round")
@@ -114,8 +77,8 @@ class LoParameters:
     ret_per_member_ns: int = 50_000
     """... and this longer for each member, so that a loss near the sender does not bring all questions at once."""
     retry_first_ns: int = 100 * MILLISECOND
-    """Time-out of a RET before the round trip to its target is known; time until who is silent is asked. Afterwards at
-    least ..."""
+    """Time-out of a RET before the round trip to its target is known; time until a silent member is asked. Afterwards
+    at least ..."""
     retry_least_ns: int = 20 * MILLISECOND
     """... this ..."""
     retry_most_ns: int = 1000 * MILLISECOND
@@ -184,7 +147,7 @@ class Phase(enum.StrEnum):
     """What we are about."""
 
     QUIET = "quiet"
-    """Everybody is known to have everything."""
+    """All are known to have everything."""
     FLOWING = "flowing"
     REPAIRING = "repairing"
     """We know of a message that we have not accepted."""
@@ -201,7 +164,7 @@ LEGAL: Mapping[Phase, frozenset[Kind]] = {
 """Kinds that are taken in these phases; in the others all are."""
 
 
-class CoCore(Core):
+class CoCore(ViewStreams):
     """See the module's text. `membership` has the members of view number `view` only."""
 
     def __init__(
@@ -224,7 +187,7 @@ class CoCore(Core):
         self._ended: Phase | None = None
         """FROZEN or STOPPED."""
         self._is_held = False
-        self._held_back: deque[Deliver] = deque()
+        self._deferred: deque[Deliver] = deque()
         """Deliveries that wait while we are held."""
         self._frozen: dict[int, int] = {}
         """The positions that `freeze` fixed."""
@@ -250,29 +213,29 @@ class CoCore(Core):
         self._is_strict = self._is_co and acceptance == Acceptance.STRICT
         self._is_literal = self._is_co and not self._is_strict
         self._holding = Holding(self._state)
-        self._answers = Answers()
+        self._retransmissions = Retransmissions()
         self._layout = Layout(len(members), view)
         self._timers = Timers()
         self._round_trips = [RoundTrip(parameters) for _ in members]
-        self._asking = [Asking(round_trip) for round_trip in self._round_trips]
+        self._asking = [Requests() for _ in members]
         self._interval_ns = max(parameters.state_ns, len(members) * parameters.state_per_member_ns)
         self._ret_delay_ns = parameters.ret_delay_ns + len(members) * parameters.ret_per_member_ns
-        self._patience_first_ns = max(parameters.retry_first_ns, 3 * self._interval_ns)
-        self._patience_most_ns = max(parameters.retry_most_ns, self._patience_first_ns)
-        self._patience_ns = self._patience_first_ns
+        self._backoff_first_ns = max(parameters.retry_first_ns, 3 * self._interval_ns)
+        self._backoff_most_ns = max(parameters.retry_most_ns, self._backoff_first_ns)
+        self._backoff_ns = self._backoff_first_ns
         self._statements = 0
-        """CO_STATE and CO_RET messages of ours, so that who gets two knows which is the later."""
-        self._told_ns: int | None = None
+        """CO_STATE and CO_RET messages of ours, so that a receiver of two knows which is the later."""
+        self._multicast_ns: int | None = None
         """When we last multicast anything."""
-        self._told_share = self._state.share(parameters.buffer_bytes)
+        self._announced_share = self._state.share(parameters.buffer_bytes)
         """What the BUF that we last multicast allows each sender."""
         self._heard_ns = [0] * len(members)
-        self._voices: set[int] = set()
-        """From whom something has come since we last multicast."""
+        self._heard: set[int] = set()
+        """Members of which something has come since we last multicast."""
         self._unheard: set[int] = set()
-        """Whom we asked the last time."""
-        self._owed: set[int] = set()
-        """Who asked us."""
+        """Members that were asked the last time."""
+        self._pending_replies: set[int] = set()
+        """Members that asked us."""
         self._most_resident = 0
         self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
             Kind.CO_DATA: self._on_data,
@@ -290,7 +253,7 @@ class CoCore(Core):
         """In a view that has ended: nothing is being fetched."""
         if self._ended is not None:
             return not self._timers
-        return self._is_quiet and not self._owed and not self._held_back
+        return self._is_quiet and not self._pending_replies and not self._deferred
 
     @property
     def phase(self) -> Phase:
@@ -302,7 +265,7 @@ class CoCore(Core):
 
     @property
     def held(self) -> int:
-        return self._state.resident + len(self._held_back) + sum(map(len, self._fetched))
+        return self._state.resident + len(self._deferred) + sum(map(len, self._fetched))
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return []
@@ -317,7 +280,7 @@ class CoCore(Core):
         out.append(Multicast(message=p.message))
         self._holding.learn_one(self._me, p.seq + 1)
         self._take_in(p, out)
-        self._spoken(p.buf, now_ns)
+        self._note_multicast(p.buf, now_ns)
         self._see_to(now_ns, out)
         return out
 
@@ -330,7 +293,7 @@ class CoCore(Core):
             self._on_late_data(message, now_ns, out)
         else:
             self._handlers[message.kind](message, self._rank_of[source], now_ns, out)
-        return self._kept_back(out)
+        return self._defer(out)
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         out: list[Effect] = []
@@ -349,19 +312,18 @@ class CoCore(Core):
                 self._on_ret_due(timer, now_ns, out)
             else:
                 self._ask_holder(timer.key, now_ns, out)
-        return self._kept_back(out)
+        return self._defer(out)
 
-    def _kept_back(self, effects: list[Effect]) -> list[Effect]:
+    def _defer(self, effects: list[Effect]) -> list[Effect]:
         """While we are held, deliveries wait."""
         if not self._is_held:
             return effects
-        self._held_back.extend(effect for effect in effects if isinstance(effect, Deliver))
+        self._deferred.extend(effect for effect in effects if isinstance(effect, Deliver))
         return [effect for effect in effects if not isinstance(effect, Deliver)]
 
     # What the group layer asks.
 
     def awaited(self) -> dict[int, int]:
-        """Members whose word we miss in an open view, each with a number that changes with its progress."""
         if self._ended is not None:
             return {}
         state = self._state
@@ -375,7 +337,6 @@ class CoCore(Core):
         return {member: self._state.req[rank] - 1 for rank, member in enumerate(self._members)}
 
     def acknowledged(self) -> dict[int, int]:
-        """Per member, ascending: how many of its messages everybody is known to have accepted."""
         return {member: self._state.al.least[rank] - 1 for rank, member in enumerate(self._members)}
 
     def urge(self, now_ns: int) -> list[Effect]:
@@ -383,30 +344,25 @@ class CoCore(Core):
         return []
 
     def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
-        """While it is held, nothing is delivered and no submission is taken; everything else goes on."""
         self._is_held = is_held
         if is_held or self._ended is not None:
             return []
-        out: list[Effect] = list(self._held_back)
-        self._held_back.clear()
+        out: list[Effect] = list(self._deferred)
+        self._deferred.clear()
         return out
 
     # The end of the view.
 
     def freeze(self, waiting: Iterable[Submission], now_ns: int) -> list[Effect]:
-        """The view is ending: from now on nothing is accepted, and nothing beyond these positions acknowledged."""
         assert self._ended is None and not list(waiting)
         self._frozen = self.positions()
         self._ended = Phase.FROZEN
         return self._timers.disarm_all()
 
     def has(self, cut: Mapping[int, int]) -> bool:
-        """Whether everything up to the cut is here."""
         return not any(True for src in range(len(self._members)) for _ in self._missing(src, cut))
 
     def fetch(self, cut: Mapping[int, int], holders: Mapping[int, Sequence[int]], now_ns: int) -> list[Effect]:
-        """Ask the holders of each member's messages for what is missing up to the cut, until it is here. Another call
-        replaces cut and holders."""
         assert self._ended is Phase.FROZEN, self._ended
         out = self._timers.disarm_all()
         self._cut, self._tries = cut, 0
@@ -421,8 +377,8 @@ class CoCore(Core):
     def close(self, cut: Mapping[int, int], now_ns: int) -> Closing:
         """Deliver what the cut holds and was not delivered, causes first. Only after `has(cut)`."""
         assert self._ended is Phase.FROZEN and self.has(cut), (self._ended, cut)
-        out: list[Effect] = list(self._held_back)
-        self._held_back.clear()
+        out: list[Effect] = list(self._deferred)
+        self._deferred.clear()
         waiting = [self._undelivered(src, cut.get(member, 0)) for src, member in enumerate(self._members)]
         beyond = [cut.get(member, 0) + 1 for member in self._members]
         following = [min(some, default=beyond[src]) for src, some in enumerate(waiting)]
@@ -453,13 +409,13 @@ class CoCore(Core):
     def _undelivered(self, src: int, last: int) -> dict[int, Pdu]:
         """By number, ascending: what was not delivered of a source, up to the cut."""
         logged = self._logged(src) if self._is_co else ()
-        found = {p.seq: p for p in (*logged, *self._holding.held[src].values(), *self._fetched[src].values())}
+        found = {p.seq: p for p in (*logged, *self._holding.buffered[src].values(), *self._fetched[src].values())}
         return {number: found[number] for number in sorted(found) if number <= last}
 
     def _missing(self, src: int, cut: Mapping[int, int]) -> Iterator[int]:
         last = cut.get(self._members[src], 0)
-        held, fetched = self._holding.held[src], self._fetched[src]
-        return (n for n in range(self._state.req[src], last + 1) if n not in held and n not in fetched)
+        buffered, fetched = self._holding.buffered[src], self._fetched[src]
+        return (n for n in range(self._state.req[src], last + 1) if n not in buffered and n not in fetched)
 
     def _ask_holder(self, src: int, now_ns: int, out: list[Effect]) -> None:
         """Ask one member for what is missing of a source; after a time-out the next one."""
@@ -528,7 +484,7 @@ class CoCore(Core):
         if reason is not None:
             raise RemoteError(reason, f"message {p.seq} of member {message.origin} with ACK {ack}")
         self._heard_from(src, now_ns)
-        self._asking[src].answered(p.seq, now_ns, is_again=bool(message.flags & RETRANSMISSION))
+        self._asking[src].answered(message, now_ns, self._round_trips[src])
         until = self._state.lacks(p)
         self._holding.learn_one(src, p.seq + 1)
         if until is not None or not self._is_strict:
@@ -581,11 +537,11 @@ class CoCore(Core):
         self._advance(risen, out)
 
     def _advance(self, risen: Collection[int], out: list[Effect]) -> None:
-        """Pre-acknowledge and acknowledge what can be; `risen`: whose minAL is more than before."""
+        """Pre-acknowledge and acknowledge what can be; `risen`: the entities whose minAL has risen."""
         if risen:
             for p in self._state.preacknowledge(risen):
                 if p.src == self._me:
-                    self._answers.forget(p.seq)
+                    self._retransmissions.forget(p.seq)
                 self._notice(Notice.PREACKNOWLEDGED, p, out)
         for p in self._state.acknowledge():
             self._notice(Notice.ACKNOWLEDGED, p, out)
@@ -605,8 +561,8 @@ class CoCore(Core):
         missing = list(self._holding.missing(src))
         if not missing:
             return
-        wanted, next_ns = self._asking[src].ask(
-            missing, now_ns, burst=self._parameters.burst, pause_ns=self._ret_delay_ns
+        wanted, next_ns, _ = self._asking[src].ask(
+            missing, now_ns, self._round_trips[src], burst=self._parameters.burst, pause_ns=self._ret_delay_ns
         )
         if wanted:
             self._advance(self._state.speak(), out)
@@ -643,18 +599,17 @@ class CoCore(Core):
         self._see_to(now_ns, out)
 
     def _answer_about_the_cut(self, src: int, numbers: list[int], asker: int, out: list[Effect]) -> None:
-        """A member whose view is ending misses messages of somebody that may be gone. Nothing is learnt from it."""
-        some = (*self._logged(src), *self._holding.held[src].values(), *self._fetched[src].values())
+        """A member whose view is ending misses messages of one that may be gone. Nothing is learnt from the RET."""
+        some = (*self._logged(src), *self._holding.buffered[src].values(), *self._fetched[src].values())
         found = {p.seq: p for p in some}
         wanted = (found[number].message for number in numbers if number in found)
         out.extend(Send(target=self._members[asker], message=again(message)) for message in wanted)
 
     def _answer(self, p: Pdu, asker: int, now_ns: int, out: list[Effect]) -> None:
-        answer = self._answers.answer(p.seq, asker, now_ns, self._parameters.retry_least_ns // 2)
-        if answer is Answer.ONE:
-            out.append(Send(target=self._members[asker], message=again(p.message)))
-        elif answer is Answer.ALL:
-            out.append(Multicast(message=again(p.message)))
+        hold_ns = self._parameters.retry_least_ns // 2
+        answer = self._retransmissions.answer(p.message, self._members[asker], now_ns, hold_ns)
+        if answer is not None:
+            out.append(answer)
 
     # Acknowledgement information.
 
@@ -667,12 +622,12 @@ class CoCore(Core):
         self._state.hear_buf(src, (said.ack[src], message.seq), said.buf)
         self._learn(src, said.ack, said.min_al, now_ns, out)
         if self._me in said.asked:
-            self._owed.add(src)
+            self._pending_replies.add(src)
             self._timers.arm(REPLY, now_ns + self._rng.randint(0, self._parameters.spread_ns), out)
         self._see_to(now_ns, out)
 
     def _ignore_state(self, said: StateWords, src: int, number: int) -> DropReason | None:
-        """Whoever speaks later knows more: a later statement that takes anything back is a lie."""
+        """A later statement of a member never says less than an earlier one."""
         state = self._state
         if not number or not all(said.min_al) or is_behind(said.ack, said.min_al) or said.buf > state.buffer_bytes:
             return DropReason.MALFORMED
@@ -707,8 +662,8 @@ class CoCore(Core):
         self._advance((), out)
         buf = state.free
         out.append(Multicast(message=self._statement(buf, asked)))
-        self._owed.clear()
-        self._spoken(buf, now_ns)
+        self._pending_replies.clear()
+        self._note_multicast(buf, now_ns)
 
     def _statement(self, buf: int, asked: tuple[int, ...] = ()) -> Message:
         state = self._state
@@ -719,64 +674,64 @@ class CoCore(Core):
         self._statements += 1
         return self._statements
 
-    def _spoken(self, buf: int, now_ns: int) -> None:
-        """Everybody was told something just now."""
-        self._told_ns = now_ns
-        self._told_share = self._state.share(buf)
-        self._voices.clear()
+    def _note_multicast(self, buf: int, now_ns: int) -> None:
+        """We have multicast just now."""
+        self._multicast_ns = now_ns
+        self._announced_share = self._state.share(buf)
+        self._heard.clear()
 
     def _heard_from(self, src: int, now_ns: int) -> None:
         self._heard_ns[src] = now_ns
-        self._voices.add(src)
+        self._heard.add(src)
 
     @property
-    def _has_news(self) -> bool:
-        """Something that others do not know of us, and will not learn without our doing."""
+    def _has_unannounced_state(self) -> bool:
+        """Whether others do not know something of us that only a CO_STATE can tell."""
         state = self._state
         if not state.is_told:
             return True
         share = state.share(state.free)
-        return share > self._told_share and (not self._told_share or state.is_open(state.free))
+        return share > self._announced_share and (not self._announced_share or state.is_open(state.free))
 
     def _see_to(self, now_ns: int, out: list[Effect]) -> None:
         """After everything that happens: when to tell it, and when to look whether all goes well."""
         timers = self._timers
-        is_round = len(self._voices) == len(self._members) - 1
-        if (STATE not in timers or (is_round and ROUND not in timers)) and self._has_news:
+        is_round = len(self._heard) == len(self._members) - 1
+        if (STATE not in timers or (is_round and ROUND not in timers)) and self._has_unannounced_state:
             if STATE not in timers:
                 self._arm_state(now_ns, out)
             if is_round:
                 self._arm_round(now_ns, out)
         if self._is_quiet:
-            if not self._owed:
+            if not self._pending_replies:
                 out += timers.disarm_all()
         elif TICK not in timers:
-            self._patience_ns = self._patience_first_ns
-            timers.arm(TICK, now_ns + self._patience_ns, out)
+            self._backoff_ns = self._backoff_first_ns
+            timers.arm(TICK, now_ns + self._backoff_ns, out)
 
     def _arm_state(self, now_ns: int, out: list[Effect]) -> None:
         """A certain time after the last transmission; when that is long ago, at once but not all together."""
         soon_ns = now_ns + self._rng.randint(0, self._parameters.spread_ns)
-        due_ns = soon_ns if self._told_ns is None else max(soon_ns, self._told_ns + self._interval_ns)
+        due_ns = soon_ns if self._multicast_ns is None else max(soon_ns, self._multicast_ns + self._interval_ns)
         self._timers.arm(STATE, due_ns, out)
 
     def _on_state_due(self, now_ns: int, out: list[Effect]) -> None:
-        if not self._has_news:
+        if not self._has_unannounced_state:
             return
-        if self._told_ns is not None and now_ns < self._told_ns + self._interval_ns:
-            self._timers.arm(STATE, self._told_ns + self._interval_ns, out)
+        if self._multicast_ns is not None and now_ns < self._multicast_ns + self._interval_ns:
+            self._timers.arm(STATE, self._multicast_ns + self._interval_ns, out)
             return
         self._tell(now_ns, out)
         self._see_to(now_ns, out)
 
     def _arm_round(self, now_ns: int, out: list[Effect]) -> None:
         """At least one message from every entity has come since we last spoke."""
-        told_ns = now_ns if self._told_ns is None else self._told_ns
-        self._timers.arm(ROUND, max(now_ns, told_ns + self._interval_ns // 4), out)
+        last_ns = now_ns if self._multicast_ns is None else self._multicast_ns
+        self._timers.arm(ROUND, max(now_ns, last_ns + self._interval_ns // 4), out)
 
     def _on_round(self, now_ns: int, out: list[Effect]) -> None:
-        if len(self._voices) == len(self._members) - 1 and self._has_news:
-            if self._told_ns is None or now_ns >= self._told_ns + self._interval_ns // 4:
+        if len(self._heard) == len(self._members) - 1 and self._has_unannounced_state:
+            if self._multicast_ns is None or now_ns >= self._multicast_ns + self._interval_ns // 4:
                 self._tell(now_ns, out)
             else:
                 self._arm_round(now_ns, out)
@@ -789,25 +744,25 @@ class CoCore(Core):
         state = self._state
         if state.resident or self._holding.known != state.req or not state.is_complete:
             return False
-        return state.are_buffers_open and self._told_share == state.share(state.free)
+        return state.are_buffers_open and self._announced_share == state.share(state.free)
 
     def _on_tick(self, now_ns: int, out: list[Effect]) -> None:
-        """Ask those whose word we lack and who have been silent; send them again what they have not acknowledged."""
-        silent = [j for j in self._awaited() if self._heard_ns[j] + self._patience_ns <= now_ns]
+        """Ask awaited members that have been silent, and send them again what they have not acknowledged."""
+        silent = [j for j in self._awaited() if self._heard_ns[j] + self._backoff_ns <= now_ns]
         if silent:
-            # The question first: behind the messages it was the one that a short queue threw away, each time anew, and
-            # who had accepted everything was never asked for the word of it (`orderbed fuzz lo`, five members, a bus).
+            # The question first: sent behind the messages it was dropped by a short queue every time, and a member that
+            # had accepted everything was never asked to say so (`orderbed fuzz lo`, five members, a bus).
             self._tell(now_ns, out, tuple(silent))
             self._resend(silent, now_ns, out)
-        # Nobody answered: more patience. Somebody did: the others may have lost the question.
+        # No answer: back off. An answer: the others may have lost the question.
         is_vain = bool(silent) and self._unheard <= set(silent)
-        self._patience_ns = min(2 * self._patience_ns, self._patience_most_ns) if is_vain else self._patience_first_ns
+        self._backoff_ns = min(2 * self._backoff_ns, self._backoff_most_ns) if is_vain else self._backoff_first_ns
         self._unheard = set(silent)
-        self._timers.arm(TICK, now_ns + self._patience_ns, out)
+        self._timers.arm(TICK, now_ns + self._backoff_ns, out)
         self._see_to(now_ns, out)
 
     def _awaited(self) -> list[int]:
-        """Whose word we lack: that it has everything, or that its buffers are open."""
+        """Members of which we do not know that they have everything and that their buffers are open."""
         state = self._state
         others = (j for j in range(state.count) if j != self._me)
         return [j for j in others if state.is_wanting(j) or not state.is_open(state.buf[j])]
@@ -826,14 +781,14 @@ class CoCore(Core):
             )
 
     def _on_reply(self, now_ns: int, out: list[Effect]) -> None:
-        """Who asked gets an answer, whatever we think that it knows."""
-        if not self._owed:
+        """A member that asked gets an answer, whatever we think that it knows."""
+        if not self._pending_replies:
             return
-        if len(self._owed) > 1 or self._has_news:
+        if len(self._pending_replies) > 1 or self._has_unannounced_state:
             self._tell(now_ns, out)
         else:
-            (asker,) = self._owed
-            self._owed.clear()
+            (asker,) = self._pending_replies
+            self._pending_replies.clear()
             self._advance(self._state.speak(), out)
             out.append(Send(target=self._members[asker], message=self._statement(self._state.free)))
         self._see_to(now_ns, out)

@@ -1,4 +1,4 @@
-"""What a CO entity has not got yet, whom it asks, and whom it answers: values without timers and effects.
+"""Messages of CO that came before one that they need, and what is known to exist: values without timers and effects.
 
 Paper 000, section 3.3. Failure condition (1): p came from E_j with p.SEQ > REQ[j]. (2): q came with q.ACK[j] > REQ[j].
 Either says that messages of E_j up to some number exist; `known[j]` is the first number that need not exist.
@@ -6,37 +6,27 @@ Either says that messages of E_j up to some number exist; `known[j]` is the firs
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator, Sequence
 from operator import lt
 
 from node.protocols.co.state import CoState, Pdu
-from node.reliable.rtt import RoundTrip
-
-
-class Answer(enum.Enum):
-    """The members to which a message goes again that somebody misses."""
-
-    NONE = "none"
-    ONE = "one"
-    ALL = "all"
 
 
 class Holding:
     """Messages that came before one that they need: an earlier one of their source, or (strict) one that their ACK
     covers. Each waits for exactly one such message at a time."""
 
-    __slots__ = ("_state", "_waiting", "held", "known")
+    __slots__ = ("_state", "_waiting", "buffered", "known")
 
     def __init__(self, state: CoState) -> None:
         self._state = state
-        self.held: list[dict[int, Pdu]] = [{} for _ in range(state.count)]
+        self.buffered: list[dict[int, Pdu]] = [{} for _ in range(state.count)]
         self.known = [1] * state.count
         self._waiting: dict[tuple[int, int], list[Pdu]] = {}
 
     def __contains__(self, key: tuple[int, int]) -> bool:
         src, seq = key
-        return seq in self.held[src]
+        return seq in self.buffered[src]
 
     def learn(self, vector: Iterable[int]) -> None:
         """Messages below these numbers exist: failure condition (2)."""
@@ -51,17 +41,17 @@ class Holding:
 
     def put(self, p: Pdu, until: tuple[int, int]) -> None:
         """Keep `p` until message `until` (source, number) is accepted."""
-        self.held[p.src][p.seq] = p
+        self.buffered[p.src][p.seq] = p
         self._waiting.setdefault(until, []).append(p)
         self._state.occupy(p)
 
     def release(self, accepted: Pdu) -> list[Pdu]:
-        """What has waited for `accepted` and can be accepted now; the rest waits for something else."""
+        """The messages that waited for `accepted` and can be accepted now; the others wait for another message."""
         ready: list[Pdu] = []
         for p in self._waiting.pop((accepted.src, accepted.seq), ()):
             until = self._state.lacks(p)
             if until is None:
-                del self.held[p.src][p.seq]
+                del self.buffered[p.src][p.seq]
                 self._state.vacate(p)
                 ready.append(p)
             else:
@@ -74,69 +64,8 @@ class Holding:
 
     def missing(self, src: int) -> Iterator[int]:
         """The numbers of that source that exist and have not come, ascending."""
-        held = self.held[src]
-        return (seq for seq in range(self._state.req[src], self.known[src]) if seq not in held)
-
-
-class Asking:
-    """What has been asked of one source, and when to ask again."""
-
-    __slots__ = ("_asked", "_round_trip")
-
-    def __init__(self, round_trip: RoundTrip) -> None:
-        self._round_trip = round_trip
-        self._asked: dict[int, tuple[int, int, int]] = {}
-        """Per missing number: when first asked, when to ask again, how often asked."""
-
-    def ask(self, missing: Iterable[int], now_ns: int, *, burst: int, pause_ns: int) -> tuple[list[int], int]:
-        """Which numbers to ask for now, at most `burst`; and when to look again, after `pause_ns` at least."""
-        wanted: list[int] = []
-        next_ns = now_ns + self._round_trip.timeout_ns()
-        for number in missing:
-            first_ns, again_ns, tries = self._asked.get(number, (now_ns, now_ns, 0))
-            if again_ns <= now_ns:
-                if len(wanted) == burst:
-                    next_ns = now_ns
-                    break
-                wanted.append(number)
-                again_ns = now_ns + self._round_trip.timeout_ns(tries + 1)
-                self._asked[number] = (first_ns, again_ns, tries + 1)
-            next_ns = min(next_ns, again_ns)
-        return wanted, max(next_ns, now_ns + pause_ns)
-
-    def answered(self, number: int, now_ns: int, *, is_again: bool) -> None:
-        """`number` has come; `is_again`: as a retransmission. Only what was asked for once tells a round trip."""
-        if not self._asked:
-            return
-        first_ns, _, tries = self._asked.pop(number, (now_ns, 0, 0))
-        if tries == 1 and is_again:
-            self._round_trip.sample(now_ns - first_ns)
-
-
-class Answers:
-    """To whom each of our messages was sent again, and when."""
-
-    __slots__ = ("_answered",)
-
-    def __init__(self) -> None:
-        self._answered: dict[int, tuple[int, int | None]] = {}
-
-    def answer(self, number: int, asker: int, now_ns: int, hold_ns: int) -> Answer:
-        """`asker` misses `number`. Within `hold_ns` of an answer nobody gets a second one, but a second asker shows
-        that many may miss it: then one answer to all keeps the others from asking.
-        """
-        when_ns, whom = self._answered.get(number, (now_ns - hold_ns, asker))
-        if now_ns - when_ns >= hold_ns:
-            self._answered[number] = (now_ns, asker)
-            return Answer.ONE
-        if whom is not None and whom != asker:
-            self._answered[number] = (now_ns, None)
-            return Answer.ALL
-        return Answer.NONE
-
-    def forget(self, number: int) -> None:
-        """Everybody has it."""
-        self._answered.pop(number, None)
+        buffered = self.buffered[src]
+        return (seq for seq in range(self._state.req[src], self.known[src]) if seq not in buffered)
 
 
 def is_behind(vector: Sequence[int], other: Sequence[int]) -> bool:

@@ -1,6 +1,7 @@
-"""What an entity of the CO protocol knows and keeps: the paper's variables and rules, without timers and effects.
+"""The state of an entity of the CO protocol: the paper's variables and rules, without timers and effects.
 
-Paper 000, sections 3.1 to 3.5. Entities are ranks 0 to n-1 here; `k` is whose messages, `j` whose knowledge.
+Paper 000, sections 3.1 to 3.5. Entities are ranks 0 to n-1 here; `k` is the source of the messages, `j` the entity that
+knows.
 
     paper      here                  meaning
     SEQ        seq                   number of the next message that we send; always REQ[i], i our own rank
@@ -8,10 +9,10 @@ Paper 000, sections 3.1 to 3.5. Entities are ranks 0 to n-1 here; `k` is whose m
     AL[k][j]   al.rows[j][k]         next message that E_j expects from E_k, as far as we know
     PAL[k][j]  pal.rows[j][k]        next message of E_k that E_j pre-acknowledges, as E_j's messages say
                stated.rows[j][k]     the same, as E_j itself has stated (CO_STATE)
-    minAL[k]   al.least[k]           all below have been accepted by everybody
-    minPAL[k]  pal.least[k]          all below have been pre-acknowledged by everybody
+    minAL[k]   al.least[k]           all below have been accepted by all entities
+    minPAL[k]  pal.least[k]          all below have been pre-acknowledged by all entities
     BUF[j]     buf[j]                bytes of buffer that E_j last said are free; `free` is our own
-    SL         sl                    our own messages that not everybody has accepted: what we may have to resend
+    SL         sl                    our own messages that not all have accepted: we may have to resend them
     RRL[j]     rrl[j]                accepted from E_j, not pre-acknowledged
     PRL        prl                   pre-acknowledged, in causal order
     ARL        (delivered at once)   acknowledged
@@ -20,8 +21,8 @@ A matrix lies by the member that knows, so that a message's ACK becomes one row;
 date. E_k's messages raise minAL[k] at most once each, and each rise looks at one column: O(n) a message.
 
 PAL and `stated` are two matrices because they are two arguments. E_j's message p, once it is pre-acknowledged, says
-that everybody knows that E_j has accepted what p.ACK covers; only when such messages of *all* entities cover a message
-does everybody know that everybody has accepted it. A statement says that E_j itself has pre-acknowledged. Half of the
+that all know that E_j has accepted what p.ACK covers; only when such messages of *all* entities cover a message
+do all know that all have accepted it. A statement says that E_j itself has pre-acknowledged. Half of the
 one and half of the other prove nothing, so a message is acknowledged when it is below minPAL or below the least stated
 number.
 
@@ -29,7 +30,7 @@ Stages of a message: accepted (we have it), pre-acknowledged (we know that all h
 that all have pre-acknowledged it). In between, the order: `precedes` is theorem 1, `_insert` is the CPI operation.
 
 LO, the weaker service, uses the first stage only: a message of another entity is through when it is accepted. It stays
-in RRL, outside the buffers, until everybody has accepted it: another member may ask for it when the view ends.
+in RRL, outside the buffers, until all have accepted it: another member may ask for it when the view ends.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from node.wire import Message
 
 
 class Service(enum.Enum):
-    """What the application gets (paper 000, section 2.3)."""
+    """The service to the application (paper 000, section 2.3)."""
 
     CO = "causal order"
     LO = "the order of each sender"
@@ -146,7 +147,7 @@ class CoState:
         self.last_ack: list[Vector] = [(1,) * count] * count
         """Per entity: ACK of the last message that we accepted from it. That of the next one cannot be less."""
         self.told_ack: Vector = (1,) * count
-        """The ACK that we last told everybody."""
+        """The ACK that we last multicast."""
         self._heard = [(0, 0)] * count
         """Per entity: which of its statements was the last that we took BUF from."""
         self.sl: dict[int, Pdu] = {}
@@ -187,7 +188,7 @@ class CoState:
         return self.req[me] < self.al.least[me] + self.share(self.min_buf)
 
     def is_open(self, buf: int) -> bool:
-        """Whether BUF holds nobody back more than an empty buffer would."""
+        """Whether BUF limits no sender more than an empty buffer would."""
         return self.share(buf) == self.share(self.buffer_bytes)
 
     @property
@@ -255,7 +256,7 @@ class CoState:
 
     def preacknowledge(self, risen: Iterable[int]) -> list[Pdu]:
         """The pre-acknowledgement procedure for the entities whose minAL has risen: RRL[j] -> PRL. For LO:
-        messages that everybody has accepted, which nobody will ask for any more."""
+        messages that all have accepted, which no entity will ask for any more."""
         moved: list[Pdu] = []
         least = self.al.least
         for j in sorted(risen):
@@ -310,18 +311,18 @@ class CoState:
     # Ending.
 
     def speak(self) -> list[int]:
-        """We tell somebody our REQ, so we count ourselves, too: E_j concludes from it what E_i can conclude itself.
+        """We send our REQ, so we count ourselves, too: E_j concludes from it what E_i can conclude itself.
         Returns the entities whose minAL has risen."""
         return self.al.learn(self.me, tuple(self.req))
 
     def tell(self) -> None:
-        """We tell everybody our REQ and minAL."""
+        """We multicast our REQ and minAL."""
         self.told_ack = tuple(self.req)
         self.stated.learn(self.me, tuple(self.al.least))
 
     @property
     def is_told(self) -> bool:
-        """Whether we have told everybody all that CO_DATA and CO_STATE can tell of us, except BUF."""
+        """Whether we have multicast all that CO_DATA and CO_STATE can tell of us, except BUF."""
         if self.told_ack != tuple(self.req):
             return False
         return self.service is Service.LO or self.stated.rows[self.me] == tuple(self.al.least)
@@ -335,7 +336,7 @@ class CoState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everybody is known to be, and was told so of us: then nobody waits for a word of anybody."""
+        """Whether all are known to have everything, and have been told so of us: then none awaits another."""
         if self.al.least != self.req or not self.is_told:
             return False
         return self.service is Service.LO or self.stated.least == self.req

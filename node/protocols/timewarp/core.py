@@ -296,7 +296,7 @@ class TimeWarpCore(ViewCore):
         for origin, messages in sorted(rest.items()):
             for message in messages if origin != self._me else ():
                 self._take_rest(message, now_ns, out)
-        void, owed = self._judge_open()
+        void, unsent = self._judge_open()
         for key in reversed(void):
             self._drop(key)
             self._execution.remove(key, now_ns, out)
@@ -307,7 +307,7 @@ class TimeWarpCore(ViewCore):
             self._execution.drain(now_ns, out)
         return Closing(
             effects=tuple(out),
-            handed_back=tuple(Submission(payload=payload, inner=Kind.TIMEWARP_FOLLOW_UP) for payload in owed),
+            handed_back=tuple(Submission(payload=payload, inner=Kind.TIMEWARP_FOLLOW_UP) for payload in unsent),
             memory=self._execution.memory if self._is_owner else b"",
         )
 
@@ -330,7 +330,7 @@ class TimeWarpCore(ViewCore):
         outputs: dict[Name, bytes] = {}
         """By message above GVT: the follow-up that its origin sends if it sends one, until that has come."""
         certain = sorted((key, payloads) for key, payloads in self._certain.items() if key < below)
-        owed: dict[Name, bytes] = {}
+        unsent: dict[Name, bytes] = {}
         """By message of ours above GVT: what it sends, until we find it sent."""
         ordered = sorted((one for one in self._open.values() if one.key >= below), key=attrgetter("key"))
         state = self._execution.state_before(ordered[0].key) if ordered else None
@@ -342,13 +342,13 @@ class TimeWarpCore(ViewCore):
                     void.append(command.key)
                     continue
                 del outputs[cause]
-                owed.pop(cause, None)
+                unsent.pop(cause, None)
             result = self._execution.result(command.key, state)
             state = result.state
             outputs[command.key[2:]] = result.output
             if result.is_sent_by_us:
-                owed[command.key[2:]] = result.output
-        return void, [*chain.from_iterable(payloads for _, payloads in certain), *owed.values()]
+                unsent[command.key[2:]] = result.output
+        return void, [*chain.from_iterable(payloads for _, payloads in certain), *unsent.values()]
 
     # Items: messages and anti-messages.
 

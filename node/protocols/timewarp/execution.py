@@ -155,7 +155,7 @@ class Execution:
 
     @property
     def ended_ns(self) -> int:
-        """... and the time that this takes: for those who estimate the rate of service. Long executions are undone more
+        """... and the time that this takes: to estimate the rate of service. Long executions are undone more
         often than short ones, so redone ones would spoil their mean."""
         return self._ended_ns
 

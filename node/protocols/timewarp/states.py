@@ -1,5 +1,5 @@
-"""What the processor of a member (node/protocols/timewarp/execution.py) asks its application and its seed: how long
-a command takes, whether it sends another, what a command does, and which state has been committed.
+"""The questions of a member's processor (node/protocols/timewarp/execution.py) to its application and its seed: how
+long a command takes, whether it sends another, what a command does, and which state has been committed.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ place in that member's stream:
 2. Its floor counts each own item above `acknowledged`: what the latest reports say that every member has.
 3. GVT(k) is the least floor of round k. A member that has sent REPORT(k) receives nothing at or before GVT(k) after it,
    so everything up to GVT(k) is final, and every member has it.
-4. Floors may be lies, so each member compares them with what has come. An item that somebody lacked in round k is later
+4. Floors may be lies, so each member compares them with what has come. An item that a member lacked in round k is later
    than GVT(k), whatever the floors say (`doubted`); a submission is later than each floor that its sender has told
    (`told_floor`). Among honest members this changes nothing.
 
@@ -64,7 +64,7 @@ class RoundReport(NamedTuple):
 
 
 class Rounds:
-    """What one member knows of the rounds of its view."""
+    """The rounds of a view, as one member knows them."""
 
     __slots__ = ("_beyond", "_floors", "_judged", "_last", "_places", "_reports", "_us", "doubted", "gvt", "number")
 
@@ -79,7 +79,7 @@ class Rounds:
         """Numbers and timestamps of items that some member may lack, both ascending: of each number, the least
         timestamp from there on."""
         self._floors = dict.fromkeys(members, 0)
-        """The greatest that each member has told."""
+        """The greatest floor that each member has reported."""
         self._judged = 0
         """Rounds up to this one have their GVT."""
         self.number = 0
@@ -152,7 +152,7 @@ class Rounds:
         """The least timestamp of the items of `member` that not all had in this round; beyond all: there is none."""
         items = self._beyond[member]
         place = self._places[member]
-        everybody = min(report.received[place] for report in reports)
-        while items and items[0][0] <= everybody:
+        everywhere = min(report.received[place] for report in reports)
+        while items and items[0][0] <= everywhere:
             items.popleft()
         return items[0][1] if items else ENDLESS + 1

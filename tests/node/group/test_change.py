@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.errors import RemoteError
-from node.group.change import FAR, KEPT, Change, Wishes
+from node.group.change import FAR, KEPT, Change, Constraints
 from node.group.codec import MAX_ROUND, Promise, Proposal, Value, ballot_of, rank_of, round_of
 from node.group.view import Incarnation, View, first_view
 from node.trace import ViewReason
@@ -40,8 +40,8 @@ def promise(
         )
 
 
-def excused(*members: int) -> Wishes:
-    return Wishes(excused=frozenset(members))
+def excused(*members: int) -> Constraints:
+    return Constraints(excused=frozenset(members))
 
 
 def value_of(view: View, members: Iterable[int]) -> Value:
@@ -62,7 +62,7 @@ def value_of(view: View, members: Iterable[int]) -> Value:
 def test_a_member_that_is_merely_slow_is_waited_for() -> None:
     change = leader(first_view(range(5)))
     promise(change, 0, 1, 2, 3)
-    assert change.choose(Wishes()) is None
+    assert change.choose(Constraints()) is None
     proposal = change.choose(excused(4))
     assert proposal is not None
     assert proposal.value.next.members == (0, 1, 2, 3)
@@ -116,8 +116,8 @@ def test_wishes_have_no_part_in_a_forced_value() -> None:
     forced = value_of(view, (0, 1))
     promise(change, 0, 2)
     promise(change, 1, accepted=(ballot_of(1, 1), forced))
-    wishes = Wishes(leaving=frozenset((1,)), victims=frozenset((2,)), joiners=(Incarnation(9, 1),))
-    proposal = change.choose(wishes)
+    constraints = Constraints(leaving=frozenset((1,)), victims=frozenset((2,)), joiners=(Incarnation(9, 1),))
+    proposal = change.choose(constraints)
     assert proposal is not None
     assert proposal.value == forced
 
@@ -136,7 +136,7 @@ def test_the_cut_is_the_greatest_position_that_a_promiser_told_and_a_promiser_ho
 def test_a_member_that_leaves_promises_and_is_left_out() -> None:
     change = leader(first_view(range(3)))
     promise(change, 0, 1, 2)
-    proposal = change.choose(Wishes(leaving=frozenset((2,))))
+    proposal = change.choose(Constraints(leaving=frozenset((2,))))
     assert proposal is not None
     assert proposal.value.next.members == (0, 1)
     assert proposal.value.reason is ViewReason.LEAVE
@@ -148,7 +148,7 @@ def test_when_all_want_to_leave_the_first_with_the_state_stays() -> None:
     change = leader(first_view(range(3)))
     promise(change, 0, is_stateful=False)
     promise(change, 1, 2)
-    proposal = change.choose(Wishes(leaving=frozenset(range(3))))
+    proposal = change.choose(Constraints(leaving=frozenset(range(3))))
     assert proposal is not None
     assert proposal.value.next.members == (1,)
     assert proposal.value.stateful == {1}
@@ -157,7 +157,7 @@ def test_when_all_want_to_leave_the_first_with_the_state_stays() -> None:
 def test_the_victim_of_a_bad_pair_is_on_probation() -> None:
     change = leader(first_view(range(5)))
     promise(change, *range(5))
-    proposal = change.choose(Wishes(victims=frozenset((4,))))
+    proposal = change.choose(Constraints(victims=frozenset((4,))))
     assert proposal is not None
     assert proposal.value.next.members == (0, 1, 2, 3)
     assert proposal.value.next.probation == {4}
@@ -178,7 +178,7 @@ def test_a_member_on_probation_is_admitted_only_when_all_promisers_hear_it() -> 
         change = leader(PROBATION)
         for member in range(3):
             promise(change, member, heard=(back,) if member in hears else ())
-        proposal = change.choose(Wishes(joiners=(back,)))
+        proposal = change.choose(Constraints(joiners=(back,)))
         assert proposal is not None
         following = proposal.value.next
         assert following.members == (0, 1, 2, *expected)
@@ -189,7 +189,7 @@ def test_joiners_come_last_ascending_and_those_that_stay_keep_their_ranks() -> N
     view = View(number=3, incarnations=(Incarnation(5, 1), Incarnation(2, 2), Incarnation(4, 1)))
     change = leader(view)
     promise(change, 5, 2, 4)
-    proposal = change.choose(Wishes(joiners=(Incarnation(9, 1), Incarnation(1, 3))))
+    proposal = change.choose(Constraints(joiners=(Incarnation(9, 1), Incarnation(1, 3))))
     assert proposal is not None
     assert proposal.value.next.members == (5, 2, 4, 1, 9)
     assert proposal.value.stateful == {5, 2, 4}
@@ -199,7 +199,7 @@ def test_joiners_come_last_ascending_and_those_that_stay_keep_their_ranks() -> N
 def test_no_more_joiners_are_admitted_than_leave_those_with_state_a_quorum() -> None:
     change = leader(first_view(range(2)))
     promise(change, 0, 1)
-    proposal = change.choose(Wishes(joiners=tuple(Incarnation(member, 1) for member in range(2, 9))))
+    proposal = change.choose(Constraints(joiners=tuple(Incarnation(member, 1) for member in range(2, 9))))
     assert proposal is not None
     assert proposal.value.next.members == (0, 1, 2, 3), "exactly half, with the first by rank"
 
@@ -207,8 +207,8 @@ def test_no_more_joiners_are_admitted_than_leave_those_with_state_a_quorum() -> 
 def test_a_later_incarnation_replaces_the_earlier_one_of_the_same_member() -> None:
     change = leader(first_view(range(3)))
     promise(change, 0, 1)
-    wishes = Wishes(excused=frozenset((2,)), leaving=frozenset((2,)), joiners=(Incarnation(2, 2),))
-    proposal = change.choose(wishes)
+    constraints = Constraints(excused=frozenset((2,)), leaving=frozenset((2,)), joiners=(Incarnation(2, 2),))
+    proposal = change.choose(constraints)
     assert proposal is not None
     assert proposal.value.next.incarnations == (Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 2))
     assert proposal.value.reason is ViewReason.REPLACED
@@ -238,10 +238,10 @@ def test_every_value_that_is_chosen_can_be_and_keeps_the_state(data: st.DataObje
     stateful = data.draw(some) | {min(promisers)}
     for member in promisers:
         promise(change, member, is_stateful=member in stateful, heard=joiners[: data.draw(st.integers(0, 9))])
-    wishes = Wishes(
+    constraints = Constraints(
         excused=frozenset(view.members), leaving=data.draw(some), victims=data.draw(some) - promisers, joiners=joiners
     )
-    proposal = change.choose(wishes)
+    proposal = change.choose(constraints)
     assert proposal is not None
     value = proposal.value
     assert value.next.is_quorum(value.stateful)
@@ -265,13 +265,13 @@ def test_a_ballot_is_above_all_that_were_heard_of_and_ends_with_the_rank_of_its_
 
 def test_a_promise_is_never_taken_back() -> None:
     change = Change(first_view(range(3)), 2)
-    assert not change.is_frozen
+    assert not change.promised
     assert change.promise(ballot_of(2, 1))
     assert not change.promise(ballot_of(2, 0))
     assert not change.promise(ballot_of(1, 2))
     assert change.promise(ballot_of(2, 1)), "the same one again: its answer was lost"
     assert change.promised == ballot_of(2, 1)
-    assert change.is_frozen
+    assert change.promised
 
 
 def test_ballots_of_a_wrong_rank_or_from_the_far_future_are_refused() -> None:

@@ -14,7 +14,7 @@ import pytest
 from node.core import Closing, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, Undo
 from node.errors import LocalError
-from node.group.change import Change, Wishes
+from node.group.change import Change, Constraints
 from node.group.codec import Proposal, StatusFlag, ballot_of
 from node.group.core import GroupCore
 from node.group.detector import Accusations
@@ -189,9 +189,9 @@ def nothing_is_forced(patch: pytest.MonkeyPatch) -> None:
     """A coordinator never looks at what was accepted."""
     choose = Change.choose
 
-    def free(change: Change, wishes: Wishes) -> Proposal | None:
+    def free(change: Change, constraints: Constraints) -> Proposal | None:
         change.promises.update({one: replace(told, accepted=None) for one, told in change.promises.items()})
-        return choose(change, wishes)
+        return choose(change, constraints)
 
     patch.setattr(Change, "choose", free)
 

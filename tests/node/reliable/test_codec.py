@@ -11,14 +11,11 @@ from node.reliable.codec import (
     MAX_FENCES,
     MAX_LAG,
     MAX_PIGGYBACK,
-    MAX_RANGES,
     Entry,
     Heartbeat,
     fence_of,
-    numbers_of,
     pack,
     pack_data,
-    ranges_of,
     unpack_data,
     view_of,
 )
@@ -57,15 +54,3 @@ def test_a_heartbeat_comes_back(view: int, positions: list[Entry], awaited: list
     assert Heartbeat.from_words(words) == heartbeat
     with pytest.raises(RemoteError, match="MALFORMED"):
         Heartbeat.from_words((*words, 0))
-
-
-@given(st.sets(st.integers(1, 2**32 - 1), max_size=MAX_RANGES), st.integers(1, 200))
-def test_ranges_come_back(numbers: set[int], limit: int) -> None:
-    assert numbers_of(ranges_of(sorted(numbers)), limit) == sorted(numbers)[:limit]
-
-
-def test_a_huge_range_costs_no_more_than_the_limit() -> None:
-    assert numbers_of((1 << 32 | 2**32 - 1,), 5) == [1, 2, 3, 4, 5]
-    for ranges in ((0,), (5 << 32 | 4,), (3 << 32 | 4, 4 << 32 | 9)):
-        with pytest.raises(RemoteError, match="MALFORMED"):
-            numbers_of(ranges, 5)
