@@ -99,6 +99,10 @@ class Accusations:
         for member in accused:
             self._since_ns.setdefault((accuser, member), now_ns)
 
+    def add(self, accuser: int, accused: int, since_ns: int) -> None:
+        """Beside what `accuser` says itself."""
+        self._since_ns.setdefault((accuser, accused), since_ns)
+
     @property
     def accused(self) -> frozenset[int]:
         return frozenset(accused for _, accused in self._since_ns)

@@ -115,6 +115,7 @@ class ViewMember:
         next joiners cannot keep these from getting theirs (R10)."""
         self.positions: dict[int, int] = {}  # R1: what this frozen member tells of each stream, always the same
         self._progress_ns = now_ns  # when the ballot under way moved last
+        self._led_ns = now_ns  # when this member began its last ballot
         self._tries = 0
 
     @property
@@ -312,6 +313,9 @@ class ViewMember:
         if status.flags & StatusFlag.LEAVING:
             self._leavers.add(source)
         self._accusations.tell(source, status.suspects, now_ns)
+        if self.change.led and self.change.led == self.change.promised and status.promised < self.change.led:
+            # R8: a member that speaks, and has not promised half a limit after PREPARE, hears no PREPARE.
+            self._accusations.add(source, self._me, self._led_ns)
         self._answered.add(source)
         self._contradicted_ns.update(dict.fromkeys(status.fresh, now_ns))
         if status.suspects:
@@ -430,7 +434,7 @@ class ViewMember:
         self.freeze(now_ns, out)
         change.promises[self._me] = self._promise(ballot)
         self._tries = 0
-        self._progress_ns = now_ns
+        self._led_ns = self._progress_ns = now_ns
         out.append(Multicast(message=self._message(Kind.GROUP_PREPARE, (ballot,))))
         self._watch(now_ns, out)
         self._timers.disarm(RETRY, out)

@@ -842,6 +842,22 @@ def deaf_members_are_asked_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Accusations, "accuses", lambda *_: False)
 
 
+def a_deaf_member_takes_no_other_with_it() -> None:
+    """At rest it misses its neighbour first; the ballot that leaves out the neighbour waits for its promise."""
+    for quarters in range(4, 17):
+        group = Scripted(5)
+        calm(group)
+        deaf(group, 3)
+        group.run(quarters * SUSPECT_AFTER_NS // 4)
+        group.heal()
+        group.settle()
+        assert [group.hosts[member].membership.incarnation for member in (0, 1, 2, 4)] == [1, 1, 1, 1], quarters
+
+
+def members_that_do_not_promise_are_awaited(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Accusations, "add", lambda *_: None)
+
+
 # All of them.
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -871,6 +887,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     members_join_while_the_state_takes_long,
     a_deaf_member_goes_and_no_other_does,
     a_deaf_member_holds_up_no_change,
+    a_deaf_member_takes_no_other_with_it,
 )
 
 MUTANTS: tuple[tuple[Scenario, Mutate], ...] = (
@@ -898,6 +915,7 @@ MUTANTS: tuple[tuple[Scenario, Mutate], ...] = (
     (members_join_while_the_state_takes_long, joiners_do_not_wait_for_the_state),
     (a_deaf_member_goes_and_no_other_does, the_accused_of_a_pair_goes),
     (a_deaf_member_holds_up_no_change, deaf_members_are_asked_for_ever),
+    (a_deaf_member_takes_no_other_with_it, members_that_do_not_promise_are_awaited),
 )
 
 
