@@ -103,26 +103,26 @@ class Accusations:
         """Beside what `accuser` says itself."""
         self._since_ns.setdefault((accuser, accused), since_ns)
 
+    def renew(self, member: int, now_ns: int) -> None:
+        """`member` is back: it and the others have as long as at first to hear each other."""
+        self._since_ns = {pair: now_ns if member in pair else at_ns for pair, at_ns in self._since_ns.items()}
+
     @property
     def accused(self) -> frozenset[int]:
         return frozenset(accused for _, accused in self._since_ns)
-
-    def accusers(self, member: int) -> frozenset[int]:
-        return frozenset(accuser for accuser, accused in self._since_ns if accused == member)
 
     def accuses(self, accuser: int, accused: int) -> bool:
         return (accuser, accused) in self._since_ns
 
     def victims(self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int) -> frozenset[int]:
         """R8: members to leave out so that no pair of living members remains of which one has not heard the other since
-        `before_ns`: repeatedly the one in most of these pairs, of equals the one that more members accuse, then the
-        later in rank."""
+        `before_ns`: repeatedly the one in most of these pairs, of equals the later in rank."""
         found = (pair for pair, since_ns in self._since_ns.items() if since_ns <= before_ns)
         pairs = {frozenset(pair) for pair in found if set(pair) <= set(alive)}
         victims: set[int] = set()
         while pairs:
             counts = Counter(member for pair in pairs for member in pair)
-            worst = max(counts, key=lambda one: (counts[one], len(self.accusers(one) & set(alive)), ranks[one]))
+            worst = max(counts, key=lambda one: (counts[one], ranks[one]))
             victims.add(worst)
             pairs = {pair for pair in pairs if worst not in pair}
         return frozenset(victims)

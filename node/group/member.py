@@ -162,6 +162,7 @@ class ViewMember:
             self._settle(now_ns, out)
         if self._detector.heard(member, now_ns):
             self._accusations.tell(self._me, self._detector.suspects, now_ns)
+            self._accusations.renew(member, now_ns)
             out.append(Multicast(message=self.status()))
             self.consider(now_ns, out)
 
@@ -187,7 +188,7 @@ class ViewMember:
 
     def _ask_quiet(self, now_ns: int, out: list[Effect]) -> None:
         """Ask members that have been silent for half of the limit, several times: words may be lost."""
-        quiet = [] if self.is_frozen or self.is_minority else self._detector.quiet(now_ns)
+        quiet = [] if self.is_minority else self._detector.quiet(now_ns)
         if quiet:
             asking = self.status(StatusFlag.ASK)
             out.extend(Send(target=member, message=asking) for member in quiet)
@@ -410,7 +411,9 @@ class ViewMember:
 
     def _victims(self, now_ns: int) -> frozenset[int]:
         """Members to be left out because they and another one have not heard each other for half of the limit."""
-        alive = [one for one in self.view.members if one not in self._gone or self._is_contradicted(one, now_ns)]
+        suspects = self._detector.suspects
+        silent = {one for one in suspects if not self._is_contradicted(one, now_ns)}
+        alive = [one for one in self.view.members if one not in silent and one not in self._replaced]
         ranks = {member: rank for rank, member in enumerate(self.view.members)}
         return self._accusations.victims(ranks, alive, now_ns - self._limit_ns // 2)
 

@@ -143,6 +143,17 @@ def ranks(*members: int) -> dict[int, int]:
     return {member: rank for rank, member in enumerate(members)}
 
 
+def test_accusations_of_and_by_a_member_that_is_back_count_from_then_on() -> None:
+    told = Accusations()
+    told.tell(1, {2}, 0)
+    told.tell(2, {3}, 0)
+    told.tell(3, {1}, 0)
+    told.renew(2, 500)
+    everyone = ranks(1, 2, 3)
+    assert told.victims(everyone, everyone, 499) == {3}, "the pair of 1 and 3"
+    assert told.victims(everyone, everyone, 500) == {3, 2}
+
+
 def test_an_accuser_replaces_all_that_it_said_and_keeps_the_time_of_what_it_says_again() -> None:
     told = Accusations()
     told.tell(1, {2, 3}, 100)
@@ -154,11 +165,11 @@ def test_an_accuser_replaces_all_that_it_said_and_keeps_the_time_of_what_it_says
     assert not told.accused
 
 
-def test_of_a_pair_the_one_that_fewer_hear_is_the_victim_of_equals_the_later_in_rank() -> None:
+def test_of_a_pair_the_member_of_more_pairs_is_the_victim_of_equals_the_later_in_rank() -> None:
     told = Accusations()
     told.tell(1, {2}, 0)
     assert told.victims(ranks(1, 2, 3), (1, 2, 3), 10) == {2}
-    assert told.victims(ranks(2, 1, 3), (1, 2, 3), 10) == {2}, "member 2 is the one that is accused"
+    assert told.victims(ranks(2, 1, 3), (1, 2, 3), 10) == {1}, "no matter which of the two accuses"
     told.tell(2, {1}, 0)
     assert told.victims(ranks(1, 2, 3), (1, 2, 3), 10) == {2}
     assert told.victims(ranks(2, 1, 3), (1, 2, 3), 10) == {1}

@@ -26,7 +26,7 @@ from node.group.view import View
 from node.reliable import ReliableCore
 from node.wire import Flag, Kind, Message
 from tests.node.cluster import MILLISECOND
-from tests.node.group.scripted import SUSPECT_AFTER_NS, Ledger, Scripted, ledger, of_kind
+from tests.node.group.scripted import SUSPECT_AFTER_NS, Ledger, Scripted, everything, ledger, of_kind
 
 Scenario: TypeAlias = Callable[[], None]
 Mutate: TypeAlias = Callable[[pytest.MonkeyPatch], None]
@@ -858,6 +858,41 @@ def members_that_do_not_promise_are_awaited(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Accusations, "add", lambda *_: None)
 
 
+def a_member_that_the_coordinator_did_not_reach_is_asked() -> None:
+    """It hears no PREPARE and has nothing to say; the coordinator ends, and the others wait half a limit and more."""
+    group = Scripted(5, parameters={"heartbeat_at_rest": False})
+    calm(group)
+    group.holds = everything(source=0, to=(4,))
+    group.leave(3)
+    group.until(frozen(group, 1, 2))
+    group.crash(0)
+    group.run(4 * SUSPECT_AFTER_NS)
+    assert group.lives_of(1) == ((1, 1), (2, 1), (4, 1))
+
+
+def frozen_members_ask_nobody(patch: pytest.MonkeyPatch) -> None:
+    ask = ViewMember._ask_quiet
+    patch.setattr(ViewMember, "_ask_quiet", lambda member, now_ns, out: member.is_frozen or ask(member, now_ns, out))
+
+
+def a_member_that_is_back_makes_no_bad_pair_at_once() -> None:
+    """Members 1 and 3 are a minority while 0 returns and 2 is paused; 2 then reads what 0 said before its crash."""
+    group = Scripted(4)
+    calm(group)
+    group.pause(2)
+    group.submit(0)
+    group.run(STEP_NS)
+    group.restart(0)
+    group.run(2 * SUSPECT_AFTER_NS)
+    group.resume(2)
+    group.settle()
+    assert group.lives_of(1) == ((1, 1), (2, 1), (3, 1), (0, 2))
+
+
+def old_accusations_count_against_the_returned(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Accusations, "renew", lambda *_: None)
+
+
 # All of them.
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -888,6 +923,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     a_deaf_member_goes_and_no_other_does,
     a_deaf_member_holds_up_no_change,
     a_deaf_member_takes_no_other_with_it,
+    a_member_that_the_coordinator_did_not_reach_is_asked,
+    a_member_that_is_back_makes_no_bad_pair_at_once,
 )
 
 MUTANTS: tuple[tuple[Scenario, Mutate], ...] = (
@@ -916,6 +953,8 @@ MUTANTS: tuple[tuple[Scenario, Mutate], ...] = (
     (a_deaf_member_goes_and_no_other_does, the_accused_of_a_pair_goes),
     (a_deaf_member_holds_up_no_change, deaf_members_are_asked_for_ever),
     (a_deaf_member_takes_no_other_with_it, members_that_do_not_promise_are_awaited),
+    (a_member_that_the_coordinator_did_not_reach_is_asked, frozen_members_ask_nobody),
+    (a_member_that_is_back_makes_no_bad_pair_at_once, old_accusations_count_against_the_returned),
 )
 
 
