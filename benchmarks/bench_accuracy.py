@@ -23,8 +23,7 @@ from benchmarks.beds import directory
 from benchmarks.rows import Row, Watch, at_most, shown
 from collector.records import PortDirection
 from netem.errors import FabricError
-from netem.kernel.awake import processors_awake
-from netem.kernel.probe import pick, probe
+from netem.kernel.probe import pick, probe, processors_awake
 from netem.network import Bed, Kernel, KernelWish
 from testbed.cli.console import Console
 from testbed.run.capture import Capture

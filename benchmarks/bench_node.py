@@ -18,10 +18,10 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.rows import Bar, Row, Watch, at_most, shown, straight_line
-from netem.kernel.awake import processors_awake
+from netem.kernel.probe import processors_awake
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Send, SetTimer
-from node.host.timers import Schedule
+from node.host.host import Schedule
 from node.registry import PROTOCOLS
 from node.wire import Kind, Message, decode_datagram, encode_datagram
 from tests.node.processes import GROUP, Nodes, ip_of, nodes

@@ -41,7 +41,7 @@ from random import Random
 
 from node.effects import Effect, Timer
 from node.errors import LocalError
-from node.values import quick
+from node.packing import fast_init
 from node.wire import Kind, Message
 
 MAX_MEMBER = 0xFFFE
@@ -128,7 +128,7 @@ class Membership:
         )
 
 
-@quick
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """A request to send, of the application or of the core above in a stack.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from node.errors import DropReason
+from node.packing import fast_init
 from node.trace import Level, ViewReason
-from node.values import quick
 from node.wire import Kind, Message
 
 
@@ -25,7 +25,7 @@ class Timer(NamedTuple):
     layer: int = 0
 
 
-@quick
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
     """Transmit `message` to one member."""
@@ -34,7 +34,7 @@ class Send:
     message: Message
 
 
-@quick
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multicast:
     """Transmit `message` to every other member. It never comes back to its sender: a core handles its own messages
@@ -44,7 +44,7 @@ class Multicast:
     is_near: bool = False
 
 
-@quick
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
     """Call `on_timer(timer)` once when the core's clock reads `at_ns` or more. A timer that is armed already moves."""
@@ -53,7 +53,7 @@ class SetTimer:
     at_ns: int
 
 
-@quick
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTimer:
     """Disarm a timer. One that is not armed: nothing happens."""
@@ -61,7 +61,7 @@ class CancelTimer:
     timer: Timer
 
 
-@quick
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver:
     """Hand a message over: to the application, or in a stack to the core above.
@@ -91,7 +91,7 @@ class Deliver:
         )
 
 
-@quick
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
     """Take an optimistic delivery back; the fields are those of its Deliver."""
@@ -104,7 +104,7 @@ class Undo:
     inner: Kind = Kind.APPLICATION
 
 
-@quick
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """An event or a metric for the trace and the counters. A `code` that is a DropReason says that a message of

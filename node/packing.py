@@ -6,7 +6,8 @@ An entry: member (16 bits), incarnation (16), number (32). A range of numbers: f
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import MISSING, Field, fields
+from typing import Any, NamedTuple, TypeVar
 
 from node.errors import DropReason, RemoteError
 
@@ -54,3 +55,27 @@ def numbers_of(ranges: tuple[int, ...], limit: int) -> list[int]:
         previous = last
         numbers.extend(range(first, min(last, first + limit - len(numbers) - 1) + 1))
     return numbers
+
+
+# Frozen values that are made for every datagram.
+
+Value = TypeVar("Value")
+
+
+def fast_init(cls: type[Value]) -> type[Value]:
+    """For a frozen dataclass with slots whose fields are all keyword-only and have plain defaults, if any."""
+    parts = fields(cls)  # type: ignore[arg-type]  # dataclass has made it one
+    assert not hasattr(cls, "__post_init__"), f"{cls.__name__} checks itself: its constructor does more than set fields"
+    assert all(part.kw_only and part.init and part.default_factory is MISSING for part in parts), cls.__name__
+    body = "".join(f"\n    _set_{part.name}(self, {part.name})" for part in parts)
+    source = f"def __init__(self, *, {', '.join(map(_parameter, parts))}):{body}"
+    names: dict[str, Any] = {f"_set_{part.name}": getattr(cls, part.name).__set__ for part in parts}
+    names |= {f"_default_{part.name}": part.default for part in parts}
+    exec(source, names)  # noqa: S102  # of field names only; `dataclass` itself does the same
+    names["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
+    cls.__init__ = names["__init__"]  # type: ignore[method-assign]  # takes what the one before took
+    return cls
+
+
+def _parameter(part: Field[Any]) -> str:
+    return part.name if part.default is MISSING else f"{part.name}=_default_{part.name}"

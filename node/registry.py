@@ -397,7 +397,7 @@ def _mutex() -> ProtocolEntry:
 
 @cache
 def _clocks() -> ProtocolEntry:
-    from node.protocols.clocks.core import ClocksCore, ClocksParameters
+    from node.protocols.clocks import ClocksCore, ClocksParameters
 
     return ProtocolEntry(
         name="clocks",

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from node.errors import DropReason, LocalError, RemoteError
-from node.values import quick
+from node.packing import fast_init
 
 MAGIC = 0x6F62
 """The letters `ob`."""
@@ -163,7 +163,7 @@ MAX_DATAGRAM = 65_507
 """Bytes of a UDP datagram over IPv4."""
 
 
-@quick
+@fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A message of one core to others. `flags` are Flag bits, kept as a plain int: this is made for every datagram.

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 LENGTH = struct.Struct("!I")
 _MAX_FRAME = 64 << 20
@@ -123,3 +124,25 @@ def checked_length(head: bytes) -> int:
     if length > _MAX_FRAME:
         raise ValueError(f"a frame of {length} bytes is longer than {_MAX_FRAME}: the channel is out of step")
     return length
+
+
+# Descriptors that can be read: poll, since select refuses numbers above 1023.
+
+
+class HasDescriptor(Protocol):
+    """A socket, a pipe, a process's handle."""
+
+    def fileno(self) -> int: ...
+
+
+Source = TypeVar("Source", bound=HasDescriptor | int)
+
+
+def readable(sources: Sequence[Source], timeout_s: float | None = None) -> list[Source]:
+    """Those that can be read now, or are at their end, in the order given; empty when the time is up (None: never)."""
+    poller = select.poll()
+    numbers = [source if isinstance(source, int) else source.fileno() for source in sources]
+    for number in numbers:
+        poller.register(number, select.POLLIN)
+    found = {number for number, _event in poller.poll(None if timeout_s is None else timeout_s * 1000)}
+    return [source for source, number in zip(sources, numbers, strict=True) if number in found]

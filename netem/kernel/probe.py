@@ -6,8 +6,10 @@ import base64
 import enum
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from netem.errors import FabricError
 from netem.kernel import uml as guest
@@ -149,3 +151,33 @@ def _probe_guest() -> Iterator[Probe]:
         yield Probe(name="uml", ok=False, detail=str(error))
         return
     yield Probe(name="uml", ok=True, detail=f"User-Mode Linux {found.release} with its modules")
+
+
+# Processors that stay awake while a network is measured.
+
+REQUESTS = Path("/dev/cpu_dma_latency")
+_NO_LATENCY = (0).to_bytes(4, "little")
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """Whether the processors are kept awake; if not, why."""
+
+    awake: bool
+    why: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The manifest's `processors`."""
+        return {"awake": True} if self.awake else {"awake": False, "why": self.why}
+
+
+@contextmanager
+def processors_awake(requests: Path = REQUESTS) -> Iterator[Processors]:
+    """Keep all processors awake inside. A kernel that takes no such request measures as it can: that is said."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(requests.open("r+b", buffering=0)).write(_NO_LATENCY)
+            processors = Processors(awake=True)
+        except OSError as error:
+            processors = Processors(awake=False, why=f"{requests}: {error.strerror}")
+        yield processors

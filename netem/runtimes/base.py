@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from netem.runtimes.cgroups import Limits
 from topologies.model import Node
@@ -138,3 +139,53 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """End every node that is left and give back everything that start took."""
+
+
+LINE_BYTES_MAX = 64 * 1024
+"""Longer lines are cut here; the rest up to the newline is dropped."""
+
+
+class LineSplitter:
+    """Feed it chunks as they come; it never holds more than LINE_BYTES_MAX and one chunk."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[str]:
+        """Every line that `chunk` completes, without its newline; bytes that are not UTF-8 become U+FFFD."""
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            self._keep(end)
+            yield self._take()
+        self._keep(rest)
+
+    def close(self) -> Iterator[str]:
+        """The last line, if the output ended without a newline."""
+        if self._pending:
+            yield self._take()
+
+    def _keep(self, piece: bytes) -> None:
+        self._pending += piece[: LINE_BYTES_MAX - len(self._pending)]
+
+    def _take(self) -> str:
+        line = self._pending.decode("utf-8", errors="replace")
+        self._pending.clear()
+        return line
+
+
+T = TypeVar("T")
+
+
+def together(acts: Sequence[Callable[[], T]], *, at_once: int, on_done: Callable[[int], None]) -> list[T]:
+    """What each gives, in their order; at most `at_once` are under way. `on_done` hears in our thread how many are
+    done. What the first that fails raises is raised when those under way have ended; others are not begun then.
+    """
+    pool = ThreadPoolExecutor(at_once, thread_name_prefix="together")
+    try:
+        futures = [pool.submit(act) for act in acts]
+        for count, future in enumerate(as_completed(futures), start=1):
+            future.result()
+            on_done(count)
+        return [future.result() for future in futures]
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,9 +43,7 @@ from netem.runtimes.daemon import (
     require_rights,
     root_cause,
 )
-from netem.runtimes.guard import Guard
-from netem.runtimes.image import ensure_image
-from netem.runtimes.named_image import provide_image
+from netem.runtimes.image import ensure_image, provide_image
 from netem.runtimes.witness import Witness
 from topologies.model import Node
 
@@ -293,3 +294,53 @@ def _node_code() -> Path:
             if path.stat().st_mode & needed != needed:
                 raise FabricError(f"containers cannot read {path}: run `chmod -R a+rX {code}`")
     return code
+
+
+END_BOUND_S = 5.0
+
+
+class Guard:
+    """The guard of one run. Close it once the containers have been removed in good order."""
+
+    def __init__(self, run_id: str) -> None:
+        command = [sys.executable, "-m", "netem.runtimes.docker", str(os.getpid()), run_id]
+        root = Path(__file__).parents[2]
+        # A session of its own: Ctrl-C and a closed terminal are not for the guard.
+        self._process = subprocess.Popen(
+            command, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait(timeout=END_BOUND_S)
+
+
+def main(conductor_pid: int, run_id: str) -> None:
+    """Wait for the end of the conductor, then remove the containers of `run_id`."""
+    _wait_for_the_end(conductor_pid)
+    from netem.runtimes.daemon import remove_containers  # here, so that a guard at rest stays small
+
+    remove_containers(run_id, settle=True)
+
+
+def _wait_for_the_end(pid: int) -> None:
+    try:
+        conductor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        # The conductor started us: if it is no longer our parent, the pid may be somebody else's by now.
+        if os.getppid() == pid:
+            poll = select.poll()
+            poll.register(conductor, select.POLLIN)
+            poll.poll()
+    finally:
+        os.close(conductor)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

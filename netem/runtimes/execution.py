@@ -24,10 +24,9 @@ import docker
 from docker.errors import DockerException
 
 from netem.errors import CannotStartError, FabricError
-from netem.kernel.readiness import readable
+from netem.kernel.framing import readable
 from netem.runtimes.base import Errand
-from netem.runtimes.daemon import connect, root_cause
-from netem.runtimes.streams import CHUNK_BYTES, STDERR_STREAM, frames, plain, upgraded
+from netem.runtimes.daemon import CHUNK_BYTES, STDERR_STREAM, connect, frames, plain, root_cause, upgraded
 from topologies.model import NodeName
 
 OPERATOR = "0:0"

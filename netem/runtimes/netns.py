@@ -20,9 +20,8 @@ from typing import IO
 from netem.errors import FabricError
 from netem.kernel.supervised import Process, Quarters
 from netem.network import Bed
-from netem.runtimes.base import FOREIGN_PATH, Errand, Program
+from netem.runtimes.base import FOREIGN_PATH, Errand, LineSplitter, Program
 from netem.runtimes.cgroups import ControlGroup, Limits, over_its_memory
-from netem.runtimes.lines import LineSplitter
 from topologies.model import Node, NodeName
 
 _CHUNK_BYTES = 65536

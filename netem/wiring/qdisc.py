@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from netem.wiring import filters, netlink
-from netem.wiring import jitter_tables as tables
+from netem.wiring import tc_codec as tables
 from netem.wiring.netlink import attribute
 from netem.wiring.tc_codec import TbfOptions, TrafficMessage
 from topologies.model import Bus, Impairment

@@ -11,7 +11,7 @@ from node.core import Core, Membership, random_for
 from node.errors import LocalError
 from node.host.application import Application
 from node.host.config import NodeConfig
-from node.host.parts import Parts
+from node.host.driver import Parts
 from node.parameters import from_mapping
 from node.wire import Kind
 

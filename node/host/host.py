@@ -13,6 +13,7 @@ may have changed. Times are in ns; `true_ns` is the true clock, records carry it
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
@@ -29,13 +30,13 @@ from node.effects import (
     Send,
     SetTimer,
     StateTaken,
+    Timer,
     Undo,
 )
 from node.errors import DropReason, LocalError, RemoteError
 from node.host.application import Application, WorkloadApplication
 from node.host.config import NodeConfig
 from node.host.node_clock import NodeClock, Shift
-from node.host.timers import Schedule
 from node.trace import APPLICATION_STAMP, STAMP_SIZE, Event, Level, OverReason, Stamp
 from node.wire import Kind, Message, decode_datagram, table_struct
 
@@ -587,3 +588,41 @@ _DELIVER = Event.DELIVER
 _SUBMIT = Event.SUBMIT
 _OPTIMISTIC = Level.OPTIMISTIC
 _DROP_REASONS = {reason.value for reason in DropReason}
+
+
+class Schedule:
+    """Instants are whatever clock the core reads, in ns. Timers due at one instant fire in the order in which they
+    were set."""
+
+    __slots__ = ("_armed", "_heap", "_order")
+
+    def __init__(self) -> None:
+        self._armed: dict[Timer, tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._order = 0
+
+    def set(self, timer: Timer, at_ns: int) -> None:
+        """Arm a timer, or move it."""
+        self._order += 1
+        self._armed[timer] = (at_ns, self._order)
+        heapq.heappush(self._heap, (at_ns, self._order, timer))
+
+    def cancel(self, timer: Timer) -> None:
+        """Disarm a timer; one that is not armed: nothing happens."""
+        self._armed.pop(timer, None)
+
+    def next_ns(self) -> int | None:
+        """When the first timer is due, None without one."""
+        # A moved or cancelled timer leaves its old entry behind; it goes when it comes to the top.
+        while self._heap and self._armed.get(self._heap[0][2]) != self._heap[0][:2]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now_ns: int) -> Timer | None:
+        """Disarm and return the first timer that is due, None when none is."""
+        at_ns = self.next_ns()
+        if at_ns is None or at_ns > now_ns:
+            return None
+        timer = heapq.heappop(self._heap)[2]
+        del self._armed[timer]
+        return timer

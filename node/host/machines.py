@@ -1,13 +1,20 @@
-"""Applications that a group runs in copies: machines (node/replicated.py) that take any payload for a command.
+"""Replicated state machines (Lamport 1978), and the applications that a group runs in copies.
 
-The workloads of a run send a stamp and filler; so a command is drawn from the payload by a hash, and no bytes are
-refused. Besides its state each has an answer: what executing a command in a state tells its sender. Answers depend on
-what was executed before, so an execution in the wrong order shows in them.
+A Machine is a set of commands, a set of states and a function of both. A Replica executes what a totally ordered
+protocol delivers, command by command: replicas that were given the same commands in the same order are equal, and their
+digests show it. `RESOURCE` is the paper's example: "C consists of all the commands P_i requests resource and P_i
+releases resource, and the state consists of a queue of waiting request commands, where the request at the head of the
+queue is the currently granted one. Executing a request command adds the request to the tail of the queue, and executing
+a release command removes a command from the queue." Zero, one or more of them, says note 7: here all of that process.
+
+An application takes any payload for a command: the workloads of a run send a stamp and filler, so a command is drawn
+from the payload by a hash. Besides its state it has an answer: the result of a command, for its sender. Answers depend
+on the commands before, so an execution in the wrong order shows in them.
 
 COUNTER: one number; a command adds a small amount, the answer is the new number. Its state does not depend on the
 order, all of its answers do. TRANSACTIONS: CELLS numbers; a command reads two of them and writes a third one that
-depends on both; the answer is what it wrote. State and answers depend on the order, but only of commands that touch the
-same cells: most pairs do not. NONE has no state and nothing to say.
+depends on both; the answer is the number written. State and answers depend on the order, but only of commands that
+touch the same cells: most pairs do not. NONE has no state and no answers.
 
 States are values of bounded size: a state that is kept costs at most a tuple of CELLS numbers below 2^64.
 """
@@ -19,10 +26,109 @@ import hashlib
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from node.errors import DropReason, RemoteError
-from node.replicated import CommandT, Machine, StateT
+
+CommandT = TypeVar("CommandT")
+StateT = TypeVar("StateT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine(Generic[CommandT, StateT]):
+    """C, S and e. All three functions are pure, and states are values: `execute` makes a new one.
+
+    `decode` makes a command of bytes and raises RemoteError for bytes that are none. `encode` gives equal bytes for
+    equal states, and only for those.
+    """
+
+    initial: StateT
+    decode: Callable[[bytes], CommandT]
+    execute: Callable[[CommandT, StateT], StateT]
+    encode: Callable[[StateT], bytes]
+
+
+class Replica(Generic[CommandT, StateT]):
+    """One process's simulation of a machine."""
+
+    def __init__(self, machine: Machine[CommandT, StateT]) -> None:
+        self._machine = machine
+        self._state = machine.initial
+        self._position = 0
+        self._refused = 0
+        self._history = hashlib.sha256()
+
+    @property
+    def state(self) -> StateT:
+        return self._state
+
+    @property
+    def position(self) -> int:
+        """How many commands it was given."""
+        return self._position
+
+    @property
+    def refused(self) -> int:
+        """How many of them were none: the state stays as it is, at every replica alike."""
+        return self._refused
+
+    @property
+    def digest(self) -> str:
+        """Of the commands, their order, and the state that they led to."""
+        digest = self._history.copy()
+        digest.update(self._machine.encode(self._state))
+        return digest.hexdigest()
+
+    def deliver(self, payload: bytes) -> StateT:
+        """The next command in the total order; returns the state after it."""
+        self._position += 1
+        self._history.update(struct.pack(">Q", len(payload)) + payload)
+        try:
+            command = self._machine.decode(payload)
+        except RemoteError:
+            self._refused += 1
+        else:
+            self._state = self._machine.execute(command, self._state)
+        return self._state
+
+
+class ResourceCommand(NamedTuple):
+    """P_i requests, or releases, the resource."""
+
+    is_request: bool
+    member: int
+
+
+Waiting: TypeAlias = tuple[int, ...]
+"""Members whose requests wait; the first one has the resource."""
+
+_RESOURCE_COMMAND = struct.Struct(">?H")
+
+
+def encode_resource_command(command: ResourceCommand) -> bytes:
+    return _RESOURCE_COMMAND.pack(*command)
+
+
+def _decode_resource_command(data: bytes) -> ResourceCommand:
+    if len(data) != _RESOURCE_COMMAND.size or data[0] > 1:
+        raise RemoteError(DropReason.MALFORMED, f"{data[:8]!r} is no command for a resource")
+    return ResourceCommand(*_RESOURCE_COMMAND.unpack(data))
+
+
+def _execute(command: ResourceCommand, waiting: Waiting) -> Waiting:
+    if command.is_request:
+        return (*waiting, command.member)
+    return tuple(member for member in waiting if member != command.member)
+
+
+def _encode_waiting(waiting: Waiting) -> bytes:
+    return struct.pack(f">{len(waiting)}H", *waiting)
+
+
+RESOURCE: Machine[ResourceCommand, Waiting] = Machine(
+    initial=(), decode=_decode_resource_command, execute=_execute, encode=_encode_waiting
+)
+
 
 CELLS = 64
 """Of the transactions' store. A power of two that divides 256, so that a byte of a hash draws a cell evenly."""

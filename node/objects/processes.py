@@ -35,8 +35,8 @@ from node.core import random_for
 from node.effects import Report
 from node.errors import LocalError, RemoteError
 from node.host.config import NodeConfig
+from node.host.driver import Parts
 from node.host.host import Host, TraceRow
-from node.host.parts import Parts
 from node.objects.answers import ANY_MACHINE
 from node.objects.local import SPACE_BASE
 from node.objects.machine import MachineCore
@@ -93,7 +93,7 @@ class Spaces(Parts):
         self._past: dict[str, int] = dict.fromkeys(ADDED, 0)
         """What these had counted."""
 
-    # What the driver asks (node.host.parts).
+    # What the driver asks (node.host.application).
 
     async def open(self, host: Host, after_inputs: Callable[[], object]) -> None:
         self._host = host

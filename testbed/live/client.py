@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from netem.errors import FabricError
+from netem.kernel.framing import readable
 from netem.kernel.probe import KernelWish
-from netem.kernel.readiness import readable
 from netem.runtimes.base import Program
 from testbed import paths
 from testbed.live import directory as places

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from netem.errors import FabricError
-from netem.kernel.readiness import readable
+from netem.kernel.framing import readable
 from testbed.live.rpc import Door, raise_refusal
 
 KILL_CODE = -int(signal.SIGKILL)

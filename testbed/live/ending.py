@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from netem.kernel.readiness import readable
+from netem.kernel.framing import readable
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 """Each would end a process without a word. SIGKILL does; then whoever sweeps the place says it."""

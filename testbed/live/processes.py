@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from netem.errors import CannotStartError, FabricError
-from netem.runtimes.base import NodeHandle, Program, Runtime
-from netem.runtimes.together import together
+from netem.runtimes.base import NodeHandle, Program, Runtime, together
 from testbed.run.conductor import NODE_PROGRAM
 from testbed.run.fleet import Crew, State
 from testbed.run.nodes import configuration

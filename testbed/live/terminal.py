@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
-from netem.kernel.readiness import readable
+from netem.kernel.framing import readable
 from testbed.live.commands import Running
 
 CHUNK_BYTES = 1 << 16

@@ -20,8 +20,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from netem.kernel.awake import processors_awake
-from netem.kernel.probe import KernelWish
+from netem.kernel.probe import KernelWish, processors_awake
 from netem.network import Bed
 from netem.runtimes.base import Program, Runtime
 from netem.runtimes.cgroups import Brakes

@@ -21,8 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from netem.errors import FabricError
-from netem.runtimes.base import NodeHandle, Program, Runtime
-from netem.runtimes.together import together
+from netem.runtimes.base import NodeHandle, Program, Runtime, together
 from testbed.run.nodes import FIRST_JOINER
 from testbed.run.program import DRAINED_LINE, OwnProgram
 from topologies.model import Node, NodeName

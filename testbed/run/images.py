@@ -18,7 +18,7 @@ def require_images(world: str | None, programs: Iterable[str | None], *, needs_p
     if world is None and not named:
         return
     from netem.runtimes.daemon import connect
-    from netem.runtimes.named_image import provide_image, require_python, require_shell
+    from netem.runtimes.image import provide_image, require_python, require_shell
 
     with closing(connect()) as client:
         for key, image in [("image", world), *(("program.image", name) for name in named)]:

@@ -18,9 +18,9 @@ import pytest
 
 from netem.errors import FabricError
 from netem.runtimes.base import Program
+from netem.runtimes.container import freezer_file, is_frozen
 from netem.runtimes.daemon import LABEL, RUN_LABEL, connect, remove_abandoned, remove_containers
 from netem.runtimes.docker import DockerRuntime
-from netem.runtimes.freezer import freezer_file, is_frozen
 from netem.runtimes.image import ensure_image
 from tests.netem.carriers import BOUND_S, Incarnation
 from topologies.model import Node, NodeName, PartitionName

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from netem.errors import FabricError
 from netem.owner import Owner
-from netem.runtimes.freezer import freezer_file, is_frozen
-from netem.runtimes.lines import LINE_BYTES_MAX, LineSplitter
+from netem.runtimes.base import LINE_BYTES_MAX, LineSplitter
+from netem.runtimes.container import freezer_file, is_frozen
 
 
 @given(st.lists(st.binary(max_size=40)))

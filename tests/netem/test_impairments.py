@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netem.kernel.awake import processors_awake
+from netem.kernel.probe import processors_awake
 from netem.network import Bed, KernelWish
 from tests.netem.network import (
     Arrival,

@@ -25,8 +25,7 @@ from netem.owner import Owner
 from netem.runtimes.base import Program
 from netem.runtimes.daemon import OWNER_LABEL, connect, remove_abandoned, require_rights
 from netem.runtimes.docker import DockerRuntime
-from netem.runtimes.image import ensure_image
-from netem.runtimes.named_image import require_python, require_shell
+from netem.runtimes.image import ensure_image, require_python, require_shell
 from tests.netem.carriers import BOUND_S
 from tests.netem.test_docker import NODE, SLEEP, OneWire, wait_until
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netem.wiring import jitter_tables as tables
 from netem.wiring import netlink, qdisc
+from netem.wiring import tc_codec as tables
 from netem.wiring.tc_codec import TrafficMessage
 from topologies.model import Bus, Distribution, Impairment
 

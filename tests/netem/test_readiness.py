@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from netem.kernel.readiness import readable
+from netem.kernel.framing import readable
 
 
 @pytest.mark.parametrize("least", [3, 1500], ids=["low", "beyond what select takes"])

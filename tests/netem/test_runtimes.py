@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import queue
 import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from netem.errors import FabricError
 from netem.network import Bed
-from netem.runtimes.base import Program
+from netem.runtimes.base import LINE_BYTES_MAX, Program, together
 from netem.runtimes.cgroups import Limits
-from netem.runtimes.lines import LINE_BYTES_MAX
 from tests.netem.carriers import BOUND_S, Carrier, Incarnation, carrier_of
 from tests.netem.network import topology
 from topologies.model import Node
@@ -209,3 +210,57 @@ def test_a_node_that_takes_more_memory_than_it_may_is_told_as_that(runtime: Carr
     node.handle.send("go on")
     assert node.end() == -signal.SIGKILL
     assert node.handle.cause() == "the kernel killed it at its memory limit of 64 MiB"
+
+
+def test_results_come_in_the_order_of_what_was_asked() -> None:
+    second_is_done = threading.Event()
+
+    def first() -> str:
+        assert second_is_done.wait(10)
+        return "first"
+
+    def second() -> str:
+        second_is_done.set()
+        return "second"
+
+    counts: list[int] = []
+    assert together([first, second], at_once=2, on_done=counts.append) == ["first", "second"]
+    assert counts == [1, 2]
+
+
+def test_one_at_a_time_is_one_after_the_other() -> None:
+    under_way: list[int] = []
+    most: list[int] = []
+
+    def act(number: int) -> Callable[[], int]:
+        def acting() -> int:
+            under_way.append(number)
+            most.append(len(under_way))
+            under_way.remove(number)
+            return number
+
+        return acting
+
+    assert together([act(number) for number in range(20)], at_once=1, on_done=lambda _: None) == list(range(20))
+    assert most == [1] * 20
+
+
+def test_after_a_failure_what_was_under_way_has_ended() -> None:
+    ended = threading.Event()
+    failing = threading.Event()
+
+    def fails() -> None:
+        failing.set()
+        raise OSError("no room")
+
+    def under_way() -> None:
+        assert failing.wait(10)
+        ended.set()
+
+    with pytest.raises(OSError, match="no room"):
+        together([under_way, fails], at_once=2, on_done=lambda _: None)
+    assert ended.is_set()
+
+
+def test_nothing_to_do_gives_nothing() -> None:
+    assert together([], at_once=3, on_done=lambda _: pytest.fail("nothing was done")) == []

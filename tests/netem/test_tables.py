@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from netem.wiring.jitter_tables import SCALE, SIZE, delay_table
+from netem.wiring.tc_codec import SCALE, SIZE, delay_table
 from topologies.model import Distribution
 
 IPROUTE2 = {

@@ -9,7 +9,7 @@ from node.core import Core, Membership, ViewCore, random_for
 from node.group.core import GroupCore
 from node.reliable import ReliableParameters
 from tests.node.cluster import Build
-from tests.node.scenarios import SUSPECT_AFTER_NS
+from tests.node.protocols.scenarios import SUSPECT_AFTER_NS
 
 QUIET = ReliableParameters(heartbeat_at_rest=False)
 SUSPICIOUS = ReliableParameters(suspect_after_ns=SUSPECT_AFTER_NS, heartbeat_at_rest=False)

@@ -9,7 +9,7 @@ from node.group.core import GroupCore, Phase
 from node.registry import PROTOCOLS
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND, Build, Cluster, check_pairwise_order, check_reliable
-from tests.node.scenarios import SUSPECT_AFTER_NS
+from tests.node.protocols.scenarios import SUSPECT_AFTER_NS
 
 NAMES = ("sequencer", "lamport", "cbcast", "allack", "atop", "atop_mbs", "abcast", "amoeba")
 WINDOW = 4

@@ -11,8 +11,8 @@ from node.host.host import TRANSMISSION_MASK
 from node.wire import Kind, Message, decode_datagram
 from testbed.fuzz.local import SUBMIT, Places
 from tests.node.cluster import Cluster
+from tests.node.host.test_config import changed
 from tests.node.near import NearCore
-from tests.node.test_config import changed
 
 GROUP = 7
 WORD = Message(kind=Kind.RELIABLE_DATA, origin=1, incarnation=2, seq=4, payload=b"near")

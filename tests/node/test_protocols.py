@@ -17,7 +17,7 @@ from node.protocols.allack import AllAckReport
 from node.protocols.amoeba import AmoebaReport
 from node.protocols.atop import AtopReport, MbsReport
 from node.protocols.cbcast import CbcastReport
-from node.protocols.clocks.core import ClocksReport
+from node.protocols.clocks import ClocksReport
 from node.protocols.lamport import LamportReport
 from node.protocols.mutex import MutexReport
 from node.protocols.sequencer import SequencerReport

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from node.core import Core, Membership
 from node.registry import PROTOCOLS
 from tests.node.cluster import Build
-from tests.node.scenarios import RELIABLE, check, scenario
+from tests.node.protocols.scenarios import RELIABLE, check, scenario
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "reliable": RELIABLE,

@@ -4,11 +4,15 @@ delivered for good, and what that has cost.
 
 from __future__ import annotations
 
+import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from node.effects import Deliver, Effect, Report, Undo
-from node.protocols.timewarp.states import Draw
+from node.errors import DropReason, RemoteError
+from node.host.machines import APPLICATIONS, ApplicationName
+from node.parameters import require
 from node.trace import Level, Notice
 from node.wire import Message
 
@@ -118,3 +122,101 @@ class Entry:
         out.append(Report(code=Notice.COST, member=origin, value=cost_ns))
         if self.last_ns > self.first_ns:
             out.append(Report(code=Notice.REDONE, member=origin, value=self.last_ns - self.first_ns))
+
+
+MAX_PROCESSING_NS = 60_000_000_000
+MAX_FOLLOW_UP_PERMILLE = 900
+"""Follow-ups may be followed up: at 900 a chain has 9 of them in the mean, at 1000 it would never end."""
+MAX_SAVE_EVERY = 1000
+
+_DRAWN = 2**64
+_NAME_BYTES = 8
+_CHAIN_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceParameters:
+    """The application of every member, and the processor that it runs on. Times in ns."""
+
+    application: str = "none"
+    """`none`, `counter` or `transactions` (node/host/machines.py)."""
+    processing_ns: int = 0
+    """Mean of the exponential time that a command takes, drawn for each command by each member for itself; 0: none."""
+    follow_up_permille: int = 0
+    """The share of commands whose execution, at their origin only, sends one command more."""
+    save_every: int = 1
+    """The state is saved after every so many commands. A roll-back restores one that was saved and executes again what
+    lies between: few saves need little memory and make roll-backs dear."""
+    report_costs: bool = False
+    """Report Notice.COST, REDONE and ROLLED_BACK."""
+    report_state: bool = False
+    """Report Notice.STATE."""
+
+    def __post_init__(self) -> None:
+        names = tuple(ApplicationName)
+        require(self.application in names, f"application must be one of {', '.join(names)}, not {self.application!r}")
+        _require_range("processing_ns", self.processing_ns, 0, MAX_PROCESSING_NS)
+        _require_range("follow_up_permille", self.follow_up_permille, 0, MAX_FOLLOW_UP_PERMILLE)
+        _require_range("save_every", self.save_every, 1, MAX_SAVE_EVERY)
+
+
+class Draw(NamedTuple):
+    """What chance says about one command at one member, whenever it is asked."""
+
+    service_ns: int
+    permille: int
+
+
+class Chance:
+    """Draws for the commands of one member: functions of the seed, the member and the command's key alone."""
+
+    def __init__(self, *, seed: int, member: int, processing_ns: int) -> None:
+        self._prefix = f"{seed}/{member}/service/"
+        self._processing_ns = processing_ns
+
+    def draw(self, key: tuple[int, ...]) -> Draw:
+        digest = hashlib.blake2b(f"{self._prefix}{key}".encode(), digest_size=2 * _NAME_BYTES).digest()
+        uniform = (int.from_bytes(digest[:_NAME_BYTES]) + 1) / _DRAWN
+        permille = int.from_bytes(digest[_NAME_BYTES:]) * 1000 // _DRAWN
+        return Draw(service_ns=int(-math.log(uniform) * self._processing_ns), permille=permille)
+
+
+class CommittedState:
+    """The state after all final commands, and a digest of them, of their order and of that state.
+
+    The digest is a chain of SHA-256: each command costs a hash of itself, and only a report costs one of the state.
+    Chain and state outlive a view as `memory`, which is equal at all members of the next view. RemoteError: the memory
+    that came from a donor is none.
+    """
+
+    def __init__(self, application: str, memory: bytes = b"") -> None:
+        known = APPLICATIONS[ApplicationName(application)]
+        self._machine = known.machine
+        self._chain = memory[:_CHAIN_BYTES] if memory else hashlib.sha256().digest()
+        if len(self._chain) != _CHAIN_BYTES:
+            raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes holds no digest of commands")
+        self.state: Any = known.restore(memory[_CHAIN_BYTES:]) if memory else self._machine.initial
+
+    @property
+    def memory(self) -> bytes:
+        """The digest of all commands, then the state."""
+        return self._chain + self._machine.encode(self.state)
+
+    @property
+    def digest(self) -> int:
+        """64 bits."""
+        return int.from_bytes(hashlib.sha256(self.memory).digest()[:8])
+
+    def take(self, payload: bytes, state: Any) -> None:
+        """The next final command, and the state that it has led to."""
+        self._chain = hashlib.sha256(self._chain + payload).digest()
+        self.state = state
+
+
+def output_of(payload: bytes, answer: bytes) -> bytes:
+    """The follow-up of the command `payload` that was answered with `answer`."""
+    return hashlib.blake2b(payload, digest_size=_NAME_BYTES).digest() + answer
+
+
+def _require_range(name: str, value: int, least: int, most: int) -> None:
+    require(least <= value <= most, f"{name} must lie between {least} and {most}, not {value}")

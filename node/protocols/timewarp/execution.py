@@ -40,8 +40,16 @@ from typing import Any, NamedTuple
 from node.core import Membership
 from node.effects import Effect, Report
 from node.host.machines import APPLICATIONS, ApplicationName
-from node.protocols.timewarp.entry import UNSAVED, Command, Entry, Key
-from node.protocols.timewarp.states import Chance, CommittedState, ServiceParameters, output_of
+from node.protocols.timewarp.entry import (
+    UNSAVED,
+    Chance,
+    Command,
+    CommittedState,
+    Entry,
+    Key,
+    ServiceParameters,
+    output_of,
+)
 from node.trace import Notice
 
 __all__ = ["Command", "Execution", "Key", "Outcome", "Result", "ServiceParameters", "Undone"]

@@ -26,7 +26,7 @@ from node.protocols.mutex import (
 from node.trace import Notice
 from node.wire import Kind, Message
 from tests.node.group.views import Group, Make, Place
-from tests.node.test_mutex import acknowledge, core, give, granted, release, request, want
+from tests.node.protocols.test_mutex import acknowledge, core, give, granted, release, request, want
 
 Rest = Mapping[int, Sequence[Message]]
 SURVIVORS = frozenset({0, 1})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netem.wiring.jitter_tables import delay_table
+from netem.wiring.tc_codec import delay_table
 from testbed.sim import jitter
 from topologies.model import Distribution
 

@@ -1,1 +1,0 @@
-"""Synchronisation of physical clocks (paper 001)."""

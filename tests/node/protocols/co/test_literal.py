@@ -1,0 +1,74 @@
+"""The paper's acceptance condition, p.SEQ = REQ[j], under loss: what it breaks, by example, and what it does not.
+
+The seeds come from a search over `run_dense`; each is one small execution with everybody's messages under way at once.
+To see one: `python -m tests.node.protocols.co.test_literal SEED MEMBERS EACH`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.trace import Notice
+from tests.node.protocols.co.history import History, run_dense
+
+Shape = tuple[int, int, int]
+"""Seed, entities, messages of each."""
+
+SMALLEST: Shape = (994, 4, 1)
+OUT_OF_ORDER: tuple[Shape, ...] = (SMALLEST, (673, 3, 2), (1180, 3, 2), (1582, 3, 2))
+seeds = st.integers(0, 2**32 - 1)
+
+
+def run(shape: Shape, acceptance: str) -> History:
+    seed, members, each = shape
+    return run_dense(seed, members=members, each=each, within_ms=2 + each, loss_ratio=0.4, acceptance=acceptance)
+
+
+@pytest.mark.parametrize("shape", OUT_OF_ORDER, ids=str)
+def test_literal_acceptance_delivers_out_of_causal_order_and_strict_does_not(shape: Shape) -> None:
+    assert run(shape, "literal").out_of_order()
+    assert run(shape, "strict").out_of_order() == []
+
+
+def test_the_counter_example_is_that_of_the_story() -> None:
+    """p -> q' -> q, but q's sender took q' in while it lacked p: q.ACK does not cover p, and the numbers say that p and
+    q are concurrent."""
+    history = run(SMALLEST, "literal")
+    rank, p, q = history.out_of_order()[0]
+    between = [label for label in history.pasts[q] if p in history.pasts[label]]
+    assert between, "q' stands between"
+    assert p[1] >= history.acks[q][p[0]], "q.ACK[src(p)] <= p.SEQ"
+    assert all(p[1] < history.acks[label][p[0]] for label in between), "theorem 1 holds for p -> q' ..."
+    assert all(label[1] < history.acks[q][label[0]] for label in between), "... and for q' -> q"
+    accepted = [label for _, label in history.stage(q[0], Notice.ACCEPTED)]
+    assert accepted.index(between[0]) < accepted.index(q) < accepted.index(p), "the sender of q had a gap"
+    delivered = [label for _, label in history.stage(rank, Notice.ACKNOWLEDGED)]
+    assert delivered.index(q) < delivered.index(p)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds)
+def test_what_applications_see_stays_causal_even_so(seed: int) -> None:
+    """An application's message follows what the application was given, and it is given p when everybody is known to
+    have pre-acknowledged p: p then lies in everybody's PRL, and nothing sent later can be put before it. So the oracle,
+    which goes by deliveries, finds nothing: only the order of what entities accept is broken."""
+    history = run_dense(seed, acceptance="literal", each=4)
+    assert history.broken_promises() == []
+
+
+def show(shape: Shape) -> str:
+    history = run(shape, "literal")
+    lines = [
+        f"{at_ns / 1e6:8.3f} ms  E_{rank + 1} {notice.name:15} E_{label[0] + 1} SEQ {label[1]}"
+        f" ACK {history.acks[label]}"
+        for at_ns, (rank, notice, label) in zip(history.cluster.stages_ns, history.cluster.stages, strict=True)
+    ]
+    return "\n".join([*lines, f"out of order (member, first, later): {history.out_of_order()}"]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(show((int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))

@@ -1,0 +1,78 @@
+"""Random networks with loss, duplication, reordering, corruption, pauses and cuts, against all that CO and LO promise.
+
+To see one again: `python -m tests.node.protocols.co.test_random PROTOCOL SEED`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.checks.verdict import Verdict
+from node.core import Core, Membership
+from node.registry import PROTOCOLS
+from tests.mutants.recorded import Recorded, verdicts
+from tests.node.protocols import scenarios
+
+EVERYBODY = frozenset(range(16))
+"""Nobody crashes: a crash stops the order."""
+seeds = st.integers(0, 2**32 - 1)
+
+
+def run(protocol: str, seed: int) -> str:
+    """One history, held against its promises; returns the digest of its transcript."""
+    rng = Random(f"{seed}/co parameters")
+    parameters: dict[str, Any] = {
+        "window": rng.choice((1, 4, 64)),
+        "buffer_bytes": rng.choice((8_400, 20_000, 1 << 20)),
+    }
+
+    def build(membership: Membership, seed: int) -> Core:
+        return PROTOCOLS[protocol].build(membership=membership, parameters=parameters, seed=seed)
+
+    made = scenarios.scenario(seed, build, spare=EVERYBODY, cluster_type=Recorded)
+    cluster = made.cluster
+    try:
+        scenarios.check(made)
+        assert isinstance(cluster, Recorded)
+        # Where nobody sent anything there is nothing to know.
+        kept = {Verdict.PASS} if cluster.submissions else {Verdict.PASS, Verdict.UNKNOWN}
+        found = verdicts(cluster.history(), cluster.members, PROTOCOLS[protocol].promises)
+        assert set(found.values()) <= kept, found
+    except AssertionError as error:
+        error.add_note(f"{parameters} {made}; replay: python -m tests.node.protocols.co.test_random {protocol} {seed}")
+        raise
+    return cluster.transcript()
+
+
+@pytest.mark.parametrize("protocol", ["co", "lo"])
+@settings(max_examples=4, deadline=None)
+@given(seed=seeds)
+def test_random_histories_keep_all_promises(protocol: str, seed: int) -> None:
+    run(protocol, seed)
+
+
+def test_a_seed_repeats_its_history_under_any_hash_seed() -> None:
+    here = run("co", 7)
+    for hash_seed in ("0", "4711"):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.node.protocols.co.test_random", "co", "7"],
+            cwd=Path(__file__).parents[4],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == here
+
+
+if __name__ == "__main__":
+    sys.stdout.write(run(sys.argv[1], int(sys.argv[2])) + "\n")

@@ -1,0 +1,259 @@
+"""CBCAST within one view: the delay rule sentence by sentence, over the reliable layer, and its cost.
+
+The end of a view, and random histories of views, are in tests/node/group/test_close_cbcast.py.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+
+import pytest
+
+from analysis.checks.verdict import Verdict
+from node.core import Core, Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Report, Timer
+from node.errors import DropReason, LocalError
+from node.protocols.cbcast import CbcastCore, CbcastParameters
+from node.registry import PROTOCOLS
+from node.wire import Flag, Kind, Message, encode_message
+from tests.mutants.recorded import Recorded, verdicts
+from tests.node.cluster import MILLISECOND, Network, check_silence
+from tests.node.protocols.scenarios import SUSPECT_AFTER_NS
+
+MEMBERS = (0, 1, 2)
+PROMISES = PROTOCOLS["cbcast"].promises
+RELIABLE = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
+
+
+def build(membership: Membership, seed: int) -> Core:
+    return PROTOCOLS["cbcast"].build(membership=membership, parameters={"reliable": RELIABLE}, seed=seed)
+
+
+def group(count: int = 3, *, seed: int = 1, network: Network | None = None) -> Recorded:
+    return Recorded(count, build, seed=seed, network=network)
+
+
+# The core alone.
+
+
+def core(member: int, *, members: tuple[int, ...] = MEMBERS, waiting: int = 8) -> CbcastCore:
+    made = CbcastCore(
+        membership=Membership(member=member, members=members), parameters=CbcastParameters(waiting=waiting)
+    )
+    assert made.on_start(0) == []
+    return made
+
+
+def sent_by(one: CbcastCore, payload: bytes = b"") -> Message:
+    """What it multicasts when it is asked to."""
+    multicast, _ = one.on_submit(Submission(payload=payload), 0)
+    assert isinstance(multicast, Multicast)
+    return multicast.message
+
+
+def data(origin: int, seq: int, *causes: int) -> Message:
+    """`causes`: per member, how many messages of it the sender has delivered."""
+    return Message(kind=Kind.CBCAST_DATA, origin=origin, incarnation=1, seq=seq, words=causes)
+
+
+def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
+    return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
+
+
+def give(one: CbcastCore, *messages: Message) -> list[tuple[int, int]]:
+    """What is delivered of these, and in which order."""
+    return [found for message in messages for found in delivered(one.on_message(message, message.origin, 0))]
+
+
+def test_a_sender_delivers_its_own_message_as_it_sends_it() -> None:
+    effects = core(1).on_submit(Submission(payload=b"x", flags=Flag.DUMMY.value), 0)
+    multicast, delivery = effects
+    assert isinstance(multicast, Multicast)
+    assert delivery == Deliver(payload=b"x", origin=1, incarnation=1, seq=1)
+    assert (multicast.message.seq, multicast.message.flags) == (1, Flag.DUMMY)
+
+
+def test_its_own_message_that_comes_back_from_below_is_not_delivered_again() -> None:
+    one = core(1)
+    assert one.on_message(sent_by(one), 1, 0) == []
+
+
+def test_the_vector_says_what_the_sender_had_delivered() -> None:
+    one = core(1)
+    give(one, data(0, 1, 0, 0, 0), data(0, 2, 1, 0, 0))
+    sent_by(one)
+    assert sent_by(one).words == (2, 1, 0)
+
+
+def test_a_message_is_delayed_until_its_causes_are_delivered() -> None:
+    one = core(2)
+    assert give(one, data(1, 1, 1, 0, 0)) == []
+    assert (one.held, one.is_idle) == (1, False)
+    assert give(one, data(0, 1, 0, 0, 0)) == [(0, 1), (1, 1)]
+    assert (one.held, one.is_idle) == (0, True)
+
+
+def test_concurrent_messages_are_delivered_as_they_come() -> None:
+    one, other = core(2), core(2)
+    assert give(one, data(1, 1, 0, 0, 0), data(0, 1, 0, 0, 0)) == [(1, 1), (0, 1)]
+    assert give(other, data(0, 1, 0, 0, 0), data(1, 1, 0, 0, 0)) == [(0, 1), (1, 1)]
+
+
+def test_what_was_received_and_not_delivered_is_no_cause() -> None:
+    """The mistake of counting receipts: c has message 1 of b, which waits, and must not claim it."""
+    one = core(2)
+    give(one, data(1, 1, 1, 0, 0))
+    assert sent_by(one).words == (0, 0, 0)
+
+
+def test_one_release_sets_off_the_next() -> None:
+    one = core(2)
+    waiting = [data(1, 1, 1, 0, 0), data(1, 2, 2, 1, 0), data(1, 3, 2, 2, 0)]
+    assert give(one, *waiting) == []
+    assert give(one, data(0, 1, 0, 0, 0)) == [(0, 1), (1, 1)]
+    assert give(one, data(0, 2, 1, 1, 0)) == [(0, 2), (1, 2), (1, 3)]
+
+
+def test_one_release_looks_at_all_that_waited_for_it() -> None:
+    one = core(3, members=(0, 1, 2, 3))
+    assert give(one, data(1, 1, 1, 0, 0, 0), data(2, 1, 1, 1, 0, 0), data(2, 2, 1, 1, 1, 0)) == []
+    assert give(one, data(0, 1, 0, 0, 0, 0)) == [(0, 1), (1, 1), (2, 1), (2, 2)]
+
+
+def test_numbers_do_not_repeat_and_have_no_gaps() -> None:
+    one = core(2)
+    give(one, data(0, 1, 0, 0, 0))
+    assert one.on_message(data(0, 1, 0, 0, 0), 0, 0) == [Report(code=DropReason.DUPLICATE, member=0)]
+    assert one.on_message(data(0, 3, 2, 0, 0), 0, 0) == [Report(code=DropReason.UNEXPECTED, member=0)]
+    assert one.on_message(data(0, 2, 0, 0, 0), 0, 0) == [Report(code=DropReason.MALFORMED, member=0)]
+    assert give(one, data(0, 2, 1, 0, 0)) == [(0, 2)]
+
+
+def test_a_vector_that_cannot_be_is_refused_and_changes_nothing() -> None:
+    one = core(2)
+    for words in ((0, 0), (0, 0, 0, 0), (), (1, 0, 0)):
+        assert one.on_message(data(0, 1, *words), 0, 0) == [Report(code=DropReason.MALFORMED, member=0)]
+    assert give(one, data(0, 1, 0, 0, 0)) == [(0, 1)]
+
+
+def test_a_vector_that_names_what_we_have_not_sent_waits_until_we_have() -> None:
+    """A lie; others cannot know, and wait, too. What is refused must be the same for all."""
+    one = core(2)
+    assert give(one, data(0, 1, 0, 0, 1)) == []
+    effects = one.on_submit(Submission(payload=b""), 0)
+    assert delivered(effects) == [(2, 1), (0, 1)]
+
+
+def test_a_stranger_is_refused() -> None:
+    assert core(2).on_message(data(7, 1, 0, 0, 0), 7, 0) == [Report(code=DropReason.UNEXPECTED, member=7)]
+
+
+def test_no_more_is_taken_of_a_member_of_which_too_much_waits() -> None:
+    one = core(2, waiting=4)
+    for seq in range(1, 5):
+        one.on_message(data(1, seq, 9, seq - 1, 0), 1, 0)
+    assert one.on_message(data(1, 5, 9, 4, 0), 1, 0) == [Report(code=DropReason.OUT_OF_WINDOW, member=1)]
+    assert one.held == 4
+    assert give(one, data(0, 1, 0, 0, 0)) == [(0, 1)]
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: str(kind.name))
+def test_every_message_is_taken_or_refused(kind: Kind) -> None:
+    numbers = (0, 1, 2, 2**64 - 1)
+    for words, seq, origin in product(((), (0, 0, 0), (1, 0, 0), (2**64 - 1,) * 3), numbers, (0, 1, 2, 7)):
+        one = core(2)
+        effects = one.on_message(Message(kind=kind, origin=origin, incarnation=1, seq=seq, words=words), origin, 0)
+        if kind is not Kind.CBCAST_DATA or origin == 7:
+            assert effects == [Report(code=DropReason.UNEXPECTED, member=origin)]
+
+
+def test_what_it_cannot_do_is_our_callers_mistake() -> None:
+    with pytest.raises(LocalError, match="orders multicasts"):
+        core(1).on_submit(Submission(payload=b"", target=2), 0)
+    with pytest.raises(LocalError, match="no timer"):
+        core(1).on_timer(Timer("tick"), 0)
+    with pytest.raises(LocalError, match="waiting must lie between"):
+        CbcastParameters(waiting=0)
+
+
+# Over the reliable layer.
+
+
+def check_all(cluster: Recorded) -> None:
+    check_silence(cluster)
+    assert set(verdicts(cluster.history(), cluster.members, PROMISES).values()) == {Verdict.PASS}
+
+
+def test_an_idle_group_is_silent_and_a_multicast_is_one_message() -> None:
+    cluster = group()
+    cluster.run()
+    assert cluster.sent == []
+    cluster.submit(1)
+    check_all(cluster)
+    assert [message.inner for message in cluster.kinds(Kind.RELIABLE_DATA)] == [Kind.CBCAST_DATA]
+
+
+def test_an_answer_that_overtakes_its_question_waits_for_it() -> None:
+    cluster = group()
+    cluster.lose = lambda source, target, message: (
+        (source, target, message.seq, message.flags) == (0, 2, 1, 0) and message.kind is Kind.RELIABLE_DATA
+    )
+    cluster.submit(0)
+    cluster.submit_later(1, 5 * MILLISECOND)
+    cluster.run(for_ns=10 * MILLISECOND)
+    assert (cluster.hosts[2].delivered, cluster.core(2).held >= 1) == ([], True)
+    check_all(cluster)
+    assert cluster.hosts[2].delivered == [(0, 1, 1), (1, 1, 1)]
+
+
+def test_causal_order_under_loss_and_jitter() -> None:
+    network = Network(loss_ratio=0.1, jitter_ns=5 * MILLISECOND, duplicate_ratio=0.05)
+    cluster = group(5, network=network)
+    for number, member in product(range(20), range(5)):
+        cluster.submit_later(member, number * 7 * MILLISECOND)
+    check_all(cluster)
+    assert [cluster.core(member).held for member in range(5)] == [0] * 5
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", DropReason.TRUNCATED),
+        (encode_message(data(1, 1, 0, 0, 0)) + b"x", DropReason.BAD_LENGTH),
+        (encode_message(data(2, 1, 0, 0, 0)), DropReason.MALFORMED),
+        (encode_message(data(1, 1, 0, 0)), DropReason.MALFORMED),
+        (encode_message(data(1, 5, 0, 4, 0)), DropReason.UNEXPECTED),
+    ],
+)
+def test_a_wrong_message_inside_a_right_one_is_refused_by_the_core_alone(payload: bytes, reason: DropReason) -> None:
+    """The layer below takes it: it is a multicast like any other."""
+    wrong = PROTOCOLS["reliable"].build(membership=Membership(member=1, members=MEMBERS), parameters=RELIABLE, seed=1)
+    receiver = build(Membership(member=0, members=MEMBERS), 1)
+    wrong.on_start(0)
+    receiver.on_start(0)
+    multicast = wrong.on_submit(Submission(payload=payload, inner=Kind.CBCAST_DATA), 0)[0]
+    assert isinstance(multicast, Multicast)
+    effects = receiver.on_message(multicast.message, 1, 0)
+    assert [effect.code for effect in effects if isinstance(effect, Report)] == [reason]
+    assert delivered(effects) == []
+
+
+def cost_us(members: int, messages: int) -> float:
+    """CPU time of the core alone per received message that can be delivered."""
+    everybody = tuple(range(members))
+    cores = [
+        CbcastCore(membership=Membership(member=member, members=everybody), parameters=CbcastParameters())
+        for member in everybody
+    ]
+    made = [sent_by(cores[number % (members - 1)]) for number in range(messages)]
+    receiver = cores[-1]
+    began = time.process_time_ns()
+    for message in made:
+        receiver.on_message(message, message.origin, 0)
+    return (time.process_time_ns() - began) / messages / 1000
+
+
+def test_the_cost_of_a_receipt_is_small_and_linear_in_the_members() -> None:
+    assert min(cost_us(8, 2000) for _ in range(5)) <= 25
+    assert min(cost_us(64, 1000) for _ in range(5)) <= 8 * 25

@@ -1,0 +1,474 @@
+"""Mutual exclusion by Lamport's five rules in one view: paper 001 sentence by sentence, its conditions over long runs.
+
+The end of a view, and random histories of views, are in tests/node/group/test_close_mutex.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise, product
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.clocks import MAX_TIMESTAMP
+from node.core import Core, Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
+from node.errors import DropReason, LocalError
+from node.host.node_clock import NodeClock
+from node.protocols.mutex import HOLD, MutexCore, MutexParameters, MutexReport, Phase
+from node.registry import PROTOCOLS
+from node.trace import Notice
+from node.wire import Flag, Kind, Message, decode_message
+from tests.node.cluster import MILLISECOND, SECOND, Cluster, Host, Identity, Network, check_silence
+from tests.node.protocols.drifting import Drifting
+
+MEMBERS = (0, 1, 2)
+CLOCKS = ("logical", "physical", "synchronised")
+ACKNOWLEDGE = ("always", "when_needed")
+seeds = st.integers(0, 2**32 - 1)
+
+
+# The core alone.
+
+
+def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, memory: bytes = b"", **parameters: Any) -> MutexCore:
+    return MutexCore(
+        membership=Membership(member=member, members=members),
+        parameters=MutexParameters(**parameters),
+        memory=memory,
+    )
+
+
+def request(origin: int, timestamp: int, *words: int) -> Message:
+    return Message(kind=Kind.MUTEX_REQUEST, origin=origin, incarnation=1, seq=timestamp, flags=4, words=words)
+
+
+def acknowledge(origin: int, timestamp: int) -> Message:
+    return Message(kind=Kind.MUTEX_ACKNOWLEDGE, origin=origin, incarnation=1, seq=timestamp, flags=4)
+
+
+def release(origin: int, timestamp: int, of: int) -> Message:
+    return Message(kind=Kind.MUTEX_RELEASE, origin=origin, incarnation=1, seq=timestamp, flags=4, words=(of,))
+
+
+def want(one: MutexCore, payload: bytes = b"", not_before: int = 0) -> list[Effect]:
+    return one.on_submit(Submission(payload=payload, not_before=not_before), 0)
+
+
+def give(one: MutexCore, *messages: Message) -> list[Effect]:
+    return [effect for message in messages for effect in one.on_message(message, message.origin, 0)]
+
+
+def granted(effects: Sequence[Effect]) -> list[tuple[int, int]]:
+    """(view, number of the grant in it), as the fences say."""
+    return [divmod(effect.seq, 1 << 32) for effect in effects if isinstance(effect, Deliver)]
+
+
+def test_rule_1_a_request_goes_to_every_other_process_and_onto_the_own_queue() -> None:
+    one = core(0)
+    assert want(one) == [Multicast(message=request(0, 1))]
+    assert (one.held, one.phase, one.is_idle) == (1, Phase.WAITING, False)
+
+
+def test_rule_2_a_request_goes_onto_the_queue_and_is_acknowledged_with_a_timestamp() -> None:
+    one = core(1)
+    assert give(one, request(0, 7)) == [Send(target=0, message=acknowledge(1, 9))]
+    assert (one.held, one.is_idle) == (1, False)
+
+
+def test_rule_3_a_release_takes_the_request_away_and_goes_to_every_other_process() -> None:
+    one = core(0, hold_ns=100)
+    want(one)
+    effects = give(one, acknowledge(1, 5), acknowledge(2, 6))
+    assert effects[-1] == SetTimer(timer=HOLD, at_ns=100)
+    assert one.phase is Phase.HOLDING
+    assert one.on_timer(HOLD, 100) == [
+        Report(code=Notice.LEFT, member=0, value=1),
+        Multicast(message=release(0, 8, of=1)),
+    ]
+    assert one.is_idle
+
+
+def test_rule_4_a_release_takes_the_request_from_the_queue() -> None:
+    one = core(1)
+    give(one, request(0, 7), release(0, 9, of=7))
+    assert (one.held, one.is_idle) == (0, True)
+
+
+def test_rule_5_granted_when_first_in_the_queue_and_all_others_have_sent_something_later() -> None:
+    one = core(0)
+    want(one, b"mine")
+    assert granted(give(one, acknowledge(1, 5))) == [], "(ii) for member 2"
+    effects = give(one, acknowledge(2, 6))
+    assert effects[0] == Deliver(payload=b"mine", origin=0, incarnation=1, seq=1 << 32 | 1)
+
+
+def test_rule_5_i_an_earlier_request_goes_first() -> None:
+    one = core(1)
+    want(one, not_before=10)
+    give(one, request(0, 11))
+    assert granted(give(one, acknowledge(2, 20), acknowledge(0, 21))) == [], "11 of member 0 before 11 of member 1"
+    assert granted(give(one, release(0, 30, of=11))) == [(1, 2)]
+
+
+def test_rule_5_ii_something_later_not_something_equal() -> None:
+    one = core(0)
+    want(one)
+    assert granted(give(one, request(1, 1), acknowledge(2, 9))) == []
+    assert granted(give(one, acknowledge(1, 2))) == [(1, 1)]
+
+
+def test_rule_5_is_tested_locally_after_every_message() -> None:
+    one = core(1)
+    give(one, request(0, 4))
+    want(one)
+    assert granted(give(one, acknowledge(2, 30))) == []
+    assert granted(give(one, release(0, 31, of=4))) == [(1, 2)], "a release is something later, too"
+
+
+def test_note_5_no_acknowledgement_to_whom_something_later_has_been_sent() -> None:
+    one = core(1, acknowledge="when_needed")
+    want(one, not_before=10)
+    assert give(one, request(0, 5)) == [], "our request at 11 has told it"
+    assert [type(effect) for effect in give(one, request(2, 12))] == [Send]
+    assert give(core(1), request(0, 5)) != [], "without the note it is always sent"
+
+
+def test_note_5_also_counts_an_acknowledgement() -> None:
+    one = core(1, acknowledge="when_needed")
+    (first,) = give(one, request(0, 5))
+    assert isinstance(first, Send)
+    assert give(one, request(0, 6)) == [], f"it has been sent {first.message.seq}"
+    assert [type(effect) for effect in give(one, request(2, 6))] == [Send], "but member 2 has not"
+
+
+def test_note_6_if_p_i_precedes_p_j_then_the_same_timestamp_will_do() -> None:
+    lower, higher = core(0, acknowledge="when_needed"), core(1, acknowledge="when_needed")
+    want(lower)
+    want(higher)
+    assert granted(give(lower, acknowledge(2, 9), request(1, 1))) == [(1, 1)]
+    assert give(higher, request(0, 1)) == [], "our request at 1 is all that member 0 needs of us"
+    assert granted(give(higher, acknowledge(2, 9))) == []
+    assert granted(give(higher, release(0, 12, of=1))) == [(1, 2)]
+
+
+def test_note_6_holds_one_way_only() -> None:
+    higher = core(1, acknowledge="when_needed")
+    want(higher)
+    assert granted(give(higher, acknowledge(0, 1), acknowledge(2, 1))) == [], "not for member 0, which precedes"
+    assert granted(give(higher, acknowledge(0, 2))) == [(1, 1)]
+
+
+def test_note_7_a_release_takes_away_the_request_that_it_names() -> None:
+    one = core(1)
+    give(one, request(0, 3), request(0, 5))
+    give(one, release(0, 9, of=3))
+    assert one.held == 1
+
+
+def test_several_requests_of_one_member_are_granted_one_after_another() -> None:
+    one = core(0)
+    want(one, b"first")
+    want(one, b"second")
+    assert granted(give(one, acknowledge(1, 50), acknowledge(2, 50))) == [(1, 1)]
+    effects = one.on_timer(HOLD, 0)
+    assert [type(effect).__name__ for effect in effects] == ["Report", "Multicast", "Deliver", "Report", "SetTimer"]
+    assert granted(effects) == [(1, 2)]
+
+
+def test_the_fence_of_a_grant_is_reported() -> None:
+    one = core(0)
+    want(one)
+    effects = give(one, acknowledge(1, 50), acknowledge(2, 50))
+    assert effects[1] == Report(code=MutexReport.FENCE, member=0, value=1 << 32 | 1)
+
+
+def test_only_so_many_requests_wait() -> None:
+    one = core(0, outstanding=2)
+    want(one)
+    want(one)
+    assert not one.can_submit
+    with pytest.raises(LocalError, match="can_submit"):
+        want(one)
+
+
+def test_initially_the_resource_is_granted_to_exactly_one_process() -> None:
+    holder, other = (core(member, initially_granted=True, hold_ns=100) for member in (0, 1))
+    assert holder.on_start(5) == [SetTimer(timer=HOLD, at_ns=105)]
+    assert other.on_start(5) == []
+    assert (holder.phase, other.held) == (Phase.HOLDING, 1)
+    want(other)
+    assert granted(give(other, acknowledge(0, 8), acknowledge(2, 8))) == []
+    assert holder.on_timer(HOLD, 105) == [
+        Report(code=Notice.LEFT, member=0, value=0),
+        Multicast(message=release(0, 1, of=0)),
+    ]
+    assert granted(give(other, release(0, 9, of=0))) == [(1, 2)]
+
+
+def test_the_timestamp_of_a_request_can_be_handed_along() -> None:
+    assert want(core(0), not_before=70) == [Multicast(message=request(0, 71))]
+    with pytest.raises(LocalError, match="no timestamp"):
+        want(core(0), not_before=MAX_TIMESTAMP)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (request(1, 5), DropReason.MALFORMED),
+        (request(1, 0), DropReason.MALFORMED),
+        (request(1, MAX_TIMESTAMP + 1), DropReason.MALFORMED),
+        (acknowledge(1, 2**64 - 1), DropReason.MALFORMED),
+        (release(1, 9, of=4), DropReason.UNEXPECTED),
+        (release(2, 9, of=5), DropReason.UNEXPECTED),
+        (Message(kind=Kind.MUTEX_RELEASE, origin=1, incarnation=1, seq=9), DropReason.MALFORMED),
+        (request(1, 9, 1), DropReason.UNEXPECTED),
+        (request(1, 9, 5), DropReason.UNEXPECTED),
+        (request(1, 9, 5, 5), DropReason.MALFORMED),
+        (request(7, 9), DropReason.UNEXPECTED),
+        (Message(kind=Kind.CO_DATA, origin=1, incarnation=1, seq=9), DropReason.UNEXPECTED),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_changes(message: Message, reason: DropReason) -> None:
+    one = core(0)
+    give(one, request(1, 5))
+    before = (one.timestamp, one.held, one.phase)
+    assert give(one, message) == [Report(code=reason, member=message.origin)]
+    assert (one.timestamp, one.held, one.phase) == before
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: str(kind.name))
+def test_every_phase_takes_or_refuses_every_message(phase: Phase, kind: Kind) -> None:
+    for words, seq, origin in product(((), (5,), (1, 2)), (0, 5, 9, MAX_TIMESTAMP, 2**64 - 1), MEMBERS):
+        one = in_phase(phase)
+        effects = one.on_message(Message(kind=kind, origin=origin, incarnation=1, seq=seq, words=words), origin, 0)
+        if kind >> 4 != 6:
+            assert effects == [Report(code=DropReason.UNEXPECTED, member=origin)]
+
+
+def in_phase(phase: Phase) -> MutexCore:
+    one = core(0)
+    if phase in (Phase.WAITING, Phase.HOLDING):
+        want(one)
+    if phase is Phase.HOLDING:
+        give(one, acknowledge(1, 5), acknowledge(2, 5))
+    assert one.phase is phase
+    return one
+
+
+def test_what_it_cannot_do_is_our_callers_mistake() -> None:
+    with pytest.raises(LocalError, match="requested from everybody"):
+        core().on_submit(Submission(payload=b"", target=2), 0)
+    for timer in (Timer("tick"), HOLD):
+        with pytest.raises(LocalError, match="no timer"):
+            core().on_timer(timer, 0)
+    wrong: list[dict[str, Any]] = [
+        {"acknowledge": "x"},
+        {"clock": "x"},
+        {"hold_ns": -1},
+        {"mu_ns": -1},
+        {"outstanding": 0},
+    ]
+    for parameters in wrong:
+        with pytest.raises(LocalError, match=next(iter(parameters))):
+            MutexParameters(**parameters)
+
+
+# Over the reliable layer.
+
+
+class Watched(Cluster):
+    """Writes down when each member enters and leaves, and what happened before each request."""
+
+    def __init__(self, count: int, build: Callable[[Membership, int], Core], **more: Any) -> None:
+        self.sections: list[tuple[int, int, Identity]] = []
+        """(entered, left, request) in the order of entering; left -1: still inside."""
+        self.asked_ns: dict[Identity, int] = {}
+        super().__init__(count, build, **more)
+
+    def submit(self, member: int, count: int = 1, size: int = 24, target: int | None = None) -> None:
+        host = self.hosts[member]
+        first = host.submitted + 1
+        for number in range(first, first + count):
+            self.asked_ns[member, host.membership.incarnation, number] = self.now_ns
+        super().submit(member, count, size, target)
+
+    def _carry_out(self, host: Host, effect: Effect) -> None:
+        super()._carry_out(host, effect)
+        if isinstance(effect, Deliver) and effect.inner is Kind.APPLICATION:
+            self.sections.append((self.now_ns, -1, host.delivered[-1]))
+        # The paper's beginning is left without having been entered: value 0.
+        if isinstance(effect, Report) and effect.code == Notice.LEFT and effect.value:
+            entered_ns, left_ns, identity = self.sections[-1]
+            assert (left_ns, identity[0]) == (-1, host.membership.member), f"seed {self.seed}"
+            self.sections[-1] = (entered_ns, self.now_ns, identity)
+
+
+def build(*, drift_ppm: float = 0.0, offset_ns: int = 0, **parameters: Any) -> Callable[[Membership, int], Core]:
+    def made(membership: Membership, seed: int) -> Core:
+        inner = PROTOCOLS["mutex"].build(membership=membership, parameters=parameters, seed=seed)
+        rng = Random(f"{seed}/{membership.member}/clock")
+        wrong = NodeClock(
+            origin_ns=0,
+            offset_ns=rng.randint(-offset_ns, offset_ns),
+            drift_ppm=rng.uniform(-drift_ppm, drift_ppm),
+        )
+        return Drifting(inner, wrong)
+
+    return made
+
+
+def kinds(cluster: Cluster) -> Counter[Kind]:
+    """Messages of the paper: a multicast is one to each other member."""
+    counted: Counter[Kind] = Counter()
+    for _, message in cluster.sent:
+        if message.inner >> 4 == 6 and not message.flags & Flag.RETRANSMISSION:
+            is_multicast = message.inner is not Kind.MUTEX_ACKNOWLEDGE
+            counted[message.inner] += len(cluster.members) - 1 if is_multicast else 1
+    return counted
+
+
+def check_conditions(cluster: Watched) -> None:
+    """I, II (for requests of one member, and for those that follow an earlier entry) and III."""
+    check_silence(cluster)
+    for (_, left_ns, _), (entered_ns, _, _) in pairwise(cluster.sections):
+        assert 0 <= left_ns <= entered_ns, f"I: two were inside at {entered_ns} (seed {cluster.seed})"
+    order = [identity for _, _, identity in cluster.sections]
+    assert sorted(order) == sorted(cluster.submissions), f"III (seed {cluster.seed})"
+    position = {identity: place for place, identity in enumerate(order)}
+    for host in cluster.hosts.values():
+        assert host.delivered == sorted(host.delivered), f"II within one member (seed {cluster.seed})"
+    # Each grant follows the release before it, and so all that its member had asked for by then.
+    told = -1
+    for entered_ns, left_ns, (member, _, _) in cluster.sections:
+        own = [(at_ns, position[one]) for one, at_ns in cluster.asked_ns.items() if one[0] == member]
+        assert all(place > told for at_ns, place in own if at_ns > entered_ns), f"II (seed {cluster.seed})"
+        told = max(told, *(place for at_ns, place in own if at_ns < left_ns))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 8])
+@pytest.mark.parametrize("mode", ACKNOWLEDGE)
+def test_a_lone_request_costs_three_times_n_minus_1_messages(count: int, mode: str) -> None:
+    cluster = Watched(count, build(acknowledge=mode))
+    cluster.submit(1)
+    check_conditions(cluster)
+    others = count - 1
+    assert kinds(cluster) == {
+        Kind.MUTEX_REQUEST: others,
+        Kind.MUTEX_ACKNOWLEDGE: others,
+        Kind.MUTEX_RELEASE: others,
+    }
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 8])
+def test_requests_of_all_at_once_need_half_of_the_acknowledgements_with_the_notes(count: int) -> None:
+    """All ask at timestamp 1, before they hear of each other. A lower member needs no more than the request of a higher
+    one (note 6); a higher one needs something later of each lower one: half of the acknowledgements.
+    """
+    spent = {}
+    for mode in ACKNOWLEDGE:
+        cluster = Watched(count, build(acknowledge=mode))
+        for member in range(count):
+            cluster.submit(member)
+        check_conditions(cluster)
+        spent[mode] = kinds(cluster)
+    others = count * (count - 1)
+    assert spent["always"].total() == 3 * others
+    assert spent["when_needed"][Kind.MUTEX_ACKNOWLEDGE] == others // 2
+    assert spent["when_needed"].total() == 2 * others + others // 2
+
+
+def test_under_contention_the_notes_save_messages_and_change_no_order() -> None:
+    entries = {}
+    for mode in ACKNOWLEDGE:
+        cluster = Watched(5, build(acknowledge=mode, hold_ns=MILLISECOND))
+        for number, member in product(range(20), range(5)):
+            cluster.submit_later(member, number * 3 * MILLISECOND + member * 100_000)
+        check_conditions(cluster)
+        entries[mode] = kinds(cluster).total() / 100
+    assert entries["always"] == 3 * 4
+    assert 2 * 4 < entries["when_needed"] < 0.9 * 3 * 4
+
+
+@pytest.mark.parametrize(("clock", "mode"), list(product(CLOCKS, ACKNOWLEDGE)))
+def test_conditions_hold_over_a_long_run_under_loss_with_wrong_clocks(clock: str, mode: str) -> None:
+    make = build(
+        clock=clock, acknowledge=mode, mu_ns=MILLISECOND, hold_ns=MILLISECOND, drift_ppm=10_000, offset_ns=SECOND
+    )
+    network = Network(loss_ratio=0.05, jitter_ns=4 * MILLISECOND, duplicate_ratio=0.05)
+    cluster = Watched(5, make, network=network)
+    rng = Random(clock + mode)
+    for _, member in product(range(40), range(5)):
+        cluster.submit_later(member, rng.randint(0, 4 * SECOND))
+    check_conditions(cluster)
+    assert len(cluster.sections) == 200
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds)
+def test_conditions_hold_in_random_histories(seed: int) -> None:
+    rng = Random(seed)
+    make = build(
+        clock=rng.choice(CLOCKS),
+        acknowledge=rng.choice(ACKNOWLEDGE),
+        mu_ns=MILLISECOND,
+        hold_ns=rng.choice((0, MILLISECOND, 20 * MILLISECOND)),
+        initially_granted=rng.random() < 0.3,
+        drift_ppm=1000,
+        offset_ns=SECOND,
+    )
+    network = Network(
+        jitter_ns=rng.choice((0, 20)) * MILLISECOND,
+        loss_ratio=rng.choice((0.0, 0.1, 0.2)),
+        duplicate_ratio=rng.choice((0.0, 0.1)),
+    )
+    cluster = Watched(rng.randint(2, 5), make, seed=seed, network=network)
+    for _ in range(rng.randint(1, 60)):
+        cluster.submit_later(rng.choice(cluster.members), rng.randint(0, 2 * SECOND))
+    if rng.random() < 0.5:
+        one, at_ns = rng.choice(cluster.members), rng.randint(0, SECOND)
+        cluster.at(at_ns, lambda: cluster.pause(one))
+        cluster.at(at_ns + SECOND, lambda: cluster.resume(one))
+    if rng.random() < 0.5:
+        side = [member for member in cluster.members if rng.random() < 0.5]
+        rest = [member for member in cluster.members if member not in side]
+        cluster.at(rng.randint(0, SECOND), lambda: cluster.cut(side, rest))
+        cluster.at(2 * SECOND, cluster.heal)
+    # A pause swallows what its member would have asked then.
+    check_conditions(cluster)
+
+
+def test_at_rest_it_is_silent_without_heartbeats() -> None:
+    cluster = Watched(4, build(reliable={"heartbeat_at_rest": False}))
+    cluster.submit(2, 3)
+    check_conditions(cluster)
+    transmitted = len(cluster.sent)
+    cluster.run(for_ns=3600 * SECOND)
+    assert len(cluster.sent) == transmitted
+
+
+def test_the_payload_of_a_request_stays_at_home() -> None:
+    cluster = Watched(3, build())
+    cluster.submit(1, size=500)
+    cluster.run()
+    assert cluster.hosts[1].payloads[0][8:] == bytes(492)
+    assert all(decode_message(message.payload).payload == b"" for _, message in cluster.sent if message.inner >> 4 == 6)
+    assert all(message.flags & Flag.CONTROL for _, message in cluster.sent if message.inner >> 4 == 6)
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    def transcript(seed: int) -> str:
+        cluster = Watched(3, build(acknowledge="when_needed"), seed=seed, network=Network(loss_ratio=0.2))
+        for member in range(3):
+            cluster.submit(member, 5)
+        cluster.run()
+        return cluster.transcript()
+
+    assert transcript(3) == transcript(3)
+    assert transcript(3) != transcript(4)

@@ -1,0 +1,212 @@
+"""A member's processor in a test: an Execution, its clock, and a book of everything that it said, kept by a plain
+recomputation from the effects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from node.core import Membership
+from node.effects import Deliver, Effect, Report, Undo
+from node.host.machines import APPLICATIONS, ApplicationName
+from node.protocols.timewarp.entry import Chance, output_of
+from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters, Undone
+from node.trace import Level, Notice
+from node.wire import Kind, Message
+
+MICROSECOND = 1_000
+MILLISECOND = 1_000_000
+US = Membership(member=1, members=(0, 1, 2), incarnation=2)
+
+
+@dataclass(kw_only=True)
+class Story:
+    """What the book says of one optimistic command."""
+
+    received_ns: int
+    is_follow_up: bool
+    has_undone: bool = False
+    was_undone: bool = False
+    handed_ns: list[int] = field(default_factory=list)
+
+    @property
+    def cost_ns(self) -> int:
+        """The definition: nothing, or from the receipt to the beginning of the last execution."""
+        return self.handed_ns[-1] - self.received_ns if self.has_undone or self.was_undone else 0
+
+    @property
+    def redone_ns(self) -> int:
+        return self.handed_ns[-1] - self.handed_ns[0]
+
+
+class Processor:
+    """Time passes exactly: `run` calls `advance` whenever something is due."""
+
+    def __init__(
+        self, parameters: ServiceParameters, *, seed: int = 7, membership: Membership = US, memory: bytes = b""
+    ) -> None:
+        self.parameters = parameters
+        self.execution = Execution(membership=membership, parameters=parameters, seed=seed, memory=memory)
+        self.chance = Chance(seed=seed, member=membership.member, processing_ns=parameters.processing_ns)
+        self.now_ns = 0
+        self.busy_ns = 0
+        self.lost_ns = 0
+        self.effects: list[Effect] = []
+        self.commands: dict[Key, Message] = {}
+        """All that was given and not removed."""
+        self.outputs: dict[Key, tuple[bytes, ...]] = {}
+        """Of the executions that have ended and are not undone."""
+        self.stories: dict[bytes, Story] = {}
+        self.shown: list[bytes] = []
+        """What the host has been shown and is not final, oldest first."""
+        self.final: list[bytes] = []
+        """What was delivered FINAL to it."""
+        self.states: list[int] = []
+
+    def service_ns(self, key: Key) -> int:
+        return self.chance.draw(key).service_ns
+
+    def insert(
+        self, key: Key, *, payload: bytes | None = None, is_follow_up: bool = False, ago_ns: int = 0
+    ) -> list[Key]:
+        command = command_of(key, self.now_ns - ago_ns, payload=payload, is_follow_up=is_follow_up)
+        self.commands[key] = command.message
+        story = Story(received_ns=self.now_ns - ago_ns, is_follow_up=is_follow_up)
+        self.stories[command.message.payload] = story
+        out: list[Effect] = []
+        undone = self._take_back(self.execution.insert(command, self.now_ns, out), out)
+        story.has_undone = bool(undone)
+        self._advance()
+        return undone
+
+    def remove(self, key: Key) -> list[Key]:
+        out: list[Effect] = []
+        undone = self._take_back(self.execution.remove(key, self.now_ns, out), out)
+        self.commands.pop(key, None)
+        self._advance()
+        return undone
+
+    def append(self, key: Key, *, timestamp: int = 0) -> None:
+        command = command_of(key, self.now_ns)
+        self.commands[key] = command.message
+        out: list[Effect] = []
+        self.execution.append(command, timestamp, self.now_ns, out)
+        assert not out
+        self._advance()
+
+    def commit(self, below: Key) -> int:
+        out: list[Effect] = []
+        count = self.execution.commit(below, out)
+        self._keep_book(out)
+        assert self.execution.kept - self.execution.held < self.parameters.save_every
+        return count
+
+    def conclude(self) -> None:
+        out: list[Effect] = []
+        self.execution.conclude(self.now_ns, out)
+        self._keep_book(out)
+
+    def run(self, until_ns: int | None = None) -> list[Key]:
+        """Let time pass, or the work come to its end. Returns what has ended."""
+        ended: list[Key] = []
+        while (due_ns := self.execution.due_ns) is not None and (until_ns is None or due_ns <= until_ns):
+            ended += self._pass(due_ns)
+        if until_ns is not None:
+            ended += self._pass(until_ns)
+        return ended
+
+    def step(self) -> list[Key]:
+        """Until the execution that is under way ends."""
+        assert self.execution.due_ns is not None
+        return self._pass(self.execution.due_ns)
+
+    def _pass(self, now_ns: int) -> list[Key]:
+        if self.execution.due_ns is not None:
+            self.busy_ns += now_ns - self.now_ns
+        self.now_ns = now_ns
+        return self._advance()
+
+    def _advance(self) -> list[Key]:
+        out: list[Effect] = []
+        outcomes = self.execution.advance(self.now_ns, out)
+        self._keep_book(out)
+        self._take(outcomes)
+        return [outcome.key for outcome in outcomes]
+
+    def _take(self, outcomes: list[Outcome]) -> None:
+        for key, outputs in outcomes:
+            assert key not in self.outputs, "executed again, though it was not undone"
+            self.outputs[key] = outputs
+
+    def _take_back(self, undone: list[Undone], out: list[Effect]) -> list[Key]:
+        keys = [key for (key,) in undone]
+        assert keys == sorted(keys, reverse=True)
+        for key in keys:
+            self.outputs.pop(key, None)
+            self.stories[self.commands[key].payload].was_undone = True
+        told = [effect for effect in out if isinstance(effect, Report)]
+        assert [report.member for report in told] == ([len(keys)] if keys and self.parameters.report_costs else [])
+        self.lost_ns += sum(report.value for report in told)
+        self._keep_book([effect for effect in out if not isinstance(effect, Report)])
+        return keys
+
+    def _keep_book(self, effects: list[Effect]) -> None:
+        self.effects += effects
+        told: list[Report] = []
+        for effect in effects:
+            if isinstance(effect, Report):
+                told.append(effect)
+            elif isinstance(effect, Undo):
+                assert self.shown.pop() == effect.payload, "not the last one that was handed over"
+            elif isinstance(effect, Deliver) and effect.level is Level.OPTIMISTIC:
+                self.shown.append(effect.payload)
+                self.stories[effect.payload].handed_ns.append(self.now_ns)
+            elif isinstance(effect, Deliver):
+                assert not self.shown or self.shown.pop(0) == effect.payload, "final, but not the oldest handed over"
+                self.final.append(effect.payload)
+        self.states += [report.value for report in told if report.code == Notice.STATE]
+
+
+def command_of(key: Key, received_ns: int, *, payload: bytes | None = None, is_follow_up: bool = False) -> Command:
+    """A command from the member at key[2], life key[3]."""
+    kind = Kind.TIMEWARP_FOLLOW_UP if is_follow_up else Kind.TIMEWARP_DATA
+    content = repr(key).encode() if payload is None else payload
+    message = Message(kind=kind, origin=key[2], incarnation=key[3], seq=key[4], payload=content)
+    return Command(key=key, message=message, received_ns=received_ns, is_follow_up=is_follow_up)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequential:
+    """A run of all commands in the order of their keys, one after the other."""
+
+    state: object
+    states: list[int]
+    """The digest after each."""
+    outputs: dict[Key, tuple[bytes, ...]]
+
+
+def sequential(commands: dict[Key, Message], parameters: ServiceParameters, chance: Chance) -> Sequential:
+    application = APPLICATIONS[ApplicationName(parameters.application)]
+    machine, state = application.machine, application.machine.initial
+    chain, states = hashlib.sha256().digest(), []
+    outputs: dict[Key, tuple[bytes, ...]] = {}
+    for key, message in sorted(commands.items()):
+        command = machine.decode(message.payload)
+        state = machine.execute(command, state)
+        chain = hashlib.sha256(chain + message.payload).digest()
+        states.append(int.from_bytes(hashlib.sha256(chain + machine.encode(state)).digest()[:8]))
+        sends = message.origin == US.member and chance.draw(key).permille < parameters.follow_up_permille
+        outputs[key] = (output_of(message.payload, application.answer(command, state)),) if sends else ()
+    return Sequential(state=state, states=states, outputs=outputs)
+
+
+def costs_of(effects: list[Effect]) -> list[tuple[bytes, int, int]]:
+    """Of the final deliveries to the host in order: (payload, cost, redone)."""
+    found: list[tuple[bytes, int, int]] = []
+    for effect, following, second in zip(effects, [*effects[1:], None], [*effects[2:], None, None], strict=False):
+        if isinstance(effect, Deliver) and effect.level is Level.FINAL:
+            assert isinstance(following, Report) and following.code == Notice.COST
+            is_redone = isinstance(second, Report) and second.code == Notice.REDONE
+            found.append((effect.payload, following.value, second.value if is_redone else 0))  # type: ignore[union-attr]
+    return found

@@ -1,0 +1,782 @@
+"""Time Warp: stragglers, anti-messages, what becomes final, and the end of a view."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from node.core import Closing, Membership, Submission
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, SetTimer, Timer, Undo
+from node.errors import DropReason, LocalError, RemoteError
+from node.parameters import from_mapping
+from node.protocols.timewarp.core import (
+    LAST_TIMESTAMP,
+    PROCESS,
+    ROUND,
+    Phase,
+    TimeWarpCore,
+    TimeWarpParameters,
+    TimeWarpReport,
+)
+from node.protocols.timewarp.execution import Execution, Outcome, ServiceParameters
+from node.protocols.timewarp.virtual_time import ENDLESS
+from node.trace import Level, Notice
+from node.wire import Flag, Kind, Message
+from tests.node.cluster import (
+    MILLISECOND,
+    SECOND,
+    Build,
+    Cluster,
+    Network,
+    check_agreement,
+    check_fifo,
+    check_integrity,
+    check_silence,
+    check_total_order,
+    check_validity,
+)
+from tests.node.grouped import grouped
+from tests.node.protocols.scenarios import check, scenario
+
+MEMBERS = (0, 1, 2)
+GVT_NS = 20 * MILLISECOND
+COUNTER = {"application": "counter", "report_state": True}
+
+
+# The core alone.
+
+
+def core(
+    member: int = 0,
+    *,
+    members: tuple[int, ...] = MEMBERS,
+    service: dict[str, Any] | None = None,
+    memory: bytes = b"",
+    **parameters: Any,
+) -> TimeWarpCore:
+    made = TimeWarpCore(
+        membership=Membership(member=member, members=members),
+        parameters=TimeWarpParameters(service=ServiceParameters(**(service or {})), **parameters),
+        memory=memory,
+    )
+    made.on_start(0)
+    return made
+
+
+def message(
+    kind: Kind, origin: int, seq: int, *words: int, payload: bytes = b"", inner: Kind = Kind.APPLICATION
+) -> Message:
+    is_control = kind not in (Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP)
+    flags = Flag.CONTROL.value if is_control and kind >= Kind.TIMEWARP_DATA else 0
+    return Message(
+        kind=kind, origin=origin, incarnation=1, seq=seq, flags=flags, words=words, payload=payload, inner=inner
+    )
+
+
+def data(origin: int, number: int, timestamp: int, payload: bytes = b"") -> Message:
+    return message(Kind.TIMEWARP_DATA, origin, number, timestamp, payload=payload or b"%d/%d" % (origin, timestamp))
+
+
+def follow_up(origin: int, number: int, timestamp: int, cause: int, payload: bytes = b"") -> Message:
+    said = payload or b"follow-up %d" % number
+    return message(Kind.TIMEWARP_FOLLOW_UP, origin, number, timestamp, cause, payload=said)
+
+
+def anti(origin: int, number: int, *cancelled: int) -> Message:
+    return message(Kind.TIMEWARP_ANTI, origin, number, *cancelled)
+
+
+def report(origin: int, number: int, floor: int, *received: int) -> Message:
+    """`received`: by member."""
+    return message(Kind.TIMEWARP_REPORT, origin, number, floor, *received)
+
+
+def give(one: TimeWarpCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
+    return [effect for each in messages for effect in one.on_message(each, each.origin, now_ns)]
+
+
+def submit(one: TimeWarpCore, payload: bytes = b"ours", now_ns: int = 0) -> list[Effect]:
+    return one.on_submit(Submission(payload=payload), now_ns)
+
+
+def seen(effects: list[Effect]) -> list[str]:
+    """What the application sees: +payload handed over, -payload taken back, =payload final."""
+    found = []
+    for effect in effects:
+        if isinstance(effect, Undo):
+            found.append(f"-{effect.payload.decode()}")
+        elif isinstance(effect, Deliver):
+            found.append(f"{'=' if effect.level is Level.FINAL else '+'}{effect.payload.decode()}")
+    return found
+
+
+def said(effects: list[Effect]) -> list[tuple[Kind, int, tuple[int, ...]]]:
+    return [
+        (effect.message.kind, effect.message.seq, effect.message.words)
+        for effect in effects
+        if isinstance(effect, Multicast)
+    ]
+
+
+def multicasts(effects: list[Effect]) -> list[Message]:
+    return [effect.message for effect in effects if isinstance(effect, Multicast)]
+
+
+def kinds(effects: list[Effect]) -> list[Kind]:
+    return [kind for kind, _, _ in said(effects)]
+
+
+def test_a_message_carries_a_timestamp_later_than_what_its_sender_has_begun_to_execute() -> None:
+    one = core()
+    assert said(submit(one)) == [(Kind.TIMEWARP_DATA, 1, (1,))]
+    give(one, data(1, 1, 40))
+    assert said(submit(one)) == [(Kind.TIMEWARP_DATA, 2, (41,))]
+    assert said(one.on_submit(Submission(payload=b"", not_before=70), 0)) == [(Kind.TIMEWARP_DATA, 3, (71,))]
+
+
+def test_the_clock_moves_when_processing_begins_not_at_receipt() -> None:
+    one = core(service={"processing_ns": 1000})
+    give(one, data(1, 1, 5))
+    give(one, data(1, 2, 40))
+    assert one.timestamp == 5, "40 waits for the processor"
+    assert said(submit(one)) == [(Kind.TIMEWARP_DATA, 1, (6,))]
+
+
+def test_receivers_process_at_once() -> None:
+    assert seen(give(core(), data(1, 1, 5), data(2, 1, 9))) == ["+1/5", "+2/9"]
+
+
+def test_a_straggler_takes_back_what_is_later_and_does_it_again() -> None:
+    one = core()
+    give(one, data(1, 1, 5), data(1, 2, 9))
+    assert seen(give(one, data(2, 1, 3))) == ["-1/9", "-1/5", "+2/3", "+1/5", "+1/9"]
+    assert seen(give(one, data(2, 2, 7))) == ["-1/9", "+2/7", "+1/9"]
+
+
+def test_equal_timestamps_are_ordered_by_the_place_of_their_origin() -> None:
+    one = core(1)
+    submit(one, b"1/1")
+    assert seen(give(one, data(2, 1, 1))) == ["+2/1"]
+    assert seen(give(one, data(0, 1, 1))) == ["-2/1", "-1/1", "+0/1", "+1/1", "+2/1"]
+
+
+def test_a_golden_transcript_with_a_straggler() -> None:
+    """Two members' messages cross; a round later both are final, in the order of their timestamps."""
+    one = core(1, members=(0, 1))
+    sent = data(1, 1, 1, b"ours")
+    assert submit(one) == [
+        Multicast(message=sent),
+        Deliver(payload=b"ours", origin=1, incarnation=1, seq=1, level=Level.OPTIMISTIC),
+        SetTimer(timer=ROUND, at_ns=GVT_NS),
+    ]
+    assert give(one, data(0, 1, 1), now_ns=5) == [
+        Undo(payload=b"ours", origin=1, incarnation=1, seq=1),
+        Deliver(payload=b"0/1", origin=0, incarnation=1, seq=1, level=Level.OPTIMISTIC),
+        Deliver(payload=b"ours", origin=1, incarnation=1, seq=1, level=Level.OPTIMISTIC),
+    ]
+    first = report(1, 1, 0, 1, 1)
+    assert one.on_timer(ROUND, GVT_NS)[0] == Multicast(message=first), "nobody has said that he has ours"
+    effects = give(one, report(0, 1, 0, 1, 1), now_ns=GVT_NS + 5)
+    assert effects == [], "the floors of the first round: 0"
+    second = report(1, 2, 1, 1, 1)
+    assert give(one, report(0, 2, 1, 1, 1), now_ns=GVT_NS + 9) == [
+        CancelTimer(timer=ROUND),
+        Multicast(message=second),
+        Deliver(payload=b"0/1", origin=0, incarnation=1, seq=1, level=Level.FINAL),
+        Deliver(payload=b"ours", origin=1, incarnation=1, seq=1, level=Level.FINAL),
+    ]
+    assert one.is_idle and one.held == 0
+
+
+# Anti-messages. The test owns the processor, so that it can say what executions send.
+
+
+class Owner:
+    """A core over an execution that is not its own. `sends`: what executing a payload sends, at the moment."""
+
+    def __init__(self, **parameters: Any) -> None:
+        us = Membership(member=0, members=MEMBERS)
+        self.execution = Execution(membership=us, parameters=ServiceParameters(), seed=1)
+        self.core = TimeWarpCore(
+            membership=us, parameters=TimeWarpParameters(**parameters), execution=self.execution, epoch=7
+        )
+        self.sends: dict[bytes, tuple[bytes, ...]] = {}
+
+    def submit(self, payload: bytes) -> list[Effect]:
+        return self.settle(self.core.on_submit(Submission(payload=payload), 0))
+
+    def give(self, *messages: Message) -> list[Effect]:
+        return [effect for each in messages for effect in self.settle(self.core.on_message(each, each.origin, 0))]
+
+    def settle(self, out: list[Effect]) -> list[Effect]:
+        while outcomes := self.execution.advance(0, out):
+            self.core.take_outcomes([self._said(outcome, out) for outcome in outcomes], 0, out)
+        return out
+
+    def _said(self, outcome: Outcome, out: list[Effect]) -> Outcome:
+        """Of our own messages: by their payload, which their delivery shows; a follow-up's is in its multicast."""
+        if outcome.key[2] != 0:
+            return outcome
+        return outcome._replace(outputs=self.sends.get(self.payloads(out)[outcome.key[-1]], ()))
+
+    def payloads(self, out: list[Effect]) -> dict[int, bytes]:
+        known: dict[int, bytes] = self.__dict__.setdefault("known", {})
+        known.update({e.message.seq: e.message.payload for e in out if isinstance(e, Multicast) and e.message.payload})
+        return known
+
+
+def test_what_an_execution_sends_is_one_later_than_its_cause() -> None:
+    owner = Owner()
+    owner.sends = {b"cause": (b"effect",)}
+    owner.give(data(1, 1, 4))
+    effects = owner.submit(b"cause")
+    assert said(effects) == [(Kind.TIMEWARP_DATA, 1, (5,)), (Kind.TIMEWARP_FOLLOW_UP, 2, (6, 1))]
+    assert seen(effects) == ["+cause"], "follow-ups are not the application's"
+    assert said(owner.submit(b"next")) == [(Kind.TIMEWARP_DATA, 3, (7,))]
+
+
+def test_what_is_undone_without_having_sent_anything_cancels_nothing() -> None:
+    owner = Owner(cancellation="aggressive")
+    owner.give(data(1, 1, 9))
+    owner.submit(b"ours")
+    effects = owner.give(data(2, 1, 8))
+    assert seen(effects) == ["-ours", "-1/9", "+2/8", "+1/9", "+ours"]
+    assert said(effects) == []
+
+
+def straggler(owner: Owner) -> list[Effect]:
+    """Member 1's message comes before our cause, which stands at 5."""
+    owner.sends = {b"cause": (b"effect",)}
+    owner.give(data(2, 1, 4))
+    owner.submit(b"cause")
+    return owner.give(data(1, 1, 2))
+
+
+def test_aggressive_a_straggler_cancels_and_the_cause_sends_anew() -> None:
+    effects = straggler(Owner(cancellation="aggressive"))
+    assert said(effects) == [
+        (Kind.TIMEWARP_ANTI, 3, (2,)),
+        (Kind.TIMEWARP_FOLLOW_UP, 4, (6, 1)),
+    ]
+    assert Report(code=TimeWarpReport.CANCELLED, member=0, value=1) in effects
+
+
+def test_lazy_what_is_sent_again_stays() -> None:
+    assert said(straggler(Owner(cancellation="lazy"))) == []
+
+
+def test_lazy_what_is_not_sent_again_is_cancelled_then() -> None:
+    owner = Owner(cancellation="lazy")
+    straggler(owner)
+    owner.sends = {b"cause": (b"another",)}
+    assert said(owner.give(data(1, 2, 3))) == [
+        (Kind.TIMEWARP_ANTI, 3, (2,)),
+        (Kind.TIMEWARP_FOLLOW_UP, 4, (6, 1)),
+    ]
+
+
+def test_lazy_of_several_only_what_differs_is_cancelled() -> None:
+    owner = Owner(cancellation="lazy")
+    owner.sends = {b"cause": (b"one", b"two", b"one")}
+    owner.give(data(2, 1, 4))
+    assert kinds(owner.submit(b"cause")) == [Kind.TIMEWARP_DATA, *[Kind.TIMEWARP_FOLLOW_UP] * 3]
+    owner.sends = {b"cause": (b"one", b"three")}
+    assert said(owner.give(data(1, 1, 2))) == [
+        (Kind.TIMEWARP_ANTI, 5, (3, 4)),
+        (Kind.TIMEWARP_FOLLOW_UP, 6, (6, 1)),
+    ]
+
+
+@pytest.mark.parametrize("cancellation", ["aggressive", "lazy"])
+def test_a_message_that_is_cancelled_takes_what_it_had_sent_with_it(cancellation: str) -> None:
+    """A cascade in one anti-message: cause, effect, effect of the effect."""
+    owner = Owner(cancellation=cancellation)
+    owner.sends = {b"cause": (b"effect",), b"effect": (b"last",)}
+    owner.give(data(2, 1, 4))
+    assert said(owner.submit(b"cause"))[1:] == [
+        (Kind.TIMEWARP_FOLLOW_UP, 2, (6, 1)),
+        (Kind.TIMEWARP_FOLLOW_UP, 3, (7, 2)),
+    ]
+    owner.sends = {}
+    assert said(owner.give(data(1, 1, 2))) == [(Kind.TIMEWARP_ANTI, 4, (2, 3))]
+    assert len(owner.core._open) == 3 and not owner.core._sent and not owner.core._doubtful
+
+
+def test_an_anti_message_of_another_undoes_what_was_executed_after_its_victim() -> None:
+    one = core()
+    give(one, data(1, 1, 5), follow_up(1, 2, 6, 1), data(1, 3, 9))
+    assert seen(give(one, anti(1, 4, 2))) == ["-1/9", "+1/9"]
+    assert one.held == 2
+
+
+def test_what_ends_together_with_what_undoes_it_ends_anew() -> None:
+    """Without processing time several end at once; what the first sends comes before the second."""
+    owner = Owner()
+    owner.core.on_message(data(1, 1, 4), 1, 0)
+    out = owner.core.on_submit(Submission(payload=b"cause"), 0)
+    owner.sends = {b"cause": (b"effect",)}
+    owner.core.on_message(data(2, 1, 3), 2, 0)
+    effects = owner.settle(out)
+    assert kinds(effects).count(Kind.TIMEWARP_FOLLOW_UP) == 1
+    assert Kind.TIMEWARP_ANTI not in kinds(effects)
+
+
+def test_a_message_that_has_sent_in_vain_too_often_waits_until_it_is_final() -> None:
+    owner = Owner(cancellation="aggressive", most_tries=1)
+    assert said(straggler(owner)) == [(Kind.TIMEWARP_ANTI, 3, (2,))], "what it sends next must be certain"
+    items = (3, 1, 1)
+    effects = owner.give(*(report(member, number, 9, *items) for number in (1, 2, 3) for member in (1, 2)))
+    assert owner.core.gvt == 5, "not beyond what will be sent"
+    follow_ups = [words for kind, _, words in said(effects) if kind is Kind.TIMEWARP_FOLLOW_UP]
+    assert follow_ups == [(6, 1)] and owner.core.held == 1
+
+
+# Rounds.
+
+
+def rounds(one: TimeWarpCore, floor: int, items: tuple[int, ...], *numbers: int) -> list[Effect]:
+    """Everybody else reports in these rounds."""
+    others = [member for member in MEMBERS if member != one._us.member]
+    return [
+        effect for number in numbers for member in others for effect in give(one, report(member, number, floor, *items))
+    ]
+
+
+def test_what_is_on_its_way_is_not_final() -> None:
+    """Until the reports say that everybody has it."""
+    one = core()
+    submit(one)
+    nobody = (0, 0, 0)
+    assert seen(rounds(one, 9, nobody, 1, 2, 3)) == []
+    assert one.gvt == 0
+    half = (1, 0, 0)
+    give(one, report(1, 4, 9, *half), report(2, 4, 9, *nobody))
+    assert one.gvt == 0
+    assert seen(rounds(one, 9, half, 5, 6)) == ["=ours"]
+    assert one.gvt == 1 and one.is_idle
+
+
+def test_an_anti_message_on_its_way_holds_back_what_it_cancels() -> None:
+    owner = Owner(cancellation="lazy")
+    straggler(owner)
+    owner.sends = {}
+    owner.give(data(1, 2, 3))
+    items = (2, 2, 1)
+    owner.give(*(report(member, number, 9, *items) for number in (1, 2, 3) for member in (1, 2)))
+    assert owner.core.gvt == 5, "the follow-up that is cancelled stood at 6"
+    items = (3, 2, 1)
+    owner.give(*(report(member, number, 9, *items) for number in (4, 5) for member in (1, 2)))
+    assert owner.core.gvt == 6, "the latest that we have sent"
+
+
+def test_what_is_not_executed_to_its_end_is_not_final() -> None:
+    one = core(service={"processing_ns": 1000})
+    give(one, data(1, 1, 5))
+    items = (0, 1, 0)
+    rounds(one, 9, items, 1)
+    assert one.gvt == 4
+    due_ns = one._execution.due_ns
+    assert due_ns is not None
+    one.on_timer(PROCESS, due_ns)
+    assert seen(rounds(one, 9, items, 2)) == ["=1/5"]
+
+
+def test_a_member_with_nothing_open_answers_at_once_and_begins_nothing() -> None:
+    one = core()
+    assert one.on_timer(ROUND, 5) == [] and one.is_idle
+    effects = give(one, report(1, 1, 4, 0, 1, 0))
+    assert kinds(effects) == [Kind.TIMEWARP_REPORT]
+    assert not [effect for effect in effects if isinstance(effect, SetTimer)]
+    assert one.is_idle
+
+
+def test_gvt_and_roll_backs_are_told_on_demand() -> None:
+    one = core(service={"report_costs": True})
+    give(one, data(1, 1, 5), data(2, 1, 3))
+    effects = rounds(one, 9, (0, 1, 1), 1)
+    assert Report(code=Notice.GVT, member=0, value=5) in effects
+
+
+def test_nothing_final_stays_in_memory() -> None:
+    one = core()
+    for number in range(1, 201):
+        give(one, data(1, number, number))
+    rounds(one, 200, (0, 200, 0), 1)
+    assert one.held == 0 and one._execution.held == 0
+    assert not one._open and not one._sent and not one._tries
+
+
+def test_a_member_with_too_much_open_submits_nothing() -> None:
+    one = core(most_open=2)
+    submit(one)
+    give(one, data(1, 1, 5))
+    assert not one.can_submit
+    with pytest.raises(LocalError, match="ask can_submit before"):
+        submit(one)
+    rounds(one, 9, (1, 1, 0), 1, 2)
+    assert one.can_submit
+
+
+# The end of the view.
+
+
+def close(one: TimeWarpCore, *rest: Message, survivors: tuple[int, ...] = MEMBERS) -> Closing:
+    """`rest` in any order of the streams."""
+    streams = {member: [each for each in rest if each.origin == member] for member in MEMBERS}
+    return one.close(streams, frozenset(survivors), 7 * SECOND)
+
+
+def talkative(member: int, seed: int, **parameters: Any) -> TimeWarpCore:
+    """Of what it sends, half has a follow-up."""
+    service = ServiceParameters(application="counter", follow_up_permille=500)
+    made = TimeWarpCore(
+        membership=Membership(member=member, members=MEMBERS),
+        parameters=TimeWarpParameters(service=service, **parameters),
+        seed=seed,
+    )
+    made.on_start(0)
+    return made
+
+
+def sender(**parameters: Any) -> tuple[TimeWarpCore, list[Message]]:
+    """A member 0 whose first message stands at 9 and has a follow-up; both."""
+    for seed in range(100):
+        one = talkative(0, seed, **parameters)
+        effects = one.on_submit(Submission(payload=b"cause", not_before=8), 0)
+        if kinds(effects) == [Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP]:
+            return one, multicasts(effects)
+    raise AssertionError("half of all messages have a follow-up")
+
+
+def test_at_the_end_all_of_the_cut_is_final_in_the_order_of_its_timestamps() -> None:
+    one = core()
+    give(one, data(1, 1, 5), data(1, 2, 9))
+    closing = close(one, data(2, 1, 3), data(2, 2, 12))
+    assert seen(list(closing.effects)) == ["-1/9", "-1/5", "=2/3", "=1/5", "=1/9", "=2/12"]
+    assert closing.handed_back == ()
+
+
+def test_the_end_waits_for_no_processor_and_sends_nothing() -> None:
+    one = core(service={"processing_ns": SECOND, "application": "counter", "report_state": True})
+    give(one, data(1, 1, 5), data(1, 2, 9))
+    submit(one)
+    closing = close(one, report(1, 1, 3, 0, 2, 0))
+    assert seen(list(closing.effects)) == ["=1/5", "=ours", "=1/9"]
+    assert {type(effect) for effect in closing.effects} == {Deliver, Report}
+    assert len([each for each in closing.effects if isinstance(each, Report) and each.code == Notice.STATE]) == 3
+
+
+def test_own_messages_that_have_not_come_back_are_in_the_cut() -> None:
+    one = core()
+    sent = multicasts(submit(one))
+    assert seen(list(close(one, *sent).effects)) == ["=ours"]
+
+
+def test_a_follow_up_that_is_not_sent_again_is_void_at_all_and_the_right_one_is_handed_back() -> None:
+    """A straggler of the cut changes what the cause answers; its origin has had no time to cancel anything."""
+    one, (cause, effect) = sender()
+    other = core(1, service={"application": "counter"})
+    give(other, cause)
+    straggler = data(2, 1, 4)
+    ours, theirs = close(one, straggler), close(other, effect, straggler)
+    for closing in (ours, theirs):
+        assert Report(code=TimeWarpReport.VOID, member=MEMBERS.index(closing is theirs), value=1) in closing.effects
+        assert seen(list(closing.effects))[-2:] == ["=2/4", "=cause"]
+    assert ours.memory == theirs.memory
+    (again,) = ours.handed_back
+    assert again.inner is Kind.TIMEWARP_FOLLOW_UP and again.payload not in (b"cause", effect.payload)
+    assert again.payload[:8] == effect.payload[:8], "of the same command, with another answer"
+    assert theirs.handed_back == ()
+
+
+def test_a_follow_up_that_is_sent_again_stands() -> None:
+    one, (cause, effect) = sender()
+    other = core(1, service={"application": "counter"})
+    ours, theirs = close(one, data(2, 1, 14)), close(other, cause, effect, data(2, 1, 14))
+    assert ours.memory == theirs.memory
+    assert not ours.handed_back
+    assert TimeWarpReport.VOID not in [each.code for each in ours.effects if isinstance(each, Report)]
+
+
+def test_what_a_void_follow_up_has_sent_is_void() -> None:
+    other = core(1, service={"application": "counter"})
+    _, (cause, effect) = sender()
+    chain = follow_up(0, 3, 11, 2, payload=b"of the follow-up")
+    closing = close(other, cause, effect, chain, data(2, 1, 4))
+    assert Report(code=TimeWarpReport.VOID, member=1, value=2) in closing.effects
+
+
+def test_what_is_final_stands_whatever_stands_in_its_follow_ups() -> None:
+    """Its executions are not checked, for those who have made it final may not have it any more."""
+    one = core(service={"application": "counter"})
+    other = core(2, service={"application": "counter"})
+    items = [data(1, 1, 5), follow_up(1, 2, 6, 1, payload=b"a lie")]
+    give(one, *items)
+    give(other, *items)
+    liars = report(1, 1, 5, 0, 2, 0)
+    ours = multicasts(one.on_timer(ROUND, GVT_NS))
+    give(one, *multicasts(give(other, *ours)), liars)
+    assert one.gvt == 5 and other.gvt == 0
+    closings = close(one), close(other, liars)
+    assert closings[0].memory == closings[1].memory
+    assert not closings[0].handed_back
+
+
+def test_a_message_that_waits_until_it_is_final_sends_in_the_next_view() -> None:
+    seed = next(seed for seed in range(100) if len(kinds(submit(talkative(0, seed)))) == 2)
+    one = talkative(0, seed, most_tries=0)
+    assert kinds(submit(one)) == [Kind.TIMEWARP_DATA], "it waits"
+    (again,) = close(one).handed_back
+    assert again.inner is Kind.TIMEWARP_FOLLOW_UP
+    following = core(memory=close(core()).memory)
+    effects = following.on_submit(again, 0)
+    assert said(effects) == [(Kind.TIMEWARP_DATA, 1, (1,))]
+    assert seen(effects) == [], "follow-ups are not the application's"
+
+
+def test_what_an_excluded_member_sent_is_part_of_the_cut() -> None:
+    one = core()
+    give(one, data(2, 1, 5))
+    assert seen(list(close(one, data(2, 2, 7), survivors=(0, 1)).effects)) == ["=2/5", "=2/7"]
+
+
+def test_a_final_cause_is_in_every_cut() -> None:
+    """The double crash: member 2 delivers what 1 sent, answers it, and both are excluded."""
+    two = core(2)
+    zero = core(0)
+    cause = data(1, 1, 5)
+    give(two, cause)
+    for number in (1, 2):
+        give(two, report(1, number, 5, 0, 1, 0))
+    assert two.gvt == 0, "member 0 has reported nothing, so nothing is final"
+    assert seen(list(close(zero, cause, survivors=(0,)).effects)) == ["=1/5"]
+
+
+def test_messages_that_are_refused_are_passed_over() -> None:
+    one = core()
+    wrong = [data(1, 3, 8), anti(1, 1, 1), message(Kind.LAMPORT_NULL, 1, 5), report(1, 7, 4, 0, 0, 0)]
+    assert seen(list(close(one, *wrong, data(1, 1, 5)).effects)) == ["=1/5"]
+
+
+@pytest.mark.parametrize("application", ["none", "counter", "transactions"])
+def test_the_committed_state_outlives_the_view(application: str) -> None:
+    service = {"application": application, "report_state": True}
+    items = [data(1, number, 2 * number) for number in range(1, 9)]
+    whole = close(core(service=service), *items)
+    first = close(core(service=service), *items[:5])
+    again = [data(1, number, 2 * number, b"1/%d" % (2 * number + 10)) for number in range(1, 4)]
+    second = close(core(2, service=service, memory=first.memory), *again)
+    states = [[each.value for each in one.effects if isinstance(each, Report)] for one in (whole, first, second)]
+    assert states[0] == states[1] + states[2]
+    assert second.memory == whole.memory
+
+
+@pytest.mark.parametrize("memory", [b"x", bytes(32), bytes(39), bytes(41), bytes(1000)])
+def test_a_memory_that_is_none_is_refused(memory: bytes) -> None:
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        core(service={"application": "counter"}, memory=memory)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        data(1, 2, 5),
+        data(1, 0, 5),
+        data(1, 1, 0),
+        data(1, 1, LAST_TIMESTAMP + 1),
+        message(Kind.TIMEWARP_DATA, 1, 1),
+        message(Kind.TIMEWARP_DATA, 1, 1, 5, 5),
+        follow_up(1, 1, 5, 1),
+        follow_up(1, 1, 5, 0),
+        anti(1, 1),
+        anti(1, 1, 1),
+        anti(1, 1, 0),
+        report(1, 1, 4, 0, 0),
+        report(1, 1, 4, 1, 0, 0),
+        report(1, 1, 4, 0, 0, 0, 0),
+        report(1, 2, 4, 0, 0, 0),
+        report(1, 0, 4, 0, 0, 0),
+        report(1, 1, ENDLESS + 1, 0, 0, 0),
+    ],
+)
+def test_malformed_words_change_nothing(wrong: Message) -> None:
+    one = core()
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        one.on_message(wrong, 1, 0)
+    assert one.held == 0 and one.is_idle
+    assert seen(give(one, data(1, 1, 5))) == ["+1/5"], "as if nothing had come"
+
+
+def test_what_would_come_before_what_is_final_is_refused() -> None:
+    one = core()
+    give(one, data(1, 1, 5), follow_up(1, 2, 6, 1))
+    rounds(one, 9, (0, 2, 0), 1)
+    assert one.gvt == 6 and one.held == 0
+    for late in (data(2, 1, 5), anti(1, 3, 1)):
+        with pytest.raises(RemoteError, match="MALFORMED"):
+            one.on_message(late, late.origin, 0)
+
+
+def test_strangers_and_other_kinds_are_not_heard() -> None:
+    one = core()
+    assert give(one, data(7, 1, 5)) == [Report(code=DropReason.UNEXPECTED, member=7, value=3)]
+    assert give(one, message(Kind.LAMPORT_NULL, 1, 5)) == [Report(code=DropReason.UNEXPECTED, member=1, value=0)]
+    assert give(one, data(0, 1, 5)) == [], "our own comes back from the layer below"
+
+
+def test_a_caller_who_is_wrong_gets_a_sentence() -> None:
+    one = core()
+    with pytest.raises(LocalError, match="no timer"):
+        one.on_timer(Timer("tea"), 0)
+    with pytest.raises(LocalError, match="order multicasts"):
+        one.on_submit(Submission(payload=b"", target=1), 0)
+    with pytest.raises(LocalError, match="no timestamp"):
+        one.on_submit(Submission(payload=b"", not_before=LAST_TIMESTAMP), 0)
+    for wrong in ({"cancellation": "eager"}, {"gvt_every_ns": 0}, {"most_open": 0}, {"most_tries": -1}):
+        with pytest.raises(LocalError):
+            TimeWarpParameters(**wrong)
+
+
+def test_a_clock_at_its_end_takes_nothing_more_and_what_is_under_way_becomes_final() -> None:
+    one = core()
+    effects = give(one, data(1, 1, LAST_TIMESTAMP))
+    assert Report(code=TimeWarpReport.EXHAUSTED, member=0, value=LAST_TIMESTAMP) in effects
+    assert not one.can_submit and one.phase is Phase.EXHAUSTED
+    items = (0, 1, 0)
+    assert seen(rounds(one, LAST_TIMESTAMP, items, 1))[0].startswith("=") and one.is_idle
+
+
+# Over the group layer.
+
+
+def build(**given: Any) -> Build:
+    mapping = {"gvt_every_ns": 5 * MILLISECOND, **given}
+    parameters = from_mapping(TimeWarpParameters, mapping, "timewarp")
+    return grouped(
+        lambda us, rng, memory: TimeWarpCore(
+            membership=us, parameters=parameters, seed=rng.getrandbits(64), memory=memory
+        )
+    )
+
+
+def drawn(seed: int) -> dict[str, Any]:
+    rng = Random(f"{seed}/parameters")
+    return {
+        "cancellation": rng.choice(("aggressive", "lazy")),
+        "gvt_every_ns": rng.choice((1, 5, 20)) * MILLISECOND,
+        "most_open": rng.choice((16, 256)),
+        "service": {
+            **COUNTER,
+            "processing_ns": rng.choice((0, MILLISECOND, 5 * MILLISECOND)),
+            "follow_up_permille": rng.choice((0, 100)),
+            "save_every": rng.choice((1, 3)),
+        },
+    }
+
+
+def states(cluster: Cluster) -> list[list[int]]:
+    """What the members have reported of their committed states."""
+    return [[each.value for each in host.reports if each.code == Notice.STATE] for host in cluster.up()]
+
+
+def test_loss_and_duplication_do_not_make_early_what_is_in_transit() -> None:
+    network = Network(jitter_ns=5 * MILLISECOND, loss_ratio=0.3, duplicate_ratio=0.3)
+    service = {**COUNTER, "follow_up_permille": 200, "processing_ns": MILLISECOND}
+    cluster = Cluster(3, build(service=service), seed=5, network=network)
+    for number in range(40):
+        for member in cluster.members:
+            cluster.submit_later(member, number * 7 * MILLISECOND)
+    check_silence(cluster)
+    check_integrity(cluster)
+    check_fifo(cluster)
+    check_validity(cluster, cluster.members)
+    check_agreement(cluster, cluster.members)
+    check_total_order(cluster)
+    assert sum(host.undone for host in cluster.up()) > 100
+    first, *others = states(cluster)
+    assert len(first) > 120 and all(other == first for other in others)
+
+
+@pytest.mark.parametrize("after_ms", [0, 1, 3, 6, 8, 11, 30])
+def test_a_crash_in_each_phase_of_a_round(after_ms: int) -> None:
+    """Before its message has left, between the reports, after all is final."""
+    cluster = Cluster(4, build(service=COUNTER), seed=after_ms)
+    cluster.run(for_ns=5 * MILLISECOND)
+    for member in cluster.members:
+        cluster.submit(member)
+    cluster.run(for_ns=after_ms * MILLISECOND)
+    cluster.crash(0)
+    cluster.submit(1)
+    check_silence(cluster)
+    check_integrity(cluster)
+    check_agreement(cluster, (1, 2, 3))
+    check_validity(cluster, (1, 2, 3))
+    check_total_order(cluster)
+    first, *others = states(cluster)
+    assert first and all(other == first for other in others)
+
+
+def test_a_restarted_member_has_the_group_s_state() -> None:
+    cluster = Cluster(3, build(service={**COUNTER, "follow_up_permille": 200}), seed=4)
+    for number in range(200):
+        for member in cluster.members:
+            cluster.submit_later(member, number * 25 * MILLISECOND)
+    cluster.at(500 * MILLISECOND, lambda: cluster.crash(2))
+    cluster.at(700 * MILLISECOND, lambda: cluster.restart(2))
+    check_silence(cluster)
+    check_integrity(cluster)
+    check_agreement(cluster, (0, 1))
+    check_validity(cluster, (0, 1, 2))
+    check_total_order(cluster)
+    one, other, joiner = states(cluster)
+    assert one == other and 50 < len(joiner) < len(one)
+    assert joiner == one[-len(joiner) :]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_promises_hold_through_any_history_of_faults(seed: int) -> None:
+    made = scenario(seed, build(**drawn(seed)))
+    check(made, is_total=True)
+    founders = [host for host in made.cluster.survivors() if host.membership.incarnation == 1]
+    first, *others = [[each.value for each in host.reports if each.code == Notice.STATE] for host in founders]
+    assert all(other == first for other in others), str(made)
+
+
+def test_memory_is_bounded_over_twenty_thousand_messages() -> None:
+    one = core(members=(0, 1), service={"application": "counter", "save_every": 5})
+    most = 0
+    for number in range(1, 10_001):
+        submit(one)
+        give(one, data(1, number, max(one.gvt + 1, number)))
+        if number % 20 == 0:
+            following = one._rounds.number + 1
+            give(one, *(report(1, following + late, one.timestamp, number, number) for late in (0, 1)))
+        most = max(most, one.held, one._execution.held, len(one._transit))
+    assert most <= 2 * 256
+    assert one._rounds.number >= 500 and one.held <= 80
+    assert len(one._execution._entries) <= 100
+
+
+def test_how_long_a_message_takes_to_become_final() -> None:
+    """One and a half rounds and two ways, whatever comes afterwards."""
+    cluster = Cluster(3, build(gvt_every_ns=20 * MILLISECOND), seed=1)
+    cluster.submit(0)
+    cluster.run(for_ns=50 * MILLISECOND)
+    assert [len(host.delivered) for host in cluster.up()] == [1, 1, 1]
+
+
+def test_histories_repeat() -> None:
+    transcripts = []
+    for _ in range(2):
+        cluster = Cluster(3, build(**drawn(3)), seed=9, network=Network(loss_ratio=0.1))
+        for member in cluster.members:
+            for number in range(10):
+                cluster.submit_later(member, number * 3 * MILLISECOND)
+        cluster.run(for_ns=SECOND)
+        transcripts.append(cluster.transcript())
+    assert transcripts[0] == transcripts[1]

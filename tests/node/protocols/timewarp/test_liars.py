@@ -1,0 +1,147 @@
+"""Time Warp among members that lie: about floors, and with more than an honest member can have open."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.core import Membership, Submission
+from node.effects import Effect, Multicast
+from node.errors import LocalError, RemoteError
+from node.protocols.timewarp.core import (
+    LAST_TIMESTAMP,
+    MOST_OPEN,
+    MOST_OPEN_ELSEWHERE,
+    ROUND,
+    TimeWarpCore,
+    TimeWarpParameters,
+)
+from node.protocols.timewarp.execution import ServiceParameters
+from node.wire import Kind, Message
+from tests.node.cluster import MILLISECOND
+from tests.node.group.test_close_timewarp import maker
+from tests.node.group.views import run
+from tests.node.protocols.timewarp.test_core import (
+    MEMBERS,
+    Owner,
+    anti,
+    core,
+    data,
+    follow_up,
+    give,
+    report,
+    submit,
+)
+
+LIAR = 0
+SEED = 11
+
+
+def spoken(effects: list[Effect]) -> list[Message]:
+    return [effect.message for effect in effects if isinstance(effect, Multicast)]
+
+
+def talkative(member: int) -> TimeWarpCore:
+    """What member 1 sends at 40 has one follow-up with this seed."""
+    parameters = TimeWarpParameters(service=ServiceParameters(application="counter", follow_up_permille=500))
+    return TimeWarpCore(membership=Membership(member=member, members=MEMBERS), parameters=parameters, seed=SEED)
+
+
+class Pair:
+    """Members 1 and 2 are honest; 1 has sent a message with timestamp 40 and its follow-up, which both have. In the
+    first round all is said to be later than 38.
+    """
+
+    def __init__(self) -> None:
+        self.now_ns = 10
+        self.one, self.two = talkative(1), talkative(2)
+        submission = Submission(payload=b"m", not_before=39)
+        items = spoken(self.one.on_submit(submission, self.now_ns))
+        assert [item.kind for item in items] == [Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP]
+        self.hear(self.two, *items)
+        first = self.begin_round(self.one), self.begin_round(self.two)
+        lie = report(LIAR, 1, 38, 0, 2, 0)
+        assert self.hear(self.one, *first[1], lie) == self.hear(self.two, *first[0], lie) == []
+        assert self.one.gvt == self.two.gvt == 38
+
+    def hear(self, one: TimeWarpCore, *messages: Message) -> list[Message]:
+        self.now_ns += 1
+        return spoken(give(one, *messages, now_ns=self.now_ns))
+
+    def begin_round(self, one: TimeWarpCore) -> list[Message]:
+        self.now_ns += 30 * MILLISECOND
+        return spoken(one.on_timer(ROUND, self.now_ns))
+
+
+STRAGGLER = data(LIAR, 1, 40)
+"""Before that of member 1, by the place of its origin."""
+
+
+@pytest.mark.parametrize("is_early", [False, True], ids=["after the reports", "before that of one of them"])
+def test_a_floor_beyond_what_somebody_lacked_cuts_nobody_off(is_early: bool) -> None:
+    """The liar said that all of its was later than 60, and both had its message at 40 when they reckoned. Who had the
+    report of the other before refused the anti-message for what that had undone, and all that followed.
+    """
+    pair = Pair()
+    lie = report(LIAR, 2, 60, 1, 2, 0)
+    second = pair.begin_round(pair.one)
+    if is_early:
+        pair.hear(pair.two, STRAGGLER)
+    others = pair.begin_round(pair.two)
+    news = pair.hear(pair.one, STRAGGLER)
+    assert [item.kind for item in news[:1]] == [Kind.TIMEWARP_ANTI]
+    pair.hear(pair.two, *second, *(() if is_early else (STRAGGLER,)), lie)
+    assert pair.two.gvt < 40, "member 1 had not got it when it reported"
+    pair.hear(pair.two, *news)
+    later = spoken(submit(pair.one, now_ns=pair.now_ns))
+    pair.hear(pair.two, *pair.hear(pair.one, *others, lie), *later)
+    assert pair.two.held == pair.one.held, "nothing was refused"
+
+
+def test_a_submission_that_is_not_later_than_a_floor_of_its_sender_is_refused() -> None:
+    one = core()
+    give(one, report(1, 1, 9, 0, 0, 0), report(1, 2, 4, 0, 0, 0))
+    for timestamp in (3, 9):
+        with pytest.raises(RemoteError, match="the floor 9"):
+            one.on_message(data(1, 1, timestamp), 1, 0)
+    give(one, data(1, 1, 10), data(2, 1, 3))
+    assert one.held == 2
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_no_floor_of_an_honest_member_is_doubted(seed: int) -> None:
+    """Whatever the layer below allows; the harness fails when anything is refused."""
+    group = run(maker(seed), seed, views=1)
+    rounds = [place.core._rounds for place in group.places.values() if isinstance(place.core, TimeWarpCore)]
+    assert rounds and not any(each.doubted for each in rounds)
+
+
+def test_nobody_fills_our_memory_with_what_never_becomes_final() -> None:
+    """A member withholds its reports and goes on sending; follow-ups count, and what is cancelled does not."""
+    one = core(2)
+    give(one, data(1, 1, 5))
+    for number in range(2, 2 * MOST_OPEN_ELSEWHERE, 2):
+        give(one, follow_up(1, number, 6, 1), anti(1, number + 1, number))
+    number = 2 * MOST_OPEN_ELSEWHERE
+    give(one, *(follow_up(1, number + each, 6 + each, 1) for each in range(MOST_OPEN_ELSEWHERE - 1)))
+    assert one.held == MOST_OPEN_ELSEWHERE
+    for wrong in (data, follow_up):
+        words = () if wrong is data else (1,)
+        with pytest.raises(RemoteError, match="not final already"):
+            one.on_message(wrong(1, number + MOST_OPEN_ELSEWHERE - 1, LAST_TIMESTAMP, *words), 1, 0)
+    assert one.held == MOST_OPEN_ELSEWHERE
+    give(one, data(0, 1, 7))
+    assert one.held == MOST_OPEN_ELSEWHERE + 1, "others may go on"
+
+
+def test_an_honest_member_never_has_more_open_than_others_bear() -> None:
+    """Its parameters allow no more; and what it sends in answer to its own messages waits until these are final."""
+    with pytest.raises(LocalError, match="most_open"):
+        TimeWarpParameters(most_open=MOST_OPEN + 1)
+    owner = Owner(most_open=MOST_OPEN)
+    owner.submit(b"no answer")
+    for number in range(MOST_OPEN // 2):
+        payload = b"%d" % number
+        owner.sends[payload] = (b"answer",)
+        owner.submit(payload)
+    assert owner.core.held == MOST_OPEN and not owner.core.can_submit
+    assert len(owner.core._certain) == 1
