@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Verdict
 from analysis.metrics.estimate import LEAST_RUNS, estimate
 from topologies.formats.errors import did_you_mean
 from topologies.formats.units import shown

@@ -28,9 +28,8 @@ from analysis.checks import incarnations as lives
 from analysis.checks import judgement, order
 from analysis.checks.by_message import RunFacts
 from analysis.checks.judgement import Staged
-from analysis.checks.properties import Finding, Property
+from analysis.checks.properties import SECTIONS, Finding, Property
 from analysis.checks.sequences import Told
-from analysis.checks.verdict import SECTIONS
 from analysis.engine import session, staging, tasks
 from analysis.errors import MachineError
 from analysis.inputs import RunInputs, read_run

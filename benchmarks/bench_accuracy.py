@@ -1,6 +1,6 @@
 """How exactly each kernel realises delay, loss and rate, by the runs' own certificates; and where `uml` saturates.
 
-The certificate compares frame by frame, from the capture alone (`analysis.network.certificate`). Saturation: one
+The certificate compares frame by frame, from the capture alone (`analysis.network.accuracy`). Saturation: one
 node of 30
 floods its segment, everybody else is 5 ms away and does not listen; the port deliveries a second grow until the delay
 lines do not keep up any more: the median delay leaves its bound. A kernel that this machine has not is left out.

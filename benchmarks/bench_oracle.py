@@ -24,8 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from analysis import schema
 from analysis.checks import linear, oracle, order
 from analysis.checks.columns import Columns
-from analysis.checks.properties import DELIVERY_PROPERTIES, Finding, Property
-from analysis.checks.verdict import Verdict, merge
+from analysis.checks.properties import DELIVERY_PROPERTIES, Finding, Property, Verdict, merge
 from analysis.engine import session
 from analysis.engine.tasks import OfSpark
 from collector.records import Event, Level

@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from analysis.curves import curve, protocol_curves
+from analysis.metrics.estimate import curve, protocol_curves
 from analysis.run import Sweep
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")

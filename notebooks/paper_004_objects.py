@@ -27,7 +27,7 @@ import os
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from analysis.curves import protocol_curves
+from analysis.metrics.estimate import protocol_curves
 from analysis.run import Sweep
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")

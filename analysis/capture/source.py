@@ -41,7 +41,7 @@ from analysis.capture.parse import (
     read_sections,
     split_section,
 )
-from analysis.engine.worker import keep_imports
+from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError
 from collector import index
 from collector.blocks import CutOffError, Interfaces

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTr
 from analysis.capture import source
 from analysis.capture.parse import map_capture
 from analysis.capture.source import LEAST_PART_BYTES, Piece, Pieces, read_piece, require_ethernet
-from analysis.engine.worker import keep_imports
+from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError
 from collector.blocks import INTERFACE_DESCRIPTION, SECTION_HEADER, CutOffError, Interfaces, Layout, Reader
 from collector.records import CaptureError

@@ -14,8 +14,7 @@ from typing import Any
 
 from analysis import expression
 from analysis.capture.source import CaptureState
-from analysis.checks.properties import Finding, Incarnation, Place, Property, Witness
-from analysis.checks.verdict import Verdict, merge
+from analysis.checks.properties import Finding, Incarnation, Place, Property, Verdict, Witness, merge
 from analysis.inputs import RunInputs, open_cuts
 from collector.records import Notice
 from topologies.formats.errors import did_you_mean

@@ -21,7 +21,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from analysis.checks import call_orders, clocks, sections, states, synchrony
+from analysis.checks import call_orders, sections, synchrony
 from analysis.checks.columns import Columns, grouped, look
 from analysis.checks.oracle import History, Record, raw
 from analysis.checks.properties import (
@@ -450,9 +450,9 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.MUTUAL_EXCLUSION: lambda view: sections.mutual_exclusion(view.raw()),
     Property.GRANT_ORDER: lambda view: sections.grant_order(view.raw()),
     Property.SERVICE: lambda view: sections.service(view.raw(), [life.name for life in view.full]),
-    Property.CLOCK_CONDITION: lambda view: clocks.clock_condition(view.raw()),
-    Property.CLOCK_MONOTONE: lambda view: clocks.clock_monotone(view.raw()),
-    Property.STATE: lambda view: states.state(view.raw(), [life.name for life in view.full]),
+    Property.CLOCK_CONDITION: lambda view: sections.clock_condition(view.raw()),
+    Property.CLOCK_MONOTONE: lambda view: sections.clock_monotone(view.raw()),
+    Property.STATE: lambda view: sections.state(view.raw(), [life.name for life in view.full]),
     **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
     **{kind: partial(_of_view, kind) for kind in VIEW_PROPERTIES},
 }

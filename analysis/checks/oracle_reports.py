@@ -2,8 +2,8 @@
 `analysis.checks.oracle`.
 
 Everything is a set of what somebody knows, and every pair is looked at. `analysis.checks.sections`,
-`analysis.checks.clocks` and
-`analysis.checks.states` must agree with it.
+`analysis.checks.sections` and
+`analysis.checks.sections` must agree with it.
 """
 
 from __future__ import annotations

@@ -134,11 +134,40 @@ known what everybody received.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analysis.checks.verdict import Verdict
+
+class Verdict(enum.Enum):
+    """What a check says of a run."""
+
+    PASS = "pass"  # noqa: S105  (a verdict, not a password)
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+SECTIONS = (
+    *("properties", "expect", "messages", "latency", "ordering", "calls", "views", "load", "traffic", "processing"),
+    *("clocks", "stages", "resident", "anomalies", "accuracy"),
+    *("links", "conservation", "faults", "capture", "health"),
+)
+"""Of summary.json, behind its head: what is known of a run."""
+EXPECTABLE = tuple(name for name in SECTIONS if name != "expect")
+"""What a condition of an experiment may speak of."""
+
+_BADNESS = {Verdict.PASS: 0, Verdict.UNKNOWN: 1, Verdict.FAIL: 2}
+
+
+def merge(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of them: a violation that was seen outweighs what could not be told. PASS when there are none."""
+    return max(verdicts, key=_BADNESS.__getitem__, default=Verdict.PASS)
+
+
+def at_best(verdict: Verdict, bound: Verdict) -> Verdict:
+    """`verdict`, but not better than `bound`."""
+    return merge((verdict, bound))
+
 
 FIRST_INCARNATION = 1
 

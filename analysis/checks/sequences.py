@@ -37,7 +37,7 @@ class Step(enum.IntEnum):
     """An UNDO of an agreed or final delivery, or of what the same life delivered so before."""
     STANDING = 4
     """An optimistic delivery at a full member that is never undone, where a higher level is judged. Made of deliveries
-    by `analysis.checks.evidence`: a life does not know yet what is judged."""
+    by `analysis.checks.order`: a life does not know yet what is judged."""
 
 
 NO_MESSAGE = 0

@@ -19,7 +19,7 @@ Pure, for both worlds: a run directory through analysis.summary, a run in memory
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -33,10 +33,8 @@ from analysis.metrics.ordering_epochs import (
     tenures,
     total,
 )
-from analysis.metrics.ordering_finality import Finals, finals_of, gvt_still, waited
-from analysis.metrics.ordering_inversions import optimistic_order
 from analysis.metrics.ordering_records import LIFE_BITS, Ints, Records, Span, Truths
-from collector.records import Event, Notice
+from collector.records import Event, Level, Notice
 
 QUANTILES: Final = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
 
@@ -163,3 +161,136 @@ def _estimates(loaded: Records, place: Ints, bins: int) -> list[dict[str, float]
 
 def _greatest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
+
+
+def optimistic_order(records: Records) -> dict[str, Any] | None:
+    """`deliveries`: at all lives; `in_order`: the share that were no stragglers; `inversions`: pairs per delivery.
+    None: nothing was delivered optimistically that became final.
+    """
+    shown = _first_of_each(records, OPTIMISTIC)
+    final = _first_of_each(records, FOR_GOOD)
+    deliveries, stragglers, inverted = 0, 0, 0
+    for life in np.unique(records.life).tolist():
+        order = _order(shown.where(shown.life == life).message, final.where(final.life == life).message)
+        deliveries += len(order)
+        stragglers += int(np.count_nonzero(order < np.maximum.accumulate(order)))
+        inverted += inversions(order)
+    if not deliveries:
+        return None
+    return {
+        "deliveries": deliveries,
+        "in_order": (deliveries - stragglers) / deliveries,
+        "inversions": inverted / deliveries,
+    }
+
+
+def inversions(order: Ints) -> int:
+    """How many pairs of a permutation of 0, 1, … stand the other way round. In n log n steps, one bit after the other:
+    two numbers are compared at the highest bit in which they differ, among all that agree in the bits above it.
+    """
+    found = 0
+    for bit in range(len(order).bit_length()):
+        rows = np.argsort(order >> (bit + 1), kind="stable")
+        group, is_one = order[rows] >> (bit + 1), (order[rows] >> bit) & 1
+        ones = np.cumsum(is_one)
+        is_new = np.append(True, np.diff(group) != 0)[: len(group)]
+        before_group = np.maximum.accumulate(np.where(is_new, ones - is_one, 0))
+        found += int((ones - before_group)[is_one == 0].sum())
+    return found
+
+
+def _first_of_each(records: Records, levels: tuple[int, ...]) -> Records:
+    """The first deliveries at these levels, in the order in which each life made them."""
+    rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, levels))
+    order = np.lexsort((rows.message, rows.life))  # stable
+    life, message = rows.life[order], rows.message[order]
+    is_first = np.append(True, (np.diff(life) != 0) | (np.diff(message) != 0))[: len(order)]
+    return rows.where(np.sort(order[is_first]))
+
+
+def _order(shown: Ints, final: Ints) -> Ints:
+    """Of what is in both, in the order in which it was shown: the place in the final order."""
+    common, places, _ = np.intersect1d(shown, final, assume_unique=True, return_indices=True)
+    final = final[np.isin(final, common)]
+    shown = shown[np.sort(places)]
+    by_message = np.argsort(final)
+    return np.asarray(by_message[np.searchsorted(final, shown, sorter=by_message)], np.int64)
+
+
+NEVER_NS: Final = np.iinfo(np.int64).max
+OPTIMISTIC: Final = (int(Level.OPTIMISTIC),)
+FOR_GOOD: Final = (int(Level.AGREED), int(Level.FINAL))
+"""Levels of deliveries that are not taken back."""
+
+
+class Finals(NamedTuple):
+    """The first deliveries of each message in each life, at two levels; NEVER_NS: there is none."""
+
+    life: Ints
+    optimistic_ns: Ints
+    final_ns: Ints
+
+    def where(self, rows: Truths) -> Finals:
+        return Finals(*(column[rows] for column in self))
+
+
+def finals_of(records: Records) -> Finals:
+    """Of all messages that were delivered optimistically or for good; other levels do not count."""
+    rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, (*OPTIMISTIC, *FOR_GOOD)))
+    # Stable: within a message of a life its rows stay in the order of their numbers.
+    rows = rows.where(np.lexsort((rows.message, rows.life)))
+    is_first = np.ones(len(rows), np.bool_)
+    is_first[1:] = (np.diff(rows.life) != 0) | (np.diff(rows.message) != 0)
+    group = np.cumsum(is_first) - 1
+    return Finals(
+        rows.life[is_first],
+        _first_ns(rows, group, OPTIMISTIC),
+        _first_ns(rows, group, FOR_GOOD),
+    )
+
+
+def _first_ns(rows: Records, group: Ints, levels: tuple[int, ...]) -> Ints:
+    found = np.full(int(group[-1]) + 1 if len(group) else 0, NEVER_NS, np.int64)
+    places = np.flatnonzero(np.isin(rows.detail, levels))[::-1]
+    found[group[places]] = rows.at_ns[places]  # of several the one written last stays: the first
+    return found
+
+
+def waited(finals: Finals, load: Span) -> Finals:
+    """Those that were optimistic first and became final within the load."""
+    return finals.where(load.holds(finals.final_ns) & (finals.optimistic_ns <= finals.final_ns))
+
+
+def gvt_still(records: Records, finals: Finals, load: Span) -> dict[int, int]:
+    """By life that reports its GVT: the longest time within the load in which something delivered was not final and the
+    GVT did not move. A life without such a time has no entry. After its last record a life waits for nothing.
+    """
+    told = records.where(records.reports(Notice.GVT))
+    longest = dict[int, int]()
+    for life in np.unique(told.life).tolist():
+        rises = told.where(told.life == life)
+        is_rise = np.ones(len(rises), np.bool_)
+        is_rise[1:] = np.diff(rises.value) != 0
+        until_ns = min(load.end_ns, int(records.at_ns[records.life == life].max()))
+        still_ns = _still_ns(finals.where(finals.life == life), rises.at_ns[is_rise], Span(load.start_ns, until_ns))
+        if still_ns is not None:
+            longest[life] = still_ns
+    return longest
+
+
+def _still_ns(finals: Finals, rises_ns: Ints, span: Span) -> int | None:
+    is_open = (finals.optimistic_ns < finals.final_ns) & (finals.optimistic_ns < span.end_ns)
+    is_open &= finals.final_ns > span.start_ns
+    opened, closed = finals.optimistic_ns[is_open], finals.final_ns[is_open]
+    if span.end_ns <= span.start_ns or not len(opened):
+        return None
+    rises = np.append(rises_ns[span.holds(rises_ns)], span.end_ns)
+    at_ns = span.cut(np.concatenate((opened, rises, closed)))
+    change = np.repeat(np.array([1, 0, -1]), [len(opened), len(rises), len(closed)])
+    order = np.argsort(at_ns, kind="stable")
+    at_ns, change = at_ns[order], change[order]
+    waiting = np.cumsum(change)
+    # It stands still from a rise, or from when something first waits for one, to the next rise or the last final.
+    is_bound = (change == 0) | (waiting == 0) | ((change == 1) & (waiting == 1))
+    bounds, is_waited = at_ns[is_bound], waiting[is_bound] > 0
+    return int(np.diff(bounds)[is_waited[:-1]].max(initial=0))

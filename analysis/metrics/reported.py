@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.checks import call_orders, clocks, sections, states
+from analysis.checks import call_orders, sections
 from analysis.checks.properties import (
     CALL_PROPERTIES,
     REPORT_PROPERTIES,
@@ -75,9 +75,9 @@ def findings(
         Property.MUTUAL_EXCLUSION: lambda: sections.mutual_exclusion(lives),
         Property.GRANT_ORDER: lambda: sections.grant_order(lives),
         Property.SERVICE: lambda: sections.service(lives, full),
-        Property.CLOCK_CONDITION: lambda: clocks.clock_condition(lives),
-        Property.CLOCK_MONOTONE: lambda: clocks.clock_monotone(lives),
-        Property.STATE: lambda: states.state(lives, full),
+        Property.CLOCK_CONDITION: lambda: sections.clock_condition(lives),
+        Property.CLOCK_MONOTONE: lambda: sections.clock_monotone(lives),
+        Property.STATE: lambda: sections.state(lives, full),
     }
     found = {kind: judge(kind, checks[kind](), evidence) for kind in wanted if kind in checks}
     return found | _of_calls([kind for kind in wanted if kind not in checks], lives, full, evidence)

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from analysis.checks.verdict import Verdict, merge
+from analysis.checks.properties import Verdict, merge
 from analysis.network.asked import Path
 from analysis.network.realised import ENOUGH_FRAMES, Z99, Delays, Losses, Realised, independent_trials, wilson
 from topologies.model import Distribution, Impairment

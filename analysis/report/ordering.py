@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.report import formatting as words
-from analysis.report.colours import colour_of
 from analysis.report.rows import Fact
+from analysis.report.svg import colour_of
 from analysis.report.time_axis import Phases, Series, series_of
 
 MAX_EPOCHS: Final = 400

@@ -23,13 +23,12 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.checks.verdict import merge
+from analysis.checks.properties import merge
 from analysis.errors import MachineError
 from analysis.report import calls as report_calls
-from analysis.report import draw, headline, plot_order, plot_spread
+from analysis.report import draw, headline, plot_order, plots
 from analysis.report import formatting as words
 from analysis.report import ordering as report_ordering
-from analysis.report import plots as plot
 from analysis.report import reported as report_told
 from analysis.report import rows as report_rows
 from analysis.report import traffic as report_traffic
@@ -49,7 +48,7 @@ from analysis.report.time_axis import (
     traffic_series,
     windows_of,
 )
-from analysis.spacetime import report as spacetime_report
+from analysis.spacetime import windows as spacetime_report
 from analysis.traffic.flows import is_untraced
 
 REPORT: Final = "report.html"
@@ -213,18 +212,18 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
     bare = not len(latency) and not has_datagrams and not len(nodes)
 
     def lanes(narrow: bool) -> Markup:
-        return plot.fault_lanes(windows, phases, end_s, narrow=narrow, ticks=bare)
+        return plots.fault_lanes(windows, phases, end_s, narrow=narrow, ticks=bare)
 
     def latency_plot(narrow: bool) -> Markup:
-        surface = plot.frame(end_s, 230 if narrow else 270, narrow=narrow)
-        return plot.latency_over_time(latency, windows, phases, surface)
+        surface = plots.frame(end_s, 230 if narrow else 270, narrow=narrow)
+        return plots.latency_over_time(latency, windows, phases, surface)
 
     def traffic_plot(narrow: bool) -> Markup:
-        surface = plot.frame(end_s, 200 if narrow else 210, narrow=narrow)
-        return plot.traffic_over_time(traffic, windows, phases, surface)
+        surface = plots.frame(end_s, 200 if narrow else 210, narrow=narrow)
+        return plots.traffic_over_time(traffic, windows, phases, surface)
 
     def bytes_plot(narrow: bool) -> Markup:
-        surface = plot.frame(end_s, 220 if narrow else 250, narrow=narrow)
+        surface = plots.frame(end_s, 220 if narrow else 250, narrow=narrow)
         return report_traffic.bytes_over_time(nodes, windows, phases, surface)
 
     def order_band(narrow: bool) -> Markup:
@@ -232,7 +231,7 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
         return plot_order.order_over_time(epochs, rollbacks, phases, end_s, narrow=narrow, ticks=is_last)
 
     def cost_plot(narrow: bool) -> Markup:
-        surface = plot.frame(end_s, 200 if narrow else 210, narrow=narrow)
+        surface = plots.frame(end_s, 200 if narrow else 210, narrow=narrow)
         return plot_order.cost_over_time(costs, epochs, windows, phases, surface)
 
     placed = any(window.effective_s is not None for window in windows)
@@ -264,7 +263,7 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
 def _order_data(
     epochs: Sequence[report_ordering.Epoch], rollbacks: report_ordering.Rollbacks, end_s: float
 ) -> dict[str, Any]:
-    bins = plot_order.rollback_bins(plot.frame(end_s, 0, narrow=False))
+    bins = plot_order.rollback_bins(plots.frame(end_s, 0, narrow=False))
     return {
         "epochs": [
             {"from": one.from_s, "until": end_s if one.until_s is None else one.until_s, "label": one.title}
@@ -304,9 +303,9 @@ def _members(run: RunFiles) -> dict[str, Any]:
     colours, key = _colours(names)
     kinds = words.objects(words.mapping(run.summary.get("traffic")).get("by_kind"))[:100]
     return {
-        "cdf": plot_spread.latency_cdf(run.cdf, lambda name: colours.get(name, 0)) if len(run.cdf) else None,
+        "cdf": plots.latency_cdf(run.cdf, lambda name: colours.get(name, 0)) if len(run.cdf) else None,
         "cdf_key": key,
-        "members": plot_spread.member_latency(members, lambda name: colours.get(name, 0)) if members else None,
+        "members": plots.member_latency(members, lambda name: colours.get(name, 0)) if members else None,
         "member_count": len(names),
         "kinds": [
             (words.clean(kind.get("kind"), 60), words.count(kind.get("datagrams")), words.size(kind.get("wire_bytes")))
@@ -317,12 +316,12 @@ def _members(run: RunFiles) -> dict[str, Any]:
 
 def _colours(names: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, int]]]:
     """A colour per member when there are few, else per partition; and the key."""
-    if len(names) <= plot_spread.COLOURS:
+    if len(names) <= plots.COLOURS:
         colours = {name: index for index, name in enumerate(names)}
         return colours, list(colours.items())
     partitions = list(dict.fromkeys(name.partition("/")[0] for name in names))
-    of = {partition: index % plot_spread.COLOURS for index, partition in enumerate(partitions)}
-    return {name: of[name.partition("/")[0]] for name in names}, list(of.items())[: plot_spread.COLOURS]
+    of = {partition: index % plots.COLOURS for index, partition in enumerate(partitions)}
+    return {name: of[name.partition("/")[0]] for name in names}, list(of.items())[: plots.COLOURS]
 
 
 def _network(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, Any]:
@@ -349,7 +348,7 @@ def _faulted(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, str]:
         targets = words.texts(fault.get("targets"))
         if window.lasts and window.kind != "cut" and not is_everybody(targets, everybody):
             for name in targets:
-                classes.setdefault(name, plot.kind_class(window))
+                classes.setdefault(name, plots.kind_class(window))
     return classes
 
 

@@ -14,9 +14,9 @@ from markupsafe import Markup
 
 from analysis.report import formatting as words
 from analysis.report import svg
-from analysis.report.colours import colour_of
 from analysis.report.ordering import MEASURED, Costs, Epoch, Rollbacks
 from analysis.report.plots import Frame, frame, line_of, over_time, phase_lines, shades, y_axis
+from analysis.report.svg import colour_of
 from analysis.report.time_axis import FaultWindow, Phases, Series
 
 BAND: Final = 26.0

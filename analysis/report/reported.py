@@ -11,7 +11,7 @@ from analysis.report import formatting as words
 from analysis.report.rows import Fact
 
 
-def told(summary: Mapping[str, Any]) -> list[Fact]:
+def figures(summary: Mapping[str, Any]) -> list[Fact]:
     """In the order of the report."""
     return [
         *_delays(words.mapping(summary.get("latency"))),

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from markupsafe import Markup
 
 from analysis.checks import witness
-from analysis.checks.properties import ADDRESSED_TO_OBJECTS
-from analysis.checks.verdict import Verdict, merge
+from analysis.checks.properties import ADDRESSED_TO_OBJECTS, Verdict, merge
 from analysis.report import formatting as words
 from analysis.report import svg
 from analysis.report.headline import verdict_of

@@ -16,8 +16,7 @@ from markupsafe import Markup
 
 from analysis.report import formatting as words
 from analysis.report import svg
-from analysis.report.plot_spread import COLOURS
-from analysis.report.plots import Frame, line_of, over_time, shades, y_axis
+from analysis.report.plots import COLOURS, Frame, line_of, over_time, shades, y_axis
 from analysis.report.rows import Fact
 from analysis.report.time_axis import FaultWindow, Phases, Series, series_of
 from analysis.traffic.flows import is_foreign

@@ -6,17 +6,17 @@ A wish that the run cannot fulfil is an InputError, one sentence.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from analysis.checks.properties import FIRST_INCARNATION, Incarnation
 from analysis.inputs import MAX_FILE_BYTES
 from analysis.report import formatting as words
 from analysis.spacetime.compose import compose
-from analysis.spacetime.model import CLASSES, Diagram, Window
+from analysis.spacetime.model import CLASSES, Arrow, Diagram, Mark, Window
 from analysis.spacetime.read import Reader
-from analysis.spacetime.shiviz import shiviz_log
 from analysis.spacetime.svg import standalone
 from analysis.spacetime.text import draw
 from analysis.spacetime.windows import choices
@@ -138,3 +138,56 @@ def _summary(directory: Path) -> dict[str, Any]:
 def _title(reader: Reader, diagram: Diagram) -> str:
     from_s, until_s = (diagram.seconds(at_ns) for at_ns in diagram.window)
     return f"{words.clean(reader.inputs.manifest.run, 80)}, {from_s:.6f} s to {until_s:.6f} s"
+
+
+PARSER: Final = r"(?<time>\S+) s (?<kind>\S+): (?<event>.*)\n(?<host>\S+) (?<clock>\{.*\})"
+"""As ShiViz wants it: named groups, of which `event`, `host` and `clock` must be there; others are shown beside."""
+
+Clock = Mapping[Incarnation, int]
+
+
+def shiviz_log(diagram: Diagram) -> str:
+    """The whole log, ready to be opened in ShiViz."""
+    hosts = _hosts(diagram)
+    lines = [PARSER, ""]
+    for mark, clock in vector_clocks(diagram):
+        stamp = {hosts[life]: count for life, count in sorted(clock.items())}
+        lines.append(f"{diagram.seconds(mark.at_ns):.9f} s {mark.what.value}: {words.clean(mark.words)}")
+        lines.append(f"{hosts[mark.life]} {json.dumps(stamp, ensure_ascii=False)}")
+    return "\n".join(lines) + "\n"
+
+
+def vector_clocks(diagram: Diagram) -> Iterator[tuple[Mark, Clock]]:
+    """Each event with its vector time: how many events of each life happened before it, itself included."""
+    causes: dict[int, list[Arrow]] = {}
+    for arrow in diagram.arrows:
+        if arrow.is_causal and arrow.head is not None:
+            causes.setdefault(arrow.head, []).append(arrow)
+    latest: dict[Incarnation, dict[Incarnation, int]] = {}
+    clocks: dict[int, dict[Incarnation, int]] = {}
+    for mark in diagram.marks:
+        clock = dict(latest.get(mark.life, {}))
+        for arrow in causes.get(mark.number, ()):
+            if arrow.tail is not None:
+                _merge(clock, clocks[arrow.tail])
+        clock[mark.life] = clock.get(mark.life, 0) + 1
+        latest[mark.life] = clocks[mark.number] = clock
+        yield mark, clock
+
+
+def _merge(clock: dict[Incarnation, int], other: Clock) -> None:
+    for life, count in other.items():
+        clock[life] = max(count, clock.get(life, 0))
+
+
+def _hosts(diagram: Diagram) -> dict[Incarnation, str]:
+    """A name without spaces for each life, no two the same."""
+    hosts: dict[Incarnation, str] = {}
+    taken: set[str] = set()
+    for life in sorted({mark.life for mark in diagram.marks}):
+        name = "_".join(diagram.names.get(life.member, f"member{life.member}").split()) or f"member{life.member}"
+        name = name if life.incarnation == FIRST_INCARNATION else f"{name}.{life.incarnation}"
+        name = name if name not in taken else f"{name}({life.member}.{life.incarnation})"
+        taken.add(name)
+        hosts[life] = name
+    return hosts

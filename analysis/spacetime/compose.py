@@ -39,8 +39,7 @@ from analysis.spacetime.model import (
     message_name,
     protocol_name,
 )
-from analysis.spacetime.pairs import Locator, Pairs
-from analysis.spacetime.rollbacks import taken_back, with_roles
+from analysis.spacetime.pairs import Locator, Pairs, taken_back, with_roles
 from collector.records import CallReport, DropReason, Event, Level, Notice, OverReason, ViewReason
 
 MAX_ARROWS: Final = 2000

@@ -4,14 +4,16 @@ datagrams, an incarnation with its begin and end; and where a datagram was lost.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation
 from analysis.network.asked import Network, Span
 from analysis.report import formatting as words
-from analysis.spacetime.model import Header, Life, Scene, Sighting, Step, Transmission
+from analysis.spacetime.model import Arrow, Header, Life, Mark, Role, Scene, Sighting, Step, Transmission, What
 from collector.records import Event
 
 
@@ -187,3 +189,52 @@ def _identity(header: Header) -> tuple[int, ...]:
 
 def _sent(step: Step) -> tuple[int, ...]:
     return step.detail, step.extra, step.origin, step.incarnation, step.number
+
+
+OPTIMISTIC_KINDS: Final = ("TIMEWARP_DATA", "TIMEWARP_FOLLOW_UP", "TIMEWARP_ANTI")
+"""Innermost messages that may bring a roll-back."""
+
+_BEFORE: Final = -1
+"""No record has this number: of a delivery before what is known."""
+
+
+def taken_back(steps: Sequence[Step]) -> tuple[set[tuple[Incarnation, int]], set[tuple[Incarnation, int]]]:
+    """Life and record of the deliveries that were taken back, and of those that came again afterwards."""
+    latest: dict[tuple[Any, ...], int] = {}
+    undone: set[tuple[Incarnation, int]] = set()
+    again: set[tuple[Incarnation, int]] = set()
+    for step in sorted(steps, key=lambda step: (step.life, step.record)):
+        of = (step.life, step.message, step.detail)
+        if step.event == Event.DELIVER:
+            if of in latest:
+                again.add((step.life, step.record))
+            latest[of] = step.record
+        elif step.event == Event.UNDO:
+            # Whose delivery lies before what is known was delivered all the same.
+            undone.add((step.life, latest.setdefault(of, _BEFORE)))
+    return undone, again
+
+
+def with_roles(arrows: Sequence[Arrow], marks: Sequence[Mark]) -> list[Arrow]:
+    """Anti-messages, and for each roll-back its straggler: the last message of Time Warp that came before it."""
+    heads: dict[Incarnation, list[int]] = {}
+    for arrow in arrows:
+        if arrow.head is not None and arrow.kind.startswith(OPTIMISTIC_KINDS):
+            heads.setdefault(marks[arrow.head].life, []).append(arrow.head)
+    for own in heads.values():
+        own.sort()
+    brought: dict[int, Mark] = {}
+    for mark in marks:
+        if mark.what is What.ROLL_BACK:
+            own = heads.get(mark.life, [])
+            if place := bisect_left(own, mark.number):
+                brought.setdefault(own[place - 1], mark)
+    return [_with_role(arrow, brought.get(-1 if arrow.head is None else arrow.head)) for arrow in arrows]
+
+
+def _with_role(arrow: Arrow, rolled_back: Mark | None) -> Arrow:
+    is_anti = arrow.kind.startswith("TIMEWARP_ANTI")
+    if rolled_back is None and not is_anti:
+        return arrow
+    said = "" if rolled_back is None else f"; it brings a roll-back, {rolled_back.label}"
+    return replace(arrow, role=Role.ANTI if is_anti else Role.STRAGGLER, words=arrow.words + said)

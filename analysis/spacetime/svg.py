@@ -23,7 +23,7 @@ from markupsafe import Markup
 from analysis.checks.properties import Incarnation
 from analysis.report import formatting as words
 from analysis.report import svg
-from analysis.report.colours import colour_of
+from analysis.report.svg import colour_of
 from analysis.spacetime.model import Arrow, Band, Diagram, Fate, Life, Mark, Role, Row, What, protocol_key
 from collector.records import Level
 

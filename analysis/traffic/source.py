@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis.capture.parse import decode_frames
 from analysis.capture.source import CaptureReader, Pieces, checked_batches
-from analysis.engine.worker import keep_imports
+from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError
 from collector.records import TRACE_MAC, Frames, PortDirection
 from collector.walk import Buffer, gather

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.calls import Body, CallBody, NameBody, ReplyBody, StateBody
+from node.objects.calls import Body, CallBody, NameBody, Origin, Receiver, ReplyBody, StateBody
 from node.objects.news import News, NewsKind
 from node.objects.space import Space
-from node.objects.transport import Origin, Receiver
 from node.objects.values import copy_value
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from node.errors import LocalError, RemoteError
 from node.host.application import Application
 from node.host.config import NodeConfig
 from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation
-from node.objects.calls import Body, decode_body, encode_body
+from node.objects.calls import Body, Origin, Receiver, decode_body, encode_body
 from node.objects.load import LoadApplication, group_numbers
 from node.objects.loop import VirtualLoop
 from node.objects.news import decode_news
@@ -35,7 +35,6 @@ from node.objects.parameters import LOAD, ObjectsParameters
 from node.objects.programs import PROGRAMS, Program
 from node.objects.programs.program import Setting
 from node.objects.space import Space
-from node.objects.transport import Origin, Receiver
 from node.objects.values import Bind
 from node.trace import STAMP_SIZE, Stamp, encode_stamp
 from node.wire import Kind

@@ -66,7 +66,7 @@ until it is handed over or dropped; at rest there are no records: what is left i
 
 What this leans on, and does not do. What another sub-network has seen of an entry must not be lost with the one machine
 that applied it, or a number on a road would be given twice, and a vote or an outcome forgotten: such entries need
-resilience 1 in the log (node/objects/entering.py). `heard` of a caller counts what was handed over at its machine and
+resilience 1 in the log (node/objects/log.py). `heard` of a caller counts what was handed over at its machine and
 the timestamps of its own calls' answers, for its next call may have another coordinator. If every machine of A ends,
 its log is lost, and those in doubt abort when they hear of the new epoch: others may have committed, so atomicity holds
 while of each coordinator's sub-network one machine lives. Who begins anew twice, by other machines each time, and hears
@@ -105,9 +105,8 @@ from node.objects.entries import (
     Voted,
     timestamp_of,
 )
-from node.objects.records import Record, Stage
+from node.objects.records import Reader, Record, Stage, Writer
 from node.objects.registry import Group, Registry
-from node.objects.states import Reader, Writer
 from node.trace import STAMP_SIZE
 
 FORMAT = 1

@@ -11,11 +11,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from node.errors import DropReason, RemoteError
-from node.objects.addresses import GroupId, Reference
+from node.objects.addresses import Addressing, GroupId, Reference
 from node.objects.errors import BadArguments, CallError, Deadlock, DeadObject, NoSuchMethod, RemoteException
+from node.objects.news import News
 from node.objects.values import Bind, decode_value, encode_value
 
 MAX_CHAIN = 16
@@ -193,3 +194,33 @@ _ERRORS: dict[Outcome, type[CallError]] = {
     Outcome.DEAD_OBJECT: DeadObject,
     Outcome.DEADLOCK: Deadlock,
 }
+
+
+class Origin(NamedTuple):
+    """The life of a machine that sent something: known from below, whatever the body claims."""
+
+    member: int
+    incarnation: int
+
+
+class Receiver(Protocol):
+    """What a Transport calls: a Space."""
+
+    def on_deliver(self, place: int, body: Body, origin: Origin) -> None:
+        """`body` is for our object number `place`; in the order of delivery. RemoteError, before anything has changed,
+        when no honest sender says that."""
+
+    def on_news(self, place: int, number: int, news: News) -> None:
+        """About submission `number` of our object `place`; 0: about none of ours. RemoteError as above."""
+
+
+class Transport(Protocol):
+    """What a Space sends with."""
+
+    def attach(self, receiver: Receiver) -> None:
+        """Called once, before anything else: whom to call."""
+
+    def submit(self, addressing: Addressing, body: Body) -> int:
+        """Send `body`, behind everything that this space has submitted before, and return the number by which news name
+        it. NotAValue when the body is too large or holds what is no data; never refused for another reason: a space
+        bounds what it has under way itself."""

@@ -35,8 +35,7 @@ from node.objects.entries import (
     Voted,
 )
 from node.objects.order import Order
-from node.objects.records import Party, Record, SpaceOf, Stage, Vote, Way
-from node.objects.states import Reader, Writer, check
+from node.objects.records import Party, Reader, Record, SpaceOf, Stage, Vote, Way, Writer, check
 
 
 class Commit:

@@ -6,13 +6,17 @@ and its snapshot at the end of a view is the group's state: members that join ta
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from node.core import Closing, Membership, Submission
 from node.effects import Deliver, Effect
+from node.objects.context import Context
+from node.objects.entries import Called, Entry, Heard, Settled, Voted, message_of
+from node.objects.votes import Votes
 from node.protocols.amoeba import AmoebaCore, AmoebaParameters
-from node.wire import Message
+from node.wire import Message, encode_message
 
 
 class LogCore(AmoebaCore):
@@ -56,3 +60,44 @@ class LogCore(AmoebaCore):
             else:
                 others.append(effect)
         return others
+
+
+CAREFUL = (1,)
+"""Resilience, as words of a submission; without: that of the log's parameters."""
+
+
+class Entering:
+    """Entries that wait until the log takes them."""
+
+    def __init__(self, *, context: Context, votes: Votes) -> None:
+        self._context = context
+        self._votes = votes
+        self._waiting: deque[Submission] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, entry: Entry) -> None:
+        """Behind those that wait."""
+        message = message_of(entry, self._context.us)
+        self._waiting.append(
+            Submission(
+                payload=encode_message(message),
+                inner=message.kind,
+                flags=message.flags,
+                words=() if self._is_light(entry) else CAREFUL,
+            )
+        )
+
+    def pop(self) -> Submission:
+        """The first of them."""
+        return self._waiting.popleft()
+
+    def _is_light(self, entry: Entry) -> bool:
+        match entry:
+            case Called(call=call):
+                return self._context.stays_here(call)
+            case Voted(id=name):
+                return self._votes.is_ours(name)
+            case _:
+                return isinstance(entry, Settled | Heard)

@@ -70,12 +70,12 @@ from node.group.core import GROUP_KINDS, GroupCore
 from node.group.core import Phase as Standing
 from node.objects.addresses import Operation
 from node.objects.agenda import Item
+from node.objects.answers import QUESTIONS
 from node.objects.between import BETWEEN, Between
 from node.objects.book import Book, epoch_of
 from node.objects.context import Context
 from node.objects.direct import TIMERS as DIRECT_TIMERS
 from node.objects.direct import Acknowledged, Arrival, Direct, DirectChannels, Event, Failed, Life
-from node.objects.entering import Entering
 from node.objects.entries import (
     MOST_AHEAD,
     Asked,
@@ -92,17 +92,15 @@ from node.objects.entries import (
     message_of,
     timestamp_of,
 )
-from node.objects.handing import AGENDA, Handing
 from node.objects.local import SPACE_BASE, Vote
-from node.objects.log import LogCore
+from node.objects.log import Entering, LogCore
 from node.objects.managers import LocalManagers
 from node.objects.news import decode_news
 from node.objects.parameters import ObjectsParameters
 from node.objects.preparing import Preparations
-from node.objects.questions import QUESTIONS
 from node.objects.requests import Requests
 from node.objects.service import Service
-from node.objects.steps import Steps
+from node.objects.steps import AGENDA, Handing, Steps
 from node.objects.votes import VOTES, Votes
 from node.reliable.codec import KINDS as STREAM_KINDS
 from node.trace import CallReport, ViewReason

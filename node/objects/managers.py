@@ -1,7 +1,7 @@
 """The local managers (LMM) below a machine's manager: what they are handed, and what they pass on.
 
 One for each address space, in this process (node/objects/local.py), or in one of its own with someone who stands for it
-here (node/objects/distant.py). A machine speaks to them in the order in which it decides things; what they have to say
+here (node/objects/managers.py). A machine speaks to them in the order in which it decides things; what they have to say
 becomes work of its turn.
 """
 
@@ -12,14 +12,13 @@ from functools import partial
 from itertools import groupby
 
 from node.core import Core, Submission
-from node.effects import Deliver, Effect, Send
+from node.effects import Deliver, Effect, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import OBJECTS_IN_SPACE, Reference
 from node.objects.answers import reports_of
 from node.objects.context import Context
-from node.objects.distant import DistantCore
 from node.objects.entries import Call
-from node.objects.local import MACHINE, LocalCore, drop_message, hand_message, news_message
+from node.objects.local import MACHINE, SPACE_BASE, LocalCore, drop_message, hand_message, news_message
 from node.objects.news import News, decode_news
 from node.wire import Kind, Message
 
@@ -115,3 +114,25 @@ class LocalManagers:
                 self._context.out.append(effect)
                 if isinstance(effect, Deliver) and effect.inner is Kind.OBJECTS_NEWS:
                     self._context.out += reports_of(decode_news(effect.payload), effect.seq)
+
+
+class DistantCore(Core):
+    """Of one address space. It is idle: whoever holds the processes knows whether they are."""
+
+    can_submit = True
+    is_idle = True
+
+    def __init__(self, *, space: int) -> None:
+        self._space = space
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return []
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        raise LocalError(f"objects of space {self._space} ask their manager in their own process")
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        return [Send(target=SPACE_BASE + self._space, message=message)]
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        raise LocalError(f"{timer} is no timer of a manager that is elsewhere")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from node.errors import DropReason, RemoteError
 from node.objects.addresses import GroupId, Reference
 from node.objects.entries import Call, CallId
-from node.objects.states import Reader, Writer
+from node.objects.records import Reader, Writer
 
 MAX_GROUPS = 4096
 MAX_NAMES = 4096

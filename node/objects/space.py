@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
-from node.objects.calls import Body, CallBody, CallId, NameBody, Outcome, ReplyBody, StateBody
+from node.objects.calls import Body, CallBody, CallId, NameBody, Origin, Outcome, ReplyBody, StateBody, Transport
 from node.objects.errors import (
     Aborted,
     CallError,
@@ -39,7 +39,6 @@ from node.objects.names import Names
 from node.objects.news import News, NewsKind
 from node.objects.replies import Answer, Call, Replies
 from node.objects.resident import ACTIVITY, Activity, Resident, StateComes, StateWanted
-from node.objects.transport import Origin, Transport
 from node.objects.values import Pointer
 
 MAX_UNDER_WAY = 10_000

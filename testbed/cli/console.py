@@ -21,6 +21,15 @@ from topologies.formats.units import printable
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+
+import enum
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
 STAGE_WIDTH = 10
 PLAIN_PROGRESS_S = 5.0
 """Where there is no terminal, a long stage says where it is this often."""
@@ -138,3 +147,44 @@ class Stage:
     ) -> None:
         if self._progress is not None:
             self._progress.stop()
+
+
+DEFAULT_RUNS: Final = Path("runs")
+
+
+class ExitCode(enum.IntEnum):
+    """What the shell learns."""
+
+    GOOD = 0
+    FAILED = 1
+    WRONG_USE = 2
+    UNKNOWN = 3
+
+
+class Panel(enum.StrEnum):
+    """Headings under which `orderbed --help` lists the commands."""
+
+    EXPERIMENTS = "Experiments: a question to a network, answered"
+    RUNS = "Runs: look again at what was measured"
+    INTERACTIVE = "Interactive: a testbed that stays up"
+    SEARCH = "Search for bugs, simulated"
+    MACHINE = "This machine"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, nothing else.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Where runs are kept.", envvar="ORDERBED_RUNS")]
+
+
+def print_json(value: object) -> None:
+    """A result for programs, on standard output."""
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def say_done(stage: str, text: Text) -> None:
+    """A line for a person: that something was done."""
+    output().print(Text.assemble(("✔ ", "green"), (stage.ljust(8), "bold"), " ", text))
+
+
+def output() -> RichConsole:
+    """Standard output; into a pipe no line is broken."""
+    return RichConsole(highlight=False, soft_wrap=not sys.stdout.isatty())

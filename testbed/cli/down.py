@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from testbed.cli import completion as complete
-from testbed.cli.parts import Json, output, print_json, say_done
+from testbed.cli.console import Json, output, print_json, say_done
 from topologies.formats.errors import InputError
 
 

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from analysis.checks.verdict import Verdict, merge
+from analysis.checks.properties import Verdict, merge
 from analysis.metrics.estimate import estimate, told
 from analysis.report.terminal import mark
 

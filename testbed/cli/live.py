@@ -19,9 +19,8 @@ from rich.console import Console as RichConsole
 from rich.text import Text
 
 from testbed.cli import completion as complete
-from testbed.cli.console import Console
+from testbed.cli.console import DEFAULT_RUNS, Console, Json, Panel, Runs, output, print_json, say_done
 from testbed.cli.down import down
-from testbed.cli.parts import DEFAULT_RUNS, Json, Panel, Runs, output, print_json, say_done
 from topologies.formats.errors import InputError
 
 if TYPE_CHECKING:

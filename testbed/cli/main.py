@@ -22,10 +22,9 @@ from testbed.cli import completion as complete
 from testbed.cli import live as cli_live
 from testbed.cli import overview
 from testbed.cli import watch as watch_command
-from testbed.cli.console import Console
+from testbed.cli.console import DEFAULT_RUNS, Console, ExitCode, Json, Panel, Runs
+from testbed.cli.console import print_json as _print_json
 from testbed.cli.live import CommandEndedError
-from testbed.cli.parts import DEFAULT_RUNS, ExitCode, Json, Panel, Runs
-from testbed.cli.parts import print_json as _print_json
 from testbed.run import store
 from testbed.run.store import StoreError
 from topologies.formats.errors import InputError

@@ -12,14 +12,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Verdict
 from analysis.report import formatting
 from analysis.report.headline import headline, verdict_of
 from analysis.report.terminal import mark
 from node.host.entry import ProtocolEntry
 from node.registry import PROTOCOLS, VIEW_PROMISES
 from testbed.cli import completion
-from testbed.cli.parts import DEFAULT_RUNS, Json, Panel, Runs, output, print_json
+from testbed.cli.console import DEFAULT_RUNS, Json, Panel, Runs, output, print_json
 from testbed.paths import EXPERIMENTS, TOPOLOGIES, is_file
 from testbed.run import store
 from topologies.formats import yaml_source

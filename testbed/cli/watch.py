@@ -13,8 +13,7 @@ import typer
 from rich.console import Console as RichConsole
 from rich.live import Live as LiveDisplay
 
-from testbed.cli.console import Console
-from testbed.cli.parts import Json, Panel, Runs
+from testbed.cli.console import Console, Json, Panel, Runs
 from testbed.paths import is_directory, is_there
 from testbed.run import store
 from topologies.formats.errors import InputError
@@ -72,7 +71,7 @@ def info(
 ) -> None:
     """Say what a capture holds: interfaces, times, frames, drops and protocols. Reads 5 million frames a second."""
     from analysis.capture.totals import totals
-    from testbed.cli.info_table import info_tables
+    from testbed.cli.watch_table import info_tables
 
     is_run = is_directory(capture) or not (capture.suffix or is_there(capture))
     found = totals(store.find(runs, str(capture)) / "capture.pcapng" if is_run else capture)

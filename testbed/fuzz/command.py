@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
 from analysis.checks.properties import Property
 from node.core import Core, Membership
 from node.registry import PROTOCOLS
 from testbed.cli.console import Console
+from testbed.fuzz.coverage import from_rows
 from testbed.fuzz.draw import FUZZED, draw
 from testbed.fuzz.explore import Exploration, Network, Scope, explore, over_ideal_channels, over_the_network
 from testbed.fuzz.failure import Shown, show
-from testbed.fuzz.hunt import Campaign, Tally, hunt
+from testbed.fuzz.hunt import Bad, Campaign, Tally, hunt
 from testbed.fuzz.judge import judge
 from testbed.fuzz.stack import Stack
 from testbed.spec.raw import MAX_SEED
@@ -196,7 +205,7 @@ def _here(campaign: Campaign, jobs: int, console: Console) -> Tally:
 def _on_spark(campaign: Campaign, folder: Path, console: Console) -> Tally:
     # Only here: without it the search needs neither Java nor Spark.
     from analysis.engine.session import open_session
-    from testbed.fuzz.campaign import hunt_on
+    from testbed.fuzz.command import hunt_on
 
     folder.mkdir(parents=True, exist_ok=True)
     with console.stage("spark", f"{campaign.count:,} seeds of {campaign.protocol}") as stage:
@@ -223,3 +232,93 @@ def _shown(tally: Tally, keep: Path, console: Console) -> tuple[Shown, ...]:
             stage.result = f"seed {bad.seed}: {one.original} -> {one.scenario}"
         found.append(one)
     return tuple(found)
+
+
+SEEDS_PER_TASK = 250
+"""A task costs 30 ms by itself, its seeds some seconds."""
+
+SEEDS = (
+    "seed long not null, kind string not null, sentence string not null, faults int not null, faults_met int not null, "
+    "unjudged array<string> not null, deliveries long not null, events long not null, "
+    "coverage array<struct<phase: string, input: string, occurred: long, met: long>> not null, "
+    "views array<struct<reason: string, what: string, views: long>> not null"
+)
+"""`kind` and `sentence` are empty for a good seed."""
+
+COVERAGE = "phase string, input string, occurred long, met long"
+
+
+def hunt_on(spark: SparkSession, campaign: Campaign, folder: Path) -> Tally:
+    """Every seed of the campaign, failing ones or not. What `folder` had of an earlier campaign is replaced."""
+    tasks = max(spark.sparkContext.defaultParallelism, campaign.count // SEEDS_PER_TASK)
+    seeds = spark.range(campaign.first, campaign.first + campaign.count, numPartitions=tasks)
+    protocol = campaign.protocol
+
+    def judged(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for batch in batches:
+            yield pd.DataFrame([_row(protocol, int(seed)) for seed in batch["id"]], columns=_COLUMNS)
+
+    path = str(folder / "seeds.parquet")
+    seeds.mapInPandas(judged, SEEDS).write.mode("overwrite").parquet(path)
+    found = spark.read.parquet(path)
+    coverage = _coverage(found)
+    coverage.write.mode("overwrite").parquet(str(folder / "coverage.parquet"))
+    tally = _tally(campaign, found, coverage)
+    summary = json.dumps(tally.as_dict(), indent=1, ensure_ascii=False)
+    (folder / "summary.json").write_text(summary + "\n", encoding="utf-8")
+    return tally
+
+
+_COLUMNS = [
+    "seed", "kind", "sentence", "faults", "faults_met", "unjudged", "deliveries", "events", "coverage",
+    "views",
+]  # fmt: skip
+
+
+def _row(protocol: str, seed: int) -> tuple[Any, ...]:
+    """One seed, judged."""
+    # Imported where it runs: a worker that has it in its process already pays nothing.
+    from testbed.fuzz.draw import draw
+    from testbed.fuzz.judge import judge
+
+    judged = judge(draw(protocol, seed))
+    kind, sentence = (judged.failures[0].kind, judged.failures[0].sentence) if judged.failures else ("", "")
+    coverage = [
+        {"phase": phase, "input": name, "occurred": occurred, "met": met}
+        for phase, name, occurred, met in judged.coverage.rows()
+    ]
+    views = [{"reason": reason, "what": what, "views": count} for reason, what, count in judged.coverage.view_rows()]
+    counts = (len(judged.scenario.faults), judged.faults_met)
+    return (seed, kind, sentence, *counts, list(judged.unjudged), judged.deliveries, judged.events, coverage, views)
+
+
+def _coverage(found: DataFrame) -> DataFrame:
+    pairs = found.select(F.inline("coverage"))
+    return (
+        pairs.groupBy("phase", "input")
+        .agg(F.sum("occurred").alias("occurred"), F.sum("met").alias("met"))
+        .orderBy("phase", "input")
+        .coalesce(1)
+    )
+
+
+def _tally(campaign: Campaign, found: DataFrame, coverage: DataFrame) -> Tally:
+    sums = found.agg(
+        F.count("*").alias("seeds"),
+        F.coalesce(F.sum("faults"), F.lit(0)).alias("faults"),
+        F.coalesce(F.sum("faults_met"), F.lit(0)).alias("faults_met"),
+        F.count_if((F.col("faults") > 0) & (F.col("faults_met") == 0)).alias("unmet_seeds"),
+        F.count_if(F.size("views") > 0).alias("changed_seeds"),
+        F.coalesce(F.sum("deliveries"), F.lit(0)).alias("deliveries"),
+        F.coalesce(F.sum("events"), F.lit(0)).alias("events"),
+    ).collect()[0]
+    unjudged = found.select(F.explode("unjudged").alias("property")).groupBy("property").count().collect()
+    views = found.select(F.inline("views")).groupBy("reason", "what").agg(F.sum("views").alias("views")).collect()
+    bad = found.where(F.col("kind") != "").select("seed", "kind", "sentence").orderBy("seed").collect()
+    return Tally(
+        protocol=campaign.protocol,
+        bad=[Bad(**row.asDict()) for row in bad],
+        coverage=from_rows(map(tuple, coverage.collect()), map(tuple, views)),
+        unjudged=Counter({row["property"]: row["count"] for row in unjudged}),
+        **sums.asDict(),
+    )

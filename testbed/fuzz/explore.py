@@ -3,7 +3,7 @@
     exploration = explore(build, scope=Scope(submissions=(1, 1, 1)), promises=(Property.CAUSAL,))
 
 A state is what all members, channels and budgets are; a step is one submission, one arrival, one loss, one duplication
-or one timer. From each state every step is taken. States that are the same (testbed.fuzz.canonical) are looked at once,
+or one timer. From each state every step is taken. States that are the same (testbed.fuzz.local) are looked at once,
 where what the applications have seen is part of a state: so each possible history is judged. Where no step is left the
 oracle judges what happened: the safety properties, and those of what happens eventually, for everything has.
 
@@ -22,13 +22,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.checks.linear import check_lives
-from analysis.checks.properties import Finding, Incarnation, Property, Raw
-from analysis.checks.verdict import Verdict
-from node.core import Core, Membership
+from analysis.checks.properties import Finding, Incarnation, Property, Raw, Verdict
+from node.core import Core, Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Send, Timer
+from node.errors import LocalError
 from node.group.core import GroupCore
 from node.trace import Event
 from node.wire import Kind, Message
-from testbed.fuzz.ideal import IdealCore
 from testbed.fuzz.local import (
     FIRST_LIFE,
     SUBMIT,
@@ -344,3 +344,42 @@ def _record(row: Row, at_ns: int) -> Raw:
 def _named(message: Message) -> str:
     inner = "" if message.inner is Kind.APPLICATION else f" with {message.inner.name}"
     return f"{message.kind.name}{inner} #{message.seq}"
+
+
+class IdealCore(Core):
+    """Hands each submission to the network and each message to the core above. A multicast is delivered here at once,
+    as `reliable` does.
+    """
+
+    def __init__(self, membership: Membership) -> None:
+        self._us = membership
+        self._number = 0
+
+    @property
+    def can_submit(self) -> bool:
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        return True
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return []
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        self._number += 1
+        kind = Kind.RELIABLE_DATA if submission.target is None else Kind.RELIABLE_UNICAST
+        message = self._us.message(
+            kind, seq=self._number, flags=submission.flags, inner=submission.inner, payload=submission.payload
+        )
+        if submission.target is None:
+            return [Multicast(message=message), Deliver.of(message)]
+        if submission.target == self._us.member:
+            return [Deliver.of(message)]
+        return [Send(target=submission.target, message=message)]
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        return [Deliver.of(message)]
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        raise LocalError(f"{timer} is no timer of the ideal layer: it has none")

@@ -21,11 +21,14 @@ from random import Random
 from typing import NamedTuple
 
 from node.host.host import TRANSMISSION_MASK
-from node.trace import Event
-from testbed.fuzz.moments import rehearsal
+from node.protocols.adaptive.codec import AdaptiveReport
+from node.registry import PROTOCOLS
+from node.trace import Event, Notice
+from node.wire import Kind
 from testbed.fuzz.outages import is_last
+from testbed.fuzz.render import experiment_of
 from testbed.fuzz.scenario import Crash, Fault, Freeze, Leave, OneWayCut, Scenario, clash
-from testbed.sim.simulation import START_NS, Life
+from testbed.sim.simulation import START_NS, Life, Simulation, simulate
 from testbed.spec.raw import Dissemination
 
 MILLISECOND = 1_000_000
@@ -105,3 +108,43 @@ def _torn(fan_out: FanOut, scenario: Scenario, patience_ns: int, rng: Random) ->
             for peer in peers[rng.randrange(1, len(peers)) :]
         ),
     ]
+
+
+CODES = frozenset((Notice.IN_FORCE, AdaptiveReport.CALLED, AdaptiveReport.COMPLETE))
+"""A vote is called, a member sends in a new epoch, an old epoch is complete at a member."""
+
+
+class Moment(NamedTuple):
+    """`at_ns`: after the start of the load."""
+
+    at_ns: int
+    member: int
+
+
+def moments(scenario: Scenario) -> tuple[Moment, ...]:
+    """All steps of all switches, ascending; none for protocols that do not switch."""
+    entry = PROTOCOLS[scenario.protocol]
+    if Kind.ADAPTIVE_CALL not in entry.kinds:
+        return ()
+    simulation = rehearsal(replace(scenario, faults=()))
+    if simulation is None:
+        return ()
+    return tuple(
+        sorted(
+            Moment(row[6] - START_NS, life.member)
+            for life in simulation.lives
+            for row in life.records
+            if row[0] == Event.REPORT and row[1] in CODES and row[6] > START_NS
+        )
+    )
+
+
+def rehearsal(scenario: Scenario, *, drains: bool = True) -> Simulation | None:
+    """A run from which instants are taken; without `drains` it ends with its load. None when a core fails in it: the
+    judge will see that, and say so.
+    """
+    experiment = experiment_of(scenario)
+    try:
+        return simulate(experiment if drains else replace(experiment, drain_ns=0), group=1)
+    except Exception:  # whatever a core raises
+        return None

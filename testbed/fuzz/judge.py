@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from analysis.checks.linear import check_lives
-from analysis.checks.properties import Finding, Incarnation, Property, Raw
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Finding, Incarnation, Property, Raw, Verdict
 from node.core import Core, Membership
 from node.group.member import GroupReport
 from node.group.view import Incarnation as Member

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import enum
+import hashlib
 import struct
-from collections.abc import Callable, Sequence
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from random import Random
+from typing import Any, NamedTuple, TypeAlias
 
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import RemoteError
 from node.trace import Event, Notice, Stamp, decode_stamp, encode_stamp
 from node.wire import Kind, Message
-from testbed.fuzz.canonical import digest
 
 FIRST_LIFE = 1
 FIRST_NOTICE = min(Notice)
@@ -214,3 +218,54 @@ def is_told(row: Row) -> bool:
     return row.event in (Event.SUBMIT, Event.DELIVER, Event.UNDO) or (
         row.event == Event.REPORT and row.detail >= FIRST_NOTICE
     )
+
+
+_PLAIN = (int, float, str, bytes, bool, type(None))
+_NAMED = (enum.Enum, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
+
+def digest(*values: object) -> bytes:
+    """16 bytes. Objects may refer to those that hold them. TypeError: what cannot be told apart."""
+    return hashlib.blake2b(repr(_canonical(values, {})).encode(), digest_size=16).digest()
+
+
+def _canonical(value: Any, above: dict[int, int]) -> Any:
+    if isinstance(value, enum.Enum) or not isinstance(value, _PLAIN):
+        return _compound(value, above)
+    return value
+
+
+def _compound(value: Any, above: dict[int, int]) -> Any:
+    if isinstance(value, types.FunctionType) and value.__closure__:
+        raise TypeError(f"{value.__qualname__} has closed over something: a core that holds it cannot be explored")
+    if isinstance(value, _NAMED):
+        return str(getattr(value, "__qualname__", value))
+    if isinstance(value, list | tuple | deque):
+        return [_canonical(one, above) for one in value]
+    if isinstance(value, set | frozenset):
+        return ("set", _sorted(_canonical(one, above) for one in value))
+    if isinstance(value, Mapping):
+        return ("map", _sorted((_canonical(key, above), _canonical(one, above)) for key, one in value.items()))
+    if isinstance(value, Random):
+        return hash(value.getstate())
+    if id(value) in above:
+        return ("above", above[id(value)])
+    above[id(value)] = len(above)
+    found = (type(value).__qualname__, [(name, _canonical(one, above)) for name, one in _attributes(value)])
+    del above[id(value)]
+    return found
+
+
+def _sorted(values: Iterable[Any]) -> list[Any]:
+    return sorted(values, key=repr)
+
+
+def _attributes(value: object) -> Iterator[tuple[str, Any]]:
+    """Of the instance: its dictionary and its slots, by name."""
+    found = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name):
+                found[name] = getattr(value, name)
+    yield from sorted(found.items())

@@ -28,11 +28,11 @@ from testbed.live.starter import Wish
 from testbed.live.state import NODE_FAULTS, Desk, wall_clock
 from testbed.live.status import CaptureStatus, Counters, Description, NodeState
 from testbed.run.capture import Capture
-from testbed.run.images import require_images
+from testbed.run.manifest import collect as collect_versions
+from testbed.run.manifest import pick
+from testbed.run.program import require_images
 from testbed.run.schedule import Struck
 from testbed.run.store import StoreError, clock_pair
-from testbed.run.versions import collect as collect_versions
-from testbed.run.worlds import pick
 from testbed.spec.experiment import World
 from testbed.spec.faults import (
     Crash,

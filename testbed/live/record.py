@@ -9,7 +9,7 @@ from typing import Any
 
 from testbed.live.starter import Wish
 from testbed.run import store
-from testbed.run.hosts import write_hosts
+from testbed.run.program import write_hosts
 from testbed.run.store import RunDirectory, StoreError, clock_pair, stamp
 from topologies.dump import as_json, changed_fields
 from topologies.model import Direction, Topology

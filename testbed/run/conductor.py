@@ -31,13 +31,12 @@ from testbed.cli.live_words import shortened
 from testbed.run import health
 from testbed.run.capture import Capture
 from testbed.run.fleet import Crew, State
-from testbed.run.manifest import counted, doubts, programs_said, said
+from testbed.run.manifest import World, WorldChoice, counted, doubts, programs_said, said
+from testbed.run.manifest import collect as collect_versions
 from testbed.run.nodes import configuration
 from testbed.run.program import own_programs
 from testbed.run.schedule import Schedule
 from testbed.run.store import RunDirectory, clock_pair
-from testbed.run.versions import collect as collect_versions
-from testbed.run.worlds import World, WorldChoice
 from testbed.spec.experiment import Experiment
 from topologies.model import Node
 

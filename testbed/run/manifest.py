@@ -2,17 +2,69 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+from netem.errors import FabricError
 from node.registry import PROTOCOLS
+from testbed.paths import ROOT
 from testbed.run import health
 from testbed.run.program import described
 from testbed.run.store import RunDirectory
-from testbed.run.worlds import WorldChoice
-from testbed.spec.experiment import Experiment, WorkloadKind
+from testbed.spec.experiment import Experiment, WorkloadKind, World
 from topologies.dump import as_json, changed_fields
+from topologies.formats.errors import InputError
 from topologies.model import Direction
+
+__all__ = ["World", "WorldChoice", "pick", "require_privilege"]
+
+_CAP_SYS_ADMIN = 21
+"""linux/capability.h: without it there is no network namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldChoice:
+    """The world of a run and why."""
+
+    world: World
+    why: str
+
+
+def pick(wish: World) -> WorldChoice:
+    """`auto` takes Docker when a daemon answers, else network namespaces. The simulated world must be asked for.
+
+    Raises FabricError when Docker was asked for and no daemon answers.
+    """
+    if wish in (World.NETNS, World.SIM):
+        return WorldChoice(world=wish, why="asked for")
+    from netem.runtimes.daemon import connect
+
+    try:
+        connect().close()
+    except FabricError:
+        if wish is World.DOCKER:
+            raise
+        return WorldChoice(world=World.NETNS, why="no Docker daemon answers")
+    return WorldChoice(world=World.DOCKER, why="asked for" if wish is World.DOCKER else "a Docker daemon answers")
+
+
+def require_privilege(world: World, *, can_be_simulated: bool) -> None:
+    """Raise InputError before anything has started when this process may not make the networks of `world`."""
+    if world is World.SIM or _capabilities() >> _CAP_SYS_ADMIN & 1:
+        return
+    instead = ", or simulate them, without root, with --world sim" if can_be_simulated else ""
+    raise InputError(f"real wires need root: run the same command with sudo{instead}")
+
+
+def _capabilities() -> int:
+    """The effective ones of this process, one bit each: user id 0 alone says little in a container."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    return next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
 
 
 def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDirectory) -> dict[str, Any]:
@@ -115,3 +167,39 @@ def _workload(experiment: Experiment) -> dict[str, Any]:
         "size_bytes": first.size_bytes,
         "senders": sorted(active),
     }
+
+
+LIBRARIES = ("pyroute2", "scapy", "pyspark", "numpy", "pyarrow", "docker")
+
+
+def collect(*, guest_linux: str | None) -> dict[str, str]:
+    """Versions of ours, Python, the kernels and the libraries that touch the data; `git` in a checkout only."""
+    versions = {
+        "orderbed": metadata.version("orderbed"),
+        "python": platform.python_version(),
+        "linux": platform.release(),
+        "machine": platform.machine(),
+    }
+    if guest_linux:
+        versions["guest_linux"] = guest_linux
+    for library in LIBRARIES:
+        versions[library] = metadata.version(library)
+    revision = _git_revision()
+    if revision:
+        versions["git"] = revision
+    return versions
+
+
+def _git_revision() -> str | None:
+    """The checkout's commit, with a mark when files differ from it; None outside a checkout or without git."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -11,10 +11,9 @@ from netem.errors import FabricError
 from node.registry import CRASHES, PROTOCOLS
 from testbed.cli.console import Console
 from testbed.run import store
-from testbed.run.manifest import first_manifest
+from testbed.run.manifest import WorldChoice, first_manifest, pick, require_privilege
 from testbed.run.program import require_runnable, unlimited, without_limits
 from testbed.run.store import RunDirectory, StoreError
-from testbed.run.worlds import WorldChoice, pick, require_privilege
 from testbed.spec import experiment as spec
 from testbed.spec.experiment import Experiment, KernelWish, World
 from testbed.spec.programs import require_world

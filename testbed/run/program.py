@@ -13,21 +13,21 @@ import contextlib
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from netem.errors import FabricError
 from netem.runtimes.base import FOREIGN_PATH, NodeHandle, Program
 from netem.runtimes.cgroups import reason_against
-from testbed.run.hosts import write_hosts
-from testbed.run.images import require_images
 from testbed.spec.program import Place, ProgramChoice
 from testbed.spec.programs import require_world
 from testbed.spec.raw import World
 from testbed.spec.values import Experiment
 from topologies.formats.errors import InputError
-from topologies.model import Node, NodeName
+from topologies.model import Node, NodeName, Topology
 
 DRAINED_LINE = "drained"
 """What a program with cues says when it has nothing more to do."""
@@ -232,3 +232,52 @@ def _place(experiment: Experiment, node: Node, nodes: Path, group: int) -> Place
 
 def _plain(name: str) -> str:
     return name.replace("/", ".")
+
+
+LOCAL = "127.0.0.1 localhost"
+"""In IPv4 alone: nodes have no other."""
+
+
+def write_hosts(path: Path, topology: Topology) -> None:
+    """`hosts_file` as a file that nodes can read that are not root."""
+    path.write_text(hosts_file(topology), encoding="ascii")
+    path.chmod(0o644)
+
+
+def hosts_file(topology: Topology) -> str:
+    """A line for each node. p1/n2 is called `n2.p1`, `p1-n2` (what `hostname` says there) and `n2`; a name that could
+    mean two nodes means none.
+    """
+    names = {node.ip: _names(node) for node in topology.nodes()}
+    count = Counter([*LOCAL.split(), *(name for each in names.values() for name in each)])
+    lines = [" ".join([ip, *(name for name in each if count[name] == 1)]) for ip, each in names.items()]
+    return "\n".join([LOCAL, *lines, ""])
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    """The first is what programs show for an address; no other node can have it, for names have no dots."""
+    own = node.name.removeprefix(f"{node.partition}/")
+    return f"{own}.{node.partition}", f"{node.partition}-{own}", own
+
+
+def require_images(world: str | None, programs: Iterable[str | None], *, needs_python: bool) -> None:
+    """Pull what is missing. `world`: that of all nodes, which must have Python where a node runs our program.
+
+    Raises InputError for an image that is not there or lacks what a node needs, FabricError when no daemon answers.
+    """
+    named = sorted({image for image in programs if image is not None})
+    if world is None and not named:
+        return
+    from netem.runtimes.daemon import connect
+    from netem.runtimes.image import provide_image, require_python, require_shell
+
+    with closing(connect()) as client:
+        for key, image in [("image", world), *(("program.image", name) for name in named)]:
+            if image is None:
+                continue
+            require = require_python if key == "image" and needs_python else require_shell
+            try:
+                provide_image(client, image)
+                require(client, image)
+            except FabricError as error:
+                raise InputError(f"{key}: {error}") from error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Verdict
 from node.registry import PROTOCOLS
 from testbed.cli.console import Console
 from testbed.cli.listings import setting
@@ -152,7 +152,7 @@ def simulate_points(
     variants = _variants(experiment, wishes)
     if any(variant.world is not World.SIM for variant in variants):
         raise InputError("--spark simulates every run in memory; say --world sim, too")
-    from testbed.sim.job import simulate_all
+    from testbed.sim.point import simulate_all
 
     folder = wishes.runs / experiment.name
     folder.mkdir(parents=True, exist_ok=True)

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from random import Random
+from statistics import NormalDist
 from typing import Generic, Protocol, TypeVar
 
 from testbed.sim.engine import Engine
-from testbed.sim.jitter import SIZE, delay_ns, table
 
 MIN_BURST_BYTES = 1600
 BURST_TIME_NS = 250_000
@@ -39,7 +40,7 @@ NS_PER_S = 10**9
 
 
 class Shape(Protocol):
-    """Of an enumeration of jitter's distributions: `value` is a word that testbed.sim.jitter knows."""
+    """Of an enumeration of jitter's distributions: `value` is a word that testbed.sim.line knows."""
 
     @property
     def value(self) -> str: ...
@@ -317,3 +318,45 @@ class Server(Generic[F]):
         self.sent += 1
         self.sent_bytes += frame.size_bytes
         self._forward(frame)
+
+
+SIZE = 4096
+SCALE = 8192
+_MIN, _MAX = -32768, 32767
+_PARETO_SHAPE = 3.0
+
+
+@cache
+def table(distribution: str) -> tuple[int, ...]:
+    """The entries of `uniform`, `normal`, `pareto` or `paretonormal`. KeyError for another word."""
+    make = _MAKE[distribution]
+    return tuple(max(_MIN, min(_MAX, round(make((i + 0.5) / SIZE) * SCALE))) for i in range(SIZE))
+
+
+def delay_ns(mean_ns: int, jitter_ns: int, entry: int) -> int:
+    """netem's tabledist(): rounded in two steps, half away from zero. It may be negative."""
+    product = (jitter_ns % SCALE) * entry
+    rounded = (abs(product) + SCALE // 2) // SCALE
+    return (rounded if product >= 0 else -rounded) + (jitter_ns // SCALE) * entry + mean_ns
+
+
+def _uniform(quantile: float) -> float:
+    return 2 * quantile - 1
+
+
+def _normal(quantile: float) -> float:
+    return NormalDist().inv_cdf(quantile)
+
+
+def _pareto(quantile: float) -> float:
+    """Mean about 0; shape 3, scaled by 4/3, cut at 4 jitters as in iproute2."""
+    value: float = ((1 - quantile) ** (-1 / _PARETO_SHAPE) - 1.5) * 4 / 3
+    return min(value, _MAX / SCALE)
+
+
+def _pareto_normal(quantile: float) -> float:
+    """One part normal, three parts Pareto."""
+    return (_normal(quantile) + 3 * _pareto(quantile)) / 4
+
+
+_MAKE = {"uniform": _uniform, "normal": _normal, "pareto": _pareto, "paretonormal": _pareto_normal}

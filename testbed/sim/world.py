@@ -20,9 +20,9 @@ from netem.errors import FabricError
 from node.errors import LocalError
 from testbed.cli.console import Console, Stage
 from testbed.run.interrupt import Interrupt, held_back
+from testbed.run.manifest import collect as collect_versions
 from testbed.run.manifest import counted, doubts, said
 from testbed.run.store import RunDirectory, StoreError
-from testbed.run.versions import collect as collect_versions
 from testbed.sim.capture import EPOCH_NS, SimulatedCapture
 from testbed.sim.simulation import START_NS, Datagram, Ending, Life, Simulation, simulate
 from testbed.spec.experiment import Experiment

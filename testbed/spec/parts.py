@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, Protocol, get_type_hints
 
-from analysis.checks.verdict import EXPECTABLE
+from analysis.checks.properties import EXPECTABLE
 from analysis.expression import Expression, ExpressionError, parse, roots
 from node.errors import LocalError
 from node.host.node_clock import MAX_DRIFT_PPM

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.checks import linear, oracle
 from analysis.checks.oracle import raw
-from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Finding, Incarnation, Property
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Finding, Incarnation, Property, Verdict
 from analysis.metrics.calls import MASK_BITS, read_calls
 from collector.records import CallReport, Event
 from tests.analysis import histories

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.curves import means, protocol_curves
-from analysis.metrics.estimate import estimate
+from analysis.metrics.estimate import estimate, means, protocol_curves
 
 
 def table() -> pd.DataFrame:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.checks import linear, oracle
-from analysis.checks.properties import DELIVERY_PROPERTIES, STANDING, Finding, Incarnation, MessageId, Property
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import DELIVERY_PROPERTIES, STANDING, Finding, Incarnation, MessageId, Property, Verdict
 from collector.records import Event, Level
 from tests.analysis.histories import Author, PlainHistory
 

@@ -11,8 +11,16 @@ import pytest
 from analysis.capture.source import CaptureState
 from analysis.checks import judgement
 from analysis.checks.judgement import Staged
-from analysis.checks.properties import DELIVERY_PROPERTIES, Finding, Incarnation, MessageId, Place, Property, Witness
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import (
+    DELIVERY_PROPERTIES,
+    Finding,
+    Incarnation,
+    MessageId,
+    Place,
+    Property,
+    Verdict,
+    Witness,
+)
 from analysis.inputs import RunInputs, read_run
 from tests.analysis.runs import START_NS, MadeRun
 

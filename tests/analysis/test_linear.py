@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.checks import linear, oracle
-from analysis.checks.properties import DELIVERY_PROPERTIES, VIEW_PROPERTIES, Finding, Place, Property, Witness
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import DELIVERY_PROPERTIES, VIEW_PROPERTIES, Finding, Place, Property, Verdict, Witness
 from collector.records import Event
 from tests.analysis import histories
 from tests.analysis.histories import PlainHistory

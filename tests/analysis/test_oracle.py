@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.checks.oracle import check
-from analysis.checks.properties import DELIVERY_PROPERTIES, Finding, Incarnation, MessageId, Property
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import DELIVERY_PROPERTIES, Finding, Incarnation, MessageId, Property, Verdict
 from collector.records import Event, Level
 from tests.analysis import histories
 from tests.analysis.histories import Author, PlainHistory

@@ -17,8 +17,15 @@ from pyspark.sql import SparkSession
 
 from analysis.checks import by_message, oracle, order
 from analysis.checks import incarnations as lives
-from analysis.checks.properties import DELIVERY_PROPERTIES, VIEW_PROPERTIES, Finding, Incarnation, Property, Witness
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import (
+    DELIVERY_PROPERTIES,
+    VIEW_PROPERTIES,
+    Finding,
+    Incarnation,
+    Property,
+    Verdict,
+    Witness,
+)
 from analysis.engine.tasks import Here, OfSpark, Result, Task, Workers
 from collector.records import Event
 from tests.analysis import histories

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.checks.properties import Incarnation, Lives, Raw
-from analysis.metrics.ordering_inversions import inversions, optimistic_order
+from analysis.metrics.ordering_cost import inversions, optimistic_order
 from analysis.metrics.ordering_records import from_lives
 from collector.records import Event, Level, Notice
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Verdict
 from analysis.network import certificate
 from analysis.network.asked import Network, Strike, build
 from analysis.network.realised import NEVER, Realised, Samples, independent_trials, measure, wilson

@@ -17,7 +17,7 @@ from analysis.report import rows as report_rows
 from analysis.report import terminal as text
 from analysis.report.files import read_run
 from analysis.report.time_axis import phases_of
-from analysis.spacetime import report as spacetime_report
+from analysis.spacetime import windows as spacetime_report
 from analysis.traffic import faults as traffic_faults
 from analysis.traffic.flows import UNNUMBERED, Conversation, Service, Talk
 from tests import report_runs

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Verdict
 from analysis.report import headline
 from analysis.report import rows as report_rows
 from analysis.report import terminal as text

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.report import plot_spread
-from analysis.report import plots as plot
+from analysis.report import plots
 from analysis.report.files import RunFiles, read_run, usable
 from analysis.report.time_axis import (
     CLASSES,
@@ -161,12 +160,12 @@ def test_no_numbers_in_a_table_stop_a_plot(rows: list[tuple[float, ...]], narrow
     traffic_rows = [(row[0], CLASSES[i % 4], row[1], row[2]) for i, row in enumerate(rows)]
     traffic_table = pd.DataFrame(traffic_rows, columns=["t_s", "class", "datagrams", "wire_bytes"])
     traffic = traffic_series(usable("traffic_series", traffic_table))
-    surface = plot.frame(axis_end_s(NO_PHASES, (latency, traffic), ()), 200, narrow=narrow)
+    surface = plots.frame(axis_end_s(NO_PHASES, (latency, traffic), ()), 200, narrow=narrow)
     cdf = pd.DataFrame([("n", row[0], row[1]) for row in rows], columns=["member_name", "latency_ms", "ratio"])
     pictures = [
-        plot.latency_over_time(latency, (), NO_PHASES, surface) if len(latency) else "",
-        plot.traffic_over_time(traffic, (), NO_PHASES, surface) if len(traffic) else "",
-        plot_spread.latency_cdf(usable("latency_cdf", cdf), lambda _: 0),
+        plots.latency_over_time(latency, (), NO_PHASES, surface) if len(latency) else "",
+        plots.traffic_over_time(traffic, (), NO_PHASES, surface) if len(traffic) else "",
+        plots.latency_cdf(usable("latency_cdf", cdf), lambda _: 0),
     ]
     for picture in pictures:
         assert "nan" not in picture.replace("nanosecond", "")
@@ -180,7 +179,7 @@ def test_the_label_of_a_fault_covers_neither_its_bar_nor_its_ring(asked_s: float
         number="4", kind="impair", what="50 % loss", where="to p1/n2", asked_s=asked_s, issued_s=asked_s,
         effective_s=asked_s + 0.005, until_s=None, lasts=True,
     )  # fmt: skip
-    drawn = str(plot.fault_lanes([window], phases, 10.0, narrow=False, ticks=False))
+    drawn = str(plots.fault_lanes([window], phases, 10.0, narrow=False, ticks=False))
     (ring,) = (float(x) for x in re.findall(r'<circle[^>]*cx="([\d.]+)"', drawn))
     found = re.search(r'<text[^>]*x="([\d.]+)"[^>]*lane-label[^>]*>([^<]+)<', drawn) or re.search(
         r'<text[^>]*lane-label[^>]*x="([\d.]+)"[^>]*>([^<]+)<', drawn

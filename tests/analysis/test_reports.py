@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.checks import linear, oracle, states
+from analysis.checks import linear, oracle, sections
 from analysis.checks.oracle import Record, raw
-from analysis.checks.properties import CALL_PROPERTIES, REPORT_PROPERTIES, Finding, Incarnation, MessageId, Property
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import (
+    CALL_PROPERTIES,
+    REPORT_PROPERTIES,
+    Finding,
+    Incarnation,
+    MessageId,
+    Property,
+    Verdict,
+)
 from collector.records import Event, Flag, Kind, Level, Notice
 from tests.analysis.histories import NOBODY, PlainHistory
 
@@ -376,7 +383,7 @@ def test_digests_are_shown_without_a_sign() -> None:
         life: [(*r[:8], r[8] - (1 << 64) if r[8] >> 63 else r[8]) for r in rs] for life, rs in raw(history).items()
     }
 
-    assert states.state(signed, (A, B, C)) == states.state(raw(history), (A, B, C))
+    assert sections.state(signed, (A, B, C)) == sections.state(raw(history), (A, B, C))
 
 
 @pytest.mark.parametrize("kind", REPORT_PROPERTIES)

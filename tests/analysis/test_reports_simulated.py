@@ -7,8 +7,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.checks import linear
-from analysis.checks.properties import Finding, Incarnation, Property
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Finding, Incarnation, Property, Verdict
 from node.clocks import LamportClock
 from testbed.sim.simulation import simulate
 from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology

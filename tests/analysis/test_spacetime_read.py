@@ -18,8 +18,7 @@ from analysis.spacetime.command import Wishes, diagram_text
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Fate, What, Window
 from analysis.spacetime.read import Reader
-from analysis.spacetime.report import views_of
-from analysis.spacetime.windows import MAX_MEMBERS, choices, diagram_of
+from analysis.spacetime.windows import MAX_MEMBERS, choices, diagram_of, views_of
 from collector.records import Event, Notice
 from node.trace import Stamp, encode_stamp
 from node.wire import Flag, Kind

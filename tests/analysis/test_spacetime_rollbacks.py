@@ -8,9 +8,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from analysis.checks.properties import Incarnation, MessageId
+from analysis.spacetime.command import shiviz_log
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Diagram, Mark, Role, Scene, What, Window, read_datagram
-from analysis.spacetime.shiviz import shiviz_log
 from analysis.spacetime.svg import BESIDE, STANDS, spacetime_drawing
 from analysis.spacetime.text import draw
 from collector.records import Event

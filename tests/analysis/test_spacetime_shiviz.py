@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from hypothesis import given, settings
 
+from analysis.spacetime.command import PARSER, shiviz_log
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Diagram, Scene, Window
-from analysis.spacetime.shiviz import PARSER, shiviz_log
 from collector.records import Event
 from tests.analysis import spacetime_scenes as scenes
 from tests.analysis.spacetime_scenes import MS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from analysis.spacetime.command import shiviz_log
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Mark, What, Window
-from analysis.spacetime.shiviz import shiviz_log
 from analysis.spacetime.svg import spacetime_drawing
 from analysis.spacetime.text import draw
 from tests.analysis import spacetime_scenes as scenes

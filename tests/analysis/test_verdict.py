@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from analysis.checks.verdict import Verdict, at_best, merge
+from analysis.checks.properties import Verdict, at_best, merge
 
 
 @pytest.mark.parametrize(

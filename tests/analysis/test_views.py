@@ -18,8 +18,8 @@ from analysis.checks.properties import (
     Incarnation,
     MessageId,
     Property,
+    Verdict,
 )
-from analysis.checks.verdict import Verdict
 from analysis.checks.views import read_views
 from collector.records import Event, Level, OverReason
 from tests.analysis import histories

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from analysis.checks import linear, oracle
 from analysis.checks.oracle import Record
-from analysis.checks.properties import Finding, Incarnation, MessageId, Property
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Finding, Incarnation, MessageId, Property, Verdict
 from collector.records import Event, Level
 from node.effects import Deliver, Effect, Installed, Minority, Report, StateTaken, Undo
 from node.errors import RemoteError

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from analysis.checks.properties import VIEW_PROPERTIES, Incarnation, MessageId
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import VIEW_PROPERTIES, Incarnation, MessageId, Verdict
 from collector.records import Event, Level, Notice
 from node.registry import CAUSAL_PROMISES, FIFO_PROMISES, PROTOCOLS, TOTAL_ORDER_PROMISES
 from node.wire import Kind, Message, encode_datagram

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Verdict
 from node.wire import Kind
 from tests.mutants.cores import AskingOrder, reliable
 from tests.mutants.recorded import Recorded

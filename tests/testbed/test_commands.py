@@ -13,8 +13,8 @@ from netem.kernel import probe as kernel
 from node.registry import PROTOCOLS
 from testbed.cli import listings
 from testbed.cli import main as cli
+from testbed.cli.console import ExitCode
 from testbed.cli.doctor import Check
-from testbed.cli.parts import ExitCode
 from testbed.run import dry
 from testbed.run import perform as run
 from testbed.spec.experiment import load

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.run.hosts import hosts_file
+from testbed.run.program import hosts_file
 from topologies.load import loads
 
 

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.checks.verdict import EXPECTABLE
+from analysis.checks.properties import EXPECTABLE
 from analysis.expression import Unknown, parse
 from node.errors import LocalError
 from node.registry import PROTOCOLS as REAL_PROTOCOLS

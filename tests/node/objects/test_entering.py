@@ -8,8 +8,8 @@ from node.core import Membership
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
 from node.objects.context import Context
 from node.objects.direct import Life
-from node.objects.entering import CAREFUL, Entering
 from node.objects.entries import Asked, Call, Called, CallId, Entry, Heard, Outcome, Proposed, Road, Settled, Voted
+from node.objects.log import CAREFUL, Entering
 from node.objects.news import NewsKind
 from node.objects.parameters import ObjectsParameters
 from node.objects.votes import Votes

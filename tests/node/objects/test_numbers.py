@@ -12,7 +12,7 @@ from node.objects.addresses import Addressing, Reference
 from node.objects.entries import Call, Called, CallId, entry_of, message_of
 from node.objects.local import drop_message, hand_message, news_message, prepare_message
 from node.objects.news import News, NewsKind
-from node.objects.numbers import OTHER, Numbers
+from node.objects.processes import OTHER, Numbers
 from node.trace import CallReport, Event, Notice, Stamp, decode_stamp, encode_stamp
 from node.wire import Message
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from analysis.checks.linear import check_lives
-from analysis.checks.properties import CALL_PROPERTIES, Incarnation
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import CALL_PROPERTIES, Incarnation, Verdict
 from node.objects.addresses import OBJECTS_IN_SPACE
 from node.trace import RECORD, CallReport, Event, Record, Timed
 from testbed.sim.simulation import simulate

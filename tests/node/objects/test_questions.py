@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from node.effects import CancelTimer, Effect, SetTimer
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
+from node.objects.answers import QUESTIONS, Questions
 from node.objects.entries import Call, CallId
-from node.objects.questions import QUESTIONS, Questions
 from node.reliable.rtt import Timers
 
 CALLER = Reference(0, 1, 1)

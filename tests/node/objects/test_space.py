@@ -11,7 +11,7 @@ import pytest
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
 from node.objects.alone import alone
-from node.objects.calls import Body, CallBody, CallId, NameBody, Outcome, ReplyBody, StateBody
+from node.objects.calls import Body, CallBody, CallId, NameBody, Origin, Outcome, Receiver, ReplyBody, StateBody
 from node.objects.errors import (
     Aborted,
     BadArguments,
@@ -30,7 +30,6 @@ from node.objects.loop import VirtualLoop
 from node.objects.news import News, NewsKind
 from node.objects.replies import ReplyHandler
 from node.objects.space import MAX_UNDER_WAY, Space
-from node.objects.transport import Origin, Receiver
 from node.objects.values import Pointer
 from tests.node.objects.samples import Counter
 

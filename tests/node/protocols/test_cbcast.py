@@ -10,7 +10,7 @@ from itertools import product
 
 import pytest
 
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Verdict
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netem.wiring.qdisc import settings_of
-from testbed.sim.jitter import SCALE, table
-from testbed.sim.line import DEFAULT_QUEUE_FRAMES, Server
+from testbed.sim.line import DEFAULT_QUEUE_FRAMES, SCALE, Server, table
 from tests.node.sim.lines import MILLISECOND, Frame, Wire
 from topologies.model import Distribution, Impairment
 

@@ -7,8 +7,8 @@ import pytest
 from analysis.checks.properties import Property
 from node.core import Core, Membership
 from node.registry import PROTOCOLS
-from testbed.fuzz.canonical import digest
 from testbed.fuzz.explore import Exploration, Network, Scope, explore, over_ideal_channels
+from testbed.fuzz.local import digest
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore, hasty_sequencer
 
 

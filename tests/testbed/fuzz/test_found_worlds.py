@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.checks.linear import check_lives
-from analysis.checks.properties import Incarnation, Property
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Incarnation, Property, Verdict
 from node.core import Core, Membership
 from node.registry import PROTOCOLS
 from testbed.fuzz.judge import LINGER_NS, has_lost_quorum

@@ -96,7 +96,7 @@ def test_what_could_not_be_judged_is_counted() -> None:
 
 @pytest.mark.spark
 def test_the_job_on_spark_comes_to_the_same_and_leaves_its_tables(spark: SparkSession, tmp_path: Path) -> None:
-    from testbed.fuzz.campaign import hunt_on
+    from testbed.fuzz.command import hunt_on
 
     tally = hunt_on(spark, SMALL, tmp_path)
     assert tally == hunt(SMALL, jobs=1)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from analysis.checks.oracle import raw
-from analysis.checks.properties import Property
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Property, Verdict
 from node.core import Core, Membership
 from node.effects import Effect, Multicast, SetTimer, Timer
 from node.trace import Event

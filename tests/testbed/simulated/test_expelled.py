@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.checks.linear import check_lives
-from analysis.checks.properties import Incarnation, Property, Raw
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Incarnation, Property, Raw, Verdict
 from node.registry import PROTOCOLS
 from node.trace import Event
 from testbed.sim.simulation import START_NS, Ending, Simulation, simulate

@@ -7,8 +7,7 @@ from functools import cache
 import pytest
 
 from analysis.checks.linear import check_lives
-from analysis.checks.properties import Incarnation, Property
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Incarnation, Property, Verdict
 from node.registry import PROTOCOLS
 from node.trace import Event, ViewReason
 from testbed.sim.simulation import Ending, Life, Simulation, simulate

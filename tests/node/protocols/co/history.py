@@ -12,7 +12,7 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Verdict
 from node.core import Core, Membership, Submission, random_for
 from node.effects import Effect, Multicast, Report, Timer
 from node.parameters import from_mapping

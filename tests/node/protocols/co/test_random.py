@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.checks.verdict import Verdict
+from analysis.checks.properties import Verdict
 from node.core import Core, Membership
 from node.registry import PROTOCOLS
 from tests.mutants.recorded import Recorded, verdicts
