@@ -92,7 +92,7 @@ def _implausible(records: Records, load: Span) -> Truths:
 def _of_member(member: int, loaded: Records, finals: Finals, still_ns: Mapping[int, int], load: Span) -> dict[str, Any]:
     return _figures(
         loaded.where(loaded.member == member),
-        finals.where(finals.life >> LIFE_BITS == member),
+        finals.where(finals.recorder >> LIFE_BITS == member),
         [longest_ns for life, longest_ns in still_ns.items() if life >> LIFE_BITS == member],
         load,
         members=1,
@@ -170,8 +170,8 @@ def optimistic_order(records: Records) -> dict[str, Any] | None:
     shown = _first_of_each(records, OPTIMISTIC)
     final = _first_of_each(records, FOR_GOOD)
     deliveries, stragglers, inverted = 0, 0, 0
-    for life in np.unique(records.life).tolist():
-        order = _order(shown.where(shown.life == life).message, final.where(final.life == life).message)
+    for life in np.unique(records.recorder).tolist():
+        order = _order(shown.where(shown.recorder == life).message, final.where(final.recorder == life).message)
         deliveries += len(order)
         stragglers += int(np.count_nonzero(order < np.maximum.accumulate(order)))
         inverted += inversions(order)
@@ -202,8 +202,8 @@ def inversions(order: Ints) -> int:
 def _first_of_each(records: Records, levels: tuple[int, ...]) -> Records:
     """The first deliveries at these levels, in the order in which each life made them."""
     rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, levels))
-    order = np.lexsort((rows.message, rows.life))  # stable
-    life, message = rows.life[order], rows.message[order]
+    order = np.lexsort((rows.message, rows.recorder))  # stable
+    life, message = rows.recorder[order], rows.message[order]
     is_first = np.append(True, (np.diff(life) != 0) | (np.diff(message) != 0))[: len(order)]
     return rows.where(np.sort(order[is_first]))
 
@@ -226,7 +226,7 @@ FOR_GOOD: Final = (int(Level.AGREED), int(Level.FINAL))
 class Finals(NamedTuple):
     """The first deliveries of each message in each life, at two levels; NEVER_NS: there is none."""
 
-    life: Ints
+    recorder: Ints
     optimistic_ns: Ints
     final_ns: Ints
 
@@ -238,12 +238,12 @@ def finals_of(records: Records) -> Finals:
     """Of all messages that were delivered optimistically or for good; other levels do not count."""
     rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, (*OPTIMISTIC, *FOR_GOOD)))
     # Stable: within a message of a life its rows stay in the order of their numbers.
-    rows = rows.where(np.lexsort((rows.message, rows.life)))
+    rows = rows.where(np.lexsort((rows.message, rows.recorder)))
     is_first = np.ones(len(rows), np.bool_)
-    is_first[1:] = (np.diff(rows.life) != 0) | (np.diff(rows.message) != 0)
+    is_first[1:] = (np.diff(rows.recorder) != 0) | (np.diff(rows.message) != 0)
     group = np.cumsum(is_first) - 1
     return Finals(
-        rows.life[is_first],
+        rows.recorder[is_first],
         _first_ns(rows, group, OPTIMISTIC),
         _first_ns(rows, group, FOR_GOOD),
     )
@@ -267,12 +267,12 @@ def gvt_still(records: Records, finals: Finals, load: Span) -> dict[int, int]:
     """
     told = records.where(records.reports(Notice.GVT))
     longest = dict[int, int]()
-    for life in np.unique(told.life).tolist():
-        rises = told.where(told.life == life)
+    for life in np.unique(told.recorder).tolist():
+        rises = told.where(told.recorder == life)
         is_rise = np.ones(len(rises), np.bool_)
         is_rise[1:] = np.diff(rises.value) != 0
-        until_ns = min(load.end_ns, int(records.at_ns[records.life == life].max()))
-        still_ns = _still_ns(finals.where(finals.life == life), rises.at_ns[is_rise], Span(load.start_ns, until_ns))
+        until_ns = min(load.end_ns, int(records.at_ns[records.recorder == life].max()))
+        still_ns = _still_ns(finals.where(finals.recorder == life), rises.at_ns[is_rise], Span(load.start_ns, until_ns))
         if still_ns is not None:
             longest[life] = still_ns
     return longest

@@ -39,7 +39,7 @@ class Tenures(NamedTuple):
     """From which row on what is in force in the life of that row; ascending. Times in ns, cut to the load."""
 
     row: Ints
-    life: Ints
+    recorder: Ints
     number: Ints
     """Of the epoch; 0 where none is reported."""
     protocol: Texts
@@ -56,20 +56,20 @@ class Tenures(NamedTuple):
     def place(self, records: Records, rows: Ints) -> Ints:
         """The tenure of each of these rows; -1: none yet."""
         place = np.searchsorted(self.row, rows, side="right") - 1
-        is_same = (place >= 0) & (self.life[place] == records.life[rows])
+        is_same = (place >= 0) & (self.recorder[place] == records.recorder[rows])
         return np.where(is_same, place, -1)
 
 
 def tenures(records: Records, load: Span, *, otherwise: str) -> Tenures:
     """Of all lives. `otherwise`: the protocol in force when nobody says which is. There must be a record."""
-    is_first = np.append(True, np.diff(records.life) != 0)
+    is_first = np.append(True, np.diff(records.recorder) != 0)
     is_last = np.append(is_first[1:], True)
     rows = np.flatnonzero(records.reports(Notice.IN_FORCE))
     protocol, number = protocol_names(records.extra[rows]), records.value[rows]
     if not len(rows):
         rows = np.flatnonzero(is_first)
         protocol, number = np.full(len(rows), otherwise), np.zeros(len(rows), np.int64)
-    life, begun_ns = records.life[rows], records.at_ns[rows]
+    life, begun_ns = records.recorder[rows], records.at_ns[rows]
     life_ends_ns = records.at_ns[is_last][(np.cumsum(is_first) - 1)[rows]]
     is_followed = np.append(np.diff(life) == 0, False)
     ended_ns = np.where(is_followed, np.roll(begun_ns, -1), life_ends_ns)
@@ -150,8 +150,8 @@ class _Epoch(NamedTuple):
 
 def _begun(found: Tenures) -> list[_Epoch]:
     """The first MAX_EPOCHS of them. Members that contradict each other about a protocol are outvoted."""
-    _, first_rows = np.unique(np.column_stack((found.life, found.number)), axis=0, return_index=True)
-    is_later = np.append(False, np.diff(found.life) == 0)
+    _, first_rows = np.unique(np.column_stack((found.recorder, found.number)), axis=0, return_index=True)
+    is_later = np.append(False, np.diff(found.recorder) == 0)
     told: dict[int, list[int]] = {}
     for row in first_rows.tolist():
         told.setdefault(int(found.number[row]), []).append(row)
@@ -171,7 +171,7 @@ def _pauses(records: Records) -> dict[int, int]:
     rows = np.flatnonzero(records.reports(LEFT) | records.reports(Notice.IN_FORCE))
     is_left = records.detail[rows] == LEFT
     before, after = rows[:-1], rows[1:]
-    is_pause = is_left[:-1] & ~is_left[1:] & (records.life[before] == records.life[after])
+    is_pause = is_left[:-1] & ~is_left[1:] & (records.recorder[before] == records.recorder[after])
     pauses: dict[int, int] = {}
     for left, begun in zip(before[is_pause].tolist(), after[is_pause].tolist(), strict=True):
         number = int(records.value[begun])

@@ -2,7 +2,7 @@
 and the hosts' own records in memory.
 
 Columns are signed 64 bits, as in the trace table: a value from 2**63 on shows as a negative number. A member's lives
-are told apart by `life`, messages by `message`; rows stand in the order in which each life made them.
+are told apart by `recorder`, messages by `message`; rows stand in the order in which each recorder made them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COLUMNS: Final = ("event", "detail", "origin", "incarnation", "extra", "number"
 _WORD: Final = 2**64 - 1
 
 LIFE_BITS: Final = 16
-"""Of the incarnation, the low part of a life."""
+"""Of the incarnation, the low part of a recorder."""
 
 
 class Span(NamedTuple):
@@ -63,9 +63,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Records:
-    """Columns of equal length, by life and within it by number. `member` is the high part of `life`."""
+    """Columns of equal length, by recorder and within it by number. `member` is the high part of `recorder`."""
 
-    life: Ints
+    recorder: Ints
     event: Ints
     detail: Ints
     message: Ints
@@ -75,11 +75,11 @@ class Records:
     value: Ints
 
     def __len__(self) -> int:
-        return len(self.life)
+        return len(self.recorder)
 
     @property
     def member(self) -> Ints:
-        return self.life >> LIFE_BITS
+        return self.recorder >> LIFE_BITS
 
     def where(self, rows: Truths | Ints) -> Records:
         """Only these rows, in this order."""
@@ -101,25 +101,25 @@ def from_trace(trace: Path) -> Records | None:
     key = ("member", "member_incarnation", "record")
     rows = pq.read_table(trace, columns=[*key, *_COLUMNS], filters=is_wanted)
     member, incarnation, record, *columns = (rows[name].to_numpy().astype(np.int64) for name in (*key, *_COLUMNS))
-    life = (member << LIFE_BITS) | incarnation
-    order = np.lexsort((record, life))
+    recorder = (member << LIFE_BITS) | incarnation
+    order = np.lexsort((record, recorder))
     # A datagram that somebody sent again tells nothing new.
-    is_new = np.append(True, (np.diff(life[order]) != 0) | (np.diff(record[order]) != 0))
+    is_new = np.append(True, (np.diff(recorder[order]) != 0) | (np.diff(record[order]) != 0))
     order = order[is_new[: len(order)]]
-    return _records(life[order], *(column[order] for column in columns))
+    return _records(recorder[order], *(column[order] for column in columns))
 
 
 def from_lives(lives: Lives) -> Records | None:
-    """From all records of each life; None when no such report is among them."""
+    """From all records of each recorder; None when no such report is among them."""
     if not any(_is_report(row) for rows in lives.values() for row in rows):
         return None
     kept: list[Raw] = []
-    life: list[int] = []
+    recorder: list[int] = []
     for name, rows in sorted(lives.items()):
         told = [row for row in rows if row[0] in _EVENTS or _is_report(row)]
         kept += told
-        life += [(name.member << LIFE_BITS) | name.incarnation] * len(told)
-    return _records(np.array(life, np.int64), *_columns(kept))
+        recorder += [(name.member << LIFE_BITS) | name.incarnation] * len(told)
+    return _records(np.array(recorder, np.int64), *_columns(kept))
 
 
 def _is_report(row: Raw) -> bool:
@@ -141,7 +141,7 @@ def _column(values: Sequence[int]) -> Ints:
 
 
 def _records(
-    life: Ints,
+    recorder: Ints,
     event: Ints,
     detail: Ints,
     origin: Ints,
@@ -153,7 +153,7 @@ def _records(
 ) -> Records | None:
     """Records whose time cannot be are left out: differences of the others fit 64 bits."""
     told = Records(
-        life=life,
+        recorder=recorder,
         event=event,
         detail=detail,
         message=(origin << 48) | (incarnation << 32) | (number & 0xFFFFFFFF),

@@ -26,10 +26,9 @@ from markupsafe import Markup
 from analysis.checks.properties import merge
 from analysis.errors import MachineError
 from analysis.report import calls as report_calls
-from analysis.report import draw, headline, plot_order, plots
+from analysis.report import draw, headline, plot_order, plots, reported
 from analysis.report import formatting as words
 from analysis.report import ordering as report_ordering
-from analysis.report import reported as report_told
 from analysis.report import rows as report_rows
 from analysis.report import traffic as report_traffic
 from analysis.report import views as report_views
@@ -161,7 +160,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "key_numbers": headline.key_numbers(run.summary),
         "properties": report_rows.properties(run.summary),
         "expectations": report_rows.expectations(run.summary),
-        "told": report_told.told(run.summary),
+        "told": reported.figures(run.summary),
         "column_heads": report_rows.COLUMNS,
         "accuracy": report_rows.accuracy(run.summary, phases),
         "spacetime": spacetime_report.views_of(run.path, run.summary, _name(run.manifest)),

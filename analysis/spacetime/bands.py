@@ -46,9 +46,9 @@ def holds(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band
     found: list[tuple[Incarnation, int, int]] = []
     for step in sorted(scene.steps, key=lambda step: (step.at_ns, step.record)):
         if step.event == Event.DELIVER:
-            entered[step.life] = step.at_ns
-        elif is_notice(step, Notice.LEFT) and step.life in entered:
-            found.append((step.life, entered.pop(step.life), step.at_ns))
+            entered[step.recorder] = step.at_ns
+        elif is_notice(step, Notice.LEFT) and step.recorder in entered:
+            found.append((step.recorder, entered.pop(step.recorder), step.at_ns))
     for life, from_ns in entered.items():
         found.append((life, from_ns, window.until_ns))
     for life, from_ns, until_ns in found:
@@ -67,9 +67,9 @@ def epochs(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Ban
     """Which protocol each member sends by, from its notices."""
     begun: dict[Incarnation, list[Step]] = {}
     for step in sorted(scene.steps, key=lambda step: (step.at_ns, step.record)):
-        if is_notice(step, Notice.IN_FORCE) and step.life.member in members:
-            begun.setdefault(step.life, []).append(step)
-    ends = {step.life: step.at_ns for step in scene.steps if step.event in (Event.STOP, Event.OVER)}
+        if is_notice(step, Notice.IN_FORCE) and step.recorder.member in members:
+            begun.setdefault(step.recorder, []).append(step)
+    ends = {step.recorder: step.at_ns for step in scene.steps if step.event in (Event.STOP, Event.OVER)}
     for life, steps in begun.items():
         until = [*(step.at_ns for step in steps[1:]), min(ends.get(life, window.until_ns), window.until_ns)]
         for step, until_ns in zip(steps, until, strict=True):
@@ -93,13 +93,13 @@ def minorities(scene: Scene, window: Window, members: Sequence[int]) -> Iterator
     ends = (Event.STOP, Event.OVER)
     for step in sorted(scene.steps, key=lambda step: (step.at_ns, step.record)):
         if step.event == Event.MINORITY and step.detail == 1:
-            began.setdefault(step.life, step)
-        elif (step.event == Event.MINORITY or step.event in ends) and step.life in began:
-            found.append((began.pop(step.life), step.at_ns))
+            began.setdefault(step.recorder, step)
+        elif (step.event == Event.MINORITY or step.event in ends) and step.recorder in began:
+            found.append((began.pop(step.recorder), step.at_ns))
     for step, until_ns in (*found, *((step, window.until_ns) for step in began.values())):
-        if step.life.member in members and until_ns >= window.from_ns and step.at_ns <= window.until_ns:
+        if step.recorder.member in members and until_ns >= window.from_ns and step.at_ns <= window.until_ns:
             yield Band(
-                member=step.life.member,
+                member=step.recorder.member,
                 from_ns=max(step.at_ns, window.from_ns),
                 until_ns=min(until_ns, window.until_ns),
                 kind="minority",

@@ -153,7 +153,7 @@ def shiviz_log(diagram: Diagram) -> str:
     for mark, clock in vector_clocks(diagram):
         stamp = {hosts[life]: count for life, count in sorted(clock.items())}
         lines.append(f"{diagram.seconds(mark.at_ns):.9f} s {mark.what.value}: {words.clean(mark.words)}")
-        lines.append(f"{hosts[mark.life]} {json.dumps(stamp, ensure_ascii=False)}")
+        lines.append(f"{hosts[mark.recorder]} {json.dumps(stamp, ensure_ascii=False)}")
     return "\n".join(lines) + "\n"
 
 
@@ -166,12 +166,12 @@ def vector_clocks(diagram: Diagram) -> Iterator[tuple[Mark, Clock]]:
     latest: dict[Incarnation, dict[Incarnation, int]] = {}
     clocks: dict[int, dict[Incarnation, int]] = {}
     for mark in diagram.marks:
-        clock = dict(latest.get(mark.life, {}))
+        clock = dict(latest.get(mark.recorder, {}))
         for arrow in causes.get(mark.number, ()):
             if arrow.tail is not None:
                 _merge(clock, clocks[arrow.tail])
-        clock[mark.life] = clock.get(mark.life, 0) + 1
-        latest[mark.life] = clocks[mark.number] = clock
+        clock[mark.recorder] = clock.get(mark.recorder, 0) + 1
+        latest[mark.recorder] = clocks[mark.number] = clock
         yield mark, clock
 
 
@@ -184,7 +184,7 @@ def _hosts(diagram: Diagram) -> dict[Incarnation, str]:
     """A name without spaces for each life, no two the same."""
     hosts: dict[Incarnation, str] = {}
     taken: set[str] = set()
-    for life in sorted({mark.life for mark in diagram.marks}):
+    for life in sorted({mark.recorder for mark in diagram.marks}):
         name = "_".join(diagram.names.get(life.member, f"member{life.member}").split()) or f"member{life.member}"
         name = name if life.incarnation == FIRST_INCARNATION else f"{name}.{life.incarnation}"
         name = name if name not in taken else f"{name}({life.member}.{life.incarnation})"

@@ -133,7 +133,7 @@ class _Draft(NamedTuple):
     phase: int
     order: int
     key: tuple[Any, ...]
-    life: Incarnation
+    recorder: Incarnation
     what: What
     label: str
     words: str
@@ -185,7 +185,7 @@ class _Composer:
         for stranger in self._pairs.strangers:
             self._stranger(sheet, stranger)
         for step in self._scene.steps:
-            if step.life.member in self._members and (draft := self._recorded(step)) is not None:
+            if step.recorder.member in self._members and (draft := self._recorded(step)) is not None:
                 sheet.add(draft)
         for fault in self._scene.faults:
             for draft in self._struck(fault):
@@ -325,8 +325,8 @@ class _Composer:
         label = arrow.label
         if receipt is not None:
             said = f"{self._names[arrival.member]} is given {label} at {self._time(receipt.at_ns)}"
-            key: tuple[Any, ...] = ("step", receipt.life, receipt.record)
-            return _Draft(receipt.at_ns, 1, receipt.record, key, receipt.life, What.RECEIVE, label, said)
+            key: tuple[Any, ...] = ("step", receipt.recorder, receipt.record)
+            return _Draft(receipt.at_ns, 1, receipt.record, key, receipt.recorder, What.RECEIVE, label, said)
         said = f"{label} reaches {self._names[arrival.member]} at {self._time(arrival.at_ns)}"
         # What takes no time must still come after its cause.
         phase = 0 if sent_ns < arrival.at_ns else 2
@@ -374,7 +374,7 @@ class _Composer:
         what = RECORDED.get(Event(step.event)) if step.event in _EVENTS else None
         if what is None or (what is What.NOTICE and step.detail in SILENT_NOTICES):
             return None
-        if what is What.VIEW and (step.life, step.record) not in self._installed:
+        if what is What.VIEW and (step.recorder, step.record) not in self._installed:
             return None  # of an installation only the first record is an event
         if what is What.MINORITY and step.detail != 1:
             what = What.QUORUM
@@ -388,16 +388,16 @@ class _Composer:
             at_ns=step.at_ns,
             phase=1,
             order=step.record,
-            key=("step", step.life, step.record),
-            life=step.life,
+            key=("step", step.recorder, step.record),
+            recorder=step.recorder,
             what=what,
             label=label,
-            words=f"{self._names.get(step.life.member, step.life.member)} {said} at {self._time(step.at_ns)}",
+            words=f"{self._names.get(step.recorder.member, step.recorder.member)} {said} at {self._time(step.at_ns)}",
             origin=step.origin if what in _ABOUT_MESSAGES else None,
             position=step.value if is_delivery else None,
             level=step.detail if is_delivery else None,
-            is_undone=(step.life, step.record) in self._undone,
-            is_again=(step.life, step.record) in self._again,
+            is_undone=(step.recorder, step.record) in self._undone,
+            is_again=(step.recorder, step.record) in self._again,
             undone=step.extra if what is What.ROLL_BACK else None,
             view=step.number if what is What.VIEW else None,
         )
@@ -408,8 +408,8 @@ class _Composer:
         if what is What.SUBMIT:
             return message, f"is asked to send {message}, {words.size(step.value)}"
         if what is What.DELIVER:
-            again = " again" if (step.life, step.record) in self._again else ""
-            undone = ", and takes it back later" if (step.life, step.record) in self._undone else ""
+            again = " again" if (step.recorder, step.record) in self._again else ""
+            undone = ", and takes it back later" if (step.recorder, step.record) in self._undone else ""
             return message, f"delivers {message}{again} as its number {step.value} ({_level(step.detail)}){undone}"
         if what is What.ENTER:
             return message, f"enters the critical section with {message}"
@@ -436,7 +436,7 @@ class _Composer:
 
     def _said_of_views(self, step: Step, what: What) -> tuple[str, str]:
         if what is What.VIEW:
-            installed = self._installed[step.life, step.record]
+            installed = self._installed[step.recorder, step.record]
             members = words.listed([life_name(life, self._names) for life in installed.members], MAX_LISTED)
             return f"view {step.number}", f"installs view {step.number} of {members} ({_reason(step.detail)})"
         if what is What.STATE:
@@ -504,11 +504,11 @@ class _Composer:
 
 def _numbered(drafts: Iterable[_Draft]) -> tuple[tuple[Mark, ...], dict[tuple[Any, ...], int]]:
     """The events in an order that agrees with causality, and the number of each key."""
-    ordered = sorted(drafts, key=lambda draft: (draft.at_ns, draft.phase, draft.life, draft.order, str(draft.key)))
+    ordered = sorted(drafts, key=lambda draft: (draft.at_ns, draft.phase, draft.recorder, draft.order, str(draft.key)))
     marks = tuple(
         Mark(
             number=number,
-            life=draft.life,
+            recorder=draft.recorder,
             at_ns=draft.at_ns,
             what=draft.what,
             label=draft.label,
@@ -565,7 +565,7 @@ def _installed(steps: Sequence[Step]) -> dict[tuple[Incarnation, int], Installat
     by_life: dict[Incarnation, list[Step]] = {}
     for step in sorted(steps, key=lambda step: step.record):
         if step.event in VIEW_EVENTS:
-            by_life.setdefault(step.life, []).append(step)
+            by_life.setdefault(step.recorder, []).append(step)
     found: dict[tuple[Incarnation, int], Installation] = {}
     for life, own in by_life.items():
         rows = ((s.record, s.event, s.detail, s.origin, s.incarnation, s.number, s.at_ns, s.value) for s in own)

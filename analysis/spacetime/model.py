@@ -56,7 +56,7 @@ class Window(NamedTuple):
 class Step(NamedTuple):
     """One trace record of one life; fields as in `node.trace.RECORD`."""
 
-    life: Incarnation
+    recorder: Incarnation
     record: int
     event: int
     detail: int
@@ -213,7 +213,7 @@ class Mark:
     """
 
     number: int
-    life: Incarnation
+    recorder: Incarnation
     at_ns: int
     what: What
     label: str

@@ -32,10 +32,10 @@ class Pairs:
         self._receipts: dict[tuple[int, Transmission], list[Step]] = defaultdict(list)
         for step in scene.steps:
             if step.event == Event.SEND:
-                self._sends[step.life].append(step)
-                self._sends_of[step.life, _sent(step)].append(step)
+                self._sends[step.recorder].append(step)
+                self._sends_of[step.recorder, _sent(step)].append(step)
             elif step.event == Event.RECEIVE:
-                key = (step.life.member, Transmission(step.origin, step.incarnation, step.number))
+                key = (step.recorder.member, Transmission(step.origin, step.incarnation, step.number))
                 self._receipts[key].append(step)
         for sends in self._sends.values():
             sends.sort(key=lambda step: (step.value, step.record))
@@ -139,9 +139,9 @@ def _told_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
     found: dict[Transmission, Sighting] = {}
     for step in steps:
         if step.event == Event.SEND:
-            transmission = Transmission(*step.life, step.value)
+            transmission = Transmission(*step.recorder, step.value)
             header = Header((step.detail,), step.extra, step.origin, step.incarnation, step.number)
-            found[transmission] = Sighting(step.at_ns, step.life.member, False, transmission, header)
+            found[transmission] = Sighting(step.at_ns, step.recorder.member, False, transmission, header)
     return found
 
 
@@ -151,13 +151,13 @@ def _lives(scene: Scene) -> dict[int, tuple[Life, ...]]:
     ended: dict[Incarnation, tuple[int, str]] = {}
     known: set[Incarnation] = set()
     for step in scene.steps:
-        known.add(step.life)
+        known.add(step.recorder)
         if step.event == Event.START:
-            begun[step.life] = step.at_ns
+            begun[step.recorder] = step.at_ns
         elif step.event == Event.STOP:
-            ended[step.life] = (step.at_ns, "stop")
+            ended[step.recorder] = (step.at_ns, "stop")
         elif step.event == Event.OVER:
-            ended[step.life] = (step.at_ns, "over")
+            ended[step.recorder] = (step.at_ns, "over")
     crashes = _crashes(scene)
     lives: dict[int, list[Life]] = defaultdict(list)
     for life in sorted(known):
@@ -203,15 +203,15 @@ def taken_back(steps: Sequence[Step]) -> tuple[set[tuple[Incarnation, int]], set
     latest: dict[tuple[Any, ...], int] = {}
     undone: set[tuple[Incarnation, int]] = set()
     again: set[tuple[Incarnation, int]] = set()
-    for step in sorted(steps, key=lambda step: (step.life, step.record)):
-        of = (step.life, step.message, step.detail)
+    for step in sorted(steps, key=lambda step: (step.recorder, step.record)):
+        of = (step.recorder, step.message, step.detail)
         if step.event == Event.DELIVER:
             if of in latest:
-                again.add((step.life, step.record))
+                again.add((step.recorder, step.record))
             latest[of] = step.record
         elif step.event == Event.UNDO:
             # Whose delivery lies before what is known was delivered all the same.
-            undone.add((step.life, latest.setdefault(of, _BEFORE)))
+            undone.add((step.recorder, latest.setdefault(of, _BEFORE)))
     return undone, again
 
 
@@ -220,13 +220,13 @@ def with_roles(arrows: Sequence[Arrow], marks: Sequence[Mark]) -> list[Arrow]:
     heads: dict[Incarnation, list[int]] = {}
     for arrow in arrows:
         if arrow.head is not None and arrow.kind.startswith(OPTIMISTIC_KINDS):
-            heads.setdefault(marks[arrow.head].life, []).append(arrow.head)
+            heads.setdefault(marks[arrow.head].recorder, []).append(arrow.head)
     for own in heads.values():
         own.sort()
     brought: dict[int, Mark] = {}
     for mark in marks:
         if mark.what is What.ROLL_BACK:
-            own = heads.get(mark.life, [])
+            own = heads.get(mark.recorder, [])
             if place := bisect_left(own, mark.number):
                 brought.setdefault(own[place - 1], mark)
     return [_with_role(arrow, brought.get(-1 if arrow.head is None else arrow.head)) for arrow in arrows]

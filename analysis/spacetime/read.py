@@ -101,11 +101,13 @@ class Reader:
     def reports(self, notice: Notice) -> list[Step]:
         """All reports of this code, in order of time."""
         chosen = (pc.field("event") == int(Event.REPORT)) & (pc.field("detail") == int(notice))
-        return sorted(self._read_steps(chosen), key=lambda step: (step.at_ns, step.life))
+        return sorted(self._read_steps(chosen), key=lambda step: (step.at_ns, step.recorder))
 
     def installations(self) -> list[Step]:
         """All records of views, in order of time."""
-        return sorted(self._read_steps(pc.field("event") == int(Event.VIEW)), key=lambda step: (step.at_ns, step.life))
+        return sorted(
+            self._read_steps(pc.field("event") == int(Event.VIEW)), key=lambda step: (step.at_ns, step.recorder)
+        )
 
     def submitted_ns(self, messages: Iterable[MessageId]) -> list[int]:
         """When these messages were asked for, as far as that was recorded."""
@@ -137,7 +139,7 @@ class Reader:
         for row in _read(self._trace, _STEP_COLUMNS, chosen, MAX_STEPS):
             life = Incarnation(row.pop("member"), row.pop("member_incarnation"))
             if 0 <= life.member < len(self.names):
-                yield Step(life=life, **row)
+                yield Step(recorder=life, **row)
 
     def _sightings(self, window: Window, wide: Window) -> list[Sighting]:
         inside = (pc.field("time_ns") >= wide.from_ns) & (pc.field("time_ns") <= wide.until_ns)

@@ -116,7 +116,7 @@ class _Sheet:
         self._y = {row.member: TOP + self._pitch * (index + 0.5) for index, row in enumerate(diagram.rows)}
         self._height = TOP + self._pitch * max(count, 1) + BOTTOM
         self._floor = self._height - BOTTOM
-        lives = sorted({mark.life for mark in diagram.marks})
+        lives = sorted({mark.recorder for mark in diagram.marks})
         self._lives: dict[Incarnation, int] = {life: index for index, life in enumerate(lives)}
         flights = [a.arrive_ns - a.sent_ns for a in diagram.arrows if a.arrive_ns is not None and a.sent_ns is not None]
         from_ns, until_ns = diagram.window
@@ -243,12 +243,17 @@ class _Sheet:
         """Each view's marks joined, from line to line: who installs it when."""
         by_view: dict[int, dict[int, Mark]] = {}
         for mark in self._diagram.marks:
-            if mark.view is not None and mark.life.member in self._y:
-                by_view.setdefault(mark.view, {}).setdefault(mark.life.member, mark)
+            if mark.view is not None and mark.recorder.member in self._y:
+                by_view.setdefault(mark.view, {}).setdefault(mark.recorder.member, mark)
         for marks in by_view.values():
             ordered = [marks[row.member] for row in self._diagram.rows if row.member in marks]
             for one, other in pairwise(ordered):
-                ends = (self._x(one.at_ns), self._y[one.life.member], self._x(other.at_ns), self._y[other.life.member])
+                ends = (
+                    self._x(one.at_ns),
+                    self._y[one.recorder.member],
+                    self._x(other.at_ns),
+                    self._y[other.recorder.member],
+                )
                 yield _line("view", *ends)
 
     def _epoch(self, band: Band) -> Markup:
@@ -351,12 +356,12 @@ class _Sheet:
             class_=" ".join(classes),
             transform=f"translate({_place(self._x(mark.at_ns))} {_place(self._y_of(mark))})",
             data_n=mark.number,
-            data_l=self._lives[mark.life],
+            data_l=self._lives[mark.recorder],
         )
 
     def _y_of(self, mark: Mark) -> float:
         """On its member's line; a roll-back and what it takes back above it."""
-        y = self._y.get(mark.life.member, self._floor)
+        y = self._y.get(mark.recorder.member, self._floor)
         return y + STANDS if mark.what in (What.ROLL_BACK, What.UNDO) else y
 
     def _uncrowded(self) -> set[int]:
@@ -369,7 +374,7 @@ class _Sheet:
                 continue
             half = (len(label) * CHARACTER + 6) / 2
             x = self._x(mark.at_ns)
-            others = taken.setdefault((mark.life.member, mark.what in _BELOW), [])
+            others = taken.setdefault((mark.recorder.member, mark.what in _BELOW), [])
             if x - half + 3 >= LEFT and all(x + half <= left or x - half >= right for left, right in others):
                 others.append((x - half, x + half))
                 shown.add(mark.number)
@@ -387,8 +392,8 @@ def _taken_back(marks: Sequence[Mark]) -> dict[int, int]:
     places = {}
     for mark in marks:
         if mark.what is What.UNDO:
-            counted[mark.life, mark.at_ns] += 1
-            places[mark.number] = counted[mark.life, mark.at_ns]
+            counted[mark.recorder, mark.at_ns] += 1
+            places[mark.number] = counted[mark.recorder, mark.at_ns]
     return places
 
 

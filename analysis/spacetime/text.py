@@ -129,7 +129,7 @@ class _Page:
 
     def body(self) -> Iterator[str]:
         """One row per event and per loss; a row of lines only where time passed."""
-        shown = [mark for mark in self._diagram.marks if mark.life.member in self._columns]
+        shown = [mark for mark in self._diagram.marks if mark.recorder.member in self._columns]
         notices = self._fault_rows()
         pause_ns = max((self._diagram.window.until_ns - self._diagram.window.from_ns) // 6, 1)
         before_ns = shown[0].at_ns if shown else self._diagram.window.from_ns
@@ -173,7 +173,7 @@ class _Page:
         most = max(room // MIN_COLUMN, 1)
         busy = {row.member: 0 for row in rows}
         for mark in self._diagram.marks:
-            busy[mark.life.member] = busy.get(mark.life.member, 0) + 1
+            busy[mark.recorder.member] = busy.get(mark.recorder.member, 0) + 1
         kept = {row.member for row in sorted(rows, key=lambda row: (-busy[row.member], row.member))[:most]}
         shown = [row for row in rows if row.member in kept]
         pitch = min(room // max(len(shown), 1), MAX_COLUMN)
@@ -214,7 +214,7 @@ class _Page:
         if not arrows:
             self._say(line, mark, self._words(mark))
             return [line, *(self._loss(arrow, mark) for arrow in self._losses.get(mark.number, ()))], 1
-        place = self._columns[mark.life.member]
+        place = self._columns[mark.recorder.member]
         for arrow in arrows:
             self._arrow(line, arrow, place)
         line.write(place.x, SYMBOLS[mark.what])
@@ -227,7 +227,7 @@ class _Page:
         return [line], 1
 
     def _say(self, line: _Line, mark: Mark, said: str) -> None:
-        column = self._columns[mark.life.member]
+        column = self._columns[mark.recorder.member]
         is_optimistic = mark.what is What.DELIVER and mark.level == Level.OPTIMISTIC
         symbol = OPTIMISTIC if is_optimistic else SYMBOLS[mark.what]
         line.write(column.x, symbol)
@@ -262,7 +262,7 @@ class _Page:
         """Below the send: an arrow that ends in a cross before its receiver's line."""
         line = self._line(mark.at_ns, stamp=False)
         column = self._columns.get(arrow.receiver)
-        start = self._columns[mark.life.member].x
+        start = self._columns[mark.recorder.member].x
         end = self._width - 1 if column is None else column.x
         letter = self._letters.get(mark.number, "")
         where = arrow.where or ("" if arrow.fate is Fate.LOST else arrow.fate.value)
@@ -345,7 +345,7 @@ _TIED = "\N{NO-BREAK SPACE}"
 
 
 def _brings(arrival: Mark, following: Mark) -> bool:
-    return following.life == arrival.life and following.what in (What.DELIVER, What.ENTER)
+    return following.recorder == arrival.recorder and following.what in (What.DELIVER, What.ENTER)
 
 
 def _senders(diagram: Diagram) -> list[int]:

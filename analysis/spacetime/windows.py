@@ -91,8 +91,8 @@ def _switch(reader: Reader) -> Iterator[Choice]:
     epochs: dict[Incarnation, int] = {}
     begun = reader.reports(Notice.IN_FORCE)
     for step in begun:
-        if step.value > epochs.setdefault(step.life, step.value):
-            members = _filled_up([step.life.member], range(len(reader.names)))
+        if step.value > epochs.setdefault(step.recorder, step.value):
+            members = _filled_up([step.recorder.member], range(len(reader.names)))
             window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
             last_ns = max(one.at_ns for one in begun if one.value == step.value)
             # Who comes last is what one looks for; a life that joins much later is another story.
@@ -109,7 +109,7 @@ def _roll_back(reader: Reader) -> Iterator[Choice]:
     found = reader.reports(Notice.ROLLED_BACK)
     swinging_ns = reader.start_ns + LONGEST_BEFORE_NS
     for step in sorted(found, key=lambda step: step.extra < TELLING_EXECUTIONS or step.at_ns < swinging_ns)[:1]:
-        members = _filled_up([step.life.member], range(len(reader.names)))
+        members = _filled_up([step.recorder.member], range(len(reader.names)))
         window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
         undone = words.plural(step.extra, "execution")
         why = f"Something comes that belongs before what was executed already: {undone} undone, and done again."
@@ -124,7 +124,7 @@ def _view_change(reader: Reader) -> Iterator[Choice]:
     if changed:
         number = changed[0].number
         own = [step for step in changed if step.number == number]
-        members = _filled_up([step.life.member for step in own], range(len(reader.names)))
+        members = _filled_up([step.recorder.member for step in own], range(len(reader.names)))
         window = _fitted(reader, own[0].at_ns, members, before=BEFORE_ARROWS)
         # From the first to the last that installs it; a straggler is another story.
         settled_ns = min(own[-1].at_ns + MARGIN_NS, own[0].at_ns + LONGEST_AROUND_SWITCH_NS)
@@ -213,7 +213,7 @@ def _first_to_act(reader: Reader, at_ns: int) -> tuple[int, ...]:
     if len(reader.names) <= MAX_MEMBERS:
         return tuple(range(len(reader.names)))
     steps = sorted(reader.scene(Window(at_ns, at_ns)).steps, key=lambda step: step.at_ns)
-    senders = dict.fromkeys(step.life.member for step in steps if step.event == Event.SUBMIT)
+    senders = dict.fromkeys(step.recorder.member for step in steps if step.event == Event.SUBMIT)
     return _filled_up(list(senders), range(len(reader.names)))
 
 

@@ -31,7 +31,7 @@ THREE_NODES = load.loads("name: three\npartitions:\n  p1: {nodes: 3}\n")
 
 def step(member: int, record: int, event: Event, at_ms: float, *, life: int = 1, **fields: int) -> Step:
     known = {"detail": 0, "origin": member, "incarnation": 1, "extra": 0, "number": 0, "value": 0} | fields
-    return Step(life=Incarnation(member, life), record=record, event=event, at_ns=round(at_ms * MS), **known)
+    return Step(recorder=Incarnation(member, life), record=record, event=event, at_ns=round(at_ms * MS), **known)
 
 
 def delivery(member: int, record: int, at_ms: float, origin: int, number: int, position: int) -> Step:

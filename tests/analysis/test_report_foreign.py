@@ -11,8 +11,7 @@ from rich.console import Console
 
 from analysis.network.asked import Strike, build
 from analysis.report import formatting as words
-from analysis.report import headline
-from analysis.report import reported as report_told
+from analysis.report import headline, reported
 from analysis.report import rows as report_rows
 from analysis.report import terminal as text
 from analysis.report.files import read_run
@@ -107,8 +106,8 @@ def test_a_program_beside_our_protocol_hides_neither(tmp_path: Path) -> None:
 
 def test_a_load_of_nothing_has_no_row() -> None:
     nothing = {"rate_per_s": 0.0, "submitted": 0, "seconds": 4.0, "messages": 0, "messages_by_kind": {"CO_DATA": 0}}
-    assert report_told.told({"load": nothing}) == []
-    asked = report_told.told({"load": nothing | {"rate_per_s": 1.0, "submitted": 4}})
+    assert reported.figures({"load": nothing}) == []
+    asked = reported.figures({"load": nothing | {"rate_per_s": 1.0, "submitted": 4}})
     assert [fact.name for fact in asked] == ["Requests of the group"]
 
 

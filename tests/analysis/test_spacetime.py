@@ -60,7 +60,7 @@ def test_a_datagram_goes_to_whom_it_was_addressed_and_not_to_its_sender() -> Non
 
 def test_deliveries_carry_their_order_and_whose_they_are() -> None:
     diagram = compose(scenes.lost_and_found(), WHOLE)
-    told = [(m.life.member, m.position, m.label, m.origin) for m in diagram.marks if m.what is What.DELIVER]
+    told = [(m.recorder.member, m.position, m.label, m.origin) for m in diagram.marks if m.what is What.DELIVER]
     assert told == [
         (0, 1, "n1#1", 0),
         (1, 1, "n1#1", 0),
@@ -213,8 +213,8 @@ def test_any_scene_becomes_a_sound_diagram(scene: Scene, from_ns: int, length_ns
             assert arrow.head is None
     latest: dict[Incarnation, int] = {}
     for mark in diagram.marks:
-        assert latest.get(mark.life, mark.at_ns) <= mark.at_ns
-        latest[mark.life] = mark.at_ns
+        assert latest.get(mark.recorder, mark.at_ns) <= mark.at_ns
+        latest[mark.recorder] = mark.at_ns
 
 
 def stacked(flags: int = 0) -> bytes:
@@ -252,7 +252,7 @@ def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
 
 def test_steps_come_from_a_hosts_records() -> None:
     (first, second) = steps_of(3, 2, [(1, 0, 0, 0, 0, 0, 10, 11, 0), (6, DropReason.OWN, 1, 1, 4, 5, 20, 21, 9)])
-    assert (first.life, first.record, first.at_ns) == (Incarnation(3, 2), 1, 10)
+    assert (first.recorder, first.record, first.at_ns) == (Incarnation(3, 2), 1, 10)
     assert (second.record, second.event, second.extra, second.number, second.value) == (2, Event.DROP, 4, 5, 9)
 
 

@@ -48,7 +48,7 @@ def diagram() -> Diagram:
 
 
 def at_n2(diagram: Diagram, *whats: What) -> list[Mark]:
-    return [mark for mark in diagram.marks if mark.life == N2 and mark.what in whats]
+    return [mark for mark in diagram.marks if mark.recorder == N2 and mark.what in whats]
 
 
 def groups(picture: ET.Element, *names: str) -> list[ET.Element]:

@@ -44,7 +44,9 @@ def happened_before(diagram: Diagram) -> set[tuple[int, int]]:
     count = len(diagram.marks)
     edges = {(a.tail, a.head) for a in diagram.arrows if a.is_causal}
     for late in diagram.marks:
-        edges |= {(early.number, late.number) for early in diagram.marks[: late.number] if early.life == late.life}
+        edges |= {
+            (early.number, late.number) for early in diagram.marks[: late.number] if early.recorder == late.recorder
+        }
     reached = {(a, b) for a, b in edges if a is not None and b is not None}
     for middle in range(count):
         into = [a for a, b in reached if b == middle]

@@ -20,7 +20,7 @@ def marks(what: What) -> list[Mark]:
 def test_an_installation_is_one_event_with_its_members() -> None:
     found = marks(What.VIEW)
 
-    assert [(mark.life.member, mark.view) for mark in found] == [
+    assert [(mark.recorder.member, mark.view) for mark in found] == [
         *((0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)),
     ]
     assert found[0].label == "view 1"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis.report import reported as report_told
+from analysis.report import reported
 from analysis.report.page import write_report
 from analysis.summary import analyze
 from node.trace import Event, Level, Notice, Record
@@ -175,7 +175,7 @@ def test_the_fullest_buffer_is_told(clocks: tuple[Path, dict[str, Any]]) -> None
 def test_the_report_tells_of_clocks_and_stages(clocks: tuple[Path, dict[str, Any]]) -> None:
     path, summary = clocks
     write_report(path)
-    facts = {fact.name: fact.value for fact in report_told.told(summary)}
+    facts = {fact.name: fact.value for fact in reported.figures(summary)}
 
     assert facts["Largest difference of two synchronised clocks"] == "2.00 ms"
     assert facts["Once settled"] == "1.00 ms"
