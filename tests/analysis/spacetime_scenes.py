@@ -29,9 +29,9 @@ AGAIN = DATA._replace(flags=Flag.RETRANSMISSION)
 THREE_NODES = load.loads("name: three\npartitions:\n  p1: {nodes: 3}\n")
 
 
-def step(member: int, record: int, event: Event, at_ms: float, *, life: int = 1, **fields: int) -> Step:
+def step(member: int, record: int, event: Event, at_ms: float, *, recorder: int = 1, **fields: int) -> Step:
     known = {"detail": 0, "origin": member, "incarnation": 1, "extra": 0, "number": 0, "value": 0} | fields
-    return Step(recorder=Incarnation(member, life), record=record, event=event, at_ns=round(at_ms * MS), **known)
+    return Step(recorder=Incarnation(member, recorder), record=record, event=event, at_ns=round(at_ms * MS), **known)
 
 
 def delivery(member: int, record: int, at_ms: float, origin: int, number: int, position: int) -> Step:
@@ -107,12 +107,12 @@ def lost_and_found() -> Scene:
     return Scene(names=NAMES, steps=steps, sightings=sightings, faults=faults, network=network)
 
 
-def view(member: int, record: int, at_ms: float, number: int, *members: Incarnation, life: int = 1) -> list[Step]:
+def view(member: int, record: int, at_ms: float, number: int, *members: Incarnation, recorder: int = 1) -> list[Step]:
     """The records of one installation."""
     return [
         step(
             *(member, record + rank, Event.VIEW, at_ms),
-            life=life,
+            recorder=recorder,
             detail=ViewReason.FIRST if number == 1 else ViewReason.SUSPICION,
             origin=one.member,
             incarnation=one.incarnation,
@@ -134,10 +134,10 @@ def a_change_of_views() -> Scene:
         step(2, 5, Event.MINORITY, 10, detail=1, number=1, value=1),
         *(one for member in range(2) for one in view(member, 5, 12 + member, 2, *rest)),
         step(2, 6, Event.OVER, 20),
-        step(2, 1, Event.START, 20.1, life=2),
+        step(2, 1, Event.START, 20.1, recorder=2),
         *(one for member in range(2) for one in view(member, 7, 22 + member, 3, *again)),
-        *view(2, 2, 23, 3, *again, life=2),
-        step(2, 5, Event.STATE, 24, life=2, origin=0, number=3, value=70_000),
+        *view(2, 2, 23, 3, *again, recorder=2),
+        step(2, 5, Event.STATE, 24, recorder=2, origin=0, number=3, value=70_000),
         step(1, 10, Event.MINORITY, 25, detail=1, number=3, value=1),
         step(1, 11, Event.MINORITY, 27, detail=0, number=3, value=3),
     ]

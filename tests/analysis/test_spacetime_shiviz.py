@@ -78,7 +78,7 @@ def test_clocks_say_what_happened_before_what() -> None:
 
 def test_another_life_is_another_host() -> None:
     scene = scenes.lost_and_found()
-    reborn = scenes.step(1, 1, Event.START, 20, life=2)
+    reborn = scenes.step(1, 1, Event.START, 20, recorder=2)
     entries = check(compose(replace(scene, steps=[*scene.steps, reborn]), WHOLE))
     assert next(entry for entry in entries if entry.host == "n2.2").clock == {"n2.2": 1}
 
