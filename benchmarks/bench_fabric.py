@@ -33,14 +33,14 @@ def measure(*, quick: bool) -> Iterator[Row]:
     up, down = zip(*theirs, strict=True)
     size = f"{HOSTS} hosts, {BRIDGES} bridges"
     yield watch.row(
-        "fabric.up", f"{size}: up", "s", [cycle.up_s for cycle in ours],
+        "fabric.up", f"{size}: up", "s", [one.up_s for one in ours],
         peer=(_MININET, up), bar=at_most(1.0, of=Compared.RATIO),
     )  # fmt: skip
     yield watch.row(
-        "fabric.down", f"{size}: down, until the kernel has taken everything back", "s", [cycle.gone_s for cycle in ours],
+        "fabric.down", f"{size}: down, until the kernel has taken everything back", "s", [one.gone_s for one in ours],
         peer=(_MININET, down), bar=at_most(0.5, of=Compared.RATIO),
         note="close() itself returns after "
-        f"{min(cycle.closed_s for cycle in ours) * 1e3:.0f} to {max(cycle.closed_s for cycle in ours) * 1e3:.0f} ms",
+        f"{min(one.closed_s for one in ours) * 1e3:.0f} to {max(one.closed_s for one in ours) * 1e3:.0f} ms",
     )  # fmt: skip
 
 

@@ -78,13 +78,13 @@ class Recorded(Cluster):
     def _note_view(self, life: Incarnation, effect: Installed | Minority | StateTaken) -> None:
         match effect:
             case Installed(number=number, incarnations=incarnations, reason=reason):
-                for rank, (member, incarnation) in enumerate(incarnations):
-                    message = MessageId(member, incarnation, number)
+                for rank, (member, start) in enumerate(incarnations):
+                    message = MessageId(member, start, number)
                     self.note(life, Event.VIEW, reason, message, extra=rank, value=len(incarnations))
             case Minority(view=view, begins=begins, heard=heard):
                 self.note(life, Event.MINORITY, int(begins), MessageId(0, 0, view), value=heard)
-            case StateTaken(view=view, donor=donor, donor_incarnation=incarnation, size_bytes=size_bytes):
-                self.note(life, Event.STATE, 0, MessageId(donor, incarnation, view), value=size_bytes)
+            case StateTaken(view=view, donor=donor, donor_incarnation=donor_start, size_bytes=size_bytes):
+                self.note(life, Event.STATE, 0, MessageId(donor, donor_start, view), value=size_bytes)
 
     def _deliver(self, host: Host, delivery: Deliver) -> None:
         if delivery.inner is not Kind.APPLICATION:

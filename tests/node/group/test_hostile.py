@@ -300,8 +300,8 @@ def test_a_value_with_strangers_in_it_is_refused() -> None:
 
 
 def with_view(value: Value, incarnations: tuple[tuple[int, int], ...]) -> Value:
-    lives = tuple(Incarnation(*one) for one in incarnations)
-    present = {one.member for one in lives}
+    following = tuple(Incarnation(*one) for one in incarnations)
+    present = {one.member for one in following}
     gone = frozenset(one for one in value.next.gone if one.member not in present)
-    view = View(number=value.next.number, incarnations=lives, gone=gone)
+    view = View(number=value.next.number, incarnations=following, gone=gone)
     return Value(next=view, reason=value.reason, stateful=frozenset(view.members), cut=value.cut)
