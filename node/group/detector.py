@@ -8,7 +8,7 @@ does not count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 
 class Detector:
@@ -99,10 +99,6 @@ class Accusations:
         for member in accused:
             self._since_ns.setdefault((accuser, member), now_ns)
 
-    def add(self, accuser: int, accused: int, since_ns: int) -> None:
-        """Beside what `accuser` says itself."""
-        self._since_ns.setdefault((accuser, accused), since_ns)
-
     def renew(self, member: int, now_ns: int) -> None:
         """`member` is back: it and the others have as long as at first to hear each other."""
         self._since_ns = {pair: now_ns if member in pair else at_ns for pair, at_ns in self._since_ns.items()}
@@ -114,10 +110,13 @@ class Accusations:
     def accuses(self, accuser: int, accused: int) -> bool:
         return (accuser, accused) in self._since_ns
 
-    def victims(self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int) -> frozenset[int]:
+    def victims(
+        self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int, others: Iterable[tuple[int, int]] = ()
+    ) -> frozenset[int]:
         """R8: members to leave out so that no pair of living members remains of which one has not heard the other since
-        `before_ns`: repeatedly the one in most of these pairs, of equals the later in rank."""
-        found = (pair for pair, since_ns in self._since_ns.items() if since_ns <= before_ns)
+        `before_ns`, and none of the pairs `others`: repeatedly the one in most of these pairs, of equals the later in
+        rank."""
+        found = [*others, *(pair for pair, since_ns in self._since_ns.items() if since_ns <= before_ns)]
         pairs = {frozenset(pair) for pair in found if set(pair) <= set(alive)}
         victims: set[int] = set()
         while pairs:

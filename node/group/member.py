@@ -108,6 +108,7 @@ class ViewMember:
         self._is_probing = False
         self._answered: set[int] = set()  # members that have answered the probe under way
         self._contradicted_ns: dict[int, int] = {}  # suspects: when another member last said that it hears them
+        self._unpromised_ns: dict[int, int] = {}  # members: when they last said that they had not promised our ballot
         self._leavers = {us.member} if is_leaving else set()
         self._installed: set[int] = set()  # other members that have installed this view
         self.is_settled = view.number == 1 or not self._peers
@@ -192,7 +193,8 @@ class ViewMember:
         if quiet:
             asking = self.status(StatusFlag.ASK)
             out.extend(Send(target=member, message=asking) for member in quiet)
-            self._timers.arm(RETRY, now_ns + self._limit_ns // ASKS, out)
+            if not self.is_frozen:  # then RETRY is the ballot's
+                self._timers.arm(RETRY, now_ns + self._limit_ns // ASKS, out)
 
     def _watch(self, now_ns: int, out: list[Effect]) -> None:
         """Which members' silence counts from now on: all, if anything is wrong."""
@@ -314,9 +316,8 @@ class ViewMember:
         if status.flags & StatusFlag.LEAVING:
             self._leavers.add(source)
         self._accusations.tell(source, status.suspects, now_ns)
-        if self.change.led and self.change.led == self.change.promised and status.promised < self.change.led:
-            # R8: a member that speaks, and has not promised half a limit after PREPARE, hears no PREPARE.
-            self._accusations.add(source, self._me, self._led_ns)
+        if status.promised < self.change.led == self.change.promised:
+            self._unpromised_ns[source] = now_ns
         self._answered.add(source)
         self._contradicted_ns.update(dict.fromkeys(status.fresh, now_ns))
         if status.suspects:
@@ -415,7 +416,13 @@ class ViewMember:
         silent = {one for one in suspects if not self._is_contradicted(one, now_ns)}
         alive = [one for one in self.view.members if one not in silent and one not in self._replaced]
         ranks = {member: rank for rank, member in enumerate(self.view.members)}
-        return self._accusations.victims(ranks, alive, now_ns - self._limit_ns // 2)
+        pairs = [(one, self._me) for one in self._deaf()]
+        return self._accusations.victims(ranks, alive, now_ns - self._limit_ns // 2, pairs)
+
+    def _deaf(self) -> frozenset[int]:
+        """R8: members that said half a limit after our PREPARE that they had not promised it: they do not hear us."""
+        late = (one for one, at_ns in self._unpromised_ns.items() if at_ns - self._led_ns >= self._limit_ns // 2)
+        return frozenset(one for one in late if one not in self.change.promises)
 
     def _admissible(self, now_ns: int) -> tuple[Incarnation, ...]:
         """Incarnations that may join (R10); one on probation only when it hears all (and all promisers hear it)."""
@@ -438,6 +445,7 @@ class ViewMember:
         change.promises[self._me] = self._promise(ballot)
         self._tries = 0
         self._led_ns = self._progress_ns = now_ns
+        self._unpromised_ns.clear()
         out.append(Multicast(message=self._message(Kind.GROUP_PREPARE, (ballot,))))
         self._watch(now_ns, out)
         self._timers.disarm(RETRY, out)
@@ -451,9 +459,9 @@ class ViewMember:
             return
         victims = self._victims(now_ns)
         heard_by_others = {one for one in self._detector.suspects if self._is_contradicted(one, now_ns)}
-        deaf = {one for one in victims if self._accusations.accuses(one, self._me)}
+        deaf = self._deaf() | {one for one in victims if self._accusations.accuses(one, self._me)}
         constraints = Constraints(
-            excused=(self._gone | deaf) - (heard_by_others - victims - self._replaced),
+            excused=(self._gone | (deaf & victims)) - (heard_by_others - victims - self._replaced),
             leaving=frozenset(self._leavers) | self._replaced,
             victims=victims,
             joiners=self._admissible(now_ns) if self.is_settled or self._replaced else (),

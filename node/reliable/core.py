@@ -430,7 +430,11 @@ class ReliableCore(ViewStreams):
         if stream.position >= stream.wanted or not holders:
             return
         numbers, next_ns, is_repeated = stream.ask(
-            now_ns, self._round_trips[holders[0]], burst=self._parameters.burst, pause_ns=self._nack_delay_ns
+            now_ns,
+            self._round_trips[holders[0]],
+            burst=self._parameters.burst,
+            pause_ns=self._nack_delay_ns,
+            holders=len(holders),
         )
         if is_repeated:
             holders.append(holders.pop(0))

@@ -35,10 +35,18 @@ class Requests:
         """Per missing number: when first asked, when to ask again, how often asked."""
 
     def ask(
-        self, missing: Iterable[int], now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int
+        self,
+        missing: Iterable[int],
+        now_ns: int,
+        round_trip: RoundTrip,
+        *,
+        burst: int,
+        pause_ns: int,
+        holders: int = 1,
     ) -> tuple[list[int], int, bool]:
         """Which of the missing numbers to ask for now, at most `burst`; when to look again, after `pause_ns` at least;
-        whether one of them was asked for before."""
+        whether one of them was asked for before. `holders`: how many members are asked in turn; the pause doubles when
+        all of them have been asked."""
         wanted: list[int] = []
         is_repeated = False
         next_ns = now_ns + round_trip.timeout_ns()
@@ -50,7 +58,7 @@ class Requests:
                     break
                 wanted.append(number)
                 is_repeated = is_repeated or tries > 0
-                again_ns = now_ns + round_trip.timeout_ns(tries + 1)
+                again_ns = now_ns + round_trip.timeout_ns(tries // holders + 1)
                 self._asked[number] = (first_ns, again_ns, tries + 1)
             next_ns = min(next_ns, again_ns)
         return wanted, max(next_ns, now_ns + pause_ns), is_repeated
@@ -220,9 +228,11 @@ class IncomingStream(Receiver):
         last = min(self.wanted, self.position + self._window)
         return (number for number in range(self.position + 1, last + 1) if number not in self.buffered)
 
-    def ask(self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int) -> tuple[list[int], int, bool]:
+    def ask(
+        self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int, holders: int = 1
+    ) -> tuple[list[int], int, bool]:
         """As `Requests.ask`, for the missing numbers."""
-        return self._requests.ask(self.missing(), now_ns, round_trip, burst=burst, pause_ns=pause_ns)
+        return self._requests.ask(self.missing(), now_ns, round_trip, burst=burst, pause_ns=pause_ns, holders=holders)
 
     def answered(self, message: Message, now_ns: int, round_trip: RoundTrip) -> None:
         """As `Requests.answered`."""

@@ -817,7 +817,7 @@ def a_deaf_member_goes_and_no_other_does() -> None:
 
 def the_accused_of_a_pair_goes(patch: pytest.MonkeyPatch) -> None:
     def victims(
-        accusations: Accusations, ranks: Mapping[int, int], alive: Collection[int], before_ns: int
+        accusations: Accusations, ranks: Mapping[int, int], alive: Collection[int], before_ns: int, *_: object
     ) -> frozenset[int]:
         found = (pair for pair, since_ns in accusations._since_ns.items() if since_ns <= before_ns)
         return frozenset(accused for _, accused in found)
@@ -840,6 +840,7 @@ def a_deaf_member_holds_up_no_change() -> None:
 
 def deaf_members_are_asked_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Accusations, "accuses", lambda *_: False)
+    members_that_do_not_promise_are_awaited(patch)
 
 
 def a_deaf_member_takes_no_other_with_it() -> None:
@@ -855,7 +856,7 @@ def a_deaf_member_takes_no_other_with_it() -> None:
 
 
 def members_that_do_not_promise_are_awaited(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Accusations, "add", lambda *_: None)
+    patch.setattr(ViewMember, "_deaf", lambda *_: frozenset())
 
 
 def a_member_that_the_coordinator_did_not_reach_is_asked() -> None:
