@@ -27,6 +27,8 @@ CONTROL = Flag.CONTROL.value
 BEAT = Timer("group_beat")
 WATCH = Timer("group_watch")
 RETRY = Timer("group_retry")
+PREPARES = 3
+"""A member that says after so many that it has not promised does not hear them."""
 BEATS = 4  # in the time after which a silent member is suspected
 ASKS = 32  # questions to a suspect in that time
 
@@ -108,7 +110,7 @@ class ViewMember:
         self._is_probing = False
         self._answered: set[int] = set()  # members that have answered the probe under way
         self._contradicted_ns: dict[int, int] = {}  # suspects: when another member last said that it hears them
-        self._unpromised_ns: dict[int, int] = {}  # members: when they last said that they had not promised our ballot
+        self._unpromised: set[int] = set()  # members that said after several PREPAREs that they had not promised
         self._leavers = {us.member} if is_leaving else set()
         self._installed: set[int] = set()  # other members that have installed this view
         self.is_settled = view.number == 1 or not self._peers
@@ -316,8 +318,9 @@ class ViewMember:
         if status.flags & StatusFlag.LEAVING:
             self._leavers.add(source)
         self._accusations.tell(source, status.suspects, now_ns)
-        if status.promised < self.change.led == self.change.promised:
-            self._unpromised_ns[source] = now_ns
+        # Time does not count here: a coordinator that was paused has repeated nothing, and reads old words.
+        if status.promised < self.change.led == self.change.promised and self._tries > PREPARES:
+            self._unpromised.add(source)
         self._answered.add(source)
         self._contradicted_ns.update(dict.fromkeys(status.fresh, now_ns))
         if status.suspects:
@@ -420,9 +423,8 @@ class ViewMember:
         return self._accusations.victims(ranks, alive, now_ns - self._limit_ns // 2, pairs)
 
     def _deaf(self) -> frozenset[int]:
-        """R8: members that said half a limit after our PREPARE that they had not promised it: they do not hear us."""
-        late = (one for one, at_ns in self._unpromised_ns.items() if at_ns - self._led_ns >= self._limit_ns // 2)
-        return frozenset(one for one in late if one not in self.change.promises)
+        """R8: members that said after several of our PREPAREs that they had not promised: they do not hear us."""
+        return frozenset(self._unpromised - self.change.promises.keys())
 
     def _admissible(self, now_ns: int) -> tuple[Incarnation, ...]:
         """Incarnations that may join (R10); one on probation only when it hears all (and all promisers hear it)."""
@@ -445,7 +447,7 @@ class ViewMember:
         change.promises[self._me] = self._promise(ballot)
         self._tries = 0
         self._led_ns = self._progress_ns = now_ns
-        self._unpromised_ns.clear()
+        self._unpromised.clear()
         out.append(Multicast(message=self._message(Kind.GROUP_PREPARE, (ballot,))))
         self._watch(now_ns, out)
         self._timers.disarm(RETRY, out)
