@@ -22,7 +22,7 @@ from node.group.member import GroupReport
 from node.group.view import Incarnation as Member
 from node.group.view import View
 from node.registry import PROTOCOLS
-from node.trace import Event, OverReason
+from node.trace import Event, OverReason, ViewReason
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher
 from testbed.fuzz.draw import victims_of
@@ -155,9 +155,18 @@ def has_lost_quorum(simulation: Simulation) -> bool:
     newest = [number for number in sorted(views) if installed[number] & living]
     if not newest:
         return True
+    # If those that have its state have crashed before another member could fetch the cut, nobody can go on either.
+    if not any(_has_state(life) for life in ended if (life.member, life.incarnation) in installed[newest[-1]]):
+        return True
     ranked = [views[newest[-1]][rank] for rank in sorted(views[newest[-1]])]
     view = View(number=newest[-1], incarnations=tuple(Member(*one) for one in ranked))
     return not view.is_quorum({one.member for one in ranked if one in living})
+
+
+def _has_state(life: Life) -> bool:
+    """Whether it was there from the first view, or has taken the state."""
+    first = next(row for row in life.records if row[0] == Event.VIEW)
+    return first[1] == ViewReason.FIRST or any(row[0] == Event.STATE for row in life.records)
 
 
 def _knows_its_end(life: Life) -> bool:
