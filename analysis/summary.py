@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from analysis import schema
 from analysis.capture import ingest as intake
 from analysis.capture import source
-from analysis.checks import incarnations as lives
+from analysis.checks import incarnations as incarnations
 from analysis.checks import judgement, order
 from analysis.checks.by_message import RunFacts
 from analysis.checks.judgement import Staged
@@ -177,7 +177,7 @@ class _Analysis:
     def _orders(self, staged: Staged, submit: _Submit) -> _Orders:
         """Messages, deliveries and all that follows from the trace."""
         trace = self.stage.path("trace")
-        with lives.walked(trace, self.stage, tasks.OfSpark(self.spark), self.names, self.taken.records) as walk:
+        with incarnations.walked(trace, self.stage, tasks.OfSpark(self.spark), self.names, self.taken.records) as walk:
             submitted = walk.submissions
             requests = cost.requests(
                 submitted.messages,
@@ -185,13 +185,13 @@ class _Analysis:
                 submitted.last_ns,
                 submitted.size_bytes / submitted.messages if submitted.messages else None,
             )
-            facts = order.run_facts(walk.lives, members=self.inputs.members, names=self.inputs.names)
+            facts = order.run_facts(walk.incarnations, members=self.inputs.members, names=self.inputs.names)
             # Latency needs this process, the checks the workers; both need memory.
-            is_short = sum(life.rows for life in walk.lives) <= BESIDE_ROWS
+            is_short = sum(incarnation.rows for incarnation in walk.incarnations) <= BESIDE_ROWS
             timed = submit(lambda: self._latency(facts, requests)) if is_short else None
             findings = order.check_with(walk, facts)
             views = membership.section(
-                [_course(life.told) for life in walk.lives],
+                [_course(incarnation.told) for incarnation in walk.incarnations],
                 names=self.inputs.names,
                 start_ns=self.start_ns,
                 struck_ns=membership.struck_ns(self.inputs.fault_lines, self.inputs.names),
@@ -236,10 +236,10 @@ class _Analysis:
         if notices.get(Notice.CLOCK):
             phases = self.manifest.phases
             load_ns = None if phases.load_end_ns is None else phases.load_end_ns - self.start_ns
-            lives = reported.readings(trace)
-            readings = skew.with_jumps(lives, reported.jumps(trace))
+            incarnations = reported.readings(trace)
+            readings = skew.with_jumps(incarnations, reported.jumps(trace))
             told["clocks"] = skew.clocks(readings, start_ns=self.start_ns, load_ns=load_ns)
-            told["clocks"] |= {"readings": sum(map(len, lives.values()))}
+            told["clocks"] |= {"readings": sum(map(len, incarnations.values()))}
         if notices.get(Notice.ACCEPTED):
             told["stages"] = reported.stages(trace)
         if notices.get(Notice.RESIDENT):
@@ -264,12 +264,12 @@ class _Analysis:
         """The section `calls`, and what stands in `messages` and `latency` where messages are for objects."""
         if not notices.get(Notice.ADDRESSED):
             return {}
-        lives = reported.lives_of(self.stage.path("trace"))
-        calls = read_calls(lives)
+        incarnations = reported.incarnations_of(self.stage.path("trace"))
+        calls = read_calls(incarnations)
         networks = {node.index: node.partition_index for node in self.inputs.topology.nodes()}
         load_end_ns = self.manifest.phases.load_end_ns
         return {
-            "calls": call_cost.section(calls, lives, full=facts.full, networks=networks),
+            "calls": call_cost.section(calls, incarnations, full=facts.full, networks=networks),
             "messages": call_cost.messages(calls, facts.full),
             "latency": measures.latency_of_calls(calls, between_ms=requests.between_ms, load_end_ns=load_end_ns),
         }
@@ -398,7 +398,7 @@ class _Analysis:
 
 
 def _course(told: Told) -> membership.Course:
-    return membership.Course(told.life, told.views, told.first_ns, told.last_ns, told.is_over, told.end_detail)
+    return membership.Course(told.incarnation, told.views, told.first_ns, told.last_ns, told.is_over, told.end_detail)
 
 
 @contextlib.contextmanager

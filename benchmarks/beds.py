@@ -52,7 +52,7 @@ def open_wires(topology: Topology, log_dir: Path) -> Bed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpAndDown:
-    """One bed's life, in seconds. `closed_s`: until close() returned. `gone_s`: until the kernel had taken every
+    """One bed's incarnation, in seconds. `closed_s`: until close() returned. `gone_s`: until the kernel had taken every
     namespace and device back, too, which it does in its own time.
     """
 

@@ -24,32 +24,33 @@ LINEAR = at_most(1.1)
 """What is quadratic has an exponent of 2; a fixed part brings it below 1."""
 
 _ASPECTS: Mapping[str, tuple[str, Callable[[UpAndDown], float]]] = {
-    "up": ("up", lambda life: life.up_s),
-    "down": ("down, until the kernel has taken everything back", lambda life: life.gone_s),
+    "up": ("up", lambda incarnation: incarnation.up_s),
+    "down": ("down, until the kernel has taken everything back", lambda incarnation: incarnation.gone_s),
 }
 
 
 def measure(*, quick: bool) -> Iterator[Row]:
     watch = Watch()
     sizes, segment = (QUICK_SIZES, QUICK_SEGMENT) if quick else (SIZES, SEGMENT)
-    lives: dict[int, list[UpAndDown]] = {size: [] for size in sizes}
+    incarnations: dict[int, list[UpAndDown]] = {size: [] for size in sizes}
     alone: list[UpAndDown] = []
     with directory() as logs:
         contenders = {
-            str(size): _life_into(lives[size], partitions_in_a_row(size, size // segment), logs) for size in sizes
+            str(size): _incarnation_into(incarnations[size], partitions_in_a_row(size, size // segment), logs)
+            for size in sizes
         }
-        contenders["alone"] = _life_into(alone, one_partition(sizes[-1]), logs)
+        contenders["alone"] = _incarnation_into(alone, one_partition(sizes[-1]), logs)
         take_turns(QUICK_ROUNDS if quick else ROUNDS, contenders)
     for aspect, (words, pick) in _ASPECTS.items():
-        times = {size: [pick(life) for life in lives[size]] for size in sizes}
+        times = {size: [pick(incarnation) for incarnation in incarnations[size]] for size in sizes}
         for size in sizes:
             yield watch.row(f"namespaces.{aspect}_{size}", f"{size} namespaces: {words}", "s", times[size])
         yield _growth(watch, aspect, times)
         what = f"{sizes[-1]} namespaces in a single segment: {words}"
-        yield watch.row(f"namespaces.{aspect}_alone", what, "s", [pick(life) for life in alone])
+        yield watch.row(f"namespaces.{aspect}_alone", what, "s", [pick(incarnation) for incarnation in alone])
 
 
-def _life_into(found: list[UpAndDown], topology: Topology, logs: Path) -> Callable[[], float]:
+def _incarnation_into(found: list[UpAndDown], topology: Topology, logs: Path) -> Callable[[], float]:
     def live() -> float:
         found.append(up_and_down(topology, logs))
         return found[-1].up_s

@@ -60,7 +60,7 @@ def bench_speed(protocol: str, *, members: int = 8, duration_s: int = 4) -> None
     line(f"{name}: arrivals/s", f"{best.arrivals / best.cpu_s:,.0f}")
     line(f"{name}: deliveries/s", f"{best.deliveries / best.cpu_s:,.0f}")
     line(f"{name}: events of the engine/s", f"{best.result.events / best.cpu_s:,.0f}")
-    core_s = sum(life.core_ns for life in best.result.lives) / NS_PER_S
+    core_s = sum(incarnation.core_ns for incarnation in best.result.incarnations) / NS_PER_S
     line(f"{name}: core, us per arrival", f"{core_s / best.arrivals * 1e6:.2f}")
     line(f"{name}: host and network, us per arrival", f"{(best.cpu_s - core_s) / best.arrivals * 1e6:.2f}")
 
@@ -68,10 +68,12 @@ def bench_speed(protocol: str, *, members: int = 8, duration_s: int = 4) -> None
 def bench_thousand() -> None:
     before_mib = peak_mib()
     run = measured(made(1000, protocol="reliable", duration_s=1, rate_per_s=2.0, senders=5))
-    delivered = {life.delivered for life in run.result.lives}
+    delivered = {incarnation.delivered for incarnation in run.result.incarnations}
     quiet_ns = run.result.phases.drained_ns
     assert quiet_ns is not None, "a thousand members did not become quiet"
-    assert delivered == {sum(life.submitted for life in run.result.lives)}, "not everybody delivered everything"
+    assert delivered == {sum(incarnation.submitted for incarnation in run.result.incarnations)}, (
+        "not everybody delivered everything"
+    )
     line("reliable, n=1000, 10 multicasts: seconds", f"{run.cpu_s:.1f}", f"{run.arrivals:,} arrivals")
     line("reliable, n=1000: virtual seconds until quiet", f"{(quiet_ns - START_NS) / NS_PER_S:.2f}")
     line("reliable, n=1000: MiB", f"{peak_mib() - before_mib:,.0f}", "more than before")
@@ -92,7 +94,7 @@ def bench_memory(*, members: int = 4) -> None:
 
     experiment = made(members, protocol="reliable", duration_s=duration_s)
     run = measured(experiment, keeps_records=False, build=build, on_progress=look)
-    sent = sum(life.submitted for life in run.result.lives)
+    sent = sum(incarnation.submitted for incarnation in run.result.incarnations)
     line(f"reliable, n={members}, {sent:,} multicasts: seconds", f"{run.cpu_s:.0f}")
     for percent in (10, 25, 50, 75, 100):
         _, mib, held = samples[percent - 1]
@@ -115,9 +117,9 @@ def measured(experiment: Experiment, **options: Any) -> Run:
     began_s = time.process_time()
     result = simulate(experiment, group=1, **options)
     cpu_s = time.process_time() - began_s
-    arrivals = sum(life.received for life in result.lives)
-    deliveries = sum(life.delivered for life in result.lives)
-    handed = sum(1 for life in result.lives for row in life.records if row[0] == Event.SEND)
+    arrivals = sum(incarnation.received for incarnation in result.incarnations)
+    deliveries = sum(incarnation.delivered for incarnation in result.incarnations)
+    handed = sum(1 for incarnation in result.incarnations for row in incarnation.records if row[0] == Event.SEND)
     return Run(
         result=result, cpu_s=cpu_s, message_events=handed + arrivals + deliveries, arrivals=arrivals,
         deliveries=deliveries,

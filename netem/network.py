@@ -5,8 +5,8 @@
         bed.impair(node.name, Direction.TO_NODE, Impairment(delay_ns=5_000_000))
         bed.block(faults.split([left, right]))
 
-Everything lives in private namespaces whose init is the keeper, and ends with it: at close(), when this process ends in
-any way, or when anything is killed. Nothing is left behind, and nothing of the host's own network is touched.
+Everything incarnations in private namespaces whose init is the keeper, and ends with it: at close(), when this process
+ends in any way, or when anything is killed. Nothing is left behind, and nothing of the host's own network is touched.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from analysis import schema
 from analysis.capture.parse import decode_frames, decode_trace
 from analysis.capture.source import CaptureReader, Pieces, checked_batches, table_schema
-from analysis.checks import incarnations as lives
+from analysis.checks import incarnations as incarnations
 from analysis.checks.properties import Incarnation
 from analysis.engine.staging import PartWriter, Staging, as_written
 from analysis.engine.tasks import OfSpark
@@ -86,7 +86,7 @@ class Intake(NamedTuple):
     foreign_records: int
     """Of our group, but not told at the port of who tells."""
     records: Mapping[Incarnation, int]
-    """Of each life."""
+    """Of each incarnation."""
     notices: dict[Notice, int]
     sent: Rows
     """What nodes put on the wire, by SENT_KEYS: `datagrams`, `wire_bytes`, `payload_bytes`. Without trace."""
@@ -234,7 +234,7 @@ class _Task:
         for notice in self._notices:
             self._notices[notice] += int((reports == int(notice)).sum())
         keep = is_ours & is_own
-        self._records += lives.counted(lives.codes_of(told["node"][keep], told["node_incarnation"][keep]))
+        self._records += incarnations.counted(incarnations.codes_of(told["node"][keep], told["node_incarnation"][keep]))
         renamed = {"member": "node", "member_incarnation": "node_incarnation"}
         return conformed({name: told[renamed.get(name, name)][keep] for name in _TRACE.names}, _TRACE)
 

@@ -1,8 +1,8 @@
 """What one look at each message decides: who has it, after what, and what is wrong with its deliveries. In NumPy.
 
-A member delivers a message first at most once, so life by life the columns of a table of messages are brought up to
-date, and nothing is ever grouped. Messages are taken in spans, one after another or side by side: 120 bytes for each
-message of a span, and what one life did about them.
+A member delivers a message first at most once, so incarnation by incarnation the columns of a table of messages are
+brought up to date, and nothing is ever grouped. Messages are taken in spans, one after another or side by side: 120
+bytes for each message of a span, and what one incarnation did about them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analysis.checks.incarnations import Life
+from analysis.checks.incarnations import Walked
 from analysis.checks.properties import DELIVERY_PROPERTIES, Evidence, Incarnation, Property
 from analysis.checks.sequences import NOT_COMPARED, Step
 from collector.records import Level
@@ -41,7 +41,7 @@ class RunFacts:
     full: tuple[Incarnation, ...]
     """Members that ran from start to end."""
     ended: frozenset[Incarnation]
-    """Lives whose end is on record."""
+    """Incarnations whose end is on record."""
     over: frozenset[Incarnation]
     """Those of them that the others have ended, or that have left."""
     excluded: Mapping[Incarnation, int]
@@ -49,7 +49,7 @@ class RunFacts:
     has_views: bool
     """Whether anybody records one: then total order is judged view by view, and not here."""
     last_numbers: Mapping[Incarnation, int]
-    """The highest number that each life submitted; 0: none."""
+    """The highest number that each incarnation submitted; 0: none."""
     missing_records: int
     evidence: Evidence
 
@@ -92,7 +92,7 @@ class Totals(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Which steps of a life are looked at, at the judged level; rows of its steps."""
+    """Which steps of an incarnation are looked at, at the judged level; rows of its steps."""
 
     submissions: Rows
     deliveries: Rows
@@ -103,11 +103,11 @@ class Judged(NamedTuple):
     """Broken ones."""
 
 
-def judged(columns: Mapping[str, npt.NDArray[np.generic]], life: Incarnation, facts: RunFacts) -> Judged:
+def judged(columns: Mapping[str, npt.NDArray[np.generic]], incarnation: Incarnation, facts: RunFacts) -> Judged:
     """`columns`: `step`, `level`, `is_undone` and maybe more."""
     step, level, none = columns["step"], columns["level"], np.empty(0, np.intp)
     is_kept = np.asarray((step == Step.DELIVERY) & ~columns["is_undone"].astype(np.bool_))
-    has_standing = life in facts.full and facts.level > Level.OPTIMISTIC
+    has_standing = incarnation in facts.full and facts.level > Level.OPTIMISTIC
     return Judged(
         submissions=np.flatnonzero(step == Step.SUBMISSION),
         deliveries=np.flatnonzero(is_kept & (level == facts.level)),
@@ -116,27 +116,27 @@ def judged(columns: Mapping[str, npt.NDArray[np.generic]], life: Incarnation, fa
     )
 
 
-def spans(lives: Collection[Life], parallel: int) -> list[Span]:
+def spans(incarnations: Collection[Walked], parallel: int) -> list[Span]:
     """Cuts all messages so that each part has about as many steps: as many parts as are done at once, or as many more
     as keep the table small.
     """
-    rows = sum(life.rows for life in lives)
-    most = max((life.rows for life in lives), default=0)
+    rows = sum(incarnation.rows for incarnation in incarnations)
+    most = max((incarnation.rows for incarnation in incarnations), default=0)
     count = max(parallel, -(-most // MESSAGES_AT_ONCE))
-    sample = np.sort(np.array([code for life in lives for code in life.sample], np.int64))
+    sample = np.sort(np.array([code for incarnation in incarnations for code in incarnation.sample], np.int64))
     if not rows or count == 1:
         return [Span(None, None)]
     cuts = sorted({int(sample[len(sample) * place // count]) for place in range(1, count)})
     return [Span(low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
 
 
-def totals(lives: Sequence[Life], facts: RunFacts, span: Span) -> Totals | None:
+def totals(incarnations: Sequence[Walked], facts: RunFacts, span: Span) -> Totals | None:
     """What each check counts over the messages of a span; None: there are none."""
-    table = _Table(merged(_messages(life, facts, span) for life in lives))
+    table = _Table(merged(_messages(incarnation, facts, span) for incarnation in incarnations))
     if not len(table.message):
         return None
-    for life in lives:
-        table.add(life.name, _Seen.of(life, facts, span), facts)
+    for incarnation in incarnations:
+        table.add(incarnation.name, _Seen.of(incarnation, facts, span), facts)
     return table.totals(facts)
 
 
@@ -163,7 +163,7 @@ def merged(parts: Iterable[Ints]) -> Ints:
 
 
 class _Seen(NamedTuple):
-    """What a life did about the messages of a span."""
+    """What an incarnation did about the messages of a span."""
 
     submissions: tuple[Ints, Ints]
     """Messages, and when."""
@@ -176,11 +176,11 @@ class _Seen(NamedTuple):
     promises: tuple[Ints, Ints]
 
     @classmethod
-    def of(cls, life: Life, facts: RunFacts, span: Span) -> _Seen:
+    def of(cls, incarnation: Walked, facts: RunFacts, span: Span) -> _Seen:
         names = ("step", "level", "message", "at_ns", "predecessor", "is_undone", "is_repeat", "is_out_of_order")
-        columns = life.columns(*names)
+        columns = incarnation.columns(*names)
         message, at_ns = columns["message"], columns["at_ns"]
-        wanted = Judged(*(rows[span.mask(message[rows])] for rows in judged(columns, life.name, facts)))
+        wanted = Judged(*(rows[span.mask(message[rows])] for rows in judged(columns, incarnation.name, facts)))
         is_repeat = columns["is_repeat"][wanted.deliveries]
         firsts, repeats = wanted.deliveries[~is_repeat], wanted.deliveries[is_repeat]
         return cls(
@@ -194,10 +194,10 @@ class _Seen(NamedTuple):
         )
 
 
-def _messages(life: Life, facts: RunFacts, span: Span) -> Ints:
-    """Those of a span about which a life did anything that counts."""
-    columns = life.columns("step", "level", "message", "is_undone")
-    message = columns["message"][np.concatenate(judged(columns, life.name, facts))]
+def _messages(incarnation: Walked, facts: RunFacts, span: Span) -> Ints:
+    """Those of a span about which an incarnation did anything that counts."""
+    columns = incarnation.columns("step", "level", "message", "is_undone")
+    message = columns["message"][np.concatenate(judged(columns, incarnation.name, facts))]
     return np.asarray(message[span.mask(message)])
 
 
@@ -214,20 +214,20 @@ class _Table:
         self.repeats, self.promises, self.unordered = (np.zeros(count, np.int32) for _ in range(3))
         self.least, self.greatest = np.full(count, _GREATEST), np.full(count, _LEAST)
 
-    def add(self, life: Incarnation, seen: _Seen, facts: RunFacts) -> None:
-        """What one life did."""
-        is_full = life in facts.full
+    def add(self, incarnation: Incarnation, seen: _Seen, facts: RunFacts) -> None:
+        """What one incarnation did."""
+        is_full = incarnation in facts.full
         rows, at_ns = self._rows(seen.submissions)
         self.submit_ns[rows] = at_ns
         self.is_owed[rows] = is_full
         rows, at_ns = self._rows(seen.firsts)
         self.firsts[rows] += 1
         self.first_ns[rows] = np.minimum(self.first_ns[rows], at_ns)
-        self.is_at_home[rows] |= seen.firsts[0] >> 32 & 0xFFFFFFFF == life.code
+        self.is_at_home[rows] |= seen.firsts[0] >> 32 & 0xFFFFFFFF == incarnation.code
         if is_full:
             self.full_deliveries[rows] += 1
             self.full_ns[rows] = np.minimum(self.full_ns[rows], at_ns)
-        if life not in facts.over and not facts.has_views:
+        if incarnation not in facts.over and not facts.has_views:
             self.firsts_in_order[rows] += 1
             self._compare(rows, seen.predecessor)
         _note(self.unordered, self.unordered_ns, rows[seen.is_out_of_order], at_ns[seen.is_out_of_order])
@@ -275,7 +275,11 @@ class _Table:
 
     def _may_be_lost(self, facts: RunFacts) -> Mask:
         """True where the origin crashed before this number was on record."""
-        crashed = {life.code: number for life, number in facts.last_numbers.items() if life not in facts.ended}
+        crashed = {
+            incarnation.code: number
+            for incarnation, number in facts.last_numbers.items()
+            if incarnation not in facts.ended
+        }
         if not crashed:
             return np.zeros(len(self.message), np.bool_)
         codes = np.array(sorted(crashed), np.int64)

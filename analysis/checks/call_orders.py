@@ -75,7 +75,9 @@ def no_overtaking(calls: Calls) -> Tally:
 
 
 def indivisibility(calls: Calls) -> Tally:
-    sequences = [_ordered(calls, sequence) for one, sequence in calls.sequences.items() if calls.lives_on(one[0])]
+    sequences = [
+        _ordered(calls, sequence) for one, sequence in calls.sequences.items() if calls.incarnations_on(one[0])
+    ]
     checked = sum(map(len, sequences))
     after: dict[Id, set[Id]] = {}
     for sequence in sequences:
@@ -116,7 +118,7 @@ def call_agreement(calls: Calls, full: Collection[Incarnation]) -> Tally:
         if not call.is_known or call.is_atomic:
             continue
         objects, has = calls.owed(call, full), takers.get(message, _NOBODY)
-        if calls.lives_on(call.life) or (not call.is_loose and not has.isdisjoint(objects)):
+        if calls.incarnations_on(call.incarnation) or (not call.is_loose and not has.isdisjoint(objects)):
             checked += 1
             lacking = [one for one in objects if one not in has and not calls.is_excused(call, one)]
             if lacking:
@@ -137,7 +139,7 @@ def atomicity(calls: Calls, full: Collection[Incarnation]) -> Tally:
             continue
         objects, got = calls.owed(call, full), takers.get(message, _NOBODY)
         has, lacks = [one for one in objects if one in got], [one for one in objects if one not in got]
-        found = _torn(call, has, lacks, is_owed=calls.lives_on(call.life))
+        found = _torn(call, has, lacks, is_owed=calls.incarnations_on(call.incarnation))
         if found is not None:
             wrong.append((call.at_ns, call.asker, call.record, call, *found))
     if not wrong:
@@ -190,11 +192,11 @@ def _takers(calls: Calls) -> dict[Id, set[Object]]:
 
 
 def _last_numbers(calls: Calls) -> dict[Incarnation, int]:
-    """The highest number that each crashed life is known to have submitted."""
-    last = {life: 0 for life in calls.lives if life not in calls.ends}
+    """The highest number that each crashed incarnation is known to have submitted."""
+    last = {incarnation: 0 for incarnation in calls.incarnations if incarnation not in calls.ends}
     for call in calls.by_message.values():
-        if call.life in last:
-            last[call.life] = max(last[call.life], call.message[2])
+        if call.incarnation in last:
+            last[call.incarnation] = max(last[call.incarnation], call.message[2])
     return last
 
 
@@ -322,9 +324,9 @@ def _pasts(calls: Calls) -> tuple[dict[Object, int], dict[Id, int], dict[Id, Vec
 
 
 def _in_time(calls: Calls) -> list[Handed | Call]:
-    """Submissions and deliveries, in true time and each life's order."""
+    """Submissions and deliveries, in true time and each incarnation's order."""
     events: list[tuple[int, Incarnation, int, Handed | Call]] = [
-        (call.at_ns, call.life, call.record, call) for call in calls.by_message.values()
+        (call.at_ns, call.incarnation, call.record, call) for call in calls.by_message.values()
     ]
     for one, sequence in calls.sequences.items():
         events += [(handed.at_ns, one[0], handed.record, handed) for handed in sequence]

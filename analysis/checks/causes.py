@@ -30,7 +30,7 @@ PAIRS_AT_ONCE = 1 << 20
 class Chunk(NamedTuple):
     """Some rows of one run, in any order: own submissions, and first deliveries of judged sequences."""
 
-    life: Ints
+    incarnation: Ints
     """Code of the incarnation that did it."""
     record: Ints
     message: Ints
@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
     def select(self, rows: npt.NDArray[np.intp]) -> Chunk:
         """Rows of one incarnation, which need not say whose they are; copies, so that the rest can go."""
         return Chunk(
-            life=np.empty(0, np.int64),
+            incarnation=np.empty(0, np.int64),
             record=self.record[rows],
             message=self.message[rows],
             is_submission=self.is_submission[rows],
@@ -49,7 +49,7 @@ class Chunk(NamedTuple):
         )
 
 
-class Life(NamedTuple):
+class IncarnationSteps(NamedTuple):
     """What one incarnation did, in its order."""
 
     place: Shorts
@@ -63,18 +63,18 @@ class Life(NamedTuple):
 class History(NamedTuple):
     """All of one run."""
 
-    lives: Sequence[Life]
+    incarnations: Sequence[IncarnationSteps]
     codes: Ints
-    """Of each life, ascending."""
+    """Of each incarnation, ascending."""
     messages: Ints
     """Code of each message, ascending."""
 
 
 class Early(NamedTuple):
-    """A delivery of `message` by `life` before `cause`. All three are dense numbers."""
+    """A delivery of `message` by `incarnation` before `cause`. All three are dense numbers."""
 
     at_ns: int
-    life: int
+    incarnation: int
     message: int
     cause: int
 
@@ -90,17 +90,17 @@ def gather(chunks: Iterable[Chunk]) -> History:
     """Put the rows of a run in order."""
     parts: dict[int, list[Chunk]] = {}
     for chunk in chunks:
-        for life, rows in _by_life(chunk.life):
-            parts.setdefault(life, []).append(chunk.select(rows))
+        for incarnation, rows in _by_incarnation(chunk.incarnation):
+            parts.setdefault(incarnation, []).append(chunk.select(rows))
     codes = sorted(parts)
     messages = np.empty(0, np.int64)
-    for life in codes:
-        messages = _distinct(np.concatenate([messages, *(part.message for part in parts[life])]))
-    lives = [in_order(parts.pop(life), messages) for life in codes]
-    return History(lives, np.array(codes, np.int64), messages)
+    for incarnation in codes:
+        messages = _distinct(np.concatenate([messages, *(part.message for part in parts[incarnation])]))
+    incarnations = [in_order(parts.pop(incarnation), messages) for incarnation in codes]
+    return History(incarnations, np.array(codes, np.int64), messages)
 
 
-def in_order(parts: Sequence[Chunk], messages: Ints) -> Life:
+def in_order(parts: Sequence[Chunk], messages: Ints) -> IncarnationSteps:
     """All that one incarnation did. `messages`: those of the run, ascending."""
     record = np.concatenate([part.record for part in parts])
     order = np.argsort(record, kind="stable")
@@ -108,7 +108,7 @@ def in_order(parts: Sequence[Chunk], messages: Ints) -> Life:
     place = np.zeros(len(record), np.int32)
     np.cumsum(record[1:] != record[:-1], out=place[1:])
     message = np.searchsorted(messages, np.concatenate([part.message for part in parts])[order])
-    return Life(
+    return IncarnationSteps(
         place=place,
         message=message.astype(np.int32),
         is_submission=np.concatenate([part.is_submission for part in parts])[order],
@@ -117,29 +117,29 @@ def in_order(parts: Sequence[Chunk], messages: Ints) -> Life:
 
 
 def check(history: History, joiners: Iterable[int] = ()) -> Answer:
-    """Count the deliveries that come before a direct cause of their message. `joiners`: codes of the lives that need
-    not have what was sent before their time.
+    """Count the deliveries that come before a direct cause of their message. `joiners`: codes of the incarnations that
+    need not have what was sent before their time.
     """
-    cause, effect = direct_causes(history.lives)
+    cause, effect = direct_causes(history.incarnations)
     late = set(joiners)
     violations = 0
     earliest: Early | None = None
     approved: Shorts | None = None
-    for number, life in enumerate(history.lives):
-        rows = np.flatnonzero(~life.is_submission)
-        sequence = life.message[rows]
+    for number, incarnation in enumerate(history.incarnations):
+        rows = np.flatnonzero(~incarnation.is_submission)
+        sequence = incarnation.message[rows]
         # Where orders are total, all members deliver one sequence, and it need be looked at once.
-        if approved is not None and _is_begin(sequence, life.place[rows], approved):
+        if approved is not None and _is_begin(sequence, incarnation.place[rows], approved):
             continue
         place = np.full(len(history.messages), NO_PLACE, np.int32)
-        place[life.message[rows]] = life.place[rows]
-        is_due = _is_due(history.messages, life.message[rows]) if int(history.codes[number]) in late else None
+        place[incarnation.message[rows]] = incarnation.place[rows]
+        is_due = _is_due(history.messages, incarnation.message[rows]) if int(history.codes[number]) in late else None
         is_early = np.zeros(len(history.messages), np.bool_)
         for part in _slices(len(cause)):
             is_early[effect[part][_are_early(place, is_due, cause[part], effect[part])]] = True
         if is_early.any():
             violations += int(is_early.sum())
-            at_ns, message = _first(life, rows, is_early)
+            at_ns, message = _first(incarnation, rows, is_early)
             causes = cause[effect == message]
             first = int(causes[_are_early(place, is_due, causes, np.full_like(causes, message))].min())
             candidate = Early(at_ns, number, message, first)
@@ -149,9 +149,9 @@ def check(history: History, joiners: Iterable[int] = ()) -> Answer:
     return Answer(violations, earliest)
 
 
-def direct_causes(lives: Sequence[Life]) -> tuple[Shorts, Shorts]:
+def direct_causes(incarnations: Sequence[IncarnationSteps]) -> tuple[Shorts, Shorts]:
     """All pairs (cause, effect) of messages, the effect being the member's next submission after the cause."""
-    pairs = [_direct_causes(life) for life in lives]
+    pairs = [_direct_causes(incarnation) for incarnation in incarnations]
     empty = np.empty(0, np.int32)
     return (
         np.concatenate([empty, *(cause for cause, _ in pairs)]),
@@ -173,10 +173,10 @@ def dense(*columns: Ints) -> tuple[Ints, Ints]:
     return numbers, order[is_new]
 
 
-def _by_life(life: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+def _by_incarnation(incarnation: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
     """The rows of each."""
-    order = np.argsort(life, kind="stable")
-    codes, begins = np.unique(life[order], return_index=True)
+    order = np.argsort(incarnation, kind="stable")
+    codes, begins = np.unique(incarnation[order], return_index=True)
     return zip(codes.tolist(), np.split(order, begins[1:]), strict=len(codes) > 0)
 
 
@@ -186,15 +186,15 @@ def _distinct(values: Ints) -> Ints:
     return values[np.concatenate([[True], values[1:] != values[:-1]])] if len(values) else values
 
 
-def _direct_causes(life: Life) -> tuple[Shorts, Shorts]:
-    submissions = np.flatnonzero(life.is_submission)
+def _direct_causes(incarnation: IncarnationSteps) -> tuple[Shorts, Shorts]:
+    submissions = np.flatnonzero(incarnation.is_submission)
     # A second record of a submission is not another one.
-    submissions = submissions[np.sort(np.unique(life.message[submissions], return_index=True)[1])]
-    is_first = np.zeros(len(life.message), np.bool_)
+    submissions = submissions[np.sort(np.unique(incarnation.message[submissions], return_index=True)[1])]
+    is_first = np.zeros(len(incarnation.message), np.bool_)
     is_first[submissions] = True
     following = np.cumsum(is_first, dtype=np.int32)
-    is_cause = (following < len(submissions)) & (is_first | ~life.is_submission)
-    return life.message[is_cause], life.message[submissions[following[is_cause]]]
+    is_cause = (following < len(submissions)) & (is_first | ~incarnation.is_submission)
+    return incarnation.message[is_cause], incarnation.message[submissions[following[is_cause]]]
 
 
 def _slices(length: int) -> Iterator[slice]:
@@ -226,8 +226,8 @@ def _is_due(messages: Ints, delivered: Shorts) -> Mask:
     return np.asarray(number >= oldest[origin])
 
 
-def _first(life: Life, rows: npt.NDArray[np.intp], is_early: Mask) -> tuple[int, int]:
+def _first(incarnation: IncarnationSteps, rows: npt.NDArray[np.intp], is_early: Mask) -> tuple[int, int]:
     """Time and message of the earliest of such deliveries."""
-    wrong = rows[is_early[life.message[rows]]]
-    first = wrong[np.lexsort((life.message[wrong], life.at_ns[wrong]))[0]]
-    return int(life.at_ns[first]), int(life.message[first])
+    wrong = rows[is_early[incarnation.message[rows]]]
+    first = wrong[np.lexsort((incarnation.message[wrong], incarnation.at_ns[wrong]))[0]]
+    return int(incarnation.at_ns[first]), int(incarnation.message[first])

@@ -10,7 +10,8 @@ names for everything. So each test here may be the simplest one that is true exa
   that deliver the same sequence;
 - agreement: all full members deliver as many messages as there are.
 
-Linear in the records when they come in order of their numbers, one life after the other; else they are sorted first.
+Linear in the records when they come in order of their numbers, one incarnation after the other; else they are sorted
+first.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Life:
+class _IncarnationRows:
     """One incarnation: its rows, then what follows from them."""
 
     name: Incarnation
@@ -95,14 +96,14 @@ class _Life:
 
 
 def grouped(columns: Columns) -> tuple[Columns, list[tuple[Incarnation, slice]]]:
-    """The records life by life, each in the order of their numbers."""
-    life = columns.member.astype(np.int64) << 16 | columns.member_incarnation
-    is_new = np.flatnonzero(life[1:] != life[:-1]) + 1
+    """The records incarnation by incarnation, each in the order of their numbers."""
+    incarnation = columns.member.astype(np.int64) << 16 | columns.member_incarnation
+    is_new = np.flatnonzero(incarnation[1:] != incarnation[:-1]) + 1
     is_back = columns.record[1:] < columns.record[:-1]
     starts = [0, *is_new.tolist()] if columns.size else []
     names = [(int(columns.member[at]), int(columns.member_incarnation[at])) for at in starts]
-    if len(set(names)) < len(names) or np.any(is_back & (life[1:] == life[:-1])):
-        return grouped(columns.select(np.lexsort((columns.record, life))))
+    if len(set(names)) < len(names) or np.any(is_back & (incarnation[1:] == incarnation[:-1])):
+        return grouped(columns.select(np.lexsort((columns.record, incarnation))))
     ends = [*starts[1:], columns.size]
     return columns, [(Incarnation(*name), slice(*ends_of)) for name, *ends_of in zip(names, starts, ends, strict=True)]
 
@@ -110,8 +111,8 @@ def grouped(columns: Columns) -> tuple[Columns, list[tuple[Incarnation, slice]]]
 def look(columns: Columns, *, members: Iterable[int], names: Mapping[int, str], wanted: Collection[Property]) -> Answer:
     """Which of the properties hold. `members`, `names`: as in analysis.checks.linear."""
     columns, parts = grouped(columns)
-    lives, first_message = _lives(columns._replace(number=np.maximum(columns.number, 0)), parts)
-    evidence = _evidence(lives, set(members), names)
+    incarnations, first_message = _incarnations(columns._replace(number=np.maximum(columns.number, 0)), parts)
+    evidence = _evidence(incarnations, set(members), names)
     if np.any((columns.event == Event.REPORT) & (columns.detail == Notice.ADDRESSED)):
         evidence = replace(evidence, addressed=ADDRESSED_TO_OBJECTS)
     delivered = columns.event == Event.DELIVER
@@ -124,7 +125,7 @@ def look(columns: Columns, *, members: Iterable[int], names: Mapping[int, str], 
         is_undone.any() or is_optimistic.any() or columns.number.min(initial=0) < 0
     ):  # numbers beyond 63 bits: only an enemy writes them
         return Answer({}, wanted, evidence)
-    look_at = _Look(lives, first_message, level)
+    look_at = _Look(incarnations, first_message, level)
     if has_views:  # it is judged view by view, elsewhere
         look_at.violated.add(Property.TOTAL_ORDER)
     tallies, violated = look_at.tallies(wanted)
@@ -132,16 +133,16 @@ def look(columns: Columns, *, members: Iterable[int], names: Mapping[int, str], 
 
 
 class _Look:
-    """One look at all lives; tables by dense message number."""
+    """One look at all incarnations; tables by dense message number."""
 
-    def __init__(self, lives: list[_Life], first_message: Mask, level: int) -> None:
+    def __init__(self, incarnations: list[_IncarnationRows], first_message: Mask, level: int) -> None:
         count = len(first_message)
-        self.lives = lives
+        self.incarnations = incarnations
         self.level = level
         self.begins = first_message
         """True for the message number that no origin gives: the one before its first."""
         self.place = np.full(count, NEVER, np.int32)
-        """Where the life at hand delivers each message."""
+        """Where the incarnation at hand delivers each message."""
         self.submit_ns = np.full(count, NEVER_NS, np.int64)
         self.in_full = np.zeros(count, np.bool_)
         self.in_any = np.zeros(count, np.bool_)
@@ -152,17 +153,17 @@ class _Look:
         self.violated: set[Property] = set()
 
     def tallies(self, wanted: Collection[Property]) -> tuple[dict[Property, Tally], set[Property]]:
-        for life in self.lives:
-            self._submissions(life)
-        for life in self.lives:
-            self._deliveries(life)
-        for life in self.lives:
-            self._sequence(life, wanted)
+        for incarnation in self.incarnations:
+            self._submissions(incarnation)
+        for incarnation in self.incarnations:
+            self._deliveries(incarnation)
+        for incarnation in self.incarnations:
+            self._sequence(incarnation, wanted)
         full = int(self.in_full.sum())
         everything = int(self.in_any.sum())
-        if any(len(life.rows) < full for life in self.lives if life.is_full):
+        if any(len(incarnation.rows) < full for incarnation in self.incarnations if incarnation.is_full):
             self.violated.add(Property.AGREEMENT)
-        if any(len(life.rows) < everything for life in self.lives if life.is_full):
+        if any(len(incarnation.rows) < everything for incarnation in self.incarnations if incarnation.is_full):
             self.violated.add(Property.UNIFORM_AGREEMENT)
         if Property.CAUSAL in wanted:
             self._causal()
@@ -171,23 +172,25 @@ class _Look:
             Property.AGREEMENT: full,
             Property.UNIFORM_AGREEMENT: everything,
             Property.INTEGRITY: self.deliveries,
-            Property.TOTAL_ORDER: sum(len(life.rows) for life in self.lives if not life.is_over),
+            Property.TOTAL_ORDER: sum(
+                len(incarnation.rows) for incarnation in self.incarnations if not incarnation.is_over
+            ),
         }
         violated = self.violated & set(wanted)
         return {kind: Tally(checked.get(kind, self.firsts), 0) for kind in wanted if kind not in violated}, violated
 
-    def _submissions(self, life: _Life) -> None:
-        records = life.records
-        is_own = (records.event == Event.SUBMIT) & (records.origin == life.name.member)
-        rows = np.flatnonzero(is_own & (records.incarnation == life.name.incarnation))
-        life.own = rows[self._first_of_each(life.message[rows])]
-        self.submit_ns[life.message[life.own]] = records.at_ns[life.own]
-        self.owed += len(life.own) if life.is_full else 0
+    def _submissions(self, incarnation: _IncarnationRows) -> None:
+        records = incarnation.records
+        is_own = (records.event == Event.SUBMIT) & (records.origin == incarnation.name.member)
+        rows = np.flatnonzero(is_own & (records.incarnation == incarnation.name.incarnation))
+        incarnation.own = rows[self._first_of_each(incarnation.message[rows])]
+        self.submit_ns[incarnation.message[incarnation.own]] = records.at_ns[incarnation.own]
+        self.owed += len(incarnation.own) if incarnation.is_full else 0
 
-    def _deliveries(self, life: _Life) -> None:
-        records = life.records
+    def _deliveries(self, incarnation: _IncarnationRows) -> None:
+        records = incarnation.records
         rows = np.flatnonzero((records.event == Event.DELIVER) & (records.detail == self.level))
-        message = life.message[rows]
+        message = incarnation.message[rows]
         self.deliveries += len(rows)
         if np.any(records.at_ns[rows] < self.submit_ns[message]):
             self.violated.add(Property.INTEGRITY)
@@ -195,8 +198,8 @@ class _Look:
         if not is_first.all():
             self.violated.add(Property.INTEGRITY)
             rows, message = rows[is_first], message[is_first]
-        life.rows, life.sequence = rows, message
-        self.firsts += len(life.rows)
+        incarnation.rows, incarnation.sequence = rows, message
+        self.firsts += len(incarnation.rows)
 
     def _first_of_each(self, message: Numbers) -> Mask:
         """True at the first row of each message. Of several values given to one place, NumPy keeps the last."""
@@ -206,36 +209,36 @@ class _Look:
         self.place[message] = NEVER
         return is_first
 
-    def _sequence(self, life: _Life, wanted: Collection[Property]) -> None:
-        sequence = life.sequence
+    def _sequence(self, incarnation: _IncarnationRows, wanted: Collection[Property]) -> None:
+        sequence = incarnation.sequence
         self.in_any[sequence] = True
         here = np.arange(len(sequence), dtype=np.int32)
         self.place[sequence] = here
-        if life.is_full:
+        if incarnation.is_full:
             self.in_full[sequence] = True
-            if np.any(self.place[life.message[life.own]] == NEVER):
+            if np.any(self.place[incarnation.message[incarnation.own]] == NEVER):
                 self.violated.add(Property.VALIDITY)
-        if Property.FIFO in wanted and not self._is_fifo(life, sequence, here):
+        if Property.FIFO in wanted and not self._is_fifo(incarnation, sequence, here):
             self.violated.add(Property.FIFO)
-        if Property.TOTAL_ORDER in wanted and Property.TOTAL_ORDER not in self.violated and not life.is_over:
-            self._compare_predecessors(life, sequence)
+        if Property.TOTAL_ORDER in wanted and Property.TOTAL_ORDER not in self.violated and not incarnation.is_over:
+            self._compare_predecessors(incarnation, sequence)
         self.place[sequence] = NEVER
 
-    def _is_fifo(self, life: _Life, sequence: Numbers, here: Numbers) -> bool:
+    def _is_fifo(self, incarnation: _IncarnationRows, sequence: Numbers, here: Numbers) -> bool:
         """Numbers 1 have nothing before them, and number 0, which no host gives, never has."""
         before = np.maximum(sequence - 1, 0)
         begins = np.flatnonzero((self.place[before] >= here) | self.begins[sequence])
-        if life.name.is_joiner:
-            rows = life.rows[begins]
-            origins = life.records.origin[rows].astype(np.int64) << 16 | life.records.incarnation[rows]
+        if incarnation.name.is_joiner:
+            rows = incarnation.rows[begins]
+            origins = incarnation.records.origin[rows].astype(np.int64) << 16 | incarnation.records.incarnation[rows]
             return len(np.unique(origins)) == len(origins)
         return bool(np.all(self.begins[before[begins]])) and not self.begins[sequence[begins]].any()
 
-    def _compare_predecessors(self, life: _Life, sequence: Numbers) -> None:
+    def _compare_predecessors(self, incarnation: _IncarnationRows, sequence: Numbers) -> None:
         before = np.empty_like(sequence)
         before[1:] = sequence[:-1]
         before[:1] = NOTHING
-        if life.name.is_joiner:
+        if incarnation.name.is_joiner:
             sequence, before = sequence[1:], before[1:]
         known = self.predecessor[sequence]
         if np.all((known == before) | (known == UNKNOWN)):
@@ -245,39 +248,43 @@ class _Look:
 
     def _causal(self) -> None:
         cause, effect = self._direct_causes()
-        lives = sorted(self.lives, key=lambda life: (life.name.is_joiner, -len(life.rows)))
+        incarnations = sorted(
+            self.incarnations, key=lambda incarnation: (incarnation.name.is_joiner, -len(incarnation.rows))
+        )
         approved: Numbers | None = None
-        for life in lives:
-            sequence = life.sequence
+        for incarnation in incarnations:
+            sequence = incarnation.sequence
             if approved is not None and np.array_equal(sequence, approved[: len(sequence)]):
                 continue
-            if not self._has_causes_first(life, sequence, cause, effect):
+            if not self._has_causes_first(incarnation, sequence, cause, effect):
                 self.violated.add(Property.CAUSAL)
                 return
-            if approved is None and not life.name.is_joiner:
+            if approved is None and not incarnation.name.is_joiner:
                 approved = sequence
 
     def _direct_causes(self) -> tuple[Numbers, Numbers]:
         """All pairs (cause, effect), the effect being the member's next submission after the cause."""
         pairs: list[tuple[Numbers, Numbers]] = []
-        for life in self.lives:
-            own = life.message[life.own]
-            is_own = np.zeros(life.records.size, np.int32)
-            is_own[life.own] = 1
-            following = np.cumsum(is_own)[life.rows]
+        for incarnation in self.incarnations:
+            own = incarnation.message[incarnation.own]
+            is_own = np.zeros(incarnation.records.size, np.int32)
+            is_own[incarnation.own] = 1
+            following = np.cumsum(is_own)[incarnation.rows]
             is_cause = following < len(own)
-            pairs.append((life.sequence[is_cause], own[following[is_cause]]))
+            pairs.append((incarnation.sequence[is_cause], own[following[is_cause]]))
             pairs.append((own[:-1], own[1:]))
         if not pairs:
             return np.empty(0, np.int32), np.empty(0, np.int32)
         return np.concatenate([cause for cause, _ in pairs]), np.concatenate([effect for _, effect in pairs])
 
-    def _has_causes_first(self, life: _Life, sequence: Numbers, cause: Numbers, effect: Numbers) -> bool:
+    def _has_causes_first(
+        self, incarnation: _IncarnationRows, sequence: Numbers, cause: Numbers, effect: Numbers
+    ) -> bool:
         self.place[sequence] = np.arange(len(sequence), dtype=np.int32)
         at = self.place[effect]
         late = np.flatnonzero(self.place[cause] >= at)
         late = late[at[late] != NEVER]
-        if len(late) and life.name.is_joiner:
+        if len(late) and incarnation.name.is_joiner:
             late = late[self._is_due(sequence)[cause[late]]]
         self.place[sequence] = NEVER
         return not len(late)
@@ -290,10 +297,12 @@ class _Look:
         return np.asarray(np.arange(len(origin)) >= oldest[origin])
 
 
-def _lives(columns: Columns, parts: Collection[tuple[Incarnation, slice]]) -> tuple[list[_Life], Mask]:
+def _incarnations(
+    columns: Columns, parts: Collection[tuple[Incarnation, slice]]
+) -> tuple[list[_IncarnationRows], Mask]:
     message, begins = _dense_messages(columns)
     count = Counter(name.member for name, _ in parts)
-    lives = []
+    incarnations = []
     for name, rows in parts:
         records = columns.select(rows)
         ends = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.OVER))[:1]
@@ -301,8 +310,8 @@ def _lives(columns: Columns, parts: Collection[tuple[Incarnation, slice]]) -> tu
         is_cut_short = is_stopped and not records.detail[ends].any()
         is_full = is_stopped and not name.is_joiner and count[name.member] == 1
         is_over = len(ends) > 0 and not is_stopped
-        lives.append(_Life(name, records, message[rows], is_over, is_stopped, is_cut_short, is_full))
-    return lives, begins
+        incarnations.append(_IncarnationRows(name, records, message[rows], is_over, is_stopped, is_cut_short, is_full))
+    return incarnations, begins
 
 
 def _dense_messages(columns: Columns) -> tuple[Numbers, Mask]:
@@ -356,12 +365,16 @@ def _ranks(origin: Ints, number: Ints) -> Ints:
     return np.asarray(rank[numbers])
 
 
-def _evidence(lives: Collection[_Life], members: set[int], names: Mapping[int, str]) -> Evidence:
-    gaps = [life.name for life in lives if not _is_gapless(life.records)]
-    cut_short = [life.name for life in lives if life.is_cut_short]
-    full = sum(life.is_full for life in lives)
-    silent = sorted(members - {life.name.member for life in lives})
-    in_minority = [life.name for life in lives if life.is_stopped and _is_in_minority(life.records)]
+def _evidence(incarnations: Collection[_IncarnationRows], members: set[int], names: Mapping[int, str]) -> Evidence:
+    gaps = [incarnation.name for incarnation in incarnations if not _is_gapless(incarnation.records)]
+    cut_short = [incarnation.name for incarnation in incarnations if incarnation.is_cut_short]
+    full = sum(incarnation.is_full for incarnation in incarnations)
+    silent = sorted(members - {incarnation.name.member for incarnation in incarnations})
+    in_minority = [
+        incarnation.name
+        for incarnation in incarnations
+        if incarnation.is_stopped and _is_in_minority(incarnation.records)
+    ]
     undrained = undrained_reason(cut_short, full, names, in_minority)
     return Evidence(gap=gap_reason(gaps, silent, names), undrained=undrained)
 

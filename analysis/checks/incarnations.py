@@ -1,10 +1,10 @@
-"""The lives of a trace, walked by tasks: each takes some of them, reads their records from the table `trace`, and
-writes its parts of `messages` and `deliveries` and the steps (`analysis.checks.sequences`) that the order checks
+"""The incarnations of a trace, walked by tasks: each takes some of them, reads their records from the table `trace`,
+and writes its parts of `messages` and `deliveries` and the steps (`analysis.checks.sequences`) that the order checks
 work on.
 
-Rows do not go through the Java machine. Lives are put together so that a task has at most ROWS_PER_TASK records at
-hand, 35 bytes each, and of the life that it walks 80 bytes each; beside them stand all submissions, 16 bytes each. A
-longer life has a task of its own.
+Rows do not go through the Java machine. Incarnations are put together so that a task has at most ROWS_PER_TASK records
+at hand, 35 bytes each, and of the incarnation that it walks 80 bytes each; beside them stand all submissions, 16 bytes
+each. A longer incarnation has a task of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
 from analysis.checks.properties import Incarnation
-from analysis.checks.sequences import STEPS, Records, Step, Told, compact, is_own_submission, steps_of_life
+from analysis.checks.sequences import STEPS, Records, Step, Told, compact, is_own_submission, steps_of_incarnation
 from analysis.engine.staging import PartWriter, Staging, finish, unfinished
 from analysis.engine.tasks import Here, Workers
 from analysis.metrics import tables
@@ -46,7 +46,7 @@ _COLUMNS = (
 )
 
 
-class Life(NamedTuple):
+class Walked(NamedTuple):
     """One that was walked: what it says of itself, and where its steps are."""
 
     told: Told
@@ -59,7 +59,7 @@ class Life(NamedTuple):
 
     @property
     def name(self) -> Incarnation:
-        return self.told.life
+        return self.told.incarnation
 
     def columns(self, *names: str) -> dict[str, npt.NDArray[Any]]:
         """Columns of its steps (sequences.STEPS)."""
@@ -79,9 +79,9 @@ class Submissions(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """`lives` ascending by name."""
+    """`incarnations` ascending by name."""
 
-    lives: tuple[Life, ...]
+    incarnations: tuple[Walked, ...]
     submissions: Submissions
     workers: Workers
     """Who does what is left to do: for a short trace, this process."""
@@ -91,11 +91,12 @@ class Walk(NamedTuple):
 def walked(
     trace: Path, stage: Staging, workers: Workers, names: Sequence[str], rows: Mapping[Incarnation, int] | None = None
 ) -> Iterator[Walk]:
-    """Walk all lives of the table `trace`; the steps are there until the block ends. Writes `messages`, `deliveries`.
+    """Walk all incarnations of the table `trace`; the steps are there until the block ends. Writes `messages`,
+    `deliveries`.
 
-    `names`: of the members, by number. `rows`: how many records each life has, where somebody has counted them.
+    `names`: of the members, by number. `rows`: how many records each incarnation has, where somebody has counted them.
     """
-    rows = rows_by_life(trace) if rows is None else rows
+    rows = rows_by_incarnation(trace) if rows is None else rows
     if sum(rows.values()) <= SMALL_ROWS:
         workers = Here()
     groups = grouped(rows, workers.parallel)
@@ -105,14 +106,16 @@ def walked(
         told = workers.run(plan.walk, list(enumerate(groups)))
         for name in ("messages", "deliveries"):
             stage.gather(name)
-        lives = sorted((life for one, _ in told for life in one), key=lambda life: life.name)
-        yield Walk(tuple(lives), _together([counted for _, counted in told]), workers)
+        incarnations = sorted(
+            (incarnation for one, _ in told for incarnation in one), key=lambda incarnation: incarnation.name
+        )
+        yield Walk(tuple(incarnations), _together([counted for _, counted in told]), workers)
     finally:
         shutil.rmtree(steps, ignore_errors=True)
 
 
-def rows_by_life(trace: Path) -> dict[Incarnation, int]:
-    """How many records each life has."""
+def rows_by_incarnation(trace: Path) -> dict[Incarnation, int]:
+    """How many records each incarnation has."""
     counts: Counter[Incarnation] = Counter()
     for batch in _batches(trace, ("member", "member_incarnation")):
         counts += counted(_codes(batch))
@@ -120,25 +123,26 @@ def rows_by_life(trace: Path) -> dict[Incarnation, int]:
 
 
 def codes_of(member: npt.NDArray[Any], incarnation: npt.NDArray[Any]) -> Ints:
-    """Lives as one number each."""
+    """Incarnations as one number each."""
     return np.asarray(member.astype(np.int64) << 32 | incarnation)
 
 
 def counted(codes: Ints) -> Counter[Incarnation]:
-    """How often each life occurs."""
+    """How often each incarnation occurs."""
     found, counts = np.unique(codes, return_counts=True)
-    return Counter({_life(code): count for code, count in zip(found.tolist(), counts.tolist(), strict=True)})
+    return Counter({_incarnation(code): count for code, count in zip(found.tolist(), counts.tolist(), strict=True)})
 
 
 def grouped(rows: Mapping[Incarnation, int], parallel: int) -> list[list[Incarnation]]:
-    """Lives for each task: as many tasks as are done at once, or as many more as keep them small. One at least."""
+    """Incarnations for each task: as many tasks as are done at once, or as many more as keep them small. One at
+    least."""
     count = max(1, min(len(rows), max(parallel, -(-sum(rows.values()) // ROWS_PER_TASK))))
     loads = [(0, number) for number in range(count)]
     groups: list[list[Incarnation]] = [[] for _ in range(count)]
-    for life in sorted(rows, key=lambda life: (-rows[life], life)):
+    for incarnation in sorted(rows, key=lambda incarnation: (-rows[incarnation], incarnation)):
         load, number = heapq.heappop(loads)
-        groups[number].append(life)
-        heapq.heappush(loads, (load + rows[life], number))
+        groups[number].append(incarnation)
+        heapq.heappush(loads, (load + rows[incarnation], number))
     return groups
 
 
@@ -152,9 +156,9 @@ class _Plan:
     steps: Path
     names: tuple[str, ...]
 
-    def walk(self, task: tuple[int, Sequence[Incarnation]]) -> tuple[list[Life], Submissions]:
-        number, lives = task
-        chunks, submitted = _read(self.trace, lives)
+    def walk(self, task: tuple[int, Sequence[Incarnation]]) -> tuple[list[Walked], Submissions]:
+        number, incarnations = task
+        chunks, submitted = _read(self.trace, incarnations)
         part = f"part-{number:05d}"
         found = []
         with (
@@ -163,19 +167,19 @@ class _Plan:
             _StepsWriter(self.steps / f"{part}.arrow") as steps,
         ):
             counted = _Counted()
-            for life in sorted(chunks):
-                told, made = steps_of_life(life, chunks.pop(life))
+            for incarnation in sorted(chunks):
+                told, made = steps_of_incarnation(incarnation, chunks.pop(incarnation))
                 first, samples = steps.batches, list[Ints]()
                 for batch in made:
                     steps.write(batch)
                     samples.append(batch["message"].to_numpy()[::SAMPLED])
                     kind = batch["step"][0].as_py()
                     if kind == Step.SUBMISSION:
-                        messages.write(tables.messages(batch, life, self.names))
+                        messages.write(tables.messages(batch, incarnation, self.names))
                         counted.add(batch)
                     elif kind == Step.DELIVERY:
-                        deliveries.write(tables.deliveries(batch, life, self.names, submitted))
-                found.append(steps.life(told, first, samples))
+                        deliveries.write(tables.deliveries(batch, incarnation, self.names, submitted))
+                found.append(steps.incarnation(told, first, samples))
         return found, counted.told()
 
 
@@ -233,17 +237,19 @@ class _StepsWriter:
         self.batches += 1
         self._rows += batch.num_rows
 
-    def life(self, told: Told, first_batch: int, samples: Sequence[Ints]) -> Life:
-        """What was written since the life before."""
+    def incarnation(self, told: Told, first_batch: int, samples: Sequence[Ints]) -> Walked:
+        """What was written since the incarnation before."""
         sample = np.sort(np.concatenate([np.empty(0, np.int64), *samples]))
         some = tuple(sample[:: max(1, len(sample) // _SAMPLES)].tolist())
         rows, self._before = self._rows - self._before, self._rows
-        return Life(told, self._path, first_batch, self.batches - first_batch, rows, some)
+        return Walked(told, self._path, first_batch, self.batches - first_batch, rows, some)
 
 
-def _read(trace: Path, lives: Collection[Incarnation]) -> tuple[dict[Incarnation, list[Records]], tables.Submitted]:
-    """The records of these lives, and what all lives submitted."""
-    wanted = np.array(sorted(number_of(life) for life in lives), np.int64)
+def _read(
+    trace: Path, incarnations: Collection[Incarnation]
+) -> tuple[dict[Incarnation, list[Records]], tables.Submitted]:
+    """The records of these incarnations, and what all incarnations submitted."""
+    wanted = np.array(sorted(number_of(incarnation) for incarnation in incarnations), np.int64)
     chunks: dict[Incarnation, list[Records]] = defaultdict(list)
     own: list[tuple[Ints, ...]] = []
     for batch in _batches(trace, _COLUMNS):
@@ -253,8 +259,8 @@ def _read(trace: Path, lives: Collection[Incarnation]) -> tuple[dict[Incarnation
         submissions = np.flatnonzero(is_own_submission(records, (codes >> 32 & 0xFFFF) << 16 | codes & 0xFFFF))
         own.append((records.message[submissions], records.record[submissions], records.at_ns[submissions]))
         for code, rows in _by_code(codes):
-            if (life := _life(code)) in lives:
-                chunks[life].append(records.select(rows))
+            if (incarnation := _incarnation(code)) in incarnations:
+                chunks[incarnation].append(records.select(rows))
     return chunks, _submitted(own)
 
 
@@ -288,11 +294,11 @@ def _codes(batch: pa.RecordBatch) -> Ints:
     return codes_of(member, incarnation)
 
 
-def number_of(life: Incarnation) -> int:
-    return life.member << 32 | life.incarnation
+def number_of(incarnation: Incarnation) -> int:
+    return incarnation.member << 32 | incarnation.incarnation
 
 
-def _life(code: int) -> Incarnation:
+def _incarnation(code: int) -> Incarnation:
     return Incarnation(code >> 32, code & 0xFFFFFFFF)
 
 

@@ -65,11 +65,13 @@ def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int]) -> list[
     if any(partition.bus is not None for partition in inputs.topology.partitions):
         return []
     found = []
-    for life, at_ns in sorted(excluded.items()):
-        name = inputs.names.get(life.member, f"member {life.member}")
+    for incarnation, at_ns in sorted(excluded.items()):
+        name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
         before = [strike for strike in inputs.strikes if strike.issued_ns <= at_ns]
         if not any(strike.kind in _OF_WIRES or name in strike.targets for strike in before):
-            found.append(f"{name} (incarnation {life.incarnation}) was excluded, which no fault of the run explains")
+            found.append(
+                f"{name} (incarnation {incarnation.incarnation}) was excluded, which no fault of the run explains"
+            )
     return found
 
 
@@ -210,8 +212,8 @@ def _place(place: Place, names: Mapping[int, str]) -> dict[str, Any]:
     if place.view is not None:
         told["view"] = place.view
     if message is None and place.view is not None:
-        members = [names.get(life.member, f"member {life.member}") for life in place.members]
-        incarnations = [life.incarnation for life in place.members]
+        members = [names.get(incarnation.member, f"member {incarnation.member}") for incarnation in place.members]
+        incarnations = [incarnation.incarnation for incarnation in place.members]
         return told | {"members": members, "incarnations": incarnations}
     if message is None:
         return told | {"shows": place.shows}

@@ -5,8 +5,9 @@ hold the two
 together: equal verdicts, reasons and counts. (Of causal order the oracle counts the deliveries that lack any cause,
 this module and Spark those that lack a direct one: one count is zero when the other is.)
 
-Records as Python tuples (`check`, `check_lives`) go through dictionaries: a few look-ups per delivery and nothing to
-set up, so that a history of a few hundred deliveries takes less than a millisecond. Records as NumPy columns go through
+Records as Python tuples (`check`, `check_incarnations`) go through dictionaries: a few look-ups per delivery and
+nothing to set up, so that a history of a few hundred deliveries takes less than a millisecond. Records as NumPy columns
+go through
 `analysis.checks.columns`, at millions of deliveries a second.
 
 Why one look per delivery is enough (groupcomm 3.3 and 3.4): a total order holds when each message has the same
@@ -34,7 +35,7 @@ from analysis.checks.properties import (
     Evidence,
     Finding,
     Incarnation,
-    Lives,
+    Incarnations,
     MessageId,
     Place,
     Property,
@@ -82,25 +83,25 @@ def check(
 
     `members` are all members that the run should have; `names` is for texts only.
     """
-    lives = [_life_of_history(life, records) for life, records in history.items()]
-    return check_view(View(lives, members, names or {}, raw=lambda: raw(history)), kinds)
+    incarnations = [_incarnation_of_history(incarnation, records) for incarnation, records in history.items()]
+    return check_view(View(incarnations, members, names or {}, raw=lambda: raw(history)), kinds)
 
 
-def check_lives(
-    lives: Lives,
+def check_incarnations(
+    incarnations: Incarnations,
     *,
     members: Iterable[int],
     names: Mapping[int, str] | None = None,
     kinds: Iterable[Property] | None = None,
 ) -> dict[Property, Finding]:
-    """The same over the hosts' own records, all records of each life from the first on."""
-    return check_view(view_of(lives, members=members, names=names), kinds)
+    """The same over the hosts' own records, all records of each incarnation from the first on."""
+    return check_view(view_of(incarnations, members=members, names=names), kinds)
 
 
-def view_of(lives: Lives, *, members: Iterable[int], names: Mapping[int, str] | None = None) -> View:
+def view_of(incarnations: Incarnations, *, members: Iterable[int], names: Mapping[int, str] | None = None) -> View:
     """What follows from the hosts' own records, for who wants more of it than a judgement."""
-    read = [_life_of_records(life, records) for life, records in lives.items()]
-    return View(read, members, names or {}, raw=lambda: lives)
+    read = [_incarnation_of_records(incarnation, records) for incarnation, records in incarnations.items()]
+    return View(read, members, names or {}, raw=lambda: incarnations)
 
 
 def check_view(view: View, kinds: Iterable[Property] | None = None) -> dict[Property, Finding]:
@@ -121,7 +122,7 @@ def check_columns(
     """
     wanted = tuple(DELIVERY_PROPERTIES if kinds is None else kinds)
     if not set(wanted) <= set(DELIVERY_PROPERTIES):
-        raise ValueError("columns tell of deliveries only; check_lives judges what reports tell")
+        raise ValueError("columns tell of deliveries only; check_incarnations judges what reports tell")
     expected = sorted(members)
     answer = look(records, members=expected, names=names or {}, wanted=wanted)
     found = {kind: judge(kind, tally, answer.evidence) for kind, tally in answer.tallies.items()}
@@ -133,12 +134,15 @@ def check_columns(
 def history_of(records: Columns) -> dict[Incarnation, list[Record]]:
     """The converter from columns to an oracle.History."""
     ordered, parts = grouped(records)
-    return {life: [_record(row) for row in zip(*_lists(ordered.select(rows)), strict=True)] for life, rows in parts}
+    return {
+        incarnation: [_record(row) for row in zip(*_lists(ordered.select(rows)), strict=True)]
+        for incarnation, rows in parts
+    }
 
 
 def columns_of(history: History) -> Columns:
     """The inverse of history_of."""
-    rows = [(*life, r[0], r[1], r[2], *r[3], r[4]) for life, records in history.items() for r in records]
+    rows = [(*incarnation, r[0], r[1], r[2], *r[3], r[4]) for incarnation, records in history.items() for r in records]
     table = np.array(rows, np.int64).reshape(-1, len(Columns._fields))
     return Columns(*(np.ascontiguousarray(column) for column in table.T))
 
@@ -153,7 +157,7 @@ def _record(row: tuple[int, ...]) -> Record:
     return Record(record, _EVENTS.get(event, Event.REPORT), detail, MessageId(origin, incarnation, number), at_ns)
 
 
-class Life:
+class IncarnationRecord:
     """One incarnation: its steps, and from when the judged level is known its sequence."""
 
     def __init__(
@@ -207,47 +211,61 @@ class View:
     """A history with what follows from it: judged sequences, submissions, who ran from start to end."""
 
     def __init__(
-        self, lives: Sequence[Life], members: Iterable[int], names: Mapping[int, str], *, raw: Callable[[], Lives]
+        self,
+        incarnations: Sequence[IncarnationRecord],
+        members: Iterable[int],
+        names: Mapping[int, str],
+        *,
+        raw: Callable[[], Incarnations],
     ) -> None:
-        self.lives = lives
+        self.incarnations = incarnations
         self.raw = raw
-        self.by_name = {life.name: life for life in lives}
-        at = [step[2] for life in lives for step in life.steps if step[1] == _DELIVER]
+        self.by_name = {incarnation.name: incarnation for incarnation in incarnations}
+        at = [step[2] for incarnation in incarnations for step in incarnation.steps if step[1] == _DELIVER]
         level = max(at, default=int(Level.AGREED))
-        if any(life.views.installations for life in lives):
+        if any(incarnation.views.installations for incarnation in incarnations):
             level = max(level, int(Level.AGREED))
         self.is_optimistic = level > _OPTIMISTIC and _OPTIMISTIC in at
         """Whether there are optimistic deliveries beside those that are judged."""
         self.submitted_ns: dict[Id, int] = {}
         count = dict[int, int]()
-        for life in lives:
-            life.judge_at(level)
-            count[life.name.member] = count.get(life.name.member, 0) + 1
-            for _, event, _, message, at_ns in life.steps:
-                if event == _SUBMIT and message[0] == life.name[0] and message[1] == life.name[1]:
+        for incarnation in incarnations:
+            incarnation.judge_at(level)
+            count[incarnation.name.member] = count.get(incarnation.name.member, 0) + 1
+            for _, event, _, message, at_ns in incarnation.steps:
+                if event == _SUBMIT and message[0] == incarnation.name[0] and message[1] == incarnation.name[1]:
                     self.submitted_ns.setdefault(message, at_ns)
-        for life in lives:
-            is_stopped = life.end is not None and not life.is_over
-            life.is_full = is_stopped and not life.name.is_joiner and count[life.name.member] == 1
-        self.full = sorted((life for life in lives if life.is_full), key=lambda life: life.name)
-        self.in_order = [life for life in lives if not life.is_over]
+        for incarnation in incarnations:
+            is_stopped = incarnation.end is not None and not incarnation.is_over
+            incarnation.is_full = is_stopped and not incarnation.name.is_joiner and count[incarnation.name.member] == 1
+        self.full = sorted(
+            (incarnation for incarnation in incarnations if incarnation.is_full),
+            key=lambda incarnation: incarnation.name,
+        )
+        self.in_order = [incarnation for incarnation in incarnations if not incarnation.is_over]
         """Those that total order looks at, in a run without views."""
-        self.deliveries = sum(len(life.firsts) for life in lives)
+        self.deliveries = sum(len(incarnation.firsts) for incarnation in incarnations)
         self.evidence = Evidence(
             gap=gap_reason(
-                [life.name for life in lives if not life.is_gapless], sorted(set(members) - count.keys()), names
+                [incarnation.name for incarnation in incarnations if not incarnation.is_gapless],
+                sorted(set(members) - count.keys()),
+                names,
             ),
             undrained=undrained_reason(
-                [life.name for life in lives if life.end == (_STOP, 0)],
+                [incarnation.name for incarnation in incarnations if incarnation.end == (_STOP, 0)],
                 len(self.full),
                 names,
-                [life.name for life in lives if life.end and not life.is_over and life.views.is_in_minority],
+                [
+                    incarnation.name
+                    for incarnation in incarnations
+                    if incarnation.end and not incarnation.is_over and incarnation.views.is_in_minority
+                ],
             ),
-            addressed=ADDRESSED_TO_OBJECTS if any(life.is_for_objects for life in lives) else "",
+            addressed=ADDRESSED_TO_OBJECTS if any(incarnation.is_for_objects for incarnation in incarnations) else "",
         )
         self.is_for_objects = bool(self.evidence.addressed)
         """Whether messages are for objects: then `calls` says more than the deliveries of members."""
-        self.has_views = any(life.views.installations for life in lives)
+        self.has_views = any(incarnation.views.installations for incarnation in incarnations)
         self.level = level
         self._calls: Calls | None = None
 
@@ -263,12 +281,12 @@ class View:
             self._calls = read_calls(self.raw())
         return self._calls
 
-    def place(self, life: Incarnation, message: Id) -> Place:
-        return self.by_name[life].place(message)
+    def place(self, incarnation: Incarnation, message: Id) -> Place:
+        return self.by_name[incarnation].place(message)
 
 
 def validity(view: View) -> Tally:
-    full = {life.name: life for life in view.full}
+    full = {incarnation.name: incarnation for incarnation in view.full}
     owed = [(at_ns, m) for m, at_ns in view.submitted_ns.items() if m[:2] in full]
     wrong = [(at_ns, m) for at_ns, m in owed if m not in full[Incarnation(*m[:2])].position]
     places = [view.place(Incarnation(*m[:2]), m) for _, m in [min(wrong)]] if wrong else []
@@ -280,20 +298,20 @@ def agreement(view: View) -> Tally:
 
 
 def uniform_agreement(view: View) -> Tally:
-    return _agreement(view, view.lives)
+    return _agreement(view, view.incarnations)
 
 
-def _agreement(view: View, obliging: Sequence[Life]) -> Tally:
-    delivered = set[Id]().union(*(life.position for life in obliging))
+def _agreement(view: View, obliging: Sequence[IncarnationRecord]) -> Tally:
+    delivered = set[Id]().union(*(incarnation.position for incarnation in obliging))
     standing = _standing(view)
     owed = delivered | standing.keys()
-    common = set.intersection(*(set(life.position) for life in view.full)) if view.full else owed
+    common = set.intersection(*(set(incarnation.position) for incarnation in view.full)) if view.full else owed
     wrong = owed - common
     if not wrong:
         return Tally(len(owed), 0)
     first = {message: min(_deliveries_of(message, obliging), default=None) or standing[message] for message in wrong}
     message = min(wrong, key=lambda m: (first[m][0], m))
-    missing = next(life for life in view.full if message not in life.position)
+    missing = next(incarnation for incarnation in view.full if message not in incarnation.position)
     if message not in delivered:
         return Tally(len(owed), len(wrong), _witness(STANDING, [view.place(first[message][1], message)]))
     places = [view.place(first[message][1], message), missing.place(message)]
@@ -305,10 +323,10 @@ def _standing(view: View) -> dict[Id, tuple[int, Incarnation]]:
     if not view.is_optimistic:
         return {}
     found: dict[Id, tuple[int, Incarnation]] = {}
-    for life in view.full:
-        rows = [step for step in life.steps if step[2] == _OPTIMISTIC and step[1] != _SUBMIT]
+    for incarnation in view.full:
+        rows = [step for step in incarnation.steps if step[2] == _OPTIMISTIC and step[1] != _SUBMIT]
         for _, _, _, message, at_ns in _not_undone(rows):
-            found[message] = min(found.get(message, (at_ns, life.name)), (at_ns, life.name))
+            found[message] = min(found.get(message, (at_ns, incarnation.name)), (at_ns, incarnation.name))
     return found
 
 
@@ -318,9 +336,9 @@ def integrity(view: View) -> Tally:
     early: dict[Id, tuple[_When, str, Place]] = {}
     lost = 0
     last_numbers = _last_numbers(view)
-    for life in view.lives:
-        seen: set[Id] | None = None if life.firsts is life.judged else set()
-        for position, (record, message, at_ns) in enumerate(life.judged, start=1):
+    for incarnation in view.incarnations:
+        seen: set[Id] | None = None if incarnation.firsts is incarnation.judged else set()
+        for position, (record, message, at_ns) in enumerate(incarnation.judged, start=1):
             told_ns = view.submitted_ns.get(message)
             if seen is not None and message in seen:
                 what = "delivered twice"
@@ -331,33 +349,33 @@ def integrity(view: View) -> Tally:
             else:
                 what = "delivered before it was submitted" if at_ns < told_ns else ""
             if what:
-                place = Place(life.name, MessageId(*message), position, at_ns)
-                complaint = ((at_ns, life.name, record), what, place)
+                place = Place(incarnation.name, MessageId(*message), position, at_ns)
+                complaint = ((at_ns, incarnation.name, record), what, place)
                 if told_ns is None or what == "delivered twice":
                     wrong.append(complaint)
                 else:
                     early[message] = min(complaint, early.get(message, complaint))
             if seen is not None:
                 seen.add(message)
-        wrong += _broken_promises(life)
+        wrong += _broken_promises(incarnation)
     wrong += early.values()
     found = min(wrong, default=None)
     witness = None if found is None else Witness(what=found[1], places=(found[2],))
     excuse = LOST_SUBMISSION.format(count=lost) if lost else ""
-    return Tally(sum(len(life.judged) for life in view.lives), len(wrong), witness, excuse)
+    return Tally(sum(len(incarnation.judged) for incarnation in view.incarnations), len(wrong), witness, excuse)
 
 
 def fifo(view: View) -> Tally:
     wrong: list[tuple[_When, Id, Id | None]] = []
-    for life in view.lives:
+    for incarnation in view.incarnations:
         last: dict[tuple[int, int], int] = {}
-        for record, message, at_ns in life.firsts:
+        for record, message, at_ns in incarnation.firsts:
             origin = message[:2]
             number = message[2]
             before = last.get(origin)
-            if number != (before or 0) + 1 and not (before is None and life.name.is_joiner):
+            if number != (before or 0) + 1 and not (before is None and incarnation.name.is_joiner):
                 previous = None if before is None else (*origin, before)
-                wrong.append(((at_ns, life.name, record), message, previous))
+                wrong.append(((at_ns, incarnation.name, record), message, previous))
             last[origin] = number
     if not wrong:
         return Tally(view.deliveries, 0)
@@ -370,17 +388,17 @@ def causal(view: View) -> Tally:
     """Each delivery against the direct causes of its message."""
     direct = _direct_causes(view)
     wrong: list[tuple[_When, Id, set[Id]]] = []
-    for life in view.lives:
+    for incarnation in view.incarnations:
         seen: set[Id] = set()
-        oldest = _oldest_numbers(life) if life.name.is_joiner else None
-        for record, message, at_ns in life.firsts:
+        oldest = _oldest_numbers(incarnation) if incarnation.name.is_joiner else None
+        for record, message, at_ns in incarnation.firsts:
             needs = direct.get(message)
             if needs and not needs <= seen:
                 unmet = needs - seen
                 if oldest is not None:
                     unmet = {m for m in unmet if m[2] >= oldest.get(m[:2], m[2] + 1)}
                 if unmet:
-                    wrong.append(((at_ns, life.name, record), message, unmet))
+                    wrong.append(((at_ns, incarnation.name, record), message, unmet))
             seen.add(message)
     if not wrong:
         return Tally(view.deliveries, 0)
@@ -396,9 +414,9 @@ def total_order(view: View) -> Tally:
     predecessor: dict[Id, Id | None] = {}
     disputed: dict[Id, None] = {}
     deliveries = 0
-    for life in view.in_order:
-        deliveries += len(life.firsts)
-        for message, before in _predecessors(life):
+    for incarnation in view.in_order:
+        deliveries += len(incarnation.firsts)
+        for message, before in _predecessors(incarnation):
             if predecessor.setdefault(message, before) != before:
                 disputed[message] = None
     if not disputed:
@@ -407,7 +425,7 @@ def total_order(view: View) -> Tally:
 
 
 def _of_calls(kind: Property, view: View) -> Tally:
-    return call_orders.CHECKS[kind](view.calls, [life.name for life in view.full])
+    return call_orders.CHECKS[kind](view.calls, [incarnation.name for incarnation in view.full])
 
 
 def _of_view(kind: Property, view: View) -> Tally:
@@ -417,21 +435,23 @@ def _of_view(kind: Property, view: View) -> Tally:
 def _of_views(view: View) -> dict[Property, Tally]:
     """Messages get numbers, so that they can stand in columns."""
     numbers: dict[Id, int] = {}
-    lives = [
-        synchrony.Life(
-            name=life.name,
-            views=life.views,
-            ends_in_order=life.end is not None,
-            record=np.array([record for record, _, _ in life.firsts], np.int64),
-            message=np.array([numbers.setdefault(message, len(numbers)) for _, message, _ in life.firsts], np.int64),
-            at_ns=np.array([at_ns for _, _, at_ns in life.firsts], np.int64),
+    incarnations = [
+        synchrony.IncarnationDeliveries(
+            name=incarnation.name,
+            views=incarnation.views,
+            ends_in_order=incarnation.end is not None,
+            record=np.array([record for record, _, _ in incarnation.firsts], np.int64),
+            message=np.array(
+                [numbers.setdefault(message, len(numbers)) for _, message, _ in incarnation.firsts], np.int64
+            ),
+            at_ns=np.array([at_ns for _, _, at_ns in incarnation.firsts], np.int64),
         )
-        for life in view.lives
+        for incarnation in view.incarnations
     ]
     messages = [MessageId(*message) for message in numbers]
     origins = np.array([Incarnation(*message[:2]).code for message in messages], np.int64)
     run = synchrony.Run(
-        lives=lives,
+        incarnations=incarnations,
         origins=lambda codes: origins[codes],
         decode=messages.__getitem__,
         is_uniform=view.level == Level.FINAL,
@@ -449,19 +469,19 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.TOTAL_ORDER: total_order,
     Property.MUTUAL_EXCLUSION: lambda view: sections.mutual_exclusion(view.raw()),
     Property.GRANT_ORDER: lambda view: sections.grant_order(view.raw()),
-    Property.SERVICE: lambda view: sections.service(view.raw(), [life.name for life in view.full]),
+    Property.SERVICE: lambda view: sections.service(view.raw(), [incarnation.name for incarnation in view.full]),
     Property.CLOCK_CONDITION: lambda view: sections.clock_condition(view.raw()),
     Property.CLOCK_MONOTONE: lambda view: sections.clock_monotone(view.raw()),
-    Property.STATE: lambda view: sections.state(view.raw(), [life.name for life in view.full]),
+    Property.STATE: lambda view: sections.state(view.raw(), [incarnation.name for incarnation in view.full]),
     **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
     **{kind: partial(_of_view, kind) for kind in VIEW_PROPERTIES},
 }
 
 _When = tuple[int, Incarnation, int]
-"""Time, life, record number: which of several violations is the earliest."""
+"""Time, incarnation, record number: which of several violations is the earliest."""
 
 
-def _life_of_records(name: tuple[int, int], records: Sequence[Raw]) -> Life:
+def _incarnation_of_records(name: tuple[int, int], records: Sequence[Raw]) -> IncarnationRecord:
     steps = [
         (number, event, detail, (origin, incarnation, message), at_ns)
         for number, (event, detail, origin, incarnation, _, message, at_ns, _, _) in enumerate(records, start=1)
@@ -469,7 +489,7 @@ def _life_of_records(name: tuple[int, int], records: Sequence[Raw]) -> Life:
     ]
     end = next(((record[0], record[1]) for record in records if record[0] in _ENDS), None)
     is_gapless = bool(records) and records[0][0] == Event.START
-    return Life(
+    return IncarnationRecord(
         name,
         steps,
         end=end,
@@ -479,7 +499,7 @@ def _life_of_records(name: tuple[int, int], records: Sequence[Raw]) -> Life:
     )
 
 
-def _life_of_history(name: tuple[int, int], records: Sequence[Record]) -> Life:
+def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) -> IncarnationRecord:
     steps: list[Step] = [record[:5] for record in records if record[1] in _SPEAKING]
     end = next(((int(record[1]), record[2]) for record in records if record[1] in _ENDS), None)
     numbers = [record[0] for record in records]
@@ -487,7 +507,7 @@ def _life_of_history(name: tuple[int, int], records: Sequence[Record]) -> Life:
     has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
     rows = ((r.record, r.event, r.detail, *r.message, r.at_ns, r.value) for r in records if r.event in VIEW_EVENTS)
     views = read_views(rows, last_record=records[-1].record)
-    return Life(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls, views=views)
+    return IncarnationRecord(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls, views=views)
 
 
 def _not_undone(rows: Sequence[Step]) -> Iterator[Step]:
@@ -509,17 +529,19 @@ def _without_repeats(rows: Iterable[Row]) -> Iterator[Row]:
             yield row
 
 
-def _deliveries_of(message: Id, lives: Iterable[Life]) -> Iterator[tuple[int, Incarnation]]:
+def _deliveries_of(message: Id, incarnations: Iterable[IncarnationRecord]) -> Iterator[tuple[int, Incarnation]]:
     """When and where it is delivered first."""
-    for life in lives:
-        position = life.position.get(message)
+    for incarnation in incarnations:
+        position = incarnation.position.get(message)
         if position is not None:
-            yield life.firsts[position - 1][2], life.name
+            yield incarnation.firsts[position - 1][2], incarnation.name
 
 
 def _last_numbers(view: View) -> dict[tuple[int, int], int]:
-    """The highest number that each crashed life is known to have submitted."""
-    last = {(life.name[0], life.name[1]): 0 for life in view.lives if life.end is None}
+    """The highest number that each crashed incarnation is known to have submitted."""
+    last = {
+        (incarnation.name[0], incarnation.name[1]): 0 for incarnation in view.incarnations if incarnation.end is None
+    }
     for message in view.submitted_ns:
         if message[:2] in last:
             last[message[:2]] = max(last[message[:2]], message[2])
@@ -532,26 +554,26 @@ def _may_be_lost(message: Id, last_numbers: Mapping[tuple[int, int], int]) -> bo
     return last is not None and message[2] > last
 
 
-def _broken_promises(life: Life) -> Iterator[tuple[_When, str, Place]]:
+def _broken_promises(incarnation: IncarnationRecord) -> Iterator[tuple[_When, str, Place]]:
     promised: set[Id] = set()
-    for record, event, detail, message, at_ns in life.steps:
+    for record, event, detail, message, at_ns in incarnation.steps:
         if event == _DELIVER and detail != _OPTIMISTIC:
             promised.add(message)
         elif event == _UNDO and (detail != _OPTIMISTIC or message in promised):
-            place = Place(life.name, MessageId(*message), 0, at_ns)
-            yield (at_ns, life.name, record), "undone although its delivery was promised", place
+            place = Place(incarnation.name, MessageId(*message), 0, at_ns)
+            yield (at_ns, incarnation.name, record), "undone although its delivery was promised", place
 
 
 def _direct_causes(view: View) -> dict[Id, set[Id]]:
     """For each submission, what its member submitted or delivered since its submission before."""
     causes: dict[Id, set[Id]] = {}
-    for life in view.lives:
-        firsts = iter(life.firsts)
+    for incarnation in view.incarnations:
+        firsts = iter(incarnation.firsts)
         coming = next(firsts, None)
         recent: set[Id] = set()
-        for record, event, _, message, _ in life.steps:
+        for record, event, _, message, _ in incarnation.steps:
             if event == _SUBMIT:
-                if message not in causes and message[:2] == life.name:
+                if message not in causes and message[:2] == incarnation.name:
                     causes[message] = recent
                     recent = {message}
             elif coming is not None and coming[0] == record:
@@ -560,18 +582,18 @@ def _direct_causes(view: View) -> dict[Id, set[Id]]:
     return causes
 
 
-def _oldest_numbers(life: Life) -> dict[tuple[int, int], int]:
-    """The lowest number that this life delivers of each origin."""
+def _oldest_numbers(incarnation: IncarnationRecord) -> dict[tuple[int, int], int]:
+    """The lowest number that this incarnation delivers of each origin."""
     oldest: dict[tuple[int, int], int] = {}
-    for origin, incarnation, number in life.position:
-        oldest[origin, incarnation] = min(number, oldest.get((origin, incarnation), number))
+    for origin, number, number in incarnation.position:
+        oldest[origin, number] = min(number, oldest.get((origin, number), number))
     return oldest
 
 
-def _predecessors(life: Life) -> Iterator[tuple[Id, Id | None]]:
+def _predecessors(incarnation: IncarnationRecord) -> Iterator[tuple[Id, Id | None]]:
     """Each delivered message and the one before it; not that of a joiner's first, which no record tells."""
-    messages = iter(life.position)
-    before = next(messages, None) if life.name.is_joiner else None
+    messages = iter(incarnation.position)
+    before = next(messages, None) if incarnation.name.is_joiner else None
     for message in messages:
         yield message, before
         before = message
@@ -580,11 +602,11 @@ def _predecessors(life: Life) -> Iterator[tuple[Id, Id | None]]:
 def _order_witness(view: View, disputed: Iterable[Id]) -> Witness:
     wanted = set(disputed)
     sides: dict[Id, list[tuple[int, Incarnation, Id | None]]] = {}
-    for life in view.in_order:
-        for message, before in _predecessors(life):
+    for incarnation in view.in_order:
+        for message, before in _predecessors(incarnation):
             if message in wanted:
-                at_ns = life.firsts[life.position[message] - 1][2]
-                sides.setdefault(message, []).append((at_ns, life.name, before))
+                at_ns = incarnation.firsts[incarnation.position[message] - 1][2]
+                sides.setdefault(message, []).append((at_ns, incarnation.name, before))
     message = min(sides, key=lambda m: min(side[:2] for side in sides[m]))
     _, here, before = sides[message][0]
     there, other = next((name, other) for _, name, other in sides[message] if other != before)

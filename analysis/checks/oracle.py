@@ -58,7 +58,7 @@ History = Mapping[Incarnation, Sequence[Record]]
 class Delivery(NamedTuple):
     """One place of a judged sequence."""
 
-    life: Incarnation
+    incarnation: Incarnation
     position: int
     message: MessageId
     record: int
@@ -66,7 +66,7 @@ class Delivery(NamedTuple):
 
     @property
     def place(self) -> Place:
-        return Place(self.life, self.message, self.position, self.at_ns)
+        return Place(self.incarnation, self.message, self.position, self.at_ns)
 
 
 def check(
@@ -84,11 +84,11 @@ def check(
 def raw(history: History) -> dict[Incarnation, list[Raw]]:
     """The records as hosts make them."""
     return {
-        life: [
+        incarnation: [
             (int(r.event), r.detail, r.message[0], r.message[1], r.extra, r.message[2], r.at_ns, r.clock_ns, r.value)
             for r in records
         ]
-        for life, records in history.items()
+        for incarnation, records in history.items()
     }
 
 
@@ -101,28 +101,34 @@ class View:
         self.level = max(delivered_at, default=int(Level.AGREED))
         if any(r.event is Event.VIEW for records in history.values() for r in records):
             self.level = max(self.level, int(Level.AGREED))
-        self.judged = {life: list(_judged(life, records, self.level)) for life, records in history.items()}
-        self.first = {life: list(_without_repeats(sequence)) for life, sequence in self.judged.items()}
+        self.judged = {
+            incarnation: list(_judged(incarnation, records, self.level)) for incarnation, records in history.items()
+        }
+        self.first = {incarnation: list(_without_repeats(sequence)) for incarnation, sequence in self.judged.items()}
         self.submitted_ns: dict[MessageId, int] = {}
-        for life, records in history.items():
+        for incarnation, records in history.items():
             for record in records:
-                if record.event is Event.SUBMIT and record.message[:2] == life:
+                if record.event is Event.SUBMIT and record.message[:2] == incarnation:
                     self.submitted_ns.setdefault(record.message, record.at_ns)
-        self.ended = {life: _end(records) for life, records in history.items()}
-        self.full = sorted(life for life in history if self._is_full(life))
-        self.standing = [delivery for life in self.full for delivery in self._standing(life)]
+        self.ended = {incarnation: _end(records) for incarnation, records in history.items()}
+        self.full = sorted(incarnation for incarnation in history if self._is_full(incarnation))
+        self.standing = [delivery for incarnation in self.full for delivery in self._standing(incarnation)]
         self.evidence = self._evidence(set(members), names)
 
-    def _standing(self, life: Incarnation) -> list[Delivery]:
+    def _standing(self, incarnation: Incarnation) -> list[Delivery]:
         """Optimistic deliveries that were not undone, where more than that is judged."""
-        return list(_judged(life, self.history[life], Level.OPTIMISTIC)) if self.level > Level.OPTIMISTIC else []
+        return (
+            list(_judged(incarnation, self.history[incarnation], Level.OPTIMISTIC))
+            if self.level > Level.OPTIMISTIC
+            else []
+        )
 
-    def _is_full(self, life: Incarnation) -> bool:
-        others = [other for other in self.history if other.member == life.member and other != life]
-        return not others and not life.is_joiner and self._ends_with(life, Event.STOP)
+    def _is_full(self, incarnation: Incarnation) -> bool:
+        others = [other for other in self.history if other.member == incarnation.member and other != incarnation]
+        return not others and not incarnation.is_joiner and self._ends_with(incarnation, Event.STOP)
 
-    def _ends_with(self, life: Incarnation, event: Event, *, detail: int | None = None) -> bool:
-        end = self.ended[life]
+    def _ends_with(self, incarnation: Incarnation, event: Event, *, detail: int | None = None) -> bool:
+        end = self.ended[incarnation]
         return end is not None and end.event is event and detail in (None, end.detail)
 
     @cached_property
@@ -133,14 +139,18 @@ class View:
     @property
     def in_order(self) -> dict[Incarnation, list[Delivery]]:
         """The sequences that total order looks at."""
-        return {life: sequence for life, sequence in self.first.items() if not self._ends_with(life, Event.OVER)}
+        return {
+            incarnation: sequence
+            for incarnation, sequence in self.first.items()
+            if not self._ends_with(incarnation, Event.OVER)
+        }
 
     def _evidence(self, members: set[int], names: Mapping[int, str]) -> Evidence:
-        gaps = [life for life, records in self.history.items() if not _is_gapless(records)]
-        silent = sorted(members - {life.member for life in self.history})
-        cut_short = [life for life in self.history if self._ends_with(life, Event.STOP, detail=0)]
-        stopped = [life for life in self.history if self._ends_with(life, Event.STOP)]
-        in_minority = [life for life in stopped if _is_in_minority(self.history[life])]
+        gaps = [incarnation for incarnation, records in self.history.items() if not _is_gapless(records)]
+        silent = sorted(members - {incarnation.member for incarnation in self.history})
+        cut_short = [incarnation for incarnation in self.history if self._ends_with(incarnation, Event.STOP, detail=0)]
+        stopped = [incarnation for incarnation in self.history if self._ends_with(incarnation, Event.STOP)]
+        in_minority = [incarnation for incarnation in stopped if _is_in_minority(self.history[incarnation])]
         reports = [r for records in self.history.values() for r in records if r.event is Event.REPORT]
         return Evidence(
             gap=gap_reason(gaps, silent, names),
@@ -148,12 +158,12 @@ class View:
             addressed=ADDRESSED_TO_OBJECTS if any(r.detail == Notice.ADDRESSED for r in reports) else "",
         )
 
-    def position(self, life: Incarnation, message: MessageId) -> Place:
+    def position(self, incarnation: Incarnation, message: MessageId) -> Place:
         """Where this incarnation first delivers the message, if it does."""
-        for delivery in self.first[life]:
+        for delivery in self.first[incarnation]:
             if delivery.message == message:
                 return delivery.place
-        return Place(life, message, None, None)
+        return Place(incarnation, message, None, None)
 
 
 def validity(view: View) -> Tally:
@@ -167,21 +177,23 @@ def agreement(view: View, *, uniform: bool) -> Tally:
     """Also judges the uniform form, in which the deliveries of crashed members and joiners oblige the others, too."""
     standing = {delivery.message: delivery for delivery in sorted(view.standing, key=_when, reverse=True)}
     delivered_by: dict[MessageId, list[Delivery]] = {message: [] for message in standing}
-    for life, sequence in view.first.items():
-        if uniform or life in view.full:
+    for incarnation, sequence in view.first.items():
+        if uniform or incarnation in view.full:
             for delivery in sequence:
                 delivered_by.setdefault(delivery.message, []).append(delivery)
     wrong: list[tuple[Delivery, Incarnation]] = []
     for message, deliveries in delivered_by.items():
-        missing = [life for life in view.full if view.position(life, message).position is None]
+        missing = [incarnation for incarnation in view.full if view.position(incarnation, message).position is None]
         if missing:
             wrong.append((min(deliveries or [standing[message]], key=_when), missing[0]))
     wrong.sort(key=lambda pair: (pair[0].at_ns, pair[0].message))
     for first, _ in wrong[:1]:
         if not delivered_by[first.message]:
-            places = [view.position(first.life, first.message)]
+            places = [view.position(first.incarnation, first.message)]
             return Tally(len(delivered_by), len(wrong), _witness(STANDING, places))
-    places = [place for first, life in wrong[:1] for place in (first.place, view.position(life, first.message))]
+    places = [
+        place for first, incarnation in wrong[:1] for place in (first.place, view.position(incarnation, first.message))
+    ]
     return Tally(len(delivered_by), len(wrong), _witness("not everybody delivers it", places))
 
 
@@ -207,7 +219,7 @@ def integrity(view: View) -> Tally:
                 early[delivery.message] = min(delivery, early.get(delivery.message, delivery), key=_when)
             seen.add(delivery.message)
     wrong += [(delivery, "delivered before it was submitted") for delivery in early.values()]
-    wrong += [pair for life, records in view.history.items() for pair in _broken_promises(life, records)]
+    wrong += [pair for incarnation, records in view.history.items() for pair in _broken_promises(incarnation, records)]
     found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
     witness = None if found is None else Witness(what=found[1], places=(found[0].place,))
     return Tally(checked, len(wrong), witness, LOST_SUBMISSION.format(count=lost) if lost else "")
@@ -215,12 +227,12 @@ def integrity(view: View) -> Tally:
 
 def fifo(view: View) -> Tally:
     wrong: list[tuple[Delivery, Delivery | None]] = []
-    for life, sequence in view.first.items():
+    for incarnation, sequence in view.first.items():
         before: dict[Incarnation, Delivery] = {}
         for delivery in sequence:
             origin = Incarnation(*delivery.message[:2])
             previous = before.get(origin)
-            is_excused = previous is None and life.is_joiner
+            is_excused = previous is None and incarnation.is_joiner
             expected = 1 if previous is None else previous.message.number + 1
             if delivery.message.number != expected and not is_excused:
                 wrong.append((delivery, previous))
@@ -235,16 +247,16 @@ def causal(view: View) -> Tally:
     direct = _direct_causes(view)
     past = {message: _closure(message, direct) for message in direct}
     wrong: list[tuple[Delivery, MessageId]] = []
-    for life, sequence in view.first.items():
-        needs = direct if life.is_joiner else past
+    for incarnation, sequence in view.first.items():
+        needs = direct if incarnation.is_joiner else past
         seen: set[MessageId] = set()
         for delivery in sequence:
-            unmet = [m for m in needs.get(delivery.message, ()) if m not in seen and _is_due(m, life, sequence)]
+            unmet = [m for m in needs.get(delivery.message, ()) if m not in seen and _is_due(m, incarnation, sequence)]
             if unmet:
                 wrong.append((delivery, min(unmet)))
             seen.add(delivery.message)
     found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
-    places = [] if found is None else [view.position(found[0].life, found[1]), found[0].place]
+    places = [] if found is None else [view.position(found[0].incarnation, found[1]), found[0].place]
     return Tally(_count(view.first), len(wrong), _witness("delivered before its cause", places))
 
 
@@ -254,8 +266,8 @@ def total_order(view: View) -> Tally:
     if view.synchrony.has_views:
         return oracle_views.total_order(view.synchrony)
     predecessors: dict[MessageId, list[tuple[MessageId | None, Delivery]]] = {}
-    for life, sequence in view.in_order.items():
-        if sequence and not life.is_joiner:
+    for incarnation, sequence in view.in_order.items():
+        if sequence and not incarnation.is_joiner:
             predecessors.setdefault(sequence[0].message, []).append((None, sequence[0]))
         for before, delivery in pairwise(sequence):
             predecessors.setdefault(delivery.message, []).append((before.message, delivery))
@@ -296,10 +308,12 @@ def _order_witness(view: View, found: Sequence[tuple[MessageId | None, Delivery]
         return None
     before, delivery = found[0]
     other_before, other = next(pair for pair in found if pair[0] != before)
-    return order_witness(delivery.message, (delivery.life, before), (other.life, other_before), view.position)
+    return order_witness(
+        delivery.message, (delivery.incarnation, before), (other.incarnation, other_before), view.position
+    )
 
 
-def _judged(life: Incarnation, records: Sequence[Record], level: int) -> Iterator[Delivery]:
+def _judged(incarnation: Incarnation, records: Sequence[Record], level: int) -> Iterator[Delivery]:
     """Deliveries at the judged level that are not undone."""
     at_level = [r for r in records if r.event in (Event.DELIVER, Event.UNDO) and r.detail == level]
     position = 0
@@ -308,7 +322,7 @@ def _judged(life: Incarnation, records: Sequence[Record], level: int) -> Iterato
         is_undone = following is not None and following.event is Event.UNDO
         if record.event is Event.DELIVER and not is_undone:
             position += 1
-            yield Delivery(life, position, record.message, record.record, record.at_ns)
+            yield Delivery(incarnation, position, record.message, record.record, record.at_ns)
 
 
 def _without_repeats(sequence: Iterable[Delivery]) -> Iterator[Delivery]:
@@ -347,23 +361,23 @@ def _last_numbers(view: View) -> dict[Incarnation, int]:
     return last
 
 
-def _broken_promises(life: Incarnation, records: Sequence[Record]) -> Iterator[tuple[Delivery, str]]:
+def _broken_promises(incarnation: Incarnation, records: Sequence[Record]) -> Iterator[tuple[Delivery, str]]:
     for index, record in enumerate(records):
         before = [r.detail for r in records[:index] if r.event is Event.DELIVER and r.message == record.message]
         is_promised = record.detail != Level.OPTIMISTIC or any(level != Level.OPTIMISTIC for level in before)
         if record.event is Event.UNDO and is_promised:
-            delivery = Delivery(life, 0, record.message, record.record, record.at_ns)
+            delivery = Delivery(incarnation, 0, record.message, record.record, record.at_ns)
             yield delivery, "undone although its delivery was promised"
 
 
 def _direct_causes(view: View) -> dict[MessageId, set[MessageId]]:
     """For each submission, what its member submitted or delivered since its submission before."""
     causes: dict[MessageId, set[MessageId]] = {}
-    for life, records in view.history.items():
-        delivered = {delivery.record for delivery in view.first[life]}
+    for incarnation, records in view.history.items():
+        delivered = {delivery.record for delivery in view.first[incarnation]}
         recent: set[MessageId] = set()
         for record in records:
-            if record.event is Event.SUBMIT and record.message[:2] == life and record.message not in causes:
+            if record.event is Event.SUBMIT and record.message[:2] == incarnation and record.message not in causes:
                 causes[record.message] = recent
                 recent = {record.message}
             elif record.record in delivered and record.event is Event.DELIVER:
@@ -380,15 +394,15 @@ def _closure(message: MessageId, direct: Mapping[MessageId, set[MessageId]]) -> 
     return found
 
 
-def _is_due(message: MessageId, life: Incarnation, sequence: Sequence[Delivery]) -> bool:
-    if not life.is_joiner:
+def _is_due(message: MessageId, incarnation: Incarnation, sequence: Sequence[Delivery]) -> bool:
+    if not incarnation.is_joiner:
         return True
     numbers = [d.message.number for d in sequence if d.message[:2] == message[:2]]
     return bool(numbers) and message.number >= min(numbers)
 
 
 def _when(delivery: Delivery) -> tuple[int, Incarnation, int]:
-    return delivery.at_ns, delivery.life, delivery.record
+    return delivery.at_ns, delivery.incarnation, delivery.record
 
 
 def _count(sequences: Mapping[Incarnation, Sequence[Delivery]]) -> int:

@@ -15,7 +15,7 @@ from analysis.checks.properties import (
     ANYBODY,
     LOST_SUBMISSION,
     Incarnation,
-    Lives,
+    Incarnations,
     MessageId,
     Place,
     Raw,
@@ -26,9 +26,9 @@ from collector.records import CallReport, Event, Notice
 
 
 class Object(NamedTuple):
-    """One object of one life. Number 0: the member itself, as far as it asks."""
+    """One object of one incarnation. Number 0: the member itself, as far as it asks."""
 
-    life: Incarnation
+    incarnation: Incarnation
     number: int
 
 
@@ -43,7 +43,7 @@ class Handed(NamedTuple):
 
     @property
     def place(self) -> Place:
-        return Place(self.object.life, self.message, self.position, self.at_ns, taker=self.object.number)
+        return Place(self.object.incarnation, self.message, self.position, self.at_ns, taker=self.object.number)
 
 
 class Asked(NamedTuple):
@@ -59,14 +59,14 @@ class Asked(NamedTuple):
 class CallView:
     """What the records say of calls."""
 
-    def __init__(self, lives: Lives, full: Collection[Incarnation] = ()) -> None:
-        self.lives = lives
+    def __init__(self, incarnations: Incarnations, full: Collection[Incarnation] = ()) -> None:
+        self.incarnations = incarnations
         self.full = sorted(full)
-        self.living = {life for life, records in lives.items() if _end(records) == Event.STOP}
-        self.asked = {one.message: one for one in sorted(_asked(lives), reverse=True)}
-        self.repeated = {one: list(_handed(lives, one)) for one in sorted(_takers(lives))}
+        self.living = {incarnation for incarnation, records in incarnations.items() if _end(records) == Event.STOP}
+        self.asked = {one.message: one for one in sorted(_asked(incarnations), reverse=True)}
+        self.repeated = {one: list(_handed(incarnations, one)) for one in sorted(_takers(incarnations))}
         self.sequences = {one: list(_firsts(handed)) for one, handed in self.repeated.items()}
-        self.addressed = {message: _addressed(lives, message) for message in self.asked}
+        self.addressed = {message: _addressed(incarnations, message) for message in self.asked}
         self.known = {message for message, masks in self.addressed.items() if masks}
         self.atomic = {m for m in self.known if any(mask >> 62 & 1 for _, mask in self.addressed[m])}
         self.loose = {m for m in self.known if any(mask >> 63 & 1 or mask >> 60 & 1 for _, mask in self.addressed[m])}
@@ -77,30 +77,31 @@ class CallView:
 
     def owed(self, message: MessageId) -> list[Object]:
         """The objects at full members that it is for."""
-        lives = {life.member: life for life in self.full}
+        incarnations = {incarnation.member: incarnation for incarnation in self.full}
         found = {(machine, number) for machine, mask in self.addressed[message] for number in _objects(mask)}
-        return [Object(lives[machine], number) for machine, number in sorted(found) if machine in lives]
+        return [Object(incarnations[machine], number) for machine, number in sorted(found) if machine in incarnations]
 
     def place(self, one: Object, message: MessageId) -> Place:
         found = (handed.place for handed in self.sequences.get(one, []) if handed.message == message)
-        return next(found, Place(one.life, message, None, None, taker=one.number))
+        return next(found, Place(one.incarnation, message, None, None, taker=one.number))
 
     def ordered_of(self, one: Object) -> list[Handed]:
         return [handed for handed in self.sequences[one] if handed.message in self.ordered]
 
     def said(self, message: MessageId, *codes: CallReport) -> list[Raw]:
         """What the caller reported of its call."""
-        records = self.lives[Incarnation(*message[:2])]
+        records = self.incarnations[Incarnation(*message[:2])]
         return [r for r in records if r[0] == Event.REPORT and r[1] in codes and r[8] == message.number]
 
     def is_excused(self, message: MessageId, one: Object) -> bool:
         word = message.origin << 48 | message.incarnation << 32 | message.number
         missed = any(
-            r[0] == Event.REPORT and r[1] == CallReport.MISSED and _unsigned(r[8]) == word for r in self.lives[one.life]
+            r[0] == Event.REPORT and r[1] == CallReport.MISSED and _unsigned(r[8]) == word
+            for r in self.incarnations[one.incarnation]
         )
         unreachable = [r[4] for r in self.said(message, CallReport.UNREACHABLE)]
         refused = self.said(message, CallReport.REFUSED)
-        return missed or bool(refused) or one.life.member in unreachable or ANYBODY in unreachable
+        return missed or bool(refused) or one.incarnation.member in unreachable or ANYBODY in unreachable
 
 
 def call_integrity(view: CallView) -> Tally:
@@ -115,7 +116,7 @@ def call_integrity(view: CallView) -> Tally:
             lost += 1
         elif asked is None:
             wrong.append((handed, "an object gets what nobody asked for"))
-        elif message in view.known and not view.is_for(message, handed.object.life.member, handed.object.number):
+        elif message in view.known and not view.is_for(message, handed.object.incarnation.member, handed.object.number):
             wrong.append((handed, "an object gets what is not for it"))
         elif handed.at_ns < asked.at_ns:
             wrong.append((handed, "an object gets it before it was asked for"))
@@ -144,7 +145,7 @@ def no_overtaking(view: CallView) -> Tally:
 
 def indivisibility(view: CallView) -> Tally:
     """By closure: a call is wrong that comes after itself."""
-    sequences = [view.ordered_of(one) for one in view.sequences if one.life in view.living]
+    sequences = [view.ordered_of(one) for one in view.sequences if one.incarnation in view.living]
     after: dict[MessageId, set[MessageId]] = {h.message: set() for sequence in sequences for h in sequence}
     for sequence in sequences:
         for one, other in pairwise(sequence):
@@ -164,7 +165,7 @@ def call_causality(view: CallView) -> Tally:
     got: dict[Object, set[MessageId]] = {}
     submitted: dict[Object, set[MessageId]] = {}
     events: list[Asked | Handed] = [*view.asked.values(), *(h for handed in view.sequences.values() for h in handed)]
-    for event in sorted(events, key=lambda e: (e.at_ns, e.object.life, e.record)):
+    for event in sorted(events, key=lambda e: (e.at_ns, e.object.incarnation, e.record)):
         one, message = event.object, event.message
         mine = got.setdefault(one, set())
         if isinstance(event, Handed):
@@ -223,20 +224,25 @@ CHECKS: dict[str, Callable[[CallView], Tally]] = {
 }
 
 
-def _asked(lives: Lives) -> Iterator[Asked]:
-    for life, records in lives.items():
+def _asked(incarnations: Incarnations) -> Iterator[Asked]:
+    for incarnation, records in incarnations.items():
         for number, r in enumerate(records, start=1):
-            if r[0] == Event.SUBMIT and (r[2], r[3]) == life:
-                yield Asked(r[6], Object(life, r[4]), number, MessageId(r[2], r[3], r[5]))
+            if r[0] == Event.SUBMIT and (r[2], r[3]) == incarnation:
+                yield Asked(r[6], Object(incarnation, r[4]), number, MessageId(r[2], r[3], r[5]))
 
 
-def _takers(lives: Lives) -> set[Object]:
-    return {Object(life, r[4]) for life, records in lives.items() for r in records if r[0] == Event.DELIVER and r[4]}
+def _takers(incarnations: Incarnations) -> set[Object]:
+    return {
+        Object(incarnation, r[4])
+        for incarnation, records in incarnations.items()
+        for r in records
+        if r[0] == Event.DELIVER and r[4]
+    }
 
 
-def _handed(lives: Lives, one: Object) -> Iterator[Handed]:
+def _handed(incarnations: Incarnations, one: Object) -> Iterator[Handed]:
     position = 0
-    for number, r in enumerate(lives[one.life], start=1):
+    for number, r in enumerate(incarnations[one.incarnation], start=1):
         if r[0] == Event.DELIVER and r[4] == one.number:
             position += 1
             yield Handed(r[6], one, number, MessageId(r[2], r[3], r[5]), position)
@@ -250,10 +256,10 @@ def _firsts(sequence: list[Handed]) -> Iterator[Handed]:
             yield handed._replace(position=len(seen))
 
 
-def _addressed(lives: Lives, message: MessageId) -> list[tuple[int, int]]:
+def _addressed(incarnations: Incarnations, message: MessageId) -> list[tuple[int, int]]:
     """Member and mask of each of the reports behind its CALLED."""
     current, found = None, []
-    for r in lives[Incarnation(*message[:2])]:
+    for r in incarnations[Incarnation(*message[:2])]:
         if r[0] == Event.REPORT and r[1] == Notice.CALLED:
             current = r[8]
         elif r[0] == Event.REPORT and r[1] == Notice.ADDRESSED and current == message.number:
@@ -272,9 +278,9 @@ def _unsigned(value: int) -> int:
 
 def _may_be_lost(view: CallView, message: MessageId) -> bool:
     """A crash loses the records that were not sent yet."""
-    life = Incarnation(*message[:2])
-    last = max((m.number for m in view.asked if m[:2] == life), default=0)
-    return life in view.lives and _end(view.lives[life]) is None and message.number > last
+    incarnation = Incarnation(*message[:2])
+    last = max((m.number for m in view.asked if m[:2] == incarnation), default=0)
+    return incarnation in view.incarnations and _end(view.incarnations[incarnation]) is None and message.number > last
 
 
 def _end(records: Collection[Raw]) -> int | None:

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterator
 from itertools import combinations
 from typing import NamedTuple
 
-from analysis.checks.properties import Incarnation, Lives, MessageId, Place, Raw, Tally, Witness
+from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
 from collector.records import Event, Flag, Kind, Notice
 
 Key = tuple[int, Incarnation, int]
-"""When something happened: true time, life, record number."""
+"""When something happened: true time, incarnation, record number."""
 
 FOR_ITSELF = {
     *(Kind.RELIABLE_NACK, Kind.RELIABLE_HEARTBEAT, Kind.RELIABLE_ACKNOWLEDGEMENT),
@@ -33,7 +33,7 @@ class Happening(NamedTuple):
     record: Raw
 
     @property
-    def life(self) -> Incarnation:
+    def incarnation(self) -> Incarnation:
         return self.key[1]
 
     @property
@@ -46,7 +46,7 @@ class Happening(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        return self.message[:2] == self.life
+        return self.message[:2] == self.incarnation
 
     @property
     def is_new(self) -> bool:
@@ -62,8 +62,8 @@ class Happening(NamedTuple):
         return self.record[1], self.message
 
 
-def mutual_exclusion(lives: Lives) -> Tally:
-    stays = list(_stays(lives))
+def mutual_exclusion(incarnations: Incarnations) -> Tally:
+    stays = list(_stays(incarnations))
     wrong = [
         (one, other)
         for other, _ in stays
@@ -76,9 +76,9 @@ def mutual_exclusion(lives: Lives) -> Tally:
     return Tally(len(stays), len(late), _witness("entered while another was inside", places))
 
 
-def service(lives: Lives, full: Collection[Incarnation]) -> Tally:
-    asked = {h.message: h for h in reversed(_own(lives, Event.SUBMIT)) if h.life in full}
-    stays = [(grant, end) for grant, end in _stays(lives) if grant.life in full]
+def service(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
+    asked = {h.message: h for h in reversed(_own(incarnations, Event.SUBMIT)) if h.incarnation in full}
+    stays = [(grant, end) for grant, end in _stays(incarnations) if grant.incarnation in full]
     granted = {grant.message for grant, _ in stays}
     missing = sorted((h.key[0], message) for message, h in asked.items() if message not in granted)
     unleft = [grant for grant, end in stays if end is None]
@@ -90,15 +90,15 @@ def service(lives: Lives, full: Collection[Incarnation]) -> Tally:
     return Tally(len(asked), len(unleft), _witness("a section is never left", places))
 
 
-def grant_order(lives: Lives) -> Tally:
+def grant_order(incarnations: Incarnations) -> Tally:
     """What each member has been told, as sets of requests."""
-    stays = list(_stays(lives))
+    stays = list(_stays(incarnations))
     grant_of = {grant.message: grant.key for grant, _ in reversed(stays)}
-    requests = {h.message: h for h in reversed(_own(lives, Event.SUBMIT))}
-    crashed = {life for life, records in lives.items() if all(r[0] != Event.STOP for r in records)}
+    requests = {h.message: h for h in reversed(_own(incarnations, Event.SUBMIT))}
+    crashed = {incarnation for incarnation, records in incarnations.items() if all(r[0] != Event.STOP for r in records)}
     mattering = {m for m in requests if m in grant_of or Incarnation(*m[:2]) not in crashed}
     checked, wrong = 0, list[tuple[MessageId, MessageId]]()
-    for message, known in _known_at_requests(lives, requests).items():
+    for message, known in _known_at_requests(incarnations, requests).items():
         if message in grant_of:
             checked += 1
             late = [m for m in known & mattering if grant_of.get(m, _NEVER) > grant_of[message]]
@@ -108,42 +108,45 @@ def grant_order(lives: Lives) -> Tally:
     return Tally(checked, len(wrong), _witness("the later request is granted first", places))
 
 
-def clock_condition(lives: Lives) -> Tally:
+def clock_condition(incarnations: Incarnations) -> Tally:
     """What each event has in its past, as sets of reports."""
-    past: dict[Incarnation, set[Happening]] = {life: set() for life in lives}
+    past: dict[Incarnation, set[Happening]] = {incarnation: set() for incarnation in incarnations}
     before_sending: dict[MessageId, set[Happening]] = {}
-    unsent: dict[Incarnation, list[MessageId]] = {life: [] for life in lives}
+    unsent: dict[Incarnation, list[MessageId]] = {incarnation: [] for incarnation in incarnations}
     checked, wrong = 0, list[tuple[Happening, Happening]]()
-    for h in _in_time(lives):
+    for h in _in_time(incarnations):
         if h.event == Event.SUBMIT and h.is_own:
-            before_sending.setdefault(h.message, set(past[h.life]))
-            unsent[h.life].append(h.message)
+            before_sending.setdefault(h.message, set(past[h.incarnation]))
+            unsent[h.incarnation].append(h.message)
         elif h.event == Event.DELIVER:
-            past[h.life] |= before_sending.get(h.message, set())
+            past[h.incarnation] |= before_sending.get(h.message, set())
         elif h.is_report(Notice.TIMESTAMP):
             checked += 1
-            larger = [(before.record[8], before.life, before) for before in past[h.life]]
+            larger = [(before.record[8], before.incarnation, before) for before in past[h.incarnation]]
             wrong += [(max(larger)[2], h)] if larger and max(larger)[0] >= h.record[8] else []
-            past[h.life].add(h)
-            before_sending |= {message: set(past[h.life]) for message in unsent[h.life]}
-            unsent[h.life] = []
+            past[h.incarnation].add(h)
+            before_sending |= {message: set(past[h.incarnation]) for message in unsent[h.incarnation]}
+            unsent[h.incarnation] = []
     places = [_shows(h) for h in wrong[0]] if wrong else []
     return Tally(checked, len(wrong), _witness("what happened later has no larger timestamp", places))
 
 
-def clock_monotone(lives: Lives) -> Tally:
-    readings = [h for h in _in_time(lives) if h.is_report(Notice.CLOCK)]
+def clock_monotone(incarnations: Incarnations) -> Tally:
+    readings = [h for h in _in_time(incarnations) if h.is_report(Notice.CLOCK)]
     wrong = []
     for index, reading in enumerate(readings):
-        before = [other for other in readings[:index] if other.life == reading.life][-1:]
+        before = [other for other in readings[:index] if other.incarnation == reading.incarnation][-1:]
         wrong += [(other, reading) for other in before if reading.record[8] < other.record[8]]
     places = [_shows(h) for h in wrong[0]] if wrong else []
     return Tally(len(readings), len(wrong), _witness("set backwards", places))
 
 
-def state(lives: Lives, full: Collection[Incarnation]) -> Tally:
+def state(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
     """Every pair of members, command by command."""
-    shown = {life: [h for h in _of_life(lives, life) if h.is_report(Notice.STATE)] for life in sorted(full)}
+    shown = {
+        incarnation: [h for h in _of_incarnation(incarnations, incarnation) if h.is_report(Notice.STATE)]
+        for incarnation in sorted(full)
+    }
     compared: set[tuple[Incarnation, int]] = set()
     wrong: list[tuple[int, Incarnation, Incarnation]] = []
     for one, other in combinations(shown, 2):
@@ -151,7 +154,7 @@ def state(lives: Lives, full: Collection[Incarnation]) -> Tally:
             compared |= {(one, k), (other, k)}
             wrong += [(k, one, other)] if here.record[8] != there.record[8] else []
     k, *pair = min(wrong, default=(0,))
-    places = [_shows(shown[life][k - 1])._replace(position=k) for life in pair]
+    places = [_shows(shown[incarnation][k - 1])._replace(position=k) for incarnation in pair]
     violations = len({command for command, *_ in wrong})
     return Tally(len(compared), violations, _witness("committed states differ", places))
 
@@ -159,81 +162,98 @@ def state(lives: Lives, full: Collection[Incarnation]) -> Tally:
 _NEVER: Key = (1 << 70, Incarnation(0, 0), 0)
 
 
-def _known_at_requests(lives: Lives, requests: dict[MessageId, Happening]) -> dict[MessageId, set[MessageId]]:
+def _known_at_requests(
+    incarnations: Incarnations, requests: dict[MessageId, Happening]
+) -> dict[MessageId, set[MessageId]]:
     """For each request those that happened before it."""
-    knows: dict[Incarnation, set[MessageId]] = {life: set() for life in lives}
-    sent: dict[Incarnation, list[tuple[Happening, set[MessageId]]]] = {life: [] for life in lives}
-    received: dict[Incarnation, set[tuple[int, MessageId]]] = {life: set() for life in lives}
-    ever = {life: {_sent_of(lives, h) for h in _of_life(lives, life) if h.event == Event.RECEIVE} for life in lives}
+    knows: dict[Incarnation, set[MessageId]] = {incarnation: set() for incarnation in incarnations}
+    sent: dict[Incarnation, list[tuple[Happening, set[MessageId]]]] = {incarnation: [] for incarnation in incarnations}
+    received: dict[Incarnation, set[tuple[int, MessageId]]] = {incarnation: set() for incarnation in incarnations}
+    ever = {
+        incarnation: {
+            _sent_of(incarnations, h) for h in _of_incarnation(incarnations, incarnation) if h.event == Event.RECEIVE
+        }
+        for incarnation in incarnations
+    }
     found: dict[MessageId, set[MessageId]] = {}
-    for h in _in_time(lives):
+    for h in _in_time(incarnations):
         if h.is_new:
-            sent[h.life].append((h, set(knows[h.life])))
-        elif h.event == Event.RECEIVE and (identity := _sent_of(lives, h)):
-            received[h.life].add(identity)
+            sent[h.incarnation].append((h, set(knows[h.incarnation])))
+        elif h.event == Event.RECEIVE and (identity := _sent_of(incarnations, h)):
+            received[h.incarnation].add(identity)
             origin = Incarnation(*identity[1][:2])
             for place, (one, known) in enumerate(sent.get(origin, [])):
-                needed = {other.identity for other, _ in sent[origin][: place + 1]} & ever[h.life]
-                copies = [other for other in _of_life(lives, origin) if other.is_new and other.identity == one.identity]
-                if one.identity in needed and needed <= received[h.life] and len(copies) == 1:
-                    knows[h.life] |= known
+                needed = {other.identity for other, _ in sent[origin][: place + 1]} & ever[h.incarnation]
+                copies = [
+                    other
+                    for other in _of_incarnation(incarnations, origin)
+                    if other.is_new and other.identity == one.identity
+                ]
+                if one.identity in needed and needed <= received[h.incarnation] and len(copies) == 1:
+                    knows[h.incarnation] |= known
         elif h.event == Event.SUBMIT and requests.get(h.message) == h:
-            own = {m for m in found if m[:2] == h.life}
-            found[h.message] = (knows[h.life] | own) - {h.message}
-            following = next(_after(lives, h), None)
+            own = {m for m in found if m[:2] == h.incarnation}
+            found[h.message] = (knows[h.incarnation] | own) - {h.message}
+            following = next(_after(incarnations, h), None)
             if following is not None and following.is_new:
-                knows[h.life].add(h.message)
+                knows[h.incarnation].add(h.message)
     return found
 
 
-def _sent_of(lives: Lives, receipt: Happening) -> tuple[int, MessageId] | None:
+def _sent_of(incarnations: Incarnations, receipt: Happening) -> tuple[int, MessageId] | None:
     """What was received, by the records of its transmitter: the last SEND that began at or before this number."""
     transmitter = Incarnation(*receipt.message[:2])
-    sends = [h for h in _of_life(lives, transmitter) if h.event == Event.SEND and h.record[8] <= receipt.message.number]
+    sends = [
+        h
+        for h in _of_incarnation(incarnations, transmitter)
+        if h.event == Event.SEND and h.record[8] <= receipt.message.number
+    ]
     return sends[-1].identity if sends and sends[-1].record[1] not in FOR_ITSELF else None
 
 
-def _stays(lives: Lives) -> Iterator[tuple[Happening, Happening | None]]:
+def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | None]]:
     """Each grant that counts and what ends the section; None: nothing does."""
-    for grant in _own(lives, Event.DELIVER):
-        following = list(_after(lives, grant))
+    for grant in _own(incarnations, Event.DELIVER):
+        following = list(_after(incarnations, grant))
         left = next((h for h in following if h.is_report(Notice.LEFT)), None)
-        is_stopped = any(h.event == Event.STOP for h in _of_life(lives, grant.life))
+        is_stopped = any(h.event == Event.STOP for h in _of_incarnation(incarnations, grant.incarnation))
         end = left or (None if is_stopped else [grant, *following][-1])
-        exclusion = _exclusion(lives, grant.life)
+        exclusion = _exclusion(incarnations, grant.incarnation)
         if exclusion is None or grant.key[0] < exclusion.key[0]:
             ends = [one for one in (end, exclusion) if one is not None]
             yield grant, min(ends, key=lambda one: one.key[0], default=None)
 
 
-def _exclusion(lives: Lives, life: Incarnation) -> Happening | None:
-    """The first installation, anywhere, of a later view than the last one of this life that leaves it out."""
-    installed = [h for h in _in_time(lives) if h.event == Event.VIEW]
-    own = [h.record[5] for h in installed if h.life == life]
+def _exclusion(incarnations: Incarnations, incarnation: Incarnation) -> Happening | None:
+    """The first installation, anywhere, of a later view than the last one of this incarnation that leaves it out."""
+    installed = [h for h in _in_time(incarnations) if h.event == Event.VIEW]
+    own = [h.record[5] for h in installed if h.incarnation == incarnation]
     later = [h for h in installed if own and h.record[5] > max(own)]
-    named = {(h.life, h.record[5]) for h in later if h.message[:2] == life}
-    return next((h for h in later if (h.life, h.record[5]) not in named), None)
+    named = {(h.incarnation, h.record[5]) for h in later if h.message[:2] == incarnation}
+    return next((h for h in later if (h.incarnation, h.record[5]) not in named), None)
 
 
-def _own(lives: Lives, event: Event) -> list[Happening]:
-    return [h for h in _in_time(lives) if h.event == event and h.is_own]
+def _own(incarnations: Incarnations, event: Event) -> list[Happening]:
+    return [h for h in _in_time(incarnations) if h.event == event and h.is_own]
 
 
-def _of_life(lives: Lives, life: Incarnation) -> list[Happening]:
-    return [Happening((r[6], life, number), r) for number, r in enumerate(lives.get(life, ()), start=1)]
+def _of_incarnation(incarnations: Incarnations, incarnation: Incarnation) -> list[Happening]:
+    return [
+        Happening((r[6], incarnation, number), r) for number, r in enumerate(incarnations.get(incarnation, ()), start=1)
+    ]
 
 
-def _after(lives: Lives, h: Happening) -> Iterator[Happening]:
-    return iter(_of_life(lives, h.life)[h.key[2] :])
+def _after(incarnations: Incarnations, h: Happening) -> Iterator[Happening]:
+    return iter(_of_incarnation(incarnations, h.incarnation)[h.key[2] :])
 
 
-def _in_time(lives: Lives) -> list[Happening]:
-    return sorted(h for life in lives for h in _of_life(lives, life))
+def _in_time(incarnations: Incarnations) -> list[Happening]:
+    return sorted(h for incarnation in incarnations for h in _of_incarnation(incarnations, incarnation))
 
 
 def _place(grant: Happening, stays: list[tuple[Happening, Happening | None]]) -> Place:
-    own = sorted(other.key[2] for other, _ in stays if other.life == grant.life)
-    return Place(grant.life, grant.message, own.index(grant.key[2]) + 1, grant.key[0])
+    own = sorted(other.key[2] for other, _ in stays if other.incarnation == grant.incarnation)
+    return Place(grant.incarnation, grant.message, own.index(grant.key[2]) + 1, grant.key[0])
 
 
 def _granted_place(message: MessageId, stays: list[tuple[Happening, Happening | None]]) -> Place:
@@ -242,7 +262,7 @@ def _granted_place(message: MessageId, stays: list[tuple[Happening, Happening | 
 
 
 def _shows(h: Happening) -> Place:
-    return Place(h.life, None, None, h.key[0], h.record[8])
+    return Place(h.incarnation, None, None, h.key[0], h.record[8])
 
 
 def _witness(what: str, places: list[Place]) -> Witness | None:

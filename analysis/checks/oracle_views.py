@@ -21,7 +21,7 @@ BEFORE = 0
 class Installed(NamedTuple):
     """One installation: records of one view that follow each other, up to as many as it has members."""
 
-    life: Incarnation
+    incarnation: Incarnation
     records: tuple[Record, ...]
     is_cut: bool
 
@@ -48,7 +48,7 @@ class Installed(NamedTuple):
     @property
     def place(self) -> Place:
         at_ns = self.records[0].at_ns
-        return Place(self.life, None, None, at_ns, view=self.number, members=self.members)
+        return Place(self.incarnation, None, None, at_ns, view=self.number, members=self.members)
 
 
 class Handed(NamedTuple):
@@ -74,11 +74,15 @@ class Synchrony:
     """A history, view by view. `first`: the judged sequences without repeats."""
 
     def __init__(self, history: History, first: Mapping[Incarnation, Sequence[Delivery]], level: int) -> None:
-        self.lives = sorted(history)
+        self.incarnations = sorted(history)
         self.history = history
         self.is_uniform = level == Level.FINAL
-        self.installed = {life: list(_installed(life, records)) for life, records in history.items()}
-        self.handed = {life: [self._handed(delivery) for delivery in first[life]] for life in history}
+        self.installed = {
+            incarnation: list(_installed(incarnation, records)) for incarnation, records in history.items()
+        }
+        self.handed = {
+            incarnation: [self._handed(delivery) for delivery in first[incarnation]] for incarnation in history
+        }
         self._survivors: dict[int, list[Incarnation]] = {}
         self._messages: dict[tuple[Incarnation, int], set[MessageId]] = {}
 
@@ -88,81 +92,83 @@ class Synchrony:
 
     @property
     def everything(self) -> list[Handed]:
-        return [handed for life in self.lives for handed in self.handed[life]]
+        return [handed for incarnation in self.incarnations for handed in self.handed[incarnation]]
 
     @property
     def installations(self) -> list[Installed]:
-        return [installed for life in self.lives for installed in self.installed[life]]
+        return [installed for incarnation in self.incarnations for installed in self.installed[incarnation]]
 
     def _handed(self, delivery: Delivery) -> Handed:
-        before = [one for one in self.installed[delivery.life] if one.records[0].record <= delivery.record]
+        before = [one for one in self.installed[delivery.incarnation] if one.records[0].record <= delivery.record]
         return Handed(delivery, before[-1] if before else None)
 
-    def first_state(self, life: Incarnation) -> Record | None:
+    def first_state(self, incarnation: Incarnation) -> Record | None:
         """None: it never got it, as far as its records go, or needed none."""
-        return next((record for record in self.history[life] if record.event is Event.STATE), None)
+        return next((record for record in self.history[incarnation] if record.event is Event.STATE), None)
 
-    def numbers(self, life: Incarnation) -> set[int]:
-        return {one.number for one in self.installed[life]}
+    def numbers(self, incarnation: Incarnation) -> set[int]:
+        return {one.number for one in self.installed[incarnation]}
 
-    def is_founder(self, life: Incarnation) -> bool:
-        return any(one.is_beginning for one in self.installed[life][:1])
+    def is_founder(self, incarnation: Incarnation) -> bool:
+        return any(one.is_beginning for one in self.installed[incarnation][:1])
 
-    def steps(self, life: Incarnation) -> list[tuple[int, int]]:
+    def steps(self, incarnation: Incarnation) -> list[tuple[int, int]]:
         """From which view to which one it goes."""
-        return [(before.number, after.number) for before, after in pairwise(self.installed[life])]
+        return [(before.number, after.number) for before, after in pairwise(self.installed[incarnation])]
 
-    def state_view(self, life: Incarnation) -> int | None:
+    def state_view(self, incarnation: Incarnation) -> int | None:
         """In which view it got the state; None: never."""
-        state = self.first_state(life)
+        state = self.first_state(incarnation)
         if state is None:
             return None
-        before = [one.number for one in self.installed[life] if one.records[0].record <= state.record]
+        before = [one.number for one in self.installed[incarnation] if one.records[0].record <= state.record]
         return before[-1] if before else BEFORE
 
-    def had_state_all_through(self, life: Incarnation, view: int) -> bool:
-        state = self.state_view(life)
-        return self.is_founder(life) or (state is not None and state < view)
+    def had_state_all_through(self, incarnation: Incarnation, view: int) -> bool:
+        state = self.state_view(incarnation)
+        return self.is_founder(incarnation) or (state is not None and state < view)
 
-    def survives(self, life: Incarnation, view: int) -> bool:
-        numbers = self.numbers(life)
+    def survives(self, incarnation: Incarnation, view: int) -> bool:
+        numbers = self.numbers(incarnation)
         return view in numbers and max(numbers) > view
 
     def survivors(self, view: int) -> list[Incarnation]:
         if view not in self._survivors:
-            self._survivors[view] = [life for life in self.lives if self.survives(life, view)]
+            self._survivors[view] = [
+                incarnation for incarnation in self.incarnations if self.survives(incarnation, view)
+            ]
         return self._survivors[view]
 
-    def in_view(self, life: Incarnation, view: int) -> list[Handed]:
-        return [handed for handed in self.handed[life] if handed.view == view]
+    def in_view(self, incarnation: Incarnation, view: int) -> list[Handed]:
+        return [handed for handed in self.handed[incarnation] if handed.view == view]
 
-    def messages(self, life: Incarnation, view: int) -> set[MessageId]:
-        if (life, view) not in self._messages:
-            self._messages[life, view] = {handed.message for handed in self.in_view(life, view)}
-        return self._messages[life, view]
+    def messages(self, incarnation: Incarnation, view: int) -> set[MessageId]:
+        if (incarnation, view) not in self._messages:
+            self._messages[incarnation, view] = {handed.message for handed in self.in_view(incarnation, view)}
+        return self._messages[incarnation, view]
 
     def is_void(self, handed: Handed) -> bool:
         survivors = self.survivors(handed.view)
-        if self.is_uniform or not survivors or handed.delivery.life in survivors:
+        if self.is_uniform or not survivors or handed.delivery.incarnation in survivors:
             return False
-        known = [other for life in survivors for other in self.handed[life] if other.view <= handed.view]
+        known = [other for incarnation in survivors for other in self.handed[incarnation] if other.view <= handed.view]
         return all(other.message != handed.message for other in known)
 
-    def ends_in_order(self, life: Incarnation) -> bool:
-        return any(record.event in (Event.STOP, Event.OVER) for record in self.history[life])
+    def ends_in_order(self, incarnation: Incarnation) -> bool:
+        return any(record.event in (Event.STOP, Event.OVER) for record in self.history[incarnation])
 
-    def place(self, life: Incarnation, message: MessageId, view: int) -> Place:
+    def place(self, incarnation: Incarnation, message: MessageId, view: int) -> Place:
         """Where it delivers the message in this view, if it does."""
-        for handed in self.in_view(life, view):
+        for handed in self.in_view(incarnation, view):
             if handed.message == message:
                 return handed.place
-        return Place(life, message, None, None, view=view)
+        return Place(incarnation, message, None, None, view=view)
 
 
 def view_agreement(run: Synchrony) -> Tally:
     wrong: list[tuple[str, tuple[Installed, ...]]] = []
-    for life in run.lives:
-        for before, after in pairwise(run.installed[life]):
+    for incarnation in run.incarnations:
+        for before, after in pairwise(run.installed[incarnation]):
             if after.number <= before.number:
                 wrong.append(("the numbers of its views do not ascend", (before, after)))
             if after.is_beginning:
@@ -170,7 +176,7 @@ def view_agreement(run: Synchrony) -> Tally:
     for one in run.installations:
         if not one.is_whole and not one.is_cut:
             wrong.append(("a view with fewer members than it says", (one,)))
-        if one.is_whole and one.life not in one.members:
+        if one.is_whole and one.incarnation not in one.members:
             wrong.append(("a view without the incarnation that installs it", (one,)))
     disputed: set[int] = set()
     for one, other in combinations(run.installations, 2):
@@ -198,18 +204,23 @@ def same_view(run: Synchrony) -> Tally:
 
 def virtual_synchrony(run: Synchrony) -> Tally:
     wrong: list[tuple[Handed, Incarnation]] = []
-    for step in {step for life in run.lives for step in run.steps(life)}:
+    for step in {step for incarnation in run.incarnations for step in run.steps(incarnation)}:
         view = step[0]
-        through = [life for life in run.lives if _takes(run, life, step)]
-        for message in {message for life in through for message in run.messages(life, view)}:
-            lacking = [life for life in through if message not in run.messages(life, view)]
-            has = [handed for life in through for handed in run.in_view(life, view) if handed.message == message]
+        through = [incarnation for incarnation in run.incarnations if _takes(run, incarnation, step)]
+        for message in {message for incarnation in through for message in run.messages(incarnation, view)}:
+            lacking = [incarnation for incarnation in through if message not in run.messages(incarnation, view)]
+            has = [
+                handed
+                for incarnation in through
+                for handed in run.in_view(incarnation, view)
+                if handed.message == message
+            ]
             if lacking:
                 wrong.append((min(has, key=_when), lacking[0]))
     witness = None
     if wrong:
-        handed, life = min(wrong, key=lambda found: _when(found[0]))
-        places = (handed.place, run.place(life, handed.message, handed.view))
+        handed, incarnation = min(wrong, key=lambda found: _when(found[0]))
+        places = (handed.place, run.place(incarnation, handed.message, handed.view))
         witness = Witness(what="not all that go on to the next view deliver it", places=places)
     return _tally(run, len(run.installations), len(wrong), witness)
 
@@ -230,9 +241,9 @@ def no_ghost(run: Synchrony) -> Tally:
 
 def state_transfer(run: Synchrony) -> Tally:
     wrong: list[tuple[int, Incarnation, MessageId, Witness]] = []
-    for life in run.lives:
-        wrong += [(*_when(handed)[:2], handed.message, found) for handed, found in _wrongly_handed(run, life)]
-        wrong += list(_wrong_sets(run, life))
+    for incarnation in run.incarnations:
+        wrong += [(*_when(handed)[:2], handed.message, found) for handed, found in _wrongly_handed(run, incarnation)]
+        wrong += list(_wrong_sets(run, incarnation))
     witness = min(wrong, key=lambda found: found[:3])[3] if wrong else None
     return _tally(run, sum(bool(installed) for installed in run.installed.values()), len(wrong), witness)
 
@@ -240,11 +251,14 @@ def state_transfer(run: Synchrony) -> Tally:
 def total_order(run: Synchrony) -> Tally:
     disputed: dict[tuple[int, int], Witness] = {}
     for view in {handed.view for handed in run.everything}:
-        whole = {life: run.in_view(life, view) for life in run.lives}
-        good = {life: list(takewhile(lambda h: not run.is_void(h), whole[life])) for life in run.lives}
-        never_closed = [life for life in run.lives if _never_closed(run, life, view)]
-        pairs = [(good[life], good[other]) for life, other in combinations(run.lives, 2)]
-        pairs += [(whole[life], whole[other]) for life, other in combinations(never_closed, 2)]
+        whole = {incarnation: run.in_view(incarnation, view) for incarnation in run.incarnations}
+        good = {
+            incarnation: list(takewhile(lambda h: not run.is_void(h), whole[incarnation]))
+            for incarnation in run.incarnations
+        }
+        never_closed = [incarnation for incarnation in run.incarnations if _never_closed(run, incarnation, view)]
+        pairs = [(good[incarnation], good[other]) for incarnation, other in combinations(run.incarnations, 2)]
+        pairs += [(whole[incarnation], whole[other]) for incarnation, other in combinations(never_closed, 2)]
         for one, another in pairs:
             for place, (here, there) in enumerate(zip(one, another, strict=False)):
                 if here.message != there.message:
@@ -258,34 +272,34 @@ def total_order(run: Synchrony) -> Tally:
 
 def _beyond(run: Synchrony, view: int, whole: Mapping[Incarnation, Sequence[Handed]]) -> Iterator[tuple[int, Witness]]:
     """What somebody who has not closed the view delivers there beyond the end of a survivor."""
-    stateful = [life for life in run.survivors(view) if run.had_state_all_through(life, view + 1)]
-    for life in stateful:
-        for other in run.lives:
+    stateful = [incarnation for incarnation in run.survivors(view) if run.had_state_all_through(incarnation, view + 1)]
+    for incarnation in stateful:
+        for other in run.incarnations:
             for place, handed in enumerate(whole[other]):
-                if place >= len(whole[life]) and not run.survives(other, view):
-                    places = (handed.place, run.place(life, handed.message, view))
+                if place >= len(whole[incarnation]) and not run.survives(other, view):
+                    places = (handed.place, run.place(incarnation, handed.message, view))
                     yield place, Witness(what="delivered beyond what a survivor of the view has", places=places)
 
 
-def _takes(run: Synchrony, life: Incarnation, step: tuple[int, int]) -> bool:
+def _takes(run: Synchrony, incarnation: Incarnation, step: tuple[int, int]) -> bool:
     """Whether it goes from the one view to the other and had the state all through the first."""
-    return step in run.steps(life) and run.had_state_all_through(life, step[0])
+    return step in run.steps(incarnation) and run.had_state_all_through(incarnation, step[0])
 
 
-def _never_closed(run: Synchrony, life: Incarnation, view: int) -> bool:
-    if run.survives(life, view):
+def _never_closed(run: Synchrony, incarnation: Incarnation, view: int) -> bool:
+    if run.survives(incarnation, view):
         return False
-    return run.ends_in_order(life) or any(run.is_void(handed) for handed in run.in_view(life, view))
+    return run.ends_in_order(incarnation) or any(run.is_void(handed) for handed in run.in_view(incarnation, view))
 
 
-def _wrongly_handed(run: Synchrony, life: Incarnation) -> Iterator[tuple[Handed, Witness]]:
-    state, numbers = run.state_view(life), run.numbers(life)
-    if not numbers or (run.is_founder(life) and state is None):
+def _wrongly_handed(run: Synchrony, incarnation: Incarnation) -> Iterator[tuple[Handed, Witness]]:
+    state, numbers = run.state_view(incarnation), run.numbers(incarnation)
+    if not numbers or (run.is_founder(incarnation) and state is None):
         return
-    elders = [one for one in run.lives if any(after == state for _, after in run.steps(one))]
-    known = [handed for one in elders if one != life for handed in run.handed[one] if handed.view < (state or 0)]
-    after = run.first_state(life)
-    for handed in run.handed[life]:
+    elders = [one for one in run.incarnations if any(after == state for _, after in run.steps(one))]
+    known = [handed for one in elders if one != incarnation for handed in run.handed[one] if handed.view < (state or 0)]
+    after = run.first_state(incarnation)
+    for handed in run.handed[incarnation]:
         had = [other for other in known if other.message == handed.message]
         if after is None or handed.delivery.record < after.record:
             yield handed, Witness(what="delivered before it has the state", places=(handed.place,))
@@ -294,31 +308,36 @@ def _wrongly_handed(run: Synchrony, life: Incarnation) -> Iterator[tuple[Handed,
             yield handed, Witness(what="delivered though it was in the state", places=places)
 
 
-def _wrong_sets(run: Synchrony, life: Incarnation) -> Iterator[tuple[int, Incarnation, MessageId, Witness]]:
-    state = run.state_view(life)
-    step = next((step for step in run.steps(life) if step[0] == state), None)
+def _wrong_sets(run: Synchrony, incarnation: Incarnation) -> Iterator[tuple[int, Incarnation, MessageId, Witness]]:
+    state = run.state_view(incarnation)
+    step = next((step for step in run.steps(incarnation) if step[0] == state), None)
     if state is None or step is None:
         return
-    elders = [one for one in run.lives if one != life and _takes(run, one, step)]
+    elders = [one for one in run.incarnations if one != incarnation and _takes(run, one, step)]
     elders = [one for one in elders if any(after == state for _, after in run.steps(one))]
-    own = run.messages(life, state)
+    own = run.messages(incarnation, state)
     for message in own.union(*(run.messages(one, state) for one in elders)):
         different = [one for one in elders if (message in run.messages(one, state)) != (message in own)]
         if different:
-            places = (run.place(life, message, state), run.place(different[0], message, state))
+            places = (run.place(incarnation, message, state), run.place(different[0], message, state))
             at_ns = min(place.at_ns for place in places if place.at_ns is not None)
-            yield at_ns, life, message, Witness(what="a joiner and those before it differ in a view", places=places)
+            yield (
+                at_ns,
+                incarnation,
+                message,
+                Witness(what="a joiner and those before it differ in a view", places=places),
+            )
 
 
 def _crossed(run: Synchrony, here: Handed, there: Handed) -> Witness:
     places = (
-        *(here.place, run.place(here.delivery.life, there.message, here.view)),
-        *(there.place, run.place(there.delivery.life, here.message, here.view)),
+        *(here.place, run.place(here.delivery.incarnation, there.message, here.view)),
+        *(there.place, run.place(there.delivery.incarnation, here.message, here.view)),
     )
     return Witness(what="delivered in different orders", places=places)
 
 
-def _installed(life: Incarnation, records: Sequence[Record]) -> Iterator[Installed]:
+def _installed(incarnation: Incarnation, records: Sequence[Record]) -> Iterator[Installed]:
     found: list[list[Record]] = []
     for record in records:
         if record.event is not Event.VIEW:
@@ -331,7 +350,7 @@ def _installed(life: Incarnation, records: Sequence[Record]) -> Iterator[Install
             found.append([record])
     for one in found:
         is_cut = len(one) < one[0].value and one[-1].record == records[-1].record
-        yield Installed(life, tuple(one), is_cut)
+        yield Installed(incarnation, tuple(one), is_cut)
 
 
 def _is_same(one: Installed, other: Installed) -> bool:
@@ -339,7 +358,7 @@ def _is_same(one: Installed, other: Installed) -> bool:
 
 
 def _when(handed: Handed) -> tuple[int, Incarnation, int]:
-    return handed.delivery.at_ns, handed.delivery.life, handed.delivery.record
+    return handed.delivery.at_ns, handed.delivery.incarnation, handed.delivery.record
 
 
 def _tally(run: Synchrony, checked: int, violations: int, witness: Witness | None) -> Tally:

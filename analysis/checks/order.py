@@ -22,7 +22,7 @@ import numpy as np
 
 from analysis.checks import by_message, causes, synchrony
 from analysis.checks.by_message import BY_MESSAGE, RunFacts, Span, Totals, judged, merged
-from analysis.checks.incarnations import Life, Walk, number_of, walked
+from analysis.checks.incarnations import Walk, Walked, number_of, walked
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     DELIVERY_PROPERTIES,
@@ -60,12 +60,14 @@ def check(
     tables `messages` and `deliveries`.
     """
     with walked(trace, Staging(scratch), workers or Here(), ()) as walk:
-        return check_with(walk, run_facts(walk.lives, members=members, names=names))
+        return check_with(walk, run_facts(walk.incarnations, members=members, names=names))
 
 
-def run_facts(lives: Collection[Life], *, members: Collection[int], names: Mapping[int, str] | None = None) -> RunFacts:
+def run_facts(
+    incarnations: Collection[Walked], *, members: Collection[int], names: Mapping[int, str] | None = None
+) -> RunFacts:
     """Judged level, full members and completeness of the records of a run."""
-    return _facts([life.told for life in lives], members, names or {})
+    return _facts([incarnation.told for incarnation in incarnations], members, names or {})
 
 
 def no_facts(members: Collection[int], names: Mapping[int, str]) -> RunFacts:
@@ -82,11 +84,11 @@ def check_with(walk: Walk, facts: RunFacts) -> dict[Property, Finding]:
     """Judge every property of deliveries of a run whose facts are known, and of views if there are any."""
     # Causal order takes longest, so it begins first.
     views = [_Task.VIEWS] if facts.has_views else []
-    tasks: list[_Task | Span] = [_Task.CAUSAL, *views, *by_message.spans(walk.lives, walk.workers.parallel)]
-    found = walk.workers.run(partial(_weigh, walk.lives, facts), tasks)
+    tasks: list[_Task | Span] = [_Task.CAUSAL, *views, *by_message.spans(walk.incarnations, walk.workers.parallel)]
+    found = walk.workers.run(partial(_weigh, walk.incarnations, facts), tasks)
     totals = by_message.together(one for one in found if not isinstance(one, _Causal | dict))
     early = next(one for one in found if isinstance(one, _Causal))
-    tallies = _tallies(totals, early, Lookup(walk.lives, facts))
+    tallies = _tallies(totals, early, Lookup(walk.incarnations, facts))
     tallies |= next((one for one in found if isinstance(one, dict)), {})
     kinds = (*DELIVERY_PROPERTIES, *(VIEW_PROPERTIES if facts.has_views else ()))
     return {kind: judge(kind, tallies[kind], facts.evidence) for kind in kinds}
@@ -97,36 +99,42 @@ def without_views(facts: RunFacts) -> dict[Property, Finding]:
     return {kind: judge(kind, tally, facts.evidence) for kind, tally in synchrony.without_views().items()}
 
 
-def _facts(lives: Collection[Told], expected: Collection[int], names: Mapping[int, str]) -> RunFacts:
-    seen = [told.life.member for told in lives]
-    stops = {told.life: told.stop_detail for told in lives if told.stop_detail >= 0}
-    over = frozenset(told.life for told in lives if told.is_over)
-    full = sorted(life for life in stops if not life.is_joiner and seen.count(life.member) == 1)
-    gaps = [told.life for told in lives if not told.is_gapless]
-    cut_short = [life for life, detail in stops.items() if detail == 0]
-    in_minority = [told.life for told in lives if told.life in stops and told.views.is_in_minority]
+def _facts(incarnations: Collection[Told], expected: Collection[int], names: Mapping[int, str]) -> RunFacts:
+    seen = [told.incarnation.member for told in incarnations]
+    stops = {told.incarnation: told.stop_detail for told in incarnations if told.stop_detail >= 0}
+    over = frozenset(told.incarnation for told in incarnations if told.is_over)
+    full = sorted(
+        incarnation for incarnation in stops if not incarnation.is_joiner and seen.count(incarnation.member) == 1
+    )
+    gaps = [told.incarnation for told in incarnations if not told.is_gapless]
+    cut_short = [incarnation for incarnation, detail in stops.items() if detail == 0]
+    in_minority = [told.incarnation for told in incarnations if told.incarnation in stops and told.views.is_in_minority]
     silent = sorted(set(expected) - set(seen))
     return RunFacts(
-        level=_judged_level(lives),
+        level=_judged_level(incarnations),
         full=tuple(full),
         ended=over.union(stops),
         over=over,
-        excluded={told.life: told.last_ns for told in lives if told.is_over and told.end_detail != OverReason.LEFT},
-        has_views=any(told.views.installations for told in lives),
-        last_numbers={told.life: told.last_number for told in lives},
-        missing_records=sum(told.missing_records for told in lives),
+        excluded={
+            told.incarnation: told.last_ns
+            for told in incarnations
+            if told.is_over and told.end_detail != OverReason.LEFT
+        },
+        has_views=any(told.views.installations for told in incarnations),
+        last_numbers={told.incarnation: told.last_number for told in incarnations},
+        missing_records=sum(told.missing_records for told in incarnations),
         evidence=Evidence(
             gap=gap_reason(gaps, silent, names),
             undrained=undrained_reason(cut_short, len(full), names, in_minority),
-            addressed=ADDRESSED_TO_OBJECTS if any(told.is_for_objects for told in lives) else "",
+            addressed=ADDRESSED_TO_OBJECTS if any(told.is_for_objects for told in incarnations) else "",
         ),
     )
 
 
-def _judged_level(lives: Collection[Told]) -> int:
+def _judged_level(incarnations: Collection[Told]) -> int:
     """Optimistic deliveries alone are judged where there are no views: a program that knows nothing else."""
-    level = max((told.level for told in lives if told.level >= 0), default=int(Level.AGREED))
-    has_views = any(told.views.installations for told in lives)
+    level = max((told.level for told in incarnations if told.level >= 0), default=int(Level.AGREED))
+    has_views = any(told.views.installations for told in incarnations)
     return max(level, int(Level.AGREED)) if has_views else level
 
 
@@ -141,7 +149,7 @@ class _Causal(NamedTuple):
     """How many deliveries come before a cause, and the earliest of them."""
 
     violations: int
-    life: Incarnation
+    incarnation: Incarnation
     cause: int
     message: int
 
@@ -150,18 +158,18 @@ _NONE_EARLY = _Causal(0, Incarnation(0, 0), 0, 0)
 
 
 def _weigh(
-    lives: Sequence[Life], facts: RunFacts, task: _Task | Span
+    incarnations: Sequence[Walked], facts: RunFacts, task: _Task | Span
 ) -> Totals | _Causal | dict[Property, Tally] | None:
     """One task: the messages of a span, or what is done in one piece."""
     if task is _Task.CAUSAL:
-        return _causal(lives, facts)
-    return _of_views(lives, facts) if task is _Task.VIEWS else by_message.totals(lives, facts, task)
+        return _causal(incarnations, facts)
+    return _of_views(incarnations, facts) if task is _Task.VIEWS else by_message.totals(incarnations, facts, task)
 
 
-def _of_views(lives: Sequence[Life], facts: RunFacts) -> dict[Property, Tally]:
+def _of_views(incarnations: Sequence[Walked], facts: RunFacts) -> dict[Property, Tally]:
     """24 bytes for each first delivery."""
     run = synchrony.Run(
-        lives=[_by_view(life, facts) for life in lives],
+        incarnations=[_by_view(incarnation, facts) for incarnation in incarnations],
         origins=lambda messages: messages >> 32 & 0xFFFFFFFF,
         decode=decode,
         is_uniform=facts.level == Level.FINAL,
@@ -169,45 +177,45 @@ def _of_views(lives: Sequence[Life], facts: RunFacts) -> dict[Property, Tally]:
     return synchrony.tallies(run)
 
 
-def _by_view(life: Life, facts: RunFacts) -> synchrony.Life:
-    columns = life.columns("step", "level", "message", "record", "at_ns", "is_undone", "is_repeat")
-    wanted = judged(columns, life.name, facts)
+def _by_view(incarnation: Walked, facts: RunFacts) -> synchrony.IncarnationDeliveries:
+    columns = incarnation.columns("step", "level", "message", "record", "at_ns", "is_undone", "is_repeat")
+    wanted = judged(columns, incarnation.name, facts)
     firsts = wanted.deliveries[~columns["is_repeat"][wanted.deliveries]]
-    return synchrony.Life(
-        name=life.name,
-        views=life.told.views,
-        ends_in_order=life.name in facts.ended,
+    return synchrony.IncarnationDeliveries(
+        name=incarnation.name,
+        views=incarnation.told.views,
+        ends_in_order=incarnation.name in facts.ended,
         record=columns["record"][firsts],
         message=columns["message"][firsts],
         at_ns=columns["at_ns"][firsts],
     )
 
 
-def _causal(lives: Sequence[Life], facts: RunFacts) -> _Causal:
+def _causal(incarnations: Sequence[Walked], facts: RunFacts) -> _Causal:
     """All of a run: 25 bytes for each submission and first delivery, and 8 for each pair of messages."""
-    history = _history(lives, facts)
-    joiners = [number for number, life in enumerate(lives) if life.name.is_joiner]
+    history = _history(incarnations, facts)
+    joiners = [number for number, incarnation in enumerate(incarnations) if incarnation.name.is_joiner]
     found = causes.check(history, history.codes[joiners].tolist())
     if (early := found.earliest) is None:
         return _NONE_EARLY
     message, cause = (int(history.messages[number]) for number in (early.message, early.cause))
-    return _Causal(found.violations, lives[early.life].name, cause, message)
+    return _Causal(found.violations, incarnations[early.incarnation].name, cause, message)
 
 
-def _history(lives: Sequence[Life], facts: RunFacts) -> causes.History:
-    chunks = [_chunk(life, facts) for life in lives]
+def _history(incarnations: Sequence[Walked], facts: RunFacts) -> causes.History:
+    chunks = [_chunk(incarnation, facts) for incarnation in incarnations]
     messages = merged(chunk.message for chunk in chunks)
-    codes = np.array([number_of(life.name) for life in lives], np.int64)
+    codes = np.array([number_of(incarnation.name) for incarnation in incarnations], np.int64)
     return causes.History([causes.in_order([chunk], messages) for chunk in chunks], codes, messages)
 
 
-def _chunk(life: Life, facts: RunFacts) -> causes.Chunk:
-    columns = life.columns("step", "level", "message", "record", "at_ns", "is_undone", "is_repeat")
-    wanted = judged(columns, life.name, facts)
+def _chunk(incarnation: Walked, facts: RunFacts) -> causes.Chunk:
+    columns = incarnation.columns("step", "level", "message", "record", "at_ns", "is_undone", "is_repeat")
+    wanted = judged(columns, incarnation.name, facts)
     firsts = wanted.deliveries[~columns["is_repeat"][wanted.deliveries]]
     rows = np.concatenate([wanted.submissions, firsts])
     return causes.Chunk(
-        life=np.empty(0, np.int64),
+        incarnation=np.empty(0, np.int64),
         record=columns["record"][rows],
         message=columns["message"][rows],
         is_submission=np.arange(len(rows)) < len(wanted.submissions),
@@ -231,7 +239,7 @@ def _tallies(totals: Totals | None, early: _Causal, lookup: Lookup) -> dict[Prop
     if totals.lost:
         lost = LOST_SUBMISSION.format(count=totals.lost)
         tallies[Property.INTEGRITY] = tallies[Property.INTEGRITY]._replace(excuse=lost)
-    witness = lookup.causal_witness(early.life, early.cause, early.message) if early.violations else None
+    witness = lookup.causal_witness(early.incarnation, early.cause, early.message) if early.violations else None
     tallies[Property.CAUSAL] = Tally(totals.counts[Property.FIFO].checked, early.violations, witness)
     return tallies
 
@@ -239,7 +247,7 @@ def _tallies(totals: Totals | None, early: _Causal, lookup: Lookup) -> dict[Prop
 class Seen(NamedTuple):
     """One judged step; columns as in sequences.STEPS."""
 
-    life: Incarnation
+    incarnation: Incarnation
     is_full: bool
     step: Step
     message: int
@@ -256,8 +264,8 @@ class Seen(NamedTuple):
 class Lookup:
     """Steps by message (sequences.encode), fetched in bulk."""
 
-    def __init__(self, lives: Sequence[Life], facts: RunFacts) -> None:
-        self._lives = lives
+    def __init__(self, incarnations: Sequence[Walked], facts: RunFacts) -> None:
+        self._incarnations = incarnations
         self._facts = facts
         self._found: dict[int, list[Seen]] = defaultdict(list)
         self._known: set[int] = set()
@@ -268,8 +276,8 @@ class Lookup:
         if not asked:
             return
         self._known |= set(asked)
-        for life in self._lives:
-            for row in _seen(life, self._facts, asked):
+        for incarnation in self._incarnations:
+            for row in _seen(incarnation, self._facts, asked):
                 self._found[row.message].append(row)
 
     def fetch_neighbours(self, unordered: int | None, disputed: int | None) -> None:
@@ -295,9 +303,9 @@ class Lookup:
         }
         return tellers[kind](message)
 
-    def causal_witness(self, life: Incarnation, cause: int, message: int) -> Witness:
+    def causal_witness(self, incarnation: Incarnation, cause: int, message: int) -> Witness:
         """A member that delivers `message` without having delivered `cause`."""
-        places = (self._place(life, cause), self._place(life, message))
+        places = (self._place(incarnation, cause), self._place(incarnation, message))
         return Witness(what="delivered before its cause", places=places)
 
     def _validity(self, message: int) -> Witness:
@@ -309,8 +317,10 @@ class Lookup:
         delivered = [row for row in self._deliveries(message) if uniform or row.is_full]
         if not delivered:
             rows = [row for row in self._found[message] if row.step == Step.STANDING]
-            return Witness(what=STANDING, places=(self._place(min(rows, key=_when).life, message),))
-        missing = next(place for life in self._facts.full if (place := self._place(life, message)).position is None)
+            return Witness(what=STANDING, places=(self._place(min(rows, key=_when).incarnation, message),))
+        missing = next(
+            place for incarnation in self._facts.full if (place := self._place(incarnation, message)).position is None
+        )
         return Witness(what="not everybody delivers it", places=(_place(delivered[0]), missing))
 
     def _integrity(self, message: int) -> Witness:
@@ -333,19 +343,19 @@ class Lookup:
         row = self._out_of_order(message)
         places = [_place(row)]
         if row.previous != NO_MESSAGE:
-            places.insert(0, self._place(row.life, row.previous))
+            places.insert(0, self._place(row.incarnation, row.previous))
         return Witness(what="delivered out of its origin's order", places=tuple(places))
 
     def _total_order(self, message: int) -> Witness:
         one, other = self._sides(message)
-        sides = [(row.life, None if row.predecessor == NO_MESSAGE else row.predecessor) for row in (one, other)]
+        sides = [(row.incarnation, None if row.predecessor == NO_MESSAGE else row.predecessor) for row in (one, other)]
         codes = {decode(code): code for _, code in sides if code is not None} | {decode(message): message}
         (here, x), (there, y) = sides
         return order_witness(
             decode(message),
             (here, None if x is None else decode(x)),
             (there, None if y is None else decode(y)),
-            lambda life, identity: self._place(life, codes[identity]),
+            lambda incarnation, identity: self._place(incarnation, codes[identity]),
         )
 
     def _deliveries(self, message: int) -> list[Seen]:
@@ -362,29 +372,29 @@ class Lookup:
         other = next(row for row in compared if row.predecessor != compared[0].predecessor)
         return compared[0], other
 
-    def _place(self, life: Incarnation, message: int) -> Place:
+    def _place(self, incarnation: Incarnation, message: int) -> Place:
         for row in self._deliveries(message):
-            if row.life == life:
+            if row.incarnation == incarnation:
                 return _place(row)
-        return Place(life, decode(message), None, None)
+        return Place(incarnation, decode(message), None, None)
 
 
-def _seen(life: Life, facts: RunFacts, asked: Sequence[int]) -> Iterator[Seen]:
-    """Judged steps of a life about these messages."""
-    columns = life.columns(*STEPS.names)
+def _seen(incarnation: Walked, facts: RunFacts, asked: Sequence[int]) -> Iterator[Seen]:
+    """Judged steps of an incarnation about these messages."""
+    columns = incarnation.columns(*STEPS.names)
     kinds = (Step.SUBMISSION, Step.DELIVERY, Step.STANDING, Step.BROKEN_PROMISE)
-    has_order = life.name not in facts.over
-    for kind, rows in zip(kinds, judged(columns, life.name, facts), strict=True):
+    has_order = incarnation.name not in facts.over
+    for kind, rows in zip(kinds, judged(columns, incarnation.name, facts), strict=True):
         for row in rows[np.isin(columns["message"][rows], asked)].tolist():
             told = {name: columns[name][row].item() for name in Seen._fields if name in columns}
             compared = has_order and kind is Step.DELIVERY and told["predecessor"] != NOT_COMPARED
             told |= {"step": kind, "predecessor": told["predecessor"] if compared else None}
-            yield Seen(life=life.name, is_full=life.name in facts.full, **told)
+            yield Seen(incarnation=incarnation.name, is_full=incarnation.name in facts.full, **told)
 
 
 def _when(row: Seen) -> tuple[int, Incarnation, int]:
-    return row.at_ns, row.life, row.record
+    return row.at_ns, row.incarnation, row.record
 
 
 def _place(row: Seen) -> Place:
-    return Place(row.life, decode(row.message), row.position, row.at_ns)
+    return Place(row.incarnation, decode(row.message), row.position, row.at_ns)

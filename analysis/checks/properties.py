@@ -25,8 +25,8 @@ The properties (after Hadzilacos and Toueg; Défago et al. for the uniform total
   optimistic delivery at a full member that is never undone counts here, too: it became final nowhere else than in the
   judged sequence, or it ought to have been taken back. (An own message that does not become final breaks validity.)
 - integrity: nobody delivers a message twice, or one that its origin did not submit before; a promised (agreed or final)
-  delivery is not undone, and neither is an optimistic delivery of what the same life has promised already. A promise
-  without an optimistic delivery before it is fine: so deliver all that take no risks;
+  delivery is not undone, and neither is an optimistic delivery of what the same incarnation has promised already. A
+  promise without an optimistic delivery before it is fine: so deliver all that take no risks;
 - FIFO: of one incarnation of an origin, everybody delivers 1, 2, 3 … without a gap;
 - causal: what a member submitted or delivered before it submits m, and what went before that in turn, is delivered
   before m everywhere;
@@ -72,7 +72,7 @@ last sentence of state transfer, bind it only in the views that it survives.
   incarnation has a full prefix. The order of messages of different views is that of the views: same view asks for it.
 
 Mutual exclusion (Lamport 1978). A submission is a request, the delivery of it at its own member the grant, and the next
-report LEFT of that life the end of the section; a crash ends it, too. The end of its view ends the section of an
+report LEFT of that incarnation the end of the section; a crash ends it, too. The end of its view ends the section of an
 excluded incarnation, when the first member installs the next view: a grant after that has a lower fence than all grants
 of the next view and does not count.
 
@@ -89,19 +89,19 @@ Clocks.
 - clock condition: what happened before an event has a smaller timestamp (reports TIMESTAMP). Happened-before is local
   order and, from a submission (and the first report after it, which is that of sending it or of something earlier) to
   each delivery of it;
-- clock monotone: what a synchronised clock shows (reports CLOCK) never decreases in one life.
+- clock monotone: what a synchronised clock shows (reports CLOCK) never decreases in one incarnation.
 
-Committed state (paper 003). Each report STATE of a life counts the commands that it has committed, host's messages and
-the machines' own follow-ups alike, and shows a digest of the state after them.
+Committed state (paper 003). Each report STATE of an incarnation counts the commands that it has committed, host's
+messages and the machines' own follow-ups alike, and shows a digest of the state after them.
 
 - state: the k-th report of one full member shows what the k-th of every other shows, as far as both came. Nobody else
   is compared: a joiner does not begin with the first command, and what a crashed member committed last nobody else may
   have got, nor do reports tell which it was.
 
 Calls between objects (paper 004). A submission is a *call* of the object that asked (`extra` of its SUBMIT; 0: of the
-member itself), and each DELIVER with an `extra` is to one object of that life: its *sequence* is what it got, in the
-order of the records, repeats apart. Whom a call is for stand in its ADDRESSED reports. Without them (an operation; a
-caller that crashed before it knew) it is for *nobody knows whom*: integrity and overtaking apart, nothing is asked of
+member itself), and each DELIVER with an `extra` is to one object of that incarnation: its *sequence* is what it got, in
+the order of the records, repeats apart. Whom a call is for stand in its ADDRESSED reports. Without them (an operation;
+a caller that crashed before it knew) it is for *nobody knows whom*: integrity and overtaking apart, nothing is asked of
 it. A call is *loose* that is point to point or has indivisibility off; the others are *ordered*.
 
 - call integrity: no object gets a call twice, one that is not for it, or one that its caller did not submit before;
@@ -254,7 +254,7 @@ _OF_RECEIVERS = frozenset((*DELIVERY_PROPERTIES, Property.VIRTUAL_SYNCHRONY, Pro
 
 
 class Incarnation(NamedTuple):
-    """One life of one member; `member` is its index in the topology."""
+    """One incarnation of one member; `member` is its index in the topology."""
 
     member: int
     incarnation: int
@@ -279,9 +279,9 @@ class MessageId(NamedTuple):
 
 Raw = tuple[int, int, int, int, int, int, int, int, int]
 """One record as the hosts make it, in the order of node.trace.RECORD: event, detail, origin, incarnation, extra,
-number, at_ns, clock_ns, value. Records of a life are numbered by their place, from 1."""
+number, at_ns, clock_ns, value. Records of an incarnation are numbered by their place, from 1."""
 
-Lives = Mapping[Incarnation, Sequence[Raw]]
+Incarnations = Mapping[Incarnation, Sequence[Raw]]
 
 
 class Place(NamedTuple):
@@ -388,7 +388,7 @@ _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
 
 def gap_reason(gaps: Sequence[Incarnation], silent: Sequence[int], names: Mapping[int, str]) -> str:
     """Say which members' records are incomplete, or missing altogether; empty when none are."""
-    parts = [f"trace records of {_name(life, names)} are missing" for life in sorted(gaps)]
+    parts = [f"trace records of {_name(incarnation, names)} are missing" for incarnation in sorted(gaps)]
     parts += [f"{names.get(member, f'member {member}')} left no trace records" for member in sorted(silent)]
     return "; ".join(parts)
 
@@ -451,18 +451,18 @@ LOST_SUBMISSION = "{count} deliveries are of messages that a crashed member may 
 """A crash loses the records that were not sent yet, so such a message is neither certain nor invented."""
 
 
-def _name(life: Incarnation, names: Mapping[int, str]) -> str:
-    name = names.get(life.member, f"member {life.member}")
-    return f"{name} (incarnation {life.incarnation})" if life.is_joiner else name
+def _name(incarnation: Incarnation, names: Mapping[int, str]) -> str:
+    name = names.get(incarnation.member, f"member {incarnation.member}")
+    return f"{name} (incarnation {incarnation.incarnation})" if incarnation.is_joiner else name
 
 
-def _listed(lives: Sequence[Incarnation], names: Mapping[int, str]) -> str:
-    return ", ".join(_name(life, names) for life in sorted(lives))
+def _listed(incarnations: Sequence[Incarnation], names: Mapping[int, str]) -> str:
+    return ", ".join(_name(incarnation, names) for incarnation in sorted(incarnations))
 
 
 def _say(place: Place, names: Mapping[int, str]) -> str:
     if place.message is None and place.view is not None:
-        members = ", ".join(_name(life, names) for life in place.members)
+        members = ", ".join(_name(incarnation, names) for incarnation in place.members)
         return f"{_name(place.incarnation, names)} installs view {place.view} of {members}"
     if place.message is None:
         which = "" if place.position is None else f" at position {place.position}"

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
-from analysis.checks.properties import Incarnation, Lives, MessageId, Place, Raw, Tally, Witness
+from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
 from analysis.checks.views import views_of
 from collector.records import Event, Flag, Kind, Notice
 
@@ -26,7 +26,7 @@ SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW = (
 LEFT = int(Notice.LEFT)
 RETRANSMISSION = int(Flag.RETRANSMISSION)
 EVENTS = (SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW)
-"""What these checks look at, besides the first and the last record of a life."""
+"""What these checks look at, besides the first and the last record of an incarnation."""
 
 NOT_CARRYING = frozenset(
     int(kind)
@@ -46,45 +46,45 @@ class Section(NamedTuple):
     """One stay in the critical section; times are true times in ns."""
 
     begin_ns: int
-    life: Incarnation
+    incarnation: Incarnation
     record: int
     message: MessageId
     position: int
     end_ns: int
-    """NEVER_NS: not left at the orderly end of its life."""
+    """NEVER_NS: not left at the orderly end of its incarnation."""
 
     @property
     def place(self) -> Place:
-        return Place(self.life, self.message, self.position, self.begin_ns)
+        return Place(self.incarnation, self.message, self.position, self.begin_ns)
 
 
-def sections(lives: Lives) -> list[Section]:
+def sections(incarnations: Incarnations) -> list[Section]:
     """All that count, in the order in which they begin."""
-    excluded_ns = _excluded_ns(lives)
+    excluded_ns = _excluded_ns(incarnations)
     found = []
-    for life, records in lives.items():
-        until_ns = excluded_ns.get(life, NEVER_NS)
-        of_life = [section for section in _of_life(life, records) if section.begin_ns < until_ns]
-        found += [section._replace(end_ns=min(section.end_ns, until_ns)) for section in of_life]
+    for incarnation, records in incarnations.items():
+        until_ns = excluded_ns.get(incarnation, NEVER_NS)
+        of_incarnation = [section for section in _of_incarnation(incarnation, records) if section.begin_ns < until_ns]
+        found += [section._replace(end_ns=min(section.end_ns, until_ns)) for section in of_incarnation]
     return sorted(found)
 
 
-def _excluded_ns(lives: Lives) -> dict[Incarnation, int]:
+def _excluded_ns(incarnations: Incarnations) -> dict[Incarnation, int]:
     """Of the incarnations that a later view than their last one leaves out: when the first member installed it."""
-    views = {life: views_of(records).installations for life, records in lives.items()}
+    views = {incarnation: views_of(records).installations for incarnation, records in incarnations.items()}
     found: dict[Incarnation, int] = {}
-    for life, own in views.items():
+    for incarnation, own in views.items():
         last = own[-1].number if own else NEVER_NS
         later = (one for installed in views.values() for one in installed if one.number > last)
-        at_ns = min((one.at_ns for one in later if life not in one.members), default=None)
+        at_ns = min((one.at_ns for one in later if incarnation not in one.members), default=None)
         if at_ns is not None:
-            found[life] = at_ns
+            found[incarnation] = at_ns
     return found
 
 
-def mutual_exclusion(lives: Lives) -> Tally:
+def mutual_exclusion(incarnations: Incarnations) -> Tally:
     """Each section against the one before it that ends last."""
-    found = sections(lives)
+    found = sections(incarnations)
     wrong: list[tuple[Section, Section]] = []
     latest: Section | None = None
     for section in found:
@@ -95,11 +95,11 @@ def mutual_exclusion(lives: Lives) -> Tally:
     return Tally(len(found), len(wrong), _witness("entered while another was inside", places))
 
 
-def service(lives: Lives, full: Iterable[Incarnation]) -> Tally:
+def service(incarnations: Incarnations, full: Iterable[Incarnation]) -> Tally:
     """Each request of a full member is granted, and each of its sections left."""
     obliged = set(full)
-    asked = {message: at_ns for message, at_ns in _requests(lives).items() if _origin(message) in obliged}
-    own = [section for section in sections(lives) if section.life in obliged]
+    asked = {message: at_ns for message, at_ns in _requests(incarnations).items() if _origin(message) in obliged}
+    own = [section for section in sections(incarnations) if section.incarnation in obliged]
     granted = {section.message for section in own}
     missing = sorted((at_ns, message) for message, at_ns in asked.items() if message not in granted)
     open_ = [section for section in own if section.end_ns == NEVER_NS]
@@ -116,7 +116,7 @@ class Granted(NamedTuple):
     """When a request was granted: larger is later. Never: NEVER_NS."""
 
     at_ns: int
-    life: Incarnation
+    incarnation: Incarnation
     record: int
     message: MessageId
     position: int = 0
@@ -125,56 +125,57 @@ class Granted(NamedTuple):
 NOBODY = Granted(-1, Incarnation(0, 0), 0, MessageId(0, 0, 0))
 
 
-def grant_order(lives: Lives) -> Tally:
+def grant_order(incarnations: Incarnations) -> Tally:
     """Each granted request against the latest grant in its past."""
-    grants = granted(lives)
-    told = _Told(lives)
+    grants = granted(incarnations)
+    told = _Told(incarnations)
     knows: dict[Incarnation, Granted] = defaultdict(lambda: NOBODY)
     asked: dict[Incarnation, Granted] = defaultdict(lambda: NOBODY)
     checked = 0
     wrong: list[tuple[Granted, Granted]] = []
-    for _, life, number, record in in_time(lives, (SUBMIT, SEND, RECEIVE)):
+    for _, incarnation, number, record in in_time(incarnations, (SUBMIT, SEND, RECEIVE)):
         if record[0] == SEND:
-            if is_new(life, record):
-                told.send(life, knows[life])
+            if is_new(incarnation, record):
+                told.send(incarnation, knows[incarnation])
         elif record[0] == RECEIVE:
-            knows[life] = max(knows[life], told.receive(life, record))
+            knows[incarnation] = max(knows[incarnation], told.receive(incarnation, record))
         elif grant := grants.pop(MessageId(record[2], record[3], record[5]), None):
             if grant.at_ns != NEVER_NS:
                 checked += 1
-                latest = max(knows[life], asked[life])
+                latest = max(knows[incarnation], asked[incarnation])
                 if latest > grant:
                     wrong.append((grant, latest))
-            asked[life] = max(asked[life], grant)
-            if is_made_at_once(lives[life], life, number):
-                knows[life] = max(knows[life], grant)
+            asked[incarnation] = max(asked[incarnation], grant)
+            if is_made_at_once(incarnations[incarnation], incarnation, number):
+                knows[incarnation] = max(knows[incarnation], grant)
     return Tally(checked, len(wrong), grant_witness(min(wrong, default=None)))
 
 
-def granted(lives: Lives) -> dict[MessageId, Granted]:
-    """All requests. Those of a crashed life that were not granted are left out: nobody owes them anything."""
-    grants = {section.message: section for section in reversed(sections(lives))}
+def granted(incarnations: Incarnations) -> dict[MessageId, Granted]:
+    """All requests. Those of a crashed incarnation that were not granted are left out: nobody owes them anything."""
+    grants = {section.message: section for section in reversed(sections(incarnations))}
     found = {}
-    for message in _requests(lives):
-        life = _origin(message)
+    for message in _requests(incarnations):
+        incarnation = _origin(message)
         section = grants.get(message)
         if section is not None:
-            found[message] = Granted(section.begin_ns, life, section.record, message, section.position)
-        elif any(record[0] == STOP for record in lives[life]):
-            found[message] = Granted(NEVER_NS, life, 0, message)
+            found[message] = Granted(section.begin_ns, incarnation, section.record, message, section.position)
+        elif any(record[0] == STOP for record in incarnations[incarnation]):
+            found[message] = Granted(NEVER_NS, incarnation, 0, message)
     return found
 
 
-def is_new(life: Incarnation, record: Raw) -> bool:
-    """The SEND of a message of this life's own, for the first time, that takes something of a core above along."""
-    is_own = record[2] == life.member and record[3] == life.incarnation
+def is_new(incarnation: Incarnation, record: Raw) -> bool:
+    """The SEND of a message of this incarnation's own, for the first time, that takes something of a core above
+    along."""
+    is_own = record[2] == incarnation.member and record[3] == incarnation.incarnation
     return is_own and record[1] not in NOT_CARRYING and not record[4] & RETRANSMISSION
 
 
-def is_made_at_once(records: Sequence[Raw], life: Incarnation, number: int) -> bool:
+def is_made_at_once(records: Sequence[Raw], incarnation: Incarnation, number: int) -> bool:
     """The request with this record number did not wait in the host: the very next record is the SEND of it."""
     following = records[number] if number < len(records) else None
-    return following is not None and following[0] == SEND and is_new(life, following)
+    return following is not None and following[0] == SEND and is_new(incarnation, following)
 
 
 def identity_of(record: Raw) -> tuple[int, int, int, int]:
@@ -182,11 +183,11 @@ def identity_of(record: Raw) -> tuple[int, int, int, int]:
     return record[1], record[2], record[3], record[5]
 
 
-def in_time(lives: Lives, events: Collection[int]) -> list[tuple[int, Incarnation, int, Raw]]:
-    """Records of these events in the order of true time: time, life, number, record."""
+def in_time(incarnations: Incarnations, events: Collection[int]) -> list[tuple[int, Incarnation, int, Raw]]:
+    """Records of these events in the order of true time: time, incarnation, number, record."""
     return sorted(
-        (record[6], life, number, record)
-        for life, records in lives.items()
+        (record[6], incarnation, number, record)
+        for incarnation, records in incarnations.items()
         for number, record in enumerate(records, start=1)
         if record[0] in events
     )
@@ -199,55 +200,55 @@ def grant_witness(found: tuple[Granted, Granted] | None) -> Witness | None:
     places = []
     for grant in reversed(found):
         at_ns = None if grant.at_ns == NEVER_NS else grant.at_ns
-        places.append(Place(grant.life, grant.message, None if at_ns is None else grant.position, at_ns))
+        places.append(Place(grant.incarnation, grant.message, None if at_ns is None else grant.position, at_ns))
     return Witness(what="the later request is granted first", places=tuple(places))
 
 
 class _Told:
     """Who has been told what: see analysis.checks.properties."""
 
-    def __init__(self, lives: Lives) -> None:
+    def __init__(self, incarnations: Incarnations) -> None:
         self._transmissions: dict[tuple[int, int], tuple[list[int], list[Raw]]] = {}
         self._sent: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
-        for life, records in lives.items():
+        for incarnation, records in incarnations.items():
             sends = [record for record in records if record[0] == SEND]
-            self._transmissions[life] = ([record[8] for record in sends], sends)
-            self._sent[life] = [identity_of(record) for record in sends if is_new(life, record)]
+            self._transmissions[incarnation] = ([record[8] for record in sends], sends)
+            self._sent[incarnation] = [identity_of(record) for record in sends if is_new(incarnation, record)]
         self._copies = Counter(identity for sent in self._sent.values() for identity in sent)
         self._receivers: dict[tuple[int, int, int, int], set[Incarnation]] = defaultdict(set)
-        for life, records in lives.items():
+        for incarnation, records in incarnations.items():
             for record in records:
                 if record[0] == RECEIVE and (identity := self._identity(record)):
-                    self._receivers[identity].add(life)
+                    self._receivers[identity].add(incarnation)
         self._known_at: dict[tuple[int, int], list[Granted]] = defaultdict(list)
         self._received: dict[Incarnation, set[tuple[int, int, int, int]]] = defaultdict(set)
         self._complete: Counter[tuple[tuple[int, int], Incarnation]] = Counter()
 
-    def send(self, life: Incarnation, knowledge: Granted) -> None:
-        """The next new message of this life takes along what it knows."""
-        self._known_at[life].append(knowledge)
+    def send(self, incarnation: Incarnation, knowledge: Granted) -> None:
+        """The next new message of this incarnation takes along what it knows."""
+        self._known_at[incarnation].append(knowledge)
 
-    def receive(self, life: Incarnation, record: Raw) -> Granted:
-        """What this life learns with this RECEIVE: the knowledge of the message's origin when it sent the last
-        message up to which this life has everything. (Unicasts to different members can look the same in the
+    def receive(self, incarnation: Incarnation, record: Raw) -> Granted:
+        """What this incarnation learns with this RECEIVE: the knowledge of the message's origin when it sent the last
+        message up to which this incarnation has everything. (Unicasts to different members can look the same in the
         records; they are waited for, but not learned from.)
         """
         identity = self._identity(record)
         if identity is None:
             return NOBODY
-        self._received[life].add(identity)
+        self._received[incarnation].add(identity)
         origin = identity[1:3]
         sent, known_at = self._sent.get(origin, []), self._known_at[origin]
-        at = self._complete[origin, life]
+        at = self._complete[origin, incarnation]
         learned = NOBODY
         while at < len(known_at):
-            if life in self._receivers[sent[at]]:
-                if sent[at] not in self._received[life]:
+            if incarnation in self._receivers[sent[at]]:
+                if sent[at] not in self._received[incarnation]:
                     break
                 if self._copies[sent[at]] == 1:
                     learned = known_at[at]
             at += 1
-        self._complete[origin, life] = at
+        self._complete[origin, incarnation] = at
         return learned
 
     def _identity(self, record: Raw) -> tuple[int, int, int, int] | None:
@@ -257,30 +258,30 @@ class _Told:
         return identity_of(sends[at]) if at >= 0 and sends[at][1] not in NOT_CARRYING else None
 
 
-def _of_life(life: Incarnation, records: Sequence[Raw]) -> Iterator[Section]:
+def _of_incarnation(incarnation: Incarnation, records: Sequence[Raw]) -> Iterator[Section]:
     inside: list[tuple[int, int, MessageId]] = []
     position = 0
     is_stopped = False
     for number, record in enumerate(records, start=1):
-        if record[0] == DELIVER and record[2] == life.member and record[3] == life.incarnation:
+        if record[0] == DELIVER and record[2] == incarnation.member and record[3] == incarnation.incarnation:
             inside.append((record[6], number, MessageId(record[2], record[3], record[5])))
         elif record[0] == REPORT and record[1] == LEFT:
             for begin_ns, at, message in inside:
                 position += 1
-                yield Section(begin_ns, life, at, message, position, record[6])
+                yield Section(begin_ns, incarnation, at, message, position, record[6])
             inside = []
         is_stopped = is_stopped or record[0] == STOP
     for begin_ns, at, message in inside:
         position += 1
-        yield Section(begin_ns, life, at, message, position, NEVER_NS if is_stopped else records[-1][6])
+        yield Section(begin_ns, incarnation, at, message, position, NEVER_NS if is_stopped else records[-1][6])
 
 
-def _requests(lives: Lives) -> dict[MessageId, int]:
+def _requests(incarnations: Incarnations) -> dict[MessageId, int]:
     """When each own submission was made first."""
     asked: dict[MessageId, int] = {}
-    for life, records in lives.items():
+    for incarnation, records in incarnations.items():
         for record in records:
-            if record[0] == SUBMIT and record[2] == life.member and record[3] == life.incarnation:
+            if record[0] == SUBMIT and record[2] == incarnation.member and record[3] == incarnation.incarnation:
                 asked.setdefault(MessageId(record[2], record[3], record[5]), record[6])
     return asked
 
@@ -300,39 +301,39 @@ class Shown(NamedTuple):
     """What a clock showed."""
 
     value: int
-    life: Incarnation
+    incarnation: Incarnation
     at_ns: int
 
     @property
     def place(self) -> Place:
-        return Place(self.life, None, None, self.at_ns, self.value)
+        return Place(self.incarnation, None, None, self.at_ns, self.value)
 
 
-def clock_condition(lives: Lives) -> Tally:
+def clock_condition(incarnations: Incarnations) -> Tally:
     """Each reported timestamp against the largest one in its past."""
     past: dict[Incarnation, Shown] = {}
     told: dict[tuple[int, ...], Shown] = {}
     waiting: dict[Incarnation, list[tuple[int, ...]]] = defaultdict(list)
     checked, violations, witness = 0, 0, None
-    for at_ns, life, _, record in in_time(lives, (SUBMIT, DELIVER, REPORT)):
+    for at_ns, incarnation, _, record in in_time(incarnations, (SUBMIT, DELIVER, REPORT)):
         message = (*record[2:4], record[5])
-        if record[0] == SUBMIT and message[:2] != life:
+        if record[0] == SUBMIT and message[:2] != incarnation:
             continue
         if record[0] == SUBMIT:
-            waiting[life].append(message)
-            if life in past and message not in told:
-                told[message] = past[life]
+            waiting[incarnation].append(message)
+            if incarnation in past and message not in told:
+                told[message] = past[incarnation]
         elif record[0] == DELIVER:
             if message in told:
-                past[life] = max(past.get(life, told[message]), told[message])
+                past[incarnation] = max(past.get(incarnation, told[message]), told[message])
         elif record[1] == TIMESTAMP:
-            shown = Shown(record[8], life, at_ns)
+            shown = Shown(record[8], incarnation, at_ns)
             checked += 1
-            if life in past and shown.value <= past[life].value:
+            if incarnation in past and shown.value <= past[incarnation].value:
                 violations += 1
-                witness = witness or clock_witness(past[life], shown)
-            past[life] = max(past.get(life, shown), shown)
-            told |= dict.fromkeys(waiting.pop(life, ()), past[life])
+                witness = witness or clock_witness(past[incarnation], shown)
+            past[incarnation] = max(past.get(incarnation, shown), shown)
+            told |= dict.fromkeys(waiting.pop(incarnation, ()), past[incarnation])
     return Tally(checked, violations, witness)
 
 
@@ -340,15 +341,15 @@ def clock_witness(before: Shown, after: Shown) -> Witness:
     return Witness(what="what happened later has no larger timestamp", places=(before.place, after.place))
 
 
-def clock_monotone(lives: Lives) -> Tally:
-    """Each reading against the one before it in the same life."""
+def clock_monotone(incarnations: Incarnations) -> Tally:
+    """Each reading against the one before it in the same incarnation."""
     checked = 0
     wrong: list[tuple[Shown, Shown]] = []
-    for life, records in lives.items():
-        readings = [Shown(r[8], life, r[6]) for r in records if r[0] == REPORT and r[1] == CLOCK]
+    for incarnation, records in incarnations.items():
+        readings = [Shown(r[8], incarnation, r[6]) for r in records if r[0] == REPORT and r[1] == CLOCK]
         checked += len(readings)
         wrong += [(one, two) for one, two in pairwise(readings) if two.value < one.value]
-    found = min(wrong, key=lambda pair: (pair[1].at_ns, pair[1].life), default=None)
+    found = min(wrong, key=lambda pair: (pair[1].at_ns, pair[1].incarnation), default=None)
     witness = None if found is None else Witness(what="set backwards", places=(found[0].place, found[1].place))
     return Tally(checked, len(wrong), witness)
 
@@ -358,13 +359,16 @@ DIGEST = (1 << 64) - 1
 """Tables keep 64 bits with a sign, the wire without one."""
 
 
-def state(lives: Lives, full: Collection[Incarnation]) -> Tally:
+def state(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
     """The reports of the full members, command by command."""
     names = sorted(full)
-    reports = [[record for record in lives[life] if record[0] == REPORT and record[1] == STATE] for life in names]
+    reports = [
+        [record for record in incarnations[incarnation] if record[0] == REPORT and record[1] == STATE]
+        for incarnation in names
+    ]
     checked, violations, witness = 0, 0, None
     for k, row in enumerate(zip_longest(*reports), start=1):
-        shown = [(life, record) for life, record in zip(names, row, strict=True) if record is not None]
+        shown = [(incarnation, record) for incarnation, record in zip(names, row, strict=True) if record is not None]
         if len(shown) < 2:  # nobody else came so far, and nobody will
             break
         checked += len(shown)
@@ -377,5 +381,5 @@ def state(lives: Lives, full: Collection[Incarnation]) -> Tally:
 
 
 def _state_witness(k: int, *sides: tuple[Incarnation, Raw]) -> Witness:
-    places = tuple(Place(life, None, k, record[6], record[8] & DIGEST) for life, record in sides)
+    places = tuple(Place(incarnation, None, k, record[6], record[8] & DIGEST) for incarnation, record in sides)
     return Witness(what="committed states differ", places=places)

@@ -34,10 +34,10 @@ class Step(enum.IntEnum):
     """The first record of an own submission; `value`: payload bytes."""
     DELIVERY = 2
     BROKEN_PROMISE = 3
-    """An UNDO of an agreed or final delivery, or of what the same life delivered so before."""
+    """An UNDO of an agreed or final delivery, or of what the same incarnation delivered so before."""
     STANDING = 4
     """An optimistic delivery at a full member that is never undone, where a higher level is judged. Made of deliveries
-    by `analysis.checks.order`: a life does not know yet what is judged."""
+    by `analysis.checks.order`: an incarnation does not know yet what is judged."""
 
 
 NO_MESSAGE = 0
@@ -71,9 +71,9 @@ origin before it (NO_MESSAGE: none). What a step has not is 0. 54 bytes each.
 
 
 class Told(NamedTuple):
-    """What the records of a life say of it."""
+    """What the records of an incarnation say of it."""
 
-    life: Incarnation
+    incarnation: Incarnation
     level: int
     """The highest of its deliveries; -1: it has none."""
     is_gapless: bool
@@ -105,7 +105,7 @@ def decode(message: int) -> MessageId:
 
 
 class Records(NamedTuple):
-    """Records of one incarnation, by number. 35 bytes each: the longest life of a capture must fit."""
+    """Records of one incarnation, by number. 35 bytes each: the longest incarnation of a capture must fit."""
 
     record: Ints
     event: npt.NDArray[np.int16]
@@ -130,18 +130,18 @@ class Records(NamedTuple):
         return len(self.record)
 
 
-def steps_of_life(life: Incarnation, chunks: list[Records]) -> tuple[Told, Iterator[pa.RecordBatch]]:
+def steps_of_incarnation(incarnation: Incarnation, chunks: list[Records]) -> tuple[Told, Iterator[pa.RecordBatch]]:
     """All records of one incarnation, in any order, to what they say of it and to its steps (STEPS): each batch of one
     kind, and each kind in the order of records. `chunks` is emptied, and steps are made when they are asked for, so
     that what is at hand is what is worked with: at most 80 bytes for each record.
     """
     records = _in_order(chunks)
-    submissions = np.flatnonzero(is_own_submission(records, np.int64(life.code)))
-    return _told(life, records, submissions), _steps(life, records, submissions)
+    submissions = np.flatnonzero(is_own_submission(records, np.int64(incarnation.code)))
+    return _told(incarnation, records, submissions), _steps(incarnation, records, submissions)
 
 
 def is_own_submission(records: Records, code: Any) -> Mask:
-    """`code`: of the life that tells, one for all or one for each record."""
+    """`code`: of the incarnation that tells, one for all or one for each record."""
     return np.asarray((records.event == Event.SUBMIT) & (records.message >> 32 & 0xFFFFFFFF == code))
 
 
@@ -158,9 +158,9 @@ def compact(batch: pa.RecordBatch) -> Records:
     return Records(record, event, detail, at_ns, value, message)
 
 
-def _steps(life: Incarnation, records: Records, submissions: Rows) -> Iterator[pa.RecordBatch]:
+def _steps(incarnation: Incarnation, records: Records, submissions: Rows) -> Iterator[pa.RecordBatch]:
     yield from _parts(Step.SUBMISSION, records, submissions[_first_of_each(records.message[submissions])])
-    yield from _deliveries(records, is_joiner=life.is_joiner)
+    yield from _deliveries(records, is_joiner=incarnation.is_joiner)
     yield from _parts(Step.BROKEN_PROMISE, records, np.flatnonzero(_is_broken_promise(records)))
 
 
@@ -182,7 +182,7 @@ def _in_order(chunks: list[Records]) -> Records:
     return Records(*merged)
 
 
-def _told(life: Incarnation, records: Records, submissions: Rows) -> Told:
+def _told(incarnation: Incarnation, records: Records, submissions: Rows) -> Told:
     span = int(records.record[-1] - records.record[0]) + 1
     numbers = 1 + int(np.count_nonzero(records.record[1:] != records.record[:-1]))
     end = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.OVER))[:1]
@@ -190,7 +190,7 @@ def _told(life: Incarnation, records: Records, submissions: Rows) -> Told:
     levels = records.detail[np.abs(records.event) == Event.DELIVER]
     is_whole = bool((records.event >= 0).all())
     return Told(
-        life=life,
+        incarnation=incarnation,
         level=int(levels.max(initial=-1)),
         is_gapless=bool(is_whole and span == numbers == records.size and records.event[0] == Event.START),
         missing_records=span - numbers,

@@ -33,7 +33,7 @@ _NOTHING = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Life:
+class IncarnationDeliveries:
     """One incarnation; of its first deliveries at the judged level, in order, the record number, a code of the message,
     and the time. Equal messages have equal codes in a run, and a run says what they mean.
     """
@@ -107,7 +107,7 @@ class Run:
     the code of a message means; `is_uniform`: deliveries at level FINAL are judged.
     """
 
-    lives: Sequence[Life]
+    incarnations: Sequence[IncarnationDeliveries]
     origins: Callable[[Ints], Ints]
     decode: Callable[[int], MessageId]
     is_uniform: bool
@@ -135,7 +135,7 @@ class _Handed(NamedTuple):
     """One delivery; the earliest is the least."""
 
     at_ns: int
-    life: Incarnation
+    incarnation: Incarnation
     row: int
     view: int
     message: int
@@ -156,8 +156,8 @@ class _Dispute(NamedTuple):
     delivers anything."""
 
     positions: Rows
-    one: Life
-    other: Life
+    one: IncarnationDeliveries
+    other: IncarnationDeliveries
     what: str = ""
 
 
@@ -165,69 +165,71 @@ class _View(NamedTuple):
     """One view: who installs a later one, and by incarnation what it delivers there that is void."""
 
     number: int
-    survivors: Sequence[Life]
+    survivors: Sequence[IncarnationDeliveries]
     void: Mapping[Incarnation, Mask]
 
-    def good(self, life: Life) -> Ints:
+    def good(self, incarnation: IncarnationDeliveries) -> Ints:
         """Its messages for good."""
-        messages = life.messages(self.number)
-        return messages[~self.void[life.name]] if life.name in self.void else messages
+        messages = incarnation.messages(self.number)
+        return messages[~self.void[incarnation.name]] if incarnation.name in self.void else messages
 
-    def prefix(self, life: Life) -> Ints:
+    def prefix(self, incarnation: IncarnationDeliveries) -> Ints:
         """Its messages to before the first that is void."""
-        messages = life.messages(self.number)
-        return messages[: int(self.void[life.name].argmax())] if life.name in self.void else messages
+        messages = incarnation.messages(self.number)
+        return messages[: int(self.void[incarnation.name].argmax())] if incarnation.name in self.void else messages
 
-    def has_certainly_not_closed(self, life: Life) -> bool:
-        return not life.survives(self.number) and (life.ends_in_order or life.name in self.void)
+    def has_certainly_not_closed(self, incarnation: IncarnationDeliveries) -> bool:
+        return not incarnation.survives(self.number) and (incarnation.ends_in_order or incarnation.name in self.void)
 
 
 class _Judge:
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._lives = sorted(run.lives, key=lambda life: life.name)
-        self._by_name = {life.name: life for life in run.lives}
-        numbers = sorted({BEFORE}.union(*(life.numbers for life in run.lives)))
-        unions = [_union(life.messages(number) for life in self._lives) for number in numbers]
+        self._incarnations = sorted(run.incarnations, key=lambda incarnation: incarnation.name)
+        self._by_name = {incarnation.name: incarnation for incarnation in run.incarnations}
+        numbers = sorted({BEFORE}.union(*(incarnation.numbers for incarnation in run.incarnations)))
+        unions = [_union(incarnation.messages(number) for incarnation in self._incarnations) for number in numbers]
         _, self._repeated = _distinct_and_repeated(unions)
         """What anybody delivers in several views, void or not."""
         self._views = [self._view(number, numbers) for number in numbers]
-        self._deliveries = sum(life.count for life in run.lives)
-        self._installations = sum(len(life.views.installations) for life in run.lives)
+        self._deliveries = sum(incarnation.count for incarnation in run.incarnations)
+        self._installations = sum(len(incarnation.views.installations) for incarnation in run.incarnations)
 
     def _view(self, number: int, numbers: Sequence[int]) -> _View:
-        survivors = [life for life in self._lives if life.survives(number)]
+        survivors = [incarnation for incarnation in self._incarnations if incarnation.survives(number)]
         void: dict[Incarnation, Mask] = {}
         if survivors and not self._run.is_uniform:
-            known = _union([life.messages(number) for life in survivors])
-            for life in self._lives:
-                messages = life.messages(number) if life.count and not life.survives(number) else _NOTHING
+            known = _union([incarnation.messages(number) for incarnation in survivors])
+            for incarnation in self._incarnations:
+                messages = (
+                    incarnation.messages(number) if incarnation.count and not incarnation.survives(number) else _NOTHING
+                )
                 is_void = ~_is_in(messages, known)
                 if _is_in(messages[is_void], self._repeated).any():
                     earlier = [one.messages(before) for one in survivors for before in numbers if before < number]
                     is_void &= ~_is_in(messages, _union(earlier))
                 if is_void.any():
-                    void[life.name] = is_void
+                    void[incarnation.name] = is_void
         return _View(number, survivors, void)
 
     def view_agreement(self) -> Tally:
         found: list[tuple[str, tuple[Place, ...]]] = []
-        by_number: dict[int, list[tuple[Life, Installation]]] = {}
-        for life in self._lives:
-            installations = life.views.installations
+        by_number: dict[int, list[tuple[IncarnationDeliveries, Installation]]] = {}
+        for incarnation in self._incarnations:
+            installations = incarnation.views.installations
             for before, after in pairwise(installations):
-                places = (_installed(life, before), _installed(life, after))
+                places = (_installed(incarnation, before), _installed(incarnation, after))
                 if after.number <= before.number:
                     found.append(("the numbers of its views do not ascend", places))
                 if after.is_beginning:
                     found.append(("a first view after another one", places))
             for one in installations:
-                by_number.setdefault(one.number, []).append((life, one))
-                is_cut = life.views.is_cut and one is installations[-1]
+                by_number.setdefault(one.number, []).append((incarnation, one))
+                is_cut = incarnation.views.is_cut and one is installations[-1]
                 if not one.is_whole and not is_cut:
-                    found.append(("a view with fewer members than it says", (_installed(life, one),)))
-                if one.is_whole and life.name not in one.members:
-                    found.append(("a view without the incarnation that installs it", (_installed(life, one),)))
+                    found.append(("a view with fewer members than it says", (_installed(incarnation, one),)))
+                if one.is_whole and incarnation.name not in one.members:
+                    found.append(("a view without the incarnation that installs it", (_installed(incarnation, one),)))
         for installed in by_number.values():
             # What agrees with the longest agrees with each other.
             longest = max(installed, key=lambda pair: len(pair[1].members))
@@ -240,12 +242,15 @@ class _Judge:
         )
 
     def same_view(self) -> Tally:
-        delivered, wrong = _distinct_and_repeated([_union(map(view.good, self._lives)) for view in self._views])
+        delivered, wrong = _distinct_and_repeated([_union(map(view.good, self._incarnations)) for view in self._views])
         if not len(wrong):
             return Tally(delivered, 0)
         one = min(self._for_good(wrong))
         other = min(handed for handed in self._for_good(np.array([one.message])) if handed.view != one.view)
-        places = (self._place(one.life, one.message, one.view), self._place(other.life, other.message, other.view))
+        places = (
+            self._place(one.incarnation, one.message, one.view),
+            self._place(other.incarnation, other.message, other.view),
+        )
         return Tally(delivered, len(wrong), Witness(what="delivered in different views", places=places))
 
     def virtual_synchrony(self) -> Tally:
@@ -253,48 +258,52 @@ class _Judge:
         earliest: list[tuple[_Handed, int]] = []
         for view in self._views:
             for following, through in self._ways_through(view.number).items():
-                disputed = _not_in_all([life.messages(view.number) for life in through])
+                disputed = _not_in_all([incarnation.messages(view.number) for incarnation in through])
                 violations += len(disputed)
-                handed = (one for life in through for one in _earliest(life, view.number, disputed))
+                handed = (one for incarnation in through for one in _earliest(incarnation, view.number, disputed))
                 earliest += [(one, following) for one in handed] if len(disputed) else []
         if not earliest:
             return Tally(self._installations, 0)
         one, following = min(earliest)
         together = self._ways_through(one.view)[following]
-        lacking = next(life for life in together if one.message not in life.messages(one.view))
-        places = (self._place(one.life, one.message, one.view), self._place(lacking.name, one.message, one.view))
+        lacking = next(incarnation for incarnation in together if one.message not in incarnation.messages(one.view))
+        places = (self._place(one.incarnation, one.message, one.view), self._place(lacking.name, one.message, one.view))
         what = "not all that go on to the next view deliver it"
         return Tally(self._installations, violations, Witness(what=what, places=places))
 
     def no_ghost(self) -> Tally:
         violations = 0
         earliest: list[tuple[_Handed, tuple[Place, ...]]] = []
-        for life in self._lives:
-            for one, part in life.parts:
+        for incarnation in self._incarnations:
+            for one, part in incarnation.parts:
                 if part.start == part.stop:
                     continue
                 members = [] if one is None else sorted(member.code for member in one.members)
-                is_member = _is_in(self._run.origins(life.message[part]), np.array(members, np.int64))
+                is_member = _is_in(self._run.origins(incarnation.message[part]), np.array(members, np.int64))
                 wrong = part.start + np.flatnonzero(~is_member)
                 if len(wrong):
                     violations += len(wrong)
-                    first = _first_of(life, wrong, BEFORE if one is None else one.number)
-                    earliest.append((first, () if one is None else (_installed(life, one),)))
+                    first = _first_of(incarnation, wrong, BEFORE if one is None else one.number)
+                    earliest.append((first, () if one is None else (_installed(incarnation, one),)))
         if not earliest:
             return Tally(self._deliveries, 0)
         first, more = min(earliest, key=lambda found: found[0])
-        places = (self._place(first.life, first.message, first.view), *more)
+        places = (self._place(first.incarnation, first.message, first.view), *more)
         return Tally(
             self._deliveries, violations, Witness(what="delivered in a view that its sender is not in", places=places)
         )
 
     def state_transfer(self) -> Tally:
-        checked = sum(bool(life.numbers) for life in self._lives)
+        checked = sum(bool(incarnation.numbers) for incarnation in self._incarnations)
         joiners = [
-            life for life in self._lives if life.numbers and not (life.views.is_founder and life.state_view is None)
+            incarnation
+            for incarnation in self._incarnations
+            if incarnation.numbers and not (incarnation.views.is_founder and incarnation.state_view is None)
         ]
         found = [
-            one for life in joiners for one in (self._too_early(life), self._known_before(life), self._different(life))
+            one
+            for incarnation in joiners
+            for one in (self._too_early(incarnation), self._known_before(incarnation), self._different(incarnation))
         ]
         earliest = [one.earliest for one in found if one.earliest is not None]
         if not earliest:
@@ -306,9 +315,18 @@ class _Judge:
         violations = 0
         witness = None
         for view in self._views:
-            whole = [(life, life.messages(view.number)) for life in self._lives if life.count]
-            never_closed = [(life, messages) for life, messages in whole if view.has_certainly_not_closed(life)]
-            disputes = [*_disputes([(life, view.prefix(life)) for life, _ in whole]), *_disputes(never_closed)]
+            whole = [
+                (incarnation, incarnation.messages(view.number))
+                for incarnation in self._incarnations
+                if incarnation.count
+            ]
+            never_closed = [
+                (incarnation, messages) for incarnation, messages in whole if view.has_certainly_not_closed(incarnation)
+            ]
+            disputes = [
+                *_disputes([(incarnation, view.prefix(incarnation)) for incarnation, _ in whole]),
+                *_disputes(never_closed),
+            ]
             if self._run.is_uniform:
                 disputes += _beyond(whole, view)
             if disputes:
@@ -317,72 +335,78 @@ class _Judge:
                 witness = witness or self._crossed(view.number, first)
         return Tally(self._deliveries, violations, witness)
 
-    def _ways_through(self, view: int) -> dict[int, list[Life]]:
+    def _ways_through(self, view: int) -> dict[int, list[IncarnationDeliveries]]:
         """By the view that they go to: those that go on, and have the state all through this view."""
-        ways: dict[int, list[Life]] = {}
-        for life in self._lives:
-            for following in life.ways_through(view):
-                ways.setdefault(following, []).append(life)
+        ways: dict[int, list[IncarnationDeliveries]] = {}
+        for incarnation in self._incarnations:
+            for following in incarnation.ways_through(view):
+                ways.setdefault(following, []).append(incarnation)
         return ways
 
     def _for_good(self, messages: Ints) -> Iterator[_Handed]:
         """Of each incarnation, the earliest delivery for good of any of these messages in each view."""
         for view in self._views:
-            for life in self._lives:
-                yield from _earliest(life, view.number, messages, view.void.get(life.name))
+            for incarnation in self._incarnations:
+                yield from _earliest(incarnation, view.number, messages, view.void.get(incarnation.name))
 
-    def _too_early(self, life: Life) -> _Found:
+    def _too_early(self, incarnation: IncarnationDeliveries) -> _Found:
         """What a joiner delivers before it has the state."""
-        rows = np.flatnonzero(life.record < life.views.state_record) if life.views.state_record else None
-        rows = np.arange(life.count) if rows is None else rows
+        rows = (
+            np.flatnonzero(incarnation.record < incarnation.views.state_record)
+            if incarnation.views.state_record
+            else None
+        )
+        rows = np.arange(incarnation.count) if rows is None else rows
         if not len(rows):
             return _FINE
-        first = self._first_anywhere(life, rows)
-        places = (self._place(life.name, first.message, first.view),)
+        first = self._first_anywhere(incarnation, rows)
+        places = (self._place(incarnation.name, first.message, first.view),)
         return _Found(len(rows), (first, "delivered before it has the state", places))
 
-    def _known_before(self, life: Life) -> _Found:
+    def _known_before(self, incarnation: IncarnationDeliveries) -> _Found:
         """What a joiner delivers though it was in its state."""
-        state = life.state_view
-        if state is None or (not len(self._repeated) and life.has_ascending_views):
+        state = incarnation.state_view
+        if state is None or (not len(self._repeated) and incarnation.has_ascending_views):
             return _FINE
-        elders = [one for one in self._lives if one is not life and one.views.comes_to(state)]
+        elders = [one for one in self._incarnations if one is not incarnation and one.views.comes_to(state)]
         before = [(one, view.number) for one in elders for view in self._views if view.number < state]
         had = [one.messages(number) for one, number in before]
-        if life.has_ascending_views:  # it delivers in this view and later ones, they did before
+        if incarnation.has_ascending_views:  # it delivers in this view and later ones, they did before
             had = [messages[_is_in(messages, self._repeated)] for messages in had]
         known = _union(had)
-        rows = np.flatnonzero(_is_in(life.message, known) & (life.record >= life.views.state_record))
+        rows = np.flatnonzero(
+            _is_in(incarnation.message, known) & (incarnation.record >= incarnation.views.state_record)
+        )
         if not len(rows):
             return _FINE
-        first = self._first_anywhere(life, rows)
+        first = self._first_anywhere(incarnation, rows)
         wanted = np.array([first.message])
         other = min(handed for one, number in before for handed in _earliest(one, number, wanted))
-        places = tuple(self._place(one.life, one.message, one.view) for one in (other, first))
+        places = tuple(self._place(one.incarnation, one.message, one.view) for one in (other, first))
         return _Found(len(rows), (first, "delivered though it was in the state", places))
 
-    def _different(self, life: Life) -> _Found:
+    def _different(self, incarnation: IncarnationDeliveries) -> _Found:
         """Where a joiner and those before it do not deliver the same in the view in which it joins."""
-        state = life.state_view
-        following = () if state is None else life.views.ways_from(state)
+        state = incarnation.state_view
+        following = () if state is None else incarnation.views.ways_from(state)
         if state is None or not following:
             return _FINE
         together = self._ways_through(state).get(following[0], [])
-        elders = [one for one in together if one is not life and one.views.comes_to(state)]
-        own = life.messages(state)
+        elders = [one for one in together if one is not incarnation and one.views.comes_to(state)]
+        own = incarnation.messages(state)
         wrong = _union(_not_in_all([own, one.messages(state)]) for one in elders)
         if not len(wrong):
             return _FINE
-        first = min(handed for one in (life, *elders) for handed in _earliest(one, state, wrong))
+        first = min(handed for one in (incarnation, *elders) for handed in _earliest(one, state, wrong))
         is_own = first.message in own
         other = next(one for one in elders if (first.message in one.messages(state)) is not is_own)
-        places = (self._place(life.name, first.message, state), self._place(other.name, first.message, state))
+        places = (self._place(incarnation.name, first.message, state), self._place(other.name, first.message, state))
         return _Found(len(wrong), (first, "a joiner and those before it differ in a view", places))
 
-    def _first_anywhere(self, life: Life, rows: Rows) -> _Handed:
-        row = _first_of(life, rows, BEFORE).row
-        one = next(one for one, part in life.parts if part.start <= row < part.stop)
-        return _first_of(life, np.array([row]), BEFORE if one is None else one.number)
+    def _first_anywhere(self, incarnation: IncarnationDeliveries, rows: Rows) -> _Handed:
+        row = _first_of(incarnation, rows, BEFORE).row
+        one = next(one for one, part in incarnation.parts if part.start <= row < part.stop)
+        return _first_of(incarnation, np.array([row]), BEFORE if one is None else one.number)
 
     def _crossed(self, view: int, dispute: _Dispute) -> Witness:
         one, other, place = dispute.one.name, dispute.other.name, dispute.positions[0]
@@ -396,57 +420,59 @@ class _Judge:
 
     def _place(self, name: Incarnation, message: int, view: int) -> Place:
         """Where it delivers the message in this view, if it does."""
-        life = self._by_name[name]
-        rows = life.rows(view)
-        found = rows[life.message[rows] == message].tolist()
-        position, at_ns = (found[0] + 1, int(life.at_ns[found[0]])) if found else (None, None)
+        incarnation = self._by_name[name]
+        rows = incarnation.rows(view)
+        found = rows[incarnation.message[rows] == message].tolist()
+        position, at_ns = (found[0] + 1, int(incarnation.at_ns[found[0]])) if found else (None, None)
         return Place(name, self._run.decode(message), position, at_ns, view=view)
 
 
-def _installed(life: Life, one: Installation) -> Place:
-    return Place(life.name, None, None, one.at_ns, view=one.number, members=one.members)
+def _installed(incarnation: IncarnationDeliveries, one: Installation) -> Place:
+    return Place(incarnation.name, None, None, one.at_ns, view=one.number, members=one.members)
 
 
-def _first_of(life: Life, rows: Rows, view: int) -> _Handed:
+def _first_of(incarnation: IncarnationDeliveries, rows: Rows, view: int) -> _Handed:
     """The earliest of some deliveries in a view, one at least."""
-    row = int(rows[life.at_ns[rows].argmin()])
-    return _Handed(int(life.at_ns[row]), life.name, row, view, int(life.message[row]))
+    row = int(rows[incarnation.at_ns[rows].argmin()])
+    return _Handed(int(incarnation.at_ns[row]), incarnation.name, row, view, int(incarnation.message[row]))
 
 
-def _earliest(life: Life, view: int, messages: Ints, void: Mask | None = None) -> Iterator[_Handed]:
+def _earliest(
+    incarnation: IncarnationDeliveries, view: int, messages: Ints, void: Mask | None = None
+) -> Iterator[_Handed]:
     """The earliest delivery of any of these messages (ascending) in a view, void ones apart, if there is one."""
-    rows = life.rows(view)
-    is_wanted = _is_in(life.message[rows], messages)
+    rows = incarnation.rows(view)
+    is_wanted = _is_in(incarnation.message[rows], messages)
     rows = rows[is_wanted if void is None else is_wanted & ~void]
     if len(rows):
-        yield _first_of(life, rows, view)
+        yield _first_of(incarnation, rows, view)
 
 
-def _disputes(table: Sequence[tuple[Life, Ints]]) -> list[_Dispute]:
+def _disputes(table: Sequence[tuple[IncarnationDeliveries, Ints]]) -> list[_Dispute]:
     """Where these are no prefixes of one sequence: each compared with the longest."""
     if len(table) < 2:
         return []
     one, longest = max(table, key=lambda pair: len(pair[1]))
     found = []
-    for life, messages in table:
+    for incarnation, messages in table:
         start = longest[: len(messages)]
         if not np.array_equal(messages, start):
-            found.append(_Dispute(np.flatnonzero(messages != start), one, life))
+            found.append(_Dispute(np.flatnonzero(messages != start), one, incarnation))
     return found
 
 
-def _beyond(whole: Iterable[tuple[Life, Ints]], view: _View) -> list[_Dispute]:
+def _beyond(whole: Iterable[tuple[IncarnationDeliveries, Ints]], view: _View) -> list[_Dispute]:
     """What somebody who has not closed the view delivers there beyond the end of a survivor."""
-    stateful = [life for life in view.survivors if life.had_state_all_through(view.number + 1)]
+    stateful = [incarnation for incarnation in view.survivors if incarnation.had_state_all_through(view.number + 1)]
     if not stateful:
         return []
-    shortest = min(stateful, key=lambda life: len(life.messages(view.number)))
+    shortest = min(stateful, key=lambda incarnation: len(incarnation.messages(view.number)))
     end = len(shortest.messages(view.number))
     what = "delivered beyond what a survivor of the view has"
     return [
-        _Dispute(np.arange(end, len(messages)), life, shortest, what)
-        for life, messages in whole
-        if len(messages) > end and not life.survives(view.number)
+        _Dispute(np.arange(end, len(messages)), incarnation, shortest, what)
+        for incarnation, messages in whole
+        if len(messages) > end and not incarnation.survives(view.number)
     ]
 
 

@@ -116,9 +116,9 @@ def _message(place: Mapping[str, Any]) -> str:
     if not isinstance(message, Mapping):
         return words.clean(message, 60) or "message"
     origin = words.clean(message.get("origin_name") or message.get("origin"), 40)
-    incarnation = words.number(message.get("incarnation")) or 1
-    life = f" (incarnation {incarnation:.0f})" if incarnation > 1 else ""
-    return f"{origin}{life} #{words.clean(message.get('number'), 20)}"
+    number = words.number(message.get("incarnation")) or 1
+    incarnation = f" (incarnation {number:.0f})" if number > 1 else ""
+    return f"{origin}{incarnation} #{words.clean(message.get('number'), 20)}"
 
 
 def _member(place: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Structured Streaming over one capture into a `Live`: each micro-batch is handed over as Arrow and counted here.
 
-The query's checkpoint lives as long as the block: a look begins with the beginning of the capture, so that its totals
-are the capture's.
+The query's checkpoint incarnations as long as the block: a look begins with the beginning of the capture, so that its
+totals are the capture's.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from analysis.checks.properties import Incarnation, Lives
+from analysis.checks.properties import Incarnation, Incarnations
 from analysis.metrics.calls import Call, Calls
 from collector.records import CallReport, Event, Timed
 
@@ -36,7 +36,7 @@ REPLY: Final = 0xFFFF
 
 
 def section(
-    calls: Calls, lives: Lives, *, full: Collection[Incarnation], networks: Mapping[int, int]
+    calls: Calls, incarnations: Incarnations, *, full: Collection[Incarnation], networks: Mapping[int, int]
 ) -> dict[str, Any] | None:
     """For summary.json; None when no call between objects is known. `networks`: the sub-network of each member."""
     known = [call for call in calls.by_message.values() if call.is_known]
@@ -47,7 +47,7 @@ def section(
     for call in known:
         by_kind[kind_of(call)].append(call)
         by_height[height_of(call, networks)].append(call)
-    reports = _reports(lives)
+    reports = _reports(incarnations)
     return {
         **_figures(known, latencies),
         "operations": len(calls.by_message) - len(known),
@@ -82,7 +82,7 @@ def kind_of(call: Call) -> str:
 
 def height_of(call: Call, networks: Mapping[int, int]) -> str:
     """One of HEIGHTS. A member of which nobody knows the sub-network is in one of its own."""
-    spots = {(call.life.member, call.asker[1]), *call.addressed}
+    spots = {(call.incarnation.member, call.asker[1]), *call.addressed}
     members = {member for member, _ in spots}
     if len(members) == 1:
         return "space" if len({number // OBJECTS_IN_SPACE for _, number in spots}) == 1 else "machine"
@@ -93,7 +93,7 @@ def expected(calls: Calls, full: Collection[Incarnation]) -> int:
     """Deliveries at full members that there would be if all went well: of calls that were neither aborted nor refused,
     one at each object.
     """
-    members = {life.member for life in full}
+    members = {incarnation.member for incarnation in full}
     return sum(
         sum(member in members for member, _ in call.addressed)
         for call in calls.by_message.values()
@@ -103,12 +103,12 @@ def expected(calls: Calls, full: Collection[Incarnation]) -> int:
 
 def _arrived(calls: Calls, full: Collection[Incarnation]) -> int:
     """How many of those there are."""
-    lives = set(full)
+    incarnations = set(full)
     due = {message: call for message, call in calls.by_message.items() if not (call.is_aborted or call.is_refused)}
     return sum(
-        handed.message in due and (life.member, number) in due[handed.message].addressed
-        for (life, number), sequence in calls.sequences.items()
-        if life in lives
+        handed.message in due and (incarnation.member, number) in due[handed.message].addressed
+        for (incarnation, number), sequence in calls.sequences.items()
+        if incarnation in incarnations
         for handed in sequence
     )
 
@@ -124,9 +124,9 @@ def messages(calls: Calls, full: Collection[Incarnation]) -> dict[str, Any]:
 
 def arrivals(calls: Calls) -> Iterator[tuple[int, tuple[int, int, int], int]]:
     """Member, message and time of each delivery to an object."""
-    for (life, _), sequence in calls.sequences.items():
+    for (incarnation, _), sequence in calls.sequences.items():
         for handed in sequence:
-            yield life.member, handed.message, handed.at_ns
+            yield incarnation.member, handed.message, handed.at_ns
 
 
 def _latencies(calls: Calls) -> dict[tuple[int, int, int], list[int]]:
@@ -172,11 +172,11 @@ def _outcomes(calls: Calls, known: Sequence[Call], full: Collection[Incarnation]
     }
 
 
-def _reports(lives: Lives) -> dict[int, list[tuple[int, int]]]:
+def _reports(incarnations: Incarnations) -> dict[int, list[tuple[int, int]]]:
     """`member` and `value` of each report about calls, by code. No time and no count has 64 bits."""
     found: dict[int, list[tuple[int, int]]] = {int(code): [] for code in CallReport}
-    for life in sorted(lives):
-        for record in lives[life]:
+    for incarnation in sorted(incarnations):
+        for record in incarnations[incarnation]:
             if record[0] == Event.REPORT and record[1] in found and record[8] >= 0:
                 found[record[1]].append((record[4], record[8]))
     return found

@@ -10,17 +10,17 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from analysis.checks.properties import ANYBODY, Incarnation, Lives, MessageId, Place, Raw
+from analysis.checks.properties import ANYBODY, Incarnation, Incarnations, MessageId, Place, Raw
 from collector.records import CallReport, Event, Notice
 
 Id = tuple[int, int, int]
 """A MessageId without the cost of a class."""
 
 Object = tuple[Incarnation, int]
-"""One object of one life. Number 0: the member itself, as far as it asks."""
+"""One object of one incarnation. Number 0: the member itself, as far as it asks."""
 
 Spot = tuple[int, int]
-"""Member and number of an object, whichever life of the member it is of."""
+"""Member and number of an object, whichever incarnation of the member it is of."""
 
 MASK_BITS: Final = 48
 """Objects that one ADDRESSED names."""
@@ -43,8 +43,8 @@ class Handed(NamedTuple):
 
     @property
     def place(self) -> Place:
-        life, number = self.object
-        return Place(life, MessageId(*self.message), self.position, self.at_ns, taker=number)
+        incarnation, number = self.object
+        return Place(incarnation, MessageId(*self.message), self.position, self.at_ns, taker=number)
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Call:
         return self.is_known and not self.is_loose
 
     @property
-    def life(self) -> Incarnation:
+    def incarnation(self) -> Incarnation:
         return self.asker[0]
 
     def is_given_up(self, member: int) -> bool:
@@ -91,7 +91,7 @@ class Calls:
     """All calls of a run."""
 
     by_message: dict[Id, Call] = field(default_factory=dict)
-    """In the order of the lives, and of the submissions of each."""
+    """In the order of the incarnations, and of the submissions of each."""
     sequences: dict[Object, list[Handed]] = field(default_factory=dict)
     """Of each object, first deliveries only."""
     repeats: list[Handed] = field(default_factory=list)
@@ -100,11 +100,11 @@ class Calls:
     """Calls that a machine says its objects do not get."""
     ends: dict[Incarnation, int] = field(default_factory=dict)
     """STOP or OVER; not there: crashed."""
-    lives: tuple[Incarnation, ...] = ()
+    incarnations: tuple[Incarnation, ...] = ()
 
-    def lives_on(self, life: Incarnation) -> bool:
+    def incarnations_on(self, incarnation: Incarnation) -> bool:
         """Whether it ends in order."""
-        return self.ends.get(life) == Event.STOP
+        return self.ends.get(incarnation) == Event.STOP
 
     def place(self, one: Object, message: Id) -> Place:
         """Where this object gets the call, if it does."""
@@ -115,8 +115,8 @@ class Calls:
 
     def owed(self, call: Call, full: Collection[Incarnation]) -> list[Object]:
         """The objects at full members that it is for."""
-        lives = {life.member: life for life in full}
-        return [(lives[member], number) for member, number in sorted(call.addressed) if member in lives]
+        incarnations = {incarnation.member: incarnation for incarnation in full}
+        return [(incarnations[member], number) for member, number in sorted(call.addressed) if member in incarnations]
 
     def is_excused(self, call: Call, one: Object) -> bool:
         """Whether this object may be without the call: somebody says that it went on without."""
@@ -128,33 +128,33 @@ def is_for_objects(records: Collection[Raw]) -> bool:
     return any(record[0] == _REPORT and record[1] == _ADDRESSED for record in records)
 
 
-def read_calls(lives: Lives) -> Calls:
+def read_calls(incarnations: Incarnations) -> Calls:
     """See the module's text. Reports about what was not submitted are nothing."""
-    calls = Calls(lives=tuple(sorted(lives)))
-    for life in calls.lives:
-        _read_life(calls, life, lives[life])
+    calls = Calls(incarnations=tuple(sorted(incarnations)))
+    for incarnation in calls.incarnations:
+        _read_incarnation(calls, incarnation, incarnations[incarnation])
     return calls
 
 
-def _read_life(calls: Calls, life: Incarnation, records: Collection[Raw]) -> None:
+def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Collection[Raw]) -> None:
     reports: list[tuple[int, int, int]] = []
     taken: dict[int, list[Handed]] = {}
-    for number, (event, detail, origin, incarnation, extra, message, at_ns, _, value) in enumerate(records, start=1):
+    for number, (event, detail, origin, number, extra, message, at_ns, _, value) in enumerate(records, start=1):
         if event == _DELIVER:
             if extra:
-                handed = Handed(at_ns, (life, extra), number, (origin, incarnation, message), 0)
+                handed = Handed(at_ns, (incarnation, extra), number, (origin, number, message), 0)
                 taken.setdefault(extra, []).append(handed)
         elif event == _SUBMIT:
-            if (origin, incarnation) == life:
-                name = (origin, incarnation, message)
-                calls.by_message.setdefault(name, Call(name, (life, extra), at_ns, number))
+            if (origin, number) == incarnation:
+                name = (origin, number, message)
+                calls.by_message.setdefault(name, Call(name, (incarnation, extra), at_ns, number))
         elif event == _REPORT:
             reports.append((detail, extra, value))
         elif event in _ENDS:
-            calls.ends.setdefault(life, event)
+            calls.ends.setdefault(incarnation, event)
     for one, sequence in taken.items():
-        _read_sequence(calls, (life, one), sequence)
-    _read_reports(calls, life, reports)
+        _read_sequence(calls, (incarnation, one), sequence)
+    _read_reports(calls, incarnation, reports)
 
 
 def _read_sequence(calls: Calls, one: Object, sequence: list[Handed]) -> None:
@@ -167,18 +167,18 @@ def _read_sequence(calls: Calls, one: Object, sequence: list[Handed]) -> None:
     calls.sequences[one] = list(firsts.values())
 
 
-def _read_reports(calls: Calls, life: Incarnation, reports: list[tuple[int, int, int]]) -> None:
+def _read_reports(calls: Calls, incarnation: Incarnation, reports: list[tuple[int, int, int]]) -> None:
     current: Call | None = None
     for code, member, value in reports:
         if code == _CALLED:
-            current = calls.by_message.get((*life, value))
+            current = calls.by_message.get((*incarnation, value))
         elif code == _ADDRESSED and current is not None:
             _address(current, member, value & _WORD)
         elif code == _MISSED:
             word = value & _WORD
-            calls.missed.add(((word >> 48, word >> 32 & 0xFFFF, word & 0xFFFFFFFF), life))
+            calls.missed.add(((word >> 48, word >> 32 & 0xFFFF, word & 0xFFFFFFFF), incarnation))
         elif code in _OUTCOMES:
-            call = calls.by_message.get((*life, value))
+            call = calls.by_message.get((*incarnation, value))
             if call is not None:
                 _tell(call, code, member)
 

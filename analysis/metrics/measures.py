@@ -36,12 +36,17 @@ def requests_of(view: View) -> Requests:
 def messages(view: View, *, promises: Collection[str]) -> dict[str, Any]:
     """For the section `messages`."""
     submitted = len(view.submitted_ns)
-    told = call_cost.messages(view.calls, [life.name for life in view.full]) if view.is_for_objects else {}
-    level = max((s[2] for life in view.lives for s in life.steps if s[1] == Event.DELIVER), default=int(Level.AGREED))
+    told = (
+        call_cost.messages(view.calls, [incarnation.name for incarnation in view.full]) if view.is_for_objects else {}
+    )
+    level = max(
+        (s[2] for incarnation in view.incarnations for s in incarnation.steps if s[1] == Event.DELIVER),
+        default=int(Level.AGREED),
+    )
     return {
         "submitted": submitted,
         "deliveries": view.deliveries,
-        "deliveries_full": sum(len(life.firsts) for life in view.full),
+        "deliveries_full": sum(len(incarnation.firsts) for incarnation in view.full),
         "deliveries_expected": submitted * len(view.full) if _FOR_ALL & set(promises) else None,
         "level": Level(level).name.lower(),
         **told,
@@ -55,12 +60,12 @@ def latency(view: View, *, between_ms: float | None, load_end_ns: int) -> dict[s
     everywhere: list[int] = []
     others: list[int] = []
     submitted_ns = view.submitted_ns
-    for life in view.lives:
-        for _, message, at_ns in life.firsts:
+    for incarnation in view.incarnations:
+        for _, message, at_ns in incarnation.firsts:
             asked_ns = submitted_ns.get(message)
             if asked_ns is not None:
                 everywhere.append(at_ns - asked_ns)
-                if message[0] != life.name.member and at_ns < load_end_ns:
+                if message[0] != incarnation.name.member and at_ns < load_end_ns:
                     others.append(at_ns - asked_ns)
     return _latency(everywhere, others, between_ms)
 

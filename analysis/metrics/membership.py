@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from analysis.checks.properties import Incarnation, Lives, Raw
+from analysis.checks.properties import Incarnation, Incarnations, Raw
 from analysis.checks.views import ViewRecords, views_of
 from analysis.report import formatting as words
 from collector.records import Event, OverReason, ViewReason
@@ -17,7 +17,7 @@ from collector.records import Event, OverReason, ViewReason
 class Course(NamedTuple):
     """What one incarnation recorded, as far as it matters here. `end_detail`: of its STOP or OVER; -1: of neither."""
 
-    life: Incarnation
+    incarnation: Incarnation
     views: ViewRecords
     first_ns: int
     last_ns: int
@@ -43,21 +43,21 @@ class _View(NamedTuple):
 
 
 def section(
-    lives: Sequence[Course], *, names: Mapping[int, str], start_ns: int, struck_ns: Mapping[int, Collection[int]]
+    incarnations: Sequence[Course], *, names: Mapping[int, str], start_ns: int, struck_ns: Mapping[int, Collection[int]]
 ) -> dict[str, Any] | None:
     """None for a run without views. `struck_ns`: when faults killed, paused or cut off each member; times count from
     `start_ns`.
     """
-    views = _views(lives)
+    views = _views(incarnations)
     if not views:
         return None
     teller = _Teller(names, start_ns)
-    by_name = {told.life: told for told in lives}
+    by_name = {told.incarnation: told for told in incarnations}
     changes = [(_View(0, 0, (), {}), views[0]), *pairwise(views)]
     listed = [teller.view(before, view, _began_ns(before, view, by_name, struck_ns)) for before, view in changes]
-    minorities = [one for told in lives for one in teller.minorities(told)]
-    transfers = [one for told in lives for one in teller.transfers(told)]
-    ended = [teller.end(told) for told in lives if told.is_over]
+    minorities = [one for told in incarnations for one in teller.minorities(told)]
+    transfers = [one for told in incarnations for one in teller.transfers(told)]
+    ended = [teller.end(told) for told in incarnations if told.is_over]
     return {
         "installed": len(views),
         "last": views[-1].number,
@@ -74,15 +74,19 @@ def section(
     }
 
 
-def courses(lives: Lives) -> list[Course]:
+def courses(incarnations: Incarnations) -> list[Course]:
     """From the hosts' own records."""
-    return [_course(life, lives[life]) for life in sorted(lives) if lives[life]]
+    return [
+        _course(incarnation, incarnations[incarnation])
+        for incarnation in sorted(incarnations)
+        if incarnations[incarnation]
+    ]
 
 
-def _course(life: Incarnation, records: Sequence[Raw]) -> Course:
+def _course(incarnation: Incarnation, records: Sequence[Raw]) -> Course:
     end = next((record for record in records if record[0] in (Event.STOP, Event.OVER)), None)
     is_over, detail = (False, -1) if end is None else (end[0] == Event.OVER, end[1])
-    return Course(life, views_of(records), records[0][6], records[-1][6], is_over, detail)
+    return Course(incarnation, views_of(records), records[0][6], records[-1][6], is_over, detail)
 
 
 def struck_ns(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> dict[int, list[int]]:
@@ -99,14 +103,14 @@ def struck_ns(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> 
     return found
 
 
-def _views(lives: Sequence[Course]) -> list[_View]:
+def _views(incarnations: Sequence[Course]) -> list[_View]:
     """By number."""
     found: dict[int, _View] = {}
-    for told in lives:
+    for told in incarnations:
         for one in told.views.installations:
             view = found.setdefault(one.number, _View(one.number, one.reason, (), {}))
             members = view.members if len(view.members) >= len(one.members) else one.members
-            installed_ns = {told.life: one.at_ns, **view.installed_ns}
+            installed_ns = {told.incarnation: one.at_ns, **view.installed_ns}
             found[one.number] = view._replace(members=members, installed_ns=installed_ns)
     return [found[number] for number in sorted(found)]
 
@@ -120,12 +124,16 @@ def _began_ns(
     """
     if not before.installed_ns:
         return None
-    signs = [told.first_ns for life in view.members if life not in before.members and (told := by_name.get(life))]
+    signs = [
+        told.first_ns
+        for incarnation in view.members
+        if incarnation not in before.members and (told := by_name.get(incarnation))
+    ]
     signs += [one.from_ns for told in by_name.values() for one in told.views.minorities if one.number == before.number]
-    for life in before.members:
-        if life not in view.members and (told := by_name.get(life)):
+    for incarnation in before.members:
+        if incarnation not in view.members and (told := by_name.get(incarnation)):
             earliest_ns = told.last_ns if told.end_detail < 0 else before.first_ns
-            struck = [at_ns for at_ns in struck_ns.get(life.member, ()) if earliest_ns <= at_ns <= view.first_ns]
+            struck = [at_ns for at_ns in struck_ns.get(incarnation.member, ()) if earliest_ns <= at_ns <= view.first_ns]
             signs.append(max(struck, default=told.last_ns))
     return min((max(sign, before.first_ns) for sign in signs if sign <= view.first_ns), default=None)
 
@@ -140,9 +148,11 @@ class _Teller(NamedTuple):
         return {
             "number": view.number,
             "reason": ViewReason(view.reason).name.lower() if view.reason in _REASONS else str(view.reason),
-            "members": self.lives(view.members),
-            "joined": self.lives(life for life in view.members if before.members and life not in before.members),
-            "gone": self.lives(life for life in before.members if life not in view.members),
+            "members": self.incarnations(view.members),
+            "joined": self.incarnations(
+                incarnation for incarnation in view.members if before.members and incarnation not in before.members
+            ),
+            "gone": self.incarnations(incarnation for incarnation in before.members if incarnation not in view.members),
             "installations": len(view.installed_ns),
             "first_ms": self.ms(view.first_ns),
             "last_ms": self.ms(view.last_ns),
@@ -152,7 +162,7 @@ class _Teller(NamedTuple):
     def minorities(self, told: Course) -> Iterator[dict[str, Any]]:
         for one in told.views.minorities:
             until_ns = told.last_ns if one.until_ns is None else one.until_ns
-            yield self.life(told.life) | {
+            yield self.incarnation(told.incarnation) | {
                 "view": one.number,
                 "heard": one.heard,
                 "from_ms": self.ms(one.from_ns),
@@ -163,9 +173,9 @@ class _Teller(NamedTuple):
     def transfers(self, told: Course) -> Iterator[dict[str, Any]]:
         for one in told.views.taken:
             before_ns = [view.at_ns for view in told.views.installations if view.record <= one.record]
-            yield self.life(told.life) | {
+            yield self.incarnation(told.incarnation) | {
                 "view": one.number,
-                "donor": self.life(one.donor),
+                "donor": self.incarnation(one.donor),
                 "bytes": one.size_bytes,
                 "at_ms": self.ms(one.at_ns),
                 "took_ms": (one.at_ns - before_ns[-1]) / 1e6 if before_ns else None,
@@ -173,15 +183,15 @@ class _Teller(NamedTuple):
 
     def end(self, told: Course) -> dict[str, Any]:
         how = OverReason.LEFT if told.end_detail == OverReason.LEFT else OverReason.EXCLUDED
-        return self.life(told.life) | {"how": how.name.lower(), "at_ms": self.ms(told.last_ns)}
+        return self.incarnation(told.incarnation) | {"how": how.name.lower(), "at_ms": self.ms(told.last_ns)}
 
-    def lives(self, lives: Iterable[Incarnation]) -> list[dict[str, Any]]:
-        return [self.life(life) for life in lives]
+    def incarnations(self, incarnations: Iterable[Incarnation]) -> list[dict[str, Any]]:
+        return [self.incarnation(incarnation) for incarnation in incarnations]
 
-    def life(self, life: Incarnation) -> dict[str, Any]:
+    def incarnation(self, incarnation: Incarnation) -> dict[str, Any]:
         return {
-            "member": self.names.get(life.member, f"member {life.member}"),
-            "incarnation": life.incarnation,
+            "member": self.names.get(incarnation.member, f"member {incarnation.member}"),
+            "incarnation": incarnation.incarnation,
         }
 
     def ms(self, at_ns: int) -> float:

@@ -4,7 +4,7 @@
     cost of a message at a member = from its receipt until it could be handed over for good, roll-backs included
 
 A report counts when it is made within the load. `cost_per_s` is in ns: what a second of load costs at a member, mean of
-the members. Whoever has made any such report in the run is a member here; lives of one member are added up.
+the members. Whoever has made any such report in the run is a member here; incarnations of one member are added up.
 
 *Finality* is what users feel of the GVT's lag: from the first optimistic delivery of a message to its final one, at
 each member. What is handed over for good at once has none.
@@ -33,7 +33,7 @@ from analysis.metrics.ordering_epochs import (
     tenures,
     total,
 )
-from analysis.metrics.ordering_records import LIFE_BITS, Ints, Records, Span, Truths
+from analysis.metrics.ordering_records import INCARNATION_BITS, Ints, Records, Span, Truths
 from collector.records import Event, Level, Notice
 
 QUANTILES: Final = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
@@ -92,8 +92,8 @@ def _implausible(records: Records, load: Span) -> Truths:
 def _of_member(member: int, loaded: Records, finals: Finals, still_ns: Mapping[int, int], load: Span) -> dict[str, Any]:
     return _figures(
         loaded.where(loaded.member == member),
-        finals.where(finals.recorder >> LIFE_BITS == member),
-        [longest_ns for life, longest_ns in still_ns.items() if life >> LIFE_BITS == member],
+        finals.where(finals.recorder >> INCARNATION_BITS == member),
+        [longest_ns for incarnation, longest_ns in still_ns.items() if incarnation >> INCARNATION_BITS == member],
         load,
         members=1,
     )
@@ -164,14 +164,16 @@ def _greatest(values: Iterable[float | None]) -> float | None:
 
 
 def optimistic_order(records: Records) -> dict[str, Any] | None:
-    """`deliveries`: at all lives; `in_order`: the share that were no stragglers; `inversions`: pairs per delivery.
-    None: nothing was delivered optimistically that became final.
+    """`deliveries`: at all incarnations; `in_order`: the share that were no stragglers; `inversions`: pairs per
+    delivery. None: nothing was delivered optimistically that became final.
     """
     shown = _first_of_each(records, OPTIMISTIC)
     final = _first_of_each(records, FOR_GOOD)
     deliveries, stragglers, inverted = 0, 0, 0
-    for life in np.unique(records.recorder).tolist():
-        order = _order(shown.where(shown.recorder == life).message, final.where(final.recorder == life).message)
+    for incarnation in np.unique(records.recorder).tolist():
+        order = _order(
+            shown.where(shown.recorder == incarnation).message, final.where(final.recorder == incarnation).message
+        )
         deliveries += len(order)
         stragglers += int(np.count_nonzero(order < np.maximum.accumulate(order)))
         inverted += inversions(order)
@@ -200,11 +202,11 @@ def inversions(order: Ints) -> int:
 
 
 def _first_of_each(records: Records, levels: tuple[int, ...]) -> Records:
-    """The first deliveries at these levels, in the order in which each life made them."""
+    """The first deliveries at these levels, in the order in which each incarnation made them."""
     rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, levels))
     order = np.lexsort((rows.message, rows.recorder))  # stable
-    life, message = rows.recorder[order], rows.message[order]
-    is_first = np.append(True, (np.diff(life) != 0) | (np.diff(message) != 0))[: len(order)]
+    incarnation, message = rows.recorder[order], rows.message[order]
+    is_first = np.append(True, (np.diff(incarnation) != 0) | (np.diff(message) != 0))[: len(order)]
     return rows.where(np.sort(order[is_first]))
 
 
@@ -224,7 +226,7 @@ FOR_GOOD: Final = (int(Level.AGREED), int(Level.FINAL))
 
 
 class Finals(NamedTuple):
-    """The first deliveries of each message in each life, at two levels; NEVER_NS: there is none."""
+    """The first deliveries of each message in each incarnation, at two levels; NEVER_NS: there is none."""
 
     recorder: Ints
     optimistic_ns: Ints
@@ -237,7 +239,7 @@ class Finals(NamedTuple):
 def finals_of(records: Records) -> Finals:
     """Of all messages that were delivered optimistically or for good; other levels do not count."""
     rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, (*OPTIMISTIC, *FOR_GOOD)))
-    # Stable: within a message of a life its rows stay in the order of their numbers.
+    # Stable: within a message of an incarnation its rows stay in the order of their numbers.
     rows = rows.where(np.lexsort((rows.message, rows.recorder)))
     is_first = np.ones(len(rows), np.bool_)
     is_first[1:] = (np.diff(rows.recorder) != 0) | (np.diff(rows.message) != 0)
@@ -262,19 +264,22 @@ def waited(finals: Finals, load: Span) -> Finals:
 
 
 def gvt_still(records: Records, finals: Finals, load: Span) -> dict[int, int]:
-    """By life that reports its GVT: the longest time within the load in which something delivered was not final and the
-    GVT did not move. A life without such a time has no entry. After its last record a life waits for nothing.
+    """By incarnation that reports its GVT: the longest time within the load in which something delivered was not final
+    and the GVT did not move. An incarnation without such a time has no entry. After its last record an incarnation
+    waits for nothing.
     """
     told = records.where(records.reports(Notice.GVT))
     longest = dict[int, int]()
-    for life in np.unique(told.recorder).tolist():
-        rises = told.where(told.recorder == life)
+    for incarnation in np.unique(told.recorder).tolist():
+        rises = told.where(told.recorder == incarnation)
         is_rise = np.ones(len(rises), np.bool_)
         is_rise[1:] = np.diff(rises.value) != 0
-        until_ns = min(load.end_ns, int(records.at_ns[records.recorder == life].max()))
-        still_ns = _still_ns(finals.where(finals.recorder == life), rises.at_ns[is_rise], Span(load.start_ns, until_ns))
+        until_ns = min(load.end_ns, int(records.at_ns[records.recorder == incarnation].max()))
+        still_ns = _still_ns(
+            finals.where(finals.recorder == incarnation), rises.at_ns[is_rise], Span(load.start_ns, until_ns)
+        )
         if still_ns is not None:
-            longest[life] = still_ns
+            longest[incarnation] = still_ns
     return longest
 
 

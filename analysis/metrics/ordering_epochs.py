@@ -36,7 +36,7 @@ def protocol_names(codes: Ints) -> Texts:
 
 
 class Tenures(NamedTuple):
-    """From which row on what is in force in the life of that row; ascending. Times in ns, cut to the load."""
+    """From which row on what is in force in the incarnation of that row; ascending. Times in ns, cut to the load."""
 
     row: Ints
     recorder: Ints
@@ -61,7 +61,7 @@ class Tenures(NamedTuple):
 
 
 def tenures(records: Records, load: Span, *, otherwise: str) -> Tenures:
-    """Of all lives. `otherwise`: the protocol in force when nobody says which is. There must be a record."""
+    """Of all incarnations. `otherwise`: the protocol in force when nobody says which is. There must be a record."""
     is_first = np.append(True, np.diff(records.recorder) != 0)
     is_last = np.append(is_first[1:], True)
     rows = np.flatnonzero(records.reports(Notice.IN_FORCE))
@@ -69,12 +69,12 @@ def tenures(records: Records, load: Span, *, otherwise: str) -> Tenures:
     if not len(rows):
         rows = np.flatnonzero(is_first)
         protocol, number = np.full(len(rows), otherwise), np.zeros(len(rows), np.int64)
-    life, begun_ns = records.recorder[rows], records.at_ns[rows]
-    life_ends_ns = records.at_ns[is_last][(np.cumsum(is_first) - 1)[rows]]
-    is_followed = np.append(np.diff(life) == 0, False)
-    ended_ns = np.where(is_followed, np.roll(begun_ns, -1), life_ends_ns)
+    incarnation, begun_ns = records.recorder[rows], records.at_ns[rows]
+    incarnation_ends_ns = records.at_ns[is_last][(np.cumsum(is_first) - 1)[rows]]
+    is_followed = np.append(np.diff(incarnation) == 0, False)
+    ended_ns = np.where(is_followed, np.roll(begun_ns, -1), incarnation_ends_ns)
     from_ns = load.cut(begun_ns)
-    return Tenures(rows, life, number, protocol, begun_ns, from_ns, np.maximum(from_ns, load.cut(ended_ns)))
+    return Tenures(rows, incarnation, number, protocol, begun_ns, from_ns, np.maximum(from_ns, load.cut(ended_ns)))
 
 
 def by_protocol(records: Records, found: Tenures, load: Span, *, members: int) -> dict[str, dict[str, Any]]:
@@ -88,14 +88,14 @@ def by_protocol(records: Records, found: Tenures, load: Span, *, members: int) -
     entries = dict[str, dict[str, Any]]()
     for name in sorted({*found.protocol.tolist(), *about.tolist()}):
         is_own = found.protocol == name
-        life_s = float((found.until_ns - found.from_ns)[is_own].sum()) / 1e9
+        incarnation_s = float((found.until_ns - found.from_ns)[is_own].sum()) / 1e9
         cost_ns = records.value[cost[cost_by == name]]
         standing = records.value[told[(about == name) & (told_by == name)]]
         otherwise = records.value[told[(about == name) & (told_by != name)]]
-        per_s = total(cost_ns) / life_s if len(cost_ns) and life_s else None
+        per_s = total(cost_ns) / incarnation_s if len(cost_ns) and incarnation_s else None
         estimate = mean(standing)
         entries[name] = {
-            "seconds": life_s / members,
+            "seconds": incarnation_s / members,
             **costs(cost_ns),
             "cost_per_s": per_s,
             "roll_backs": int((loss_by == name).sum()),

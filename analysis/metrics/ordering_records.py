@@ -1,8 +1,9 @@
 """The records that tell what an order costs, as columns, the same from both worlds: the trace table of a run directory,
 and the hosts' own records in memory.
 
-Columns are signed 64 bits, as in the trace table: a value from 2**63 on shows as a negative number. A member's lives
-are told apart by `recorder`, messages by `message`; rows stand in the order in which each recorder made them.
+Columns are signed 64 bits, as in the trace table: a value from 2**63 on shows as a negative number. A member's
+incarnations are told apart by `recorder`, messages by `message`; rows stand in the order in which each recorder made
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.checks.properties import Lives, Raw
+from analysis.checks.properties import Incarnations, Raw
 from collector.records import Event, Notice
 
 Ints = npt.NDArray[np.int64]
@@ -38,7 +39,7 @@ _EVENTS: Final = frozenset(int(event) for event in (Event.START, Event.SUBMIT, E
 _COLUMNS: Final = ("event", "detail", "origin", "incarnation", "extra", "number", "at_ns", "value")
 _WORD: Final = 2**64 - 1
 
-LIFE_BITS: Final = 16
+INCARNATION_BITS: Final = 16
 """Of the incarnation, the low part of a recorder."""
 
 
@@ -79,7 +80,7 @@ class Records:
 
     @property
     def member(self) -> Ints:
-        return self.recorder >> LIFE_BITS
+        return self.recorder >> INCARNATION_BITS
 
     def where(self, rows: Truths | Ints) -> Records:
         """Only these rows, in this order."""
@@ -101,7 +102,7 @@ def from_trace(trace: Path) -> Records | None:
     key = ("member", "member_incarnation", "record")
     rows = pq.read_table(trace, columns=[*key, *_COLUMNS], filters=is_wanted)
     member, incarnation, record, *columns = (rows[name].to_numpy().astype(np.int64) for name in (*key, *_COLUMNS))
-    recorder = (member << LIFE_BITS) | incarnation
+    recorder = (member << INCARNATION_BITS) | incarnation
     order = np.lexsort((record, recorder))
     # A datagram that somebody sent again tells nothing new.
     is_new = np.append(True, (np.diff(recorder[order]) != 0) | (np.diff(record[order]) != 0))
@@ -109,16 +110,16 @@ def from_trace(trace: Path) -> Records | None:
     return _records(recorder[order], *(column[order] for column in columns))
 
 
-def from_lives(lives: Lives) -> Records | None:
+def from_incarnations(incarnations: Incarnations) -> Records | None:
     """From all records of each recorder; None when no such report is among them."""
-    if not any(_is_report(row) for rows in lives.values() for row in rows):
+    if not any(_is_report(row) for rows in incarnations.values() for row in rows):
         return None
     kept: list[Raw] = []
     recorder: list[int] = []
-    for name, rows in sorted(lives.items()):
+    for name, rows in sorted(incarnations.items()):
         told = [row for row in rows if row[0] in _EVENTS or _is_report(row)]
         kept += told
-        recorder += [(name.member << LIFE_BITS) | name.incarnation] * len(told)
+        recorder += [(name.member << INCARNATION_BITS) | name.incarnation] * len(told)
     return _records(np.array(recorder, np.int64), *_columns(kept))
 
 

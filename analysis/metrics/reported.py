@@ -24,7 +24,7 @@ from analysis.checks.properties import (
     Evidence,
     Finding,
     Incarnation,
-    Lives,
+    Incarnations,
     Property,
     Raw,
     Tally,
@@ -70,23 +70,23 @@ def findings(
     wanted = [kind for kind in REPORT_PROPERTIES if kind.value in promises or counts.get(_TOLD_BY[kind])]
     if not wanted:
         return {}
-    lives = lives_of(trace)
+    incarnations = incarnations_of(trace)
     checks = {
-        Property.MUTUAL_EXCLUSION: lambda: sections.mutual_exclusion(lives),
-        Property.GRANT_ORDER: lambda: sections.grant_order(lives),
-        Property.SERVICE: lambda: sections.service(lives, full),
-        Property.CLOCK_CONDITION: lambda: sections.clock_condition(lives),
-        Property.CLOCK_MONOTONE: lambda: sections.clock_monotone(lives),
-        Property.STATE: lambda: sections.state(lives, full),
+        Property.MUTUAL_EXCLUSION: lambda: sections.mutual_exclusion(incarnations),
+        Property.GRANT_ORDER: lambda: sections.grant_order(incarnations),
+        Property.SERVICE: lambda: sections.service(incarnations, full),
+        Property.CLOCK_CONDITION: lambda: sections.clock_condition(incarnations),
+        Property.CLOCK_MONOTONE: lambda: sections.clock_monotone(incarnations),
+        Property.STATE: lambda: sections.state(incarnations, full),
     }
     found = {kind: judge(kind, checks[kind](), evidence) for kind in wanted if kind in checks}
-    return found | _of_calls([kind for kind in wanted if kind not in checks], lives, full, evidence)
+    return found | _of_calls([kind for kind in wanted if kind not in checks], incarnations, full, evidence)
 
 
 def _of_calls(
-    wanted: Collection[Property], lives: Lives, full: Collection[Incarnation], evidence: Evidence
+    wanted: Collection[Property], incarnations: Incarnations, full: Collection[Incarnation], evidence: Evidence
 ) -> dict[Property, Finding]:
-    calls = read_calls(lives) if wanted else Calls()
+    calls = read_calls(incarnations) if wanted else Calls()
     return {kind: judge(kind, call_orders.CHECKS[kind](calls, full), evidence) for kind in wanted}
 
 
@@ -95,23 +95,23 @@ def nothing_found(promises: Collection[str], evidence: Evidence) -> dict[Propert
     return {kind: judge(kind, Tally(0, 0), evidence) for kind in REPORT_PROPERTIES if kind.value in promises}
 
 
-def lives_of(trace: Path) -> Lives:
-    """All records, life by life, in the order of their numbers."""
+def incarnations_of(trace: Path) -> Incarnations:
+    """All records, incarnation by incarnation, in the order of their numbers."""
     rows = pq.read_table(trace).sort_by(
         [("member", "ascending"), ("member_incarnation", "ascending"), ("record", "ascending")]
     )
-    lives: dict[Incarnation, list[Raw]] = defaultdict(list)
+    incarnations: dict[Incarnation, list[Raw]] = defaultdict(list)
     named = zip(rows["member"].to_pylist(), rows["member_incarnation"].to_pylist(), strict=True)
-    for life, record in zip(named, zip(*(rows[name].to_pylist() for name in _RAW), strict=True), strict=True):
-        lives[Incarnation(*life)].append(record)
-    return lives
+    for incarnation, record in zip(named, zip(*(rows[name].to_pylist() for name in _RAW), strict=True), strict=True):
+        incarnations[Incarnation(*incarnation)].append(record)
+    return incarnations
 
 
 _RAW = ("event", "detail", "origin", "incarnation", "extra", "number", "at_ns", "clock_ns", "value")
 
 
 def readings(trace: Path) -> dict[str, list[Reading]]:
-    """What the synchronised clock of each life showed, in order."""
+    """What the synchronised clock of each incarnation showed, in order."""
     found: dict[str, list[Reading]] = defaultdict(list)
     rows = _reports(trace, (Notice.CLOCK,)).sort_by("record")
     columns = (rows[name].to_pylist() for name in ("member", "member_incarnation", "at_ns", "clock_ns", "value"))
@@ -121,7 +121,7 @@ def readings(trace: Path) -> dict[str, list[Reading]]:
 
 
 def jumps(trace: Path) -> dict[str, list[Jump]]:
-    """When faults changed the own clock of each life, in order."""
+    """When faults changed the own clock of each incarnation, in order."""
     found: dict[str, list[Jump]] = defaultdict(list)
     rows = pq.read_table(trace, filters=pc.field("event") == int(Event.CLOCK)).sort_by("record")
     columns = (rows[name].to_pylist() for name in ("member", "member_incarnation", "at_ns", "number", "clock_ns"))

@@ -43,11 +43,16 @@ class Jump(NamedTuple):
     after_ns: int
 
 
-def with_jumps(lives: Mapping[str, Sequence[Reading]], jumps: Mapping[str, Sequence[Jump]]) -> dict[str, list[Reading]]:
+def with_jumps(
+    incarnations: Mapping[str, Sequence[Reading]], jumps: Mapping[str, Sequence[Jump]]
+) -> dict[str, list[Reading]]:
     """The readings, and two more for each jump between them: the synchronised clock runs with the node's own up to the
     jump, and jumps along. Without them a step would look like a drift from one reading to the next.
     """
-    return {life: _jumped(sorted(readings), jumps.get(life, ())) for life, readings in lives.items()}
+    return {
+        incarnation: _jumped(sorted(readings), jumps.get(incarnation, ()))
+        for incarnation, readings in incarnations.items()
+    }
 
 
 def _jumped(readings: list[Reading], jumps: Sequence[Jump]) -> list[Reading]:
@@ -77,10 +82,10 @@ NO_CLOCKS: dict[str, Any] = {
 }
 
 
-def clocks(lives: Mapping[str, Sequence[Reading]], *, start_ns: int, load_ns: int | None) -> dict[str, Any]:
+def clocks(incarnations: Mapping[str, Sequence[Reading]], *, start_ns: int, load_ns: int | None) -> dict[str, Any]:
     """The section `clocks` of summary.json. `start_ns`: true time that counts as 0; `load_ns`: length of the load."""
-    readings = sum(map(len, lives.values()))
-    at_ns, skew_ns = skews(list(lives.values()))
+    readings = sum(map(len, incarnations.values()))
+    at_ns, skew_ns = skews(list(incarnations.values()))
     if not len(at_ns):
         return NO_CLOCKS | {"readings": readings}
     settling_ns = int(SETTLING_PART * (load_ns if load_ns is not None else int(at_ns[-1]) - start_ns))
@@ -97,11 +102,13 @@ def clocks(lives: Mapping[str, Sequence[Reading]], *, start_ns: int, load_ns: in
     }
 
 
-def skews(lives: Sequence[Sequence[Reading]]) -> tuple[Ints, Ints]:
+def skews(incarnations: Sequence[Sequence[Reading]]) -> tuple[Ints, Ints]:
     """True times, ascending, and the largest difference between two clocks at each; times with fewer than two clocks
     are left out. Each time stands twice where clocks jump: before and after.
     """
-    tables = [np.array(sorted(life), np.int64).reshape(-1, 3) for life in lives if len(life) > 1]
+    tables = [
+        np.array(sorted(incarnation), np.int64).reshape(-1, 3) for incarnation in incarnations if len(incarnation) > 1
+    ]
     if len(tables) < 2:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     times = np.unique(np.concatenate([table[:, 0] for table in tables]))

@@ -1,4 +1,4 @@
-"""From the steps of a life to rows of tables. `analysis.schema` says what the columns mean."""
+"""From the steps of an incarnation to rows of tables. `analysis.schema` says what the columns mean."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Submitted(NamedTuple):
     at_ns: Ints
 
 
-def messages(steps: pa.RecordBatch, life: Incarnation, names: Sequence[str]) -> pa.RecordBatch:
-    """Rows of schema.MESSAGES from submissions of this life."""
+def messages(steps: pa.RecordBatch, incarnation: Incarnation, names: Sequence[str]) -> pa.RecordBatch:
+    """Rows of schema.MESSAGES from submissions of this incarnation."""
     message = steps["message"].to_numpy()
     made = {
-        "origin": np.full(len(message), life.member),
-        "origin_name": _name(life, names, len(message)),
-        "incarnation": np.full(len(message), life.incarnation),
+        "origin": np.full(len(message), incarnation.member),
+        "origin_name": _name(incarnation, names, len(message)),
+        "incarnation": np.full(len(message), incarnation.incarnation),
         "number": message & 0xFFFFFFFF,
         "submit_ns": steps["at_ns"],
         "size_bytes": steps["value"],
@@ -50,15 +50,18 @@ def messages(steps: pa.RecordBatch, life: Incarnation, names: Sequence[str]) -> 
     return conformed(made, MESSAGES)
 
 
-def deliveries(steps: pa.RecordBatch, life: Incarnation, names: Sequence[str], submitted: Submitted) -> pa.RecordBatch:
-    """Rows of schema.DELIVERIES from deliveries of this life, at every level, with the request that each answers."""
+def deliveries(
+    steps: pa.RecordBatch, incarnation: Incarnation, names: Sequence[str], submitted: Submitted
+) -> pa.RecordBatch:
+    """Rows of schema.DELIVERIES from deliveries of this incarnation, at every level, with the request that each
+    answers."""
     message, at_ns = steps["message"].to_numpy(), steps["at_ns"].to_numpy()
     submit_ns, is_known = _requests(message, submitted)
     latency_ns, fits = minus(at_ns, submit_ns)
     made = {
-        "member": np.full(len(message), life.member),
-        "member_name": _name(life, names, len(message)),
-        "member_incarnation": np.full(len(message), life.incarnation),
+        "member": np.full(len(message), incarnation.member),
+        "member_name": _name(incarnation, names, len(message)),
+        "member_incarnation": np.full(len(message), incarnation.incarnation),
         "origin": message >> 48 & 0xFFFF,
         "incarnation": message >> 32 & 0xFFFF,
         "number": message & 0xFFFFFFFF,
@@ -85,9 +88,11 @@ def _requests(message: Ints, submitted: Submitted) -> tuple[Ints, npt.NDArray[np
     return submitted.at_ns[place], submitted.message[place] == message
 
 
-def _name(life: Incarnation, names: Sequence[str], count: int) -> pa.DictionaryArray:
+def _name(incarnation: Incarnation, names: Sequence[str], count: int) -> pa.DictionaryArray:
     """Null for a number that is nobody's."""
-    number = pa.array(np.full(count, life.member, np.int32), mask=np.full(count, life.member >= len(names)))
+    number = pa.array(
+        np.full(count, incarnation.member, np.int32), mask=np.full(count, incarnation.member >= len(names))
+    )
     return pa.DictionaryArray.from_arrays(number, pa.array(names, pa.string()))
 
 

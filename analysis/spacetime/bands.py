@@ -49,12 +49,12 @@ def holds(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band
             entered[step.recorder] = step.at_ns
         elif is_notice(step, Notice.LEFT) and step.recorder in entered:
             found.append((step.recorder, entered.pop(step.recorder), step.at_ns))
-    for life, from_ns in entered.items():
-        found.append((life, from_ns, window.until_ns))
-    for life, from_ns, until_ns in found:
-        if life.member in members and until_ns >= window.from_ns and from_ns <= window.until_ns:
+    for incarnation, from_ns in entered.items():
+        found.append((incarnation, from_ns, window.until_ns))
+    for incarnation, from_ns, until_ns in found:
+        if incarnation.member in members and until_ns >= window.from_ns and from_ns <= window.until_ns:
             yield Band(
-                member=life.member,
+                member=incarnation.member,
                 from_ns=max(from_ns, window.from_ns),
                 until_ns=min(until_ns, window.until_ns),
                 kind="hold",
@@ -70,13 +70,13 @@ def epochs(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Ban
         if is_notice(step, Notice.IN_FORCE) and step.recorder.member in members:
             begun.setdefault(step.recorder, []).append(step)
     ends = {step.recorder: step.at_ns for step in scene.steps if step.event in (Event.STOP, Event.OVER)}
-    for life, steps in begun.items():
-        until = [*(step.at_ns for step in steps[1:]), min(ends.get(life, window.until_ns), window.until_ns)]
+    for incarnation, steps in begun.items():
+        until = [*(step.at_ns for step in steps[1:]), min(ends.get(incarnation, window.until_ns), window.until_ns)]
         for step, until_ns in zip(steps, until, strict=True):
             if step.at_ns <= window.until_ns and until_ns >= window.from_ns:
                 name = protocol_name(step.extra)
                 yield Band(
-                    member=life.member,
+                    member=incarnation.member,
                     from_ns=max(step.at_ns, window.from_ns),
                     until_ns=min(until_ns, window.until_ns),
                     kind="epoch",

@@ -151,14 +151,14 @@ def shiviz_log(diagram: Diagram) -> str:
     hosts = _hosts(diagram)
     lines = [PARSER, ""]
     for mark, clock in vector_clocks(diagram):
-        stamp = {hosts[life]: count for life, count in sorted(clock.items())}
+        stamp = {hosts[incarnation]: count for incarnation, count in sorted(clock.items())}
         lines.append(f"{diagram.seconds(mark.at_ns):.9f} s {mark.what.value}: {words.clean(mark.words)}")
         lines.append(f"{hosts[mark.recorder]} {json.dumps(stamp, ensure_ascii=False)}")
     return "\n".join(lines) + "\n"
 
 
 def vector_clocks(diagram: Diagram) -> Iterator[tuple[Mark, Clock]]:
-    """Each event with its vector time: how many events of each life happened before it, itself included."""
+    """Each event with its vector time: how many events of each incarnation happened before it, itself included."""
     causes: dict[int, list[Arrow]] = {}
     for arrow in diagram.arrows:
         if arrow.is_causal and arrow.head is not None:
@@ -176,18 +176,21 @@ def vector_clocks(diagram: Diagram) -> Iterator[tuple[Mark, Clock]]:
 
 
 def _merge(clock: dict[Incarnation, int], other: Clock) -> None:
-    for life, count in other.items():
-        clock[life] = max(count, clock.get(life, 0))
+    for incarnation, count in other.items():
+        clock[incarnation] = max(count, clock.get(incarnation, 0))
 
 
 def _hosts(diagram: Diagram) -> dict[Incarnation, str]:
-    """A name without spaces for each life, no two the same."""
+    """A name without spaces for each incarnation, no two the same."""
     hosts: dict[Incarnation, str] = {}
     taken: set[str] = set()
-    for life in sorted({mark.recorder for mark in diagram.marks}):
-        name = "_".join(diagram.names.get(life.member, f"member{life.member}").split()) or f"member{life.member}"
-        name = name if life.incarnation == FIRST_INCARNATION else f"{name}.{life.incarnation}"
-        name = name if name not in taken else f"{name}({life.member}.{life.incarnation})"
+    for incarnation in sorted({mark.recorder for mark in diagram.marks}):
+        name = (
+            "_".join(diagram.names.get(incarnation.member, f"member{incarnation.member}").split())
+            or f"member{incarnation.member}"
+        )
+        name = name if incarnation.incarnation == FIRST_INCARNATION else f"{name}.{incarnation.incarnation}"
+        name = name if name not in taken else f"{name}({incarnation.member}.{incarnation.incarnation})"
         taken.add(name)
-        hosts[life] = name
+        hosts[incarnation] = name
     return hosts

@@ -34,8 +34,8 @@ from analysis.spacetime.model import (
     Transmission,
     What,
     Window,
+    incarnation_name,
     kind_name,
-    life_name,
     message_name,
     protocol_name,
 )
@@ -216,7 +216,9 @@ class _Composer:
 
     def _row(self, member: int) -> Row:
         name = words.clean(self._scene.names[member], 40) or f"member {member}"
-        return Row(member=member, name=name, short=self._names[member], lives=self._pairs.lives.get(member, ()))
+        return Row(
+            member=member, name=name, short=self._names[member], incarnations=self._pairs.incarnations.get(member, ())
+        )
 
     def _follow(self, sheet: _Sheet, transmission: Transmission, departure: Sighting) -> None:
         """One datagram to each member that it was for, as far as any of that lies in the window."""
@@ -246,13 +248,13 @@ class _Composer:
         return [member for member, name in enumerate(names) if name.partition("/")[0] == home]
 
     def _send_draft(self, transmission: Transmission, departure: Sighting, send: Step | None, sent_ns: int) -> _Draft:
-        life = Incarnation(transmission.sender, transmission.incarnation)
+        incarnation = Incarnation(transmission.sender, transmission.incarnation)
         label = self._label(departure.header)
-        said = f"{self._names.get(life.member, life.member)} sends {label} at {self._time(sent_ns)}"
+        said = f"{self._names.get(incarnation.member, incarnation.member)} sends {label} at {self._time(sent_ns)}"
         if send is None:
             key: tuple[Any, ...] = ("wire", transmission)
-            return _Draft(sent_ns, 1, 0, key, life, What.SEND, label, said)
-        return _Draft(sent_ns, 1, send.record, ("step", life, send.record), life, What.SEND, label, said)
+            return _Draft(sent_ns, 1, 0, key, incarnation, What.SEND, label, said)
+        return _Draft(sent_ns, 1, send.record, ("step", incarnation, send.record), incarnation, What.SEND, label, said)
 
     def _legs(
         self, window: Window, transmission: Transmission, departure: Sighting, receiver: int, sent_ns: int
@@ -332,7 +334,14 @@ class _Composer:
         phase = 0 if sent_ns < arrival.at_ns else 2
         key = ("port", arrival.member, transmission, arrival.at_ns, arrow.is_copy)
         return _Draft(
-            arrival.at_ns, phase, 0, key, self._pairs.life_at(arrival.member, arrival.at_ns), What.ARRIVE, label, said
+            arrival.at_ns,
+            phase,
+            0,
+            key,
+            self._pairs.incarnation_at(arrival.member, arrival.at_ns),
+            What.ARRIVE,
+            label,
+            said,
         )
 
     def _stranger(self, sheet: _Sheet, arrival: Sighting) -> None:
@@ -348,7 +357,7 @@ class _Composer:
             0,
             0,
             ("stranger", arrival),
-            self._pairs.life_at(arrival.member, arrival.at_ns),
+            self._pairs.incarnation_at(arrival.member, arrival.at_ns),
             What.ARRIVE,
             what,
             said,
@@ -437,10 +446,12 @@ class _Composer:
     def _said_of_views(self, step: Step, what: What) -> tuple[str, str]:
         if what is What.VIEW:
             installed = self._installed[step.recorder, step.record]
-            members = words.listed([life_name(life, self._names) for life in installed.members], MAX_LISTED)
+            members = words.listed(
+                [incarnation_name(incarnation, self._names) for incarnation in installed.members], MAX_LISTED
+            )
             return f"view {step.number}", f"installs view {step.number} of {members} ({_reason(step.detail)})"
         if what is What.STATE:
-            donor = life_name(Incarnation(step.origin, step.incarnation), self._names)
+            donor = incarnation_name(Incarnation(step.origin, step.incarnation), self._names)
             return what.value, f"has the state of the group, {words.size(step.value)} from {donor},"
         if what is What.OVER:
             excluded = "learns that the others have excluded it, and counts as crashed"
@@ -459,12 +470,12 @@ class _Composer:
             member = members.get(name)
             if member not in self._members or member is None:
                 continue
-            life = self._pairs.life_at(member, at_ns)
+            incarnation = self._pairs.incarnation_at(member, at_ns)
             said = f"{self._names[member]} {_STRUCK[what]} at {self._time(at_ns)}"
             key = ("fault", words.clean(fault.get("id"), 20), member)
             # What ends a fault comes before what it lets happen, what begins one after what still happened.
             phase = -1 if what in (What.RESTART, What.RESUME) else 2
-            yield _Draft(at_ns, phase, 0, key, life, what, what.value, said)
+            yield _Draft(at_ns, phase, 0, key, incarnation, what, what.value, said)
 
     def _bands(self, window: Window) -> tuple[Band, ...]:
         faults = fault_bands(self._scene, window, self._members)
@@ -562,14 +573,14 @@ def _kinds_of(header: Header | None) -> str:
 
 def _installed(steps: Sequence[Step]) -> dict[tuple[Incarnation, int], Installation]:
     """By incarnation and the number of the first record."""
-    by_life: dict[Incarnation, list[Step]] = {}
+    by_incarnation: dict[Incarnation, list[Step]] = {}
     for step in sorted(steps, key=lambda step: step.record):
         if step.event in VIEW_EVENTS:
-            by_life.setdefault(step.recorder, []).append(step)
+            by_incarnation.setdefault(step.recorder, []).append(step)
     found: dict[tuple[Incarnation, int], Installation] = {}
-    for life, own in by_life.items():
+    for incarnation, own in by_incarnation.items():
         rows = ((s.record, s.event, s.detail, s.origin, s.incarnation, s.number, s.at_ns, s.value) for s in own)
-        found |= {(life, one.record): one for one in read_views(rows, last_record=0).installations}
+        found |= {(incarnation, one.record): one for one in read_views(rows, last_record=0).installations}
     return found
 
 

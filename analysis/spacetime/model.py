@@ -5,16 +5,16 @@ directory (`analysis.spacetime.read`) and a simulation in memory fill it:
 
     scene = Scene(
         names=("p1/n1", "p1/n2"),
-        steps=[step for life in lives for step in steps_of(life.member, life.incarnation, life.records)],
-        sightings=[...],  # sighting(payload, at_ns=…, member=…, is_arrival=…, target=…) for each frame of a tap
-        faults=lines,  # as in faults.jsonl
+        steps=[step for incarnation in incarnations for step in steps_of(incarnation.member, incarnation.incarnation,
+        incarnation.records)], sightings=[...],  # sighting(payload, at_ns=…, member=…, is_arrival=…, target=…) for each
+        frame of a tap faults=lines,  # as in faults.jsonl
         start_ns=START_NS,
     )
     diagram = compose(scene, Window(scene.first_ns, scene.last_ns))  # analysis.spacetime.compose
     print(draw(diagram))  # analysis.spacetime.text
 
-A `Diagram` is what the drawings are made of: lines of lives, events in one order that agrees with causality, arrows
-between events, bands where a fault was in force. Pure values; times are nanoseconds on the clock of the run.
+A `Diagram` is what the drawings are made of: lines of incarnations, events in one order that agrees with causality,
+arrows between events, bands where a fault was in force. Pure values; times are nanoseconds on the clock of the run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Window(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One trace record of one life; fields as in `node.trace.RECORD`."""
+    """One trace record of one incarnation; fields as in `node.trace.RECORD`."""
 
     recorder: Incarnation
     record: int
@@ -180,7 +180,7 @@ class What(enum.Enum):
     DRAIN = "drain"
     STOP = "stop"
     OVER = "over"
-    """The others have ended this life, or it has left: its member learns of it."""
+    """The others have ended this incarnation, or it has left: its member learns of it."""
     VIEW = "view"
     """A view is installed."""
     MINORITY = "minority"
@@ -272,7 +272,7 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class IncarnationSpan:
     """From when to when one incarnation ran; None: from before, or beyond what is known. `end`: `crash`, `stop`, `over`
     or nothing.
     """
@@ -285,13 +285,13 @@ class Life:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The line of one member, with its lives in order."""
+    """The line of one member, with its incarnations in order."""
 
     member: int
     name: str
     short: str
     """As short as it is still clear among the members."""
-    lives: tuple[Life, ...]
+    incarnations: tuple[IncarnationSpan, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,11 +328,11 @@ class Diagram:
         return (at_ns - self.start_ns) / 1e9
 
 
-def steps_of(member: int, incarnation: int, records: Iterable[Sequence[int]], first: int = 1) -> list[Step]:
-    """The steps of one life from tuples in the order of `node.trace.RECORD`'s fields."""
-    life = Incarnation(member, incarnation)
+def steps_of(member: int, number: int, records: Iterable[Sequence[int]], first: int = 1) -> list[Step]:
+    """The steps of one incarnation from tuples in the order of `node.trace.RECORD`'s fields."""
+    incarnation = Incarnation(member, number)
     return [
-        Step(life, number, event, detail, origin, its_incarnation, extra, message, at_ns, value)
+        Step(incarnation, number, event, detail, origin, its_incarnation, extra, message, at_ns, value)
         for number, (event, detail, origin, its_incarnation, extra, message, at_ns, _, value) in enumerate(
             records, start=first
         )
@@ -418,15 +418,15 @@ def event_name(code: int) -> str:
     return Event(code).name.lower() if code in _EVENTS else f"event {code}"
 
 
-def life_name(life: Incarnation, names: Mapping[int, str]) -> str:
+def incarnation_name(incarnation: Incarnation, names: Mapping[int, str]) -> str:
     """`n1`; a later incarnation `n1.2`."""
-    later = "" if life.incarnation <= FIRST_INCARNATION else f".{life.incarnation}"
-    return f"{names.get(life.member, life.member)}{later}"
+    later = "" if incarnation.incarnation <= FIRST_INCARNATION else f".{incarnation.incarnation}"
+    return f"{names.get(incarnation.member, incarnation.member)}{later}"
 
 
 def message_name(message: MessageId, names: Mapping[int, str]) -> str:
     """`n1#17`; of a later incarnation `n1.2#17`."""
-    return f"{life_name(Incarnation(*message[:2]), names)}#{message.number}"
+    return f"{incarnation_name(Incarnation(*message[:2]), names)}#{message.number}"
 
 
 _PROTOCOLS = {kind >> 4: kind.name.partition("_")[0].lower() for kind in Kind if kind >> 4}

@@ -13,7 +13,18 @@ from typing import Any, Final
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation
 from analysis.network.asked import Network, Span
 from analysis.report import formatting as words
-from analysis.spacetime.model import Arrow, Header, Life, Mark, Role, Scene, Sighting, Step, Transmission, What
+from analysis.spacetime.model import (
+    Arrow,
+    Header,
+    IncarnationSpan,
+    Mark,
+    Role,
+    Scene,
+    Sighting,
+    Step,
+    Transmission,
+    What,
+)
 from collector.records import Event
 
 
@@ -21,11 +32,11 @@ class Pairs:
     """A scene, looked through once.
 
     `departures`: what members put on the wire; `strangers`: what arrived and was never seen to be sent (damaged, or
-    forged); `lives`: by member.
+    forged); `incarnations`: by member.
     """
 
     def __init__(self, scene: Scene) -> None:
-        self.lives = _lives(scene)
+        self.incarnations = _incarnations(scene)
         self.departures, self._arrivals, self.strangers = _sorted_out(scene)
         self._sends: dict[Incarnation, list[Step]] = defaultdict(list)
         self._sends_of: dict[tuple[Incarnation, tuple[int, ...] | None], list[Step]] = defaultdict(list)
@@ -59,19 +70,21 @@ class Pairs:
 
         Found by the number of its first datagram; a host that does not tell that, by what was sent last before.
         """
-        life, header = Incarnation(transmission.sender, transmission.incarnation), departure.header
-        sends = self._sends.get(life, [])
+        incarnation, header = Incarnation(transmission.sender, transmission.incarnation), departure.header
+        sends = self._sends.get(incarnation, [])
         place = bisect_right(sends, transmission.number, key=lambda step: step.value)
         if place and (header is None or _identity(header) == _sent(sends[place - 1])):
             return sends[place - 1]
-        same = self._sends_of.get((life, None if header is None else _identity(header)), [])
+        same = self._sends_of.get((incarnation, None if header is None else _identity(header)), [])
         place = bisect_right(same, departure.at_ns, key=lambda step: step.at_ns)
         return same[place - 1] if place else None
 
-    def life_at(self, member: int, at_ns: int) -> Incarnation:
-        """Whose life a moment falls into; the last one begun when nobody was alive."""
+    def incarnation_at(self, member: int, at_ns: int) -> Incarnation:
+        """Whose incarnation a moment falls into; the last one begun when nobody was alive."""
         begun = [
-            life.incarnation for life in self.lives.get(member, ()) if life.from_ns is None or life.from_ns <= at_ns
+            incarnation.incarnation
+            for incarnation in self.incarnations.get(member, ())
+            if incarnation.from_ns is None or incarnation.from_ns <= at_ns
         ]
         return Incarnation(member, max(begun, default=FIRST_INCARNATION))
 
@@ -145,7 +158,7 @@ def _told_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
     return found
 
 
-def _lives(scene: Scene) -> dict[int, tuple[Life, ...]]:
+def _incarnations(scene: Scene) -> dict[int, tuple[IncarnationSpan, ...]]:
     """When each incarnation ran, from its records and from the crashes."""
     begun: dict[Incarnation, int] = {}
     ended: dict[Incarnation, tuple[int, str]] = {}
@@ -159,15 +172,17 @@ def _lives(scene: Scene) -> dict[int, tuple[Life, ...]]:
         elif step.event == Event.OVER:
             ended[step.recorder] = (step.at_ns, "over")
     crashes = _crashes(scene)
-    lives: dict[int, list[Life]] = defaultdict(list)
-    for life in sorted(known):
-        from_ns = begun.get(life)
-        until_ns, end = ended.get(life, (None, ""))
+    incarnations: dict[int, list[IncarnationSpan]] = defaultdict(list)
+    for incarnation in sorted(known):
+        from_ns = begun.get(incarnation)
+        until_ns, end = ended.get(incarnation, (None, ""))
         if until_ns is None:
-            later = [at for at in crashes.get(life.member, ()) if from_ns is None or at > from_ns]
+            later = [at for at in crashes.get(incarnation.member, ()) if from_ns is None or at > from_ns]
             until_ns, end = (later[0], "crash") if later else (None, "")
-        lives[life.member].append(Life(incarnation=life.incarnation, from_ns=from_ns, until_ns=until_ns, end=end))
-    return {member: tuple(own) for member, own in lives.items()}
+        incarnations[incarnation.member].append(
+            IncarnationSpan(incarnation=incarnation.incarnation, from_ns=from_ns, until_ns=until_ns, end=end)
+        )
+    return {member: tuple(own) for member, own in incarnations.items()}
 
 
 def _crashes(scene: Scene) -> dict[int, list[int]]:
@@ -199,7 +214,7 @@ _BEFORE: Final = -1
 
 
 def taken_back(steps: Sequence[Step]) -> tuple[set[tuple[Incarnation, int]], set[tuple[Incarnation, int]]]:
-    """Life and record of the deliveries that were taken back, and of those that came again afterwards."""
+    """IncarnationSpan and record of the deliveries that were taken back, and of those that came again afterwards."""
     latest: dict[tuple[Any, ...], int] = {}
     undone: set[tuple[Incarnation, int]] = set()
     again: set[tuple[Incarnation, int]] = set()

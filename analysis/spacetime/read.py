@@ -48,7 +48,7 @@ _STEP_COLUMNS = (
     *("member", "member_incarnation", "record", "event", "detail", "origin", "incarnation"),
     *("extra", "number", "at_ns", "value"),
 )
-_LIFE_EVENTS = [int(Event.START), int(Event.STOP), int(Event.OVER), int(Event.MINORITY)]
+_INCARNATION_EVENTS = [int(Event.START), int(Event.STOP), int(Event.OVER), int(Event.MINORITY)]
 
 
 class Reader:
@@ -132,14 +132,14 @@ class Reader:
         inside = (pc.field("at_ns") >= wide.from_ns) & (pc.field("at_ns") <= wide.until_ns)
         # What is in force, and who is alive and has a quorum, may have been told long before.
         in_force = (pc.field("event") == int(Event.REPORT)) & (pc.field("detail") == int(Notice.IN_FORCE))
-        chosen = inside | pc.field("event").isin(_LIFE_EVENTS) | in_force
+        chosen = inside | pc.field("event").isin(_INCARNATION_EVENTS) | in_force
         return self._read_steps(chosen)
 
     def _read_steps(self, chosen: pc.Expression) -> Iterator[Step]:
         for row in _read(self._trace, _STEP_COLUMNS, chosen, MAX_STEPS):
-            life = Incarnation(row.pop("member"), row.pop("member_incarnation"))
-            if 0 <= life.member < len(self.names):
-                yield Step(recorder=life, **row)
+            incarnation = Incarnation(row.pop("member"), row.pop("member_incarnation"))
+            if 0 <= incarnation.member < len(self.names):
+                yield Step(recorder=incarnation, **row)
 
     def _sightings(self, window: Window, wide: Window) -> list[Sighting]:
         inside = (pc.field("time_ns") >= wide.from_ns) & (pc.field("time_ns") <= wide.until_ns)

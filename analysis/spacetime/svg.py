@@ -5,8 +5,8 @@ its time to the right, so here the lines lie.
 
 The drawing is complete without a script: positions are those of the whole window, and each arrow and event says in a
 `title` what it is. `spacetime.js` moves what has a place in time when the window is zoomed (sizes stay), and follows
-`data-n` (an event's number), `data-l` (whose life), `data-t` and `data-h` (an arrow's tail and head) to an event's
-past and future. Classes carry the colours.
+`data-n` (an event's number), `data-l` (whose incarnation), `data-t` and `data-h` (an arrow's tail and head) to an
+event's past and future. Classes carry the colours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from analysis.checks.properties import Incarnation
 from analysis.report import formatting as words
 from analysis.report import svg
 from analysis.report.svg import colour_of
-from analysis.spacetime.model import Arrow, Band, Diagram, Fate, Life, Mark, Role, Row, What, protocol_key
+from analysis.spacetime.model import Arrow, Band, Diagram, Fate, IncarnationSpan, Mark, Role, Row, What, protocol_key
 from collector.records import Level
 
 LEFT: Final = 70.0
@@ -116,8 +116,10 @@ class _Sheet:
         self._y = {row.member: TOP + self._pitch * (index + 0.5) for index, row in enumerate(diagram.rows)}
         self._height = TOP + self._pitch * max(count, 1) + BOTTOM
         self._floor = self._height - BOTTOM
-        lives = sorted({mark.recorder for mark in diagram.marks})
-        self._lives: dict[Incarnation, int] = {life: index for index, life in enumerate(lives)}
+        incarnations = sorted({mark.recorder for mark in diagram.marks})
+        self._incarnations: dict[Incarnation, int] = {
+            incarnation: index for index, incarnation in enumerate(incarnations)
+        }
         flights = [a.arrive_ns - a.sent_ns for a in diagram.arrows if a.arrive_ns is not None and a.sent_ns is not None]
         from_ns, until_ns = diagram.window
         self._taken_back = _taken_back(diagram.marks)
@@ -206,11 +208,11 @@ class _Sheet:
     def _lifelines(self, row: Row) -> Iterator[Markup]:
         y, (from_ns, until_ns) = self._y[row.member], self._diagram.window
         yield _line("dead", self._x(from_ns), y, self._x(until_ns), y)
-        for life in row.lives or (Life(incarnation=1, from_ns=None, until_ns=None),):
-            start = from_ns if life.from_ns is None else life.from_ns
-            end = until_ns if life.until_ns is None else life.until_ns
+        for incarnation in row.incarnations or (IncarnationSpan(incarnation=1, from_ns=None, until_ns=None),):
+            start = from_ns if incarnation.from_ns is None else incarnation.from_ns
+            end = until_ns if incarnation.until_ns is None else incarnation.until_ns
             if start <= until_ns and end >= from_ns:
-                yield _line("life", self._x(max(start, from_ns)), y, self._x(min(end, until_ns)), y)
+                yield _line("incarnation", self._x(max(start, from_ns)), y, self._x(min(end, until_ns)), y)
 
     def _fault(self, band: Band) -> Markup:
         kind = f"kind-{band.kind}" if band.kind in ("cut", "crash", "pause") else "kind-impair"
@@ -356,7 +358,7 @@ class _Sheet:
             class_=" ".join(classes),
             transform=f"translate({_place(self._x(mark.at_ns))} {_place(self._y_of(mark))})",
             data_n=mark.number,
-            data_l=self._lives[mark.recorder],
+            data_l=self._incarnations[mark.recorder],
         )
 
     def _y_of(self, mark: Mark) -> float:
@@ -387,7 +389,7 @@ _REACHED = ("past", "future")
 
 
 def _taken_back(marks: Sequence[Mark]) -> dict[int, int]:
-    """For each taking back its place among those of the same life and moment, from 1."""
+    """For each taking back its place among those of the same incarnation and moment, from 1."""
     counted: Counter[tuple[Incarnation, int]] = Counter()
     places = {}
     for mark in marks:

@@ -194,9 +194,10 @@ class _Page:
         return line
 
     def _lifeline(self, row: Row, at_ns: int) -> str:
-        if row.lives and not any(
-            (life.from_ns is None or life.from_ns <= at_ns) and (life.until_ns is None or at_ns <= life.until_ns)
-            for life in row.lives
+        if row.incarnations and not any(
+            (incarnation.from_ns is None or incarnation.from_ns <= at_ns)
+            and (incarnation.until_ns is None or at_ns <= incarnation.until_ns)
+            for incarnation in row.incarnations
         ):
             return " "
         kinds = {

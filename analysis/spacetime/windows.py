@@ -95,7 +95,7 @@ def _switch(reader: Reader) -> Iterator[Choice]:
             members = _filled_up([step.recorder.member], range(len(reader.names)))
             window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
             last_ns = max(one.at_ns for one in begun if one.value == step.value)
-            # Who comes last is what one looks for; a life that joins much later is another story.
+            # Who comes last is what one looks for; an incarnation that joins much later is another story.
             settled_ns = min(last_ns + (last_ns - step.at_ns) // 5, step.at_ns + LONGEST_AROUND_SWITCH_NS)
             window = Window(window.from_ns, max(window.until_ns, settled_ns))
             name = protocol_name(step.extra)

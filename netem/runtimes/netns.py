@@ -39,7 +39,8 @@ class NetnsRuntime:
     """The keeper starts one process after the other, in a few milliseconds."""
 
     def gathered(self) -> AbstractContextManager[None]:
-        """See `Runtime.gathered`: the bed holds the wires of its nodes, whether somebody lives behind them or not."""
+        """See `Runtime.gathered`: the bed holds the wires of its nodes, whether somebody incarnations behind them or
+        not."""
         return nullcontext()
 
     def __init__(self, bed: Bed) -> None:

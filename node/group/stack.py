@@ -57,7 +57,7 @@ class ViewStack:
     def phase(self) -> str:
         return self.core.phase if self.core is not None else ""
 
-    # Life.
+    # Incarnation.
 
     def start(self, core: ViewCore | None, now_ns: int) -> list[Effect]:
         """The core is there, with the group's state: messages go up from now on."""

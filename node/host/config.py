@@ -52,7 +52,7 @@ class NodeConfig:
     seed: int
     """Of this process alone; what is drawn from it is drawn anew by each incarnation (node.core.random_for)."""
     shared_seed: int
-    """The same at all members and in all their lives: for what all must draw alike."""
+    """The same at all members and in all their incarnations: for what all must draw alike."""
     drain_timeout_ns: int
 
     def clock(self, origin_ns: int) -> NodeClock:

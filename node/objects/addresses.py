@@ -1,8 +1,8 @@
 """Who is who among objects, and whom a message is for: the words that travel with every call.
 
 A machine is a member of the run; its address spaces are numbered from 0; objects are numbered machine-wide, so that one
-number says both: `number = space * OBJECTS_IN_SPACE + index`, index from 1. A reference names the life of the machine
-in which its object was made: an object dies with it.
+number says both: `number = space * OBJECTS_IN_SPACE + index`, index from 1. A reference names the incarnation of the
+machine in which its object was made: an object dies with it.
 
 Whoever decodes assumes that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """
@@ -23,7 +23,7 @@ MAX_ADDRESSED = 1024
 
 
 class Reference(NamedTuple):
-    """One object of one life of one machine; a value that travels in messages as one word."""
+    """One object of one incarnation of one machine; a value that travels in messages as one word."""
 
     member: int
     incarnation: int
@@ -51,8 +51,8 @@ class Reference(NamedTuple):
 
 
 class GroupId(NamedTuple):
-    """A replicated group (RGroup): the sub-network (its place in the topology, from 0) whose machines keep it, the life
-    that made it, and that life's number for it, from 1. One word."""
+    """A replicated group (RGroup): the sub-network (its place in the topology, from 0) whose machines keep it, the
+    incarnation that made it, and that incarnation's number for it, from 1. One word."""
 
     partition: int
     member: int

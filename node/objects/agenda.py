@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.objects.addresses import Reference
-from node.objects.direct import Life
+from node.objects.direct import Incarnation
 from node.objects.entries import Call
 
 IsComplete = Callable[[int], bool]
@@ -40,7 +40,7 @@ class Item:
     call: Call
     objects: tuple[Reference, ...]
     timestamp: int
-    source: Life | None = None
+    source: Incarnation | None = None
 
 
 @dataclass(frozen=True, slots=True)

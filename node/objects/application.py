@@ -59,7 +59,7 @@ def require_program(parameters: ObjectsParameters) -> None:
 
 
 class ProgramApplication(Application):
-    """Of one life of one machine: its address spaces (or one of them), and in each of them a program."""
+    """Of one incarnation of one machine: its address spaces (or one of them), and in each of them a program."""
 
     hears = answers = True
 
@@ -149,7 +149,7 @@ class ProgramApplication(Application):
         return self._numbered
 
     def next_group(self) -> GroupId:
-        """A name for one more group of this life, kept in its sub-network."""
+        """A name for one more group of this incarnation, kept in its sub-network."""
         return GroupId(self._us.partition, self._us.member, self._us.incarnation, next(self._groups))
 
     def _run(self, elapsed_ns: int) -> None:

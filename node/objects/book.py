@@ -36,9 +36,9 @@ Rules.
   The last answer to a space elsewhere is kept, too, and given again when it asks again.
 - Epochs: a sub-network of whose machines none has the Book any more begins anew and remembers nothing. What it says
   names its epoch and the other's as it knows it; what does not agree is not taken; a higher one (REBORN) ends all that
-  was between the two. An epoch follows from the lowest of the lives that begin it, who do so once: no two beginnings
-  have the same (`epoch_of`). A later one can have the lower epoch, when other machines begin it. Others then know a
-  higher one, and say so; it is left at once for the next that nobody begins with (REBORN of our own place).
+  was between the two. An epoch follows from the lowest of the incarnations that begin it, who do so once: no two
+  beginnings have the same (`epoch_of`). A later one can have the lower epoch, when other machines begin it. Others then
+  know a higher one, and say so; it is left at once for the next that nobody begins with (REBORN of our own place).
 
 Why the order is one. Take an object x of B and calls c, d to it, c handed over first. If d was in x's queue then, its
 key was higher, and a final key is never below its proposal. If it came later, its proposal was above B's clock, which
@@ -62,16 +62,17 @@ A's answers are read from a prefix of A's log, and "no record" is given only for
 it is never given before a commit is settled. It blocks the covered objects of B while A cannot be reached, that is 2PC.
 
 Invariants: clock >= every timestamp in the Book; an object's queue is sorted; a record is in the queues of its objects
-until it is handed over or dropped; at rest there are no records: what is left is one number per road, space and life.
+until it is handed over or dropped; at rest there are no records: what is left is one number per road, space and
+incarnation.
 
 What this leans on, and does not do. What another sub-network has seen of an entry must not be lost with the one machine
 that applied it, or a number on a road would be given twice, and a vote or an outcome forgotten: such entries need
 resilience 1 in the log (node/objects/log.py). `heard` of a caller counts what was handed over at its machine and
 the timestamps of its own calls' answers, for its next call may have another coordinator. If every machine of A ends,
 its log is lost, and those in doubt abort when they hear of the new epoch: others may have committed, so atomicity holds
-while of each coordinator's sub-network one machine lives. Who begins anew twice, by other machines each time, and hears
-of the epoch that it had left only from somebody who does not know the last one, could take that a second time. Nobody
-tells a member that it was left out of its group before it was asked anything: it finds out from MEMBERS.
+while of each coordinator's sub-network one machine incarnations. Who begins anew twice, by other machines each time,
+and hears of the epoch that it had left only from somebody who does not know the last one, could take that a second
+time. Nobody tells a member that it was left out of its group before it was asked anything: it finds out from MEMBERS.
 """
 
 from __future__ import annotations
@@ -115,17 +116,17 @@ MOST_HELD = 4096
 """Calls that are not over: beyond it, no other sub-network's question is taken, which asks again."""
 
 
-def epoch_of(members: tuple[int, ...], lives: Iterable[tuple[int, int]]) -> int:
-    """Of a log that these lives begin together, of a sub-network with these members: even, or 1 for the first. Odd ones
-    are not begun with."""
-    member, incarnation = min(lives)
+def epoch_of(members: tuple[int, ...], incarnations: Iterable[tuple[int, int]]) -> int:
+    """Of a log that these incarnations begin together, of a sub-network with these members: even, or 1 for the first.
+    Odd ones are not begun with."""
+    member, incarnation = min(incarnations)
     return 1 if incarnation == 1 else min(2 * (incarnation * len(members) + members.index(member)), MAX_EPOCH)
 
 
 class Book:
     """See the module's text. `place`: of our sub-network in `partitions`, its members by place. `epoch`: how often this
-    sub-network has begun anew, from 1, and `lives`: whose machines begin its log (None: all of ours, in their first
-    lives): the same for all who begin it together."""
+    sub-network has begun anew, from 1, and `incarnations`: whose machines begin its log (None: all of ours, in their
+    first incarnations): the same for all who begin it together."""
 
     def __init__(
         self,
@@ -133,14 +134,14 @@ class Book:
         place: int,
         partitions: tuple[tuple[int, ...], ...],
         epoch: int = 1,
-        lives: Mapping[int, int] | None = None,
+        incarnations: Mapping[int, int] | None = None,
     ) -> None:
         self._place = place
         self._partitions = partitions
         self._place_of = {member: at for at, members in enumerate(partitions) for member in members}
         self._commit = Commit(place=place, partitions=partitions, epoch=epoch)
-        if lives is not None:
-            self._commit.lives = dict(sorted(lives.items()))
+        if incarnations is not None:
+            self._commit.incarnations = dict(sorted(incarnations.items()))
         self._registry = Registry()
         self._queued: dict[GroupId, None] = {}
         """Groups in whose queue something waits."""
@@ -163,9 +164,9 @@ class Book:
         return self._commit.clock
 
     @property
-    def lives(self) -> dict[int, int]:
+    def incarnations(self) -> dict[int, int]:
         """The machines of ours that live, and their incarnations, as of this place in the log."""
-        return dict(self._commit.lives)
+        return dict(self._commit.incarnations)
 
     @property
     def held(self) -> int:
@@ -213,10 +214,10 @@ class Book:
     def joined(self, member: int, incarnation: int) -> list[Step]:
         """The log says that this machine of ours has joined. It needs `snapshot()` as it is after this."""
         out: list[Step] = []
-        before = self._commit.lives.get(member)
+        before = self._commit.incarnations.get(member)
         if before is not None and before < incarnation:
             out += self.ended(member, before)
-        self._commit.lives[member] = incarnation
+        self._commit.incarnations[member] = incarnation
         return self._end(out)
 
     def duties(self) -> tuple[Duty, ...]:

@@ -197,7 +197,7 @@ _ERRORS: dict[Outcome, type[CallError]] = {
 
 
 class Origin(NamedTuple):
-    """The life of a machine that sent something: known from below, whatever the body claims."""
+    """The incarnation of a machine that sent something: known from below, whatever the body claims."""
 
     member: int
     incarnation: int

@@ -44,7 +44,7 @@ class Commit:
     def __init__(self, *, place: int, partitions: tuple[tuple[int, ...], ...], epoch: int) -> None:
         self.epoch = epoch
         self.clock = 0
-        self.lives = dict.fromkeys(partitions[place], 1)
+        self.incarnations = dict.fromkeys(partitions[place], 1)
         self.closed: list[Record] = []
         """Calls that we coordinate and that were decided or aborted."""
         self.left: list[tuple[GroupId, tuple[Reference, ...]]] = []
@@ -74,7 +74,7 @@ class Commit:
 
     def is_alive(self, reference: Reference) -> bool:
         """Of ours."""
-        return self.lives.get(reference.member) == reference.incarnation
+        return self.incarnations.get(reference.member) == reference.incarnation
 
     def epoch_of(self, place: int) -> int:
         return self._ways[place].epoch
@@ -395,10 +395,10 @@ class Commit:
 
     def ended(self, member: int, incarnation: int, out: list[Step]) -> None:
         """A machine of ours."""
-        if self.lives.get(member) != incarnation:
+        if self.incarnations.get(member) != incarnation:
             return
         self._duties = None
-        del self.lives[member]
+        del self.incarnations[member]
         dead: set[Reference] = set()
         for record in list(self._records.values()):
             gone = tuple(one for one in record.objects if one[:2] == (member, incarnation))
@@ -559,7 +559,7 @@ class Commit:
 
     def write(self, writer: Writer) -> None:
         writer.words(self.epoch, self.clock)
-        writer.list(chain.from_iterable(sorted(self.lives.items())))
+        writer.list(chain.from_iterable(sorted(self.incarnations.items())))
         for _, way in sorted(self._ways.items()):
             writer.words(way.epoch, way.sent, way.taken)
         writer.list(word for group, one in sorted(self._stale) for word in (group.word, one.word))
@@ -570,7 +570,7 @@ class Commit:
     def read(self, reader: Reader) -> None:
         """Into a new one. RemoteError MALFORMED for what `write` never gives."""
         self.epoch, self.clock = reader.word(), reader.word()
-        self.lives = dict(reader.pairs())
+        self.incarnations = dict(reader.pairs())
         for place in self._ways:
             self._ways[place] = Way(reader.word(), reader.word(), reader.word())
         stale = reader.pairs()

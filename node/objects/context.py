@@ -15,7 +15,7 @@ from typing import TypeVar
 from node.core import Membership
 from node.effects import CancelTimer, Effect, SetTimer, Timer
 from node.objects.addresses import Operation, Reference
-from node.objects.direct import Direct, DirectChannels, Life
+from node.objects.direct import Direct, DirectChannels, Incarnation
 from node.objects.entries import Call, Entry
 from node.objects.parameters import ObjectsParameters
 from node.reliable.rtt import Timers
@@ -32,7 +32,7 @@ class Context:
 
     def __init__(self, *, membership: Membership, parameters: ObjectsParameters, layer: int) -> None:
         self.us = membership
-        self.life = Life(membership.member, membership.incarnation)
+        self.incarnation = Incarnation(membership.member, membership.incarnation)
         self.place = membership.partition
         self.place_of = {member: at for at, members in enumerate(membership.partitions) for member in members}
         self.now_ns = 0
@@ -54,8 +54,8 @@ class Context:
         self._layer = layer
 
     def is_mine(self, one: Reference) -> bool:
-        """Whether it lies in this life of this machine."""
-        return one[:2] == self.life
+        """Whether it lies in this incarnation of this machine."""
+        return one[:2] == self.incarnation
 
     def mine(self, objects: Iterable[Reference]) -> tuple[Reference, ...]:
         return tuple(filter(self.is_mine, objects))
@@ -68,7 +68,7 @@ class Context:
         members = (call.id.member, *(one.member for one in addressing.objects))
         return all(self.place_of.get(member) == self.place for member in members)
 
-    def send(self, target: Life, message: Message, *, after: int = 0) -> int:
+    def send(self, target: Incarnation, message: Message, *, after: int = 0) -> int:
         """To the manager of another machine, behind what it was sent before and when it has given out everything up to
         the timestamp `after`. Returns the channels' number of it."""
         direct = Direct(

@@ -1,36 +1,38 @@
-"""Direct channels: first in, first out, from a life of one machine to a life of any other, in any sub-network.
+"""Direct channels: first in, first out, from an incarnation of one machine to an incarnation of any other, in any
+sub-network.
 
 Paper 004 sends calls of one object, and replies, past the order ("point-to-point"); managers of different sub-networks
 have news, votes and state for each other. The reliable layer reaches neighbours only, so these have channels of their
 own. `DirectChannels` is a part of the machine's core, not a core: it takes its messages and timers and gives effects;
 what its owner must know comes out of `drain`.
 
-A *stream* is what one life sends to one life of another machine: messages numbered from 1, acknowledged cumulatively,
-retransmitted when the time-out of the round trip passes. A sender numbers its streams to a machine upwards: their
-*session*. The newest stream of the newest life is the only one that a receiver knows of each machine.
+A *stream* is what one incarnation sends to one incarnation of another machine: messages numbered from 1, acknowledged
+cumulatively, retransmitted when the time-out of the round trip passes. A sender numbers its streams to a machine
+upwards: their *session*. The newest stream of the newest incarnation is the only one that a receiver knows of each
+machine.
 
-- The target's life may be unknown at first (0: whoever lives); its first word binds the stream to it. Nothing that one
-  life has acknowledged is ever sent to a later one.
-- A later life of the target ends the stream: what is unacknowledged has failed (ENDED).
+- The target's incarnation may be unknown at first (0: whoever lives); its first word binds the stream to it. Nothing
+  that one incarnation has acknowledged is ever sent to a later one.
+- A later incarnation of the target ends the stream: what is unacknowledged has failed (ENDED).
 - No new acknowledgement for `patience_ns`: what is unacknowledged and what waits has failed (SILENT), and the next
   message opens the next session. The receiver takes that up at 1: what failed leaves no gap behind. A sender that was
   paused asks once more before it says so.
 - What has failed may have arrived, or may still arrive, but never after something that was sent later, and never twice
-  at one life. Only what has failed may be missing: told is told.
+  at one incarnation. Only what has failed may be missing: told is told.
 
 Memory. A receiver keeps at most `window` messages of each machine, all of them ahead of a gap; after `patience_ns`
 without a word of that stream it forgets them (its sender has ended, or sends them again: they are not acknowledged). A
-sender keeps at most MOST_WAITING messages for each life, for at most MOST_LIVES lives of a machine; what exceeds that
-fails at once (FULL).
+sender keeps at most MOST_WAITING messages for each incarnation, for at most MOST_INCARNATIONS incarnations of a
+machine; what exceeds that fails at once (FULL).
 
 Liars. A message whose words cannot be is refused before anything has changed. Nothing here is signed: who writes
 datagrams in the name of a peer can acknowledge, end or block its streams, as he can in every protocol of this house;
 he cannot make us keep more than the bounds above, and cannot stop us.
 
-Wire. OBJECTS_DIRECT: `seq` number in the stream; words: to (life addressed 16 bits, session 32), back (life and session
-of the stream that is acknowledged on the way, 0: none), position acknowledged, after, heard. OBJECTS_RECEIVED: `seq`
-position; words: the stream (life of its sender, session). Both tell which life speaks. A life that is taken for an
-earlier one says so with an OBJECTS_RECEIVED.
+Wire. OBJECTS_DIRECT: `seq` number in the stream; words: to (incarnation addressed 16 bits, session 32), back
+(incarnation and session of the stream that is acknowledged on the way, 0: none), position acknowledged, after, heard.
+OBJECTS_RECEIVED: `seq` position; words: the stream (incarnation of its sender, session). Both tell which incarnation
+speaks. An incarnation that is taken for an earlier one says so with an OBJECTS_RECEIVED.
 
 Idle is silent: with everything acknowledged both ways no timer is armed.
 """
@@ -58,11 +60,11 @@ TIMERS = frozenset({RETRY, ACKNOWLEDGE, GAP})
 """Names of the timers that belong here; their owner passes them on."""
 
 MOST_WAITING = 4096
-MOST_LIVES = 4
+MOST_INCARNATIONS = 4
 MAX_SESSION = 0xFFFF_FFFF
 
 
-class Life(NamedTuple):
+class Incarnation(NamedTuple):
     """One incarnation of one machine; incarnation 0: whichever lives."""
 
     member: int
@@ -72,7 +74,7 @@ class Life(NamedTuple):
 class Failure(enum.Enum):
     """Why a message will not be acknowledged any more."""
 
-    ENDED = "its target's life is over"
+    ENDED = "its target's incarnation is over"
     SILENT = "its target has been silent for too long"
     FULL = "too much waits for its target"
 
@@ -96,7 +98,7 @@ class Direct:
 class Arrival:
     """`direct` has come from `source`, next in its stream."""
 
-    source: Life
+    source: Incarnation
     direct: Direct
 
 
@@ -104,7 +106,7 @@ class Arrival:
 class Acknowledged:
     """`target` has received these, by the numbers that `send` gave, and everything of the stream before them."""
 
-    target: Life
+    target: Incarnation
     numbers: tuple[int, ...]
 
 
@@ -112,7 +114,7 @@ class Acknowledged:
 class Failed:
     """These, by the numbers that `send` gave, in that order, will not be acknowledged; they may have arrived."""
 
-    target: Life
+    target: Incarnation
     reason: Failure
     messages: tuple[tuple[int, Direct], ...]
 
@@ -136,10 +138,10 @@ class _Sent:
 class _Outgoing:
     """A stream of ours. `progress_ns`: when it last had nothing to wait for, or was acknowledged."""
 
-    __slots__ = ("acked", "last", "life", "progress_ns", "queue", "round_trip", "session", "unacked")
+    __slots__ = ("acked", "incarnation", "last", "progress_ns", "queue", "round_trip", "session", "unacked")
 
-    def __init__(self, life: Life, session: int, round_trip: RoundTrip) -> None:
-        self.life = life
+    def __init__(self, incarnation: Incarnation, session: int, round_trip: RoundTrip) -> None:
+        self.incarnation = incarnation
         self.session = session
         self.round_trip = round_trip
         self.last = 0
@@ -155,7 +157,7 @@ class _Outgoing:
 
     @property
     def timer(self) -> Timer:
-        return Timer(RETRY, self.life.member << 32 | self.session)
+        return Timer(RETRY, self.incarnation.member << 32 | self.session)
 
     @property
     def first(self) -> _Sent | None:
@@ -177,7 +179,7 @@ class _Incoming:
 
     def __init__(self, stream: tuple[int, int]) -> None:
         self.stream = stream
-        """Life of its sender, session: a later one is greater."""
+        """Incarnation of its sender, session: a later one is greater."""
         self.position = 0
         self.held: dict[int, Message] = {}
         self.is_ack_due = False
@@ -195,7 +197,7 @@ class _Words(NamedTuple):
 
 
 class DirectChannels:
-    """All direct channels of one life of one machine. Effects are appended to `out`, in order."""
+    """All direct channels of one incarnation of one machine. Effects are appended to `out`, in order."""
 
     def __init__(
         self, *, membership: Membership, parameters: ReliableParameters, patience_ns: int, timers: Timers
@@ -208,13 +210,13 @@ class DirectChannels:
         self._peers = frozenset(membership.peers)
         self._round_trips = {member: RoundTrip(parameters) for member in membership.peers}
         self._incarnations: dict[int, int] = {}
-        """The newest life that has spoken to us, of each peer that has."""
+        """The newest incarnation that has spoken to us, of each peer that has."""
         self._ended: dict[int, int] = {}
-        """The last life of each peer of which the owner says that it is over."""
+        """The last incarnation of each peer of which the owner says that it is over."""
         self._sessions: dict[int, int] = {}
         """The last session we have opened to each peer."""
         self._outgoing: dict[int, list[_Outgoing]] = {}
-        """Of each peer: in the order in which they were opened, at most one for each life."""
+        """Of each peer: in the order in which they were opened, at most one for each incarnation."""
         self._incoming: dict[int, _Incoming] = {}
         self._number = 0
         self._events: list[Event] = []
@@ -241,7 +243,7 @@ class DirectChannels:
         return min((first.number for first in firsts if first is not None), default=None)
 
     def incarnation_of(self, member: int) -> int:
-        """The newest life of `member` that has spoken to us; 0: none has."""
+        """The newest incarnation of `member` that has spoken to us; 0: none has."""
         return self._incarnations.get(member, 0)
 
     def drain(self) -> list[Event]:
@@ -249,7 +251,7 @@ class DirectChannels:
         events, self._events = self._events, []
         return events
 
-    def send(self, target: Life, direct: Direct, now_ns: int, out: list[Effect]) -> int:
+    def send(self, target: Incarnation, direct: Direct, now_ns: int, out: list[Effect]) -> int:
         """Send. Returns the message's number, higher than all before it (to whomever); it is acknowledged or fails,
         perhaps at once. LocalError for a target that is no peer.
         """
@@ -266,15 +268,15 @@ class DirectChannels:
         self._pump(stream, now_ns, out)
         return self._number
 
-    def end(self, life: Life, out: list[Effect]) -> None:
-        """The owner has learnt that `life` is over, and all earlier ones of this machine."""
-        self._ended[life.member] = max(life.incarnation, self._ended.get(life.member, 0))
-        for stream in list(self._outgoing.get(life.member, ())):
-            if 0 < stream.life.incarnation <= life.incarnation:
+    def end(self, incarnation: Incarnation, out: list[Effect]) -> None:
+        """The owner has learnt that `incarnation` is over, and all earlier ones of this machine."""
+        self._ended[incarnation.member] = max(incarnation.incarnation, self._ended.get(incarnation.member, 0))
+        for stream in list(self._outgoing.get(incarnation.member, ())):
+            if 0 < stream.incarnation.incarnation <= incarnation.incarnation:
                 self._fail(stream, Failure.ENDED, out)
-        incoming = self._incoming.get(life.member)
-        if incoming is not None and incoming.stream[0] <= life.incarnation:
-            self._forget(life.member, incoming, out)
+        incoming = self._incoming.get(incarnation.member)
+        if incoming is not None and incoming.stream[0] <= incarnation.incarnation:
+            self._forget(incarnation.member, incoming, out)
 
     def receive(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         """An OBJECTS_DIRECT or OBJECTS_RECEIVED came. RemoteError before anything has changed."""
@@ -302,7 +304,7 @@ class DirectChannels:
 
     # What we send.
 
-    def _stream_to(self, target: Life) -> _Outgoing | Failure:
+    def _stream_to(self, target: Incarnation) -> _Outgoing | Failure:
         """The stream that reaches `target`, opened if need be; or why there is none."""
         known = self._incarnations.get(target.member, 0)
         ended = self._ended.get(target.member, 0)
@@ -311,17 +313,17 @@ class DirectChannels:
         incarnation = target.incarnation or (known if known > ended else 0)
         streams = self._outgoing.setdefault(target.member, [])
         for stream in streams:
-            if stream.life.incarnation == incarnation or incarnation == 0:
+            if stream.incarnation.incarnation == incarnation or incarnation == 0:
                 return stream if stream.held < MOST_WAITING else Failure.FULL
-            if stream.life.incarnation == 0:
-                # Nobody has answered yet: this life is who the earlier messages are for, too.
-                stream.life = Life(target.member, incarnation)
+            if stream.incarnation.incarnation == 0:
+                # Nobody has answered yet: this incarnation is who the earlier messages are for, too.
+                stream.incarnation = Incarnation(target.member, incarnation)
                 return stream if stream.held < MOST_WAITING else Failure.FULL
         session = self._sessions.get(target.member, 0) + 1
-        if len(streams) >= MOST_LIVES or session > MAX_SESSION:
+        if len(streams) >= MOST_INCARNATIONS or session > MAX_SESSION:
             return Failure.FULL
         self._sessions[target.member] = session
-        opened = _Outgoing(Life(target.member, incarnation), session, self._round_trips[target.member])
+        opened = _Outgoing(Incarnation(target.member, incarnation), session, self._round_trips[target.member])
         streams.append(opened)
         return opened
 
@@ -340,13 +342,13 @@ class DirectChannels:
         sent.tries += 1
         sent.sent_ns = now_ns
         direct = sent.direct
-        member = stream.life.member
+        member = stream.incarnation.member
         back, acked = self._taken_along(member, out)
         message = self._us.message(
             Kind.OBJECTS_DIRECT,
             seq=number,
             flags=direct.flags | (RETRANSMISSION if sent.tries > 1 else 0),
-            words=(_pack(stream.life.incarnation, stream.session), back, acked, direct.after, direct.heard),
+            words=(_pack(stream.incarnation.incarnation, stream.session), back, acked, direct.after, direct.heard),
             inner=direct.inner,
             payload=direct.payload,
         )
@@ -381,10 +383,10 @@ class DirectChannels:
 
     def _fail(self, stream: _Outgoing, reason: Failure, out: list[Effect]) -> None:
         """The stream is over; the next message to its target opens another."""
-        self._outgoing[stream.life.member].remove(stream)
+        self._outgoing[stream.incarnation.member].remove(stream)
         self._timers.disarm(stream.timer, out)
         if stream.held:
-            self._events.append(Failed(target=stream.life, reason=reason, messages=stream.messages))
+            self._events.append(Failed(target=stream.incarnation, reason=reason, messages=stream.messages))
 
     # What comes.
 
@@ -399,7 +401,7 @@ class DirectChannels:
         if words.to[0] not in (0, self._us.incarnation):
             self._drop(DropReason.STALE_INCARNATION, message, out)
             if words.to[0] < self._us.incarnation:
-                # It speaks to an earlier life of ours: tell it that this is another one, which has got nothing.
+                # It speaks to an earlier incarnation of ours: tell it that this is another one, which has got nothing.
                 self._acknowledge(member, stream, 0, out)
             return
         incoming = self._incoming.get(member)
@@ -483,16 +485,18 @@ class DirectChannels:
             self._repair(acknowledged, message.seq, now_ns, out)
 
     def _stream_acknowledged(
-        self, member: int, incarnation: int, stream: tuple[int, int], position: int
+        self, member: int, number: int, stream: tuple[int, int], position: int
     ) -> _Outgoing | None:
         """Ours that this acknowledges, None if it is over. RemoteError: nobody can have received what we never sent."""
-        life, session = stream
-        if life not in (0, self._us.incarnation) and life > self._us.incarnation:
-            raise RemoteError(DropReason.MALFORMED, f"an acknowledgement of our life {life}, which is to come")
-        if life == self._us.incarnation and session > self._sessions.get(member, 0):
+        incarnation, session = stream
+        if incarnation not in (0, self._us.incarnation) and incarnation > self._us.incarnation:
+            raise RemoteError(
+                DropReason.MALFORMED, f"an acknowledgement of our incarnation {incarnation}, which is to come"
+            )
+        if incarnation == self._us.incarnation and session > self._sessions.get(member, 0):
             raise RemoteError(DropReason.MALFORMED, f"an acknowledgement of session {session}, which is to come")
         for found in self._outgoing.get(member, ()):
-            is_it = stream == (self._us.incarnation, found.session) and found.life.incarnation in (0, incarnation)
+            is_it = stream == (self._us.incarnation, found.session) and found.incarnation.incarnation in (0, number)
             if is_it and position > found.last:
                 raise RemoteError(DropReason.MALFORMED, f"{position} acknowledged of {found.last} messages sent")
             if is_it:
@@ -500,8 +504,8 @@ class DirectChannels:
         return None
 
     def _has_spoken(self, message: Message, out: list[Effect]) -> bool:
-        """A life speaks to us; False: a later one has done so before. The first word of a life ends its forerunners,
-        and binds the stream that was for whoever lives."""
+        """An incarnation speaks to us; False: a later one has done so before. The first word of an incarnation ends its
+        forerunners, and binds the stream that was for whoever lives."""
         member, incarnation = message.origin, message.incarnation
         known = self._incarnations.get(member, 0)
         if incarnation < known:
@@ -509,15 +513,15 @@ class DirectChannels:
             return False
         if incarnation > known:
             self._incarnations[member] = incarnation
-            self.end(Life(member, incarnation - 1), out)
+            self.end(Incarnation(member, incarnation - 1), out)
             for stream in self._outgoing.get(member, ()):
-                if stream.life.incarnation == 0:
-                    stream.life = Life(member, incarnation)
+                if stream.incarnation.incarnation == 0:
+                    stream.incarnation = Incarnation(member, incarnation)
         return True
 
     def _advance(self, stream: _Outgoing, incarnation: int, position: int, now_ns: int, out: list[Effect]) -> None:
-        """All up to `position` have come to this life: the stream is its own from here on."""
-        stream.life = Life(stream.life.member, incarnation)
+        """All up to `position` have come to this incarnation: the stream is its own from here on."""
+        stream.incarnation = Incarnation(stream.incarnation.member, incarnation)
         last = stream.unacked[position]
         if last.tries == 1:
             stream.round_trip.sample(now_ns - last.sent_ns)
@@ -527,7 +531,7 @@ class DirectChannels:
         stream.acked = position
         stream.progress_ns = now_ns
         self._timers.disarm(stream.timer, out)
-        self._events.append(Acknowledged(target=stream.life, numbers=numbers))
+        self._events.append(Acknowledged(target=stream.incarnation, numbers=numbers))
         self._pump(stream, now_ns, out)
 
     def _repair(self, stream: _Outgoing, position: int, now_ns: int, out: list[Effect]) -> None:
@@ -569,4 +573,4 @@ def _arrival(message: Message) -> Arrival:
         heard=message.words[4],
         flags=message.flags & ~RETRANSMISSION,
     )
-    return Arrival(source=Life(message.origin, message.incarnation), direct=direct)
+    return Arrival(source=Incarnation(message.origin, message.incarnation), direct=direct)

@@ -4,16 +4,17 @@ An Entry is one message: of kind OBJECTS_CALL (a call as a machine here asks for
 sub-network decided about itself), or one of the four kinds that cross from one sub-network to another and are logged by
 whoever got them. So a datagram from elsewhere and its entry in the log are the same words:
 
-    OBJECTS_CALL      seq: number of the call    life, heard, head, [members,] addressing    payload: stamp and body
-    OBJECTS_ASK       seq: number on the road    road, after, id, heard, head, [members,] addressing        payload
+    OBJECTS_CALL      seq: number of the call    incarnation, heard, head, [members,] addressing    payload: stamp and
+    body OBJECTS_ASK       seq: number on the road    road, after, id, heard, head, [members,] addressing        payload
     OBJECTS_PROPOSAL  seq: number on the road    road, id, timestamp, vote, missing objects
     OBJECTS_OUTCOME   seq: number on the road    road, id, timestamp (0: nothing will come of it)
     OBJECTS_SETTLED   seq: 0                     road, numbers
     OBJECTS_ENTRY     seq: which (EntryCode)     VOTED: id, vote; GIVEN_UP: id, place; REBORN: place, epoch;
                                                  HEARD: timestamp
 
-`life` is member and incarnation in one word, `id` is two words (life, number), `road` is one word: the place that
-sends, its epoch, and the receiver's epoch as the sender knows it. What a road is, and an epoch: node/objects/book.py.
+`incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `road` is one word: the
+place that sends, its epoch, and the receiver's epoch as the sender knows it. What a road is, and an epoch:
+node/objects/book.py.
 
 Whoever decodes assumes that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """
@@ -54,11 +55,11 @@ class CallId(NamedTuple):
         return (self.member << 16 | self.incarnation, self.number)
 
     @classmethod
-    def of_words(cls, life: int, number: int) -> CallId:
+    def of_words(cls, incarnation: int, number: int) -> CallId:
         """RemoteError MALFORMED for words that name no call."""
-        found = cls(life >> 16, life & 0xFFFF, number)
+        found = cls(incarnation >> 16, incarnation & 0xFFFF, number)
         if not (found.member <= MAX_MEMBER and 1 <= found.incarnation <= MAX_INCARNATION):
-            raise RemoteError(DropReason.MALFORMED, f"word {life:#x} names no life of a machine")
+            raise RemoteError(DropReason.MALFORMED, f"word {incarnation:#x} names no incarnation of a machine")
         _check(1 <= number <= MAX_NUMBER, "a call has a number from 1")
         return found
 
@@ -114,13 +115,13 @@ class Call:
     def of_words(cls, words: tuple[int, ...], payload: bytes) -> Call:
         """The inverse. RemoteError MALFORMED for anything that `words` never gives."""
         _check(len(words) >= 4, "words that hold no call")
-        life, number, heard, head = words[:4]
+        incarnation, number, heard, head = words[:4]
         count = head >> 1
         _check(heard <= MAX_TIMESTAMP and count <= MAX_ADDRESSED and len(words) > 4 + count, "words of no call")
         members = tuple(map(Reference.of_word, words[4 : 4 + count]))
         addressing = Addressing.of_words(words[4 + count :])
         found = cls(
-            id=CallId.of_words(life, number),
+            id=CallId.of_words(incarnation, number),
             addressing=addressing,
             heard=heard,
             members=members,
@@ -206,7 +207,7 @@ class Asked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposed:
     """What a covered sub-network answers. Vote no: it carries nothing out, whatever the outcome. `missing`: covered
-    objects of lives that have ended."""
+    objects of incarnations that have ended."""
 
     road: Road
     number: int

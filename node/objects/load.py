@@ -1,16 +1,16 @@
 """The program `load`: each request of the workload becomes one call between objects.
 
 Every machine has the same objects, `objects_per_space` in each address space, from its start to its end. Who asks,
-whom, and how is drawn: by each life for itself, but for the lists, which are drawn alike by all machines and in all
-their lives (NodeConfig.shared_seed), so that calls of many callers overlap. A call's height says how far its members
-may lie apart: in the caller's space, on its machine, in its sub-network, anywhere.
+whom, and how is drawn: by each incarnation for itself, but for the lists, which are drawn alike by all machines and in
+all their incarnations (NodeConfig.shared_seed), so that calls of many callers overlap. A call's height says how far its
+members may lie apart: in the caller's space, on its machine, in its sub-network, anywhere.
 
 Each sub-network keeps one replicated group under a name (`load/0`, `load/1`, ...). Its lowest machine makes it; others
 look it up. All of that are operations, and a request that is drawn for a group becomes the operation that has to come
 first: look up, and where nothing is found make, then bind. Later ones call the group, or join or leave it.
 
-A call names the lives of the machines that its objects lie on. Of a restarted machine the others learn with its first
-call; until then they call objects that are dead, as callers in the field do.
+A call names the incarnations of the machines that its objects lie on. Of a restarted machine the others learn with its
+first call; until then they call objects that are dead, as callers in the field do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Height(enum.Enum):
 
 
 class Spot(NamedTuple):
-    """An object, whichever life of its machine it is of."""
+    """An object, whichever incarnation of its machine it is of."""
 
     member: int
     number: int
@@ -112,7 +112,7 @@ class _Known:
 
 
 class LoadApplication(WorkloadApplication):
-    """Of one life of one machine; `space`: of this address space of it alone, with its share of the workload.
+    """Of one incarnation of one machine; `space`: of this address space of it alone, with its share of the workload.
     Deterministic in what it is told and when."""
 
     hears = True
@@ -134,7 +134,7 @@ class LoadApplication(WorkloadApplication):
             objects=parameters.objects_per_space,
         )
         """Those that ask."""
-        self._lives = dict.fromkeys(us.members, 1) | {us.member: us.incarnation}
+        self._incarnations = dict.fromkeys(us.members, 1) | {us.member: us.incarnation}
         self._known = [_Known() for _ in us.partitions or (us.members,)]
         self._groups = group_numbers(parameters, space)
         self._asked: dict[int, tuple[Operation, int]] = {}
@@ -157,7 +157,7 @@ class LoadApplication(WorkloadApplication):
         if effect.inner is Kind.OBJECTS_NEWS:
             self._hear(decode_news(effect.payload), effect.seq)
         else:
-            self._lives[effect.origin] = max(self._lives[effect.origin], effect.incarnation)
+            self._incarnations[effect.origin] = max(self._incarnations[effect.origin], effect.incarnation)
 
     # Whom.
 
@@ -168,7 +168,7 @@ class LoadApplication(WorkloadApplication):
             self.queue.append(Submission(payload=b"", words=words, place=some[0].number))
 
     def _reference(self, spot: Spot) -> Reference:
-        return Reference(spot.member, self._lives[spot.member], spot.number)
+        return Reference(spot.member, self._incarnations[spot.member], spot.number)
 
     def _draw_asker(self) -> Spot:
         (asker,) = self._own.draw(self._rng, 1)
@@ -254,8 +254,8 @@ class LoadApplication(WorkloadApplication):
 
 
 def group_numbers(parameters: ObjectsParameters, space: int | None) -> Iterator[int]:
-    """Numbers for the groups that a life makes; with `space`, those that it makes in this address space: no two spaces
-    use the same."""
+    """Numbers for the groups that an incarnation makes; with `space`, those that it makes in this address space: no two
+    spaces use the same."""
     return itertools.count(1) if space is None else itertools.count(1 + space, parameters.spaces)
 
 
@@ -275,7 +275,7 @@ def draw_height(rng: Random, load: LoadParameters) -> Height:
 
 
 def draw_lists(where: Field, load: LoadParameters, shared_seed: int) -> tuple[tuple[Spot, ...], ...]:
-    """The same for all members and all their lives: drawn around objects anywhere."""
+    """The same for all members and all their incarnations: drawn around objects anywhere."""
     rng = Random(f"{shared_seed}/lists")  # noqa: S311 (repeatable, not secret)
     everything = where.pool(Height.NETWORKS, Spot(where.membership.members[0], 1))
     around = (everything.at(rng.randrange(everything.size)) for _ in range(load.lists))

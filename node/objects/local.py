@@ -16,7 +16,7 @@ earlier call is over for us when
 
 Atomicity. A call in this space that shall reach all or none is delivered only if all its objects exist. For wider ones
 we are the leaves of the two-phase commit: asked to prepare, we vote yes if all that are named exist. We need no log: a
-life that ends takes its objects along, and there is nothing that a later one could carry out.
+incarnation that ends takes its objects along, and there is nothing that a later one could carry out.
 
 Who exists is told by APPEAR and VANISH. It matters to votes alone: a call that is not atomic, or was voted for before,
 is delivered to a place where nobody is any more, and the application there answers that the object is dead.
@@ -155,7 +155,7 @@ class LocalCore(Core):
         if not 0 <= objects < OBJECTS_IN_SPACE:
             raise LocalError(f"a space has at most {OBJECTS_IN_SPACE - 1} objects, not {objects}")
         self._us = membership
-        self._life = (membership.member, membership.incarnation)
+        self._incarnation = (membership.member, membership.incarnation)
         self._space = space
         self._most_waiting = most_waiting
         first = space * OBJECTS_IN_SPACE + 1
@@ -204,8 +204,8 @@ class LocalCore(Core):
             self._note_existence(plan.addressing)
             return []
         stamp = decode_stamp(submission.payload)
-        if (stamp.origin, stamp.incarnation) != self._life:
-            raise LocalError(f"the stamp {stamp} is not of this life {self._life}")
+        if (stamp.origin, stamp.incarnation) != self._incarnation:
+            raise LocalError(f"the stamp {stamp} is not of this incarnation {self._incarnation}")
         out: list[Effect] = [_called(stamp.number), *plan.addressed] if plan.is_list else []
         self._waiting.append(_Asked(plan, stamp.number, submission.payload))
         self._go_on(out)
@@ -283,7 +283,7 @@ class LocalCore(Core):
                 self._pass_on(asked, out)
 
     def _is_here(self, one: Reference) -> bool:
-        return (one.member, one.incarnation) == self._life and one.space == self._space
+        return (one.member, one.incarnation) == self._incarnation and one.space == self._space
 
     def _deliver_here(self, asked: _Asked, out: list[Effect]) -> None:
         plan, number, payload = asked
@@ -293,7 +293,7 @@ class LocalCore(Core):
             news = News(kind=NewsKind.ABORTED, objects=missing)
             out.append(self._telling(encode_news(news), number, addressing.caller.number))
             return
-        self._deliver(self._life, plan.places, payload, out)
+        self._deliver(self._incarnation, plan.places, payload, out)
 
     def _pass_on(self, asked: _Asked, out: list[Effect]) -> None:
         plan, number, payload = asked
@@ -304,7 +304,7 @@ class LocalCore(Core):
             if not passed.is_over:
                 self._passed[number] = passed
                 self._awaited += 1
-        call = Call(id=CallId(*self._life, number), addressing=addressing, payload=payload)
+        call = Call(id=CallId(*self._incarnation, number), addressing=addressing, payload=payload)
         out.append(Send(target=MACHINE, message=message_of(Called(call=call), self._us)))
 
     # What comes down.
@@ -314,7 +314,7 @@ class LocalCore(Core):
         places = self._places_of(message.words)
         self._prepared.discard(call)
         self._deliver((message.origin, message.incarnation), places, message.payload, out)
-        if call[:2] == self._life:
+        if call[:2] == self._incarnation:
             self._came(call.number, set(places))
             self._go_on(out)
 
@@ -332,7 +332,7 @@ class LocalCore(Core):
             out.append(Send(target=MACHINE, message=vote))
             return
         self._prepared.discard(call)
-        if call[:2] == self._life:
+        if call[:2] == self._incarnation:
             self._came(call.number, None)
             self._go_on(out)
 
@@ -388,16 +388,14 @@ class LocalCore(Core):
 
     # What our objects hear.
 
-    def _deliver(self, life: tuple[int, int], places: Iterable[int], payload: bytes, out: list[Effect]) -> None:
-        """A call of this life of a machine."""
+    def _deliver(self, incarnation: tuple[int, int], places: Iterable[int], payload: bytes, out: list[Effect]) -> None:
+        """A call of this incarnation of a machine."""
         self._delivered += 1
-        seq, (member, incarnation) = self._delivered, life
-        out += [
-            Deliver(payload=payload, origin=member, incarnation=incarnation, seq=seq, place=place) for place in places
-        ]
+        seq, (member, number) = self._delivered, incarnation
+        out += [Deliver(payload=payload, origin=member, incarnation=number, seq=seq, place=place) for place in places]
 
     def _telling(self, payload: bytes, number: int, place: int) -> Deliver:
-        member, incarnation = self._life
+        member, incarnation = self._incarnation
         return Deliver(
             payload=payload,
             origin=member,

@@ -75,7 +75,7 @@ from node.objects.between import BETWEEN, Between
 from node.objects.book import Book, epoch_of
 from node.objects.context import Context
 from node.objects.direct import TIMERS as DIRECT_TIMERS
-from node.objects.direct import Acknowledged, Arrival, Direct, DirectChannels, Event, Failed, Life
+from node.objects.direct import Acknowledged, Arrival, Direct, DirectChannels, Event, Failed, Incarnation
 from node.objects.entries import (
     MOST_AHEAD,
     Asked,
@@ -112,7 +112,7 @@ CROSSINGS = frozenset({Kind.OBJECTS_ASK, Kind.OBJECTS_PROPOSAL, Kind.OBJECTS_OUT
 
 
 class Phase(enum.StrEnum):
-    """JOINING until a later life has the Book; OVER when the others of the sub-network have ended us."""
+    """JOINING until a later incarnation has the Book; OVER when the others of the sub-network have ended us."""
 
     JOINING = "joining"
     RUNNING = "running"
@@ -128,7 +128,7 @@ class MachineCore(Core):
     ) -> None:
         self._us = membership if membership.partitions else replace(membership, partitions=(membership.members,))
         self._me = membership.member
-        self._life = Life(membership.member, membership.incarnation)
+        self._incarnation = Incarnation(membership.member, membership.incarnation)
         self._parameters = parameters
         self._near = Membership(
             member=self._me,
@@ -209,10 +209,10 @@ class MachineCore(Core):
             is_master=lambda: self._is_master,
         )
 
-    def _new_book(self, lives: Mapping[int, int]) -> Book:
+    def _new_book(self, incarnations: Mapping[int, int]) -> Book:
         """Of machines that begin the log together."""
-        epoch = epoch_of(self._near.members, lives.items()) if lives else 1
-        return Book(place=self._place, partitions=self._us.partitions, epoch=epoch, lives=lives)
+        epoch = epoch_of(self._near.members, incarnations.items()) if incarnations else 1
+        return Book(place=self._place, partitions=self._us.partitions, epoch=epoch, incarnations=incarnations)
 
     # What the host asks.
 
@@ -392,7 +392,7 @@ class MachineCore(Core):
             case Acknowledged(target=target):
                 self._requests.directs.acknowledged(target.member)
 
-    def _on_arrival(self, source: Life, direct: Direct) -> None:
+    def _on_arrival(self, source: Incarnation, direct: Direct) -> None:
         """RemoteError before anything has changed."""
         message = decode_message(direct.payload)
         if (message.kind, message.origin, message.incarnation) != (direct.inner, *source):
@@ -416,7 +416,7 @@ class MachineCore(Core):
         if timestamp > max(self._context.heard, self._book.clock) + MOST_AHEAD:
             raise RemoteError(DropReason.MALFORMED, f"a timestamp of {timestamp}")
 
-    def _on_call(self, source: Life, call: Call, direct: Direct) -> None:
+    def _on_call(self, source: Incarnation, call: Call, direct: Direct) -> None:
         addressing = call.addressing
         is_for_objects = addressing.operation is Operation.CALL and addressing.group is None and not call.is_in_order
         if is_for_objects:
@@ -469,15 +469,15 @@ class MachineCore(Core):
             self._phase = Phase.RUNNING
             if self._log.reason is ViewReason.FIRST:
                 self._book = self._new_book(view.incarnation_of)
-        for life in sorted(self._book.lives.items()):
-            if life not in view:
-                self._channels.end(Life(*life), self._own)
-                self._votes.ended(Life(*life))
-                self._ended = (life[0], self._now_ns)
-                self._carry_out(self._book.ended(*life))
-        for life in sorted(view.incarnations):
-            if life.member not in self._book.lives:
-                self._carry_out(self._book.joined(*life))
+        for incarnation in sorted(self._book.incarnations.items()):
+            if incarnation not in view:
+                self._channels.end(Incarnation(*incarnation), self._own)
+                self._votes.ended(Incarnation(*incarnation))
+                self._ended = (incarnation[0], self._now_ns)
+                self._carry_out(self._book.ended(*incarnation))
+        for incarnation in sorted(view.incarnations):
+            if incarnation.member not in self._book.incarnations:
+                self._carry_out(self._book.joined(*incarnation))
 
     def _apply(self, delivery: Deliver) -> None:
         self._carry_out(self._apply_entry(delivery))
@@ -556,8 +556,10 @@ class MachineCore(Core):
             member, ended_ns = self._ended
             self._own.append(Report(code=CallReport.TAKEN_OVER, member=member, value=self._now_ns - ended_ns))
         for prepare in self._book.open_votes():
-            lives = {Life(*one[:2]) for one in prepare.objects}
-            self._votes.open(prepare.call.id, lives, self._now_ns, is_ours=self._context.stays_here(prepare.call))
+            incarnations = {Incarnation(*one[:2]) for one in prepare.objects}
+            self._votes.open(
+                prepare.call.id, incarnations, self._now_ns, is_ours=self._context.stays_here(prepare.call)
+            )
 
     def _give_up_duties(self) -> None:
         for duty in self._between.on_timer(self._now_ns, self._own):

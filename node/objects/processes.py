@@ -10,13 +10,13 @@ and end together: a child ends when its pipe does, and the kernel ends it when i
 
 Calls wait in the spaces while the machine takes none (commands open and shut); what is on its way then is taken.
 
-A space that ends by itself has crashed: its objects are dead and its program is over, the machine lives on. An empty
-space takes its place, which votes against everything and answers each call that its object is dead. It is given what
-its predecessor had not got done: calls that were handed down and are not recorded as delivered, and questions without a
-vote. Calls that the predecessor had still been keeping back are reported as unreachable.
+A space that ends by itself has crashed: its objects are dead and its program is over, the machine incarnations on. An
+empty space takes its place, which votes against everything and answers each call that its object is dead. It is given
+what its predecessor had not got done: calls that were handed down and are not recorded as delivered, and questions
+without a vote. Calls that the predecessor had still been keeping back are reported as unreachable.
 
-Not here: a crashed space does not leave the replicated groups of its objects. Their machine lives, so that their calls
-go on to be answered by DeadObject.
+Not here: a crashed space does not leave the replicated groups of its objects. Their machine incarnations, so that their
+calls go on to be answered by DeadObject.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ READY_S = 30.0
 """A space that is not there by then will not come."""
 STOP_S = 3.0
 """A space that has not ended by then is ended."""
-MOST_LIVES = 16
+MOST_INCARNATIONS = 16
 """Of one space: a machine whose spaces end again and again is broken."""
 MOST_WAITING_BYTES = 1 << 24
 """For a space that does not listen; then it is ended."""
@@ -70,7 +70,7 @@ _Name = tuple[int, int, int]
 
 
 class Spaces(Parts):
-    """Of one life of one machine. `line`: the node's configuration, as it came."""
+    """Of one incarnation of one machine. `line`: the node's configuration, as it came."""
 
     def __init__(self, config: NodeConfig, parameters: ObjectsParameters, line: bytes, true_ns: int) -> None:
         us = config.membership
@@ -203,10 +203,10 @@ class Spaces(Parts):
 
     # What the spaces say.
 
-    def _begin(self, space: int, life: int) -> _Process:
+    def _begin(self, space: int, incarnation: int) -> _Process:
         return _Process(
             space=space,
-            life=life,
+            incarnation=incarnation,
             line=self._line,
             origin_ns=self._origin_ns,
             on_packet=self._on_packet,
@@ -257,14 +257,14 @@ class Spaces(Parts):
         """A crash of this space alone."""
         self.crashed += 1
         sys.stderr.write(f"address space {old.space} has ended with exit code {old.exit_code()}: {old.why}\n")
-        if old.life == MOST_LIVES:
-            raise RuntimeError(f"address space {old.space} has ended {MOST_LIVES} times")
+        if old.incarnation == MOST_INCARNATIONS:
+            raise RuntimeError(f"address space {old.space} has ended {MOST_INCARNATIONS} times")
         for name in ADDED:
             self._past[name] += old.status.get(name, 0)
         for number in old.kept:
             self._reports.append(Report(code=CallReport.UNREACHABLE, member=ANY_MACHINE, value=number))
         self._numbers.begin_anew(old.space)
-        new = self._processes[old.space] = self._begin(old.space, old.life + 1)
+        new = self._processes[old.space] = self._begin(old.space, old.incarnation + 1)
         new.command("drain")
         if self._load_start_ns is not None:
             new.command("start", at_ns=self._load_start_ns)
@@ -281,7 +281,7 @@ class _Process:
         self,
         *,
         space: int,
-        life: int,
+        incarnation: int,
         line: bytes,
         origin_ns: int,
         on_packet: Callable[[_Process, int, bytes], object],
@@ -289,7 +289,7 @@ class _Process:
         on_end: Callable[[_Process], object],
     ) -> None:
         self.space = space
-        self.life = life
+        self.incarnation = incarnation
         self.why = "nobody told it to"
         self.status: dict[str, Any] = {}
         self.is_gone = False
@@ -455,13 +455,13 @@ _SPACE_BITS = 4
 
 
 class Numbers:
-    """Of one life of one machine. Each call takes 12 bytes here, for good: news of it may come at any time.
+    """Of one incarnation of one machine. Each call takes 12 bytes here, for good: news of it may come at any time.
 
     LocalError for what no space of ours can say: then the space is broken.
     """
 
     def __init__(self, member: int, incarnation: int) -> None:
-        self._life = (member, incarnation)
+        self._incarnation = (member, incarnation)
         self._of_spaces = tuple(array("I") for _ in range(MAX_SPACES))
         """Per space: the machine's number of each of its calls."""
         self._earlier = [0] * MAX_SPACES
@@ -512,7 +512,7 @@ class Numbers:
 
     def message_up(self, space: int, message: Message) -> Message:
         """From the manager of a space to that of the machine."""
-        if (message.origin, message.incarnation) != self._life or not message.seq:
+        if (message.origin, message.incarnation) != self._incarnation or not message.seq:
             return message
         number = self.up(space, message.seq)
         if message.kind is not Kind.OBJECTS_CALL:
@@ -525,7 +525,7 @@ class Numbers:
     def message_down(self, space: int, message: Message) -> Message:
         """From the manager of the machine to that of a space. News are about its own calls, whoever sends them.
         RemoteError as `down`."""
-        is_ours = (message.origin, message.incarnation) == self._life or message.kind is Kind.OBJECTS_NEWS
+        is_ours = (message.origin, message.incarnation) == self._incarnation or message.kind is Kind.OBJECTS_NEWS
         if not is_ours or not message.seq:
             return message
         count = self.down(space, message.seq)
@@ -533,7 +533,7 @@ class Numbers:
         return replace(message, seq=count, payload=payload)
 
     def _stamped(self, payload: bytes, number: int) -> bytes:
-        return _STAMP.pack(*self._life, number) + payload[STAMP_SIZE:]
+        return _STAMP.pack(*self._incarnation, number) + payload[STAMP_SIZE:]
 
     # Records.
 
@@ -544,7 +544,7 @@ class Numbers:
             if detail not in _ABOUT_OWN_CALLS:
                 return row
             value = self.up(space, value)
-        elif (origin, incarnation) != self._life or not number:
+        elif (origin, incarnation) != self._incarnation or not number:
             return row
         else:
             number = self.allot(space, number) if event == Event.SUBMIT else self.up(space, number)

@@ -20,7 +20,7 @@ from node.errors import DropReason, RemoteError
 from node.objects.addresses import OBJECTS_IN_SPACE, Operation, Reference
 from node.objects.answers import Questions, news_of, no_group, refused, unreachable
 from node.objects.context import Context, Enter
-from node.objects.direct import Failed, Life
+from node.objects.direct import Failed, Incarnation
 from node.objects.entries import Answer, Call, Called, CallId, Verdict, message_of
 from node.objects.holds import Hold, Holds, Route
 from node.objects.managers import LocalManagers
@@ -108,7 +108,7 @@ class Requests:
                 self._add(call, Route.DIRECT, machines=frozenset({member}), objects=objects)
         else:
             machines = frozenset(one.member for one in addressing.objects)
-            if machines == {self._context.life.member}:
+            if machines == {self._context.incarnation.member}:
                 self._add(call, Route.MACHINE, machines=machines)
             else:
                 self._add(call, Route.LOG, machines=machines, home=self._context.place)
@@ -273,7 +273,7 @@ class Requests:
 
     def _ask_place(self, place: int, turn: int, call: Call) -> None:
         member = self._machine_of(place, turn)
-        self._context.send(Life(member, 0), message_of(Called(call=call), self._context.us))
+        self._context.send(Incarnation(member, 0), message_of(Called(call=call), self._context.us))
 
     def on_news(self, message: Message) -> None:
         """Another machine answers, or tells us what became of a call of ours. RemoteError before any change."""
@@ -327,18 +327,18 @@ class Directs:
     def __init__(self, *, context: Context, managers: LocalManagers) -> None:
         self._context = context
         self._managers = managers
-        self._sent: dict[int, tuple[Life, _Open]] = {}
+        self._sent: dict[int, tuple[Incarnation, _Open]] = {}
         """By the channels' number: to whom, and of what."""
 
     def send(self, call: Call, objects: tuple[Reference, ...], then: Callable[[], None]) -> None:
         """`call` to these objects; `then` when no message of it is under way any more."""
         one = _Open(call, objects, then)
-        for target in sorted({Life(*object_[:2]) for object_ in objects}):
+        for target in sorted({Incarnation(*object_[:2]) for object_ in objects}):
             self._send_part(one, target)
         self._part_done(one)
 
     def failed(self, event: Failed) -> None:
-        """Nothing reaches that life."""
+        """Nothing reaches that incarnation."""
         for number, _ in event.messages:
             found = self._sent.pop(number, None)
             if found is not None:
@@ -357,9 +357,9 @@ class Directs:
                 del self._sent[number]
                 self._part_done(one)
 
-    def _send_part(self, one: _Open, target: Life) -> None:
+    def _send_part(self, one: _Open, target: Incarnation) -> None:
         some = _at(one.objects, target)
-        if target == self._context.life:
+        if target == self._context.incarnation:
             self._managers.hand_out(one.call, some)
         elif target.member not in self._context.us.peers:
             self._managers.tell_caller(one.call, unreachable(some))
@@ -378,5 +378,5 @@ class Directs:
             one.then()
 
 
-def _at(objects: Iterable[Reference], target: Life) -> tuple[Reference, ...]:
+def _at(objects: Iterable[Reference], target: Incarnation) -> tuple[Reference, ...]:
     return tuple(one for one in objects if one[:2] == target)

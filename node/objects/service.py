@@ -14,7 +14,7 @@ from node.objects.addresses import Operation, Reference
 from node.objects.answers import found, news_of, no_group, refused, resolved
 from node.objects.book import Book
 from node.objects.context import Context, Enter
-from node.objects.direct import Life
+from node.objects.direct import Incarnation
 from node.objects.entries import Answer, Call, Called, CallId
 from node.objects.local import news_message
 from node.objects.news import News, NewsKind
@@ -62,7 +62,7 @@ class Service:
         """To an object elsewhere, of its call `number`."""
         if caller.member in self._context.us.peers:
             message = news_message(self._context.us, number, caller.number, news)
-            self._context.send(Life(*caller[:2]), message)
+            self._context.send(Incarnation(*caller[:2]), message)
 
     def look(self, call: Call) -> News:
         """What our Book says of a group or a name."""

@@ -6,7 +6,7 @@
 
 The number 1 of each space is its program itself, whatever runs outside of every method: it calls, and is never called.
 Calls of one object (the program included) are sent in the order in which it makes them; replies go straight back. A
-reply is taken from a member of the call only, once, and from the life of the machine that the member lives on.
+reply is taken from a member of the call only, once, and from the incarnation of the machine that the member lives on.
 
 A space is used on one loop, by one thread. `on_deliver` and `on_news` may be called outside of the loop: nothing of a
 program runs before the loop's next turn.
@@ -74,7 +74,7 @@ class Ref(Proxy):
 
     def __repr__(self) -> str:
         member, incarnation, number = self.reference
-        return f"<{self.kind.__name__} {number} of member {member}, life {incarnation}>"
+        return f"<{self.kind.__name__} {number} of member {member}, incarnation {incarnation}>"
 
 
 class _UnderWay:
@@ -121,8 +121,8 @@ def _direct(caller: Reference, callee: Reference) -> Addressing:
 
 
 class Space:
-    """See the module's text. `loop`: the one it lives on. `member`, `incarnation`: the life of our machine; `number`:
-    which of its spaces this is."""
+    """See the module's text. `loop`: the one it lives on. `member`, `incarnation`: the incarnation of our machine;
+    `number`: which of its spaces this is."""
 
     shapes: ClassVar[dict[int, Callable[[Space, Pointer], object]]] = {}
     """What makes a proxy of a pointer, by its shape. RemoteError when no proxy has such words."""
@@ -159,7 +159,7 @@ class Space:
 
     def create(self, own: K) -> K:
         """Let others call `own` from now on: its proxy. LocalError when it is no Remote, when it lives in a space
-        already, or when all numbers of this space have been given: none is given twice in a life."""
+        already, or when all numbers of this space have been given: none is given twice in an incarnation."""
         given: object = own
         if not isinstance(given, Remote):
             what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
@@ -167,7 +167,7 @@ class Space:
         if own.home is not None:
             raise LocalError(f"this {type(own).__name__} has been created already")
         if self._next_object >= self.program.number - 1 + OBJECTS_IN_SPACE:
-            raise LocalError(f"a space creates at most {OBJECTS_IN_SPACE - 2} objects in its life")
+            raise LocalError(f"a space creates at most {OBJECTS_IN_SPACE - 2} objects in its incarnation")
         reference = Reference(*self.origin, self._next_object)
         proxy = self.proxy(reference, type(own))
         self._next_object += 1
@@ -178,7 +178,7 @@ class Space:
 
     def destroy(self, callee: Remote) -> None:
         """End an object of this space, named by its proxy or itself: whoever calls it gets DeadObject. LocalError when
-        no such object lives here."""
+        no such object incarnations here."""
         reference = self.reference_of(callee)
         resident = self._residents.pop(reference.number, None) if self.is_home_of(reference) else None
         if resident is None:
@@ -435,7 +435,7 @@ class Space:
 
 
 def _require_origin(claimed: Reference, origin: Origin) -> None:
-    """Nobody speaks for an object of another life."""
+    """Nobody speaks for an object of another incarnation."""
     if claimed[:2] != origin:
         raise RemoteError(DropReason.MALFORMED, f"{origin} speaks for an object of {claimed[:2]}")
 

@@ -73,7 +73,7 @@ class SpaceCore(LocalCore):
 
 
 class SpaceDriver:
-    """One life of one address space."""
+    """One incarnation of one address space."""
 
     def __init__(self, config: NodeConfig, core: SpaceCore, application: Application, *, origin_ns: int) -> None:
         self._loop = asyncio.get_running_loop()

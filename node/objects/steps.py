@@ -13,7 +13,7 @@ from node.objects.addresses import Operation, Reference
 from node.objects.agenda import Agenda, IsComplete, Item
 from node.objects.answers import joins_of, unreachable
 from node.objects.context import Context
-from node.objects.direct import Life
+from node.objects.direct import Incarnation
 from node.objects.entries import Answer, Call, CallId, Drop, Entry, Hand, Missed, Prepare, Step, Tell
 from node.objects.managers import LocalManagers
 from node.objects.news import News, NewsKind
@@ -78,8 +78,8 @@ class Steps:
 
     def _on_prepare(self, prepare: Prepare) -> None:
         name = prepare.call.id
-        lives = {Life(*one[:2]) for one in prepare.objects}
-        self._votes.open(name, lives, self._context.now_ns, is_ours=self._context.stays_here(prepare.call))
+        incarnations = {Incarnation(*one[:2]) for one in prepare.objects}
+        self._votes.open(name, incarnations, self._context.now_ns, is_ours=self._context.stays_here(prepare.call))
         objects = self._context.mine(prepare.objects)
         if objects:
             self._preparations.ask(prepare.call, objects)
@@ -98,7 +98,7 @@ class Steps:
             self._managers.drop(call, objects)
             self._report_missed(call.id)
             self._tell_expelled(call, objects)
-        if call.id[:2] == self._context.life:
+        if call.id[:2] == self._context.incarnation:
             self._requests.dropped(call.id)
 
     def _report_missed(self, name: CallId) -> None:
@@ -110,14 +110,14 @@ class Steps:
         self._preparations.close(call.id)
 
     def _on_answer(self, answer: Answer) -> None:
-        if answer.id[:2] == self._context.life:
+        if answer.id[:2] == self._context.incarnation:
             self._requests.answered(answer)
         else:
             self._service.answered(answer)
 
     def _on_missed(self, name: CallId, caller: Reference, news: News) -> None:
         """Somebody will not get a call that is ordered: tell its caller; one elsewhere hears it of the master alone."""
-        if name[:2] == self._context.life:
+        if name[:2] == self._context.incarnation:
             self._managers.tell_object(caller.number, name.number, news)
         elif self._is_master() and self._context.place_of.get(caller.member) != self._context.place:
             self._service.send_news(caller, name.number, news)
@@ -182,7 +182,7 @@ class Handing:
                 self._join(item)
             else:
                 self._managers.hand_out(item.call, item.objects)
-            if item.source is None and item.call.id[:2] == self._context.life:
+            if item.source is None and item.call.id[:2] == self._context.incarnation:
                 self._delivered(item.call.id)
 
     def _join(self, item: Item) -> None:

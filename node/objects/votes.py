@@ -3,8 +3,8 @@
 Paper 004 runs two-phase commit down the hierarchy. Here its middle: a machine has asked its address spaces and tells
 the sequencer of the log (the MMM) yes or no, again and again until the log says what the sub-network voted, and from
 the beginning whenever another machine has become the sequencer. Every machine knows from its log which votes are open
-and whose are missing, so any of them can take the count over; only the sequencer logs it. One no is enough; a life that
-has ended votes no; so does who is silent for `vote_ns` from when this machine learnt of the call.
+and whose are missing, so any of them can take the count over; only the sequencer logs it. One no is enough; an
+incarnation that has ended votes no; so does who is silent for `vote_ns` from when this machine learnt of the call.
 
 A vote that this machine's log does not know of yet is dropped: it will be said again. With nothing open no timer is
 armed.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from node.core import Membership
 from node.effects import Effect, Send, Timer
 from node.errors import DropReason, RemoteError
-from node.objects.direct import Life
+from node.objects.direct import Incarnation
 from node.objects.entries import CallId, Voted
 from node.reliable.rtt import Timers
 from node.wire import Flag, Kind, Message
@@ -31,7 +31,7 @@ CONTROL = Flag.CONTROL.value
 class _Ballot:
     """One open vote. `missing`: whose word is awaited; `own`: ours, when it is known."""
 
-    missing: set[Life]
+    missing: set[Incarnation]
     opened_ns: int
     own: bool | None = None
     is_refused: bool = False
@@ -50,7 +50,7 @@ class Votes:
 
     def __init__(self, *, membership: Membership, first_ns: int, most_ns: int, vote_ns: int, timers: Timers) -> None:
         self._us = membership
-        self._life = Life(membership.member, membership.incarnation)
+        self._incarnation = Incarnation(membership.member, membership.incarnation)
         self._first_ns = first_ns
         self._most_ns = most_ns
         self._vote_ns = vote_ns
@@ -63,11 +63,11 @@ class Votes:
         """Open votes."""
         return len(self._open)
 
-    def open(self, name: CallId, lives: Iterable[Life], now_ns: int, *, is_ours: bool) -> None:
-        """The log asks these lives about a call. `is_ours`: nobody elsewhere hears how we vote. Nothing happens when it
-        is open already."""
+    def open(self, name: CallId, incarnations: Iterable[Incarnation], now_ns: int, *, is_ours: bool) -> None:
+        """The log asks these incarnations about a call. `is_ours`: nobody elsewhere hears how we vote. Nothing happens
+        when it is open already."""
         if name not in self._open:
-            ballot = _Ballot(set(lives), now_ns, is_ours=is_ours, next_ns=now_ns, pause_ns=self._first_ns)
+            ballot = _Ballot(set(incarnations), now_ns, is_ours=is_ours, next_ns=now_ns, pause_ns=self._first_ns)
             self._open[name] = ballot
 
     def is_ours(self, name: CallId) -> bool:
@@ -80,16 +80,16 @@ class Votes:
         if ballot is not None and ballot.own is None:
             ballot.own = is_yes
             ballot.next_ns = now_ns
-            _count(ballot, self._life, is_yes=is_yes)
+            _count(ballot, self._incarnation, is_yes=is_yes)
 
     def close(self, name: CallId) -> None:
         """The log says how we voted, or that the call is over."""
         self._open.pop(name, None)
 
-    def ended(self, life: Life) -> None:
+    def ended(self, incarnation: Incarnation) -> None:
         """Who has ended cannot carry anything out."""
         for ballot in self._open.values():
-            ballot.is_refused |= life in ballot.missing
+            ballot.is_refused |= incarnation in ballot.missing
 
     def receive(self, message: Message) -> None:
         """An OBJECTS_VOTE came. RemoteError before anything has changed."""
@@ -97,7 +97,7 @@ class Votes:
             raise RemoteError(DropReason.MALFORMED, "a vote is three words")
         ballot = self._open.get(CallId.of_words(*message.words[:2]))
         if ballot is not None:
-            _count(ballot, Life(message.origin, message.incarnation), is_yes=bool(message.words[2]))
+            _count(ballot, Incarnation(message.origin, message.incarnation), is_yes=bool(message.words[2]))
 
     def see_to(self, sequencer: int, now_ns: int, out: list[Effect]) -> list[Voted]:
         """Say what is to be said now. Returns what is to be logged: only at the sequencer, once for each vote."""
@@ -148,7 +148,7 @@ class Votes:
             self._timers.disarm(VOTES, out)
 
 
-def _count(ballot: _Ballot, life: Life, *, is_yes: bool) -> None:
-    if life in ballot.missing:
-        ballot.missing.discard(life)
+def _count(ballot: _Ballot, incarnation: Incarnation, *, is_yes: bool) -> None:
+    if incarnation in ballot.missing:
+        ballot.missing.discard(incarnation)
         ballot.is_refused |= not is_yes

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from node.group.core import Phase
 from node.wire import Kind
 from testbed.fuzz.scenario import Crash, Scenario
-from testbed.fuzz.views import Freeze, LifeId, Views
-from testbed.sim.simulation import START_NS, Life
+from testbed.fuzz.views import Freeze, IncarnationId, Views
+from testbed.sim.simulation import START_NS, IncarnationRun
 
 NO_MESSAGE = "-"
 
@@ -83,14 +83,14 @@ def from_rows(rows: Iterable[tuple[str, str, int, int]], views: Iterable[tuple[s
 
 class Watcher:
     """The simulator's observer for one scenario: counts inputs, which faults met an input at all, and when cores froze
-    for a change of views. `held` says how many messages the core of a life holds.
+    for a change of views. `held` says how many messages the core of an incarnation holds.
     """
 
-    def __init__(self, scenario: Scenario, held: Callable[[Life], int]) -> None:
+    def __init__(self, scenario: Scenario, held: Callable[[IncarnationRun], int]) -> None:
         self.coverage = Coverage()
         self.met: set[int] = set()
         """Positions of the scenario's faults that met a message, a timer or a request."""
-        self.freezes: dict[LifeId, list[Freeze]] = {}
+        self.freezes: dict[IncarnationId, list[Freeze]] = {}
         self._held = held
         self._phases: list[str] = [""] * len(scenario.members)
         """The last that was seen, by member."""
@@ -98,35 +98,35 @@ class Watcher:
         self._occurred = self.coverage.occurred
         self._kind_names = _KIND_NAMES
 
-    def input(self, life: Life, kind: Kind | None, phase: str, at_ns: int) -> None:
+    def input(self, incarnation: IncarnationRun, kind: Kind | None, phase: str, at_ns: int) -> None:
         """Before each call of a core."""
         pair = (phase, self._kind_names[kind])
         self._occurred[pair] += 1
-        if phase != self._phases[life.member]:
-            self._note_freeze(life, phase, at_ns)
+        if phase != self._phases[incarnation.member]:
+            self._note_freeze(incarnation, phase, at_ns)
         met = False
-        for start_ns, end_ns, fault in self._by_member[life.member]:
+        for start_ns, end_ns, fault in self._by_member[incarnation.member]:
             if start_ns <= at_ns <= end_ns:
                 self.met.add(fault)
                 met = True
         if met:
             self.coverage.met[pair] += 1
 
-    def cut(self, life: Life, kind: Kind, phase: str, at_ns: int) -> None:
+    def cut(self, incarnation: IncarnationRun, kind: Kind, phase: str, at_ns: int) -> None:
         """A cut keeps a message from the member."""
         pair = (phase, self._kind_names[kind])
         self._occurred[pair] += 1
         self.coverage.met[pair] += 1
         self.met.update(
-            fault for start_ns, end_ns, fault in self._by_member[life.member] if start_ns <= at_ns <= end_ns
+            fault for start_ns, end_ns, fault in self._by_member[incarnation.member] if start_ns <= at_ns <= end_ns
         )
 
-    def _note_freeze(self, life: Life, phase: str, at_ns: int) -> None:
+    def _note_freeze(self, incarnation: IncarnationRun, phase: str, at_ns: int) -> None:
         """The phase has changed."""
-        before, self._phases[life.member] = self._phases[life.member], phase
+        before, self._phases[incarnation.member] = self._phases[incarnation.member], phase
         if phase.startswith(Phase.CHANGING) and not before.startswith(Phase.CHANGING):
-            freeze = Freeze(at_ns, self._held(life))
-            self.freezes.setdefault((life.member, life.incarnation), []).append(freeze)
+            freeze = Freeze(at_ns, self._held(incarnation))
+            self.freezes.setdefault((incarnation.member, incarnation.incarnation), []).append(freeze)
 
     def fault(self, line: Mapping[str, object]) -> None:
         """The scenario says already what strikes when; in virtual time it strikes at that time."""

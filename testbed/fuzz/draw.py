@@ -391,7 +391,7 @@ class _Aim:
             yield Crash(at_ns=self._start_ns(target_ns, for_ns), for_ns=for_ns, member=victim)
 
     def _restarts(self, victim: int, target_ns: int, durations_ns: tuple[int, int]) -> Iterator[Fault]:
-        """Crashes that end, each soon after the one before: while the next life begins, or a little later."""
+        """Crashes that end, each soon after the one before: while the next incarnation begins, or a little later."""
         for_ns = self.rng.choice(durations_ns)
         at_ns = self._start_ns(target_ns, for_ns)
         for _ in range(self.rng.choice((1, 1, 1, 2, 3))):

@@ -21,7 +21,7 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.checks.linear import check_lives
+from analysis.checks.linear import check_incarnations
 from analysis.checks.properties import Finding, Incarnation, Property, Raw, Verdict
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Send, Timer
@@ -30,7 +30,7 @@ from node.group.core import GroupCore
 from node.trace import Event
 from node.wire import Kind, Message
 from testbed.fuzz.local import (
-    FIRST_LIFE,
+    FIRST_INCARNATION,
     SUBMIT,
     TIMER,
     BrokenCoreError,
@@ -92,7 +92,7 @@ class Exploration:
 
 
 def explore(build: Build, *, scope: Scope, promises: Sequence[Property]) -> Exploration:
-    """Stops at the first violation. `build` makes a member's core, as in its first life."""
+    """Stops at the first violation. `build` makes a member's core, as in its first incarnation."""
     return _Explorer(build, scope, promises).run()
 
 
@@ -288,7 +288,7 @@ class _Explorer:
     # Ends.
 
     def _judge(self, state: _State) -> Violation | None:
-        findings = check_lives(self._lives(state), members=range(self._count), kinds=self._promises)
+        findings = check_incarnations(self._incarnations(state), members=range(self._count), kinds=self._promises)
         for kind, finding in findings.items():
             if finding.verdict is Verdict.FAIL:
                 return Violation(kind=kind.value, sentence=sentence_of(finding), path=_path(state))
@@ -298,16 +298,16 @@ class _Explorer:
                 return Violation(kind="rest", sentence=sentence, path=_path(state))
         return None
 
-    def _lives(self, state: _State) -> dict[Incarnation, list[Raw]]:
+    def _incarnations(self, state: _State) -> dict[Incarnation, list[Raw]]:
         """The members' records, with the number of the step as the time."""
-        lives = {turn.place.member: [_record(row, 0) for row in turn.rows] for turn in self._places.first}
+        incarnations = {turn.place.member: [_record(row, 0) for row in turn.rows] for turn in self._places.first}
         for step in state.way():
             if step.turn is not None:
-                lives[step.turn.place.member] += [_record(row, step.depth) for row in step.turn.rows]
+                incarnations[step.turn.place.member] += [_record(row, step.depth) for row in step.turn.rows]
         for place in state.places:
             is_drained = place.is_idle and not place.queue
-            lives[place.member].append(_record(Row(Event.STOP, int(is_drained)), state.depth + 1))
-        return {Incarnation(member, FIRST_LIFE): records for member, records in lives.items()}
+            incarnations[place.member].append(_record(Row(Event.STOP, int(is_drained)), state.depth + 1))
+        return {Incarnation(member, FIRST_INCARNATION): records for member, records in incarnations.items()}
 
 
 def sentence_of(finding: Finding) -> str:

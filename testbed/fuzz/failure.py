@@ -144,10 +144,14 @@ class _Sightings:
 
 
 def _scene(scenario: Scenario, simulation: Simulation | None, tap: _Sightings) -> Scene:
-    lives = simulation.lives if simulation is not None else ()
+    incarnations = simulation.incarnations if simulation is not None else ()
     return Scene(
         names=tuple(names_of(scenario).values()),
-        steps=[step for life in lives for step in steps_of(life.member, life.incarnation, life.records)],
+        steps=[
+            step
+            for incarnation in incarnations
+            for step in steps_of(incarnation.member, incarnation.incarnation, incarnation.records)
+        ],
         sightings=tap.seen,
         faults=simulation.faults if simulation is not None else (),
         start_ns=START_NS,

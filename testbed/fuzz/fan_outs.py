@@ -28,7 +28,7 @@ from node.wire import Kind
 from testbed.fuzz.outages import is_last
 from testbed.fuzz.render import experiment_of
 from testbed.fuzz.scenario import Crash, Fault, Freeze, Leave, OneWayCut, Scenario, clash
-from testbed.sim.simulation import START_NS, Life, Simulation, simulate
+from testbed.sim.simulation import START_NS, IncarnationRun, Simulation, simulate
 from testbed.spec.raw import Dissemination
 
 MILLISECOND = 1_000_000
@@ -75,16 +75,16 @@ def fan_outs(scenario: Scenario) -> list[FanOut]:
     if simulation is None:
         return []
     copies = len(scenario.members) - 1
-    found = (one for life in simulation.lives for one in _of_life(life, copies))
+    found = (one for incarnation in simulation.incarnations for one in _of_incarnation(incarnation, copies))
     return sorted(one for one in found if 0 <= one.at_ns < scenario.duration_ns)
 
 
-def _of_life(life: Life, copies: int) -> Iterator[FanOut]:
-    """Datagrams of one life are numbered: how many a message took is where the number of the next one begins."""
-    sends = [row for row in life.records if row[0] == Event.SEND]
+def _of_incarnation(incarnation: IncarnationRun, copies: int) -> Iterator[FanOut]:
+    """Datagrams of one incarnation are numbered: how many a message took is where the number of the next one begins."""
+    sends = [row for row in incarnation.records if row[0] == Event.SEND]
     for row, following in pairwise(sends):
         if (following[8] - row[8]) & TRANSMISSION_MASK == copies:
-            yield FanOut(row[6] - START_NS, life.member, row[1])
+            yield FanOut(row[6] - START_NS, incarnation.member, row[1])
 
 
 def _torn(fan_out: FanOut, scenario: Scenario, patience_ns: int, rng: Random) -> list[Fault]:
@@ -131,9 +131,9 @@ def moments(scenario: Scenario) -> tuple[Moment, ...]:
         return ()
     return tuple(
         sorted(
-            Moment(row[6] - START_NS, life.member)
-            for life in simulation.lives
-            for row in life.records
+            Moment(row[6] - START_NS, incarnation.member)
+            for incarnation in simulation.incarnations
+            for row in incarnation.records
             if row[0] == Event.REPORT and row[1] in CODES and row[6] > START_NS
         )
     )

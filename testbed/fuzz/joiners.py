@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from analysis.checks.linear import Life, view_of
+from analysis.checks.linear import IncarnationRecord, view_of
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation, MessageId, Property, Raw
 from node.trace import Event
 
@@ -49,110 +49,125 @@ class Owed(NamedTuple):
 
 
 def owed(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
-    """`living`: the records of the lives that ended in order, with nothing left to do."""
+    """`living`: the records of the incarnations that ended in order, with nothing left to do."""
     living = _judged(living)
-    delivered = {life: set(_messages(life, records, Event.DELIVER)) for life, records in living.items()}
+    delivered = {
+        incarnation: set(_messages(incarnation, records, Event.DELIVER)) for incarnation, records in living.items()
+    }
     for joiner in living:
         if joiner.incarnation == FIRST_INCARNATION:
             continue
         for message in _messages(joiner, living[joiner], Event.SUBMIT):
-            for life, has in delivered.items():
-                if message not in has and (life == joiner or life.incarnation == FIRST_INCARNATION):
-                    yield Owed(Property.VALIDITY if life == joiner else Property.AGREEMENT, life, message)
+            for incarnation, has in delivered.items():
+                if message not in has and (incarnation == joiner or incarnation.incarnation == FIRST_INCARNATION):
+                    yield Owed(Property.VALIDITY if incarnation == joiner else Property.AGREEMENT, incarnation, message)
         expected = _later_ones(delivered, joiner) | set(_sent_to(living, joiner))
         for message in sorted(expected - delivered[joiner]):
             yield Owed(Property.AGREEMENT, joiner, message)
 
 
-def has_views(lives: Mapping[Incarnation, Sequence[Raw]]) -> bool:
+def has_views(incarnations: Mapping[Incarnation, Sequence[Raw]]) -> bool:
     """Whether anybody records a view."""
-    return any(record[0] == Event.VIEW for records in lives.values() for record in records)
+    return any(record[0] == Event.VIEW for records in incarnations.values() for record in records)
 
 
 def owed_in_last_view(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
-    """`living`: the records of the lives that ended in order, with nothing left to do."""
-    lives = {life.name: life for life in view_of(living, members=()).lives}
-    installed = [one for life in lives.values() for one in life.views.installations]
+    """`living`: the records of the incarnations that ended in order, with nothing left to do."""
+    incarnations = {incarnation.name: incarnation for incarnation in view_of(living, members=()).incarnations}
+    installed = [one for incarnation in incarnations.values() for one in incarnation.views.installations]
     if not installed:
         return
     last = max(installed, key=lambda one: one.number)
-    present = [lives[name] for name in last.members if name in lives and not lives[name].views.is_in_minority]
-    for life in present:
-        if all(one.number < last.number for one in life.views.installations):
-            yield Owed(Property.VIEW_AGREEMENT, life.name, None)
-        elif _state_view(life) is None:
-            yield Owed(Property.STATE_TRANSFER, life.name, None)
-    settled = [life for life in present if (view := _state_view(life)) is not None and view <= last.number]
+    present = [
+        incarnations[name]
+        for name in last.members
+        if name in incarnations and not incarnations[name].views.is_in_minority
+    ]
+    for incarnation in present:
+        if all(one.number < last.number for one in incarnation.views.installations):
+            yield Owed(Property.VIEW_AGREEMENT, incarnation.name, None)
+        elif _state_view(incarnation) is None:
+            yield Owed(Property.STATE_TRANSFER, incarnation.name, None)
+    settled = [
+        incarnation for incarnation in present if (view := _state_view(incarnation)) is not None and view <= last.number
+    ]
     yield from _unmet(settled)
     yield from _uneven(settled, last.number)
 
 
-def _unmet(settled: Sequence[Life]) -> Iterator[Owed]:
+def _unmet(settled: Sequence[IncarnationRecord]) -> Iterator[Owed]:
     """What some of them submitted and others, or they themselves, lack."""
     for sender in settled:
         for _, event, _, message, _ in sender.steps:
             if event == Event.SUBMIT and message[:2] == sender.name:
                 delivered_in = _view_of(sender, message)
-                for life in settled:
-                    is_known = delivered_in is not None and delivered_in < (_state_view(life) or 0)
-                    if message not in life.position and not is_known:
-                        kind = Property.VALIDITY if life is sender else Property.AGREEMENT
-                        yield Owed(kind, life.name, MessageId(*message))
+                for incarnation in settled:
+                    is_known = delivered_in is not None and delivered_in < (_state_view(incarnation) or 0)
+                    if message not in incarnation.position and not is_known:
+                        kind = Property.VALIDITY if incarnation is sender else Property.AGREEMENT
+                        yield Owed(kind, incarnation.name, MessageId(*message))
 
 
-def _uneven(settled: Sequence[Life], view: int) -> Iterator[Owed]:
+def _uneven(settled: Sequence[IncarnationRecord], view: int) -> Iterator[Owed]:
     """What some of them deliver in the view and others lack, of those who are gone."""
-    names = {life.name for life in settled}
-    delivered = {message for life in settled for message in life.position if _view_of(life, message) == view}
+    names = {incarnation.name for incarnation in settled}
+    delivered = {
+        message for incarnation in settled for message in incarnation.position if _view_of(incarnation, message) == view
+    }
     for message in sorted(message for message in delivered if message[:2] not in names):
-        for life in settled:
-            if message not in life.position:
-                yield Owed(Property.AGREEMENT, life.name, MessageId(*message))
+        for incarnation in settled:
+            if message not in incarnation.position:
+                yield Owed(Property.AGREEMENT, incarnation.name, MessageId(*message))
 
 
-def _state_view(life: Life) -> int | None:
+def _state_view(incarnation: IncarnationRecord) -> int | None:
     """From which view on it has the state; None: never."""
-    installations = life.views.installations
-    if life.views.is_founder:
+    installations = incarnation.views.installations
+    if incarnation.views.is_founder:
         return installations[0].number
-    before = [one.number for one in installations if one.record < life.views.state_record]
+    before = [one.number for one in installations if one.record < incarnation.views.state_record]
     return before[-1] if before else None
 
 
-def _view_of(life: Life, message: tuple[int, int, int]) -> int | None:
+def _view_of(incarnation: IncarnationRecord, message: tuple[int, int, int]) -> int | None:
     """In which view it delivers the message; None: not at all."""
-    position = life.position.get(message)
+    position = incarnation.position.get(message)
     if position is None:
         return None
-    record = life.firsts[position - 1][0]
-    return max((one.number for one in life.views.installations if one.record < record), default=0)
+    record = incarnation.firsts[position - 1][0]
+    return max((one.number for one in incarnation.views.installations if one.record < record), default=0)
 
 
 def _judged(living: Mapping[Incarnation, Sequence[Raw]]) -> dict[Incarnation, list[Raw]]:
     """The records without deliveries below the highest level at which anybody delivers."""
     level = max((r[1] for records in living.values() for r in records if r[0] == Event.DELIVER), default=0)
-    return {life: [r for r in records if r[0] != Event.DELIVER or r[1] == level] for life, records in living.items()}
+    return {
+        incarnation: [r for r in records if r[0] != Event.DELIVER or r[1] == level]
+        for incarnation, records in living.items()
+    }
 
 
-def _messages(life: Incarnation, records: Iterable[Raw], wanted: Event) -> Iterator[MessageId]:
+def _messages(incarnation: Incarnation, records: Iterable[Raw], wanted: Event) -> Iterator[MessageId]:
     """Those that it submitted or delivered, in their order."""
     for record in records:
         message = MessageId(record[2], record[3], record[5])
-        if record[0] == wanted and (wanted != Event.SUBMIT or message[:2] == life):
+        if record[0] == wanted and (wanted != Event.SUBMIT or message[:2] == incarnation):
             yield message
 
 
 def _later_ones(delivered: Mapping[Incarnation, set[MessageId]], joiner: Incarnation) -> set[MessageId]:
     """What those who ran from start to end have of each origin after the first that the joiner has of it."""
     first: dict[tuple[int, int], int] = {}
-    for origin, incarnation, number in delivered[joiner]:
-        first[origin, incarnation] = min(number, first.get((origin, incarnation), number))
-    full = set[MessageId]().union(*(has for life, has in delivered.items() if life.incarnation == FIRST_INCARNATION))
+    for origin, number, number in delivered[joiner]:
+        first[origin, number] = min(number, first.get((origin, number), number))
+    full = set[MessageId]().union(
+        *(has for incarnation, has in delivered.items() if incarnation.incarnation == FIRST_INCARNATION)
+    )
     return {message for message in full if message.number > first.get(message[:2], message.number)}
 
 
 def _sent_to(living: Mapping[Incarnation, Sequence[Raw]], joiner: Incarnation) -> Iterator[MessageId]:
     """What others submitted after they had delivered something of the joiner."""
-    for life, records in living.items():
+    for incarnation, records in living.items():
         place = next((at for at, r in enumerate(records) if r[0] == Event.DELIVER and r[2:4] == joiner), len(records))
-        yield from _messages(life, records[place:], Event.SUBMIT)
+        yield from _messages(incarnation, records[place:], Event.SUBMIT)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from analysis.checks.linear import check_lives
+from analysis.checks.linear import check_incarnations
 from analysis.checks.properties import Finding, Incarnation, Property, Raw, Verdict
 from node.core import Core, Membership
 from node.group.member import GroupReport
@@ -31,7 +31,7 @@ from testbed.fuzz.render import experiment_of, topology_of
 from testbed.fuzz.scenario import Crash, Scenario
 from testbed.fuzz.stages import breaches
 from testbed.fuzz.views import views_met
-from testbed.sim.simulation import START_NS, Ending, Life, Simulation, simulate
+from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 
 GROUP = 1
 
@@ -100,7 +100,7 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     except Exception as error:  # whatever a core raises is its failure
         return _judged(scenario, watcher, None, (_exception(error),), ())
     promises_agreement = Property.AGREEMENT.value in PROTOCOLS[scenario.protocol].promises
-    met = views_met(simulation.lives, watcher.freezes, promises_agreement=promises_agreement)
+    met = views_met(simulation.incarnations, watcher.freezes, promises_agreement=promises_agreement)
     watcher.coverage.views.update(met)
     findings = findings_of(scenario, simulation)
     unjudged = [kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN]
@@ -124,7 +124,10 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
 def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Finding]:
     """The promised properties. Witnesses speak of members by their names of `names_of`."""
     promised = [Property(name) for name in PROTOCOLS[scenario.protocol].promised(scenario.parameters)]
-    records = {Incarnation(life.member, life.incarnation): _records(life) for life in simulation.lives}
+    records = {
+        Incarnation(incarnation.member, incarnation.incarnation): _records(incarnation)
+        for incarnation in simulation.incarnations
+    }
     living = {key: rows for key, rows in records.items() if rows[-1][0] == Event.STOP}
     to_the_living = frozenset() if has_views(records) else PROMISED_TO_THE_LIVING
     findings: dict[Property, Finding] = {}
@@ -133,8 +136,8 @@ def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Fi
         (living, [kind for kind in promised if kind in to_the_living]),
     ):
         if kinds:
-            members = {life.member for life in among}
-            findings |= check_lives(among, members=members, names=names_of(scenario), kinds=kinds)
+            members = {incarnation.member for incarnation in among}
+            findings |= check_incarnations(among, members=members, names=names_of(scenario), kinds=kinds)
     return {kind: findings[kind] for kind in promised}
 
 
@@ -143,46 +146,54 @@ def has_lost_quorum(simulation: Simulation) -> bool:
     before, if nobody that lives has installed the newest."""
     views: dict[int, dict[int, Incarnation]] = {}
     installed: dict[int, set[Incarnation]] = {}
-    ended = [life for life in simulation.lives if life.ending in _AT_THE_END and not _knows_its_end(life)]
-    living = {Incarnation(life.member, life.incarnation) for life in ended}
-    for life in simulation.lives:
-        for row in life.records:
+    ended = [
+        incarnation
+        for incarnation in simulation.incarnations
+        if incarnation.ending in _AT_THE_END and not _knows_its_end(incarnation)
+    ]
+    living = {Incarnation(incarnation.member, incarnation.incarnation) for incarnation in ended}
+    for incarnation in simulation.incarnations:
+        for row in incarnation.records:
             if row[0] == Event.VIEW:
                 views.setdefault(row[5], {})[row[4]] = Incarnation(row[2], row[3])
-                installed.setdefault(row[5], set()).add(Incarnation(life.member, life.incarnation))
+                installed.setdefault(row[5], set()).add(Incarnation(incarnation.member, incarnation.incarnation))
     if not views:
         return False  # of a core without views everything is owed
     newest = [number for number in sorted(views) if installed[number] & living]
     if not newest:
         return True
     # If those that have its state have crashed before another member could fetch the cut, nobody can go on either.
-    if not any(_has_state(life) for life in ended if (life.member, life.incarnation) in installed[newest[-1]]):
+    if not any(
+        _has_state(incarnation)
+        for incarnation in ended
+        if (incarnation.member, incarnation.incarnation) in installed[newest[-1]]
+    ):
         return True
     ranked = [views[newest[-1]][rank] for rank in sorted(views[newest[-1]])]
     view = View(number=newest[-1], incarnations=tuple(Member(*one) for one in ranked))
     return not view.is_quorum({one.member for one in ranked if one in living})
 
 
-def _has_state(life: Life) -> bool:
+def _has_state(incarnation: IncarnationRun) -> bool:
     """Whether it was there from the first view, or has taken the state."""
-    first = next(row for row in life.records if row[0] == Event.VIEW)
-    return first[1] == ViewReason.FIRST or any(row[0] == Event.STATE for row in life.records)
+    first = next(row for row in incarnation.records if row[0] == Event.VIEW)
+    return first[1] == ViewReason.FIRST or any(row[0] == Event.STATE for row in incarnation.records)
 
 
-def _knows_its_end(life: Life) -> bool:
+def _knows_its_end(incarnation: IncarnationRun) -> bool:
     """Whether it has learnt of the decision that leaves it out, and only answers those that still ask."""
-    return any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in life.records)
+    return any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in incarnation.records)
 
 
 def names_of(scenario: Scenario) -> dict[int, str]:
     return {node.index: str(node.name) for node in topology_of(scenario).nodes()}
 
 
-def is_expelled(life: Life) -> bool:
+def is_expelled(incarnation: IncarnationRun) -> bool:
     """Whether the others have ended it while it was alive."""
-    last = life.records[-1]
+    last = incarnation.records[-1]
     is_excluded = last[0] == Event.OVER and last[1] == OverReason.EXCLUDED
-    return is_excluded or any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in life.records)
+    return is_excluded or any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in incarnation.records)
 
 
 def _judged(
@@ -198,16 +209,16 @@ def _judged(
         coverage=watcher.coverage,
         unjudged=unjudged,
         faults_met=_faults_met(scenario, watcher, simulation),
-        deliveries=sum(life.delivered for life in simulation.lives) if simulation else 0,
+        deliveries=sum(incarnation.delivered for incarnation in simulation.incarnations) if simulation else 0,
         events=simulation.events if simulation else 0,
     )
 
 
-def _records(life: Life) -> Sequence[Raw]:
+def _records(incarnation: IncarnationRun) -> Sequence[Raw]:
     """Those of who was expelled end without a STOP, as if it had crashed."""
-    if is_expelled(life) and life.records[-1][0] == Event.STOP:
-        return life.records[:-1]
-    return life.records
+    if is_expelled(incarnation) and incarnation.records[-1][0] == Event.STOP:
+        return incarnation.records[:-1]
+    return incarnation.records
 
 
 def _broken(findings: Mapping[Property, Finding], names: Mapping[int, str]) -> Iterator[Failure]:
@@ -221,9 +232,13 @@ def _broken(findings: Mapping[Property, Finding], names: Mapping[int, str]) -> I
 
 def _restless(simulation: Simulation) -> Iterator[Failure]:
     """Members that live on and still have something to do at the very end."""
-    busy = [life for life in simulation.lives if life.ending is Ending.CUT_SHORT and not is_expelled(life)]
+    busy = [
+        incarnation
+        for incarnation in simulation.incarnations
+        if incarnation.ending is Ending.CUT_SHORT and not is_expelled(incarnation)
+    ]
     if busy:
-        who = ", ".join(f"member {life.member}" for life in busy)
+        who = ", ".join(f"member {incarnation.member}" for incarnation in busy)
         passed_s = (simulation.phases.end_ns - simulation.phases.load_end_ns) / 1e9
         yield Failure(kind="rest", sentence=f"{who} did not come to rest within {passed_s:.0f} s after the load")
 
@@ -237,7 +252,12 @@ def _loud(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     if PROTOCOLS[scenario.protocol].returns:
         # A cut may end unnoticed shortly before: the group has the first half of the time to find its members again.
         from_ns = drained_ns + LINGER_NS // 2
-        late = [row for life in simulation.lives for row in life.records if row[0] == Event.SEND and row[6] > from_ns]
+        late = [
+            row
+            for incarnation in simulation.incarnations
+            for row in incarnation.records
+            if row[0] == Event.SEND and row[6] > from_ns
+        ]
         loud = sorted({Kind(row[1]).name for row in late} - {Kind.GROUP_STATUS.name})
         if loud:
             yield Failure(
@@ -249,7 +269,7 @@ def _loud(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 def _stages(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     """Of CO, which promises more than its deliveries can show."""
-    for stage, sentence in breaches(simulation.lives, names_of(scenario)):
+    for stage, sentence in breaches(simulation.incarnations, names_of(scenario)):
         yield Failure(kind="stages", sentence=sentence, where=stage)
 
 
@@ -257,9 +277,13 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     """What members that were started again lack, or others of them, or in the last view anybody; the first of each
     promised property.
     """
-    calm = [life for life in simulation.lives if life.ending is Ending.DRAINED and not is_expelled(life)]
-    calm = [life for life in calm if life.records[-1][0] == Event.STOP]
-    records = {Incarnation(life.member, life.incarnation): life.records for life in calm}
+    calm = [
+        incarnation
+        for incarnation in simulation.incarnations
+        if incarnation.ending is Ending.DRAINED and not is_expelled(incarnation)
+    ]
+    calm = [incarnation for incarnation in calm if incarnation.records[-1][0] == Event.STOP]
+    records = {Incarnation(incarnation.member, incarnation.incarnation): incarnation.records for incarnation in calm}
     told: set[Property] = set()
     for one in owed_in_last_view(records) if has_views(records) else owed(records):
         if one.kind not in told and one.kind.value in PROTOCOLS[scenario.protocol].promises:
@@ -272,17 +296,17 @@ def _expelled(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     tell who is to blame: a member that hears nobody, in a view of two, leaves out the other one.
     """
     fallen = victims_of(scenario)
-    for life in simulation.lives:
-        witnesses = _last_view(life, len(scenario.members)) - fallen - {life.member}
-        if life.member not in fallen and witnesses and is_expelled(life):
+    for incarnation in simulation.incarnations:
+        witnesses = _last_view(incarnation, len(scenario.members)) - fallen - {incarnation.member}
+        if incarnation.member not in fallen and witnesses and is_expelled(incarnation):
             yield Failure(
-                kind="expelled", sentence=f"member {life.member} was given up although it was never away long"
+                kind="expelled", sentence=f"member {incarnation.member} was given up although it was never away long"
             )
 
 
-def _last_view(life: Life, members: int) -> frozenset[int]:
+def _last_view(incarnation: IncarnationRun, members: int) -> frozenset[int]:
     """The members of the last view that it installed; all, where there are no views."""
-    views = [row for row in life.records if row[0] == Event.VIEW]
+    views = [row for row in incarnation.records if row[0] == Event.VIEW]
     if not views:
         return frozenset(range(members))
     return frozenset(row[2] for row in views if row[5] == views[-1][5])
@@ -302,8 +326,8 @@ def _faults_met(scenario: Scenario, watcher: Watcher, simulation: Simulation | N
         return len(watcher.met)
     sent_ns = [
         row[6] - START_NS
-        for life in simulation.lives
-        for row in life.records
+        for incarnation in simulation.incarnations
+        for row in incarnation.records
         if row[0] == Event.SEND or row[0] == Event.SUBMIT
     ]
     count = 0
@@ -334,12 +358,12 @@ class _Cores:
         core = self._made[membership.member, membership.incarnation] = self._build(membership, seed)
         return core
 
-    def held_by(self, life: Life) -> int:
-        return self._made[life.member, life.incarnation].held
+    def held_by(self, incarnation: IncarnationRun) -> int:
+        return self._made[incarnation.member, incarnation.incarnation].held
 
     def held(self, simulation: Simulation) -> Iterator[Failure]:
         """An idle core that keeps messages would keep more and more."""
-        for life in simulation.lives:
-            held = self.held_by(life)
-            if life.ending is Ending.DRAINED and held and not is_expelled(life):
-                yield Failure(kind="held", sentence=f"member {life.member} is idle and keeps {held} messages")
+        for incarnation in simulation.incarnations:
+            held = self.held_by(incarnation)
+            if incarnation.ending is Ending.DRAINED and held and not is_expelled(incarnation):
+                yield Failure(kind="held", sentence=f"member {incarnation.member} is idle and keeps {held} messages")

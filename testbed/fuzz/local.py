@@ -25,7 +25,7 @@ from node.errors import RemoteError
 from node.trace import Event, Notice, Stamp, decode_stamp, encode_stamp
 from node.wire import Kind, Message
 
-FIRST_LIFE = 1
+FIRST_INCARNATION = 1
 FIRST_NOTICE = min(Notice)
 
 Build = Callable[[Membership], Core]
@@ -134,8 +134,8 @@ class Places:
     def _effects(self, core: Core, work: _Work, place: Place, given: Given) -> list[Effect]:
         if given == SUBMIT:
             number = self._submissions[place.member] - place.queue + 1
-            payload = encode_stamp(Stamp(origin=place.member, incarnation=FIRST_LIFE, number=number))
-            work.rows.append(Row(Event.SUBMIT, 0, place.member, FIRST_LIFE, 0, number, len(payload)))
+            payload = encode_stamp(Stamp(origin=place.member, incarnation=FIRST_INCARNATION, number=number))
+            work.rows.append(Row(Event.SUBMIT, 0, place.member, FIRST_INCARNATION, 0, number, len(payload)))
             return core.on_submit(Submission(payload=payload), work.now_ns)
         if given == TIMER:
             at_ns, _, timer = work.timers.pop(0)

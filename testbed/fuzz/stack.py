@@ -77,7 +77,7 @@ class Stack(Core):
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
         if self.is_over:
-            raise LocalError("this life is over and takes no submission: ask can_submit before")
+            raise LocalError("this incarnation is over and takes no submission: ask can_submit before")
         return self._run(deque([(True, self._upper.on_submit(submission, now_ns))]), now_ns)
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:

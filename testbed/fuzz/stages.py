@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from node.trace import Event, Notice
-from testbed.sim.simulation import Life
+from testbed.sim.simulation import IncarnationRun
 
 Pdu = tuple[int, int]
 """Origin and number of a message."""
@@ -32,12 +32,18 @@ class Breach(NamedTuple):
     sentence: str
 
 
-def breaches(lives: Sequence[Life], names: Mapping[int, str]) -> Iterator[Breach]:
-    """At most one of each kind and view; none for lives that do not report stages."""
-    views = sorted({row[5] for life in lives for row in life.records if row[0] == Event.VIEW})
+def breaches(incarnations: Sequence[IncarnationRun], names: Mapping[int, str]) -> Iterator[Breach]:
+    """At most one of each kind and view; none for incarnations that do not report stages."""
+    views = sorted({row[5] for incarnation in incarnations for row in incarnation.records if row[0] == Event.VIEW})
     for view in views:
-        members = [life for life in lives if any(row[0] == Event.VIEW and row[5] == view for row in life.records)]
-        yield from _breaches_in({life.member: list(_stages(life, view)) for life in members}, names)
+        members = [
+            incarnation
+            for incarnation in incarnations
+            if any(row[0] == Event.VIEW and row[5] == view for row in incarnation.records)
+        ]
+        yield from _breaches_in(
+            {incarnation.member: list(_stages(incarnation, view)) for incarnation in members}, names
+        )
 
 
 def _breaches_in(stages: Mapping[int, Sequence[Stage]], names: Mapping[int, str]) -> Iterator[Breach]:
@@ -60,9 +66,9 @@ _AFTER = ((Notice.ACCEPTED, Notice.PREACKNOWLEDGED), (Notice.PREACKNOWLEDGED, No
 _NEVER_NS = 1 << 63
 
 
-def _stages(life: Life, view: int) -> Iterator[Stage]:
+def _stages(incarnation: IncarnationRun, view: int) -> Iterator[Stage]:
     codes = {code for pair in _AFTER for code in pair}
-    for event, code, _, _, member, _, at_ns, _, value in life.records:
+    for event, code, _, _, member, _, at_ns, _, value in incarnation.records:
         if event == Event.REPORT and code in codes and value >> 32 == view:
             yield code, (member, value & 0xFFFF_FFFF), at_ns
 

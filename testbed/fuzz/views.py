@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from node.trace import Event, ViewReason
-from testbed.sim.simulation import Life
+from testbed.sim.simulation import IncarnationRun
 
 FIRST_VIEW = 1
 
 MessageId = tuple[int, int, int]
-LifeId = tuple[int, int]
+IncarnationId = tuple[int, int]
 """(member, incarnation)"""
 
 Views = Counter[tuple[str, str]]
@@ -49,9 +49,14 @@ class Freeze(NamedTuple):
     held: int
 
 
-def views_met(lives: Iterable[Life], freezes: Mapping[LifeId, Sequence[Freeze]], *, promises_agreement: bool) -> Views:
+def views_met(
+    incarnations: Iterable[IncarnationRun],
+    freezes: Mapping[IncarnationId, Sequence[Freeze]],
+    *,
+    promises_agreement: bool,
+) -> Views:
     """Of one run. Without `promises_agreement` a message may be for one member alone: it never is partly delivered."""
-    histories = [_History.of(life) for life in lives]
+    histories = [_History.of(incarnation) for incarnation in incarnations]
     found: Views = Counter()
     for number, reason in sorted({pair for history in histories for pair in history.reasons.items()}):
         if number == FIRST_VIEW:
@@ -65,7 +70,7 @@ def views_met(lives: Iterable[Life], freezes: Mapping[LifeId, Sequence[Freeze]],
     return found
 
 
-def _met(survivors: Sequence[_History], view: int, freezes: Mapping[LifeId, Sequence[Freeze]]) -> set[Met]:
+def _met(survivors: Sequence[_History], view: int, freezes: Mapping[IncarnationId, Sequence[Freeze]]) -> set[Met]:
     """Of `view`, which these have left for the next one."""
     frozen = [one for history in survivors if (one := _freeze_of(history, view, freezes)) is not None]
     struck_ns = min([one.at_ns for one in frozen] or [history.installed_ns[view + 1] for history in survivors])
@@ -84,17 +89,17 @@ def _met(survivors: Sequence[_History], view: int, freezes: Mapping[LifeId, Sequ
     return found
 
 
-def _freeze_of(history: _History, view: int, freezes: Mapping[LifeId, Sequence[Freeze]]) -> Freeze | None:
+def _freeze_of(history: _History, view: int, freezes: Mapping[IncarnationId, Sequence[Freeze]]) -> Freeze | None:
     """The first while it was in this view."""
     from_ns, until_ns = history.installed_ns.get(view, 0), history.installed_ns[view + 1]
-    return next((one for one in freezes.get(history.life, ()) if from_ns <= one.at_ns <= until_ns), None)
+    return next((one for one in freezes.get(history.incarnation, ()) if from_ns <= one.at_ns <= until_ns), None)
 
 
 @dataclass(slots=True)
 class _History:
-    """What one life recorded of views and messages."""
+    """What one incarnation recorded of views and messages."""
 
-    life: LifeId
+    incarnation: IncarnationId
     installed_ns: dict[int, int] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     state_ns: int | None = None
@@ -102,13 +107,13 @@ class _History:
     delivered_ns: dict[MessageId, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, life: Life) -> _History:
-        found = cls((life.member, life.incarnation))
-        for event, detail, origin, incarnation, _, number, at_ns, _, _ in life.records:
+    def of(cls, incarnation: IncarnationRun) -> _History:
+        found = cls((incarnation.member, incarnation.incarnation))
+        for event, detail, origin, number, _, number, at_ns, _, _ in incarnation.records:
             if event == Event.SUBMIT:
-                found.submitted_ns[origin, incarnation, number] = at_ns
+                found.submitted_ns[origin, number, number] = at_ns
             elif event == Event.DELIVER:
-                found.delivered_ns[origin, incarnation, number] = at_ns
+                found.delivered_ns[origin, number, number] = at_ns
             elif event == Event.VIEW:
                 found.installed_ns.setdefault(number, at_ns)
                 found.reasons[number] = ViewReason(detail).name.lower().replace("_", " ")

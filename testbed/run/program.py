@@ -1,4 +1,4 @@
-"""The life of a program of somebody else's in one node: its directories, when it is ready, and what it says.
+"""The incarnation of a program of somebody else's in one node: its directories, when it is ready, and what it says.
 
 Of a run directory, a node's own part is
 

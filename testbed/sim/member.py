@@ -46,7 +46,7 @@ _SHARED_BYTES = 320 + 64
 
 
 class Ending(enum.Enum):
-    """How a life ended."""
+    """How an incarnation ended."""
 
     DRAINED = "drained"
     """Stopped in order, with nothing left to do."""
@@ -60,7 +60,7 @@ class Ending(enum.Enum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Life:
+class IncarnationRun:
     """One incarnation of one member. Records come as it lives; all other counts stand from its end on."""
 
     member: int
@@ -92,10 +92,10 @@ class Life:
 class Observer(Protocol):
     """Watches what meets what, for those who measure coverage."""
 
-    def input(self, life: Life, kind: Kind | None, phase: str, at_ns: int) -> None:
+    def input(self, incarnation: IncarnationRun, kind: Kind | None, phase: str, at_ns: int) -> None:
         """Before each call of a core: the kind of the message that it is given (None: another call), and its phase."""
 
-    def cut(self, life: Life, kind: Kind, phase: str, at_ns: int) -> None:
+    def cut(self, incarnation: IncarnationRun, kind: Kind, phase: str, at_ns: int) -> None:
         """A cut between nodes keeps a message from a core in this phase."""
 
     def fault(self, line: Mapping[str, object]) -> None:
@@ -127,14 +127,14 @@ class Member:
         on_over: Callable[[], object] | None = None,
     ) -> None:
         membership = config.membership
-        self.life = Life(member=membership.member, incarnation=membership.incarnation)
+        self.incarnation = IncarnationRun(member=membership.member, incarnation=membership.incarnation)
         self.is_paused = False
         self._engine = engine
         self._port = port
         self._core = core
         self._observer = observer
         self._tracer = Tracer(config, port, engine) if tells_tap else None
-        self._records = self.life.records if keeps_records else None
+        self._records = self.incarnation.records if keeps_records else None
         self._own_socket = _Socket()
         self._group_socket = _Socket()
         self._near_socket = _Socket()
@@ -194,7 +194,7 @@ class Member:
         return not self.is_paused and self._in_hand is None and self.host.is_quiet
 
     def pause(self) -> None:
-        self.is_paused = self.life.was_paused = True
+        self.is_paused = self.incarnation.was_paused = True
         if self._tracer is not None:
             self._tracer.is_frozen = True
 
@@ -235,7 +235,7 @@ class Member:
     def slow(self, cpu_ratio: float | None) -> None:
         """It has this share of one core; None: as much as it likes."""
         needed_time, self._cpu_ratio = self._needs_time, cpu_ratio
-        self.life.was_paused |= cpu_ratio is not None
+        self.incarnation.was_paused |= cpu_ratio is not None
         if needed_time:
             self._hurry_if_free()
 
@@ -390,12 +390,12 @@ class Member:
 
     def _tell_observer(self, kind: Kind | None) -> None:
         assert self._observer is not None
-        self._observer.input(self.life, kind, self._core.phase, self._engine.now_ns)
+        self._observer.input(self.incarnation, kind, self._core.phase, self._engine.now_ns)
 
     def _tell_cut(self, datagram: Datagram) -> None:
         assert self._observer is not None
         assert datagram.message is not None
-        self._observer.cut(self.life, datagram.message.kind, self._core.phase, self._engine.now_ns)
+        self._observer.cut(self.incarnation, datagram.message.kind, self._core.phase, self._engine.now_ns)
 
     def _end(self, ending: Ending) -> None:
         if self._tracer is not None:
@@ -403,23 +403,23 @@ class Member:
         self._is_gone = True
         self._port.receiver = self._port.on_cut = None
         self.host.note_time()
-        host, life = self.host, self.life
-        life.submitted = host.application.submitted
-        life.delivered = host.delivered
-        life.received = host.received
-        life.handled = host.handled
-        life.core_ns = host.core_ns
-        life.dropped = dict(sorted(host.dropped.items()))
-        life.overrun = sum(socket.overrun for socket in self._sockets)
-        life.waiting = len(host.application.queue)
-        life.lag_max_ns = host.application.lag_max_ns
-        life.is_over = host.is_over
-        life.has_left = host.has_left
-        life.ending = ending
+        host, incarnation = self.host, self.incarnation
+        incarnation.submitted = host.application.submitted
+        incarnation.delivered = host.delivered
+        incarnation.received = host.received
+        incarnation.handled = host.handled
+        incarnation.core_ns = host.core_ns
+        incarnation.dropped = dict(sorted(host.dropped.items()))
+        incarnation.overrun = sum(socket.overrun for socket in self._sockets)
+        incarnation.waiting = len(host.application.queue)
+        incarnation.lag_max_ns = host.application.lag_max_ns
+        incarnation.is_over = host.is_over
+        incarnation.has_left = host.has_left
+        incarnation.ending = ending
 
 
 class Tracer:
-    """Records of one life become trace datagrams, as node.host.recorder sends them."""
+    """Records of one incarnation become trace datagrams, as node.host.recorder sends them."""
 
     def __init__(self, config: NodeConfig, port: Port, engine: Engine) -> None:
         self._group = config.group

@@ -3,10 +3,10 @@ no capture.
 
     meter = LoadMeter(topology, until_ns=START_NS + experiment.duration_ns)
     simulation = simulate(experiment, group=1, tap=meter, encodes=False)
-    load = meter.load(simulation.lives)
+    load = meter.load(simulation.incarnations)
 
-Nothing is kept of a datagram but one small number: what it was. Datagrams of one life are numbered in the order in
-which they are sent, from 1 on, so the number of a SEND record's datagram leads to what the record does not say.
+Nothing is kept of a datagram but one small number: what it was. Datagrams of one incarnation are numbered in the order
+in which they are sent, from 1 on, so the number of a SEND record's datagram leads to what the record does not say.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from analysis.metrics.offered import FROM_NODE, TO_NODE, Flow, Load, Sent, Windo
 from analysis.network.conservation import MULTICAST_BIT, ip_number
 from node.trace import Event
 from node.wire import Flag, Message
-from testbed.sim.member import Life
+from testbed.sim.member import IncarnationRun
 from testbed.sim.network import Datagram
 from testbed.sim.simulation import START_NS
 from topologies.model import MULTICAST_GROUP, Node, Topology
@@ -42,7 +42,7 @@ class LoadMeter:
         self._flowed: dict[tuple[int, int], list[int]] = {}
         """Datagrams and bytes, by source and destination: a member, _EVERYBODY or _NEIGHBOURS."""
         self._codes: dict[tuple[int, int], array[int]] = {}
-        """What each datagram of each life was: a place in `_whats`."""
+        """What each datagram of each incarnation was: a place in `_whats`."""
         self._whats: dict[_What, int] = {}
         self._message: Message | None = None
         self._code = 0
@@ -71,15 +71,15 @@ class LoadMeter:
             counts = self._flowed[flow] = [0, 0]
         counts[0] += 1
         counts[1] += datagram.size_bytes
-        life = (source, datagram.incarnation)
+        incarnation = (source, datagram.incarnation)
         try:
-            self._codes[life].append(self._code)
+            self._codes[incarnation].append(self._code)
         except KeyError:
-            self._codes[life] = array("H", (self._code,))
+            self._codes[incarnation] = array("H", (self._code,))
 
-    def load(self, lives: Iterable[Life]) -> Load:
-        """All that was counted; `lives`: all of the simulation, with their records."""
-        return Load(Window(START_NS, self._until_ns), self._flows(), self._sent(lives))
+    def load(self, incarnations: Iterable[IncarnationRun]) -> Load:
+        """All that was counted; `incarnations`: all of the simulation, with their records."""
+        return Load(Window(START_NS, self._until_ns), self._flows(), self._sent(incarnations))
 
     def _flows(self) -> list[Flow]:
         addresses = [ip_number(node.ip) for node in self._nodes]
@@ -95,14 +95,14 @@ class LoadMeter:
             sent.append(Flow(source, FROM_NODE, eth_dst, ip_dst, datagrams, wire_bytes))
         return sent + [Flow(node, TO_NODE, 0, addresses[node], count, 0) for node, count in enumerate(self._received)]
 
-    def _sent(self, lives: Iterable[Life]) -> list[Sent]:
+    def _sent(self, incarnations: Iterable[IncarnationRun]) -> list[Sent]:
         datagrams: Counter[int] = Counter()
         messages: Counter[int] = Counter()
         for codes in self._codes.values():
             datagrams.update(codes)
-        for life in lives:
-            codes = self._codes.get((life.member, life.incarnation), array("H"))
-            firsts = (row[8] for row in life.records if row[0] == Event.SEND and row[6] < self._until_ns)
+        for incarnation in incarnations:
+            codes = self._codes.get((incarnation.member, incarnation.incarnation), array("H"))
+            firsts = (row[8] for row in incarnation.records if row[0] == Event.SEND and row[6] < self._until_ns)
             messages.update(codes[transmission - 1] for transmission in firsts)
         return [Sent(*what, datagrams[code], messages[code]) for what, code in self._whats.items()]
 

@@ -28,7 +28,7 @@ from analysis.metrics import call_cost, measures, membership, offered, ordering_
 from node.registry import PROTOCOLS
 from testbed.run import health
 from testbed.sim.meter import LoadMeter
-from testbed.sim.simulation import START_NS, Life, Simulation, simulate
+from testbed.sim.simulation import START_NS, IncarnationRun, Simulation, simulate
 from testbed.spec.faults import Cut, Heal
 from testbed.spec.given import given
 from testbed.spec.raw import WorkloadKind
@@ -57,17 +57,20 @@ def measure(experiment: Experiment) -> dict[str, Any]:
 def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -> dict[str, Any]:
     promises = PROTOCOLS[experiment.protocol.name].promised(experiment.protocol.parameters)
     names = {node.index: str(node.name) for node in experiment.topology.nodes()}
-    records = {Incarnation(life.member, life.incarnation): life.records for life in simulation.lives}
+    records = {
+        Incarnation(incarnation.member, incarnation.incarnation): incarnation.records
+        for incarnation in simulation.incarnations
+    }
     view = view_of(records, members=names, names=names)
     requests = measures.requests_of(view)
-    load = offered.section(meter.load(simulation.lives), experiment.topology, requests)
+    load = offered.section(meter.load(simulation.incarnations), experiment.topology, requests)
     results: dict[str, Any] = {
         "messages": measures.messages(view, promises=promises),
         "latency": measures.latency(
             view, between_ms=requests.between_ms, load_end_ns=START_NS + experiment.duration_ns
         ),
         "ordering": ordering_cost.section(
-            ordering_records.from_lives(records),
+            ordering_records.from_incarnations(records),
             start_ns=START_NS,
             end_ns=START_NS + experiment.duration_ns,
             names=names,
@@ -91,7 +94,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
 
 def _calls(experiment: Experiment, view: View, load: Mapping[str, Any]) -> dict[str, Any] | None:
     networks = {node.index: node.partition_index for node in experiment.topology.nodes()}
-    full = [life.name for life in view.full]
+    full = [incarnation.name for incarnation in view.full]
     return call_cost.per_call(call_cost.section(view.calls, view.raw(), full=full, networks=networks), load)
 
 
@@ -121,14 +124,16 @@ def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:
     return health.judge(
         cpu_busy_ratio=0.0,
         steal_ratio=0.0,
-        lag_max_ns=max((life.lag_max_ns for life in simulation.lives if _was_at_work(life)), default=0),
+        lag_max_ns=max(
+            (incarnation.lag_max_ns for incarnation in simulation.incarnations if _was_at_work(incarnation)), default=0
+        ),
         saturating=any(one.kind is WorkloadKind.SATURATING for one in experiment.workloads.values()),
     )
 
 
-def _was_at_work(life: Life) -> bool:
+def _was_at_work(incarnation: IncarnationRun) -> bool:
     """Who was paused was behind on purpose."""
-    return not life.was_paused
+    return not incarnation.was_paused
 
 
 def _broken(error: Exception) -> dict[str, Any]:

@@ -40,8 +40,8 @@ class SightingTap:
 def scene_of(topology: Topology, simulation: Simulation, tap: SightingTap) -> Scene:
     """Everything that happened in a simulation that `tap` has watched."""
     steps: list[Step] = []
-    for life in simulation.lives:
-        steps += steps_of(life.member, life.incarnation, life.records)
+    for incarnation in simulation.incarnations:
+        steps += steps_of(incarnation.member, incarnation.incarnation, incarnation.records)
     return Scene(
         names=tuple(str(node.name) for node in topology.nodes()),
         steps=steps,

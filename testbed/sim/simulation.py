@@ -26,7 +26,7 @@ from node.host.config import NodeConfig, parse
 from node.registry import PROTOCOLS
 from testbed.run.nodes import FIRST_JOINER, configuration
 from testbed.sim.engine import Engine
-from testbed.sim.member import Ending, Life, Member, Observer
+from testbed.sim.member import Ending, IncarnationRun, Member, Observer
 from testbed.sim.network import BusCounters, Datagram, LinkCounters, Network, PortCounters, Tap
 from testbed.spec.faults import (
     ClockShift,
@@ -57,7 +57,7 @@ __all__ = [
     "Build",
     "Datagram",
     "Ending",
-    "Life",
+    "IncarnationRun",
     "Observer",
     "Phases",
     "Simulation",
@@ -89,9 +89,9 @@ class Phases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What came of it. `core_ns` of lives apart, equal for equal experiments."""
+    """What came of it. `core_ns` of incarnations apart, equal for equal experiments."""
 
-    lives: tuple[Life, ...]
+    incarnations: tuple[IncarnationRun, ...]
     """In the order of their starts: all first incarnations by member, then those that were started again."""
     phases: Phases
     faults: tuple[Mapping[str, Any], ...]
@@ -123,8 +123,9 @@ def simulate(
 
     Read of it are only topology, protocol, dissemination, workloads, clocks, duration_ns, drain_ns, seed and faults.
     `build` replaces the protocol's own core. `on_progress` is told the virtual time now and then, `on_fault` each line
-    of faults.jsonl when the fault has struck. Without `keeps_records` the lives have none: for those who count only.
-    Without `encodes` the tap sees datagrams without their bytes (`payload` is empty) and no trace: for taps that count.
+    of faults.jsonl when the fault has struck. Without `keeps_records` the incarnations have none: for those who count
+    only. Without `encodes` the tap sees datagrams without their bytes (`payload` is empty) and no trace: for taps that
+    count.
     `linger_ns`: nodes are stopped so long after all were quiet, for those who ask whether a quiet group is silent.
     Raises LocalError for an experiment that cannot be; what a core raises but RemoteError is its own mistake and comes
     through.
@@ -177,7 +178,7 @@ class _World:
         self._members: dict[NodeName, Member] = {}
         self._joins_again: set[NodeName] = set()
         """Nodes that have been told to join since they were told to leave."""
-        self._lives: list[Life] = []
+        self._incarnations: list[IncarnationRun] = []
         self._faults: list[Mapping[str, Any]] = []
         self._perform: dict[type[Fault], Callable[[Any], Mapping[str, Any] | None]] = {
             Impair: self._impair,
@@ -213,7 +214,7 @@ class _World:
         is_silent = self._engine.next_ns is None
         self._stop()
         return Simulation(
-            lives=tuple(self._lives),
+            incarnations=tuple(self._incarnations),
             phases=Phases(
                 start_ns=START_NS, load_end_ns=load_end_ns, drained_ns=drained_ns, end_ns=self._engine.now_ns
             ),
@@ -268,7 +269,7 @@ class _World:
 
     def _alive(self) -> list[Member]:
         members = (self._members[node.name] for node in self._nodes if node.name in self._members)
-        return [member for member in members if member.life.ending is None]
+        return [member for member in members if member.incarnation.ending is None]
 
     # Nodes.
 
@@ -276,9 +277,9 @@ class _World:
         """This member is no longer in the group: the same process goes on as its next incarnation."""
         before = self._members[node.name]
         self._joins_again.discard(node.name)
-        if before.life.ending is None:
+        if before.incarnation.ending is None:
             before.give_way()
-            member = self._begin(node, incarnation=before.life.incarnation + 1, before=before)
+            member = self._begin(node, incarnation=before.incarnation.incarnation + 1, before=before)
             member.start(self._engine.now_ns)
             if before.host.is_draining:
                 member.drain()
@@ -306,7 +307,7 @@ class _World:
             on_over=partial(self._on_over, node, core) if returns else None,
         )
         self._members[node.name] = member
-        self._lives.append(member.life)
+        self._incarnations.append(member.incarnation)
         return member
 
     def _make_core(self, config: NodeConfig) -> Core:
@@ -350,9 +351,13 @@ class _World:
     def _restart(self, fault: Restart) -> None:
         """Those that are down; the plan restarts no other."""
         nodes = [self._experiment.topology.node(name) for name in fault.targets]
-        lives = [self._members[node.name].life for node in nodes]
-        down = [(node, life) for node, life in zip(nodes, lives, strict=True) if life.ending is not None]
-        started = [self._begin(node, incarnation=life.incarnation + 1) for node, life in down]
+        incarnations = [self._members[node.name].incarnation for node in nodes]
+        down = [
+            (node, incarnation)
+            for node, incarnation in zip(nodes, incarnations, strict=True)
+            if incarnation.ending is not None
+        ]
+        started = [self._begin(node, incarnation=incarnation.incarnation + 1) for node, incarnation in down]
         for member in started:
             member.start(self._engine.now_ns)
 
@@ -373,7 +378,7 @@ class _World:
             try:
                 member.leave()
             except LocalError as error:
-                refused[self._nodes[member.life.member].name] = {"refused": str(error)}
+                refused[self._nodes[member.incarnation.member].name] = {"refused": str(error)}
         return refused
 
     def _pause(self, fault: Pause) -> None:
@@ -409,11 +414,11 @@ class _World:
     def _targets(self, fault: NodeFault) -> list[Member]:
         """Those of its targets that live; nobody can do anything to the others."""
         members = [self._members[name] for name in fault.targets]
-        return [member for member in members if member.life.ending is None]
+        return [member for member in members if member.incarnation.ending is None]
 
 
 class _Configurations:
-    """Each life's configuration from the very words that a real node reads.
+    """Each incarnation's configuration from the very words that a real node reads.
 
     The list of all members is the same for everybody and is read once: in a group of a thousand, a million entries.
     """

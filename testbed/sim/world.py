@@ -24,7 +24,7 @@ from testbed.run.manifest import collect as collect_versions
 from testbed.run.manifest import counted, doubts, said
 from testbed.run.store import RunDirectory, StoreError
 from testbed.sim.capture import EPOCH_NS, SimulatedCapture
-from testbed.sim.simulation import START_NS, Datagram, Ending, Life, Simulation, simulate
+from testbed.sim.simulation import START_NS, Datagram, Ending, IncarnationRun, Simulation, simulate
 from testbed.spec.experiment import Experiment
 from topologies.model import Node, Topology
 
@@ -118,7 +118,9 @@ class SimulatedWorld:
     def _stop(self, simulation: Simulation, capture: SimulatedCapture) -> None:
         with self._console.stage("stop", "ending") as stage:
             closing = self._close_capture(capture)
-            self._manifest["nodes"] = [node_entry(life, self._topology) for life in simulation.lives]
+            self._manifest["nodes"] = [
+                node_entry(incarnation, self._topology) for incarnation in simulation.incarnations
+            ]
             self._manifest["counters"] = [_plain(entry) for entry in simulation.counters]
             self._manifest["link_counters"] = [_plain(entry) for entry in simulation.link_counters]
             self._manifest["bus_counters"] = [_plain(entry) for entry in simulation.bus_counters]
@@ -142,33 +144,38 @@ class SimulatedWorld:
 
 
 def totals(simulation: Simulation) -> dict[str, int]:
-    """Sums over all lives, and the largest lag of those that were never paused: those were behind on purpose."""
-    lives = simulation.lives
-    sums = {name: sum(getattr(life, name) for life in lives) for name in ("submitted", "delivered", "waiting")}
-    sums["lag_max_ns"] = max((life.lag_max_ns for life in lives if not life.was_paused), default=0)
+    """Sums over all incarnations, and the largest lag of those that were never paused: those were behind on purpose."""
+    incarnations = simulation.incarnations
+    sums = {
+        name: sum(getattr(incarnation, name) for incarnation in incarnations)
+        for name in ("submitted", "delivered", "waiting")
+    }
+    sums["lag_max_ns"] = max(
+        (incarnation.lag_max_ns for incarnation in incarnations if not incarnation.was_paused), default=0
+    )
     return sums
 
 
-def node_entry(life: Life, topology: Topology) -> dict[str, Any]:
-    """One life as the manifest has it. All CPU time that a simulated node takes is its core's."""
-    is_crashed = life.ending is Ending.CRASHED
-    (node,) = (node for node in topology.nodes() if node.index == life.member)
+def node_entry(incarnation: IncarnationRun, topology: Topology) -> dict[str, Any]:
+    """One incarnation as the manifest has it. All CPU time that a simulated node takes is its core's."""
+    is_crashed = incarnation.ending is Ending.CRASHED
+    (node,) = (node for node in topology.nodes() if node.index == incarnation.member)
     return {
         "node": node.name,
-        "incarnation": life.incarnation,
+        "incarnation": incarnation.incarnation,
         "exit": EXIT_KILLED if is_crashed else 0,
-        "drained": life.ending is Ending.DRAINED,
+        "drained": incarnation.ending is Ending.DRAINED,
         "crashed": is_crashed,
-        "over": life.is_over,
-        **({"left": True} if life.has_left else {}),
-        "dropped": dict(life.dropped),
-        "overrun": life.overrun,
-        "submitted": life.submitted,
-        "delivered": life.delivered,
-        "handled": life.handled,
-        "core_ns": life.core_ns,
-        "lag_max_ns": life.lag_max_ns,
-        "cpu_ns": life.core_ns,
+        "over": incarnation.is_over,
+        **({"left": True} if incarnation.has_left else {}),
+        "dropped": dict(incarnation.dropped),
+        "overrun": incarnation.overrun,
+        "submitted": incarnation.submitted,
+        "delivered": incarnation.delivered,
+        "handled": incarnation.handled,
+        "core_ns": incarnation.core_ns,
+        "lag_max_ns": incarnation.lag_max_ns,
+        "cpu_ns": incarnation.core_ns,
     }
 
 

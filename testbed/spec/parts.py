@@ -171,7 +171,7 @@ def clocks(raw: RawExperiment, topology: Topology, document: Document) -> Mappin
 def check_drifts(clocks: Mapping[NodeName, WrongClock], faults: Sequence[Fault], document: Document) -> None:
     """Drifts add up. Raises InputError where a fault would let a clock run faster or slower than a clock can."""
     drifts: dict[NodeName, dict[int, float]] = {}
-    """Per node, what each fault in force adds; a later life has only its own clock's."""
+    """Per node, what each fault in force adds; a later incarnation has only its own clock's."""
     for fault in faults:
         if isinstance(fault, Crash):
             drifts = {name: added for name, added in drifts.items() if name not in fault.targets}

@@ -36,46 +36,46 @@ class CallAuthor:
     now_ns: int = 1_000
     submitted: dict[Incarnation, int] = field(default_factory=dict)
 
-    def note(self, life: Incarnation, event: Event, message: MessageId = NOBODY, **fields: int) -> None:
+    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NOBODY, **fields: int) -> None:
         self.now_ns += 1
-        records = self.history.setdefault(life, [])
+        records = self.history.setdefault(incarnation, [])
         detail = fields.pop("detail", 0)
         records.append(Record(len(records) + 1, event, detail, message, self.now_ns, **fields))
 
-    def start(self, *lives: Incarnation) -> None:
-        for life in lives:
-            self.note(life, Event.START)
+    def start(self, *incarnations: Incarnation) -> None:
+        for incarnation in incarnations:
+            self.note(incarnation, Event.START)
 
     def submit(self, one: Object, whom: Whom | None = (), flags: int = 0) -> MessageId:
         """A call; `whom` None: nobody tells whom it is for."""
-        life, number = one
-        self.submitted[life] = self.submitted.get(life, 0) + 1
-        message = MessageId(*life, self.submitted[life])
-        self.note(life, Event.SUBMIT, message, extra=number, value=64)
+        incarnation, number = one
+        self.submitted[incarnation] = self.submitted.get(incarnation, 0) + 1
+        message = MessageId(*incarnation, self.submitted[incarnation])
+        self.note(incarnation, Event.SUBMIT, message, extra=number, value=64)
         if whom is not None:
             self.address(message, whom, flags)
         return message
 
     def address(self, message: MessageId, whom: Whom, flags: int = 0) -> None:
-        life = Incarnation(*message[:2])
-        self.report(life, Notice.CALLED, value=message.number)
+        incarnation = Incarnation(*message[:2])
+        self.report(incarnation, Notice.CALLED, value=message.number)
         for member, mask in masks(whom, flags):
-            self.report(life, Notice.ADDRESSED, extra=member, value=mask)
+            self.report(incarnation, Notice.ADDRESSED, extra=member, value=mask)
 
-    def report(self, life: Incarnation, code: Notice | CallReport, *, extra: int = 0, value: int = 0) -> None:
-        self.note(life, Event.REPORT, detail=code, extra=extra, value=value)
+    def report(self, incarnation: Incarnation, code: Notice | CallReport, *, extra: int = 0, value: int = 0) -> None:
+        self.note(incarnation, Event.REPORT, detail=code, extra=extra, value=value)
 
-    def missed(self, life: Incarnation, message: MessageId) -> None:
+    def missed(self, incarnation: Incarnation, message: MessageId) -> None:
         word = message.origin << 48 | message.incarnation << 32 | message.number
-        self.report(life, CallReport.MISSED, value=word)
+        self.report(incarnation, CallReport.MISSED, value=word)
 
     def hand(self, message: MessageId, *objects: Object) -> None:
-        for life, number in objects:
-            self.note(life, Event.DELIVER, message, detail=Level.AGREED, extra=number)
+        for incarnation, number in objects:
+            self.note(incarnation, Event.DELIVER, message, detail=Level.AGREED, extra=number)
 
-    def stop(self, *lives: Incarnation) -> PlainHistory:
-        for life in lives:
-            self.note(life, Event.STOP, detail=1)
+    def stop(self, *incarnations: Incarnation) -> PlainHistory:
+        for incarnation in incarnations:
+            self.note(incarnation, Event.STOP, detail=1)
         return self.history
 
 
@@ -84,14 +84,14 @@ def right(seed: int, *, members: int = 3, objects: int = 3, calls: int = 12) -> 
     aborted. Each object gets what is for it in its own time.
     """
     rng, author = random.Random(seed), CallAuthor()
-    lives = [Incarnation(member, 1) for member in range(members)]
-    author.start(*lives)
-    everybody = [(life, number) for life in lives for number in range(1, objects + 1)]
+    incarnations = [Incarnation(member, 1) for member in range(members)]
+    author.start(*incarnations)
+    everybody = [(incarnation, number) for incarnation in incarnations for number in range(1, objects + 1)]
     waiting: dict[Object, list[tuple[MessageId, Object, bool]]] = {one: [] for one in everybody}
     for _ in range(calls):
         asker, flags = rng.choice(everybody), rng.choice([0, 0, ATOMIC, UNORDERED, DIRECT])
         takers = rng.sample(everybody, 1 if flags == DIRECT else rng.randint(1, len(everybody)))
-        message = author.submit(asker, [(life.member, number) for life, number in takers], flags)
+        message = author.submit(asker, [(incarnation.member, number) for incarnation, number in takers], flags)
         if flags == ATOMIC and rng.random() < 0.3:
             author.report(asker[0], CallReport.ABORTED, value=message.number)
         else:
@@ -100,7 +100,7 @@ def right(seed: int, *, members: int = 3, objects: int = 3, calls: int = 12) -> 
         _hand_some(author, rng, waiting, rng.randrange(5))
     while any(waiting.values()):
         _hand_some(author, rng, waiting, 1)
-    return author.stop(*lives)
+    return author.stop(*incarnations)
 
 
 def _hand_some(
@@ -124,21 +124,21 @@ def _hand_some(
 
 
 def wild(seed: int, *, events: int) -> PlainHistory:
-    """Four lives of three members and their objects do anything at all, in true time."""
+    """Four incarnations of three members and their objects do anything at all, in true time."""
     rng, author = random.Random(seed), CallAuthor()
-    lives = [Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1), Incarnation(2, 2)]
-    author.start(*lives)
-    everybody = [(life, number) for life in lives for number in (1, 2, SPACE + 1)]
+    incarnations = [Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1), Incarnation(2, 2)]
+    author.start(*incarnations)
+    everybody = [(incarnation, number) for incarnation in incarnations for number in (1, 2, SPACE + 1)]
     asked: list[MessageId] = []
     for _ in range(events):
-        life, what = rng.choice(lives), rng.random()
+        incarnation, what = rng.choice(incarnations), rng.random()
         if what < 0.3 or not asked:
             takers = rng.sample(everybody, rng.randint(1, 4))
             whom = None if rng.random() < 0.1 else {(one.member, number) for one, number in takers}
             flags = rng.choice([0, 0, 0, ATOMIC, UNORDERED, DIRECT, UNORDERED | ATOMIC])
             asked.append(author.submit(rng.choice(everybody), whom, flags))
         elif what < 0.92:
-            message = rng.choice(asked) if rng.random() < 0.98 else MessageId(*life, rng.choice([1, 50]))
+            message = rng.choice(asked) if rng.random() < 0.98 else MessageId(*incarnation, rng.choice([1, 50]))
             author.hand(message, *rng.sample(everybody, rng.randint(1, 6)))
         elif what < 0.96:
             code = rng.choice([CallReport.ABORTED, CallReport.REFUSED, CallReport.UNREACHABLE])
@@ -146,8 +146,8 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             target = rng.choice([0, 1, 2, 0xFFFF])
             author.report(Incarnation(*message[:2]), code, extra=target, value=message.number)
         else:
-            author.missed(life, rng.choice(asked))
-    for life in rng.sample(lives, rng.randint(2, 4)):
+            author.missed(incarnation, rng.choice(asked))
+    for incarnation in rng.sample(incarnations, rng.randint(2, 4)):
         end = Event.OVER if rng.random() < 0.1 else Event.STOP
-        author.note(life, end, detail=int(end is Event.STOP))
+        author.note(incarnation, end, detail=int(end is Event.STOP))
     return author.history

@@ -30,18 +30,18 @@ class Author:
     now_ns: int = 1_000
 
     def note(
-        self, life: Incarnation, event: Event, message: MessageId = NOBODY, detail: int = 0, **fields: int
+        self, incarnation: Incarnation, event: Event, message: MessageId = NOBODY, detail: int = 0, **fields: int
     ) -> None:
         self.now_ns += 1
-        records = self.history.setdefault(life, [])
+        records = self.history.setdefault(incarnation, [])
         records.append(Record(len(records) + 1, event, detail, message, self.now_ns, **fields))
 
-    def install(self, life: Incarnation, number: int, members: Sequence[Incarnation]) -> None:
+    def install(self, incarnation: Incarnation, number: int, members: Sequence[Incarnation]) -> None:
         """A view, with its members by rank."""
         reason = ViewReason.FIRST if number == 1 else ViewReason.SUSPICION
         for rank, member in enumerate(members):
             message = MessageId(*member, number)
-            self.note(life, Event.VIEW, message, detail=reason, extra=rank, value=len(members))
+            self.note(incarnation, Event.VIEW, message, detail=reason, extra=rank, value=len(members))
 
 
 def total_order(
@@ -49,29 +49,29 @@ def total_order(
 ) -> PlainHistory:
     """All members deliver one log. With `crash`, the last one crashes on the way and comes back as a joiner."""
     rng, author = random.Random(seed), Author()
-    lives = [Incarnation(member, 1) for member in range(members)]
-    done = dict.fromkeys(lives, 0)
-    submitted = dict.fromkeys(lives, 0)
+    incarnations = [Incarnation(member, 1) for member in range(members)]
+    done = dict.fromkeys(incarnations, 0)
+    submitted = dict.fromkeys(incarnations, 0)
     log: list[MessageId] = []
-    for life in lives:
-        author.note(life, Event.START)
+    for incarnation in incarnations:
+        author.note(incarnation, Event.START)
     crash_at = rng.randrange(messages) if crash else -1
     while len(log) < messages or any(count < len(log) for count in done.values()):
-        if len(log) == crash_at and lives[-1].incarnation == 1:
-            del done[lives[-1]]
-            lives[-1] = Incarnation(members - 1, 2)
-            done[lives[-1]], submitted[lives[-1]] = len(log), 0
-            author.note(lives[-1], Event.START)
-        life = rng.choice(lives)
+        if len(log) == crash_at and incarnations[-1].incarnation == 1:
+            del done[incarnations[-1]]
+            incarnations[-1] = Incarnation(members - 1, 2)
+            done[incarnations[-1]], submitted[incarnations[-1]] = len(log), 0
+            author.note(incarnations[-1], Event.START)
+        incarnation = rng.choice(incarnations)
         if len(log) < messages and rng.random() < 0.4:
-            submitted[life] += 1
-            log.append(MessageId(*life, submitted[life]))
-            author.note(life, Event.SUBMIT, log[-1])
-        elif done[life] < len(log):
-            author.note(life, Event.DELIVER, log[done[life]], level)
-            done[life] += 1
-    for life in lives:
-        author.note(life, Event.STOP, detail=1)
+            submitted[incarnation] += 1
+            log.append(MessageId(*incarnation, submitted[incarnation]))
+            author.note(incarnation, Event.SUBMIT, log[-1])
+        elif done[incarnation] < len(log):
+            author.note(incarnation, Event.DELIVER, log[done[incarnation]], level)
+            done[incarnation] += 1
+    for incarnation in incarnations:
+        author.note(incarnation, Event.STOP, detail=1)
     return author.history
 
 
@@ -83,82 +83,82 @@ def expelled(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory
     *living, lost = [Incarnation(member, 1) for member in range(members)]
     log: list[MessageId] = []
     past: dict[MessageId, set[MessageId]] = {}
-    done = {life: list[MessageId]() for life in (*living, lost)}
+    done = {incarnation: list[MessageId]() for incarnation in (*living, lost)}
     expel_at = rng.randrange(1, messages)
-    for life in done:
-        author.note(life, Event.START)
-    while len(log) < messages or any(len(done[life]) < messages for life in living):
+    for incarnation in done:
+        author.note(incarnation, Event.START)
+    while len(log) < messages or any(len(done[incarnation]) < messages for incarnation in living):
         if len(log) >= expel_at and lost in done:
             _go_astray(author, lost, done.pop(lost), log, past)
-        life = rng.choice(list(done))
+        incarnation = rng.choice(list(done))
         if len(log) < messages and rng.random() < 0.4:
-            log.append(_submit(author, life, log, done[life], past))
-        elif len(done[life]) < len(log):
-            _deliver(author, life, done[life], log[len(done[life])])
-    for life in living:
-        author.note(life, Event.STOP, detail=1)
+            log.append(_submit(author, incarnation, log, done[incarnation], past))
+        elif len(done[incarnation]) < len(log):
+            _deliver(author, incarnation, done[incarnation], log[len(done[incarnation])])
+    for incarnation in living:
+        author.note(incarnation, Event.STOP, detail=1)
     return author.history
 
 
 def _go_astray(
     author: Author,
-    life: Incarnation,
+    incarnation: Incarnation,
     done: list[MessageId],
     log: list[MessageId],
     past: dict[MessageId, set[MessageId]],
 ) -> None:
     for message in log[len(done) + 1 :]:
         if past[message] <= set(done):
-            _deliver(author, life, done, message)
-    alone = _submit(author, life, log, done, past)
+            _deliver(author, incarnation, done, message)
+    alone = _submit(author, incarnation, log, done, past)
     if past[alone] <= set(done):
-        _deliver(author, life, done, alone)
-    author.note(life, Event.OVER)
+        _deliver(author, incarnation, done, alone)
+    author.note(incarnation, Event.OVER)
 
 
 def _submit(
     author: Author,
-    life: Incarnation,
+    incarnation: Incarnation,
     log: list[MessageId],
     done: list[MessageId],
     past: dict[MessageId, set[MessageId]],
 ) -> MessageId:
-    own = {message for message in log if message[:2] == life}
-    message = MessageId(*life, len(own) + 1)
+    own = {message for message in log if message[:2] == incarnation}
+    message = MessageId(*incarnation, len(own) + 1)
     past[message] = own.union(done)
-    author.note(life, Event.SUBMIT, message)
+    author.note(incarnation, Event.SUBMIT, message)
     return message
 
 
-def _deliver(author: Author, life: Incarnation, done: list[MessageId], message: MessageId) -> None:
+def _deliver(author: Author, incarnation: Incarnation, done: list[MessageId], message: MessageId) -> None:
     done.append(message)
-    author.note(life, Event.DELIVER, message, Level.AGREED)
+    author.note(incarnation, Event.DELIVER, message, Level.AGREED)
 
 
 def causal_order(seed: int, *, members: int = 3, messages: int = 8) -> PlainHistory:
     """Members deliver causes first, and what is concurrent in any order."""
     rng, author = random.Random(seed), Author()
-    lives = [Incarnation(member, 1) for member in range(members)]
+    incarnations = [Incarnation(member, 1) for member in range(members)]
     past: dict[MessageId, frozenset[MessageId]] = {}
-    known: dict[Incarnation, set[MessageId]] = {life: set() for life in lives}
-    delivered: dict[Incarnation, set[MessageId]] = {life: set() for life in lives}
-    for life in lives:
-        author.note(life, Event.START)
+    known: dict[Incarnation, set[MessageId]] = {incarnation: set() for incarnation in incarnations}
+    delivered: dict[Incarnation, set[MessageId]] = {incarnation: set() for incarnation in incarnations}
+    for incarnation in incarnations:
+        author.note(incarnation, Event.START)
     while len(past) < messages or any(len(d) < messages for d in delivered.values()):
-        life = rng.choice(lives)
-        ready = sorted(m for m in past if m not in delivered[life] and past[m] <= delivered[life])
+        incarnation = rng.choice(incarnations)
+        ready = sorted(m for m in past if m not in delivered[incarnation] and past[m] <= delivered[incarnation])
         if len(past) < messages and rng.random() < 0.4:
-            message = MessageId(*life, sum(1 for m in past if m[:2] == life) + 1)
-            past[message] = frozenset(known[life])
-            known[life].add(message)
-            author.note(life, Event.SUBMIT, message)
+            message = MessageId(*incarnation, sum(1 for m in past if m[:2] == incarnation) + 1)
+            past[message] = frozenset(known[incarnation])
+            known[incarnation].add(message)
+            author.note(incarnation, Event.SUBMIT, message)
         elif ready:
             message = rng.choice(ready)
-            delivered[life].add(message)
-            known[life] |= {message, *past[message]}
-            author.note(life, Event.DELIVER, message, Level.AGREED)
-    for life in lives:
-        author.note(life, Event.STOP, detail=1)
+            delivered[incarnation].add(message)
+            known[incarnation] |= {message, *past[message]}
+            author.note(incarnation, Event.DELIVER, message, Level.AGREED)
+    for incarnation in incarnations:
+        author.note(incarnation, Event.STOP, detail=1)
     return author.history
 
 
@@ -167,57 +167,59 @@ def optimistic(seed: int, *, members: int = 3, messages: int = 6) -> PlainHistor
     rng = random.Random(seed)
     plain = total_order(seed, members=members, messages=messages, level=Level.FINAL)
     author = Author()
-    for life, record in sorted(
-        ((life, r) for life, records in plain.items() for r in records), key=lambda p: p[1].at_ns
+    for incarnation, record in sorted(
+        ((incarnation, r) for incarnation, records in plain.items() for r in records), key=lambda p: p[1].at_ns
     ):
         if record.event is Event.DELIVER:
             for _ in range(rng.randrange(3)):
-                author.note(life, Event.DELIVER, record.message, Level.OPTIMISTIC)
-                author.note(life, Event.UNDO, record.message, Level.OPTIMISTIC)
-            author.note(life, Event.DELIVER, record.message, Level.OPTIMISTIC)
-        author.note(life, record.event, record.message, record.detail)
+                author.note(incarnation, Event.DELIVER, record.message, Level.OPTIMISTIC)
+                author.note(incarnation, Event.UNDO, record.message, Level.OPTIMISTIC)
+            author.note(incarnation, Event.DELIVER, record.message, Level.OPTIMISTIC)
+        author.note(incarnation, record.event, record.message, record.detail)
     return author.history
 
 
 def rolled_back(seed: int, *, members: int = 3, messages: int = 8) -> PlainHistory:
     """What comes is delivered at once and undone when something earlier comes; it is final when all before it is."""
     rng, author = random.Random(seed), Author()
-    lives = [Incarnation(member, 1) for member in range(members)]
+    incarnations = [Incarnation(member, 1) for member in range(members)]
     log: list[MessageId] = []
-    taken = {life: list[int]() for life in lives}
-    final = dict.fromkeys(lives, 0)
-    for life in lives:
-        author.note(life, Event.START)
+    taken = {incarnation: list[int]() for incarnation in incarnations}
+    final = dict.fromkeys(incarnations, 0)
+    for incarnation in incarnations:
+        author.note(incarnation, Event.START)
     while len(log) < messages or any(count < messages for count in final.values()):
-        life = rng.choice(lives)
-        missing = [place for place in range(len(log)) if place not in taken[life]]
+        incarnation = rng.choice(incarnations)
+        missing = [place for place in range(len(log)) if place not in taken[incarnation]]
         if len(log) < messages and rng.random() < 0.3:
-            log.append(MessageId(*life, sum(message[:2] == life for message in log) + 1))
-            author.note(life, Event.SUBMIT, log[-1])
+            log.append(MessageId(*incarnation, sum(message[:2] == incarnation for message in log) + 1))
+            author.note(incarnation, Event.SUBMIT, log[-1])
         elif missing and rng.random() < 0.6:
-            _take(author, life, log, taken[life], rng.choice(missing))
-        elif final[life] in taken[life]:
-            author.note(life, Event.DELIVER, log[final[life]], Level.FINAL)
-            final[life] += 1
-    for life in lives:
-        author.note(life, Event.STOP, detail=1)
+            _take(author, incarnation, log, taken[incarnation], rng.choice(missing))
+        elif final[incarnation] in taken[incarnation]:
+            author.note(incarnation, Event.DELIVER, log[final[incarnation]], Level.FINAL)
+            final[incarnation] += 1
+    for incarnation in incarnations:
+        author.note(incarnation, Event.STOP, detail=1)
     return author.history
 
 
-def _take(author: Author, life: Incarnation, log: list[MessageId], taken: list[int], place: int) -> None:
+def _take(author: Author, incarnation: Incarnation, log: list[MessageId], taken: list[int], place: int) -> None:
     """A straggler undoes what is later, the last first."""
     later = sorted(other for other in taken if other > place)
     taken.append(place)
     for other in reversed(later):
-        author.note(life, Event.UNDO, log[other], Level.OPTIMISTIC)
+        author.note(incarnation, Event.UNDO, log[other], Level.OPTIMISTIC)
     for other in (place, *later):
-        author.note(life, Event.DELIVER, log[other], Level.OPTIMISTIC)
+        author.note(incarnation, Event.DELIVER, log[other], Level.OPTIMISTIC)
 
 
 def only_optimistic(seed: int) -> PlainHistory:
     """Nothing but optimistic deliveries; what remains when the undone ones are left out is one log."""
     history = optimistic(seed)
-    return _rewrite(history, lambda life, record: record.event is not Event.DELIVER or record.detail != Level.FINAL)
+    return _rewrite(
+        history, lambda incarnation, record: record.event is not Event.DELIVER or record.detail != Level.FINAL
+    )
 
 
 class Group:
@@ -233,8 +235,8 @@ class Group:
         self.done: dict[Incarnation, int] = {}
         self.submitted: dict[Incarnation, int] = {}
         self.knew: dict[MessageId, int] = {}
-        for life in self.members:
-            self.author.note(life, Event.START)
+        for incarnation in self.members:
+            self.author.note(incarnation, Event.START)
         self.install([])
 
     def install(self, log: list[MessageId]) -> None:
@@ -243,92 +245,92 @@ class Group:
         self.log = log
         self.done = dict.fromkeys(self.members, 0)
         self.knew |= dict.fromkeys(log, 0)
-        for life in self.members:
-            self.author.install(life, self.number, self.members)
+        for incarnation in self.members:
+            self.author.install(incarnation, self.number, self.members)
 
     def work(self, steps: int) -> None:
         for _ in range(steps):
-            life = self.rng.choice(self.members)
-            if life not in self.stateful:
+            incarnation = self.rng.choice(self.members)
+            if incarnation not in self.stateful:
                 if self.rng.random() < 0.3:
-                    self.take_state(life)
+                    self.take_state(incarnation)
             elif self.rng.random() < 0.4:
-                self.submit(life)
-            elif self.done[life] < len(self.log):
-                self.deliver(life)
+                self.submit(incarnation)
+            elif self.done[incarnation] < len(self.log):
+                self.deliver(incarnation)
 
-    def submit(self, life: Incarnation) -> None:
-        self.submitted[life] = self.submitted.get(life, 0) + 1
-        message = MessageId(*life, self.submitted[life])
-        self.knew[message] = self.done[life]
+    def submit(self, incarnation: Incarnation) -> None:
+        self.submitted[incarnation] = self.submitted.get(incarnation, 0) + 1
+        message = MessageId(*incarnation, self.submitted[incarnation])
+        self.knew[message] = self.done[incarnation]
         self.log.append(message)
-        self.author.note(life, Event.SUBMIT, message)
+        self.author.note(incarnation, Event.SUBMIT, message)
 
-    def deliver(self, life: Incarnation) -> None:
-        self.author.note(life, Event.DELIVER, self.log[self.done[life]], self.level)
-        self.done[life] += 1
+    def deliver(self, incarnation: Incarnation) -> None:
+        self.author.note(incarnation, Event.DELIVER, self.log[self.done[incarnation]], self.level)
+        self.done[incarnation] += 1
 
-    def take_state(self, life: Incarnation) -> None:
+    def take_state(self, incarnation: Incarnation) -> None:
         donor = min(self.stateful.intersection(self.members))
-        self.stateful.add(life)
-        self.author.note(life, Event.STATE, MessageId(*donor, self.number), value=100)
+        self.stateful.add(incarnation)
+        self.author.note(incarnation, Event.STATE, MessageId(*donor, self.number), value=100)
 
     def change(self) -> None:
         """Some members are gone, some come, and the view is closed."""
         gone = self.rng.sample(self.members, self.rng.choice([0, 1, 1, 2]))
         if len(self.stateful.intersection(self.members).difference(gone)) < 2:
             gone = []
-        staying = [life for life in self.members if life not in gone]
+        staying = [incarnation for incarnation in self.members if incarnation not in gone]
         again = self._close(staying)
         coming, self.waiting = self.waiting, []
         self.members = staying + coming
         self.install(again)
-        for life in gone:
-            self._end(life)
+        for incarnation in gone:
+            self._end(incarnation)
             if self.rng.random() < 0.7:
-                self.waiting.append(Incarnation(life.member, life.incarnation + 1))
+                self.waiting.append(Incarnation(incarnation.member, incarnation.incarnation + 1))
                 self.author.note(self.waiting[-1], Event.START)
 
-    def _end(self, life: Incarnation) -> None:
+    def _end(self, incarnation: Incarnation) -> None:
         match self.rng.randrange(4):
             case 0:  # it has crashed
                 return
             case 1:
-                self.author.note(life, Event.OVER, detail=OverReason.LEFT)
+                self.author.note(incarnation, Event.OVER, detail=OverReason.LEFT)
             case _:
-                self.author.note(life, Event.MINORITY, MessageId(0, 0, self.number - 1), detail=1, value=1)
-                self.author.note(life, Event.OVER, detail=OverReason.EXCLUDED)
+                self.author.note(incarnation, Event.MINORITY, MessageId(0, 0, self.number - 1), detail=1, value=1)
+                self.author.note(incarnation, Event.OVER, detail=OverReason.EXCLUDED)
 
     def _close(self, staying: Sequence[Incarnation]) -> list[MessageId]:
         """Those that stay deliver what they know of together; returns what they submit again."""
         known_to = self.members if self.level is Level.FINAL else staying
-        first = max(self.done[life] for life in known_to)
+        first = max(self.done[incarnation] for incarnation in known_to)
         cut = self.rng.randint(first, len(self.log))
         hidden = self.rng.choice(self.members)
         kept, lost = self.log[:first], set[Incarnation]()
         for place, message in enumerate(self.log[first:], start=first):
-            life = Incarnation(*message[:2])
+            incarnation = Incarnation(*message[:2])
             agrees = self.log[: self.knew[message]] == kept[: self.knew[message]]
-            if place >= cut or life == hidden or not agrees:
-                lost.add(life)
-            if life not in lost:
+            if place >= cut or incarnation == hidden or not agrees:
+                lost.add(incarnation)
+            if incarnation not in lost:
                 kept.append(message)
         again = [message for message in self.log if message not in kept and Incarnation(*message[:2]) in staying]
         self.log = kept
-        for life in staying:
-            while life in self.stateful and self.done[life] < len(kept):
-                self.deliver(life)
+        for incarnation in staying:
+            while incarnation in self.stateful and self.done[incarnation] < len(kept):
+                self.deliver(incarnation)
         return again
 
     def finish(self) -> PlainHistory:
-        for life in self.members:
-            if life not in self.stateful:
-                self.take_state(life)
-            while self.done[life] < len(self.log):
-                self.deliver(life)
-            self.author.note(life, Event.STOP, detail=1)
-        for life in self.waiting:
-            self.author.note(life, Event.STOP, detail=1)
+        for incarnation in self.members:
+            if incarnation not in self.stateful:
+                self.take_state(incarnation)
+            while self.done[incarnation] < len(self.log):
+                self.deliver(incarnation)
+            self.author.note(incarnation, Event.STOP, detail=1)
+        for incarnation in self.waiting:
+            self.author.note(incarnation, Event.STOP, detail=1)
         return self.author.history
 
 
@@ -385,8 +387,10 @@ def drop_delivery(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 def drop_tail(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """From some delivery on, one member delivers nothing more."""
-    life, at = _pick(history, rng, Event.DELIVER) or (None, 0)
-    return _rewrite(history, lambda other, r: not (other == life and r.event is Event.DELIVER and r.record >= at))
+    incarnation, at = _pick(history, rng, Event.DELIVER) or (None, 0)
+    return _rewrite(
+        history, lambda other, r: not (other == incarnation and r.event is Event.DELIVER and r.record >= at)
+    )
 
 
 def drop_message_everywhere(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -405,14 +409,14 @@ def duplicate(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def invent(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    life = rng.choice(sorted(history))
+    incarnation = rng.choice(sorted(history))
     origin = rng.choice(sorted(history))
     record = Record(0, Event.DELIVER, _level(history), MessageId(*origin, rng.choice([1, 7, 99])), 0)
-    return _with(history, life, rng, record)
+    return _with(history, incarnation, rng, record)
 
 
 def invent_incarnation(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """A delivery whose message claims another life of its origin."""
+    """A delivery whose message claims another incarnation of its origin."""
     found = _pick(history, rng, Event.DELIVER)
     if found is None:
         return history
@@ -426,9 +430,9 @@ def deliver_before_submission(history: PlainHistory, rng: random.Random) -> Plai
 
 def crash(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """The records end somewhere."""
-    life = rng.choice(sorted(history))
-    length = rng.randint(1, len(history[life]))
-    return history | {life: history[life][:length]}
+    incarnation = rng.choice(sorted(history))
+    length = rng.randint(1, len(history[incarnation]))
+    return history | {incarnation: history[incarnation][:length]}
 
 
 def forget_stop(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -442,9 +446,9 @@ def expel(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def go_on_after_over(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """A life is over before its records end; some even stop in order afterwards."""
-    life = rng.choice(sorted(history))
-    return _with(history, life, rng, Record(0, Event.OVER, 0, NOBODY, 0))
+    """An incarnation is over before its records end; some even stop in order afterwards."""
+    incarnation = rng.choice(sorted(history))
+    return _with(history, incarnation, rng, Record(0, Event.OVER, 0, NOBODY, 0))
 
 
 def cut_short(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -454,21 +458,21 @@ def cut_short(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 def lose_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """A gap in the numbers, or a missing START."""
-    life = rng.choice([life for life in sorted(history) if len(history[life]) > 1])
-    at = rng.randrange(len(history[life]) - 1)
-    return history | {life: history[life][:at] + history[life][at + 1 :]}
+    incarnation = rng.choice([incarnation for incarnation in sorted(history) if len(history[incarnation]) > 1])
+    at = rng.randrange(len(history[incarnation]) - 1)
+    return history | {incarnation: history[incarnation][:at] + history[incarnation][at + 1 :]}
 
 
 def repeat_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    life = rng.choice(sorted(history))
-    at = rng.randrange(len(history[life]))
-    return history | {life: history[life][: at + 1] + history[life][at:]}
+    incarnation = rng.choice(sorted(history))
+    at = rng.randrange(len(history[incarnation]))
+    return history | {incarnation: history[incarnation][: at + 1] + history[incarnation][at:]}
 
 
 def silence(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """One member left nothing at all (what it submitted looks invented)."""
     member = rng.choice(sorted(history)).member
-    return {life: records for life, records in history.items() if life.member != member} or history
+    return {incarnation: records for incarnation, records in history.items() if incarnation.member != member} or history
 
 
 def undo(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -510,11 +514,14 @@ def show_only(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 def rejoin(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """One member turns out to be a second incarnation, so much of what it lacks is excused."""
-    life = rng.choice(sorted(history))
-    other = Incarnation(life.member, life.incarnation + 1)
-    renamed = {other if key == life else key: records for key, records in history.items()}
+    incarnation = rng.choice(sorted(history))
+    other = Incarnation(incarnation.member, incarnation.incarnation + 1)
+    renamed = {other if key == incarnation else key: records for key, records in history.items()}
     return {
-        key: [r._replace(message=MessageId(*other, r.message.number)) if r.message[:2] == life else r for r in records]
+        key: [
+            r._replace(message=MessageId(*other, r.message.number)) if r.message[:2] == incarnation else r
+            for r in records
+        ]
         for key, records in renamed.items()
     }
 
@@ -527,13 +534,13 @@ def raise_level(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 def swap_records(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """Two records that follow each other change places: something comes in another view, or a view falls apart."""
-    life = rng.choice(sorted(history))
-    records = list(history[life])
+    incarnation = rng.choice(sorted(history))
+    records = list(history[incarnation])
     if len(records) > 2:
         at = rng.randrange(1, len(records) - 1)
         one, other = records[at : at + 2]
         records[at : at + 2] = [other._replace(at_ns=one.at_ns), one._replace(at_ns=other.at_ns)]
-    return history | {life: _numbered(records)}
+    return history | {incarnation: _numbered(records)}
 
 
 def rename_member(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -550,14 +557,14 @@ def renumber_view(history: PlainHistory, rng: random.Random) -> PlainHistory:
     found = _pick(history, rng, Event.VIEW)
     if found is None:
         return history
-    life, number = found[0], _record(history, found).message.number
+    incarnation, number = found[0], _record(history, found).message.number
     other = max(0, number + rng.choice([-1, 1, 2]))
     return history | {
-        life: [
+        incarnation: [
             r._replace(message=r.message._replace(number=other))
             if r.event is Event.VIEW and r.message.number == number
             else r
-            for r in history[life]
+            for r in history[incarnation]
         ]
     }
 
@@ -573,8 +580,8 @@ def drop_view_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 def forget_views(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """One member records none."""
-    life = rng.choice(sorted(history))
-    return _rewrite(history, lambda other, r: other != life or r.event is not Event.VIEW)
+    incarnation = rng.choice(sorted(history))
+    return _rewrite(history, lambda other, r: other != incarnation or r.event is not Event.VIEW)
 
 
 def drop_state(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -655,13 +662,13 @@ Row = tuple[int, int, int, int, int, int, int, int, int, int, int]
 
 
 def write_trace(history: PlainHistory, path: Path) -> Path:
-    """As the table `trace` has it, in the order in which it happened: lives take turns in it."""
+    """As the table `trace` has it, in the order in which it happened: incarnations take turns in it."""
     rows = [
         (
-            *(*life, r.record, int(r.event), int(r.detail), *r.message[:2], r.extra, r.message.number),
+            *(*incarnation, r.record, int(r.event), int(r.detail), *r.message[:2], r.extra, r.message.number),
             *(r.at_ns, r.clock_ns, (r.value + (1 << 63)) % (1 << 64) - (1 << 63)),  # 64 bits with a sign
         )
-        for life, records in history.items()
+        for incarnation, records in history.items()
         for r in records
     ]
     rows.sort(key=lambda row: row[9])
@@ -682,8 +689,8 @@ def _pick(history: PlainHistory, rng: random.Random, event: Event) -> Found | No
     """Some record of this event, by incarnation and number; deliveries: of the judged level."""
     level = _level(history)
     places = [
-        (life, r.record)
-        for life, records in sorted(history.items())
+        (incarnation, r.record)
+        for incarnation, records in sorted(history.items())
         for r in records
         if r.event is event and (event is not Event.DELIVER or r.detail == level)
     ]
@@ -696,8 +703,8 @@ def _record(history: PlainHistory, found: Found) -> Record:
 
 def _rewrite(history: PlainHistory, keep: Callable[[Incarnation, Record], bool]) -> PlainHistory:
     """Only these records, numbered anew."""
-    kept = {life: [r for r in records if keep(life, r)] for life, records in history.items()}
-    return {life: _numbered(records) for life, records in kept.items() if records}
+    kept = {incarnation: [r for r in records if keep(incarnation, r)] for incarnation, records in history.items()}
+    return {incarnation: _numbered(records) for incarnation, records in kept.items() if records}
 
 
 def _numbered(records: list[Record]) -> list[Record]:
@@ -705,32 +712,35 @@ def _numbered(records: list[Record]) -> list[Record]:
 
 
 def _without(history: PlainHistory, found: Found | None) -> PlainHistory:
-    return _rewrite(history, lambda life, r: (life, r.record) != found)
+    return _rewrite(history, lambda incarnation, r: (incarnation, r.record) != found)
 
 
 def _replace(history: PlainHistory, found: Found, change: Callable[[Record], Record]) -> PlainHistory:
-    return {life: [change(r) if (life, r.record) == found else r for r in records] for life, records in history.items()}
+    return {
+        incarnation: [change(r) if (incarnation, r.record) == found else r for r in records]
+        for incarnation, records in history.items()
+    }
 
 
-def _with(history: PlainHistory, life: Incarnation, rng: random.Random, record: Record) -> PlainHistory:
+def _with(history: PlainHistory, incarnation: Incarnation, rng: random.Random, record: Record) -> PlainHistory:
     """One more record, somewhere behind START."""
-    records = history[life]
+    records = history[incarnation]
     at = rng.randint(1, len(records))
     timed = record._replace(at_ns=records[at - 1].at_ns)
-    return history | {life: _numbered([*records[:at], timed, *records[at:]])}
+    return history | {incarnation: _numbered([*records[:at], timed, *records[at:]])}
 
 
 def _reorder(history: PlainHistory, rng: random.Random, change: Callable[[list[int]], list[int]]) -> PlainHistory:
     """Deliveries of one member change places; the times stay where they were."""
     level = _level(history)
-    life = rng.choice(sorted(history))
-    records = list(history[life])
+    incarnation = rng.choice(sorted(history))
+    records = list(history[incarnation])
     places = [i for i, r in enumerate(records) if r.event is Event.DELIVER and r.detail == level]
     if len(places) < 2:
         return history
     for at, source in zip(places, change(places), strict=True):
-        records[at] = history[life][source]._replace(at_ns=history[life][at].at_ns)
-    return history | {life: _numbered(records)}
+        records[at] = history[incarnation][source]._replace(at_ns=history[incarnation][at].at_ns)
+    return history | {incarnation: _numbered(records)}
 
 
 def _swapped(places: list[int], rng: random.Random, *, distance: int) -> list[int]:

@@ -51,7 +51,7 @@ class MadeRun:
     traffic: list[tuple[Kind, int]] = field(default_factory=list)
     """Kind and length of every protocol frame put on the wire."""
     missing_trace: set[tuple[int, int]] = field(default_factory=set)
-    """Lives of which the second trace datagram is lost."""
+    """Incarnations of which the second trace datagram is lost."""
 
     def __post_init__(self) -> None:
         self.topology = load.loads(self.topology_text)
@@ -90,10 +90,10 @@ class MadeRun:
         for member, times in arrivals.items():
             self.sightings += [Sighting(at_ns, member, PortDirection.OUTBOUND, data) for at_ns in times]
 
-    def note(self, member: int, event: Event, at_ns: int, *, life: int = 1, **fields: int) -> None:
+    def note(self, member: int, event: Event, at_ns: int, *, incarnation: int = 1, **fields: int) -> None:
         """One trace record."""
         record = Record(event=event, at_ns=at_ns, clock_ns=at_ns, **fields)
-        self.records.setdefault((member, life), []).append(record)
+        self.records.setdefault((member, incarnation), []).append(record)
 
     def submit(self, member: int, number: int, at_ns: int, *, size: int = 100) -> None:
         self.note(member, Event.SUBMIT, at_ns, origin=member, incarnation=1, number=number, value=size)

@@ -204,13 +204,13 @@ def scenes(draw: st.DrawFn) -> Scene:
     anybody = st.integers(0, len(names))
     small = st.integers(0, 3)
     code = st.integers(0, 255)
-    lives = st.builds(Incarnation, member, st.integers(1, 2))
+    incarnations = st.builds(Incarnation, member, st.integers(1, 2))
     messages = st.none() | st.builds(MessageId, anybody, small, small)
     headers = st.builds(
         Header, st.tuples(code) | st.tuples(code, code), st.integers(0, 7), anybody, small, small, messages
     )
     steps = st.builds(
-        *(Step, lives, small, st.sampled_from(Event) | code, st.sampled_from(Notice) | code),
+        *(Step, incarnations, small, st.sampled_from(Event) | code, st.sampled_from(Notice) | code),
         *(anybody, small, small, small, TIMES, small),
     )
     sightings = st.builds(

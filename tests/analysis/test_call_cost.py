@@ -27,8 +27,8 @@ NETWORKS = {0: 1, 1: 1, 2: 2}
 
 
 def section(history: PlainHistory) -> dict[str, object]:
-    lives = raw(history)
-    found = call_cost.section(read_calls(lives), lives, full=[A, B, C], networks=NETWORKS)
+    incarnations = raw(history)
+    found = call_cost.section(read_calls(incarnations), incarnations, full=[A, B, C], networks=NETWORKS)
     assert found is not None
     return found
 
@@ -55,7 +55,7 @@ def test_the_height_is_that_of_who_covers_caller_and_members(
     takers: list[tuple[Incarnation, int]], height: str
 ) -> None:
     author = begun()
-    author.hand(author.submit(A1, [(life.member, number) for life, number in takers]), *takers)
+    author.hand(author.submit(A1, [(incarnation.member, number) for incarnation, number in takers]), *takers)
     history = author.stop(A, B, C)
 
     assert value(f"calls.by_height.{height}.calls", history) == 1
@@ -130,9 +130,9 @@ def test_the_replicated_server_counts_as_its_client(replies: list[int], totals: 
 def test_where_nobody_calls_objects_there_is_no_section() -> None:
     author = begun()
     author.note(A, Event.SUBMIT)
-    lives = raw(author.stop(A, B, C))
+    incarnations = raw(author.stop(A, B, C))
 
-    assert call_cost.section(read_calls(lives), lives, full=[A, B, C], networks=NETWORKS) is None
+    assert call_cost.section(read_calls(incarnations), incarnations, full=[A, B, C], networks=NETWORKS) is None
 
 
 def test_messages_and_latency_count_objects_where_messages_are_for_them() -> None:

@@ -32,7 +32,7 @@ def begun() -> CallAuthor:
 
 def findings(history: PlainHistory) -> dict[Property, Finding]:
     """Both checkers, which must say the same."""
-    members = range(max(life.member for life in history) + 1)
+    members = range(max(incarnation.member for incarnation in history) + 1)
     expected = oracle.check(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
     found = linear.check(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
     assert {kind: told(one) for kind, one in found.items()} == {kind: told(one) for kind, one in expected.items()}
@@ -186,9 +186,9 @@ def ring(flags: int = 0) -> PlainHistory:
     one = author.submit(A1, [(0, 1), (2, 1)])
     other = author.submit(B1, [(0, 1), (1, 1)])
     third = author.submit(C1, [(1, 1), (2, 1)], flags)
-    for life, number, calls in ((A, 1, (one, other)), (B, 1, (other, third)), (C, 1, (third, one))):
+    for incarnation, number, calls in ((A, 1, (one, other)), (B, 1, (other, third)), (C, 1, (third, one))):
         for call in calls:
-            author.hand(call, (life, number))
+            author.hand(call, (incarnation, number))
     return author.stop(A, B, C)
 
 
@@ -283,7 +283,12 @@ def test_what_a_joiner_asks_for_arrives() -> None:
     author.submit((joiner, 1), [(1, 1)])
 
     assert broken(author.stop(A, B, joiner)) == {Property.CALL_AGREEMENT}
-    assert not broken({life: records[: -1 if life == joiner else None] for life, records in author.history.items()})
+    assert not broken(
+        {
+            incarnation: records[: -1 if incarnation == joiner else None]
+            for incarnation, records in author.history.items()
+        }
+    )
 
 
 def test_what_is_reported_is_excused() -> None:
@@ -377,7 +382,7 @@ def test_linear_and_oracle_agree_on_what_is_broken(seed: int, mutations: list[hi
     history, rng = right(seed), random.Random(seed)
     for mutate in mutations:
         history = mutate(history, rng)
-    members = range(max(life.member for life in history) + 1)
+    members = range(max(incarnation.member for incarnation in history) + 1)
     expected = oracle.check(history, members=members, kinds=CALL_PROPERTIES)
     found = linear.check(history, members=members, kinds=CALL_PROPERTIES)
     for kind in CALL_PROPERTIES:
@@ -396,15 +401,18 @@ def test_the_wild_ones_break_every_property() -> None:
 
 
 def test_ten_thousand_deliveries_take_no_time() -> None:
-    author, everybody = begun(), [(life, number) for life in (A, B, C) for number in range(1, 9)]
+    author, everybody = begun(), [(incarnation, number) for incarnation in (A, B, C) for number in range(1, 9)]
     for call in range(2_000):
         takers = [everybody[(call * 7 + step * 5) % 24] for step in range(5)]
         flags = ATOMIC if call % 4 else 0
-        author.hand(author.submit(everybody[call % 24], [(life[0], number) for life, number in takers], flags), *takers)
+        author.hand(
+            author.submit(everybody[call % 24], [(incarnation[0], number) for incarnation, number in takers], flags),
+            *takers,
+        )
     history = raw(author.stop(A, B, C))
     deliveries = 10_000
     began_s = time.process_time()
-    found = linear.check_lives(history, members=range(3), kinds=CALL_PROPERTIES)
+    found = linear.check_incarnations(history, members=range(3), kinds=CALL_PROPERTIES)
 
     assert {finding.verdict for finding in found.values()} == {PASS}
     assert (time.process_time() - began_s) * 1e6 / deliveries < 100

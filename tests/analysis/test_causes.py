@@ -14,11 +14,12 @@ MESSAGE = 1 << 32
 
 
 def steps(*rows: tuple[int, int, int, bool]) -> History:
-    """Rows (life, record, message, is_submission), two to a chunk; messages are of life 0, numbered from 0."""
+    """Rows (incarnation, record, message, is_submission), two to a chunk; messages are of incarnation 0, numbered from
+    0."""
     columns = np.array(rows, np.int64).reshape(-1, 4)
     return gather(
         Chunk(
-            life=part[:, 0],
+            incarnation=part[:, 0],
             record=part[:, 1],
             message=MESSAGE + part[:, 2],
             is_submission=part[:, 3].astype(np.bool_),
@@ -30,7 +31,7 @@ def steps(*rows: tuple[int, int, int, bool]) -> History:
 
 def pairs(given: History) -> set[tuple[int, int]]:
     numbers = given.messages - MESSAGE
-    cause, effect = direct_causes(given.lives)
+    cause, effect = direct_causes(given.incarnations)
     return set(zip(numbers[cause].tolist(), numbers[effect].tolist(), strict=True))
 
 
@@ -60,7 +61,7 @@ def test_an_effect_before_its_cause_is_found_with_its_time() -> None:
     answer = check(steps((0, 1, 0, True), (0, 2, 1, True), (1, 1, 1, False), (1, 2, 0, False)))
 
     assert answer.violations == 1
-    assert answer.earliest == Early(at_ns=10, life=1, message=1, cause=0)
+    assert answer.earliest == Early(at_ns=10, incarnation=1, message=1, cause=0)
 
 
 def test_an_effect_whose_cause_never_comes_is_found() -> None:

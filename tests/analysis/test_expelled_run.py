@@ -50,5 +50,5 @@ def test_the_manifest_the_verdicts_the_report_and_the_diagram_say_it(spark: Spar
     (mark,) = [mark for mark in diagram.marks if mark.what is What.OVER]
     assert (mark.recorder, mark.at_ns) == (Incarnation(2, 1), over_ns)
     assert "counts as crashed" in mark.words
-    assert (diagram.rows[2].lives[0].end, diagram.rows[2].lives[0].until_ns) == ("over", over_ns)
+    assert (diagram.rows[2].incarnations[0].end, diagram.rows[2].incarnations[0].until_ns) == ("over", over_ns)
     assert "p1/n3" in spacetime_drawing(diagram, "d")

@@ -25,13 +25,13 @@ WORDS = {
 def written(*steps: Step, stop: tuple[Incarnation, ...] = (A, B)) -> PlainHistory:
     """`(A, "shows", "b2")`: a delivers the second message of b optimistically."""
     author = Author()
-    for life in (A, B):
-        author.note(life, Event.START)
-    for life, word, text in steps:
+    for incarnation in (A, B):
+        author.note(incarnation, Event.START)
+    for incarnation, word, text in steps:
         event, level = WORDS[word]
-        author.note(life, event, MessageId("ab".index(text[0]), 1, int(text[1:])), level)
-    for life in stop:
-        author.note(life, Event.STOP, detail=1)
+        author.note(incarnation, event, MessageId("ab".index(text[0]), 1, int(text[1:])), level)
+    for incarnation in stop:
+        author.note(incarnation, Event.STOP, detail=1)
     return author.history
 
 
@@ -64,7 +64,7 @@ def test_what_is_shown_in_the_wrong_order_and_taken_back_harms_nothing() -> None
     history = written(
         *((A, "submits", "a1"), (B, "submits", "b1"), (B, "shows", "b1"), (B, "hides", "b1"), (B, "shows", "a1")),
         *((B, "shows", "b1"), (A, "shows", "a1"), (A, "shows", "b1")),
-        *((life, "delivers", message) for life in (A, B) for message in ("a1", "b1")),
+        *((incarnation, "delivers", message) for incarnation in (A, B) for message in ("a1", "b1")),
     )
 
     assert not failed(judge(history))
@@ -82,13 +82,15 @@ def test_a_final_message_is_not_taken_back_at_any_level() -> None:
 
 
 def test_an_agreed_message_is_not_taken_back_either() -> None:
-    findings = judge(written((A, "submits", "a1"), *((life, "promises", "a1") for life in (A, B)), (B, "hides", "a1")))
+    findings = judge(
+        written((A, "submits", "a1"), *((incarnation, "promises", "a1") for incarnation in (A, B)), (B, "hides", "a1"))
+    )
 
     assert failed(findings) == {Property.INTEGRITY}
     assert findings[Property.INTEGRITY].violations == 1
 
 
-def test_what_one_life_has_promised_another_may_still_take_back() -> None:
+def test_what_one_incarnation_has_promised_another_may_still_take_back() -> None:
     history = written(*FINAL[:2], (B, "shows", "a1"), (B, "hides", "a1"), (B, "delivers", "a1"))
 
     assert not failed(judge(history))

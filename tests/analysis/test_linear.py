@@ -31,7 +31,7 @@ def made(name: str, seed: int, mutations: list[histories.Mutation]) -> PlainHist
 
 def members_of(history: PlainHistory) -> range:
     """All that left a trace, and all below them."""
-    return range(max(life.member for life in history) + 1)
+    return range(max(incarnation.member for incarnation in history) + 1)
 
 
 def assert_same(expected: Finding, found: Finding, kind: Property) -> None:
@@ -101,12 +101,12 @@ def test_each_mutation_of_each_kind_of_history(mutate: histories.Mutation) -> No
 def test_the_hosts_own_records_say_the_same(case: tuple[str, int, list[histories.Mutation]]) -> None:
     """Their numbers are their places."""
     history = {
-        life: [record._replace(record=number) for number, record in enumerate(records, start=1)]
-        for life, records in made(*case).items()
+        incarnation: [record._replace(record=number) for number, record in enumerate(records, start=1)]
+        for incarnation, records in made(*case).items()
     }
     members = members_of(history)
 
-    assert linear.check_lives(oracle.raw(history), members=members) == linear.check(history, members=members)
+    assert linear.check_incarnations(oracle.raw(history), members=members) == linear.check(history, members=members)
 
 
 def test_only_what_is_asked_for_is_judged() -> None:
@@ -127,12 +127,12 @@ def test_nothing_at_all_is_unknown() -> None:
 
 def test_a_small_history_is_judged_at_once() -> None:
     """The fuzz campaign judges 100,000 of them. The bound is ten times what it takes, for busy machines."""
-    lives = oracle.raw(histories.total_order(2, members=4, messages=50))
-    assert sum(record[0] == Event.DELIVER for records in lives.values() for record in records) == 200
+    incarnations = oracle.raw(histories.total_order(2, members=4, messages=50))
+    assert sum(record[0] == Event.DELIVER for records in incarnations.values() for record in records) == 200
 
-    linear.check_lives(lives, members=range(4))
+    linear.check_incarnations(incarnations, members=range(4))
     began = time.perf_counter()
     for _ in range(20):
-        linear.check_lives(lives, members=range(4))
+        linear.check_incarnations(incarnations, members=range(4))
 
     assert (time.perf_counter() - began) / 20 < 0.01

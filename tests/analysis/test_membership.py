@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from analysis.checks import incarnations as lives
+from analysis.checks import incarnations as incarnations
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.engine.staging import Staging
@@ -22,15 +22,15 @@ MS = 1_000_000
 
 def told(history: PlainHistory, tmp_path: Path, struck_ns: dict[int, list[int]] | None = None) -> Any:
     """Each nanosecond of the history stands for a millisecond. From the table and from the hosts' records alike."""
-    slow = {life: [r._replace(at_ns=r.at_ns * MS) for r in records] for life, records in history.items()}
+    slow = {incarnation: [r._replace(at_ns=r.at_ns * MS) for r in records] for incarnation, records in history.items()}
     trace = histories.write_trace(slow, tmp_path / "trace.parquet")
-    with lives.walked(trace, Staging(tmp_path), Here(), ()) as walk:
-        found = [_course(life.told) for life in walk.lives]
+    with incarnations.walked(trace, Staging(tmp_path), Here(), ()) as walk:
+        found = [_course(incarnation.told) for incarnation in walk.incarnations]
     assert found == courses(raw(slow))
     return section(found, names=NAMES, start_ns=1_000 * MS, struck_ns=struck_ns or {})
 
 
-def life(of: Incarnation) -> dict[str, Any]:
+def incarnation(of: Incarnation) -> dict[str, Any]:
     return {"member": NAMES[of.member], "incarnation": of.incarnation}
 
 
@@ -44,9 +44,9 @@ def test_views_with_who_came_and_who_went(tmp_path: Path) -> None:
 
     assert [view["number"] for view in given["views"]] == [1, 2, 3]
     assert [view["reason"] for view in given["views"]] == ["first", "suspicion", "suspicion"]
-    assert given["views"][1]["gone"] == [life(C)]
-    assert given["views"][2]["members"] == [life(A), life(B), life(C2)]
-    assert given["views"][2]["joined"] == [life(C2)]
+    assert given["views"][1]["gone"] == [incarnation(C)]
+    assert given["views"][2]["members"] == [incarnation(A), incarnation(B), incarnation(C2)]
+    assert given["views"][2]["joined"] == [incarnation(C2)]
     assert [(view["first_ms"], view["last_ms"], view["installations"]) for view in given["views"]] == [
         (5, 11, 3),
         (14, 16, 2),
@@ -54,7 +54,7 @@ def test_views_with_who_came_and_who_went(tmp_path: Path) -> None:
     ]
     assert (given["installed"], given["last"], given["excluded"], given["left"]) == (3, 3, 0, 1)
     assert given["transfers"] == [
-        life(C2) | {"view": 3, "donor": life(A), "bytes": 9, "at_ms": 28, "took_ms": 28 - 24},
+        incarnation(C2) | {"view": 3, "donor": incarnation(A), "bytes": 9, "at_ms": 28, "took_ms": 28 - 24},
     ]
 
 
@@ -76,10 +76,10 @@ def test_a_change_begins_with_the_minority_that_was_left_out(tmp_path: Path) -> 
     given = told(story.install(2, A, B).note(C, Event.OVER).stop(A, B), tmp_path)
 
     (minority,) = given["minorities"]
-    assert minority == life(C) | {"view": 1, "heard": 1, "from_ms": 13, "for_ms": 5, "ended": False}
+    assert minority == incarnation(C) | {"view": 1, "heard": 1, "from_ms": 13, "for_ms": 5, "ended": False}
     assert given["views"][1]["change_ms"] == given["views"][1]["last_ms"] - 13
     assert given["change_max_ms"] == given["views"][1]["change_ms"]
-    assert given["ended"] == [life(C) | {"how": "excluded", "at_ms": 18}]
+    assert given["ended"] == [incarnation(C) | {"how": "excluded", "at_ms": 18}]
 
 
 def test_a_minority_that_meets_the_others_again(tmp_path: Path) -> None:

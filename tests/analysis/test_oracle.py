@@ -27,13 +27,13 @@ def judge(history: PlainHistory, members: Sequence[int] = (0, 1)) -> dict[Proper
 def written(*events: tuple[Incarnation, Event, str], stop: Sequence[Incarnation] = (A, B)) -> PlainHistory:
     """`(B, DELIVER, "a2")`: b delivers the second message of a."""
     author = Author()
-    for life in sorted({life for life, _, _ in events} | set(stop)):
-        author.note(life, Event.START)
-    for life, event, text in events:
+    for incarnation in sorted({incarnation for incarnation, _, _ in events} | set(stop)):
+        author.note(incarnation, Event.START)
+    for incarnation, event, text in events:
         message = MessageId("abc".index(text[0]), 1, int(text[1:]))
-        author.note(life, event, message, Level.AGREED if event in (Event.DELIVER, Event.UNDO) else 0)
-    for life in stop:
-        author.note(life, Event.STOP, detail=1)
+        author.note(incarnation, event, message, Level.AGREED if event in (Event.DELIVER, Event.UNDO) else 0)
+    for incarnation in stop:
+        author.note(incarnation, Event.STOP, detail=1)
     return author.history
 
 
@@ -273,15 +273,15 @@ sequences = st.lists(
 def test_one_predecessor_each_is_the_uniform_total_order(orders: list[list[int]]) -> None:
     """Défago: if any p delivers m before m', then any q delivers m' only after it has delivered m."""
     author = Author()
-    lives = [Incarnation(member, 1) for member in range(len(orders))]
-    for life in lives:
-        author.note(life, Event.START)
+    incarnations = [Incarnation(member, 1) for member in range(len(orders))]
+    for incarnation in incarnations:
+        author.note(incarnation, Event.START)
     for number in range(4):
         author.note(A, S, MessageId(0, 1, number + 1))
-    for life, order in zip(lives, orders, strict=True):
+    for incarnation, order in zip(incarnations, orders, strict=True):
         for number in order:
-            author.note(life, D, MessageId(0, 1, number + 1), Level.AGREED)
-        author.note(life, Event.STOP, detail=1)
+            author.note(incarnation, D, MessageId(0, 1, number + 1), Level.AGREED)
+        author.note(incarnation, Event.STOP, detail=1)
 
     finding = judge(author.history, range(len(orders)))[Property.TOTAL_ORDER]
 

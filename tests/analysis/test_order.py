@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from analysis.checks import by_message, oracle, order
-from analysis.checks import incarnations as lives
+from analysis.checks import incarnations as incarnations
 from analysis.checks.properties import (
     DELIVERY_PROPERTIES,
     VIEW_PROPERTIES,
@@ -52,15 +52,15 @@ def judge(history: PlainHistory, workers: Workers | None = None) -> dict[Propert
 
 def in_many_pieces(history: PlainHistory) -> dict[Property, Finding]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lives, "SMALL_ROWS", 0)
-        patch.setattr(lives, "SAMPLED", 1)
+        patch.setattr(incarnations, "SMALL_ROWS", 0)
+        patch.setattr(incarnations, "SAMPLED", 1)
         patch.setattr("analysis.checks.sequences.ROWS_AT_ONCE", 2)
         return judge(history, Several())
 
 
 def _members(history: PlainHistory) -> range:
     """All that left a trace, and all below them."""
-    return range(max(life.member for life in history) + 1)
+    return range(max(incarnation.member for incarnation in history) + 1)
 
 
 def assert_agreement(runs: Sequence[PlainHistory], notes: Sequence[str]) -> None:
@@ -143,7 +143,7 @@ def test_in_workers_of_spark_it_is_the_same(spark: SparkSession) -> None:
     history = histories.MUTATIONS[0](histories.total_order(1), random.Random(1))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lives, "SMALL_ROWS", 0)
+        patch.setattr(incarnations, "SMALL_ROWS", 0)
         assert judge(history, OfSpark(spark)) == judge(history)
 
 
@@ -158,14 +158,14 @@ def test_no_events_at_all(tmp_path: Path) -> None:
     assert not list((tmp_path / "scratch").glob("steps*"))
 
 
-def test_lives_are_shared_out_by_their_records() -> None:
+def test_incarnations_are_shared_out_by_their_records() -> None:
     rows = {Incarnation(member, 1): count for member, count in enumerate((5, 1, 1, 1, 1, 1))}
 
-    groups = lives.grouped(rows, 2)
+    groups = incarnations.grouped(rows, 2)
 
-    assert [sum(rows[life] for life in group) for group in groups] == [5, 5]
-    assert lives.grouped({}, 2) == [[]]
-    assert len(lives.grouped(dict.fromkeys(rows, lives.ROWS_PER_TASK), 2)) == 6
+    assert [sum(rows[incarnation] for incarnation in group) for group in groups] == [5, 5]
+    assert incarnations.grouped({}, 2) == [[]]
+    assert len(incarnations.grouped(dict.fromkeys(rows, incarnations.ROWS_PER_TASK), 2)) == 6
 
 
 def test_distinct_values_of_many_parts() -> None:

@@ -32,22 +32,22 @@ class Made:
     """Records of members, by hand; times in ms of the load."""
 
     def __init__(self, *, members: int = 2) -> None:
-        self.lives: dict[Incarnation, list[Raw]] = {}
+        self.incarnations: dict[Incarnation, list[Raw]] = {}
         for member in range(members):
             self.note(member, Event.START, -1)
 
-    def note(self, member: int, event: Event, at_ms: float, *fields: int, life: int = 1) -> None:
+    def note(self, member: int, event: Event, at_ms: float, *fields: int, incarnation: int = 1) -> None:
         """`fields`: detail, origin, incarnation, extra, number, value."""
-        detail, origin, incarnation, extra, number, value = (*fields, 0, 0, 0, 0, 0, 0)[:6]
+        detail, origin, number, extra, number, value = (*fields, 0, 0, 0, 0, 0, 0)[:6]
         at_ns = START_NS + round(at_ms * MILLISECOND)
-        row = (int(event), detail, origin, incarnation, extra, number, at_ns, at_ns, value)
-        self.lives.setdefault(Incarnation(member, life), []).append(row)
+        row = (int(event), detail, origin, number, extra, number, at_ns, at_ns, value)
+        self.incarnations.setdefault(Incarnation(member, incarnation), []).append(row)
 
-    def report(self, member: int, at_ms: float, code: int, value: int, *, about: int = 0, life: int = 1) -> None:
-        self.note(member, Event.REPORT, at_ms, code, 0, 0, about, 0, value, life=life)
+    def report(self, member: int, at_ms: float, code: int, value: int, *, about: int = 0, incarnation: int = 1) -> None:
+        self.note(member, Event.REPORT, at_ms, code, 0, 0, about, 0, value, incarnation=incarnation)
 
-    def cost(self, member: int, at_ms: float, cost_ms: float, *, life: int = 1) -> None:
-        self.report(member, at_ms, Notice.COST, round(cost_ms * MILLISECOND), life=life)
+    def cost(self, member: int, at_ms: float, cost_ms: float, *, incarnation: int = 1) -> None:
+        self.report(member, at_ms, Notice.COST, round(cost_ms * MILLISECOND), incarnation=incarnation)
 
     def submit(self, member: int, at_ms: float, number: int) -> None:
         self.note(member, Event.SUBMIT, at_ms, 0, member, 1, 0, number, 100)
@@ -56,11 +56,11 @@ class Made:
         self.note(member, Event.DELIVER, at_ms, level, origin, 1, 0, number, 1)
 
     def section(self, *, load_ms: float = 2_000, protocol: str = "timewarp") -> dict[str, Any] | None:
-        for life in self.lives:
-            if life.member < 2 and life.incarnation == 1:
-                self.note(life.member, Event.STOP, load_ms + 10, 1)
+        for incarnation in self.incarnations:
+            if incarnation.member < 2 and incarnation.incarnation == 1:
+                self.note(incarnation.member, Event.STOP, load_ms + 10, 1)
         end_ns = START_NS + round(load_ms * MILLISECOND)
-        told = ordering_records.from_lives(self.lives)
+        told = ordering_records.from_incarnations(self.incarnations)
         return ordering_cost.section(told, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol=protocol)
 
     def found(self, *, load_ms: float = 2_000, protocol: str = "timewarp") -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_nothing_reported_is_no_section() -> None:
 def test_a_load_that_did_not_end_has_no_section() -> None:
     run = Made()
     run.cost(0, 1, 1)
-    told = ordering_records.from_lives(run.lives)
+    told = ordering_records.from_incarnations(run.incarnations)
     for end_ns in (None, START_NS, START_NS - 1):
         assert ordering_cost.section(told, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol="abcast") is None
 
@@ -262,9 +262,9 @@ def test_each_protocol_while_it_was_in_force(switched: Made) -> None:
 
 
 def test_a_joiner_is_no_late_switch(switched: Made) -> None:
-    switched.note(2, Event.START, 1_700, life=2)
-    switched.report(2, 1_700, Notice.IN_FORCE, 2, about=TIMEWARP, life=2)
-    switched.note(2, Event.STOP, 2_010, 1, life=2)
+    switched.note(2, Event.START, 1_700, incarnation=2)
+    switched.report(2, 1_700, Notice.IN_FORCE, 2, about=TIMEWARP, incarnation=2)
+    switched.note(2, Event.STOP, 2_010, 1, incarnation=2)
     found = switched.found()
     assert [epoch["switch_ms"] for epoch in found["epochs"]] == [None, 10.0]
     assert found["by_protocol"]["timewarp"]["seconds"] == pytest.approx((1.2 + 1.19 + 0.3) / 3)
@@ -343,9 +343,9 @@ def test_a_protocol_that_does_not_exist_is_unknown_and_is_outvoted() -> None:
     assert found["by_protocol"]["unknown"]["estimate_otherwise_per_s"] == 7
 
 
-def test_costs_of_a_life_that_delivers_nothing_count_all_the_same() -> None:
+def test_costs_of_an_incarnation_that_delivers_nothing_count_all_the_same() -> None:
     run = Made()
-    run.cost(1, 100, 5, life=9)
+    run.cost(1, 100, 5, incarnation=9)
     run.cost(0, 100, 1)
     found = run.found()
     assert (found["messages"], found["cost_mean_ms"]) == (2, 3.0)
@@ -385,12 +385,12 @@ def senseless(seed: int) -> Made:
     for _ in range(200):
         event = rng.choice([*Event, Event.REPORT, Event.REPORT, Event.DELIVER])
         detail = rng.choice([*ordering_records.REPORTS, *Level, 250])
-        origin, incarnation, extra = (rng.choice([0, 1, 0xFFFF]) for _ in range(3))
+        origin, number, extra = (rng.choice([0, 1, 0xFFFF]) for _ in range(3))
         at_ns = rng.choice([START_NS + rng.randrange(2 * SECOND), rng.choice(words)])
         value = rng.choice([rng.randrange(SECOND), *words])
-        life = Incarnation(rng.randrange(3), rng.choice([1, 2, 0xFFFF]))
-        run.lives.setdefault(life, []).append(
-            (int(event), int(detail), origin, incarnation, extra, rng.choice(words), at_ns, at_ns, value)
+        incarnation = Incarnation(rng.randrange(3), rng.choice([1, 2, 0xFFFF]))
+        run.incarnations.setdefault(incarnation, []).append(
+            (int(event), int(detail), origin, number, extra, rng.choice(words), at_ns, at_ns, value)
         )
     run.cost(0, 1_000, 1)
     return run
@@ -412,7 +412,11 @@ def test_a_table_in_any_order_tells_the_same_as_the_records(seed: int, tmp_path:
     """Also when datagrams stand in it twice. A failure is replayed by its seed."""
     run = senseless(seed)
     told = run.found()
-    rows = [(*life, number, *row) for life, records in run.lives.items() for number, row in enumerate(records, 1)]
+    rows = [
+        (*incarnation, number, *row)
+        for incarnation, records in run.incarnations.items()
+        for number, row in enumerate(records, 1)
+    ]
     rows += random.Random(seed).sample(rows, 20)
     random.Random(seed).shuffle(rows)
     columns = [

@@ -8,35 +8,35 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.checks.properties import Incarnation, Lives, Raw
+from analysis.checks.properties import Incarnation, Incarnations, Raw
 from analysis.metrics.ordering_cost import inversions, optimistic_order
-from analysis.metrics.ordering_records import from_lives
+from analysis.metrics.ordering_records import from_incarnations
 from collector.records import Event, Level, Notice
 
 A, B = Incarnation(0, 1), Incarnation(1, 1)
 
 
-def told(*deliveries: tuple[Incarnation, Level, int]) -> Lives:
+def told(*deliveries: tuple[Incarnation, Level, int]) -> Incarnations:
     """Messages of A by number; one report, without which nobody asks."""
-    lives: dict[Incarnation, list[Raw]] = {A: [], B: []}
-    for at_ns, (life, level, number) in enumerate(deliveries):
-        lives[life].append((Event.DELIVER, level, 0, 1, 0, number, at_ns, at_ns, 0))
-    lives[A].append((Event.REPORT, Notice.GVT, 0, 1, 0, 0, 99, 99, 7))
-    return lives
+    incarnations: dict[Incarnation, list[Raw]] = {A: [], B: []}
+    for at_ns, (incarnation, level, number) in enumerate(deliveries):
+        incarnations[incarnation].append((Event.DELIVER, level, 0, 1, 0, number, at_ns, at_ns, 0))
+    incarnations[A].append((Event.REPORT, Notice.GVT, 0, 1, 0, 0, 99, 99, 7))
+    return incarnations
 
 
 def order_of(*deliveries: tuple[Incarnation, Level, int]) -> dict[str, object] | None:
-    records = from_lives(told(*deliveries))
+    records = from_incarnations(told(*deliveries))
     assert records is not None
     return optimistic_order(records)
 
 
-def shown(life: Incarnation, *numbers: int) -> list[tuple[Incarnation, Level, int]]:
-    return [(life, Level.OPTIMISTIC, number) for number in numbers]
+def shown(incarnation: Incarnation, *numbers: int) -> list[tuple[Incarnation, Level, int]]:
+    return [(incarnation, Level.OPTIMISTIC, number) for number in numbers]
 
 
-def final(life: Incarnation, *numbers: int) -> list[tuple[Incarnation, Level, int]]:
-    return [(life, Level.FINAL, number) for number in numbers]
+def final(incarnation: Incarnation, *numbers: int) -> list[tuple[Incarnation, Level, int]]:
+    return [(incarnation, Level.FINAL, number) for number in numbers]
 
 
 def test_a_straggler_is_out_of_order_with_all_that_it_undoes() -> None:

@@ -31,8 +31,8 @@ def calls() -> dict[str, Any]:
     author.report(A, CallReport.ABORTED, value=author.submit((A, 1), [(1, 1)], ATOMIC).number)
     author.report(A, CallReport.TIMED, extra=Timed.GROUP << 12 | 10, value=7 * MILLISECOND)
     author.report(B, CallReport.TAKEN_OVER, extra=0, value=90 * MILLISECOND)
-    lives = raw(author.stop(A, B))
-    found = call_cost.section(read_calls(lives), lives, full=[A, B], networks={0: 1, 1: 1})
+    incarnations = raw(author.stop(A, B))
+    found = call_cost.section(read_calls(incarnations), incarnations, full=[A, B], networks={0: 1, 1: 1})
     load = {"messages": 9, "datagrams": 12}
     section = call_cost.per_call(found, load)
     assert section is not None

@@ -33,59 +33,61 @@ NAMES = {0: "p1/a", 1: "p1/b", 2: "p1/c"}
 class Author:
     """Writes a history event by event, one nanosecond after the other."""
 
-    lives: tuple[Incarnation, ...] = (A, B)
+    incarnations: tuple[Incarnation, ...] = (A, B)
     history: PlainHistory = field(default_factory=dict)
     now_ns: int = 1_000
 
     def __post_init__(self) -> None:
-        self.transmissions = dict.fromkeys(self.lives, 0)
-        for life in self.lives:
-            self.note(life, Event.START)
+        self.transmissions = dict.fromkeys(self.incarnations, 0)
+        for incarnation in self.incarnations:
+            self.note(incarnation, Event.START)
 
-    def note(self, life: Incarnation, event: Event, message: MessageId = NOBODY, **fields: int) -> None:
+    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NOBODY, **fields: int) -> None:
         self.now_ns += 1
-        records = self.history.setdefault(life, [])
+        records = self.history.setdefault(incarnation, [])
         detail = fields.pop("detail", 0)
         records.append(Record(len(records) + 1, event, detail, message, self.now_ns, **fields))
 
-    def submit(self, life: Incarnation, number: int) -> None:
-        self.note(life, Event.SUBMIT, MessageId(*life, number))
+    def submit(self, incarnation: Incarnation, number: int) -> None:
+        self.note(incarnation, Event.SUBMIT, MessageId(*incarnation, number))
 
-    def grant(self, life: Incarnation, number: int) -> None:
-        self.note(life, Event.DELIVER, MessageId(*life, number), detail=Level.AGREED)
+    def grant(self, incarnation: Incarnation, number: int) -> None:
+        self.note(incarnation, Event.DELIVER, MessageId(*incarnation, number), detail=Level.AGREED)
 
-    def report(self, life: Incarnation, code: Notice, value: int = 0) -> None:
-        self.note(life, Event.REPORT, detail=code, value=value)
+    def report(self, incarnation: Incarnation, code: Notice, value: int = 0) -> None:
+        self.note(incarnation, Event.REPORT, detail=code, value=value)
 
-    def leave(self, life: Incarnation) -> None:
-        self.report(life, Notice.LEFT)
+    def leave(self, incarnation: Incarnation) -> None:
+        self.report(incarnation, Notice.LEFT)
 
     def send(
-        self, life: Incarnation, seq: int, *, kind: Kind = Kind.RELIABLE_DATA, origin: Incarnation | None = None
+        self, incarnation: Incarnation, seq: int, *, kind: Kind = Kind.RELIABLE_DATA, origin: Incarnation | None = None
     ) -> int:
         """Returns the transmission number. Of another's message: a copy."""
-        self.transmissions[life] += 1
+        self.transmissions[incarnation] += 1
         extra = 0 if origin is None else int(Flag.RETRANSMISSION)
-        number = self.transmissions[life]
-        self.note(life, Event.SEND, MessageId(*(origin or life), seq), detail=kind, extra=extra, value=number)
+        number = self.transmissions[incarnation]
+        self.note(
+            incarnation, Event.SEND, MessageId(*(origin or incarnation), seq), detail=kind, extra=extra, value=number
+        )
         return number
 
-    def install(self, life: Incarnation, view: int, members: tuple[Incarnation, ...]) -> None:
+    def install(self, incarnation: Incarnation, view: int, members: tuple[Incarnation, ...]) -> None:
         for rank, member in enumerate(members):
-            self.note(life, Event.VIEW, MessageId(*member, view), detail=1, extra=rank, value=len(members))
+            self.note(incarnation, Event.VIEW, MessageId(*member, view), detail=1, extra=rank, value=len(members))
 
-    def receive(self, life: Incarnation, sender: Incarnation, transmission: int) -> None:
-        self.note(life, Event.RECEIVE, MessageId(*sender, transmission), detail=Kind.RELIABLE_DATA)
+    def receive(self, incarnation: Incarnation, sender: Incarnation, transmission: int) -> None:
+        self.note(incarnation, Event.RECEIVE, MessageId(*sender, transmission), detail=Kind.RELIABLE_DATA)
 
-    def stop(self, *lives: Incarnation) -> PlainHistory:
-        for life in lives or self.lives:
-            self.note(life, Event.STOP, detail=1)
+    def stop(self, *incarnations: Incarnation) -> PlainHistory:
+        for incarnation in incarnations or self.incarnations:
+            self.note(incarnation, Event.STOP, detail=1)
         return self.history
 
 
 def judge(history: PlainHistory, kind: Property) -> Finding:
     """Both checkers, which must say the same."""
-    members = range(max(life.member for life in history) + 1)
+    members = range(max(incarnation.member for incarnation in history) + 1)
     expected = oracle.check(history, members=members, names=NAMES, kinds=[kind])[kind]
     assert linear.check(history, members=members, names=NAMES, kinds=[kind])[kind] == expected
     return expected
@@ -141,9 +143,9 @@ def test_a_crash_ends_a_section() -> None:
 def test_the_next_view_ends_the_section_of_an_excluded_member(is_granted_before: bool) -> None:
     """A is frozen, inside or about to enter; B goes on without it, and A wakes up before it hears of that."""
     author = Author()
-    for life in (A, B):
-        author.install(life, 1, (A, B))
-        author.submit(life, 1)
+    for incarnation in (A, B):
+        author.install(incarnation, 1, (A, B))
+        author.submit(incarnation, 1)
     if is_granted_before:
         author.grant(A, 1)
     author.install(B, 2, (B,))
@@ -161,9 +163,9 @@ def test_the_next_view_ends_the_section_of_an_excluded_member(is_granted_before:
 
 def test_two_inside_at_once_in_one_view_are_a_violation_though_one_is_excluded_later() -> None:
     author = Author()
-    for life in (A, B):
-        author.install(life, 1, (A, B))
-        author.submit(life, 1)
+    for incarnation in (A, B):
+        author.install(incarnation, 1, (A, B))
+        author.submit(incarnation, 1)
     author.grant(A, 1)
     author.grant(B, 1)
     author.leave(B)
@@ -196,9 +198,9 @@ def test_a_request_that_is_never_granted_denies_service() -> None:
     assert sentence(finding) == "a request is never granted: p1/b #1: p1/b does not deliver it"
 
 
-def request(author: Author, life: Incarnation, number: int, seq: int) -> int:
-    author.submit(life, number)
-    return author.send(life, seq)
+def request(author: Author, incarnation: Incarnation, number: int, seq: int) -> int:
+    author.submit(incarnation, number)
+    return author.send(incarnation, seq)
 
 
 def overtaken(*, told: bool, lost_before: bool = False) -> PlainHistory:
@@ -239,7 +241,7 @@ def test_what_a_fifo_layer_still_holds_back_tells_nobody_anything() -> None:
 
 def test_a_request_travels_through_others() -> None:
     """A tells C, C tells B; A's own message to B is late."""
-    author = Author(lives=(A, B, C))
+    author = Author(incarnations=(A, B, C))
     number = request(author, A, 1, 1)
     author.receive(C, A, number)
     author.receive(B, C, author.send(C, 1))
@@ -254,7 +256,7 @@ def test_a_request_travels_through_others() -> None:
 
 
 def test_a_copy_from_another_counts_as_the_message() -> None:
-    author = Author(lives=(A, B, C))
+    author = Author(incarnations=(A, B, C))
     number = request(author, A, 1, 1)
     author.receive(C, A, number)
     author.receive(B, C, author.send(C, 1, origin=A))
@@ -334,10 +336,10 @@ def test_a_synchronised_clock_never_goes_back() -> None:
 
 def committed(*digests: tuple[int, ...], stop: tuple[Incarnation, ...] = (A, B, C)) -> PlainHistory:
     """What A, B and C report, command by command."""
-    author = Author(lives=(A, B, C))
-    for life, shown in zip(author.lives, digests, strict=True):
+    author = Author(incarnations=(A, B, C))
+    for incarnation, shown in zip(author.incarnations, digests, strict=True):
         for digest in shown:
-            author.report(life, Notice.STATE, digest)
+            author.report(incarnation, Notice.STATE, digest)
     return author.stop(*stop)
 
 
@@ -368,9 +370,9 @@ def test_a_crashed_member_may_have_committed_what_nobody_else_got() -> None:
 
 
 def test_the_states_of_a_joiner_count_from_another_command() -> None:
-    author = Author(lives=(A, B, C, Incarnation(2, 2)))
-    for life in author.lives:
-        author.report(life, Notice.STATE, 3 if life.is_joiner else 7)
+    author = Author(incarnations=(A, B, C, Incarnation(2, 2)))
+    for incarnation in author.incarnations:
+        author.report(incarnation, Notice.STATE, 3 if incarnation.is_joiner else 7)
     finding = judge(author.stop(A, B, Incarnation(2, 2)), Property.STATE)
 
     assert (finding.verdict, finding.checked) == (Verdict.PASS, 2)
@@ -380,7 +382,8 @@ def test_digests_are_shown_without_a_sign() -> None:
     """Tables keep 64 bits as a signed number."""
     history = committed((1 << 63,), (5,), (5,))
     signed = {
-        life: [(*r[:8], r[8] - (1 << 64) if r[8] >> 63 else r[8]) for r in rs] for life, rs in raw(history).items()
+        incarnation: [(*r[:8], r[8] - (1 << 64) if r[8] >> 63 else r[8]) for r in rs]
+        for incarnation, rs in raw(history).items()
     }
 
     assert sections.state(signed, (A, B, C)) == sections.state(raw(history), (A, B, C))
@@ -397,38 +400,44 @@ def test_nothing_reported_is_not_a_pass(kind: Property) -> None:
 def wild(seed: int, *, events: int) -> PlainHistory:
     """Three members that do anything at all, in true time."""
     rng = random.Random(seed)
-    author = Author(lives=(A, B, C))
-    asked = dict.fromkeys(author.lives, 0)
-    sent = {(life, kind): 0 for life in author.lives for kind in (Kind.RELIABLE_DATA, Kind.RELIABLE_UNICAST)}
-    clock = dict.fromkeys(author.lives, 0)
-    committed = dict.fromkeys(author.lives, 0)
+    author = Author(incarnations=(A, B, C))
+    asked = dict.fromkeys(author.incarnations, 0)
+    sent = {
+        (incarnation, kind): 0
+        for incarnation in author.incarnations
+        for kind in (Kind.RELIABLE_DATA, Kind.RELIABLE_UNICAST)
+    }
+    clock = dict.fromkeys(author.incarnations, 0)
+    committed = dict.fromkeys(author.incarnations, 0)
     for _ in range(events):
-        life, other = rng.sample(author.lives, 2)
+        incarnation, other = rng.sample(author.incarnations, 2)
         what = rng.randrange(10)
         if what == 0:
-            asked[life] += 1
-            author.submit(life, asked[life])
+            asked[incarnation] += 1
+            author.submit(incarnation, asked[incarnation])
         elif what in (1, 2):
             kind = rng.choice([Kind.RELIABLE_DATA, Kind.RELIABLE_DATA, Kind.RELIABLE_UNICAST])
-            sent[life, kind] += 1
-            author.send(life, sent[life, kind] if rng.random() < 0.9 else 1, kind=kind)
+            sent[incarnation, kind] += 1
+            author.send(incarnation, sent[incarnation, kind] if rng.random() < 0.9 else 1, kind=kind)
         elif what == 3:
-            author.send(life, rng.randint(1, 3), origin=other)
+            author.send(incarnation, rng.randint(1, 3), origin=other)
         elif what in (4, 5) and author.transmissions[other]:
-            author.receive(life, other, rng.randint(1, author.transmissions[other]))
-        elif what == 6 and asked[life]:
-            author.grant(life, rng.randint(1, asked[life]))
+            author.receive(incarnation, other, rng.randint(1, author.transmissions[other]))
+        elif what == 6 and asked[incarnation]:
+            author.grant(incarnation, rng.randint(1, asked[incarnation]))
         elif what == 7:
-            author.leave(life)
+            author.leave(incarnation)
         elif what == 8:
-            clock[life] += rng.randint(0, 4)
-            author.report(life, rng.choice([Notice.TIMESTAMP, Notice.CLOCK]), clock[life] - rng.randrange(2))
+            clock[incarnation] += rng.randint(0, 4)
+            author.report(
+                incarnation, rng.choice([Notice.TIMESTAMP, Notice.CLOCK]), clock[incarnation] - rng.randrange(2)
+            )
             if asked[other]:
-                author.note(life, Event.DELIVER, MessageId(*other, rng.randint(1, asked[other])))
+                author.note(incarnation, Event.DELIVER, MessageId(*other, rng.randint(1, asked[other])))
         elif what == 9:
-            committed[life] += 1
-            author.report(life, Notice.STATE, committed[life] + (rng.random() < 0.1))
-    return author.stop(*rng.sample(author.lives, rng.randint(2, 3)))
+            committed[incarnation] += 1
+            author.report(incarnation, Notice.STATE, committed[incarnation] + (rng.random() < 0.1))
+    return author.stop(*rng.sample(author.incarnations, rng.randint(2, 3)))
 
 
 @settings(max_examples=150, deadline=None)

@@ -28,8 +28,11 @@ def judged(protocol: str, seed: int, kinds: tuple[Property, ...], **parameters: 
         drain_ns=30 * SECOND,
         seed=seed,
     )
-    lives = {Incarnation(life.member, life.incarnation): life.records for life in simulate(made, group=7).lives}
-    return linear.check_lives(lives, members=range(3), kinds=kinds)
+    incarnations = {
+        Incarnation(incarnation.member, incarnation.incarnation): incarnation.records
+        for incarnation in simulate(made, group=7).incarnations
+    }
+    return linear.check_incarnations(incarnations, members=range(3), kinds=kinds)
 
 
 @pytest.mark.parametrize("seed", range(4))

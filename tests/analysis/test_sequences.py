@@ -12,7 +12,7 @@ import pytest
 
 from analysis.checks import sequences
 from analysis.checks.properties import Incarnation, MessageId
-from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, Step, compact, decode, encode, steps_of_life
+from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, Step, compact, decode, encode, steps_of_incarnation
 from collector.records import Event, Level
 
 START, SUBMIT, DELIVER, UNDO, STOP = Event.START, Event.SUBMIT, Event.DELIVER, Event.UNDO, Event.STOP
@@ -38,7 +38,7 @@ def told_and_steps(
         }
     )
     chunks = [compact(batch) for batch in table.to_batches(max_chunksize=3)]
-    found, steps = steps_of_life(Incarnation(7, incarnation), chunks)
+    found, steps = steps_of_incarnation(Incarnation(7, incarnation), chunks)
     return found, [row for part in steps for row in part.to_pylist()]
 
 
@@ -50,7 +50,7 @@ def deliveries(*told: Told, **options: Any) -> list[dict[str, Any]]:
     return [row for row in walk((START, 0, 0), *told, **options) if row["step"] == Step.DELIVERY]
 
 
-def life(*told: Told, **options: Any) -> sequences.Told:
+def incarnation(*told: Told, **options: Any) -> sequences.Told:
     return told_and_steps(*told, **options)[0]
 
 
@@ -144,8 +144,8 @@ def test_only_own_submissions_count_and_each_once() -> None:
     assert not [r for r in other if r["step"] == Step.SUBMISSION]
 
 
-def test_a_life_says_how_whole_it_is_and_how_it_ended() -> None:
-    whole = life((START, 0, 0), (SUBMIT, 1, 0), (SUBMIT, 2, 0), (DELIVER, 1, 1), (STOP, 0, 1))
+def test_an_incarnation_says_how_whole_it_is_and_how_it_ended() -> None:
+    whole = incarnation((START, 0, 0), (SUBMIT, 1, 0), (SUBMIT, 2, 0), (DELIVER, 1, 1), (STOP, 0, 1))
 
     assert (whole.is_gapless, whole.missing_records, whole.stop_detail) == (True, 0, 1)
     assert (whole.last_number, whole.level) == (2, Level.AGREED)
@@ -163,18 +163,20 @@ def test_a_life_says_how_whole_it_is_and_how_it_ended() -> None:
     ids=["gap", "repeat", "no start", "number 0", "number too large"],
 )
 def test_what_is_not_whole(told: tuple[Told, ...], records: list[int], missing: int) -> None:
-    found = life(*told, records=records)
+    found = incarnation(*told, records=records)
 
     assert (found.is_gapless, found.missing_records) == (False, missing)
 
 
-def test_the_first_end_of_a_life_counts() -> None:
-    ends = [life((START, 0, 0), *told) for told in (((OVER, 0, 0),), ((OVER, 0, 0), (STOP, 0, 1)), ((STOP, 0, 1),))]
-    ends.append(life((START, 0, 0), (STOP, 0, 0), (OVER, 0, 0)))
+def test_the_first_end_of_an_incarnation_counts() -> None:
+    ends = [
+        incarnation((START, 0, 0), *told) for told in (((OVER, 0, 0),), ((OVER, 0, 0), (STOP, 0, 1)), ((STOP, 0, 1),))
+    ]
+    ends.append(incarnation((START, 0, 0), (STOP, 0, 0), (OVER, 0, 0)))
 
     assert [(one.is_over, one.stop_detail) for one in ends] == [(True, -1), (True, -1), (False, 1), (False, 0)]
 
 
-def test_a_life_without_an_end_crashed() -> None:
-    assert (life((START, 0, 0)).stop_detail, life((START, 0, 0)).is_over) == (-1, False)
-    assert life((START, 0, 0)).level == -1
+def test_an_incarnation_without_an_end_crashed() -> None:
+    assert (incarnation((START, 0, 0)).stop_detail, incarnation((START, 0, 0)).is_over) == (-1, False)
+    assert incarnation((START, 0, 0)).level == -1

@@ -70,10 +70,10 @@ def test_deliveries_carry_their_order_and_whose_they_are() -> None:
     ]
 
 
-def test_a_crash_ends_a_life_and_a_cut_touches_its_smaller_side() -> None:
+def test_a_crash_ends_an_incarnation_and_a_cut_touches_its_smaller_side() -> None:
     diagram = compose(scenes.lost_and_found(), WHOLE)
-    (life,) = diagram.rows[1].lives
-    assert (life.until_ns, life.end) == (15 * MS, "crash")
+    (incarnation,) = diagram.rows[1].incarnations
+    assert (incarnation.until_ns, incarnation.end) == (15 * MS, "crash")
     (cut,) = [band for band in diagram.bands if band.kind == "cut"]
     assert (cut.member, cut.from_ns, cut.until_ns) == (2, MS // 2, 8 * MS)
     assert What.CRASH in {mark.what for mark in diagram.marks}

@@ -76,7 +76,7 @@ def test_clocks_say_what_happened_before_what() -> None:
     assert crash.clock == {"n1": 3, "n2": 6}
 
 
-def test_another_life_is_another_host() -> None:
+def test_another_incarnation_is_another_host() -> None:
     scene = scenes.lost_and_found()
     reborn = scenes.step(1, 1, Event.START, 20, recorder=2)
     entries = check(compose(replace(scene, steps=[*scene.steps, reborn]), WHOLE))

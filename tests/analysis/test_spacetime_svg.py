@@ -80,7 +80,7 @@ def test_an_arrow_from_before_the_window_begins_left_of_it() -> None:
 
 def test_the_dead_have_no_line() -> None:
     picture = parsed(compose(scenes.lost_and_found(), WHOLE))
-    ends = [float(line.get("x2", "")) for line in picture.iter(f"{SVG}line") if line.get("class") == "life"]
+    ends = [float(line.get("x2", "")) for line in picture.iter(f"{SVG}line") if line.get("class") == "incarnation"]
     assert sorted(ends) == [LEFT + PLOT / 2, LEFT + PLOT, LEFT + PLOT]
 
 

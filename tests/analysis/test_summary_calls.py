@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from analysis.checks import linear, order
 from analysis.checks.oracle import raw
-from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Lives
+from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Incarnations
 from analysis.metrics import call_cost, measures
 from analysis.metrics.calls import read_calls
 from analysis.report.page import write_report
@@ -30,7 +30,7 @@ MEMBERS = 4
 def spoilt(seed: int) -> PlainHistory:
     """Right, but for one delivery that is missing; a program has measured something in between."""
     history = histories.drop_delivery(right(seed, members=MEMBERS, calls=20), random.Random(seed))
-    author = CallAuthor(history={life: records[:-1] for life, records in history.items()}, now_ns=5_000)
+    author = CallAuthor(history={incarnation: records[:-1] for incarnation, records in history.items()}, now_ns=5_000)
     first = min(history)
     for took_ns in (2_000_000, 4_000_000):
         author.report(first, CallReport.TIMED, extra=Timed.GROUP << 12 | 10, value=took_ns)
@@ -42,22 +42,22 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
     history, run = spoilt(4), MadeRun()
     run.manifest["promises"] = [kind.value for kind in CALL_PROPERTIES]
     run.manifest["expect"] = ["max(where(calls.timed, kind == 'group' and objects == 10).median_ms) == 3"]
-    for life, records in history.items():
+    for incarnation, records in history.items():
         for r in records:
-            origin, incarnation, number = r.message
-            fields = {"origin": origin, "incarnation": incarnation, "number": number, "extra": r.extra}
-            run.note(life.member, r.event, START_NS + r.at_ns, detail=r.detail, value=r.value, **fields)
+            origin, number, number = r.message
+            fields = {"origin": origin, "incarnation": number, "number": number, "extra": r.extra}
+            run.note(incarnation.member, r.event, START_NS + r.at_ns, detail=r.detail, value=r.value, **fields)
     path = run.write(tmp_path_factory.mktemp("objects") / "run")
     return path, analyze(path, spark=spark, on_progress=lambda text: None), history
 
 
-def shifted(history: PlainHistory) -> Lives:
-    return raw({life: [r._replace(at_ns=START_NS + r.at_ns) for r in rs] for life, rs in history.items()})
+def shifted(history: PlainHistory) -> Incarnations:
+    return raw({incarnation: [r._replace(at_ns=START_NS + r.at_ns) for r in rs] for incarnation, rs in history.items()})
 
 
 def test_the_verdicts_are_those_of_the_linear_checker(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
     _, summary, history = made
-    expected = linear.check_lives(shifted(history), members=range(MEMBERS), kinds=CALL_PROPERTIES)
+    expected = linear.check_incarnations(shifted(history), members=range(MEMBERS), kinds=CALL_PROPERTIES)
 
     found = {name: (one["verdict"], one["checked"], one["violations"]) for name, one in summary["properties"].items()}
     for kind, finding in expected.items():
@@ -75,10 +75,10 @@ def test_the_properties_of_deliveries_are_unknown(made: tuple[Path, dict[str, An
 
 def test_the_figures_are_those_in_memory(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
     _, summary, history = made
-    lives = shifted(history)
-    view, calls = linear.view_of(lives, members=range(MEMBERS)), read_calls(lives)
-    full = [life.name for life in view.full]
-    expected = call_cost.section(calls, lives, full=full, networks=dict.fromkeys(range(MEMBERS), 1))
+    incarnations = shifted(history)
+    view, calls = linear.view_of(incarnations, members=range(MEMBERS)), read_calls(incarnations)
+    full = [incarnation.name for incarnation in view.full]
+    expected = call_cost.section(calls, incarnations, full=full, networks=dict.fromkeys(range(MEMBERS), 1))
 
     assert expected is not None
     for name in ("calls", "objects", "deliveries", "expected", "operations", "outcomes", "timed", "counted"):

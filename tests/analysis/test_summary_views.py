@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from analysis.checks import linear
 from analysis.checks.oracle import raw
-from analysis.checks.properties import VIEW_PROPERTIES, Lives, Property
+from analysis.checks.properties import VIEW_PROPERTIES, Incarnations, Property
 from analysis.report.page import write_report
 from analysis.summary import analyze
 from collector.records import Event, OverReason
@@ -36,24 +36,32 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
     run.manifest["promises"] = [kind.value for kind in KINDS]
     run.manifest["members"] = ["p1/n1", "p1/n2", "p1/n3"]
     run.manifest["expect"] = ["views.excluded == 1", "views.views[1].installations == 2"]
-    for life, records in history.items():
+    for incarnation, records in history.items():
         for r in records:
-            origin, incarnation, number = r.message
-            fields = {"origin": origin, "incarnation": incarnation, "number": number, "extra": r.extra}
+            origin, number, number = r.message
+            fields = {"origin": origin, "incarnation": number, "number": number, "extra": r.extra}
             at_ns = START_NS + r.at_ns
-            run.note(life.member, r.event, at_ns, life=life.incarnation, detail=r.detail, value=r.value, **fields)
+            run.note(
+                incarnation.member,
+                r.event,
+                at_ns,
+                incarnation=incarnation.incarnation,
+                detail=r.detail,
+                value=r.value,
+                **fields,
+            )
     path = run.write(tmp_path_factory.mktemp("views") / "run")
     return path, analyze(path, spark=spark, on_progress=lambda text: None), history
 
 
-def shifted(history: PlainHistory) -> Lives:
-    return raw({life: [r._replace(at_ns=START_NS + r.at_ns) for r in rs] for life, rs in history.items()})
+def shifted(history: PlainHistory) -> Incarnations:
+    return raw({incarnation: [r._replace(at_ns=START_NS + r.at_ns) for r in rs] for incarnation, rs in history.items()})
 
 
 def test_the_verdicts_are_those_of_the_linear_checker(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
     _, summary, history = made
     names = {member: f"p1/n{member + 1}" for member in range(4)}
-    expected = linear.check_lives(shifted(history), members=range(3), names=names, kinds=KINDS)
+    expected = linear.check_incarnations(shifted(history), members=range(3), names=names, kinds=KINDS)
 
     for kind, finding in expected.items():
         entry = summary["properties"][kind.value]

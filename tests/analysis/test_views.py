@@ -396,29 +396,29 @@ def _told(finding: Finding) -> tuple[object, ...]:
 
 
 def wild(seed: int) -> PlainHistory:
-    """Few lives that install, deliver and take the state at random."""
+    """Few incarnations that install, deliver and take the state at random."""
     rng, author = random.Random(seed), Author()
-    lives = [A, B, C, C2]
+    incarnations = [A, B, C, C2]
     level = rng.choice([Level.AGREED, Level.FINAL])
-    messages = [MessageId(*life, number) for life in lives for number in (1, 2)]
-    for life in lives:
-        author.note(life, Event.START)
+    messages = [MessageId(*incarnation, number) for incarnation in incarnations for number in (1, 2)]
+    for incarnation in incarnations:
+        author.note(incarnation, Event.START)
     for message in messages:
         author.note(Incarnation(*message[:2]), Event.SUBMIT, message)
     for _ in range(rng.randrange(10, 50)):
-        life = rng.choice(lives)
+        incarnation = rng.choice(incarnations)
         match rng.randrange(10):
             case 0 | 1 | 2:
-                before = [r.message.number for r in author.history[life] if r.event is Event.VIEW]
-                members = rng.sample(lives, rng.randint(2, 4)) if rng.random() < 0.1 else lives
-                author.install(life, rng.choice([1, max(before, default=0) + 1]), members)
+                before = [r.message.number for r in author.history[incarnation] if r.event is Event.VIEW]
+                members = rng.sample(incarnations, rng.randint(2, 4)) if rng.random() < 0.1 else incarnations
+                author.install(incarnation, rng.choice([1, max(before, default=0) + 1]), members)
             case 3:
-                author.note(life, Event.STATE, MessageId(*A, 1))
+                author.note(incarnation, Event.STATE, MessageId(*A, 1))
             case _:
-                author.note(life, Event.DELIVER, rng.choice(messages), level)
-    for life in lives:
+                author.note(incarnation, Event.DELIVER, rng.choice(messages), level)
+    for incarnation in incarnations:
         if rng.random() < 0.7:
-            author.note(life, rng.choice([Event.STOP, Event.OVER]), detail=1)
+            author.note(incarnation, rng.choice([Event.STOP, Event.OVER]), detail=1)
     return author.history
 
 

@@ -13,24 +13,24 @@ NAMES = {0: "p1/a", 1: "p1/b", 2: "p1/c"}
 class Story:
     """Writes a run with views in few words: `a1` is the first message of a."""
 
-    def __init__(self, *lives: Incarnation, level: Level = Level.AGREED) -> None:
+    def __init__(self, *incarnations: Incarnation, level: Level = Level.AGREED) -> None:
         self.author, self.level = Author(), level
         self.submitted: set[MessageId] = set()
-        for life in lives or (A, B, C):
-            self.author.note(life, Event.START)
+        for incarnation in incarnations or (A, B, C):
+            self.author.note(incarnation, Event.START)
 
     def install(self, number: int, *members: Incarnation) -> Story:
         """All members do."""
-        for life in members:
-            self.author.install(life, number, members)
+        for incarnation in members:
+            self.author.install(incarnation, number, members)
         return self
 
-    def deliver(self, lives: tuple[Incarnation, ...] | Incarnation, *texts: str) -> Story:
+    def deliver(self, incarnations: tuple[Incarnation, ...] | Incarnation, *texts: str) -> Story:
         """Each of these delivers these messages, in this order; what is new is submitted."""
         self.submit(*texts)
-        for life in lives if isinstance(lives[0], tuple) else (lives,):
+        for incarnation in incarnations if isinstance(incarnations[0], tuple) else (incarnations,):
             for text in texts:
-                self.author.note(life, Event.DELIVER, _message(text), self.level)
+                self.author.note(incarnation, Event.DELIVER, _message(text), self.level)
         return self
 
     def submit(self, *texts: str) -> Story:
@@ -41,17 +41,17 @@ class Story:
                 self.author.note(Incarnation(*message[:2]), Event.SUBMIT, message)
         return self
 
-    def state(self, life: Incarnation, number: int) -> Story:
-        self.author.note(life, Event.STATE, MessageId(*A, number), value=9)
+    def state(self, incarnation: Incarnation, number: int) -> Story:
+        self.author.note(incarnation, Event.STATE, MessageId(*A, number), value=9)
         return self
 
-    def note(self, life: Incarnation, event: Event, detail: int = 0) -> Story:
-        self.author.note(life, event, detail=detail)
+    def note(self, incarnation: Incarnation, event: Event, detail: int = 0) -> Story:
+        self.author.note(incarnation, event, detail=detail)
         return self
 
-    def stop(self, *lives: Incarnation) -> PlainHistory:
-        for life in lives:
-            self.author.note(life, Event.STOP, detail=1)
+    def stop(self, *incarnations: Incarnation) -> PlainHistory:
+        for incarnation in incarnations:
+            self.author.note(incarnation, Event.STOP, detail=1)
         return self.author.history
 
 

@@ -177,7 +177,7 @@ def test_it_fits_any_screen_with_its_letters_as_large(chromium: webdriver.Chrome
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_lines_stand_out_from_their_ground(chromium: webdriver.Chrome, report: Path, scheme: str) -> None:
     opened(chromium, report, scheme=scheme)
-    stroke = chromium.execute_script("return getComputedStyle(document.querySelector('.st .life')).stroke")
+    stroke = chromium.execute_script("return getComputedStyle(document.querySelector('.st .incarnation')).stroke")
     assert stroke == {"light": "rgb(23, 32, 43)", "dark": "rgb(232, 237, 243)"}[scheme]
 
 

@@ -33,22 +33,22 @@ class Recorded(Cluster):
         """One by one, so that each is recorded before its core hears of it."""
         for _ in range(count):
             host = self.hosts[member]
-            life = _life(host)
-            self.note(life, Event.SUBMIT, message=MessageId(*life, host.submitted + 1))
+            incarnation = _incarnation(host)
+            self.note(incarnation, Event.SUBMIT, message=MessageId(*incarnation, host.submitted + 1))
             super().submit(member, size=size, target=target)
 
     def history(self) -> History:
         """All records; who is up and was not expelled stops now, drained if it has nothing left to do."""
-        stopped = {_life(host): host for host in self.survivors()}
-        history = {life: list(records) for life, records in sorted(self._records.items())}
-        for life, host in stopped.items():
-            stop = Record(len(history[life]) + 1, Event.STOP, int(host.is_idle), NOBODY, self.now_ns)
-            history[life].append(stop)
+        stopped = {_incarnation(host): host for host in self.survivors()}
+        history = {incarnation: list(records) for incarnation, records in sorted(self._records.items())}
+        for incarnation, host in stopped.items():
+            stop = Record(len(history[incarnation]) + 1, Event.STOP, int(host.is_idle), NOBODY, self.now_ns)
+            history[incarnation].append(stop)
         return history
 
     def note(
         self,
-        life: Incarnation,
+        incarnation: Incarnation,
         event: Event,
         detail: int = 0,
         message: MessageId = NOBODY,
@@ -56,11 +56,11 @@ class Recorded(Cluster):
         extra: int = 0,
         value: int = 0,
     ) -> None:
-        records = self._records.setdefault(life, [])
-        at_ns = self.record_ns(life)
+        records = self._records.setdefault(incarnation, [])
+        at_ns = self.record_ns(incarnation)
         records.append(Record(len(records) + 1, event, detail, message, at_ns, extra, value, at_ns))
 
-    def record_ns(self, life: Incarnation) -> int:
+    def record_ns(self, incarnation: Incarnation) -> int:
         """What goes into a record as its time."""
         return self.now_ns
 
@@ -70,21 +70,21 @@ class Recorded(Cluster):
 
     def _carry_out(self, host: Host, effect: Effect) -> None:
         if isinstance(effect, Report):
-            self.note(_life(host), Event.REPORT, effect.code, extra=effect.member, value=effect.value)
+            self.note(_incarnation(host), Event.REPORT, effect.code, extra=effect.member, value=effect.value)
         elif isinstance(effect, Installed | Minority | StateTaken):
-            self._note_view(_life(host), effect)
+            self._note_view(_incarnation(host), effect)
         super()._carry_out(host, effect)
 
-    def _note_view(self, life: Incarnation, effect: Installed | Minority | StateTaken) -> None:
+    def _note_view(self, incarnation: Incarnation, effect: Installed | Minority | StateTaken) -> None:
         match effect:
             case Installed(number=number, incarnations=incarnations, reason=reason):
                 for rank, (member, start) in enumerate(incarnations):
                     message = MessageId(member, start, number)
-                    self.note(life, Event.VIEW, reason, message, extra=rank, value=len(incarnations))
+                    self.note(incarnation, Event.VIEW, reason, message, extra=rank, value=len(incarnations))
             case Minority(view=view, begins=begins, heard=heard):
-                self.note(life, Event.MINORITY, int(begins), MessageId(0, 0, view), value=heard)
+                self.note(incarnation, Event.MINORITY, int(begins), MessageId(0, 0, view), value=heard)
             case StateTaken(view=view, donor=donor, donor_incarnation=donor_start, size_bytes=size_bytes):
-                self.note(life, Event.STATE, 0, MessageId(donor, donor_start, view), value=size_bytes)
+                self.note(incarnation, Event.STATE, 0, MessageId(donor, donor_start, view), value=size_bytes)
 
     def _deliver(self, host: Host, delivery: Deliver) -> None:
         if delivery.inner is not Kind.APPLICATION:
@@ -102,12 +102,14 @@ class Recorded(Cluster):
         """Whatever a mutant hands over or takes back: the oracle judges it, and not the cluster."""
         stamp = decode_stamp(effect.payload)
         message = MessageId(stamp.origin, stamp.incarnation, stamp.number)
-        self.note(_life(host), event, int(effect.level), message)
+        self.note(_incarnation(host), event, int(effect.level), message)
         return message
 
     def _transmit(self, host: Host, targets: Sequence[int], message: Message) -> None:
         identity = MessageId(message.origin, message.incarnation, message.seq)
-        self.note(_life(host), Event.SEND, message.kind, identity, extra=message.flags, value=host.transmissions + 1)
+        self.note(
+            _incarnation(host), Event.SEND, message.kind, identity, extra=message.flags, value=host.transmissions + 1
+        )
         super()._transmit(host, targets, message)
 
     def _arrive(self, host: Host, data: bytes) -> None:
@@ -118,7 +120,7 @@ class Recorded(Cluster):
                 pass  # The cluster counts it.
             else:
                 transmitter = MessageId(envelope.sender, envelope.sender_incarnation, envelope.transmission)
-                self.note(_life(host), Event.RECEIVE, message.kind, transmitter)
+                self.note(_incarnation(host), Event.RECEIVE, message.kind, transmitter)
         super()._arrive(host, data)
 
 
@@ -136,5 +138,5 @@ def verdicts(history: History, members: tuple[int, ...], promises: tuple[str, ..
     return {kind.value: finding.verdict for kind, finding in judge(history, members, kinds).items()}
 
 
-def _life(host: Host) -> Incarnation:
+def _incarnation(host: Host) -> Incarnation:
     return Incarnation(host.membership.member, host.membership.incarnation)

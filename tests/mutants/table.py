@@ -67,7 +67,7 @@ def of_cluster(scenario: Scenario, build: Build, promises: tuple[str, ...]) -> O
 
 
 def of_history(history: PlainHistory, promises: tuple[str, ...]) -> Outcome:
-    members = tuple(sorted({life.member for life in history}))
+    members = tuple(sorted({incarnation.member for incarnation in history}))
     return verdicts(history, members, promises)
 
 
@@ -283,8 +283,8 @@ def _delay_first_copy(cluster: Recorded, *, source: int, target: int, kind: Kind
 class Skewed(Recorded):
     """Writes its records with each member's own clock: that of member 1 is 5 ms ahead."""
 
-    def record_ns(self, life: Incarnation) -> int:
-        return self.now_ns + (5 * MILLISECOND if life.member == 0 else 0)
+    def record_ns(self, incarnation: Incarnation) -> int:
+        return self.now_ns + (5 * MILLISECOND if incarnation.member == 0 else 0)
 
 
 class Backwards(Recorded):
@@ -340,15 +340,15 @@ A, B = Incarnation(0, 1), Incarnation(1, 1)
 
 def written(*events: tuple[Incarnation, Event, MessageId], reports: tuple[int, ...] = ()) -> PlainHistory:
     author = Author()
-    for life in (A, B):
-        author.note(life, Event.START)
-    for life, event, message in events:
-        author.note(life, event, message, Level.AGREED if event is Event.DELIVER else 0)
+    for incarnation in (A, B):
+        author.note(incarnation, Event.START)
+    for incarnation, event, message in events:
+        author.note(incarnation, event, message, Level.AGREED if event is Event.DELIVER else 0)
     for value in reports:
         author.note(A, Event.REPORT, detail=Notice.CLOCK)
         author.history[A][-1] = author.history[A][-1]._replace(value=value)
-    for life in (A, B):
-        author.note(life, Event.STOP, detail=1)
+    for incarnation in (A, B):
+        author.note(incarnation, Event.STOP, detail=1)
     return author.history
 
 
@@ -362,9 +362,9 @@ def b(number: int) -> MessageId:
 
 S, D = Event.SUBMIT, Event.DELIVER
 SENT = ((A, S, a(1)), (B, S, b(1)), (A, S, a(2)), (B, S, b(2)))
-IN_ORDER = tuple((life, D, message) for life in (A, B) for message in (a(1), b(1), a(2), b(2)))
-EQUAL_NOT_MONOTONE = tuple((life, D, message) for life in (A, B) for message in (b(1), b(2), a(1), a(2)))
-CONTENT_ONLY = tuple((life, D, message) for life in (A, B) for message in (a(2), b(1), a(1), b(2)))
+IN_ORDER = tuple((incarnation, D, message) for incarnation in (A, B) for message in (a(1), b(1), a(2), b(2)))
+EQUAL_NOT_MONOTONE = tuple((incarnation, D, message) for incarnation in (A, B) for message in (b(1), b(2), a(1), a(2)))
+CONTENT_ONLY = tuple((incarnation, D, message) for incarnation in (A, B) for message in (a(2), b(1), a(1), b(2)))
 
 
 def log_with_a_hole() -> PlainHistory:

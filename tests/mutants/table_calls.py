@@ -16,10 +16,10 @@ from tests.analysis.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, Call
 from tests.analysis.histories import PlainHistory
 from tests.mutants.table import Mutant, of_history
 
-LIVES = tuple(Incarnation(member, 1) for member in range(4))
-A1, B1, C1, D1 = ((life, 1) for life in LIVES)
-A2, B2, C2, D2 = ((life, 2) for life in LIVES)
-A9, B9 = (LIVES[0], SPACE + 1), (LIVES[1], SPACE + 1)
+INCARNATIONS = tuple(Incarnation(member, 1) for member in range(4))
+A1, B1, C1, D1 = ((incarnation, 1) for incarnation in INCARNATIONS)
+A2, B2, C2, D2 = ((incarnation, 2) for incarnation in INCARNATIONS)
+A9, B9 = (INCARNATIONS[0], SPACE + 1), (INCARNATIONS[1], SPACE + 1)
 EVERYBODY = (A1, B1, C1, D1)
 
 Story = Callable[[CallAuthor, bool], None]
@@ -29,15 +29,17 @@ Story = Callable[[CallAuthor, bool], None]
 def told(story: Story, *, has_bug: bool) -> PlainHistory:
     """Something of each kind that is right, then the story."""
     author = CallAuthor()
-    author.start(*LIVES)
+    author.start(*INCARNATIONS)
     for flags in (0, ATOMIC):
         author.hand(call(author, A1, *EVERYBODY, flags=flags), *EVERYBODY)
     story(author, has_bug)
-    return author.stop(*(life for life in author.history if author.history[life][-1].event is not Event.OVER))
+    return author.stop(
+        *(incarnation for incarnation in author.history if author.history[incarnation][-1].event is not Event.OVER)
+    )
 
 
 def call(author: CallAuthor, asker: Object, *takers: Object, flags: int = 0) -> MessageId:
-    return author.submit(asker, [(life.member, number) for life, number in takers], flags)
+    return author.submit(asker, [(incarnation.member, number) for incarnation, number in takers], flags)
 
 
 def local_call_overtakes(author: CallAuthor, has_bug: bool) -> None:
@@ -88,7 +90,7 @@ def atomic_at_some(author: CallAuthor, has_bug: bool) -> None:
 def commit_after_abort(author: CallAuthor, has_bug: bool) -> None:
     """One participant voted no; the others, in doubt, take silence for a yes."""
     message = call(author, A1, B1, C1, flags=ATOMIC)
-    author.report(LIVES[0], CallReport.ABORTED, value=message.number)
+    author.report(INCARNATIONS[0], CallReport.ABORTED, value=message.number)
     if has_bug:
         author.hand(message, B1, C1)
 
@@ -97,7 +99,7 @@ def lost_outcome(author: CallAuthor, has_bug: bool) -> None:
     """The new master manager has forgotten what its predecessor had begun: no commit, no abort."""
     message = call(author, A1, B1, C1, flags=ATOMIC)
     if not has_bug:
-        author.report(LIVES[0], CallReport.ABORTED, value=message.number)
+        author.report(INCARNATIONS[0], CallReport.ABORTED, value=message.number)
 
 
 def not_a_member(author: CallAuthor, has_bug: bool) -> None:
@@ -147,7 +149,7 @@ def given_up_in_the_open(author: CallAuthor, has_bug: bool) -> None:
     message = call(author, A1, B1, C1)
     author.hand(message, B1, *([] if has_bug else [C1]))
     if has_bug:
-        author.missed(LIVES[2], message)
+        author.missed(INCARNATIONS[2], message)
 
 
 def mutant(story: Story, seeded: str, *breaks: str) -> Mutant:

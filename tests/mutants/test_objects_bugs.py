@@ -97,7 +97,7 @@ def test_machines_that_do_not_say_which_timestamps_they_have_heard_of(monkeypatc
 
 
 def test_sub_networks_that_begin_anew_under_their_first_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "epoch_of", lambda members, lives: 1)
+    monkeypatch.setattr(machine, "epoch_of", lambda members, incarnations: 1)
 
     assert "rest" in caught(BEGINNINGS)
 

@@ -447,8 +447,8 @@ def check_fifo(cluster: Cluster) -> None:
         last: dict[tuple[int, int], int] = {}
         for origin, incarnation, number in host.delivered:
             key = (origin, incarnation)
-            is_first_life = host.membership.incarnation == 1
-            expected = last.get(key, 0) + 1 if key in last or is_first_life else number
+            is_first_incarnation = host.membership.incarnation == 1
+            expected = last.get(key, 0) + 1 if key in last or is_first_incarnation else number
             assert number == expected, (
                 f"member {host.membership.member} delivered {origin}/{incarnation}#{number} "
                 f"where #{expected} was next (seed {cluster.seed})"
@@ -468,8 +468,8 @@ def check_agreement(cluster: Cluster, members: Iterable[int]) -> None:
 def check_validity(cluster: Cluster, members: Iterable[int]) -> None:
     """What those who live submitted, each of them delivered."""
     members = list(members)
-    lives = {(member, cluster.hosts[member].membership.incarnation) for member in members}
-    wanted = {identity for identity in cluster.submissions if identity[:2] in lives}
+    incarnations = {(member, cluster.hosts[member].membership.incarnation) for member in members}
+    wanted = {identity for identity in cluster.submissions if identity[:2] in incarnations}
     for member in members:
         if cluster.hosts[member].membership.incarnation == 1:
             missing = sorted(wanted.difference(cluster.hosts[member].delivered))[:5]

@@ -51,7 +51,7 @@ LIAR = 3
 OLD_GROUP = GROUP - 1
 STRANGER = 9
 ENVELOPE_SIZE = table_struct(ENVELOPE).size
-LATER_LIFE = 0.001
+LATER_INCARNATION = 0.001
 """Share of flipped incarnations that are let through."""
 Partitions = tuple[tuple[int, ...], ...]
 NUMBERS = (0, 1, 2, 3, 5, 8, 30, 64, 65, 1000, 2**31, 2**32 - 2, 2**32 - 1, 2**48, 2**63, 2**64 - 1)
@@ -344,7 +344,7 @@ class Nowhere:
 
 
 def host_around(core: Core, wires: Nowhere, protocol: str) -> Host:
-    """The host that real nodes have, around a core that has begun its life elsewhere."""
+    """The host that real nodes have, around a core that has begun its incarnation elsewhere."""
     words = {
         "group": GROUP,
         "member": VICTIM,
@@ -443,10 +443,11 @@ def _false(name: str, rng: Random, entry: ProtocolEntry, honest: Sequence[bytes]
     real = rng.choice(of_the_liar or honest)
     if name == "said again":
         return real
-    # A flipped incarnation is a later life of the liar: after the first one nothing else of it would be looked at.
+    # A flipped incarnation is a later incarnation of the liar: after the first one nothing else of it would be looked
+    # at.
     fields = (*range(10, 12), *range(ENVELOPE_SIZE + 6, ENVELOPE_SIZE + 8))
     data = flipped(rng, bytearray(real))
-    while rng.random() > LATER_LIFE and any(data[at] != real[at] for at in fields):
+    while rng.random() > LATER_INCARNATION and any(data[at] != real[at] for at in fields):
         data = flipped(rng, bytearray(real))
     return data
 

@@ -126,7 +126,7 @@ class Monitor:
         self.datagrams: list[tuple[TraceHeader, tuple[Record, ...]]] = []
 
     def records(self) -> dict[tuple[int, int], list[Record]]:
-        """Per life of a member, in order; a gap in the numbers is an error."""
+        """Per incarnation of a member, in order; a gap in the numbers is an error."""
         while True:
             try:
                 self.datagrams.append(decode_trace(self._socket.recv(65536)))
@@ -134,10 +134,10 @@ class Monitor:
                 break
         found: dict[tuple[int, int], list[Record]] = defaultdict(list)
         for header, records in self.datagrams:
-            life = found[header.node, header.node_incarnation]
+            incarnation = found[header.node, header.node_incarnation]
             assert header.group == GROUP
-            assert header.first == len(life) + 1, f"records of {header.node} are missing before {header.first}"
-            life.extend(records)
+            assert header.first == len(incarnation) + 1, f"records of {header.node} are missing before {header.first}"
+            incarnation.extend(records)
         return found
 
     def close(self) -> None:
@@ -216,10 +216,10 @@ class Nodes:
         return [process.exit_code() for process in self.processes.values()]
 
     def sequences(self) -> dict[tuple[int, int], list[tuple[int, int, int]]]:
-        """Per life: the identities that it delivered, in order."""
+        """Per incarnation: the identities that it delivered, in order."""
         return {
-            life: [(one.origin, one.incarnation, one.number) for one in records if one.event is Event.DELIVER]
-            for life, records in self.monitor.records().items()
+            incarnation: [(one.origin, one.incarnation, one.number) for one in records if one.event is Event.DELIVER]
+            for incarnation, records in self.monitor.records().items()
         }
 
     def close(self) -> None:

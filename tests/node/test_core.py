@@ -50,7 +50,7 @@ def test_what_cannot_be_is_refused(fields: dict[str, object], sentence: str) -> 
         Membership(**fields)  # type: ignore[arg-type]
 
 
-def test_generators_differ_by_member_life_and_purpose_and_repeat_by_seed() -> None:
+def test_generators_differ_by_member_incarnation_and_purpose_and_repeat_by_seed() -> None:
     first = Membership(member=0, members=(0, 1))
     others = [
         random_for(1, Membership(member=1, members=(0, 1)), "a"),

@@ -248,10 +248,10 @@ def test_a_cut_drops_in_both(performed: dict[str, Pair]) -> None:
     assert all(one.sum_of("dropped_cut") > 50 for one in performed["cut"].values())
 
 
-def test_a_restarted_member_has_two_lives_in_both(performed: dict[str, Pair]) -> None:
+def test_a_restarted_member_has_two_incarnations_in_both(performed: dict[str, Pair]) -> None:
     for one in performed["crash"].values():
-        lives = [(node["node"], node["incarnation"], node["exit"]) for node in one.manifest["nodes"]]
-        assert lives == [(f"p1/n{number}", 1, 0) for number in (1, 2, 3)] + [("p1/n4", 1, -9), ("p1/n4", 2, 0)]
+        incarnations = [(node["node"], node["incarnation"], node["exit"]) for node in one.manifest["nodes"]]
+        assert incarnations == [(f"p1/n{number}", 1, 0) for number in (1, 2, 3)] + [("p1/n4", 1, -9), ("p1/n4", 2, 0)]
 
 
 @pytest.mark.parametrize("name", ["link", "bus"])

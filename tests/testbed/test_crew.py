@@ -164,7 +164,7 @@ def crew_of(script: str, runtime: ProcessRuntime, tmp_path: Path, *, absent: tup
     )
 
 
-def test_a_whole_life(runtime: ProcessRuntime, tmp_path: Path) -> None:
+def test_a_whole_incarnation(runtime: ProcessRuntime, tmp_path: Path) -> None:
     crew = crew_of(OBEDIENT, runtime, tmp_path)
     crew.start_all()
     crew.wait_all((State.READY,), timeout_s=10, doing="ready")

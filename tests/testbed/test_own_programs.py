@@ -180,7 +180,7 @@ def test_who_does_not_become_quiet_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_example_of_the_page_lives_through_a_crash(world: str, tmp_path: Path) -> None:
+def test_the_example_of_the_page_incarnations_through_a_crash(world: str, tmp_path: Path) -> None:
     manifest, directory = run(example("echo.yaml") + f"world: {world}\n", tmp_path)
     assert manifest["status"] == "complete"
     server = [node for node in manifest["nodes"] if node["node"] == "p1/n1"]

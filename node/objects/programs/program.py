@@ -41,7 +41,8 @@ class Setting:
 
 
 Main: TypeAlias = Callable[[Space, Setting], Coroutine[Any, Any, None]]
-"""What runs in a space. It is cancelled when the load ends; its objects answer for as long as the machine lives."""
+"""What runs in a space. It is cancelled when the load ends; its objects answer for as long as the machine
+incarnations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

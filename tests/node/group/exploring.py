@@ -94,7 +94,7 @@ def keeps_up(state: State, bounds: Bounds) -> str | None:
 def state_survives(state: State, bounds: Bounds) -> str | None:
     number, alive = newest(state, bounds)
     if number and not any(state.members[member].stateful for member in alive):
-        return f"a quorum of view {number} lives, and nobody in it has the state"
+        return f"a quorum of view {number} incarnations, and nobody in it has the state"
     return None
 
 
@@ -105,7 +105,7 @@ def nobody_left_out(state: State, bounds: Bounds) -> str | None:
             for one in view.members:
                 may_go = one[0] in bounds.leavers or not state.members[one[0]].stateful
                 if one not in value.members and not may_go and is_alive(state, one):
-                    return f"{one} lives, and view {number + 1} leaves it out"
+                    return f"{one} incarnations, and view {number + 1} leaves it out"
     return None
 
 
@@ -138,7 +138,7 @@ def living(state: State, number: int) -> list[int]:
 
 
 def goes_on(state: State, bounds: Bounds) -> str | None:
-    """While a quorum of the newest view lives, one more ballot ends it at all its living members."""
+    """While a quorum of the newest view incarnations, one more ballot ends it at all its living members."""
     number, _ = newest(state, bounds)
     if not number:
         return None

@@ -23,7 +23,7 @@ from node.trace import ViewReason
 from node.wire import Kind, Message, decode_datagram
 from tests.node.cluster import MILLISECOND, Cluster, Host, Identity, Network
 
-Life: TypeAlias = tuple[int, int]
+Incarnation: TypeAlias = tuple[int, int]
 """(member, incarnation)."""
 Choice: TypeAlias = Callable[[int, int, Message], bool]
 """(source, target, message) -> whether it is meant."""
@@ -140,8 +140,8 @@ class Scripted(Cluster):
         parameters: dict[str, int | bool] | None = None,
         heals: bool = False,
     ) -> None:
-        self.stories: dict[Life, Story] = {}
-        self._started: set[Life] = set()
+        self.stories: dict[Incarnation, Story] = {}
+        self._started: set[Incarnation] = set()
         self.kept: list[tuple[int, int, Message, Callable[[], None]]] = []
         """Datagrams that are held back: source, target, message, and what lets it arrive."""
         self.holds: Choice = lambda source, target, message: False
@@ -206,11 +206,11 @@ class Scripted(Cluster):
         self.until(lambda: self.is_settled(view), within_ns, MILLISECOND)
         self.check()
         for host in self.up():
-            lives = self.group(host.membership.member)
-            own = [one for one in self.submissions if one[:2] == self.life(host)]
-            missing = set(own) - set(self.stories[self.life(host)].all_delivered)
-            assert lives.view is not None
-            assert not missing, f"{self.life(host)} has not delivered {sorted(missing)[:5]} of its own"
+            incarnations = self.group(host.membership.member)
+            own = [one for one in self.submissions if one[:2] == self.incarnation(host)]
+            missing = set(own) - set(self.stories[self.incarnation(host)].all_delivered)
+            assert incarnations.view is not None
+            assert not missing, f"{self.incarnation(host)} has not delivered {sorted(missing)[:5]} of its own"
 
     def is_settled(self, view: int | None = None) -> bool:
         hosts = self.up()
@@ -236,12 +236,12 @@ class Scripted(Cluster):
         view = self.group(member).view
         return view.number if view is not None else 0
 
-    def lives_of(self, member: int) -> tuple[Life, ...]:
+    def incarnations_of(self, member: int) -> tuple[Incarnation, ...]:
         """The view of this member, by rank."""
         view = self.group(member).view
         return tuple((one.member, one.incarnation) for one in view.incarnations) if view is not None else ()
 
-    def life(self, host: Host) -> Life:
+    def incarnation(self, host: Host) -> Incarnation:
         return host.membership.member, host.membership.incarnation
 
     def story(self, member: int, incarnation: int = 1) -> Story:
@@ -250,7 +250,7 @@ class Scripted(Cluster):
     def where(self) -> str:
         """For people: who stands where."""
         return ", ".join(
-            f"{self.life(host)} {host.core.phase} in view {self.number(member)}"
+            f"{self.incarnation(host)} {host.core.phase} in view {self.number(member)}"
             for member, host in self.hosts.items()
             if host.is_up
         )
@@ -268,23 +268,23 @@ class Scripted(Cluster):
         self._check_order()
 
     def _check_views(self) -> None:
-        agreed: dict[int, tuple[Life, ...]] = {}
-        for life, story in self.stories.items():
+        agreed: dict[int, tuple[Incarnation, ...]] = {}
+        for incarnation, story in self.stories.items():
             for earlier, later in pairwise(story.views.values()):
                 is_next = later.number == earlier.number + 1
                 is_restored = later.number > earlier.number and later.reason is ViewReason.RESTORED
-                assert is_next or is_restored, (life, list(story.views))
+                assert is_next or is_restored, (incarnation, list(story.views))
             for number, view in story.views.items():
-                members = tuple((member, incarnation) for member, incarnation in view.incarnations)
+                members = tuple((member, number) for member, number in view.incarnations)
                 known = agreed.setdefault(number, members)
-                assert known == members, f"view_agreement: view {number} is {known}, and {members} at {life}"
-                assert life in members, f"view_agreement: {life} is not in its view {members}"
-        gone: dict[int, set[Life]] = {0: set()}
-        for number, lives in sorted(agreed.items()):
+                assert known == members, f"view_agreement: view {number} is {known}, and {members} at {incarnation}"
+                assert incarnation in members, f"view_agreement: {incarnation} is not in its view {members}"
+        gone: dict[int, set[Incarnation]] = {0: set()}
+        for number, incarnations in sorted(agreed.items()):
             before = self._before(number)
-            left: set[Life] = set(agreed[before]) if before else set()
-            gone[number] = gone[before] | left.difference(lives)
-            back = gone[number].intersection(lives)
+            left: set[Incarnation] = set(agreed[before]) if before else set()
+            gone[number] = gone[before] | left.difference(incarnations)
+            back = gone[number].intersection(incarnations)
             assert not back, f"{sorted(back)} came back in view {number}"
 
     def _before(self, number: int) -> int:
@@ -295,35 +295,37 @@ class Scripted(Cluster):
     def _check_deliveries(self) -> None:
         view_of: dict[Identity, int] = {}
         submitted = set(self.submissions)
-        for life, story in self.stories.items():
+        for incarnation, story in self.stories.items():
             told = story.all_delivered
-            assert len(set(told)) == len(told), f"integrity: {life} delivered twice"
-            assert set(told) <= submitted, f"integrity: {life} delivered what nobody submitted"
+            assert len(set(told)) == len(told), f"integrity: {incarnation} delivered twice"
+            assert set(told) <= submitted, f"integrity: {incarnation} delivered what nobody submitted"
             for number, some in story.delivered.items():
                 for one in some:
                     known = view_of.setdefault(one, number)
-                    assert known == number, f"same_view: {one} in view {known}, and in {number} at {life}"
+                    assert known == number, f"same_view: {one} in view {known}, and in {number} at {incarnation}"
                     assert tuple(one[:2]) in story.views[number].incarnations, f"no_ghost: {one} in view {number}"
-                    assert story.is_stateful_in(number), f"state_transfer: {life} delivered {one} without the state"
+                    assert story.is_stateful_in(number), (
+                        f"state_transfer: {incarnation} delivered {one} without the state"
+                    )
 
     def _check_synchrony(self) -> None:
         """Those that go from a view to the next one have delivered the same in it."""
         ways = {way for story in self.stories.values() for way in pairwise(story.views)}
         for number, following in ways:
             told = {
-                life: frozenset(story.delivered.get(number, ()))
-                for life, story in self.stories.items()
+                incarnation: frozenset(story.delivered.get(number, ()))
+                for incarnation, story in self.stories.items()
                 if (number, following) in pairwise(story.views) and story.is_stateful_in(number)
             }
             assert len(set(told.values())) <= 1, f"virtual_synchrony: in view {number} {told}"
 
     def _check_order(self) -> None:
-        for life, story in self.stories.items():
-            last: dict[Life, int] = {}
-            for origin, incarnation, number in story.all_delivered:
-                before = last.get((origin, incarnation), number - 1)
-                assert number == before + 1, f"fifo: {life} delivered {(origin, incarnation, number)} after {before}"
-                last[origin, incarnation] = number
+        for incarnation, story in self.stories.items():
+            last: dict[Incarnation, int] = {}
+            for origin, number, number in story.all_delivered:
+                before = last.get((origin, number), number - 1)
+                assert number == before + 1, f"fifo: {incarnation} delivered {(origin, number, number)} after {before}"
+                last[origin, number] = number
         if not self.is_total:
             return
         for number in {number for story in self.stories.values() for number in story.delivered}:
@@ -341,11 +343,11 @@ class Scripted(Cluster):
 
     def _arrive(self, host: Host, data: bytes) -> None:
         """What comes at the very instant of a start comes before anybody listens."""
-        if self.life(host) in self._started:
+        if self.incarnation(host) in self._started:
             super()._arrive(host, data)
 
     def _call(self, host: Host, what: str, handler: Callable[[], list[Effect]]) -> None:
-        self._started.add(self.life(host))
+        self._started.add(self.incarnation(host))
         super()._call(host, what, handler)
         if host.is_up and host.core.is_over:
             if host.core.has_left:
@@ -360,7 +362,7 @@ class Scripted(Cluster):
 
     def _carry_out(self, host: Host, effect: Effect) -> None:
         self.on_effect(host, effect)
-        story = self.story(*self.life(host))
+        story = self.story(*self.incarnation(host))
         match effect:
             case Installed(number=number):
                 story.views[number] = effect
@@ -375,7 +377,7 @@ class Scripted(Cluster):
     def _deliver(self, host: Host, delivery: Deliver) -> None:
         before = len(host.delivered)
         super()._deliver(host, delivery)
-        story = self.story(*self.life(host))
+        story = self.story(*self.incarnation(host))
         story.delivered.setdefault(story.view, []).extend(host.delivered[before:])
 
     def _carry(self, data: bytes, target: int, *, is_heartbeat: bool = False) -> None:

@@ -58,11 +58,11 @@ def some_of(draw: st.DrawFn, among: Sequence[T]) -> list[T]:
 def values(draw: st.DrawFn) -> Value:
     members = draw(st.lists(MEMBERS, min_size=1, max_size=9, unique=True))
     split = draw(st.integers(1, len(members)))
-    lives = [Incarnation(member, draw(st.integers(1, MAX_INCARNATION))) for member in members]
-    gone = lives[split:]
+    incarnations = [Incarnation(member, draw(st.integers(1, MAX_INCARNATION))) for member in members]
+    gone = incarnations[split:]
     view = View(
         number=OLD_VIEW + 1,
-        incarnations=tuple(lives[:split]),
+        incarnations=tuple(incarnations[:split]),
         gone=frozenset(gone),
         probation=frozenset(one.member for one in some_of(draw, gone)),
     )

@@ -37,7 +37,7 @@ def test_the_last_member_goes_on_when_the_first_ranked_of_two_is_started_again()
     group.run(for_ns=SECOND)
     group.restart(0)
     group.settle()
-    assert group.lives_of(0) == ((1, 1), (0, 2))
+    assert group.incarnations_of(0) == ((1, 1), (0, 2))
     assert reasons(group, 1) == [ViewReason.FIRST, ViewReason.RESTORED, ViewReason.JOIN]
     assert known(group, 0) == known(group, 1) == 3
     group.submit(0)
@@ -64,7 +64,7 @@ def test_survivors_of_a_lost_view_agree_on_a_cut() -> None:
         group.restart(member)
     group.lose = lambda source, target, message: False
     group.settle()
-    assert group.lives_of(0)[:2] == ((3, 1), (4, 1))
+    assert group.incarnations_of(0)[:2] == ((3, 1), (4, 1))
     assert group.story(3).all_delivered == group.story(4).all_delivered == [(0, 1, 1)]
     assert [known(group, member) for member in group.members] == [1] * 5
 
@@ -89,7 +89,7 @@ def test_the_only_member_begins_anew_at_once() -> None:
     group = healing(1)
     group.restart(0)
     group.run(for_ns=0)
-    assert group.lives_of(0) == ((0, 2),)
+    assert group.incarnations_of(0) == ((0, 2),)
 
 
 def test_nobody_goes_on_while_one_member_is_missing() -> None:
@@ -118,7 +118,7 @@ def test_a_member_that_is_cut_off_while_all_others_are_started_again_one_by_one_
     group.heal()
     group.settle()
     assert group.hosts[3].membership.incarnation == 2
-    assert all(ViewReason.RESTORED not in reasons(group, *life) for life in group.stories)
+    assert all(ViewReason.RESTORED not in reasons(group, *incarnation) for incarnation in group.stories)
 
 
 def test_a_survivor_that_fetches_from_one_that_dies_goes_on_without_it() -> None:
@@ -135,7 +135,7 @@ def test_a_survivor_that_fetches_from_one_that_dies_goes_on_without_it() -> None
     group.restart(3)
     group.lose = lambda source, target, message: False
     group.settle()
-    assert group.lives_of(0)[0] == (4, 1)
+    assert group.incarnations_of(0)[0] == (4, 1)
     assert group.story(3).all_delivered == [(0, 1, 1)] and known(group, 4) == 0
 
 
@@ -169,9 +169,11 @@ def test_any_crashes_restarts_and_cuts_end_in_one_group_when_all_are_back(first:
     restored = begun = 0
     for seed in range(first, first + 50):
         group = wild(seed)
-        told = [reasons(group, *life) for life in group.stories]
+        told = [reasons(group, *incarnation) for incarnation in group.stories]
         restored += any(ViewReason.RESTORED in one for one in told)
-        begun += any(ViewReason.FIRST in reasons(group, *life) for life in group.stories if life[1] > 1)
+        begun += any(
+            ViewReason.FIRST in reasons(group, *incarnation) for incarnation in group.stories if incarnation[1] > 1
+        )
     assert restored and begun
 
 

@@ -230,7 +230,7 @@ def test_what_no_member_would_say_changes_neither_views_nor_order_nor_memory() -
         play(group, disturb)
         for member in (0, 1, 3):
             assert group.story(member).views.keys() == expected.story(member).views.keys()
-            assert group.lives_of(member) == ((0, 1), (1, 1), (3, 1)), f"seed {seed}"
+            assert group.incarnations_of(member) == ((0, 1), (1, 1), (3, 1)), f"seed {seed}"
             assert len(group.story(member).all_delivered) == len(expected.story(member).all_delivered), f"seed {seed}"
         assert sum(enemy.refused.values())
         struck += PER_ROUND

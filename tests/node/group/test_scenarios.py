@@ -217,7 +217,7 @@ def holder_ends(after: Kind) -> None:
     group.crash(3)
     group.run(8 * SUSPECT_AFTER_NS)
     group.settle()
-    assert group.lives_of(0) == ((0, 1), (1, 1), (2, 1)), "without the message, which nobody of them has"
+    assert group.incarnations_of(0) == ((0, 1), (1, 1), (2, 1)), "without the message, which nobody of them has"
     assert group.story(0).all_delivered == []
 
 
@@ -288,9 +288,9 @@ def restarted_within_an_open_ballot() -> None:
     assert group.here(0).change.voters(ballot) == {0}, "member 2 has lost what it voted for"
     group.holds = lambda source, target, message: False
     group.release()
-    group.until(lambda: (2, 2) in group.lives_of(0) and group.is_settled())
+    group.until(lambda: (2, 2) in group.incarnations_of(0) and group.is_settled())
     group.check()
-    assert (2, 1) not in group.lives_of(0)
+    assert (2, 1) not in group.incarnations_of(0)
 
 
 def votes_of_a_later_incarnation_count(patch: pytest.MonkeyPatch) -> None:
@@ -310,9 +310,9 @@ def excluded_returned_and_started_again() -> None:
     group.until(in_view(group, 2, 0, 1))
     group.heal()
     group.settle(3)
-    assert group.lives_of(0) == ((0, 1), (1, 1), (2, 2))
+    assert group.incarnations_of(0) == ((0, 1), (1, 1), (2, 2))
     group.restart(2)
-    group.until(lambda: (2, 3) in group.lives_of(0))
+    group.until(lambda: (2, 3) in group.incarnations_of(0))
     group.settle(4)
 
 
@@ -327,7 +327,7 @@ def joiner_that_was_admitted_unheard_comes_as_its_next_incarnation() -> None:
     group.run(2 * SUSPECT_AFTER_NS)
     group.lose = lambda source, target, message: False
     group.settle()
-    assert (3, 2) in group.lives_of(0)
+    assert (3, 2) in group.incarnations_of(0)
 
 
 def who_was_in_a_view_may_join_again(patch: pytest.MonkeyPatch) -> None:
@@ -489,7 +489,7 @@ def equal_halves(count: int) -> None:
         group.submit(member, 2)
     group.run(5 * SUSPECT_AFTER_NS)
     assert all(group.is_minority(member) for member in second)
-    assert group.lives_of(0) == tuple((member, 1) for member in first)
+    assert group.incarnations_of(0) == tuple((member, 1) for member in first)
     group.submit(0, 2)
     before = {member: list(group.story(member).all_delivered) for member in second}
     group.run(SUSPECT_AFTER_NS)
@@ -497,7 +497,7 @@ def equal_halves(count: int) -> None:
     group.check()
     group.heal()
     group.settle()
-    assert group.lives_of(0) == (*((member, 1) for member in first), *((member, 2) for member in second))
+    assert group.incarnations_of(0) == (*((member, 1) for member in first), *((member, 2) for member in second))
 
 
 def equal_halves_of_four() -> None:
@@ -637,7 +637,7 @@ def next_change_comes_while_a_member_still_fetches() -> None:
     group.until(in_view(group, 3, 0, 1))
     group.lose = lambda source, target, message: False
     group.settle()
-    assert group.lives_of(0) == ((0, 1), (1, 1), (2, 2))
+    assert group.incarnations_of(0) == ((0, 1), (1, 1), (2, 2))
 
 
 def joiner_ends_inside() -> None:
@@ -646,11 +646,11 @@ def joiner_ends_inside() -> None:
     group.submit(0, 3)
     group.run(STEP_NS)
     group.begin(3)
-    group.until(lambda: (3, 1) in group.lives_of(0))
+    group.until(lambda: (3, 1) in group.incarnations_of(0))
     group.crash(3)
     group.submit(1, 3)
     group.settle()
-    assert group.lives_of(0) == ((0, 1), (1, 1), (2, 1))
+    assert group.incarnations_of(0) == ((0, 1), (1, 1), (2, 1))
 
 
 def donor_ends_in_mid_transfer() -> None:
@@ -663,7 +663,7 @@ def donor_ends_in_mid_transfer() -> None:
     group.crash(0)
     group.submit(2, 4)
     group.settle()
-    assert group.lives_of(1) == ((1, 1), (2, 1), (3, 1))
+    assert group.incarnations_of(1) == ((1, 1), (2, 1), (3, 1))
     check_joiner(group, 3, 8)
 
 
@@ -833,7 +833,7 @@ def a_deaf_member_holds_up_no_change() -> None:
     group.crash(4)
     group.submit(0, 3)
     group.run(4 * SUSPECT_AFTER_NS)
-    assert group.lives_of(0) == ((0, 1), (1, 1), (3, 1))
+    assert group.incarnations_of(0) == ((0, 1), (1, 1), (3, 1))
     group.heal()
     group.settle()
 
@@ -868,7 +868,7 @@ def a_member_that_the_coordinator_did_not_reach_is_asked() -> None:
     group.until(frozen(group, 1, 2))
     group.crash(0)
     group.run(4 * SUSPECT_AFTER_NS)
-    assert group.lives_of(1) == ((1, 1), (2, 1), (4, 1))
+    assert group.incarnations_of(1) == ((1, 1), (2, 1), (4, 1))
 
 
 def frozen_members_ask_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -887,7 +887,7 @@ def a_member_that_is_back_makes_no_bad_pair_at_once() -> None:
     group.run(2 * SUSPECT_AFTER_NS)
     group.resume(2)
     group.settle()
-    assert group.lives_of(1) == ((1, 1), (2, 1), (3, 1), (0, 2))
+    assert group.incarnations_of(1) == ((1, 1), (2, 1), (3, 1), (0, 2))
 
 
 def old_accusations_count_against_the_returned(patch: pytest.MonkeyPatch) -> None:
@@ -1014,7 +1014,7 @@ def test_a_minority_returns_to_its_view_when_nobody_has_promised_anything() -> N
     group.release()
     group.submit(1, 2)
     group.settle(1)
-    assert group.lives_of(2) == ((0, 1), (1, 1), (2, 1))
+    assert group.incarnations_of(2) == ((0, 1), (1, 1), (2, 1))
 
 
 def test_an_excluded_member_learns_it_at_rest() -> None:
@@ -1025,7 +1025,7 @@ def test_an_excluded_member_learns_it_at_rest() -> None:
     group.until(in_view(group, 2, 0, 1))
     group.run(3 * SUSPECT_AFTER_NS)
     group.resume(2)
-    group.until(lambda: (2, 2) in group.lives_of(0), 4 * SUSPECT_AFTER_NS)
+    group.until(lambda: (2, 2) in group.incarnations_of(0), 4 * SUSPECT_AFTER_NS)
     group.settle(3)
     assert group.story(2, 1).all_delivered == []
 
@@ -1039,7 +1039,7 @@ def test_a_bad_pair_of_five_ends_with_one_of_them_left_out_until_all_hear_it(ord
     for member in group.members:
         group.submit(member, 3)
     group.until(in_view(group, 2, 0, 1, 2, 3), 6 * SUSPECT_AFTER_NS)
-    assert group.lives_of(0) == ((0, 1), (1, 1), (2, 1), (3, 1)), "of equals the later in rank"
+    assert group.incarnations_of(0) == ((0, 1), (1, 1), (2, 1), (3, 1)), "of equals the later in rank"
     for member in range(4):
         group.submit(member, 3)
     group.run(3 * SUSPECT_AFTER_NS)
@@ -1048,7 +1048,7 @@ def test_a_bad_pair_of_five_ends_with_one_of_them_left_out_until_all_hear_it(ord
     assert group.number(0) == 2, "it is not admitted while member 3 does not hear it"
     group.heal()
     group.settle()
-    assert (4, 2) in group.lives_of(0)
+    assert (4, 2) in group.incarnations_of(0)
 
 
 def test_two_members_end_at_once() -> None:
@@ -1060,7 +1060,7 @@ def test_two_members_end_at_once() -> None:
     group.crash(0)
     group.crash(3)
     group.settle()
-    assert group.lives_of(1) == ((1, 1), (2, 1), (4, 1))
+    assert group.incarnations_of(1) == ((1, 1), (2, 1), (4, 1))
 
 
 def test_a_member_leaves_and_is_over_only_when_the_others_have_the_next_view() -> None:
@@ -1090,7 +1090,7 @@ def test_a_member_joins_at_run_time(order: str) -> None:
     for member in group.members:
         group.submit(member, 2)
     group.settle(2)
-    told = [story.delivered[2] for life, story in group.stories.items()]
+    told = [story.delivered[2] for incarnation, story in group.stories.items()]
     assert set(told[3]) == set(told[0]), "a joiner counts from its view on"
 
 

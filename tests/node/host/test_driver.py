@@ -66,12 +66,12 @@ def test_three_nodes_deliver_the_same_and_say_so(protocol: str, dissemination: s
     assert [sorted(one) for one in sequences] == [sorted(sequences[0])] * 3
     if protocol == "sequencer":
         assert sequences == [sequences[0]] * 3
-    for life in records.values():
-        check_life(life)
+    for incarnation in records.values():
+        check_incarnation(incarnation)
 
 
-def check_life(records: list[Record], *, size: int = 128) -> None:
-    """A trace tells a life from START to STOP, and counts in it."""
+def check_incarnation(records: list[Record], *, size: int = 128) -> None:
+    """A trace tells an incarnation from START to STOP, and counts in it."""
     assert records[0].event is Event.START
     assert (records[-1].event, records[-1].detail) == (Event.STOP, 1)
     assert len(of(records, Event.DRAIN)) == 1
@@ -121,7 +121,7 @@ def throw_garbage(group: Nodes) -> dict[str, int]:
     return {"random": 200, "other group": 100, "stranger": 100}
 
 
-def test_a_killed_node_blocks_nobody_for_ever_and_its_next_life_joins() -> None:
+def test_a_killed_node_blocks_nobody_for_ever_and_its_next_incarnation_joins() -> None:
     parameters = {"reliable": {"suspect_after_ns": 1_000_000_000}}
     with nodes(3, protocol={"name": "sequencer", "parameters": parameters}) as group:
         group.start_all()
@@ -182,7 +182,7 @@ def test_an_excluded_process_goes_on_as_the_next_incarnation() -> None:
     assert (first[-1].event, first[-1].detail, first[-1].value) == (Event.OVER, 0, returned["submitted"])
     assert second[0].event is Event.START
     assert second[0].clock_ns - second[0].at_ns == pytest.approx(3_000_000_000, abs=1_000_000)
-    check_life(second, size=64)
+    check_incarnation(second, size=64)
     submitted = len(of(second, Event.SUBMIT))
     assert 20 <= submitted <= 250, "it takes the load up where it stands"
     assert drained[2]["submitted"] == submitted

@@ -428,7 +428,7 @@ def test_stop_says_whether_anything_was_under_way_and_sends_what_was_recorded(bu
 
 
 def expelled(**fields: Any) -> World:
-    """A request waits, and the core learns that the others have ended its life."""
+    """A request waits, and the core learns that the others have ended its incarnation."""
     world = World(workload=scheduled(0, MILLISECOND, SECOND), **fields).start()
     world.core.is_open = False
     world.core.busy = True
@@ -440,7 +440,7 @@ def expelled(**fields: Any) -> World:
     return world
 
 
-def test_a_life_that_the_others_have_ended_says_so_at_once_and_is_quiet() -> None:
+def test_an_incarnation_that_the_others_have_ended_says_so_at_once_and_is_quiet() -> None:
     world = expelled()
     assert world.events()[-2:] == [Event.REPORT, Event.OVER]
     assert world.last() == (Event.OVER, 0, 0, 0, 0, 0, 1)
@@ -448,7 +448,7 @@ def test_a_life_that_the_others_have_ended_says_so_at_once_and_is_quiet() -> Non
     assert (world.host.is_over, world.host.is_quiet, len(world.host.application.queue)) == (True, True, 1)
 
 
-def test_a_life_that_is_over_asks_for_nothing_and_is_recorded_no_more() -> None:
+def test_an_incarnation_that_is_over_asks_for_nothing_and_is_recorded_no_more() -> None:
     world = expelled(traces_receipts=True)
     count = len(world.rows)
     assert world.host.next_wake_ns() is None
@@ -463,7 +463,7 @@ def test_a_life_that_is_over_asks_for_nothing_and_is_recorded_no_more() -> None:
     assert (world.host.application.submitted, world.host.received, sum(world.host.dropped.values())) == (1, 3, 1)
 
 
-def test_a_life_may_be_over_from_its_start_on() -> None:
+def test_an_incarnation_may_be_over_from_its_start_on() -> None:
     world = World(workload=scheduled(0))
     world.core.ended = True
     world.core.at_start = [Report(code=0x31, member=1)]

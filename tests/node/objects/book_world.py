@@ -56,7 +56,7 @@ class Log:
     """Of one sub-network in one epoch. `submitted`: what each machine wants in it."""
 
     epoch: int
-    lives: dict[int, int]
+    incarnations: dict[int, int]
     events: list[Entry | News] = field(default_factory=list)
     submitted: dict[int, list[Entry]] = field(default_factory=lambda: defaultdict(list))
     digests: dict[int, bytes] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Log:
 
 @dataclass
 class Machine:
-    """One life of a machine."""
+    """One incarnation of a machine."""
 
     member: int
     incarnation: int
@@ -236,7 +236,7 @@ class World:
         if not mates:
             epoch = self.logs[place].epoch + 1
             log = self.logs[place] = Log(epoch, {member: incarnation})
-            book = Book(place=place, partitions=self.partitions, epoch=epoch, lives=log.lives)
+            book = Book(place=place, partitions=self.partitions, epoch=epoch, incarnations=log.incarnations)
             self.machines[member] = Machine(member, incarnation, place, book, log)
             return
         log = self.logs[place]

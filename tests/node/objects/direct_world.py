@@ -21,7 +21,7 @@ from node.objects.direct import (
     DirectChannels,
     Failed,
     Failure,
-    Life,
+    Incarnation,
 )
 from node.reliable.parameters import ReliableParameters
 from node.reliable.rtt import Timers
@@ -36,18 +36,18 @@ PARAMETERS = ReliableParameters(window=4, burst=4)
 
 @dataclass(kw_only=True)
 class Machine:
-    """One life of one machine."""
+    """One incarnation of one machine."""
 
-    life: Life
+    incarnation: Incarnation
     channels: DirectChannels
     timers: Timers
     armed: dict[Timer, int] = field(default_factory=dict)
-    sent: dict[int, Life] = field(default_factory=dict)
+    sent: dict[int, Incarnation] = field(default_factory=dict)
     """Number of each message to whom it was addressed."""
-    acknowledged: dict[int, Life] = field(default_factory=dict)
+    acknowledged: dict[int, Incarnation] = field(default_factory=dict)
     failed: dict[int, Failure] = field(default_factory=dict)
-    received: dict[Life, list[int]] = field(default_factory=dict)
-    """Numbers of the messages of each life, in the order in which they came."""
+    received: dict[Incarnation, list[int]] = field(default_factory=dict)
+    """Numbers of the messages of each incarnation, in the order in which they came."""
     dropped: list[DropReason] = field(default_factory=list)
 
 
@@ -67,17 +67,19 @@ class World:
         self.now_ns = 0
         self.wire: list[Datagram] = []
         self.machines: dict[int, Machine] = {}
-        self.lives: dict[Life, Machine] = {}
+        self.incarnations: dict[Incarnation, Machine] = {}
         for member in self.members:
-            self._begin(Life(member, 1))
+            self._begin(Incarnation(member, 1))
 
-    def _begin(self, life: Life) -> None:
+    def _begin(self, incarnation: Incarnation) -> None:
         timers = Timers()
-        membership = Membership(member=life.member, members=self.members, incarnation=life.incarnation)
+        membership = Membership(member=incarnation.member, members=self.members, incarnation=incarnation.incarnation)
         channels = DirectChannels(
             membership=membership, parameters=self.parameters, patience_ns=PATIENCE_NS, timers=timers
         )
-        self.machines[life.member] = self.lives[life] = Machine(life=life, channels=channels, timers=timers)
+        self.machines[incarnation.member] = self.incarnations[incarnation] = Machine(
+            incarnation=incarnation, channels=channels, timers=timers
+        )
 
     # Verbs.
 
@@ -87,14 +89,15 @@ class World:
         number = max(machine.sent, default=0) + 1
         out: list[Effect] = []
         direct = Direct(payload=number.to_bytes(4, "big"), after=number, heard=2 * number)
-        wanted = Life(target, incarnation)
+        wanted = Incarnation(target, incarnation)
         assert machine.channels.send(wanted, direct, self.now_ns, out) == number
         machine.sent[number] = wanted
         self._carry_out(machine, out)
         return number
 
     def pass_on(self, index: int = 0, *, keeps: bool = False) -> None:
-        """This datagram arrives (and, with `keeps`, will do so again). Nobody hears what is for a life that is over."""
+        """This datagram arrives (and, with `keeps`, will do so again). Nobody hears what is for an incarnation that is
+        over."""
         datagram = self.wire[index] if keeps else self.wire.pop(index)
         self.arrive(datagram.target, datagram.source, decode_message(datagram.data))
 
@@ -114,13 +117,15 @@ class World:
     def tick(self) -> bool:
         """The next timer, of whichever machine; False: none is armed."""
         due = [
-            (at_ns, machine.life, timer) for machine in self.machines.values() for timer, at_ns in machine.armed.items()
+            (at_ns, machine.incarnation, timer)
+            for machine in self.machines.values()
+            for timer, at_ns in machine.armed.items()
         ]
         if not due:
             return False
-        at_ns, life, timer = min(due)
+        at_ns, incarnation, timer = min(due)
         self.now_ns = max(self.now_ns, at_ns)
-        machine = self.lives[life]
+        machine = self.incarnations[incarnation]
         del machine.armed[timer]
         machine.timers.fired(timer)
         out: list[Effect] = []
@@ -129,14 +134,14 @@ class World:
         return True
 
     def restart(self, member: int) -> None:
-        """A new life, which knows nothing; datagrams for the old one may still reach it."""
-        self._begin(Life(member, self.machines[member].life.incarnation + 1))
+        """A new incarnation, which knows nothing; datagrams for the old one may still reach it."""
+        self._begin(Incarnation(member, self.machines[member].incarnation.incarnation + 1))
 
-    def tell_ended(self, member: int, life: Life) -> None:
-        """The owner of this member's channels has learnt that `life` is over."""
+    def tell_ended(self, member: int, incarnation: Incarnation) -> None:
+        """The owner of this member's channels has learnt that `incarnation` is over."""
         machine = self.machines[member]
         out: list[Effect] = []
-        machine.channels.end(life, out)
+        machine.channels.end(incarnation, out)
         self._carry_out(machine, out)
 
     def silence(self, duration_ns: int, pairs: Iterable[tuple[int, int]]) -> None:
@@ -178,7 +183,7 @@ class World:
             match effect:
                 case Send(target=target, message=message):
                     data = encode_message(message)
-                    self.wire.append(Datagram(target=target, source=machine.life.member, data=data))
+                    self.wire.append(Datagram(target=target, source=machine.incarnation.member, data=data))
                 case SetTimer(timer=timer, at_ns=at_ns):
                     assert timer.name in TIMERS
                     machine.armed[timer] = at_ns
@@ -192,31 +197,31 @@ class World:
             match event:
                 case Arrival(source=source, direct=direct):
                     self._note_arrival(machine, source, direct)
-                case Acknowledged(target=life, numbers=numbers):
-                    self._note_acknowledged(machine, life, numbers)
-                case Failed(target=life, reason=reason, messages=messages):
-                    self._note_failed(machine, life, reason, messages)
+                case Acknowledged(target=incarnation, numbers=numbers):
+                    self._note_acknowledged(machine, incarnation, numbers)
+                case Failed(target=incarnation, reason=reason, messages=messages):
+                    self._note_failed(machine, incarnation, reason, messages)
         self._check_open(machine)
 
-    def _note_arrival(self, machine: Machine, source: Life, direct: Direct) -> None:
+    def _note_arrival(self, machine: Machine, source: Incarnation, direct: Direct) -> None:
         number = int.from_bytes(direct.payload, "big")
         received = machine.received.setdefault(source, [])
-        assert number > max(received, default=0), f"{machine.life}: {number} of {source} after {received}"
+        assert number > max(received, default=0), f"{machine.incarnation}: {number} of {source} after {received}"
         received.append(number)
         assert (direct.after, direct.heard) == (number, 2 * number)
-        wanted = self.lives[source].sent[number]
-        assert wanted in (machine.life, Life(machine.life.member, 0)), f"{number} was for {wanted}"
+        wanted = self.incarnations[source].sent[number]
+        assert wanted in (machine.incarnation, Incarnation(machine.incarnation.member, 0)), f"{number} was for {wanted}"
 
-    def _note_acknowledged(self, machine: Machine, target: Life, numbers: tuple[int, ...]) -> None:
+    def _note_acknowledged(self, machine: Machine, target: Incarnation, numbers: tuple[int, ...]) -> None:
         for number in numbers:
             assert number not in machine.acknowledged
             assert number not in machine.failed
-            assert machine.sent[number] in (target, Life(target.member, 0))
-            assert number in self.lives[target].received[machine.life], "acknowledged and never received"
+            assert machine.sent[number] in (target, Incarnation(target.member, 0))
+            assert number in self.incarnations[target].received[machine.incarnation], "acknowledged and never received"
             machine.acknowledged[number] = target
 
     def _note_failed(
-        self, machine: Machine, target: Life, reason: Failure, messages: tuple[tuple[int, Direct], ...]
+        self, machine: Machine, target: Incarnation, reason: Failure, messages: tuple[tuple[int, Direct], ...]
     ) -> None:
         numbers = [number for number, _ in messages]
         assert numbers == sorted(set(numbers)) != []
@@ -230,7 +235,7 @@ class World:
     def _check_open(self, machine: Machine) -> None:
         """What is open is what was sent and is neither acknowledged nor failed, and `first_open` its first."""
         for member in self.members:
-            if member == machine.life.member:
+            if member == machine.incarnation.member:
                 continue
             numbers = [number for number, target in machine.sent.items() if target.member == member]
             opened = [one for one in numbers if one not in machine.acknowledged and one not in machine.failed]

@@ -83,7 +83,7 @@ class World(Cluster):
         return core
 
     def object(self, member: int, space: int = 0, index: int = 1) -> Reference:
-        """Of the life that is now."""
+        """Of the incarnation that is now."""
         return Reference(member, self.hosts[member].membership.incarnation, space * OBJECTS_IN_SPACE + index)
 
     def call(

@@ -1,4 +1,4 @@
-"""Programs in the simulator: whole machines over simulated wires, one life after the other."""
+"""Programs in the simulator: whole machines over simulated wires, one incarnation after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from node.objects.programs.program import Setting
 from node.objects.space import Space
 from node.registry import PROTOCOLS
 from node.trace import CallReport, Event
-from testbed.sim.simulation import Life, Simulation, simulate
+from testbed.sim.simulation import IncarnationRun, Simulation, simulate
 from testbed.spec import experiment as spec
 
 SECOND = 10**9
@@ -63,6 +63,6 @@ def play(
     return perform("play", networks, **more)
 
 
-def reports(life: Life, code: CallReport) -> list[tuple[int, int]]:
+def reports(incarnation: IncarnationRun, code: CallReport) -> list[tuple[int, int]]:
     """The member and the value of each report of this code."""
-    return [(row[4], row[8]) for row in life.records if row[0] == Event.REPORT and row[1] == code]
+    return [(row[4], row[8]) for row in incarnation.records if row[0] == Event.REPORT and row[1] == code]

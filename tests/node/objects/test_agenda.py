@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from node.objects.addresses import Addressing, Reference
 from node.objects.agenda import Agenda, Item
-from node.objects.direct import Life
+from node.objects.direct import Incarnation
 from node.objects.entries import Call, CallId
 
 HERE, THERE = Reference(1, 1, 1), Reference(1, 1, 2)
 CALLER = Reference(0, 1, 1)
-SOURCE = Life(0, 1)
+SOURCE = Incarnation(0, 1)
 
 
-def item(number: int, timestamp: int, *objects: Reference, source: Life | None = None) -> Item:
+def item(number: int, timestamp: int, *objects: Reference, source: Incarnation | None = None) -> Item:
     addressing = Addressing(caller=CALLER, objects=objects)
     return Item(
         call=Call(id=CallId(0, 1, number), addressing=addressing), objects=objects, timestamp=timestamp, source=source
@@ -35,7 +35,7 @@ class Log:
 def test_a_direct_message_waits_for_the_call_that_it_comes_after() -> None:
     agenda, log = Agenda(patience_ns=100), Log()
     assert agenda.add(item(2, 7, HERE, source=SOURCE), log, 0) == []
-    assert agenda.add(item(9, 0, HERE, source=Life(5, 1)), log, 0) != [], "another source waits for nobody"
+    assert agenda.add(item(9, 0, HERE, source=Incarnation(5, 1)), log, 0) != [], "another source waits for nobody"
     log.up_to = 7
     assert numbers(agenda.add(item(1, 7, HERE), log, 5)) == [1, 2]
     assert not len(agenda)

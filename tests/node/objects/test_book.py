@@ -281,9 +281,9 @@ def test_a_sub_network_of_which_others_know_a_later_epoch_takes_a_new_one() -> N
 
 def test_no_two_beginnings_have_the_same_epoch() -> None:
     members = (4, 7, 9)
-    lives = [(member, incarnation) for member in members for incarnation in range(2, 40)]
-    epochs = {epoch_of(members, [life]) for life in lives}
-    assert len(epochs) == len(lives) and not any(epoch % 2 for epoch in epochs)
+    incarnations = [(member, number) for member in members for number in range(2, 40)]
+    epochs = {epoch_of(members, [incarnation]) for incarnation in incarnations}
+    assert len(epochs) == len(incarnations) and not any(epoch % 2 for epoch in epochs)
     assert epoch_of(members, [(7, 1), (9, 3)]) == 1
 
 

@@ -1,4 +1,5 @@
-"""Books in a world that does its worst: random logs, losses, ends, lives and epochs; judged by what was promised."""
+"""Books in a world that does its worst: random logs, losses, ends, incarnations and epochs; judged by what was
+promised."""
 
 from __future__ import annotations
 

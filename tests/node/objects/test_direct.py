@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from node.core import Membership
 from node.effects import Effect, Send, Timer
 from node.errors import DropReason, LocalError
-from node.objects.direct import ACKNOWLEDGE, MOST_LIVES, MOST_WAITING, Direct, DirectChannels, Failure, Life
+from node.objects.direct import (
+    ACKNOWLEDGE,
+    MOST_INCARNATIONS,
+    MOST_WAITING,
+    Direct,
+    DirectChannels,
+    Failure,
+    Incarnation,
+)
 from node.reliable.parameters import ReliableParameters
 from node.reliable.rtt import Timers
 from node.wire import Flag, Kind, Message, decode_message
@@ -27,8 +35,8 @@ def test_what_is_sent_arrives_in_order() -> None:
     for _ in range(10):
         world.send(1, 2)
     world.settle()
-    assert world.machines[2].received[Life(1, 1)] == list(range(1, 11))
-    assert world.machines[1].acknowledged == dict.fromkeys(range(1, 11), Life(2, 1))
+    assert world.machines[2].received[Incarnation(1, 1)] == list(range(1, 11))
+    assert world.machines[1].acknowledged == dict.fromkeys(range(1, 11), Incarnation(2, 1))
 
 
 def test_a_burst_costs_one_acknowledgement() -> None:
@@ -47,7 +55,7 @@ def test_an_answer_takes_the_acknowledgement_along() -> None:
     world.pass_on()
     world.send(2, 1)
     world.pass_on()
-    assert world.machines[1].acknowledged == {1: Life(2, 1)}
+    assert world.machines[1].acknowledged == {1: Incarnation(2, 1)}
     assert Timer(ACKNOWLEDGE, 1) not in world.machines[2].armed
     world.tick()
     assert kinds(world) == [Kind.OBJECTS_RECEIVED]
@@ -75,7 +83,7 @@ def test_what_is_lost_comes_again_as_soon_as_an_acknowledgement_shows_the_gap() 
     assert (again.kind, again.seq, again.flags) == (Kind.OBJECTS_DIRECT, 1, Flag.RETRANSMISSION)
     assert world.now_ns < PARAMETERS.retry_first_ns
     world.settle()
-    assert world.machines[2].received[Life(1, 1)] == [1, 2, 3]
+    assert world.machines[2].received[Incarnation(1, 1)] == [1, 2, 3]
 
 
 def test_messages_that_cross_do_not_seem_to_show_a_gap() -> None:
@@ -100,8 +108,8 @@ def test_silence_fails_what_is_open_and_the_next_message_begins_a_stream_without
     assert world.machines[1].armed == {}
     later = world.send(1, 2)
     world.settle()
-    assert world.machines[2].received[Life(1, 1)] == [1, later]
-    assert world.machines[1].acknowledged == {1: Life(2, 1), later: Life(2, 1)}
+    assert world.machines[2].received[Incarnation(1, 1)] == [1, later]
+    assert world.machines[1].acknowledged == {1: Incarnation(2, 1), later: Incarnation(2, 1)}
 
 
 def test_what_failed_may_have_arrived_but_never_twice() -> None:
@@ -111,7 +119,7 @@ def test_what_failed_may_have_arrived_but_never_twice() -> None:
     assert world.machines[1].failed == {1: Failure.SILENT}
     world.send(1, 2)
     world.settle()
-    assert world.machines[2].received[Life(1, 1)] == [1, 2]
+    assert world.machines[2].received[Incarnation(1, 1)] == [1, 2]
 
 
 def test_a_stream_that_goes_on_does_not_fail_though_each_message_takes_long() -> None:
@@ -133,7 +141,7 @@ def test_a_sender_that_was_paused_asks_once_more_before_it_gives_up() -> None:
     while not world.wire:
         world.tick()
     world.settle()
-    assert world.machines[1].acknowledged == {1: Life(2, 1)}
+    assert world.machines[1].acknowledged == {1: Incarnation(2, 1)}
     lost = world.send(1, 2)
     world.wire.clear()
     world.now_ns += 10 * PATIENCE_NS
@@ -152,14 +160,14 @@ def test_replays_of_an_old_session_change_nothing() -> None:
     world.settle()
     world.wire = old
     world.settle()
-    assert world.machines[2].received[Life(1, 1)] == [4]
+    assert world.machines[2].received[Incarnation(1, 1)] == [4]
     assert world.machines[2].dropped.count(DropReason.DUPLICATE) == 3
 
 
-# Lives.
+# Incarnations.
 
 
-def test_a_later_life_of_the_target_ends_the_channel_to_the_old_one() -> None:
+def test_a_later_incarnation_of_the_target_ends_the_channel_to_the_old_one() -> None:
     world = World()
     world.send(1, 2)
     world.settle()
@@ -172,7 +180,7 @@ def test_a_later_life_of_the_target_ends_the_channel_to_the_old_one() -> None:
     assert world.machines[1].channels.incarnation_of(2) == 2
     world.send(1, 2)
     world.settle()
-    assert world.machines[2].received == {Life(1, 1): [4]}
+    assert world.machines[2].received == {Incarnation(1, 1): [4]}
 
 
 def test_whoever_lives_gets_what_is_for_whoever_lives() -> None:
@@ -181,11 +189,11 @@ def test_whoever_lives_gets_what_is_for_whoever_lives() -> None:
     world.lose()
     world.restart(2)
     world.settle()
-    assert world.machines[1].acknowledged == {1: Life(2, 2)}
-    assert world.machines[2].received == {Life(1, 1): [1]}
+    assert world.machines[1].acknowledged == {1: Incarnation(2, 2)}
+    assert world.machines[2].received == {Incarnation(1, 1): [1]}
 
 
-def test_what_one_life_has_acknowledged_is_not_sent_to_the_next() -> None:
+def test_what_one_incarnation_has_acknowledged_is_not_sent_to_the_next() -> None:
     world = World()
     for _ in range(3):
         world.send(1, 2)
@@ -193,14 +201,14 @@ def test_what_one_life_has_acknowledged_is_not_sent_to_the_next() -> None:
     world.wire.clear()
     world.tick()
     world.pass_on()
-    assert world.machines[1].acknowledged == {1: Life(2, 1)}
+    assert world.machines[1].acknowledged == {1: Incarnation(2, 1)}
     world.restart(2)
     world.settle()
     assert world.machines[1].failed == {2: Failure.ENDED, 3: Failure.ENDED}
     assert world.machines[2].received == {}
 
 
-def test_the_first_word_of_a_later_life_ends_the_channel_too() -> None:
+def test_the_first_word_of_a_later_incarnation_ends_the_channel_too() -> None:
     world = World()
     world.send(1, 2)
     world.settle()
@@ -221,10 +229,10 @@ def test_a_restarted_sender_is_taken_up_at_its_first_message() -> None:
     world.restart(1)
     world.send(1, 2)
     world.settle()
-    assert world.machines[2].received == {Life(1, 1): [1, 2, 3], Life(1, 2): [1]}
+    assert world.machines[2].received == {Incarnation(1, 1): [1, 2, 3], Incarnation(1, 2): [1]}
 
 
-def test_what_is_for_an_earlier_life_fails_at_once() -> None:
+def test_what_is_for_an_earlier_incarnation_fails_at_once() -> None:
     world = World()
     world.restart(2)
     world.send(2, 1)
@@ -234,13 +242,13 @@ def test_what_is_for_an_earlier_life_fails_at_once() -> None:
     assert not world.wire
 
 
-def test_the_owner_may_know_first_that_a_life_is_over() -> None:
+def test_the_owner_may_know_first_that_an_incarnation_is_over() -> None:
     world = World()
     world.send(1, 2)
     world.settle()
     world.send(1, 2)
     machine = world.machines[1]
-    world.tell_ended(1, Life(2, 1))
+    world.tell_ended(1, Incarnation(2, 1))
     assert machine.failed == {2: Failure.ENDED}
     assert machine.armed == {}
     world.restart(2)
@@ -249,25 +257,25 @@ def test_the_owner_may_know_first_that_a_life_is_over() -> None:
     world.send(1, 2)
     world.wire = world.wire[-1:]
     world.settle()
-    assert world.machines[2].received == {Life(1, 1): [4]}
+    assert world.machines[2].received == {Incarnation(1, 1): [4]}
 
 
-def test_a_life_that_nobody_has_heard_of_takes_nothing_from_the_one_that_lives() -> None:
+def test_an_incarnation_that_nobody_has_heard_of_takes_nothing_from_the_one_that_lives() -> None:
     world = World()
     world.send(1, 2)
     world.settle()
     nobody = world.send(1, 2, 9)
     after = world.send(1, 2)
     world.settle()
-    assert world.machines[2].received[Life(1, 1)] == [1, after]
+    assert world.machines[2].received[Incarnation(1, 1)] == [1, after]
     assert world.machines[1].failed == {nobody: Failure.SILENT}
 
 
-def test_a_life_that_seemed_over_and_answers_has_the_stream_for_itself() -> None:
+def test_an_incarnation_that_seemed_over_and_answers_has_the_stream_for_itself() -> None:
     world = World()
     world.send(2, 1)
     world.settle()
-    world.tell_ended(1, Life(2, 1))
+    world.tell_ended(1, Incarnation(2, 1))
     for _ in range(3):
         world.send(1, 2)
     world.lose(2)
@@ -275,14 +283,14 @@ def test_a_life_that_seemed_over_and_answers_has_the_stream_for_itself() -> None
         world.pass_on()
     world.tick()
     world.pass_on()
-    assert world.machines[1].acknowledged == {1: Life(2, 1), 2: Life(2, 1)}
+    assert world.machines[1].acknowledged == {1: Incarnation(2, 1), 2: Incarnation(2, 1)}
     world.restart(2)
     world.settle()
     assert world.machines[1].failed == {3: Failure.ENDED}
     assert world.machines[2].received == {}
 
 
-def test_what_was_for_whoever_lives_is_for_the_first_life_that_speaks() -> None:
+def test_what_was_for_whoever_lives_is_for_the_first_incarnation_that_speaks() -> None:
     world = World()
     world.send(1, 2)
     world.wire.clear()
@@ -295,7 +303,7 @@ def test_what_was_for_whoever_lives_is_for_the_first_life_that_speaks() -> None:
     assert world.machines[2].received == {}
 
 
-def test_what_an_old_life_said_is_not_heard_after_a_later_one() -> None:
+def test_what_an_old_incarnation_said_is_not_heard_after_a_later_one() -> None:
     world = World()
     world.send(1, 2)
     late = list(world.wire)
@@ -305,7 +313,7 @@ def test_what_an_old_life_said_is_not_heard_after_a_later_one() -> None:
     world.settle()
     world.wire = late
     world.settle()
-    assert world.machines[2].received == {Life(1, 2): [1]}
+    assert world.machines[2].received == {Incarnation(1, 2): [1]}
     assert world.machines[2].dropped == [DropReason.STALE_INCARNATION]
 
 
@@ -316,8 +324,8 @@ def test_what_exceeds_the_bounds_fails_at_once() -> None:
     world = World()
     world.send(2, 1)
     world.settle()
-    lives = [world.send(1, 2, incarnation) for incarnation in range(2, 2 + MOST_LIVES + 3)]
-    assert world.machines[1].failed == dict.fromkeys(lives[MOST_LIVES:], Failure.FULL)
+    incarnations = [world.send(1, 2, incarnation) for incarnation in range(2, 2 + MOST_INCARNATIONS + 3)]
+    assert world.machines[1].failed == dict.fromkeys(incarnations[MOST_INCARNATIONS:], Failure.FULL)
     world.settle()
 
 
@@ -325,7 +333,7 @@ def test_a_target_that_does_not_answer_fills_no_memory() -> None:
     channels = _channels()
     out: list[Effect] = []
     for _ in range(MOST_WAITING + 5):
-        channels.send(Life(2, 1), Direct(payload=b""), 0, out)
+        channels.send(Incarnation(2, 1), Direct(payload=b""), 0, out)
     assert channels.held == MOST_WAITING
     assert len(channels.drain()) == 5
     assert sum(isinstance(effect, Send) for effect in out) == PARAMETERS.window
@@ -343,7 +351,7 @@ def test_only_what_is_near_is_held_ahead_of_a_gap() -> None:
     assert not machine.channels.is_idle
 
 
-def test_what_a_life_left_ahead_of_a_gap_is_forgotten() -> None:
+def test_what_an_incarnation_left_ahead_of_a_gap_is_forgotten() -> None:
     world = World()
     world.send(1, 2)
     world.send(1, 2)
@@ -371,14 +379,14 @@ def test_what_waits_ahead_of_a_gap_is_kept_while_its_sender_speaks() -> None:
     world.settle()
 
 
-def test_what_an_ended_life_left_ahead_of_a_gap_is_forgotten_at_once() -> None:
+def test_what_an_ended_incarnation_left_ahead_of_a_gap_is_forgotten_at_once() -> None:
     world = World()
     world.send(1, 2)
     world.send(1, 2)
     world.lose(0)
     world.pass_on()
     world.restart(1)
-    world.tell_ended(2, Life(1, 1))
+    world.tell_ended(2, Incarnation(1, 1))
     assert world.machines[2].channels.is_idle
     assert world.machines[2].armed == {}
 
@@ -450,7 +458,7 @@ def test_words_that_cannot_be_change_nothing(message: Message) -> None:
     assert machine.channels.incarnation_of(2) == 0
     assert world.wire == datagrams
     world.settle()
-    assert machine.acknowledged == {1: Life(2, 1)}
+    assert machine.acknowledged == {1: Incarnation(2, 1)}
 
 
 def test_who_is_no_peer_is_not_heard_and_cannot_be_sent_to() -> None:
@@ -459,13 +467,13 @@ def test_who_is_no_peer_is_not_heard_and_cannot_be_sent_to() -> None:
     assert world.machines[1].dropped == [DropReason.UNEXPECTED]
     for member in (1, 7):
         with pytest.raises(LocalError, match="no peer"):
-            world.machines[1].channels.send(Life(member, 0), Direct(payload=b""), 0, [])
+            world.machines[1].channels.send(Incarnation(member, 0), Direct(payload=b""), 0, [])
 
 
 words = st.one_of(
     st.integers(0, 2**64 - 1),
     st.integers(0, 3),
-    st.builds(lambda life, session: life << 32 | session, st.integers(0, 3), st.integers(0, 3)),
+    st.builds(lambda incarnation, session: incarnation << 32 | session, st.integers(0, 3), st.integers(0, 3)),
 )
 hostile = st.builds(
     Message,
@@ -486,7 +494,7 @@ def test_no_lie_stops_us_or_fills_our_memory(messages: list[tuple[bool, Message]
     for sends, message in messages:
         if sends:
             sent += 1
-            channels.send(Life(2, 0), Direct(payload=b""), 0, timers)
+            channels.send(Incarnation(2, 0), Direct(payload=b""), 0, timers)
         try:
             channels.receive(message, message.origin, 0, timers)
         except Exception as error:
@@ -521,7 +529,7 @@ def _move(world: World, verb: str, one: int, other: int) -> None:
         case "send" if one != other:
             world.send(one, other)
         case "send known" if one != other:
-            world.send(one, other, world.machines[other].life.incarnation)
+            world.send(one, other, world.machines[other].incarnation.incarnation)
         case "pass" | "repeat" if index is not None:
             world.pass_on(index, keeps=verb == "repeat")
         case "lose" if index is not None:
@@ -530,8 +538,8 @@ def _move(world: World, verb: str, one: int, other: int) -> None:
             world.tick()
         case "restart":
             world.restart(one)
-        case "told" if one != other and world.machines[other].life.incarnation > 1:
-            world.tell_ended(one, Life(other, world.machines[other].life.incarnation - 1))
+        case "told" if one != other and world.machines[other].incarnation.incarnation > 1:
+            world.tell_ended(one, Incarnation(other, world.machines[other].incarnation.incarnation - 1))
         case "silence" if one != other:
             world.silence(PATIENCE_NS, [(one, other)])
 
@@ -551,10 +559,10 @@ def test_everything_is_acknowledged_or_failed_and_then_all_is_silent(moves: list
                 world.settle()
                 machine = world.machines[source]
                 if number in machine.failed:
-                    assert machine.failed[number] is Failure.ENDED, "it had not heard of this life yet"
+                    assert machine.failed[number] is Failure.ENDED, "it had not heard of this incarnation yet"
                     number = world.send(source, target)
                     world.settle()
-                assert machine.acknowledged[number] == world.machines[target].life
+                assert machine.acknowledged[number] == world.machines[target].incarnation
 
 
 def test_the_retry_times_of_the_reliable_layer_hold_here() -> None:

@@ -7,7 +7,7 @@ import pytest
 from node.core import Membership
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
 from node.objects.context import Context
-from node.objects.direct import Life
+from node.objects.direct import Incarnation
 from node.objects.entries import Asked, Call, Called, CallId, Entry, Heard, Outcome, Proposed, Road, Settled, Voted
 from node.objects.log import CAREFUL, Entering
 from node.objects.news import NewsKind
@@ -36,7 +36,7 @@ def entering(voted_on: Call | None = None) -> Entering:
     context = Context(membership=us, parameters=ObjectsParameters(), layer=0)
     votes = Votes(membership=us, first_ns=1, most_ns=1, vote_ns=1, timers=context.timers)
     if voted_on is not None:
-        votes.open(voted_on.id, {Life(0, 1), Life(1, 1)}, 0, is_ours=context.stays_here(voted_on))
+        votes.open(voted_on.id, {Incarnation(0, 1), Incarnation(1, 1)}, 0, is_ours=context.stays_here(voted_on))
     return Entering(context=context, votes=votes)
 
 

@@ -84,8 +84,8 @@ def test_calls_name_objects_that_exist(member: int, seed: int, spaces: int, obje
         assert len(words.objects) <= 4
 
 
-def test_the_same_life_draws_the_same_calls_and_another_one_others() -> None:
-    drawn = [[one.words for one, _ in calls(load(seed=3, incarnation=life), 50)] for life in (1, 1, 2)]
+def test_the_same_incarnation_draws_the_same_calls_and_another_one_others() -> None:
+    drawn = [[one.words for one, _ in calls(load(seed=3, incarnation=incarnation), 50)] for incarnation in (1, 1, 2)]
     assert drawn[0] == drawn[1]
     assert [Addressing.of_words(words).objects for words in drawn[0]] != [
         Addressing.of_words(words).objects for words in drawn[2]
@@ -102,7 +102,9 @@ def test_kinds_come_in_their_shares() -> None:
 
 
 def test_lists_are_the_same_for_all_machines_and_lives_and_hang_on_the_shared_seed() -> None:
-    alike = [load(member, incarnation=life, seed=member).lists for member, life in ((0, 1), (1, 1), (4, 3))]
+    alike = [
+        load(member, incarnation=incarnation, seed=member).lists for member, incarnation in ((0, 1), (1, 1), (4, 3))
+    ]
     assert alike[0] == alike[1] == alike[2]
     assert load(shared_seed=2).lists != alike[0]
 
@@ -131,7 +133,7 @@ def test_lists_overlap_at_different_heights() -> None:
     assert any({spot.member for spot in one} & {3, 4} and min(one).member < 3 for one in lists), "in both sub-networks"
 
 
-def test_a_restarted_machine_is_known_by_its_new_life_once_it_has_called() -> None:
+def test_a_restarted_machine_is_known_by_its_new_incarnation_once_it_has_called() -> None:
     application = load(load={"grouped_permille": 0})
     before = [one for _, words in calls(application, 200) for one in words.objects if one.member == 2]
     application.take(Deliver(payload=bytes(8), origin=2, incarnation=3, place=1), 0)

@@ -135,7 +135,7 @@ def test_what_comes_down_is_delivered_in_the_order_in_which_it_comes() -> None:
     assert space.delivered == [(7, HERE[1].number), (7, HERE[0].number), (5, HERE[0].number)]
 
 
-def test_a_delivery_names_the_life_that_called() -> None:
+def test_a_delivery_names_the_incarnation_that_called() -> None:
     core = LocalCore(membership=US, space=SPACE, objects=3)
     message = hand_message(CallId(3, 9, 1), (HERE[0].number,), b"x" * 8)
     (effect,) = core.on_message(message, MACHINE, 0)
@@ -390,7 +390,7 @@ def test_what_no_object_here_can_ask_is_refused(addressing: Addressing) -> None:
         Space().ask(addressing)
 
 
-def test_a_stamp_of_another_life_is_refused() -> None:
+def test_a_stamp_of_another_incarnation_is_refused() -> None:
     stamp = encode_stamp(Stamp(origin=2, incarnation=3, number=1))
     words = Addressing(caller=HERE[0], objects=(HERE[0],)).words
     with pytest.raises(LocalError, match="stamp"):

@@ -173,7 +173,7 @@ def test_the_crash_of_a_master_manager_stops_nobody() -> None:
     check_calls(world)
 
 
-def test_a_call_of_a_life_that_is_known_to_be_over_fails_at_once() -> None:
+def test_a_call_of_an_incarnation_that_is_known_to_be_over_fails_at_once() -> None:
     """Seed 3239 of whole sub-networks that restart: who asked never heard of it, and its machine did not come to
     rest."""
     world = World(1, 1)

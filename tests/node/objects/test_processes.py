@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from analysis.checks.linear import check_lives
+from analysis.checks.linear import check_incarnations
 from analysis.checks.properties import CALL_PROPERTIES, Incarnation, Verdict
 from node.objects.addresses import OBJECTS_IN_SPACE
 from node.trace import RECORD, CallReport, Event, Record, Timed
@@ -82,11 +82,11 @@ def broken(group: Nodes) -> list[str]:
     )
     names = [field.name for field in RECORD]
     order = [[field.name for field in fields(Record)].index(name) for name in names]
-    lives = {
-        Incarnation(*life): [tuple(astuple(one)[place] for place in order) for one in records]
-        for life, records in group.monitor.records().items()
+    incarnations = {
+        Incarnation(*incarnation): [tuple(astuple(one)[place] for place in order) for one in records]
+        for incarnation, records in group.monitor.records().items()
     }
-    found = check_lives(lives, members=range(group.count), kinds=CALL_PROPERTIES)
+    found = check_incarnations(incarnations, members=range(group.count), kinds=CALL_PROPERTIES)
     return [f"{kind.value}: {one}" for kind, one in found.items() if one.verdict is Verdict.FAIL]
 
 
@@ -289,9 +289,9 @@ def test_in_the_simulator_it_means_nothing() -> None:
         )
         for processes in (True, False)
     )
-    records = [life.records for life in with_it.lives]
-    assert records == [life.records for life in without.lives]
-    assert sum(row[0] == Event.DELIVER for life in records for row in life) > 100
+    records = [incarnation.records for incarnation in with_it.incarnations]
+    assert records == [incarnation.records for incarnation in without.incarnations]
+    assert sum(row[0] == Event.DELIVER for incarnation in records for row in incarnation) > 100
 
 
 EXPERIMENT = """
@@ -327,6 +327,6 @@ def test_machines_on_emulated_wires_consist_of_processes(tmp_path: Path) -> None
     summary = json.loads((run / "summary.json").read_text())
     found = {name: summary["properties"][name]["verdict"] for name in summary["properties"]}
     assert {found[kind.value] for kind in CALL_PROPERTIES} == {"pass"}
-    lives = manifest_of(run)["nodes"]
-    assert len(lives) == 4
-    assert all(life["drained"] for life in lives if not life["crashed"])
+    incarnations = manifest_of(run)["nodes"]
+    assert len(incarnations) == 4
+    assert all(incarnation["drained"] for incarnation in incarnations if not incarnation["crashed"])

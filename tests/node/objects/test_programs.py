@@ -44,7 +44,7 @@ def setting(networks: tuple[int, ...], *, spaces: int = 1, member: int = 0, **op
 
 def counted(simulation: Simulation) -> tuple[list[int], dict[int, int]]:
     """What the client was told in the replies, and at the end by each server."""
-    told = [report for life in simulation.lives for report in reports(life, CallReport.COUNTED)]
+    told = [report for incarnation in simulation.incarnations for report in reports(incarnation, CallReport.COUNTED)]
     return [value for member, value in told if member == REPLY], {m: value for m, value in told if m != REPLY}
 
 
@@ -53,7 +53,7 @@ def test_figures_5_and_6_servers_on_three_machines_count_as_one() -> None:
     replies, servers = counted(simulation)
     assert replies == list(range(1, ROUNDS + 1))
     assert servers == {0: ROUNDS, 1: ROUNDS, 2: ROUNDS}
-    assert all(life.ending is Ending.DRAINED for life in simulation.lives)
+    assert all(incarnation.ending is Ending.DRAINED for incarnation in simulation.incarnations)
 
 
 @pytest.mark.parametrize("crashed", [0, 1, 2])
@@ -77,7 +77,9 @@ def test_after_a_crash_for_good_the_others_serve_within_two_periods_of_failure_d
 def test_the_same_seed_gives_the_same_records() -> None:
     fault = "{at: 1 s, for: 1 s, crash: {targets: [p1/n2]}}"
     runs = [perform("replicated", (3, 1), options=REPLICATED, faults=fault, seed=5) for _ in range(2)]
-    assert [life.records for life in runs[0].lives] == [life.records for life in runs[1].lives]
+    assert [incarnation.records for incarnation in runs[0].incarnations] == [
+        incarnation.records for incarnation in runs[1].incarnations
+    ]
 
 
 # The measurements.
@@ -86,8 +88,8 @@ def test_the_same_seed_gives_the_same_records() -> None:
 def timed(simulation: Simulation) -> dict[tuple[Timed, int], list[int]]:
     """The measured ns, by way and number of objects."""
     found: dict[tuple[Timed, int], list[int]] = defaultdict(list)
-    for life in simulation.lives:
-        for word, took_ns in reports(life, CallReport.TIMED):
+    for incarnation in simulation.incarnations:
+        for word, took_ns in reports(incarnation, CallReport.TIMED):
             found[Timed(word >> OBJECTS_BITS), word % (1 << OBJECTS_BITS)].append(took_ns)
     return found
 

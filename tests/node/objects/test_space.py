@@ -311,7 +311,7 @@ def test_references_travel() -> None:
         assert again == counter
         assert hash(again) == hash(counter)
         assert again != other
-        assert repr(again) == "<Counter 2 of member 0, life 1>"
+        assert repr(again) == "<Counter 2 of member 0, incarnation 1>"
 
     run(main)
 
@@ -437,7 +437,7 @@ def test_a_reply_is_taken_once_and_from_its_member_only() -> None:
     assert space.under_way == 0
 
 
-def test_a_call_names_a_caller_of_the_life_that_sent_it() -> None:
+def test_a_call_names_a_caller_of_the_incarnation_that_sent_it() -> None:
     _, transport, space = recorded()
     space.create(Counter())
     forged = CallBody(call=CallId(THERE, 1), name="add", arguments=(1,))

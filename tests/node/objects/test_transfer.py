@@ -88,7 +88,7 @@ def test_a_machine_without_the_book_whose_donor_is_started_again_begins_it_anew_
     world.appear(0)
     world.run(for_ns=5 * SECOND)
     assert is_running(world, 0) and is_running(world, 1)
-    assert world.machine(0).book.lives == {0: 2, 1: 3} and world.machine(0).book.epoch > 1
+    assert world.machine(0).book.incarnations == {0: 2, 1: 3} and world.machine(0).book.epoch > 1
     world.lose = lambda source, target, message: False
     check_that_calls_work(world)
 
@@ -136,7 +136,7 @@ def test_a_machine_with_the_book_gives_it_to_others_that_are_started_again_toget
         world.appear(member)
     world.check_rest()
     assert world.machine(0).book.snapshot() == world.machine(2).book.snapshot()
-    assert world.machine(2).book.lives == {0: 2, 1: 2, 2: 1}
+    assert world.machine(2).book.incarnations == {0: 2, 1: 2, 2: 1}
     check_that_calls_work(world)
 
 

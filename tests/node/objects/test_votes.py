@@ -7,14 +7,14 @@ import pytest
 from node.core import Membership
 from node.effects import CancelTimer, Effect, Send, SetTimer
 from node.errors import RemoteError
-from node.objects.direct import Life
+from node.objects.direct import Incarnation
 from node.objects.entries import CallId, Voted
 from node.objects.votes import VOTES, Votes
 from node.reliable.rtt import Timers
 from node.wire import Kind, Message
 
 CALL, OTHER = CallId(4, 1, 9), CallId(4, 1, 10)
-ALL = [Life(0, 1), Life(1, 1), Life(2, 1)]
+ALL = [Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)]
 FIRST_NS, MOST_NS, VOTE_NS = 10, 40, 1000
 MEMBERS = (0, 1, 2)
 
@@ -58,12 +58,12 @@ def test_one_no_is_enough() -> None:
     assert ours.see_to(0, 1, []) == [Voted(id=CALL, is_yes=False)]
 
 
-def test_a_life_that_has_ended_votes_no() -> None:
+def test_an_incarnation_that_has_ended_votes_no() -> None:
     ours, _ = votes_of(0)
     ours.open(CALL, ALL, 0, is_ours=True)
-    ours.ended(Life(2, 2))
-    assert ours.see_to(0, 1, []) == [], "another life of it was asked"
-    ours.ended(Life(2, 1))
+    ours.ended(Incarnation(2, 2))
+    assert ours.see_to(0, 1, []) == [], "another incarnation of it was asked"
+    ours.ended(Incarnation(2, 1))
     assert ours.see_to(0, 1, []) == [Voted(id=CALL, is_yes=False)]
 
 
@@ -71,7 +71,7 @@ def test_who_has_voted_and_then_ends_has_voted() -> None:
     ours, _ = votes_of(0)
     ours.open(CALL, ALL[:2], 0, is_ours=True)
     ours.receive(vote(1, 1))
-    ours.ended(Life(1, 1))
+    ours.ended(Incarnation(1, 1))
     ours.cast(CALL, is_yes=True, now_ns=0)
     assert ours.see_to(0, 1, []) == [Voted(id=CALL, is_yes=True)]
 
@@ -86,7 +86,7 @@ def test_who_is_silent_for_too_long_votes_no() -> None:
     assert ours.see_to(0, 5 + VOTE_NS, []) == [Voted(id=CALL, is_yes=False)]
 
 
-def test_votes_of_strangers_of_other_lives_and_for_nothing_are_not_counted() -> None:
+def test_votes_of_strangers_of_other_incarnations_and_for_nothing_are_not_counted() -> None:
     ours, _ = votes_of(0)
     ours.open(CALL, ALL[:2], 0, is_ours=True)
     ours.cast(CALL, is_yes=True, now_ns=0)

@@ -85,11 +85,11 @@ def check(made: Scenario, *, is_total: bool = False) -> None:
     check_integrity(cluster)
     check_fifo(cluster)
     check_views(cluster)
-    first_lives = [host.membership.member for host in cluster.survivors() if host.membership.incarnation == 1]
-    assert set(cluster.members) - made.victims <= set(first_lives), f"somebody was expelled without need: {made}"
-    check_agreement(cluster, first_lives)
-    check_validity(cluster, first_lives)
-    check_joiners(made, first_lives[0])
+    first_incarnations = [host.membership.member for host in cluster.survivors() if host.membership.incarnation == 1]
+    assert set(cluster.members) - made.victims <= set(first_incarnations), f"somebody was expelled without need: {made}"
+    check_agreement(cluster, first_incarnations)
+    check_validity(cluster, first_incarnations)
+    check_joiners(made, first_incarnations[0])
     if is_total:
         check_total_order(cluster)
     held = {host.membership.member: host.core.held for host in cluster.survivors()}

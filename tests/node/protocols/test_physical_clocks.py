@@ -197,7 +197,7 @@ def test_a_later_round_begins_anew_and_an_earlier_one_is_over() -> None:
     assert told(one.on_message(time(0, 500, pack(0, 3, 1), 0), 0, 100)) != []
 
 
-def test_the_lowest_member_initiates_and_so_does_every_later_life() -> None:
+def test_the_lowest_member_initiates_and_so_does_every_later_incarnation() -> None:
     first = core(0, start="relay", start_after_ns=500)
     assert SetTimer(timer=INITIATE, at_ns=500) in first.on_start(0)
     effects = first.on_timer(INITIATE, 500)
@@ -450,7 +450,7 @@ def test_without_a_relay_the_same_start_takes_about_tau_d() -> None:
     assert cluster.skew_ns() < MILLISECOND
 
 
-def test_a_later_life_is_synchronised_by_the_relay_that_it_initiates() -> None:
+def test_a_later_incarnation_is_synchronised_by_the_relay_that_it_initiates() -> None:
     network = Network(delay_ns=MILLISECOND)
     cluster = synchronising(
         4,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.checks.linear import check_lives
+from analysis.checks.linear import check_incarnations
 from analysis.checks.properties import Incarnation, Property, Verdict
 from node.core import Core, Membership
 from node.registry import PROTOCOLS
@@ -30,13 +30,18 @@ def test_a_world_that_once_failed_keeps_every_promise(path: Path) -> None:
         return made
 
     simulation = simulate(experiment, group=1, build=build, linger_ns=LINGER_NS)
-    records = {Incarnation(life.member, life.incarnation): life.records for life in simulation.lives}
+    records = {
+        Incarnation(incarnation.member, incarnation.incarnation): incarnation.records
+        for incarnation in simulation.incarnations
+    }
     names = {node.index: str(node.name) for node in experiment.topology.nodes()}
     kinds = [Property(name) for name in entry.promised(parameters)]
-    findings = check_lives(records, members=set(names), names=names, kinds=kinds)
+    findings = check_incarnations(records, members=set(names), names=names, kinds=kinds)
     assert [kind for kind, finding in findings.items() if finding.verdict is Verdict.FAIL] == []
-    drained = [life for life in simulation.lives if life.ending is Ending.DRAINED]
-    assert [life.member for life in drained if cores[life.member, life.incarnation].held] == []
+    drained = [incarnation for incarnation in simulation.incarnations if incarnation.ending is Ending.DRAINED]
+    assert [
+        incarnation.member for incarnation in drained if cores[incarnation.member, incarnation.incarnation].held
+    ] == []
     if not has_lost_quorum(simulation):
-        assert Ending.CUT_SHORT not in {life.ending for life in simulation.lives}
+        assert Ending.CUT_SHORT not in {incarnation.ending for incarnation in simulation.incarnations}
         assert [kind for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN] == []

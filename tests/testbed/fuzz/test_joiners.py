@@ -23,15 +23,15 @@ OLD, JOINER = Incarnation(0, 1), Incarnation(1, 2)
 
 
 def records(*steps: tuple[Event, Incarnation, int]) -> list[Raw]:
-    return [(int(event), 1, *life, 0, number, at, 0, 0) for at, (event, life, number) in enumerate(steps)]
+    return [(int(event), 1, *incarnation, 0, number, at, 0, 0) for at, (event, incarnation, number) in enumerate(steps)]
 
 
-def submit(life: Incarnation, number: int) -> tuple[Event, Incarnation, int]:
-    return Event.SUBMIT, life, number
+def submit(incarnation: Incarnation, number: int) -> tuple[Event, Incarnation, int]:
+    return Event.SUBMIT, incarnation, number
 
 
-def deliver(life: Incarnation, number: int) -> tuple[Event, Incarnation, int]:
-    return Event.DELIVER, life, number
+def deliver(incarnation: Incarnation, number: int) -> tuple[Event, Incarnation, int]:
+    return Event.DELIVER, incarnation, number
 
 
 def found(old: list[Raw], joiner: list[Raw]) -> list[Owed]:
@@ -64,7 +64,7 @@ def test_what_it_submits_everybody_delivers() -> None:
 
 
 class DeafJoiner(GroupCore):
-    """Its later lives hand nothing up."""
+    """Its later incarnations hand nothing up."""
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         effects = super().on_message(message, source, now_ns)
@@ -103,7 +103,9 @@ def lacking(story: Story, *ended: Incarnation) -> list[str]:
     """What is owed to those that ended in order."""
     history = raw(story.stop(*ended))
     assert has_views(history)
-    return [one.sentence(NAMES) for one in owed_in_last_view({life: history[life] for life in ended})]
+    return [
+        one.sentence(NAMES) for one in owed_in_last_view({incarnation: history[incarnation] for incarnation in ended})
+    ]
 
 
 def founded() -> Story:
@@ -118,7 +120,7 @@ def joined() -> Story:
 def test_correct_runs_with_views_owe_nothing() -> None:
     for seed in range(40):
         history = raw(histories.in_views(seed))
-        ended = {life: records for life, records in history.items() if records[-1][0] == Event.STOP}
+        ended = {incarnation: records for incarnation, records in history.items() if records[-1][0] == Event.STOP}
         assert not list(owed_in_last_view(ended)), seed
 
 
@@ -145,8 +147,8 @@ def test_a_joiner_must_get_the_state() -> None:
 
 def test_a_member_must_install_the_last_view() -> None:
     story = founded()
-    for life in (A, B):
-        story.author.install(life, 2, [A, B, C])
+    for incarnation in (A, B):
+        story.author.install(incarnation, 2, [A, B, C])
 
     assert lacking(story, A, B, C) == ["p1/c (incarnation 1) lacks the last view, of which it is a member"]
 

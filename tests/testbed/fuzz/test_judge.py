@@ -17,7 +17,7 @@ from testbed.fuzz.draw import FUZZED, draw
 from testbed.fuzz.judge import GROUP, Failure, findings_of, is_expelled, judge
 from testbed.fuzz.render import experiment_of
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening
-from testbed.sim.member import Life
+from testbed.sim.member import IncarnationRun
 from testbed.sim.simulation import simulate
 from tests.analysis.histories import PlainHistory
 from tests.analysis.view_histories import A, B, C, Story
@@ -136,8 +136,8 @@ def test_of_two_members_either_may_be_given_up_when_one_of_them_hears_nobody() -
             ),
         ),
     )
-    lives = simulate(experiment_of(scenario), group=GROUP).lives
-    assert [life.member for life in lives if is_expelled(life)] == [1]
+    incarnations = simulate(experiment_of(scenario), group=GROUP).incarnations
+    assert [incarnation.member for incarnation in incarnations if is_expelled(incarnation)] == [1]
     assert judge(scenario).is_good
 
 
@@ -179,8 +179,10 @@ def test_coverage_adds_up_and_survives_its_rows() -> None:
 def order_of(history: PlainHistory) -> Verdict:
     """As if a run of the sequencer had left this history."""
     scenario = small("sequencer")
-    lives = tuple(Life(member=m, incarnation=i, records=list(rows)) for (m, i), rows in raw(history).items())
-    simulation = replace(simulate(experiment_of(scenario), group=GROUP), lives=lives)
+    incarnations = tuple(
+        IncarnationRun(member=m, incarnation=i, records=list(rows)) for (m, i), rows in raw(history).items()
+    )
+    simulation = replace(simulate(experiment_of(scenario), group=GROUP), incarnations=incarnations)
     return findings_of(scenario, simulation)[Property.TOTAL_ORDER].verdict
 
 
@@ -202,5 +204,5 @@ def test_with_views_crashed_and_excluded_incarnations_are_held_to_the_order(end:
 def test_an_excluded_incarnation_counts_as_expelled_and_one_that_left_does_not() -> None:
     records = raw(Story(A, B).note(A, Event.OVER, 0).note(B, Event.OVER, 1).author.history)
 
-    assert is_expelled(Life(member=0, incarnation=1, records=list(records[A])))
-    assert not is_expelled(Life(member=1, incarnation=1, records=list(records[B])))
+    assert is_expelled(IncarnationRun(member=0, incarnation=1, records=list(records[A])))
+    assert not is_expelled(IncarnationRun(member=1, incarnation=1, records=list(records[B])))

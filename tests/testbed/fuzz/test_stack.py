@@ -279,7 +279,8 @@ def test_messages_wait_in_order_while_the_lower_core_is_shut() -> None:
 
 
 def ended(stack: Stack, lower: Lower) -> list[Effect]:
-    """The lower core learns, while a message of the upper one waits for it, that the others have ended its life."""
+    """The lower core learns, while a message of the upper one waits for it, that the others have ended its
+    incarnation."""
 
     def end(timer: Timer, now_ns: int) -> list[Effect]:
         lower.is_ended = True

@@ -14,8 +14,8 @@ from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import judge
 from testbed.fuzz.listing import coverage_tables, views_table
 from testbed.fuzz.scenario import Crash, Member, Scenario, Segment
-from testbed.fuzz.views import Freeze, LifeId, Met, views_met
-from testbed.sim.member import Life
+from testbed.fuzz.views import Freeze, IncarnationId, Met, views_met
+from testbed.sim.member import IncarnationRun
 
 Row = tuple[int, int, int, int, int, int, int, int, int]
 
@@ -37,10 +37,12 @@ def state(at_ns: int) -> Row:
     return (Event.STATE, 0, 0, 1, 0, 2, at_ns, at_ns, 8)
 
 
-def met(*lives: list[Row], freezes: dict[LifeId, list[Freeze]] | None = None, agreement: bool = True) -> set[str]:
+def met(
+    *incarnations: list[Row], freezes: dict[IncarnationId, list[Freeze]] | None = None, agreement: bool = True
+) -> set[str]:
     """Of the one later view that is struck, or the last one of several."""
     found = views_met(
-        [Life(member=member, incarnation=1, records=rows) for member, rows in enumerate(lives)],
+        [IncarnationRun(member=member, incarnation=1, records=rows) for member, rows in enumerate(incarnations)],
         freezes or {},
         promises_agreement=agreement,
     )
@@ -61,9 +63,9 @@ def test_a_message_that_its_sender_has_not_delivered_was_under_way() -> None:
 
 
 def test_a_message_that_one_survivor_has_and_another_lacks_was_partly_delivered() -> None:
-    lives = [view(1, 0), delivered(2, 1, 5), view(2, 100)], [view(1, 0), view(2, 100), delivered(2, 1, 101)]
-    assert met(*lives) == {Met.PARTLY_DELIVERED}
-    assert met(*lives, agreement=False) == {Met.NOTHING}
+    incarnations = [view(1, 0), delivered(2, 1, 5), view(2, 100)], [view(1, 0), view(2, 100), delivered(2, 1, 101)]
+    assert met(*incarnations) == {Met.PARTLY_DELIVERED}
+    assert met(*incarnations, agreement=False) == {Met.NOTHING}
 
 
 def test_the_first_freeze_is_when_it_was_struck() -> None:

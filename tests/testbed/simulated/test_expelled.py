@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.checks.linear import check_lives
+from analysis.checks.linear import check_incarnations
 from analysis.checks.properties import Incarnation, Property, Raw, Verdict
 from node.registry import PROTOCOLS
 from node.trace import Event
@@ -36,7 +36,10 @@ def run(protocol: str, *, seed: int = 1) -> Simulation:
 
 
 def records_of(simulation: Simulation) -> dict[Incarnation, list[Raw]]:
-    return {Incarnation(life.member, life.incarnation): life.records for life in simulation.lives}
+    return {
+        Incarnation(incarnation.member, incarnation.incarnation): incarnation.records
+        for incarnation in simulation.incarnations
+    }
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -45,19 +48,25 @@ def test_a_member_that_was_away_for_too_long_is_excluded_and_its_process_goes_on
     protocol: str, seed: int
 ) -> None:
     simulation = run(protocol, seed=seed)
-    excluded, again = simulation.lives[3:]
+    excluded, again = simulation.incarnations[3:]
 
     assert simulation.phases.drained_ns is not None
-    assert [life.is_over for life in simulation.lives] == [False, False, False, True, False]
-    assert [life.ending for life in simulation.lives] == [Ending.DRAINED] * 3 + [Ending.EXCLUDED, Ending.DRAINED]
-    assert [life.records[-1][0] for life in simulation.lives] == [Event.STOP] * 3 + [Event.OVER, Event.STOP]
+    assert [incarnation.is_over for incarnation in simulation.incarnations] == [False, False, False, True, False]
+    assert [incarnation.ending for incarnation in simulation.incarnations] == [Ending.DRAINED] * 3 + [
+        Ending.EXCLUDED,
+        Ending.DRAINED,
+    ]
+    assert [incarnation.records[-1][0] for incarnation in simulation.incarnations] == [Event.STOP] * 3 + [
+        Event.OVER,
+        Event.STOP,
+    ]
     assert (again.member, again.incarnation, again.records[0][0]) == (3, 2, Event.START)
     over_ns, submitted = excluded.records[-1][6], excluded.records[-1][8]
     assert AWAY[1].at_ns <= over_ns - START_NS <= AWAY[1].at_ns + SECOND, "as soon as it hears of it"
-    assert submitted == excluded.submitted < simulation.lives[0].submitted, "it asks for nothing more"
+    assert submitted == excluded.submitted < simulation.incarnations[0].submitted, "it asks for nothing more"
     assert again.submitted > 0
     promised = [Property(name) for name in PROTOCOLS[protocol].promises]
-    findings = check_lives(records_of(simulation), members=range(4), kinds=promised)
+    findings = check_incarnations(records_of(simulation), members=range(4), kinds=promised)
     assert {kind: finding.verdict for kind, finding in findings.items()} == dict.fromkeys(promised, Verdict.PASS)
 
 
@@ -75,7 +84,7 @@ def test_one_that_is_excluded_while_it_drains_drains_as_the_next_incarnation() -
         duration_ns=2000 * MILLISECOND,
         faults=away,
     )
-    *_, excluded, again = simulate(made, group=7).lives
+    *_, excluded, again = simulate(made, group=7).incarnations
     assert [excluded.ending, again.ending] == [Ending.EXCLUDED, Ending.DRAINED]
     told = [row[0] for row in again.records if row[0] in (Event.START, Event.DRAIN, Event.STOP)]
     assert told == [Event.START, Event.DRAIN, Event.STOP]

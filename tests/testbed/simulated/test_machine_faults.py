@@ -33,9 +33,9 @@ def run(*faults: Fault, rate_per_s: float = 1000.0, **changes: Any) -> Simulatio
     return simulate(experiment, group=1)
 
 
-def deliveries(simulation: Simulation, life: int = 1) -> list[int]:
+def deliveries(simulation: Simulation, incarnation: int = 1) -> list[int]:
     """When, from the start of the load."""
-    return [row[6] - START_NS for row in simulation.lives[life].records if row[0] == Event.DELIVER]
+    return [row[6] - START_NS for row in simulation.incarnations[incarnation].records if row[0] == Event.DELIVER]
 
 
 def test_a_slow_node_takes_its_time_for_each_datagram_and_catches_up_when_it_is_over() -> None:
@@ -50,9 +50,9 @@ def test_a_slow_node_takes_its_time_for_each_datagram_and_catches_up_when_it_is_
     assert {b - a for a, b in pairwise(within)} == {round(INPUT_NS / ratio)}
     at_once = times.count(600 * MILLISECOND)
     assert at_once > 250
-    assert simulation.lives[1].was_paused
-    assert simulation.lives[1].delivered == simulation.lives[0].submitted
-    assert simulation.lives[1].overrun == 0
+    assert simulation.incarnations[1].was_paused
+    assert simulation.incarnations[1].delivered == simulation.incarnations[0].submitted
+    assert simulation.incarnations[1].overrun == 0
 
 
 def test_a_slow_node_that_can_keep_up_only_delivers_later() -> None:
@@ -66,14 +66,14 @@ def test_a_deaf_node_loses_what_comes_faster_than_it_takes_it() -> None:
         Deaf(id=1, at_ns=200 * MILLISECOND, targets=N2, buffer_bytes=4096),
         drain_ns=20 * SECOND,
     )
-    deaf = simulation.lives[1]
+    deaf = simulation.incarnations[1]
     assert deaf.overrun > 400
-    assert deaf.delivered == simulation.lives[0].submitted, "what was lost is asked for again"
+    assert deaf.delivered == simulation.incarnations[0].submitted, "what was lost is asked for again"
 
 
 def test_a_deaf_node_that_is_quick_enough_loses_nothing() -> None:
     simulation = run(Deaf(id=0, at_ns=0, targets=N2, buffer_bytes=4096))
-    assert simulation.lives[1].overrun == 0
+    assert simulation.incarnations[1].overrun == 0
 
 
 def test_frozen_a_deaf_node_keeps_what_its_buffer_holds() -> None:
@@ -83,7 +83,7 @@ def test_frozen_a_deaf_node_keeps_what_its_buffer_holds() -> None:
         Recover(id=2, at_ns=400 * MILLISECOND, targets=N2, what="deaf", ends=0),
         Resume(id=3, at_ns=400 * MILLISECOND, targets=N2),
     )
-    assert 150 < simulation.lives[1].overrun < 250
+    assert 150 < simulation.incarnations[1].overrun < 250
 
 
 def test_a_clock_jumps_drifts_and_is_put_right() -> None:
@@ -91,7 +91,7 @@ def test_a_clock_jumps_drifts_and_is_put_right() -> None:
         ClockShift(id=0, at_ns=200 * MILLISECOND, targets=N2, step_ns=50 * MILLISECOND, drift_ppm=100.0),
         Recover(id=1, at_ns=700 * MILLISECOND, targets=N2, what="clock", ends=0),
     )
-    records = simulation.lives[1].records
+    records = simulation.incarnations[1].records
     shifts = [(row[6] - START_NS, row[1], row[4], row[7] - row[5], row[8]) for row in records if row[0] == Event.CLOCK]
     assert shifts == [
         (200 * MILLISECOND, 0, 0, 50 * MILLISECOND, SECOND + 100_000),
@@ -108,4 +108,4 @@ def test_the_same_seed_gives_the_same_run() -> None:
         Deaf(id=1, at_ns=200 * MILLISECOND, targets=N2, buffer_bytes=8192),
         ClockShift(id=2, at_ns=300 * MILLISECOND, targets=N2, step_ns=-5 * MILLISECOND),
     )
-    assert run(*faults).lives == run(*faults).lives
+    assert run(*faults).incarnations == run(*faults).incarnations

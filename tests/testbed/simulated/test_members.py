@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from node.trace import Event, OverReason
-from testbed.sim.simulation import START_NS, Ending, Life, Simulation, simulate
+from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 from testbed.spec.faults import Crash, Fault, Join, Leave
 from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment, NodeName
@@ -30,30 +30,35 @@ def run(*faults: Fault, protocol: str = "sequencer", absent: Sequence[NodeName] 
     return simulate(made, group=7)
 
 
-def views(life: Life) -> dict[int, tuple[int, ...]]:
+def views(incarnation: IncarnationRun) -> dict[int, tuple[int, ...]]:
     """The members of each view that this incarnation installed, by rank."""
     found: dict[int, tuple[int, ...]] = {}
-    for event, _, member, _, _, number, *_ in life.records:
+    for event, _, member, _, _, number, *_ in incarnation.records:
         if event == Event.VIEW:
             found[number] = (*found.get(number, ()), member)
     return found
 
 
-def delivered(life: Life) -> list[tuple[int, int, int]]:
-    return [(row[2], row[3], row[5]) for row in life.records if row[0] == Event.DELIVER]
+def delivered(incarnation: IncarnationRun) -> list[tuple[int, int, int]]:
+    return [(row[2], row[3], row[5]) for row in incarnation.records if row[0] == Event.DELIVER]
 
 
 @pytest.mark.parametrize("protocol", ["sequencer", "lamport", "reliable"])
 def test_an_absent_member_joins_as_a_later_incarnation_than_those_of_founders(protocol: str) -> None:
     simulation = run(Join(id=0, at_ns=2 * SECOND, targets=(LAST,)), protocol=protocol, absent=(LAST,))
-    *founders, joiner = simulation.lives
+    *founders, joiner = simulation.incarnations
 
     assert simulation.phases.drained_ns is not None
-    assert [(life.member, life.incarnation) for life in simulation.lives] == [(0, 1), (1, 1), (2, 1), (3, 2)]
-    assert {life.ending for life in simulation.lives} == {Ending.DRAINED}
+    assert [(incarnation.member, incarnation.incarnation) for incarnation in simulation.incarnations] == [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+        (3, 2),
+    ]
+    assert {incarnation.ending for incarnation in simulation.incarnations} == {Ending.DRAINED}
     assert joiner.records[0][0] == Event.START
     assert joiner.records[0][6] == START_NS + 2 * SECOND
-    assert all(views(life)[1] == (0, 1, 2) for life in founders)
+    assert all(views(incarnation)[1] == (0, 1, 2) for incarnation in founders)
     assert views(joiner) == {2: (0, 1, 2, 3)}
     assert 100 < joiner.submitted < 125, "three seconds of five"
     assert delivered(joiner)
@@ -64,20 +69,22 @@ def test_an_absent_member_joins_as_a_later_incarnation_than_those_of_founders(pr
 def test_one_founder_is_enough() -> None:
     others = (SECOND_NODE, THIRD, LAST)
     simulation = run(Join(id=0, at_ns=SECOND, targets=others), absent=others)
-    assert views(simulation.lives[0])[1] == (0,)
-    assert {tuple(sorted(list(views(life).values())[-1])) for life in simulation.lives} == {(0, 1, 2, 3)}
+    assert views(simulation.incarnations[0])[1] == (0,)
+    assert {tuple(sorted(list(views(incarnation).values())[-1])) for incarnation in simulation.incarnations} == {
+        (0, 1, 2, 3)
+    }
 
 
 def test_a_member_that_leaves_rests_and_the_others_go_on() -> None:
     simulation = run(Leave(id=0, at_ns=2 * SECOND, targets=(FIRST,)))
-    left, *others = simulation.lives
+    left, *others = simulation.incarnations
 
     assert (left.is_over, left.has_left, left.ending) == (True, True, Ending.DRAINED)
     over = left.records[-1]
     assert (over[0], over[1]) == (Event.OVER, OverReason.LEFT)
     assert 0 < over[6] - START_NS - 2 * SECOND < SECOND
-    assert [life.ending for life in others] == [Ending.DRAINED] * 3
-    assert all(list(views(life).values())[-1] == (1, 2, 3) for life in others)
+    assert [incarnation.ending for incarnation in others] == [Ending.DRAINED] * 3
+    assert all(list(views(incarnation).values())[-1] == (1, 2, 3) for incarnation in others)
     assert left.submitted < 90 < 190 < others[0].submitted
     assert simulation.faults[0]["readback"] == {}
     assert simulation.phases.drained_ns is not None
@@ -87,7 +94,7 @@ def test_a_member_that_has_left_joins_as_its_next_incarnation() -> None:
     simulation = run(
         Leave(id=0, at_ns=SECOND, targets=(LAST,), until_id=1), Join(id=1, at_ns=3 * SECOND, targets=(LAST,))
     )
-    left, again = simulation.lives[3:]
+    left, again = simulation.incarnations[3:]
     assert (left.incarnation, left.ending, left.has_left) == (1, Ending.LEFT, True)
     assert (again.incarnation, again.ending, again.is_over) == (2, Ending.DRAINED, False)
     assert again.records[0][6] == START_NS + 3 * SECOND
@@ -96,7 +103,7 @@ def test_a_member_that_has_left_joins_as_its_next_incarnation() -> None:
 
 def test_one_that_is_told_to_join_before_it_has_left_joins_when_it_has() -> None:
     simulation = run(Leave(id=0, at_ns=SECOND, targets=(LAST,), until_id=1), Join(id=1, at_ns=SECOND, targets=(LAST,)))
-    left, again = simulation.lives[3:]
+    left, again = simulation.incarnations[3:]
     assert (left.ending, left.has_left, again.ending) == (Ending.LEFT, True, Ending.DRAINED)
     assert again.records[0][6] == left.records[-1][6]
 
@@ -109,4 +116,4 @@ def test_a_leave_that_cannot_be_is_told_and_changes_nothing() -> None:
     assert simulation.faults[-1]["readback"] == {
         FIRST: {"refused": "member 0 is the last one of its group: stop it instead"}
     }
-    assert (simulation.lives[0].is_over, simulation.lives[0].ending) == (False, Ending.DRAINED)
+    assert (simulation.incarnations[0].is_over, simulation.incarnations[0].ending) == (False, Ending.DRAINED)

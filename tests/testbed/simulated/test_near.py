@@ -20,7 +20,7 @@ from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Window
 from node.trace import Event
 from testbed.sim.capture import SimulatedCapture
-from testbed.sim.member import Life
+from testbed.sim.member import IncarnationRun
 from testbed.sim.meter import LoadMeter
 from testbed.sim.network import Datagram, Tap
 from testbed.sim.scene import SightingTap, scene_of
@@ -98,8 +98,8 @@ def run(
     return simulate(words, group=7, tap=tap, build=lambda us, _seed: NearCore(us))
 
 
-def origins(life: Life) -> set[int]:
-    return {row[2] for row in life.records if row[0] == Event.DELIVER}
+def origins(incarnation: IncarnationRun) -> set[int]:
+    return {row[2] for row in incarnation.records if row[0] == Event.DELIVER}
 
 
 @pytest.mark.parametrize("dissemination", Dissemination)
@@ -108,9 +108,9 @@ def test_members_deliver_what_comes_from_their_own_partition(
     sizes: tuple[int, ...], dissemination: Dissemination
 ) -> None:
     network = topology(*sizes, to_node=LAN)
-    for life in run(network, dissemination).lives:
-        assert origins(life) == {life.member, *neighbours(network, life.member)}
-        assert life.received == 2 * len(neighbours(network, life.member))
+    for incarnation in run(network, dissemination).incarnations:
+        assert origins(incarnation) == {incarnation.member, *neighbours(network, incarnation.member)}
+        assert incarnation.received == 2 * len(neighbours(network, incarnation.member))
 
 
 @pytest.mark.parametrize("dissemination", Dissemination)
@@ -121,7 +121,10 @@ def test_transmissions_are_numbered_by_the_datagram(dissemination: Dissemination
     sent = [(d.destination.index if d.destination else None, d.transmission) for d in tap.sent if d.source.index == 1]
     assert sent == ([(0, 1), (2, 2), (0, 3), (2, 4)] if is_unicast else [(None, 1), (None, 2)])
     assert [d.is_near for d in tap.sent] == [not is_unicast] * len(tap.sent)
-    records = {life.member: [row[8] for row in life.records if row[0] == Event.SEND] for life in simulation.lives}
+    records = {
+        incarnation.member: [row[8] for row in incarnation.records if row[0] == Event.SEND]
+        for incarnation in simulation.incarnations
+    }
     assert records[1] == ([1, 3] if is_unicast else [1, 2])
     assert records[3] == [], "whoever has no neighbours sends nothing"
 
@@ -129,8 +132,8 @@ def test_transmissions_are_numbered_by_the_datagram(dissemination: Dissemination
 def test_what_a_frozen_member_s_kernel_received_is_handled_when_it_is_thawed() -> None:
     second = NodeName("p1/n2")
     faults = [Pause(id=0, at_ns=0, targets=(second,)), Resume(id=1, at_ns=200 * MILLISECOND, targets=(second,))]
-    lives = run(topology(2, 1, to_node=LAN), Dissemination.MULTICAST, faults=faults).lives
-    times_ns = [row[6] for row in lives[1].records if row[0] == Event.DELIVER and row[2] == 0]
+    incarnations = run(topology(2, 1, to_node=LAN), Dissemination.MULTICAST, faults=faults).incarnations
+    times_ns = [row[6] for row in incarnations[1].records if row[0] == Event.DELIVER and row[2] == 0]
     assert times_ns == [START_NS + 200 * MILLISECOND, START_NS + 301 * MILLISECOND]
 
 
@@ -159,7 +162,7 @@ def test_the_capture_shows_the_group_of_the_segment_and_one_hop(tmp_path: Path) 
 def test_the_load_of_near_multicasts_is_that_of_their_own_medium() -> None:
     network = topology(3, 2, bus=BUS)
     meter = LoadMeter(network, until_ns=START_NS + SECOND)
-    load = meter.load(run(network, Dissemination.MULTICAST, meter).lives)
+    load = meter.load(run(network, Dissemination.MULTICAST, meter).incarnations)
     sent = [flow for flow in load.flows if flow.direction == FROM_NODE]
     groups = [ip_number(part.multicast_group) for part in network.partitions]
     assert [(flow.node_index, flow.ip_dst, flow.datagrams) for flow in sent] == [

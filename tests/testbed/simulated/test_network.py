@@ -169,7 +169,7 @@ def test_a_multicast_dies_of_its_age_after_thirty_links() -> None:
     number = lan.send(0)
     assert lan.run().receivers(number) == list(range(1, 31))
     number = lan.send(0, 39)
-    assert lan.run().receivers(number) == [39], "unicast lives twice as long"
+    assert lan.run().receivers(number) == [39], "unicast incarnations twice as long"
 
 
 def test_what_comes_from_another_partition_passes_the_bus() -> None:

@@ -21,7 +21,7 @@ from node.trace import Event, decode_trace
 from node.wire import Kind, decode_datagram
 from testbed.run.nodes import derive_seed
 from testbed.sim.network import Datagram
-from testbed.sim.simulation import START_NS, Ending, Life, Simulation, simulate
+from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 from testbed.spec.faults import Crash, Cut, Heal, Impair, ImpairLink, LinkDirection, Pause, Restart, Resume
 from testbed.spec.raw import Dissemination
 from testbed.spec.values import Experiment, WrongClock
@@ -51,16 +51,18 @@ def run(*sizes: int, port: Impairment = LAN, **fields: Any) -> Simulation:
     return simulate(experiment(topology(*sizes, to_node=port), **fields), group=7)
 
 
-def of(life: Life, event: Event) -> list[TraceRow]:
-    return [row for row in life.records if row[0] == event]
+def of(incarnation: IncarnationRun, event: Event) -> list[TraceRow]:
+    return [row for row in incarnation.records if row[0] == event]
 
 
-def delivered(life: Life) -> list[Identity]:
-    return [(row[2], row[3], row[5]) for row in of(life, Event.DELIVER)]
+def delivered(incarnation: IncarnationRun) -> list[Identity]:
+    return [(row[2], row[3], row[5]) for row in of(incarnation, Event.DELIVER)]
 
 
 def submitted(simulation: Simulation) -> list[Identity]:
-    return [(row[2], row[3], row[5]) for life in simulation.lives for row in of(life, Event.SUBMIT)]
+    return [
+        (row[2], row[3], row[5]) for incarnation in simulation.incarnations for row in of(incarnation, Event.SUBMIT)
+    ]
 
 
 # A run.
@@ -75,54 +77,65 @@ def test_everybody_delivers_everything_and_the_run_ends_when_all_are_quiet(
     simulation = run(3, port=port, protocol=protocol, dissemination=dissemination, workload=periodic())
     sent = submitted(simulation)
     assert len(sent) == 300
-    for life in simulation.lives:
-        assert sorted(delivered(life)) == sorted(sent)
-        assert (life.ending, life.submitted, life.delivered, life.waiting) == (Ending.DRAINED, 100, 300, 0)
+    for incarnation in simulation.incarnations:
+        assert sorted(delivered(incarnation)) == sorted(sent)
+        assert (incarnation.ending, incarnation.submitted, incarnation.delivered, incarnation.waiting) == (
+            Ending.DRAINED,
+            100,
+            300,
+            0,
+        )
     if protocol == "sequencer":
-        assert len({tuple(delivered(life)) for life in simulation.lives}) == 1
+        assert len({tuple(delivered(incarnation)) for incarnation in simulation.incarnations}) == 1
     phases = simulation.phases
     assert (phases.start_ns, phases.load_end_ns) == (START_NS, START_NS + SECOND)
     assert phases.drained_ns == phases.end_ns == simulation.now_ns
     assert START_NS + SECOND < phases.end_ns < START_NS + 6 * SECOND
 
 
-def test_the_records_of_a_life_are_in_order_from_start_to_stop() -> None:
-    for life in run(3, workload=periodic()).lives:
-        assert life.records[0][0] == Event.START
-        assert life.records[-1][:2] == (Event.STOP, 1)
-        times_ns = [row[6] for row in life.records]
+def test_the_records_of_an_incarnation_are_in_order_from_start_to_stop() -> None:
+    for incarnation in run(3, workload=periodic()).incarnations:
+        assert incarnation.records[0][0] == Event.START
+        assert incarnation.records[-1][:2] == (Event.STOP, 1)
+        times_ns = [row[6] for row in incarnation.records]
         assert times_ns == sorted(times_ns)
-        assert [row[8] for row in of(life, Event.DELIVER)] == list(range(1, life.delivered + 1))
-        assert len(of(life, Event.DRAIN)) == 1
+        assert [row[8] for row in of(incarnation, Event.DELIVER)] == list(range(1, incarnation.delivered + 1))
+        assert len(of(incarnation, Event.DRAIN)) == 1
 
 
 def test_a_message_takes_the_delay_of_its_way() -> None:
     simulation = run(3, workload=at_instants(10 * MILLISECOND), senders=[0])
-    asked = of(simulation.lives[0], Event.SUBMIT)[0][6]
+    asked = of(simulation.incarnations[0], Event.SUBMIT)[0][6]
     assert asked == START_NS + 10 * MILLISECOND
-    assert [of(life, Event.DELIVER)[0][6] - asked for life in simulation.lives] == [0, MILLISECOND, MILLISECOND]
+    assert [of(incarnation, Event.DELIVER)[0][6] - asked for incarnation in simulation.incarnations] == [
+        0,
+        MILLISECOND,
+        MILLISECOND,
+    ]
 
 
 def test_partitions_a_bus_and_links_carry_a_run() -> None:
     network = topology(2, 1, 2, to_node=LAN, bus=Bus(rate_bps=10**7))
     simulation = simulate(experiment(network, workload=periodic(50)), group=7)
-    assert [life.delivered for life in simulation.lives] == [250] * 5
+    assert [incarnation.delivered for incarnation in simulation.incarnations] == [250] * 5
     assert all(one.sent_frames > 100 for one in simulation.link_counters)
     assert all(one.sent_frames > 200 for one in simulation.bus_counters)
 
 
 def test_over_clear_wires_time_passes_too() -> None:
     simulation = run(3, port=Impairment(), protocol="sequencer", workload=periodic())
-    assert [life.delivered for life in simulation.lives] == [300] * 3
+    assert [incarnation.delivered for incarnation in simulation.incarnations] == [300] * 3
 
 
 def test_a_saturating_application_is_held_by_flow_control_and_by_time() -> None:
     simulation = run(
         3, port=Impairment(), workload=saturating(), duration_ns=50 * MILLISECOND, parameters={"window": 64}
     )
-    sent = simulation.lives[0].submitted
+    sent = simulation.incarnations[0].submitted
     assert 200 < sent <= 50 * MILLISECOND // 20_000 + 64
-    assert {life.delivered for life in simulation.lives} == {sum(life.submitted for life in simulation.lives)}
+    assert {incarnation.delivered for incarnation in simulation.incarnations} == {
+        sum(incarnation.submitted for incarnation in simulation.incarnations)
+    }
 
 
 def test_a_silent_run_is_silent() -> None:
@@ -136,8 +149,8 @@ def test_what_does_not_become_quiet_is_cut_short_when_the_time_is_up() -> None:
     simulation = run(3, workload=periodic(), senders=[0], faults=[forever], drain_ns=2 * SECOND)
     assert simulation.phases.drained_ns is None
     assert simulation.phases.end_ns == START_NS + 3 * SECOND
-    assert simulation.lives[0].ending is Ending.CUT_SHORT
-    assert simulation.lives[0].records[-1][:2] == (Event.STOP, 0)
+    assert simulation.incarnations[0].ending is Ending.CUT_SHORT
+    assert simulation.incarnations[0].records[-1][:2] == (Event.STOP, 0)
 
 
 def test_progress_is_told_in_virtual_time() -> None:
@@ -150,8 +163,10 @@ def test_progress_is_told_in_virtual_time() -> None:
 def test_records_can_be_left_out() -> None:
     made = experiment(topology(3, to_node=LAN), workload=periodic())
     with_them, without = simulate(made, group=7), simulate(made, group=7, keeps_records=False)
-    assert [life.records for life in without.lives] == [[], [], []]
-    assert [life.delivered for life in without.lives] == [life.delivered for life in with_them.lives]
+    assert [incarnation.records for incarnation in without.incarnations] == [[], [], []]
+    assert [incarnation.delivered for incarnation in without.incarnations] == [
+        incarnation.delivered for incarnation in with_them.incarnations
+    ]
     assert without.events == with_them.events
 
 
@@ -177,23 +192,23 @@ def test_a_core_of_ones_own_runs_instead() -> None:
 def test_a_wrong_clock_shows_in_the_records_and_moves_the_timers_of_its_node() -> None:
     wrong = WrongClock(offset_ns=3 * SECOND, drift_ppm=1000.0)
     simulation = run(2, workload=periodic(), clocks={FIRST: wrong})
-    for row in simulation.lives[0].records:
+    for row in simulation.incarnations[0].records:
         elapsed_ns = row[6] - START_NS
         assert row[7] == row[6] + 3 * SECOND + elapsed_ns // 1000
-    assert all(row[6] == row[7] for row in simulation.lives[1].records)
-    assert [life.delivered for life in simulation.lives] == [200, 200]
+    assert all(row[6] == row[7] for row in simulation.incarnations[1].records)
+    assert [incarnation.delivered for incarnation in simulation.incarnations] == [200, 200]
 
 
 # Crashes.
 
 
-def test_a_crash_ends_a_life_at_its_instant_and_a_restart_begins_the_next() -> None:
+def test_a_crash_ends_an_incarnation_at_its_instant_and_a_restart_begins_the_next() -> None:
     faults = [
         Crash(id=0, at_ns=300 * MILLISECOND, targets=(SECOND_NODE,)),
         Restart(id=1, at_ns=600 * MILLISECOND, targets=(SECOND_NODE,)),
     ]
     simulation = run(3, workload=periodic(), faults=faults)
-    old, new = (life for life in simulation.lives if life.member == 1)
+    old, new = (incarnation for incarnation in simulation.incarnations if incarnation.member == 1)
     assert (old.incarnation, old.ending) == (1, Ending.CRASHED)
     assert old.records[-1][6] <= START_NS + 300 * MILLISECOND
     assert not of(old, Event.STOP)
@@ -201,7 +216,7 @@ def test_a_crash_ends_a_life_at_its_instant_and_a_restart_begins_the_next() -> N
     assert new.records[0][6] == START_NS + 600 * MILLISECOND
     assert 25 <= old.submitted <= 31
     assert 35 <= new.submitted <= 41, "the workload goes on where the plan stands"
-    survivors = [life for life in simulation.lives if life.member != 1]
+    survivors = [incarnation for incarnation in simulation.incarnations if incarnation.member != 1]
     assert sorted(delivered(survivors[0])) == sorted(delivered(survivors[1]))
     assert set(delivered(new)) <= set(delivered(survivors[0]))
 
@@ -209,8 +224,8 @@ def test_a_crash_ends_a_life_at_its_instant_and_a_restart_begins_the_next() -> N
 def test_a_crash_forgets_timers_and_frames_that_come_later() -> None:
     crash = Crash(id=0, at_ns=10 * MILLISECOND, targets=(SECOND_NODE,))
     simulation = run(2, port=Impairment(delay_ns=20 * MILLISECOND), workload=periodic(), faults=[crash])
-    assert simulation.lives[1].received == 0
-    assert simulation.lives[1].records[-1][6] <= START_NS + 10 * MILLISECOND
+    assert simulation.incarnations[1].received == 0
+    assert simulation.incarnations[1].records[-1][6] <= START_NS + 10 * MILLISECOND
 
 
 # Pauses.
@@ -220,13 +235,13 @@ def test_a_frozen_node_does_nothing_and_takes_what_waited_when_it_is_thawed() ->
     pause = Pause(id=0, at_ns=200 * MILLISECOND, targets=(SECOND_NODE,), until_id=1)
     resume = Resume(id=1, at_ns=700 * MILLISECOND, targets=(SECOND_NODE,))
     simulation = run(3, workload=periodic(), faults=[pause, resume])
-    frozen = simulation.lives[1]
+    frozen = simulation.incarnations[1]
     silence = [row for row in frozen.records if 200 * MILLISECOND < row[6] - START_NS < 700 * MILLISECOND]
     assert silence == []
     assert frozen.was_paused
     assert frozen.lag_max_ns > 490 * MILLISECOND
     assert of(frozen, Event.BEHIND)
-    assert [life.delivered for life in simulation.lives] == [300] * 3
+    assert [incarnation.delivered for incarnation in simulation.incarnations] == [300] * 3
     thawed = [row for row in frozen.records if row[6] == START_NS + 700 * MILLISECOND]
     kinds = [row[0] for row in thawed]
     assert kinds.index(Event.DELIVER) < kinds.index(Event.SUBMIT), "sockets first, then what is due"
@@ -239,16 +254,16 @@ def test_the_buffer_of_a_frozen_node_is_bounded() -> None:
     simulation = run(
         2, workload=periodic(5000, size_bytes=1200), senders=[0], faults=[pause, resume], parameters={"window": 8192}
     )
-    frozen = simulation.lives[1]
+    frozen = simulation.incarnations[1]
     assert frozen.overrun > 500
-    assert frozen.delivered == simulation.lives[0].submitted, "and the protocol repairs it"
+    assert frozen.delivered == simulation.incarnations[0].submitted, "and the protocol repairs it"
     assert RECEIVE_BUFFER_BYTES // (2048 + 256) == 3640
 
 
 def test_a_node_that_is_frozen_to_the_end_is_thawed_and_stopped() -> None:
     pause = Pause(id=0, at_ns=500 * MILLISECOND, targets=(SECOND_NODE,))
     simulation = run(2, workload=periodic(), faults=[pause], drain_ns=SECOND)
-    frozen = simulation.lives[1]
+    frozen = simulation.incarnations[1]
     assert simulation.phases.drained_ns is None, "a frozen node does not say that it is quiet"
     assert (frozen.ending, frozen.records[-1][0]) == (Ending.CUT_SHORT, Event.STOP)
     assert of(frozen, Event.DRAIN)[0][6] == simulation.phases.end_ns
@@ -261,8 +276,8 @@ def test_a_frozen_node_may_crash() -> None:
         Resume(id=2, at_ns=300 * MILLISECOND, targets=(SECOND_NODE,)),
     ]
     simulation = run(3, workload=periodic(), faults=faults)
-    assert simulation.lives[1].ending is Ending.CRASHED
-    assert simulation.lives[1].records[-1][6] <= START_NS + 100 * MILLISECOND
+    assert simulation.incarnations[1].ending is Ending.CRASHED
+    assert simulation.incarnations[1].records[-1][6] <= START_NS + 100 * MILLISECOND
 
 
 # Other faults.
@@ -277,7 +292,7 @@ def test_cuts_and_heals_are_in_force_from_their_instant() -> None:
     ports = {(one.node, one.direction): one.cut_dropped_frames for one in simulation.counters}
     assert ports[SECOND_NODE, Direction.TO_NODE] > 40
     assert sum(ports.values()) == ports[SECOND_NODE, Direction.TO_NODE]
-    assert [life.delivered for life in simulation.lives] == [300] * 3
+    assert [incarnation.delivered for incarnation in simulation.incarnations] == [300] * 3
     assert [line["kind"] for line in simulation.faults] == ["cut", "heal"]
     assert [line["effective_ns"] - START_NS for line in simulation.faults] == [200 * MILLISECOND, 600 * MILLISECOND]
 
@@ -296,7 +311,7 @@ def test_impairments_of_ports_and_links_change_in_mid_run() -> None:
         ),
     ]  # fmt: skip
     made = experiment(network, workload=periodic(), faults=faults, drain_ns=MILLISECOND)
-    first, second = simulate(made, group=7).lives
+    first, second = simulate(made, group=7).incarnations
     heard_ns = [row[6] - START_NS for row in of(first, Event.DELIVER) if row[2] == 1]
     assert max(heard_ns) < 501 * MILLISECOND
     assert len(heard_ns) > 45
@@ -308,7 +323,7 @@ def test_impairments_of_ports_and_links_change_in_mid_run() -> None:
 def test_faults_after_the_load_do_not_strike() -> None:
     late = Crash(id=0, at_ns=2 * SECOND, targets=(SECOND_NODE,))
     simulation = run(2, workload=periodic(), faults=[late])
-    assert (simulation.faults, len(simulation.lives)) == ((), 2)
+    assert (simulation.faults, len(simulation.incarnations)) == ((), 2)
 
 
 # Those who watch.
@@ -325,11 +340,11 @@ class Watcher:
     def frame(self, port: Node, inbound: bool, at_ns: int, datagram: Datagram) -> None:
         self.frames.append((port.name, inbound, at_ns, datagram))
 
-    def input(self, life: Life, kind: Kind | None, phase: str, at_ns: int) -> None:
-        self.inputs.append((life.member, life.incarnation, kind, phase))
+    def input(self, incarnation: IncarnationRun, kind: Kind | None, phase: str, at_ns: int) -> None:
+        self.inputs.append((incarnation.member, incarnation.incarnation, kind, phase))
 
-    def cut(self, life: Life, kind: Kind, phase: str, at_ns: int) -> None:
-        self.inputs.append((life.member, life.incarnation, kind, f"cut {phase}"))
+    def cut(self, incarnation: IncarnationRun, kind: Kind, phase: str, at_ns: int) -> None:
+        self.inputs.append((incarnation.member, incarnation.incarnation, kind, f"cut {phase}"))
 
     def fault(self, line: Mapping[str, object]) -> None:
         self.faults.append(line)
@@ -347,7 +362,7 @@ def test_a_tap_changes_nothing_but_the_bytes() -> None:
     faults = [pause, resume]
     tapped, _ = watched(workload=periodic(), faults=faults)
     plain = run(3, port=ROUGH, workload=periodic(), faults=faults)
-    assert tapped.lives == plain.lives
+    assert tapped.incarnations == plain.incarnations
     assert tapped.counters == plain.counters
 
 
@@ -363,11 +378,11 @@ def test_a_tap_sees_all_datagrams_as_bytes_and_in_the_order_of_time() -> None:
     for node in (FIRST, SECOND_NODE, THIRD):
         numbers = [datagram.transmission for port, inbound, datagram in protocol if inbound and port == node]
         assert numbers == list(range(1, len(numbers) + 1))
-    sent = {row[8] for row in of(simulation.lives[0], Event.SEND)}
+    sent = {row[8] for row in of(simulation.incarnations[0], Event.SEND)}
     assert sent == {datagram.transmission for port, inbound, datagram in protocol if inbound and port == FIRST}
 
 
-def test_the_trace_on_the_wire_is_the_trace_of_the_life() -> None:
+def test_the_trace_on_the_wire_is_the_trace_of_the_incarnation() -> None:
     faults = [
         Crash(id=0, at_ns=300 * MILLISECOND, targets=(SECOND_NODE,)),
         Restart(id=1, at_ns=600 * MILLISECOND, targets=(SECOND_NODE,)),
@@ -377,15 +392,17 @@ def test_the_trace_on_the_wire_is_the_trace_of_the_life() -> None:
     for _, inbound, at_ns, datagram in watcher.frames:
         if datagram.is_trace:
             header, records = decode_trace(datagram.payload)
-            life = rows.setdefault((header.node, header.node_incarnation), [])
-            assert (inbound, header.group, header.first) == (True, 7, len(life) + 1)
+            incarnation = rows.setdefault((header.node, header.node_incarnation), [])
+            assert (inbound, header.group, header.first) == (True, 7, len(incarnation) + 1)
             assert all(at_ns - 5 * MILLISECOND <= record.at_ns <= at_ns for record in records)
-            life += [
+            incarnation += [
                 (one.event, one.detail, one.origin, one.incarnation, one.extra, one.number, one.at_ns, one.clock_ns,
                  one.value)
                 for one in records
             ]  # fmt: skip
-    assert rows == {(life.member, life.incarnation): life.records for life in simulation.lives}
+    assert rows == {
+        (incarnation.member, incarnation.incarnation): incarnation.records for incarnation in simulation.incarnations
+    }
 
 
 def test_a_request_is_in_the_capture_before_its_message() -> None:
@@ -402,8 +419,10 @@ def test_an_observer_is_told_of_every_call_and_every_fault() -> None:
     crash = Crash(id=0, at_ns=300 * MILLISECOND, targets=(SECOND_NODE,))
     simulation, watcher = watched(workload=periodic(), faults=[crash])
     assert watcher.faults == list(simulation.faults)
-    given = Counter((member, incarnation) for member, incarnation, kind, _ in watcher.inputs if kind is not None)
-    assert given == {(life.member, life.incarnation): life.handled for life in simulation.lives}
+    given = Counter((member, number) for member, number, kind, _ in watcher.inputs if kind is not None)
+    assert given == {
+        (incarnation.member, incarnation.incarnation): incarnation.handled for incarnation in simulation.incarnations
+    }
     assert {phase for *_, phase in watcher.inputs} == {"joining", "member", "changing"}
     assert watcher.inputs[0] == (0, 1, None, "joining")
 
@@ -433,8 +452,8 @@ def eventful(seed: int) -> Experiment:
 
 
 def without_real_time(simulation: Simulation) -> str:
-    for life in simulation.lives:
-        life.core_ns = 0
+    for incarnation in simulation.incarnations:
+        incarnation.core_ns = 0
     return repr(simulation)
 
 
@@ -490,5 +509,5 @@ def test_memory_of_a_member_does_not_grow_with_the_messages() -> None:
 
 def test_a_group_of_two_hundred() -> None:
     simulation = run(200, workload=at_instants(0, 100 * MILLISECOND), senders=[0, 77])
-    assert [life.delivered for life in simulation.lives] == [4] * 200
+    assert [incarnation.delivered for incarnation in simulation.incarnations] == [4] * 200
     assert simulation.phases.drained_ns is not None

@@ -99,7 +99,7 @@ def test_the_capture_holds_what_the_manifest_says(tmp_path: Path) -> None:
     assert not manifest["capture"]["kernel_dropped_frames"]
 
 
-def test_every_life_is_in_the_manifest(tmp_path: Path) -> None:
+def test_every_incarnation_is_in_the_manifest(tmp_path: Path) -> None:
     nodes = manifest_of(small(tmp_path))["nodes"]
     assert [(node["node"], node["incarnation"], node["exit"]) for node in nodes] == [
         ("p1/n1", 1, 0), ("p1/n2", 1, 0), ("p1/n3", 1, -9), ("p1/n3", 2, 0),

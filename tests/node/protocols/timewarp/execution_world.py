@@ -169,7 +169,7 @@ class Processor:
 
 
 def command_of(key: Key, received_ns: int, *, payload: bytes | None = None, is_follow_up: bool = False) -> Command:
-    """A command from the member at key[2], life key[3]."""
+    """A command from the member at key[2], incarnation key[3]."""
     kind = Kind.TIMEWARP_FOLLOW_UP if is_follow_up else Kind.TIMEWARP_DATA
     content = repr(key).encode() if payload is None else payload
     message = Message(kind=kind, origin=key[2], incarnation=key[3], seq=key[4], payload=content)
