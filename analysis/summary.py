@@ -24,8 +24,7 @@ from pyspark.sql import SparkSession
 from analysis import schema
 from analysis.capture import ingest as intake
 from analysis.capture import source
-from analysis.checks import incarnations as incarnations
-from analysis.checks import judgement, order
+from analysis.checks import incarnations, judgement, order
 from analysis.checks.by_message import RunFacts
 from analysis.checks.judgement import Staged
 from analysis.checks.properties import SECTIONS, Finding, Property

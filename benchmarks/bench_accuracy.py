@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analysis.capture.parse import batches, decode_frames, map_capture, read_interfaces
-from benchmarks.beds import directory
+from benchmarks.networks import directory
 from benchmarks.rows import Row, Watch, at_most, shown
 from collector.records import PortDirection
 from netem.errors import FabricError
 from netem.kernel.probe import pick, probe, processors_awake
-from netem.network import Bed, Kernel, KernelWish
+from netem.network import EmulatedNetwork, Kernel, KernelWish
 from testbed.cli.console import Console
 from testbed.run.capture import Capture
 from testbed.run.perform import Wishes, load_experiment, perform
@@ -128,10 +128,14 @@ def _saturation(*, quick: bool) -> Iterator[Row]:
     watch = Watch()
     topology = with_ports(one_partition(QUICK_PORTS if quick else PORTS), to_node=ASKED)
     steps = []
-    with processors_awake(), directory() as logs, Bed.open(topology, kernel=KernelWish.UML, log_dir=logs) as bed:
-        bed.own_namespaces(topology.nodes())
+    with (
+        processors_awake(),
+        directory() as logs,
+        EmulatedNetwork.open(topology, kernel=KernelWish.UML, log_dir=logs) as network,
+    ):
+        network.own_namespaces(topology.nodes())
         for rate_per_s in QUICK_RATES_PER_S if quick else RATES_PER_S:
-            steps.append(_flood(bed, topology, logs / f"{rate_per_s}.pcapng", rate_per_s))
+            steps.append(_flood(network, topology, logs / f"{rate_per_s}.pcapng", rate_per_s))
             if steps[-1].p50_ms > KEPT_UP_MS:
                 break
     kept = [step.deliveries_per_s for step in steps if step.p50_ms <= KEPT_UP_MS]
@@ -152,8 +156,8 @@ class _Step(NamedTuple):
     """Frames that did not arrive."""
 
 
-def _flood(bed: Bed, topology: Topology, capture_path: Path, rate_per_s: float) -> _Step:
-    capture = Capture(bed, topology, capture_path, {}, capture_path.with_suffix(".log"))
+def _flood(network: EmulatedNetwork, topology: Topology, capture_path: Path, rate_per_s: float) -> _Step:
+    capture = Capture(network, topology, capture_path, {}, capture_path.with_suffix(".log"))
     sender = next(iter(topology.nodes()))
     argv = [
         sys.executable,
@@ -168,7 +172,7 @@ def _flood(bed: Bed, topology: Topology, capture_path: Path, rate_per_s: float) 
     log = capture_path.with_suffix(".sender")
     with log.open("wb") as said, Path(os.devnull).open("rb") as nothing:
         descriptors = [nothing.fileno(), said.fileno(), said.fileno()]
-        process = bed.spawn(argv, environment, descriptors, namespace=bed.own_namespace(sender))
+        process = network.spawn(argv, environment, descriptors, namespace=network.own_namespace(sender))
     if code := process.wait(60 * FLOOD_S):
         raise FabricError(f"the sender ended with exit code {code}: {log.read_text(encoding='utf-8')}")
     capture.stop()

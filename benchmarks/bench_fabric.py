@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.beds import UpAndDown, directory, partitions_in_a_row, up_and_down
+from benchmarks.networks import UpAndDown, directory, partitions_in_a_row, up_and_down
 from benchmarks.rows import Compared, Row, Watch, at_most, take_turns
 
 PROGRAMS = ("mn", "brctl")

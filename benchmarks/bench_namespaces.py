@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.beds import UpAndDown, directory, partitions_in_a_row, up_and_down
+from benchmarks.networks import UpAndDown, directory, partitions_in_a_row, up_and_down
 from benchmarks.rows import Row, Watch, at_most, shown, straight_line, take_turns
 from topologies.model import Topology
 from topologies.shapes import one_partition

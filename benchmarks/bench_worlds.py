@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from benchmarks.beds import directory, open_wires
+from benchmarks.networks import directory, open_wires
 from benchmarks.rows import Row, Watch, at_most, take_turns
-from netem.network import Bed, KernelWish
+from netem.network import EmulatedNetwork, KernelWish
 from netem.runtimes.base import Runtime
 from netem.runtimes.daemon import connect
 from netem.runtimes.docker import DockerRuntime
@@ -44,7 +44,9 @@ def measure(*, quick: bool) -> Iterator[Row]:
     with directory() as logs:
         worlds: dict[str, Callable[[], float]] = {
             "netns": lambda: _seconds_until_ready(experiment, logs, open_wires, _netns),
-            "docker": lambda: _seconds_until_ready(experiment, logs, open_wires, lambda bed: _docker(bed, image)),
+            "docker": lambda: _seconds_until_ready(
+                experiment, logs, open_wires, lambda network: _docker(network, image)
+            ),
             "uml": lambda: _seconds_until_ready(experiment, logs, _open_uml, _netns),
         }
         times = take_turns(rounds, worlds)
@@ -58,13 +60,13 @@ def measure(*, quick: bool) -> Iterator[Row]:
 def _seconds_until_ready(
     experiment: Experiment,
     logs: Path,
-    open_bed: Callable[[Topology, Path], Bed],
-    open_runtime: Callable[[Bed], Runtime],
+    open_network: Callable[[Topology, Path], EmulatedNetwork],
+    open_runtime: Callable[[EmulatedNetwork], Runtime],
 ) -> float:
     began = time.perf_counter()
     with ExitStack() as stack:
-        bed = stack.enter_context(open_bed(experiment.topology, logs))
-        runtime = open_runtime(bed)
+        network = stack.enter_context(open_network(experiment.topology, logs))
+        runtime = open_runtime(network)
         stack.callback(runtime.close)
         crew = Crew(
             runtime,
@@ -80,17 +82,17 @@ def _seconds_until_ready(
         return time.perf_counter() - began
 
 
-def _netns(bed: Bed) -> Runtime:
-    bed.own_namespaces(bed.topology.nodes())
-    return NetnsRuntime(bed)
+def _netns(network: EmulatedNetwork) -> Runtime:
+    network.own_namespaces(network.topology.nodes())
+    return NetnsRuntime(network)
 
 
-def _docker(bed: Bed, image: str) -> Runtime:
-    return DockerRuntime(bed, run_id=RUN_ID, image=image)
+def _docker(network: EmulatedNetwork, image: str) -> Runtime:
+    return DockerRuntime(network, run_id=RUN_ID, image=image)
 
 
-def _open_uml(topology: Topology, logs: Path) -> Bed:
-    return Bed.open(topology, kernel=KernelWish.UML, log_dir=logs)
+def _open_uml(topology: Topology, logs: Path) -> EmulatedNetwork:
+    return EmulatedNetwork.open(topology, kernel=KernelWish.UML, log_dir=logs)
 
 
 def _experiment(nodes: int) -> Experiment:

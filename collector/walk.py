@@ -111,7 +111,7 @@ class _Chain:
         self._word = struct.Struct(byte_order + "I")
         self.head = MIN_BLOCK_BYTES if layout is Layout.PCAPNG else PCAP_RECORD_BYTES
 
-    # Not kept as attributes: an object that holds its own methods incarnations until a collection, and its file stays
+    # Not kept as attributes: an object that holds its own methods is alive until a collection, and its file stays
     # open.
 
     @property

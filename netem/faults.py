@@ -1,4 +1,5 @@
-"""Cuts as sets: who no longer hears whom. Pure; `Bed.block` puts the union of all cuts of a moment in force.
+"""Cuts as sets: who no longer hears whom. Pure; `EmulatedNetwork.block` puts the union of all cuts of a moment in
+force.
 
 A cut is a set of ordered pairs (from, to): what `from` sends does not reach `to`. One-way cuts are therefore no special
 case, and several cuts at once are a union.

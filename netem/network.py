@@ -1,12 +1,13 @@
-"""The bed: the emulated network of one run, as the conductor sees it.
+"""The network: the emulated network of one run, as the conductor sees it.
 
-    with Bed.open(topology, log_dir=run / "bed") as bed:
-        bed.attach(node, netns_fd)
-        bed.impair(node.name, Direction.TO_NODE, Impairment(delay_ns=5_000_000))
-        bed.block(faults.split([left, right]))
+    with EmulatedNetwork.open(topology, log_dir=run / "network") as network:
+        network.attach(node, netns_fd)
+        network.impair(node.name, Direction.TO_NODE, Impairment(delay_ns=5_000_000))
+        network.block(faults.split([left, right]))
 
-Everything incarnations in private namespaces whose init is the keeper, and ends with it: at close(), when this process
-ends in any way, or when anything is killed. Nothing is left behind, and nothing of the host's own network is touched.
+Everything lives in private namespaces whose init is the supervisor, and ends with it: at close(), when this
+process ends in any way, or when anything is killed. Nothing is left behind, and nothing of the host's own network is
+touched.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
 from netem.kernel import probe as kernels
 from netem.kernel.agent import FABRIC
 from netem.kernel.probe import KernelChoice, KernelWish
-from netem.kernel.supervised import KeeperLink, Process, Quarters
+from netem.kernel.supervised import Process, Sandbox, SupervisorLink
 from netem.kernel.uml import Guest, find_guest_kernel
-from netem.runtimes.base import Errand
+from netem.runtimes.base import ExecRequest
 from netem.wiring import plan
 from netem.wiring.steps import Kernel, MakeNamespaces, Side
 from topologies.model import Bus, Direction, Impairment, Node, NodeName, PartitionName, Topology
 
 __all__ = [
-    "Bed",
     "BusCounters",
     "Change",
+    "EmulatedNetwork",
     "FabricError",
     "Kernel",
     "KernelChoice",
@@ -42,18 +43,18 @@ __all__ = [
 ]
 
 
-class Bed:
-    """Opened by `Bed.open`; methods may be called from any thread and wait for the kernel's answer."""
+class EmulatedNetwork:
+    """Opened by `EmulatedNetwork.open`; methods may be called from any thread and wait for the kernel's answer."""
 
     choice: KernelChoice
     """Which kernel carries the wires, why, and what was probed."""
 
     def __init__(
-        self, topology: Topology, choice: KernelChoice, keeper: KeeperLink, fabric: Fabric, guest: Guest | None
+        self, topology: Topology, choice: KernelChoice, supervisor: SupervisorLink, fabric: Fabric, guest: Guest | None
     ) -> None:
         self.topology = topology
         self.choice = choice
-        self._keeper = keeper
+        self._supervisor = supervisor
         self._fabric = fabric
         self._guest = guest
         self._wired: set[NodeName] = set()
@@ -69,25 +70,25 @@ class Bed:
         log_dir: Path,
         seed: int = 0,
         on_progress: Callable[[str], None] = lambda _line: None,
-    ) -> Bed:
+    ) -> EmulatedNetwork:
         """Make the network of `topology`, without nodes yet. `seed` derives netem's seeds where the kernel has them.
 
-        Logs go to `log_dir` (keeper.log, guest.log). Raises FabricError: one sentence that says what to do.
+        Logs go to `log_dir` (supervisor.log, guest.log). Raises FabricError: one sentence that says what to do.
         """
         log_dir.mkdir(parents=True, exist_ok=True)
-        keeper = KeeperLink.start(log_dir / "keeper.log")
+        supervisor = SupervisorLink.start(log_dir / "supervisor.log")
         try:
-            choice = kernels.pick(kernel, kernels.probe_with(keeper))
+            choice = kernels.pick(kernel, kernels.probe_with(supervisor))
             on_progress(f"kernel {choice.picked.value}: {choice.why}")
-            return _make(topology, choice, keeper, log_dir, seed, on_progress)
+            return _make(topology, choice, supervisor, log_dir, seed, on_progress)
         except ValueError as error:
-            keeper.close()
+            supervisor.close()
             raise FabricError(f"topology {topology.name}: {error}") from error
         except BaseException:
-            keeper.close()
+            supervisor.close()
             raise
 
-    def __enter__(self) -> Bed:
+    def __enter__(self) -> EmulatedNetwork:
         return self
 
     def __exit__(
@@ -96,12 +97,12 @@ class Bed:
         self.close()
 
     def close(self) -> None:
-        """End everything in the bed; returns when its processes are gone. May be called again."""
+        """End everything in the network; returns when its processes are gone. May be called again."""
         if not self._closed:
             self._closed = True
             if self._guest is not None:
                 self._guest.close()
-            self._keeper.close()
+            self._supervisor.close()
 
     # Nodes.
 
@@ -110,14 +111,14 @@ class Bed:
         neighbours and routes, up. The descriptor stays the caller's. Raises FabricError.
         """
         self._owned.discard(node.name)
-        reply, _received = self._keeper.ask(
+        reply, _received = self._supervisor.ask(
             "adopt", [netns_fd], step=f"adopting the namespace of {node.name}", name=plan.node_namespace(node)
         )
         self._fabric.executor.hold_namespace(Side.HOST, plan.node_namespace(node), reply["descriptor"])
         self._wire((node,))
 
     def own_namespace(self, node: Node) -> str:
-        """The namespace that the bed itself holds for a node, made and wired when first asked for; its name for
+        """The namespace that the network itself holds for a node, made and wired when first asked for; its name for
         `spawn`. It outlives the node's processes, so that the next incarnation finds its wires in place.
         """
         self.own_namespaces((node,))
@@ -136,7 +137,7 @@ class Bed:
             self._wire(new)
         except FabricError:
             for name in names:
-                self._keeper.ask("forget", step=f"giving up {name}", name=name)
+                self._supervisor.ask("forget", step=f"giving up {name}", name=name)
             raise
         self._owned.update(node.name for node in new)
 
@@ -148,24 +149,24 @@ class Bed:
         *,
         namespace: str,
         directory: Path | None = None,
-        quarters: Quarters | None = None,
+        sandbox: Sandbox | None = None,
     ) -> Process:
         """Start a program as a node: in a held network namespace, in PID and mount namespaces of its own, without
         capabilities. `descriptors` become its 0, 1, 2. Raises FabricError.
         """
-        return self._keeper.spawn(
+        return self._supervisor.spawn(
             argv, environment, descriptors,
-            namespace=namespace, isolated=True, directory=directory, quarters=quarters,
+            namespace=namespace, isolated=True, directory=directory, sandbox=sandbox,
         )  # fmt: skip
 
-    def enter(self, node: Node, process: Process | None, errand: Errand) -> Process:
+    def enter(self, node: Node, process: Process | None, request: ExecRequest) -> Process:
         """Start a command beside a node's process, in its network, PID and mount namespaces, with our privileges; None:
-        in the network namespace that the bed holds for the node, and nothing else. Raises FabricError.
+        in the network namespace that the network holds for the node, and nothing else. Raises FabricError.
         """
-        return self._keeper.spawn(
-            errand.argv, errand.environment, errand.descriptors,
-            namespace=self.own_namespace(node), inside=process, is_terminal=errand.is_terminal,
-            directory=errand.directory, step=node.name,
+        return self._supervisor.spawn(
+            request.argv, request.environment, request.descriptors,
+            namespace=self.own_namespace(node), inside=process, is_terminal=request.is_terminal,
+            directory=request.directory, step=node.name,
         )  # fmt: skip
 
     def spawn_in_fabric(
@@ -181,11 +182,11 @@ class Bed:
         """Start a helper (the collector) in the fabric namespace, where the switch ports are, with all privileges
         there.
         """
-        return self._keeper.spawn(argv, environment, [stdin_fd, stdout_fd, stderr_fd], directory=directory)
+        return self._supervisor.spawn(argv, environment, [stdin_fd, stdout_fd, stderr_fd], directory=directory)
 
     def fabric_namespace(self) -> int:
         """A descriptor of the network namespace in which the switch ports are; the caller's to close."""
-        _reply, received = self._keeper.ask("lend", step="lending the fabric's namespace", name=FABRIC)
+        _reply, received = self._supervisor.ask("lend", step="lending the fabric's namespace", name=FABRIC)
         return received[0]
 
     # Changes.
@@ -240,10 +241,10 @@ class Bed:
         return self._fabric.infrastructure_drops()
 
     def failure(self) -> FabricError | None:
-        """Why the network is no longer there (keeper or guest died), or None. Cheap: ask as often as you like."""
+        """Why the network is no longer there (supervisor or guest died), or None. Cheap: ask as often as you like."""
         if self._closed:
             return None
-        return self._keeper.failure() or (self._guest.failure() if self._guest is not None else None)
+        return self._supervisor.failure() or (self._guest.failure() if self._guest is not None else None)
 
     # Helpers.
 
@@ -262,18 +263,18 @@ class Bed:
 def _make(
     topology: Topology,
     choice: KernelChoice,
-    keeper: KeeperLink,
+    supervisor: SupervisorLink,
     log_dir: Path,
     seed: int,
     on_progress: Callable[[str], None],
-) -> Bed:
-    fabric = Fabric(topology, choice.picked, {Side.HOST: keeper, Side.CARRIER: keeper}, seed=seed)
+) -> EmulatedNetwork:
+    fabric = Fabric(topology, choice.picked, {Side.HOST: supervisor, Side.CARRIER: supervisor}, seed=seed)
     guest = None
     started = time.monotonic()
     carrier_steps = plan.plan_carrier(topology, choice.picked)  # before anything boots: it may be refused
     if choice.picked is Kernel.UML:
         on_progress(f"booting User-Mode Linux {choice.guest_linux}")
-        guest = Guest.boot(keeper, find_guest_kernel(), log_dir / "guest.log")
+        guest = Guest.boot(supervisor, find_guest_kernel(), log_dir / "guest.log")
         fabric.executor.run(plan.plan_host(topology))  # while the guest boots
         guest.await_ready(len(topology))
         fabric.executor.set_link(Side.CARRIER, guest)
@@ -281,4 +282,4 @@ def _make(
     fabric.executor.run(carrier_steps)
     fabric.start_counting()
     on_progress(f"network ready after {time.monotonic() - started:.1f} s")
-    return Bed(topology, choice, keeper, fabric, guest)
+    return EmulatedNetwork(topology, choice, supervisor, fabric, guest)

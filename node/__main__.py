@@ -37,7 +37,7 @@ async def _live() -> int:
             core, application = _incarnation(entry, config)
         else:
             core, application = parts.core, None
-        # What exists now incarnations as long as we do: the collector need not walk it again and again.
+        # What exists now lives as long as we do: the collector need not walk it again and again.
         gc.freeze()
         return await host(
             config,

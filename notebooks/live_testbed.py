@@ -28,8 +28,8 @@ import pandas as pd
 from analysis.engine import session
 from testbed.live import Testbed
 
-bed = Testbed("one-partition", name="notebook", world="netns", runs=os.environ.get("ORDERBED_RUNS", "runs"))
-print(bed.name, "·", len(bed.nodes()), "nodes · kernel", bed.description.kernel)
+testbed = Testbed("one-partition", name="notebook", world="netns", runs=os.environ.get("ORDERBED_RUNS", "runs"))
+print(testbed.name, "·", len(testbed.nodes()), "nodes · kernel", testbed.description.kernel)
 
 # %% [markdown]
 # ## A command in a node
@@ -38,8 +38,8 @@ print(bed.name, "·", len(bed.nodes()), "nodes · kernel", bed.description.kerne
 
 # %%
 sender, receiver = "p1/n1", "p1/n2"
-address = bed.topology.node(receiver).ip
-print(bed.run(sender, ["ping", "-c", "3", "-i", "0.1", address]).text)
+address = testbed.topology.node(receiver).ip
+print(testbed.run(sender, ["ping", "-c", "3", "-i", "0.1", address]).text)
 
 # %% [markdown]
 # ## Worse wires
@@ -55,16 +55,16 @@ STAGES = {
     "delay and loss": {"loss": "20 %"},
     "slow": {"loss": "0 %", "delay": "0 ms", "jitter": "0 ms", "rate": "100 kbit/s"},
 }
-capture = bed.start_capture()
+capture = testbed.start_capture()
 said = []
 for stage, changes in STAGES.items():
     if changes:
-        bed.impair(receiver, **changes)
-    text = bed.run(sender, ["ping", "-c", str(PINGS), "-i", "0.05", "-W", "0.2", address]).text
+        testbed.impair(receiver, **changes)
+    text = testbed.run(sender, ["ping", "-c", str(PINGS), "-i", "0.05", "-W", "0.2", address]).text
     for number, round_trip_ms in re.findall(r"icmp_seq=(\d+) .*time=([\d.]+) ms", text):
         said.append({"stage": stage, "number": int(number), "round_trip_ms": float(round_trip_ms)})
-bed.restore()
-counts = bed.stop_capture()
+testbed.restore()
+counts = testbed.stop_capture()
 print(f"{counts['frames']} frames captured, {counts['kernel_dropped_frames']} lost by the collector")
 
 # %% [markdown]
@@ -101,7 +101,7 @@ with session.open_session() as spark:
         .orderBy("time_ns")
         .toPandas()
     )
-frames["port"] = frames["interface"].map(dict(enumerate(node.name for node in bed.topology.nodes())))
+frames["port"] = frames["interface"].map(dict(enumerate(node.name for node in testbed.topology.nodes())))
 requests = frames[frames["ip_dst"] == int(ipaddress.ip_address(address))]
 sent = requests[requests["port"] == sender].reset_index(drop=True)
 arrived = requests[requests["port"] == receiver]
@@ -136,5 +136,5 @@ axes.legend()
 
 # %%
 print(found["arrived"].to_dict())
-bed.close()
-print("the record is in", bed.directory)
+testbed.close()
+print("the record is in", testbed.directory)

@@ -143,9 +143,9 @@ HERE = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where the commands run; what they bring up meets nothing else on this machine."""
     made = tmp_path_factory.mktemp("docs")
-    (made / "beds").mkdir()
+    (made / "testbeds").mkdir()
     yield made
-    for place in (made / "beds" / "orderbed").glob("*"):
+    for place in (made / "testbeds" / "orderbed").glob("*"):
         ran = perform(("orderbed", "down", place.name), made)
         assert ran.returncode == 0, ran.stderr
 
@@ -174,7 +174,7 @@ def perform(words: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess
     program, *arguments = words[count:]
     assert program == "orderbed", f"{program}: only orderbed is run here"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ORDERBED_", "SPARK_"))}
-    environment = {**inherited, "XDG_RUNTIME_DIR": str(folder / "beds"), **settings}
+    environment = {**inherited, "XDG_RUNTIME_DIR": str(folder / "testbeds"), **settings}
     return subprocess.run(
         [str(PROGRAM), *arguments],
         cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S,

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from analysis import schema
 from analysis.capture.parse import decode_frames, decode_trace
 from analysis.capture.source import CaptureReader, Pieces, checked_batches, table_schema
-from analysis.checks import incarnations as incarnations
+from analysis.checks import incarnations
 from analysis.checks.properties import Incarnation
 from analysis.engine.staging import PartWriter, Staging, as_written
 from analysis.engine.tasks import OfSpark

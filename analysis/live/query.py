@@ -1,6 +1,6 @@
 """Structured Streaming over one capture into a `Live`: each micro-batch is handed over as Arrow and counted here.
 
-The query's checkpoint incarnations as long as the block: a look begins with the beginning of the capture, so that its
+The query's checkpoint lives as long as the block: a look begins with the beginning of the capture, so that its
 totals are the capture's.
 """
 

@@ -1,9 +1,9 @@
-"""The hand: does kernel work where the namespaces are, on behalf of a process elsewhere.
+"""The agent: does kernel work where the namespaces are, on behalf of a process elsewhere.
 
-The same hand works in the keeper (the host's kernel) and in the User-Mode Linux guest (its kernel). It understands a
-few primitive operations and decides nothing: what to do is planned, and netlink messages are encoded, in the conductor
-(`netem.wiring.plan`, `netem.wiring.executor`). Standard library only, and little of it: in the guest every system
-call and page fault is expensive.
+The same agent works in the supervisor (the host's kernel) and in the User-Mode Linux guest (its kernel). It understands
+a few primitive operations and decides nothing: what to do is planned, and netlink messages are encoded, in the
+conductor (`netem.wiring.plan`, `netem.wiring.executor`). Standard library only, and little of it: in the guest every
+system call and page fault is expensive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 FABRIC = ""
-"""Name of the namespace that the hand started in; all others have names that the planner gave them."""
+"""Name of the namespace that the agent started in; all others have names that the planner gave them."""
 
 CLONE_NEWNET = 0x40000000
 
@@ -65,7 +65,7 @@ class NetlinkFailure(NamedTuple):
     text: str
 
 
-class Hand:
+class NetlinkAgent:
     """Performs one request at a time; holds the namespaces, their sockets and the routers' multicast tables open."""
 
     def __init__(self) -> None:
@@ -92,8 +92,8 @@ class Hand:
         }
 
     def perform(self, request: Request, descriptors: Sequence[int] = ()) -> Reply:
-        """Carry out `request`. Whatever the kernel refuses comes back as `{"error": {...}}`; descriptors are the hand's
-        to close.
+        """Carry out `request`. Whatever the kernel refuses comes back as `{"error": {...}}`; descriptors are the
+        agent's to close.
         """
         operation = self.operations.get(request["do"])
         if operation is None:
@@ -244,7 +244,7 @@ class Hand:
 
     @contextmanager
     def _inside(self, name: str) -> Iterator[None]:
-        """Be in a namespace for a moment. The hand has one thread; sockets keep the namespace they were made in."""
+        """Be in a namespace for a moment. The agent has one thread; sockets keep the namespace they were made in."""
         self._set_namespace(self.namespace(name))
         try:
             yield

@@ -1,4 +1,4 @@
-"""The asking side: requests to the keeper over a Unix socket, to the guest over its serial line
+"""The asking side: requests to the supervisor over a Unix socket, to the guest over its serial line
 (`netem.kernel.framing`)."""
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._exchange = _Exchange("keeper channel")
+        self._exchange = _Exchange("supervisor channel")
 
     def request(self, do: str, descriptors: Sequence[int] = (), **arguments: Any) -> _Answer:
         """Ask and wait for the answer and the descriptors that come with it. Raises ChannelClosedError,

@@ -6,7 +6,7 @@ On the Unix socket, file descriptors travel with the first byte of a frame. The 
 with a buffer of 4 KiB and no flow control that survives an overrun (measured: the line hangs), so a request goes over
 it in pieces of at most LINE_PIECE bytes, and the guest acknowledges each with one byte.
 
-Standard library only, and little of it: keeper and guest import this file, the guest at 50 us for each page fault.
+Standard library only, and little of it: supervisor and guest import this file, the guest at 50 us for each page fault.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 from netem.errors import FabricError
 from netem.kernel import uml as guest
-from netem.kernel.supervised import KeeperLink
+from netem.kernel.supervised import SupervisorLink
 from netem.wiring import filters, netlink, qdisc
 from netem.wiring.steps import Kernel
 
@@ -59,19 +59,19 @@ def probe() -> list[Probe]:
     """
     with tempfile.TemporaryDirectory(prefix="orderbed-probe-") as directory:
         try:
-            keeper = KeeperLink.start(Path(directory) / "keeper.log")
+            supervisor = SupervisorLink.start(Path(directory) / "supervisor.log")
         except FabricError as error:
             return [Probe(name="namespaces", ok=False, detail=str(error)), *_probe_guest()]
         try:
-            return probe_with(keeper)
+            return probe_with(supervisor)
         finally:
-            keeper.close()
+            supervisor.close()
 
 
-def probe_with(keeper: KeeperLink) -> list[Probe]:
-    """The same in a namespace of a keeper that runs already."""
+def probe_with(supervisor: SupervisorLink) -> list[Probe]:
+    """The same in a namespace of a supervisor that runs already."""
     started = Probe(name="namespaces", ok=True, detail="private PID, mount and network namespaces can be made")
-    return [started, *_probe_host(keeper), *_probe_guest()]
+    return [started, *_probe_host(supervisor), *_probe_guest()]
 
 
 def pick(wish: KernelWish, probes: Sequence[Probe]) -> KernelChoice:
@@ -101,15 +101,15 @@ def _choice(picked: Kernel, why: str, probes: Sequence[Probe]) -> KernelChoice:
     return KernelChoice(picked=picked, why=why, probes=tuple(probes), guest_linux=release)
 
 
-def _probe_host(keeper: KeeperLink) -> Iterator[Probe]:
+def _probe_host(supervisor: SupervisorLink) -> Iterator[Probe]:
     """Make one of each thing that the fabric is made of."""
-    keeper.ask("namespace", step="making a network namespace", name=_NAMESPACE)
+    supervisor.ask("namespace", step="making a network namespace", name=_NAMESPACE)
     try:
         for name, what, messages in _trials():
-            yield _try(keeper, name, what, messages)
-        yield _try_tap(keeper)
+            yield _try(supervisor, name, what, messages)
+        yield _try_tap(supervisor)
     finally:
-        keeper.ask("forget", name=_NAMESPACE)
+        supervisor.ask("forget", name=_NAMESPACE)
 
 
 def _trials() -> Iterator[tuple[str, str, Callable[[], list[bytes]]]]:
@@ -127,16 +127,16 @@ def _trials() -> Iterator[tuple[str, str, Callable[[], list[bytes]]]]:
     yield "host ifb", "ifb", lambda: [netlink.add_ifb("shaper", _SHAPER)]
 
 
-def _try(keeper: KeeperLink, name: str, what: str, messages: Callable[[], list[bytes]]) -> Probe:
+def _try(supervisor: SupervisorLink, name: str, what: str, messages: Callable[[], list[bytes]]) -> Probe:
     batch = base64.b64encode(netlink.numbered(messages())).decode("ascii")
-    reply = keeper.hand("netlink", namespace=_NAMESPACE, batch=batch)
+    reply = supervisor.agent("netlink", namespace=_NAMESPACE, batch=batch)
     if "error" not in reply:
         return Probe(name=name, ok=True, detail=f"the host's kernel has {what}")
     return Probe(name=name, ok=False, detail=f"the host's kernel has no {what} ({reply['error']['text']})")
 
 
-def _try_tap(keeper: KeeperLink) -> Probe:
-    reply = keeper.hand("taps", namespace=_NAMESPACE, names=["probe0"])
+def _try_tap(supervisor: SupervisorLink) -> Probe:
+    reply = supervisor.agent("taps", namespace=_NAMESPACE, names=["probe0"])
     if "error" not in reply:
         return Probe(name="tap", ok=True, detail="/dev/net/tun makes taps")
     return Probe(

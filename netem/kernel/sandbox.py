@@ -1,7 +1,7 @@
-"""A node's own quarters: what a program finds around it that is not the machine's.
+"""A node's own sandbox: what a program finds around it that is not the machine's.
 
-The keeper's child furnishes them between fork and exec: directories of its own in place of the machine's, a host name,
-what belongs to the kernel sealed, and an init that hands signals on and collects orphans, as a container has one.
+The supervisor's child furnishes them between fork and exec: directories of its own in place of the machine's, a host
+name, what belongs to the kernel sealed, and an init that hands signals on and collects orphans, as a container has one.
 Standard library only.
 """
 
@@ -76,7 +76,7 @@ def become_init(report: int) -> None:
     os.close(report)
     for descriptor in (0, 1, 2):
         os.close(descriptor)
-    waited = every - {signal.SIGCONT}  # the keeper gives that to each process itself
+    waited = every - {signal.SIGCONT}  # the supervisor gives that to each process itself
     try:
         while (code := _ended(program)) is None:
             number = signal.sigwait(waited)

@@ -1,4 +1,4 @@
-"""The conductor's side of the keeper: start it, ask it, and hold handles on the processes that it starts."""
+"""The conductor's side of the supervisor: start it, ask it, and hold handles on the processes that it starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quarters:
+class Sandbox:
     """What an isolated process finds around it (netem.kernel.sandbox): an init that passes signals on and collects
     orphans, a
     host name, and at each place in `private` a directory of the host's, or with None an empty one in memory.
@@ -45,8 +45,8 @@ class Quarters:
     """Files `cgroup.procs` of the control groups that it is in from its first instruction."""
 
 
-class KeeperLink:
-    """A running keeper. Everything that it started ends with it, and it ends with this process or at close()."""
+class SupervisorLink:
+    """A running supervisor. Everything that it started ends with it, and it ends with this process or at close()."""
 
     def __init__(self, process: subprocess.Popen[bytes], channel: Channel, log_path: Path) -> None:
         self._process = process
@@ -54,11 +54,12 @@ class KeeperLink:
         self._log_path = log_path
 
     @classmethod
-    def start(cls, log_path: Path) -> KeeperLink:
-        """Start a keeper in namespaces of its own. Raises FabricError, for example without the privileges."""
+    def start(cls, log_path: Path) -> SupervisorLink:
+        """Start a supervisor in namespaces of its own. Raises FabricError, for example without the privileges."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.settimeout(_REQUEST_TIMEOUT_S)
-        # -I and -S: nothing of the user's environment, no site packages; the keeper needs the standard library only.
+        # -I and -S: nothing of the user's environment, no site packages; the supervisor needs the standard library
+        # only.
         command = [sys.executable, "-I", "-S", "-B", "-c", _BOOT, str(_ROOT), str(theirs.fileno()), str(os.getpid())]
         with theirs, log_path.open("ab") as log:
             process = subprocess.Popen(
@@ -81,7 +82,8 @@ class KeeperLink:
     def ask(
         self, do: str, descriptors: Sequence[int] = (), *, step: str = "", **arguments: Any
     ) -> tuple[dict[str, Any], list[int]]:
-        """One request. Raises FabricError when the keeper is gone or refuses; `step` says in words what was tried."""
+        """One request. Raises FabricError when the supervisor is gone or refuses; `step` says in words what was
+        tried."""
         try:
             reply, received = self._channel.request(do, descriptors, **arguments)
         except (ChannelClosedError, TimeoutError, OSError) as error:
@@ -90,8 +92,9 @@ class KeeperLink:
             raise _refusal(step or do, reply["error"])
         return reply, received
 
-    def hand(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """One request to the keeper's hand; a refusal is in the reply. Raises FabricError when the keeper is gone."""
+    def agent(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """One request to the supervisor's agent; a refusal is in the reply. Raises FabricError when the supervisor is
+        gone."""
         try:
             return self._channel.request(do, **arguments)[0]
         except (ChannelClosedError, TimeoutError, OSError) as error:
@@ -107,35 +110,35 @@ class KeeperLink:
         isolated: bool = False,
         urgent: bool = False,
         directory: Path | None = None,
-        quarters: Quarters | None = None,
+        sandbox: Sandbox | None = None,
         inside: Process | None = None,
         is_terminal: bool = False,
         step: str = _STARTING,
     ) -> Process:
-        """Start a program in a namespace that the keeper holds; `descriptors` become its 0, 1, 2, …
+        """Start a program in a namespace that the supervisor holds; `descriptors` become its 0, 1, 2, …
 
         `urgent`: scheduled before ordinary processes. `isolated`: in a PID and mount namespace of its own, without
-        capabilities; `quarters`: what an isolated process finds in it. `inside`: in the PID and mount namespaces of
+        capabilities; `sandbox`: what an isolated process finds in it. `inside`: in the PID and mount namespaces of
         that process, with all privileges. `is_terminal`: descriptor 0 becomes its controlling terminal. Raises
         CannotStartError for a program that cannot be executed, FabricError for all else.
         """
         reply, received = self.ask(
             "spawn", descriptors, step=step, argv=list(argv), environment=dict(environment),
             namespace=namespace, isolated=isolated, urgent=urgent, directory=str(directory or Path.cwd()),
-            inside=inside.pid_in_bed if inside else 0, terminal=is_terminal,
-            supervised=quarters is not None, hostname=quarters.hostname if quarters else "",
-            private=[[place, source and str(source)] for place, source in quarters.private] if quarters else [],
-            hosts=str(quarters.hosts) if quarters and quarters.hosts else "",
-            groups=[str(path) for path in quarters.groups] if quarters else [],
+            inside=inside.pid_in_guest if inside else 0, terminal=is_terminal,
+            supervised=sandbox is not None, hostname=sandbox.hostname if sandbox else "",
+            private=[[place, source and str(source)] for place, source in sandbox.private] if sandbox else [],
+            hosts=str(sandbox.hosts) if sandbox and sandbox.hosts else "",
+            groups=[str(path) for path in sandbox.groups] if sandbox else [],
         )  # fmt: skip
         return Process(self, reply["pid"], received[0], argv[0])
 
     def failure(self) -> FabricError | None:
-        """What to raise if the keeper is gone, else None."""
+        """What to raise if the supervisor is gone, else None."""
         return FabricError(self._obituary()) if self._process.poll() is not None else None
 
     def close(self) -> None:
-        """End the keeper and all that it holds; returns when its processes are gone. May be called again."""
+        """End the supervisor and all that it holds; returns when its processes are gone. May be called again."""
         self._channel.close()
         try:
             self._process.wait(_CLOSE_TIMEOUT_S)
@@ -147,18 +150,18 @@ class KeeperLink:
         try:
             code: int | None = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
-            return "the keeper of the emulated network does not answer; end the run and start it again"
+            return "the supervisor of the emulated network does not answer; end the run and start it again"
         last = _last_line(self._log_path)
         if code == 1 and "Operation not permitted" in last:
             return "making network namespaces needs root: run the same command with sudo, or as root"
-        return f"the keeper of the emulated network ended (exit code {code}): {last or 'no word in its log'}"
+        return f"the supervisor of the emulated network ended (exit code {code}): {last or 'no word in its log'}"
 
 
 class Process:
-    """A process inside the bed, held by its pidfd."""
+    """A process inside the network, held by its pidfd."""
 
-    def __init__(self, keeper: KeeperLink, pid: int, handle: int, program: str) -> None:
-        self._keeper = keeper
+    def __init__(self, supervisor: SupervisorLink, pid: int, handle: int, program: str) -> None:
+        self._supervisor = supervisor
         self._pid = pid
         self._handle = handle
         self._code: int | None = None
@@ -174,15 +177,16 @@ class Process:
         return max(0, next(int(line.split()[1]) for line in lines if line.startswith("Pid:")))
 
     @property
-    def pid_in_bed(self) -> int:
-        """Its number in the keeper's PID namespace."""
+    def pid_in_guest(self) -> int:
+        """Its number in the supervisor's PID namespace."""
         return self._pid
 
     def poll(self) -> int | None:
-        """Exit code once it has ended (negative: the signal), else None. Raises FabricError when the keeper is gone."""
+        """Exit code once it has ended (negative: the signal), else None. Raises FabricError when the supervisor is
+        gone."""
         with self._asking:
             if self._code is None and self._has_ended(0):
-                self._code = self._keeper.ask("status", pid=self._pid)[0]["code"]
+                self._code = self._supervisor.ask("status", pid=self._pid)[0]["code"]
                 self._release()
             return self._code
 
@@ -197,13 +201,15 @@ class Process:
     @property
     def scheduling(self) -> str:
         """How the host's kernel schedules it: `real time` or `nice N`."""
-        text: str = self._keeper.ask("scheduling", step=f"looking at {self.program}", pid=self._pid)[0]["scheduling"]
+        text: str = self._supervisor.ask("scheduling", step=f"looking at {self.program}", pid=self._pid)[0][
+            "scheduling"
+        ]
         return text
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
         """Send a signal, or with `group` to its process group; none is sent to a process that has ended."""
         step = f"signalling {self.program}"
-        self._keeper.ask("signal", step=step, pid=self._pid, signal=int(number), group=group)
+        self._supervisor.ask("signal", step=step, pid=self._pid, signal=int(number), group=group)
 
     def terminate(self) -> None:
         self.signal(signal.SIGTERM)
@@ -216,12 +222,12 @@ class Process:
         """Stop it and all in its PID namespace; returns the monotonic time (ns) at which all threads were seen
         stopped.
         """
-        at_ns: int = self._keeper.ask("freeze", step=f"pausing {self.program}", pid=self._pid)[0]["at_ns"]
+        at_ns: int = self._supervisor.ask("freeze", step=f"pausing {self.program}", pid=self._pid)[0]["at_ns"]
         return at_ns
 
     def thaw(self) -> int:
         """Undo freeze; returns the monotonic time (ns) at which no thread was stopped any more."""
-        at_ns: int = self._keeper.ask("thaw", step=f"resuming {self.program}", pid=self._pid)[0]["at_ns"]
+        at_ns: int = self._supervisor.ask("thaw", step=f"resuming {self.program}", pid=self._pid)[0]["at_ns"]
         return at_ns
 
     def _has_ended(self, timeout_s: float | None) -> bool:
@@ -243,7 +249,7 @@ class Process:
 
 
 def _refusal(step: str, error: Mapping[str, Any]) -> FabricError:
-    """What the keeper's refusal is."""
+    """What the supervisor's refusal is."""
     if error.get("exec"):
         text = error["text"] if step == _STARTING else f"{step}: {error['text']}"
         return CannotStartError(text, is_there=error["errno"] not in _NOT_THERE)

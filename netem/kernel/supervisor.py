@@ -1,11 +1,11 @@
-"""The keeper: init of the bed's own PID, mount and network namespace, parent of everything that runs in it.
+"""The supervisor: init of the network's own PID, mount and network namespace, parent of everything that runs in it.
 
-    conductor ──socket──> keeper (PID 1 in there) ──> guest kernel, collector, one child per node
+    conductor ──socket──> supervisor (PID 1 in there) ──> guest kernel, collector, one child per node
 
-When the conductor ends, however it ends, the keeper sees the end of its socket (or of the conductor's pidfd, should a
-forked child still hold the socket) and exits; the kernel then kills every process of the PID namespace and takes back
-namespaces, devices and mounts. When the keeper itself is killed, the same happens. There is nothing to clean up by
-hand.
+When the conductor ends, however it ends, the supervisor sees the end of its socket (or of the conductor's pidfd, should
+a forked child still hold the socket) and exits; the kernel then kills every process of the PID namespace and takes back
+namespaces, devices and mounts. When the supervisor itself is killed, the same happens. There is nothing to clean up by
+agent.
 
 Standard library only: this process must start fast and must not fail for want of a package.
 """
@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from netem.kernel.agent import CLONE_NEWNET, Hand, Reply, Request
+from netem.kernel.agent import CLONE_NEWNET, NetlinkAgent, Reply, Request
 from netem.kernel.framing import ChannelClosedError, receive_frame, send_frame
 from netem.kernel.sandbox import become_init, furnish
 
@@ -82,7 +82,7 @@ def _keep(control: socket.socket, watch: int) -> NoReturn:
         _mount("tmpfs", str(GUEST_MEMORY), "tmpfs", _MS_NOSUID | _MS_NODEV)
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    Keeper(control, watch).serve()
+    Supervisor(control, watch).serve()
     os._exit(0)
 
 
@@ -90,16 +90,16 @@ class _ExecError(OSError):
     """The program itself could not be executed; all before it went well."""
 
 
-class Keeper:
-    """Serves the conductor's requests: those of the hand, and processes."""
+class Supervisor:
+    """Serves the conductor's requests: those of the agent, and processes."""
 
     def __init__(self, control: socket.socket, watch: int) -> None:
         self._control = control
         self._watch = watch
-        self._hand = Hand()
+        self._agent = NetlinkAgent()
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._exit_codes: dict[int, int | None] = {}
-        self._hand.operations |= {
+        self._agent.operations |= {
             "signal": self._signal,
             "status": self._status,
             "freeze": self._freeze,
@@ -132,9 +132,9 @@ class Keeper:
             if request["do"] == "spawn":
                 self._spawn_and_answer(request, descriptors)
             elif request["do"] == "lend":
-                send_frame(self._control, {}, [self._hand.namespace(request["name"])])
+                send_frame(self._control, {}, [self._agent.namespace(request["name"])])
             else:
-                send_frame(self._control, self._hand.perform(request, descriptors))
+                send_frame(self._control, self._agent.perform(request, descriptors))
         except ChannelClosedError:
             return False
         for descriptor in descriptors:
@@ -213,7 +213,7 @@ class Keeper:
 
     def _namespace_exists(self, name: str) -> bool:
         try:
-            self._hand.namespace(name)
+            self._agent.namespace(name)
         except OSError:
             return False
         return True
@@ -229,7 +229,7 @@ class Keeper:
             for number in _RESET_SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             step = "enter the network namespace of"
-            self._hand.enter(request["namespace"])
+            self._agent.enter(request["namespace"])
             if host is not None:
                 step = "join the node for"
                 _check(libc.setns(host["uts"], _CLONE_NEWUTS), "setns")
@@ -353,7 +353,7 @@ def _arrange(descriptors: Sequence[int], report: int) -> None:
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, floor) for descriptor in descriptors]
     for target, descriptor in enumerate(moved):
         os.dup2(descriptor, target)
-    assert report >= floor, "the keeper's own descriptors come first"
+    assert report >= floor, "the supervisor's own descriptors come first"
     os.closerange(len(descriptors), report)
     os.closerange(report + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
@@ -371,7 +371,7 @@ def _drop_capabilities() -> None:
 
 def _hurry() -> None:
     """Run before ordinary processes, as the kernel that we stand in for would: in real time, or at the best niceness
-    where a container forbids that, or as before where it forbids both. The bed's read-back says which it became.
+    where a container forbids that, or as before where it forbids both. The network's read-back says which it became.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))

@@ -2,7 +2,7 @@
 
 It boots from the host's own file system in 1.5 to 2 s, opens one tap per node port, and holds bridges, routers and
 qdiscs. Only its kernel works there while frames flow; its user space is one small process (`netem.kernel.uml_init`),
-because a system call in the guest costs some 50 us. It is a child of the keeper: it cannot outlive it.
+because a system call in the guest costs some 50 us. It is a child of the supervisor: it cannot outlive it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from netem.errors import FabricError
 from netem.kernel.channel import LineChannel
 from netem.kernel.framing import ChannelClosedError
-from netem.kernel.supervised import KeeperLink, Process
+from netem.kernel.supervised import Process, SupervisorLink
 from netem.kernel.supervisor import GUEST_MEMORY
 
 PACKAGE = "user-mode-linux"
@@ -113,9 +113,9 @@ class Guest:
     """A guest that has booted, or is booting."""
 
     def __init__(
-        self, keeper: KeeperLink, process: Process, line: LineChannel, log_path: Path, kernel: GuestKernel
+        self, supervisor: SupervisorLink, process: Process, line: LineChannel, log_path: Path, kernel: GuestKernel
     ) -> None:
-        self._keeper = keeper
+        self._supervisor = supervisor
         self._process = process
         self._metronome: Process | None = None
         self._line = line
@@ -123,7 +123,7 @@ class Guest:
         self.kernel = kernel
 
     @classmethod
-    def boot(cls, keeper: KeeperLink, kernel: GuestKernel, log_path: Path) -> Guest:
+    def boot(cls, supervisor: SupervisorLink, kernel: GuestKernel, log_path: Path) -> Guest:
         """Start the guest; the taps may be made while it boots. Raises FabricError when it cannot be started."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs, log_path.open("wb") as log, Path(os.devnull).open("rb") as nothing:
@@ -131,15 +131,15 @@ class Guest:
             try:
                 environment = {"HOME": str(GUEST_MEMORY)}
                 # urgent: measured under load, 99 of 100 frames are late by 0.2 ms instead of 8 to 20 ms
-                process = keeper.spawn(_command_line(kernel), environment, descriptors, urgent=True)
+                process = supervisor.spawn(_command_line(kernel), environment, descriptors, urgent=True)
             except FabricError:
                 ours.close()
                 raise
-        return cls(keeper, process, LineChannel(ours), log_path, kernel)
+        return cls(supervisor, process, LineChannel(ours), log_path, kernel)
 
     @property
-    def pid_in_bed(self) -> int:
-        return self._process.pid_in_bed
+    def pid_in_guest(self) -> int:
+        return self._process.pid_in_guest
 
     @property
     def scheduling(self) -> str:
@@ -156,16 +156,16 @@ class Guest:
             raise FabricError(self._obituary("did not boot")) from error
         self._line.set_timeout(_REQUEST_TIMEOUT_S)
         paths = [str(self.kernel.modules / f"{name}.ko") for name in MODULES]
-        reply = self.hand("modules", paths=paths)
+        reply = self.agent("modules", paths=paths)
         if "error" in reply:
             raise FabricError(f"the guest kernel cannot load its modules: {reply['error']['text']}")
         # Through its management console, not by the command line: that has room for some 100 ports.
         devices = [f"config {device_name(port)}:transport=tap,ifname={tap_name(port)}" for port in range(ports)]
-        self._keeper.ask("console", step="giving the guest its ports", path=str(_CONSOLE), commands=devices)
+        self._supervisor.ask("console", step="giving the guest its ports", path=str(_CONSOLE), commands=devices)
         self._start_metronome()
 
-    def hand(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """One request to the hand in the guest; a refusal is in the reply. Raises FabricError when the guest is
+    def agent(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """One request to the agent in the guest; a refusal is in the reply. Raises FabricError when the guest is
         gone.
         """
         try:
@@ -182,14 +182,14 @@ class Guest:
         return None
 
     def close(self) -> None:
-        """End it. Its taps and namespaces go with the keeper."""
+        """End it. Its taps and namespaces go with the supervisor."""
         self._line.close()
 
     def _start_metronome(self) -> None:
         """Its end with the guest's shows in `guest.log`."""
         with self._log_path.open("ab") as log, Path(os.devnull).open("rb") as nothing:
-            self._metronome = self._keeper.spawn(
-                [sys.executable, "-ISc", _METRONOME, str(self._process.pid_in_bed)],
+            self._metronome = self._supervisor.spawn(
+                [sys.executable, "-ISc", _METRONOME, str(self._process.pid_in_guest)],
                 {}, [nothing.fileno(), log.fileno(), log.fileno()], urgent=True,
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Init of the User-Mode Linux guest: mount, open the line to the conductor, be the hand. Standard library only.
+"""Init of the User-Mode Linux guest: mount, open the line to the conductor, be the agent. Standard library only.
 
 The guest boots from the host's file system, so this is the same file and the same interpreter as on the host; the
 kernel starts it as `python -ISB uml_init.py ROOT`. When the line ends, the guest halts.
@@ -21,7 +21,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 def main(root: str) -> None:
     """Never returns: halts the guest when its line ends."""
     sys.path.insert(0, root)
-    from netem.kernel.agent import Hand
+    from netem.kernel.agent import NetlinkAgent
     from netem.kernel.framing import ChannelClosedError, LineServer
 
     for kind, target in (("proc", "/proc"), ("sysfs", "/sys"), ("tmpfs", "/run"), ("tmpfs", "/tmp")):  # noqa: S108
@@ -29,11 +29,11 @@ def main(root: str) -> None:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), target)
     descriptor = os.open(_LINE, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     tty.setraw(descriptor)
-    line, hand = LineServer(descriptor), Hand()
-    line.send(hand.perform({"do": "hello"}))
+    line, agent = LineServer(descriptor), NetlinkAgent()
+    line.send(agent.perform({"do": "hello"}))
     try:
         while True:
-            line.send(hand.perform(line.receive()))
+            line.send(agent.perform(line.receive()))
     except (ChannelClosedError, OSError):
         return  # the conductor closed its end
 

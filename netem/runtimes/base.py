@@ -43,7 +43,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
+class ExecRequest:
     """A command that an operator sends into a node, beside its program."""
 
     argv: Sequence[str]
@@ -79,7 +79,7 @@ class Command(Protocol):
 class NodeHandle(Protocol):
     """One incarnation of one node."""
 
-    def enter(self, errand: Errand) -> Command:
+    def enter(self, request: ExecRequest) -> Command:
         """Run a command in the network, PID and mount namespaces of the node, with the operator's rights and not those
         of the node's program. Any thread may ask.
 

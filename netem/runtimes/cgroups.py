@@ -5,7 +5,7 @@
         group.set_cpu(0.1)       # a tenth of one core
         group.set_cpu(None)      # all that there is
 
-A group incarnations in the file system of the controller, beside our own (version 1) or at the root (version 2, where
+A group lives in the file system of the controller, beside our own (version 1) or at the root (version 2, where
 no group with processes may share out a controller). Its directory bears the name of the process that made it: what a
 SIGKILL left behind is an empty directory, and the next `make` or `sweep` removes it.
 

@@ -18,7 +18,7 @@ import requests
 from docker.errors import DockerException
 
 from netem.errors import FabricError
-from netem.runtimes.base import Errand, LineSplitter
+from netem.runtimes.base import ExecRequest, LineSplitter
 from netem.runtimes.cgroups import Limits
 from netem.runtimes.daemon import STDERR_STREAM, frames, is_gone, remove_container, root_cause, upgraded
 from netem.runtimes.execution import DockerCommand
@@ -92,11 +92,11 @@ class ContainerHandle:
             )
         return self._pid
 
-    def enter(self, errand: Errand) -> DockerCommand:
+    def enter(self, request: ExecRequest) -> DockerCommand:
         """See `NodeHandle.enter`. Where it starts, the image says: the caller's directories are not in there."""
         if self._gone.is_set():
             raise FabricError(f"{self._name} has ended and its container with it: restart it, then enter it")
-        return DockerCommand.start(self._id, self._name, errand)
+        return DockerCommand.start(self._id, self._name, request)
 
     def send(self, line: str) -> None:
         """See `NodeHandle.send`. Raises FabricError, too, when the node has not read for SEND_BOUND_S."""

@@ -119,7 +119,7 @@ def remove_containers(
 
 
 def remove_abandoned(client: docker.DockerClient) -> list[str]:
-    """Remove our containers whose conductor no longer incarnations on this machine; their names."""
+    """Remove our containers whose conductor no longer lives on this machine; their names."""
     removed = []
     for found in _list(client, [f"{LABEL}=1"]):
         owner = Owner.parse(found["Labels"].get(OWNER_LABEL, ""))

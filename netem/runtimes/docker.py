@@ -76,7 +76,7 @@ What an image holds is only known inside: a missing program is told here, in the
 
 
 class Wires(Protocol):
-    """What this runtime needs of the bed: attach a node's port to the network namespace behind the descriptor."""
+    """What this runtime needs of the network: attach a node's port to the network namespace behind the descriptor."""
 
     def attach(self, node: Node, netns_fd: int) -> None: ...
 
@@ -93,13 +93,13 @@ class DockerRuntime:
 
     def __init__(
         self,
-        bed: Wires,
+        network: Wires,
         *,
         run_id: str,
         image: str | None = None,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._bed = bed
+        self._network = network
         self._run_id = run_id
         self._handles: list[ContainerHandle] = []
         self._at_the_gate: list[ContainerHandle] | None = None
@@ -238,14 +238,15 @@ class DockerRuntime:
         return [*(own.get("Entrypoint") or []), *(own.get("Cmd") or [])]
 
     def _wire(self, node: Node, handle: ContainerHandle) -> None:
-        """Hand the container's network namespace to the bed, by a descriptor: no path, no pid that could be reused."""
+        """Hand the container's network namespace to the network, by a descriptor: no path, no pid that could be
+        reused."""
         try:
             namespace = os.open(f"/proc/{handle.find_pid()}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise FabricError(f"cannot reach the network namespace of {node.name}: {error}; run as root") from error
         try:
             with self._wiring:
-                self._bed.attach(node, namespace)
+                self._network.attach(node, namespace)
         finally:
             os.close(namespace)
 

@@ -25,7 +25,7 @@ from docker.errors import DockerException
 
 from netem.errors import CannotStartError, FabricError
 from netem.kernel.framing import readable
-from netem.runtimes.base import Errand
+from netem.runtimes.base import ExecRequest
 from netem.runtimes.daemon import CHUNK_BYTES, STDERR_STREAM, connect, frames, plain, root_cause, upgraded
 from topologies.model import NodeName
 
@@ -46,15 +46,15 @@ class DockerCommand:
         command_id: str,
         name: NodeName,
         connection: socket.socket,
-        errand: Errand,
+        request: ExecRequest,
     ) -> None:
         self._client = client
         self._api = client.api
         self._id = command_id
         self._name = name
         self._connection = connection
-        self._is_terminal = errand.is_terminal
-        self._descriptors = [os.dup(descriptor) for descriptor in errand.descriptors]
+        self._is_terminal = request.is_terminal
+        self._descriptors = [os.dup(descriptor) for descriptor in request.descriptors]
         self._code: int | None = None
         self._failure: Exception | None = None
         self._ended = threading.Event()
@@ -64,23 +64,23 @@ class DockerCommand:
         self._carriers: list[threading.Thread] = []
 
     @classmethod
-    def start(cls, container_id: str, name: NodeName, errand: Errand) -> DockerCommand:
+    def start(cls, container_id: str, name: NodeName, request: ExecRequest) -> DockerCommand:
         """Start it. Raises CannotStartError: a program that is not there; FabricError: a container that is paused."""
         with ExitStack() as undo:
             client = undo.enter_context(closing(connect()))
             try:
                 created = client.api.exec_create(
-                    container_id, list(errand.argv), stdin=True, tty=errand.is_terminal,
-                    environment=dict(errand.environment), user=OPERATOR,
+                    container_id, list(request.argv), stdin=True, tty=request.is_terminal,
+                    environment=dict(request.environment), user=OPERATOR,
                 )  # fmt: skip
                 path = f"exec/{created['Id']}/start"
-                asked = {"Detach": False, "Tty": errand.is_terminal}
+                asked = {"Detach": False, "Tty": request.is_terminal}
                 connection = undo.enter_context(upgraded(client.api, path, json=asked))
             except (DockerException, OSError) as error:
                 raise FabricError(f"{name} cannot be entered: {root_cause(error)}") from error
-            made = cls(client, created["Id"], name, connection, errand)
+            made = cls(client, created["Id"], name, connection, request)
             undo.callback(made.close)
-            made.begin(errand.argv[0])
+            made.begin(request.argv[0])
             undo.pop_all()
         return made
 

@@ -1,7 +1,7 @@
-"""Runtime `netns`: each node a process in network, PID and mount namespaces of its own, inside the bed.
+"""Runtime `netns`: each node a process in network, PID and mount namespaces of its own, inside the network.
 
-The bed holds the network namespace, so a node's wires outlive a crash and are there at once for its next incarnation. A
-node runs as the bed's user id but without capabilities and with no way to gain any.
+The network holds the network namespace, so a node's wires outlive a crash and are there at once for its next
+incarnation. A node runs as the network's user id but without capabilities and with no way to gain any.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import IO
 
 from netem.errors import FabricError
-from netem.kernel.supervised import Process, Quarters
-from netem.network import Bed
-from netem.runtimes.base import FOREIGN_PATH, Errand, LineSplitter, Program
+from netem.kernel.supervised import Process, Sandbox
+from netem.network import EmulatedNetwork
+from netem.runtimes.base import FOREIGN_PATH, ExecRequest, LineSplitter, Program
 from netem.runtimes.cgroups import ControlGroup, Limits, over_its_memory
 from topologies.model import Node, NodeName
 
@@ -33,18 +33,18 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class NetnsRuntime:
-    """Carries the nodes of one run inside a bed. Used by one thread."""
+    """Carries the nodes of one run inside a network. Used by one thread."""
 
     at_once = 1
-    """The keeper starts one process after the other, in a few milliseconds."""
+    """The supervisor starts one process after the other, in a few milliseconds."""
 
     def gathered(self) -> AbstractContextManager[None]:
-        """See `Runtime.gathered`: the bed holds the wires of its nodes, whether somebody incarnations behind them or
-        not."""
+        """See `Runtime.gathered`: the network holds the wires of its nodes, whether somebody lives behind them
+        or not."""
         return nullcontext()
 
-    def __init__(self, bed: Bed) -> None:
-        self._bed = bed
+    def __init__(self, network: EmulatedNetwork) -> None:
+        self._network = network
         self._handles: list[NetnsNode] = []
         self._groups: dict[NodeName, ControlGroup] = {}
 
@@ -58,15 +58,15 @@ class NetnsRuntime:
 
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> NetnsNode:
         """Start one incarnation of a node with its wires attached. Raises FabricError when it cannot be started."""
-        namespace = self._bed.own_namespace(node)
+        namespace = self._network.own_namespace(node)
         group = self._group(node, program)
         input_read, input_write = os.pipe()
         output_read, output_write = os.pipe()
         try:
             with log_path.open("ab") as log:
-                process = self._bed.spawn(
+                process = self._network.spawn(
                     _command(program), _environment(program), [input_read, output_write, log.fileno()],
-                    namespace=namespace, directory=program.work, quarters=_quarters(node, program, group),
+                    namespace=namespace, directory=program.work, sandbox=_sandbox(node, program, group),
                 )  # fmt: skip
         except BaseException:
             os.close(input_write)
@@ -76,14 +76,14 @@ class NetnsRuntime:
             os.close(input_read)
             os.close(output_write)
         handle = NetnsNode(
-            self._bed, node, process, os.fdopen(input_write, "wb", 0), os.fdopen(output_read, "rb", 0), on_line,
+            self._network, node, process, os.fdopen(input_write, "wb", 0), os.fdopen(output_read, "rb", 0), on_line,
             has_init=program.work is not None, group=group, limits=program.limits,
         )  # fmt: skip
         self._handles.append(handle)
         return handle
 
     def close(self) -> None:
-        """Kill every node that is left and wait for it; their namespaces stay the bed's until it closes."""
+        """Kill every node that is left and wait for it; their namespaces stay the network's until it closes."""
         for handle in self._handles:
             if handle.poll_quietly() is None:
                 handle.kill()
@@ -108,7 +108,7 @@ class NetnsNode:
 
     def __init__(
         self,
-        bed: Bed,
+        network: EmulatedNetwork,
         node: Node,
         process: Process,
         standard_input: IO[bytes],
@@ -120,7 +120,7 @@ class NetnsNode:
         limits: Limits | None = None,
     ) -> None:
         self.name = node.name
-        self._bed = bed
+        self._network = network
         self._node = node
         self._has_init = has_init
         self._group = group if limits is not None and limits.memory_bytes is not None else None
@@ -134,11 +134,11 @@ class NetnsNode:
         self._reader = threading.Thread(target=self._read, name=f"output of {self.name}", daemon=True)
         self._reader.start()
 
-    def enter(self, errand: Errand) -> NetnsCommand:
+    def enter(self, request: ExecRequest) -> NetnsCommand:
         """See `NodeHandle.enter`. Of a node that has ended, the network namespace is left: it is entered alone."""
         host = self._process if self._process.poll() is None else None
-        environment = _operators_environment() | dict(errand.environment)
-        return NetnsCommand(self._bed.enter(self._node, host, replace(errand, environment=environment)))
+        environment = _operators_environment() | dict(request.environment)
+        return NetnsCommand(self._network.enter(self._node, host, replace(request, environment=environment)))
 
     def send(self, line: str) -> None:
         """Write one line to its standard input. Raises FabricError when the node is gone."""
@@ -155,7 +155,7 @@ class NetnsNode:
         return code
 
     def poll_quietly(self) -> int | None:
-        """The same; a bed that is gone has taken the node along."""
+        """The same; a network that is gone has taken the node along."""
         try:
             return self.poll()
         except FabricError:
@@ -255,12 +255,12 @@ def _operators_environment() -> dict[str, str]:
     return {"PATH": FOREIGN_PATH, "HOME": "/", "LANG": "C.UTF-8"} | inherited
 
 
-def _quarters(node: Node, program: Program, group: ControlGroup | None) -> Quarters | None:
+def _sandbox(node: Node, program: Program, group: ControlGroup | None) -> Sandbox | None:
     if program.work is None:
         return None
     groups = [] if group is None else group.doors()
     private: list[tuple[str, Path | None]] = [("/dev/shm", None)]  # noqa: S108  # a file system of the node's own
-    return Quarters(
+    return Sandbox(
         hostname=node.name.replace("/", "-"),
         private=[*private, *sorted(program.private.items())],
         hosts=program.hosts,

@@ -27,7 +27,7 @@ _FEW_DEVICES = 8
 """Up to so many devices are asked for one by one again and again, more by a dump."""
 
 _PARCEL_WEIGHT, _SINGLE_WEIGHT = 4000, 20
-"""Requests that go to a hand at once are as much work as this many netlink messages: in a guest, 0.4 s."""
+"""Requests that go to an agent at once are as much work as this many netlink messages: in a guest, 0.4 s."""
 
 
 class _Waits(enum.Enum):
@@ -54,9 +54,9 @@ _Waiting: TypeAlias = tuple[step_kinds.AwaitReady, set[int]]
 
 
 class HandLink(Protocol):
-    """A way to a hand: the keeper's, or the guest's."""
+    """A way to an agent: the supervisor's, or the guest's."""
 
-    def hand(self, do: str, **arguments: Any) -> dict[str, Any]:
+    def agent(self, do: str, **arguments: Any) -> dict[str, Any]:
         """One request; a refusal is in the reply under `error`. Raises FabricError when the other side is gone."""
 
 
@@ -98,7 +98,7 @@ class Executor:
     def run(self, steps: Iterable[AnyStep]) -> None:
         """Carry out steps in order. Raises FabricError that names the step, its place and the kernel's reason.
 
-        What needs no answer is gathered, and goes to its hand in few requests: netlink messages for one namespace in a
+        What needs no answer is gathered, and goes to its agent in few requests: netlink messages for one namespace in a
         batch, and batches and settings of many namespaces in one request.
         """
         for kind, group in groupby(steps, _Waits.of):
@@ -111,11 +111,12 @@ class Executor:
                     self._ask(step)
 
     def hold_namespace(self, side: Side, name: str, descriptor: int) -> None:
-        """Make known a namespace that was made or adopted elsewhere; `descriptor` is a number of the hand's process."""
+        """Make known a namespace that was made or adopted elsewhere; `descriptor` is a number of the agent's
+        process."""
         self._namespaces[self._links[side], name] = descriptor
 
     def set_link(self, side: Side, link: HandLink) -> None:
-        """The hand of a side that was not there when the fabric was made (the guest, once it has booted)."""
+        """The agent of a side that was not there when the fabric was made (the guest, once it has booted)."""
         self._links[side] = link
 
     def index(self, side: Side, namespace: str, device: str) -> int:
@@ -145,7 +146,7 @@ class Executor:
 
     def backlog_drops(self, side: Side) -> int:
         """Frames that a kernel dropped, whole machine, because its receive backlog was full."""
-        dropped: int = self._links[side].hand("backlog")["dropped"]
+        dropped: int = self._links[side].agent("backlog")["dropped"]
         return dropped
 
     def next_seed(self, label: str) -> int:
@@ -174,7 +175,7 @@ class Executor:
             yield batch
 
     def _send(self, requests: Iterable[_Batch | _Single]) -> None:
-        """In parcels for one hand, so large that asking costs little, and small enough to be answered soon."""
+        """In parcels for one agent, so large that asking costs little, and small enough to be answered soon."""
         for side, of_one_hand in groupby(requests, lambda request: request.place[0]):
             parcel: list[_Batch | _Single] = []
             weight = 0
@@ -189,7 +190,7 @@ class Executor:
     def _deliver(self, side: Side, parcel: Sequence[_Batch | _Single]) -> None:
         if not parcel:
             return
-        replies = self._links[side].hand("many", requests=[request.request() for request in parcel])["replies"]
+        replies = self._links[side].agent("many", requests=[request.request() for request in parcel])["replies"]
         request, error = parcel[len(replies) - 1], replies[-1].get("error")
         if error is not None:
             failed = request.step if isinstance(request, _Single) else request.steps[_culprit(error, request)]
@@ -314,7 +315,7 @@ class Executor:
         for side, group in groupby(waiting, lambda one: one[0].side):
             asked = list(group)
             requests = [_netlink_request(step.namespace, _questions(left, limit)) for step, left in asked]
-            replies = self._links[side].hand("many", requests=requests)["replies"]
+            replies = self._links[side].agent("many", requests=requests)["replies"]
             for number, (step, left) in enumerate(asked):
                 reply = replies[number] if number < len(replies) else {}
                 if "error" in reply and reply["error"]["errno"] != errno.EINTR:
@@ -329,10 +330,10 @@ class Executor:
         return self.index(step.side, step.namespace, device)
 
     def _converse(self, side: Side, namespace: str, messages: Sequence[bytes]) -> dict[str, Any]:
-        return self._links[side].hand(**_netlink_request(namespace, messages))
+        return self._links[side].agent(**_netlink_request(namespace, messages))
 
     def _request(self, step: AnyStep, do: str, **arguments: Any) -> dict[str, Any]:
-        reply = self._links[step.side].hand(do, **arguments)
+        reply = self._links[step.side].agent(do, **arguments)
         if "error" in reply:
             raise self._refusal(step_kinds.describe(step), reply["error"])
         return reply

@@ -1,10 +1,10 @@
 """Netlink messages as bytes: links, addresses, routes and neighbours here; traffic control in `netem.wiring.qdisc`.
 
-Encoding is apart from sending, so that one code path serves both kernels: the bytes go to the hand that holds the
-namespace (in the keeper, or in the guest), which sends them. Interface indexes are chosen by the plan, so a whole
+Encoding is apart from sending, so that one code path serves both kernels: the bytes go to the agent that holds the
+namespace (in the supervisor, or in the guest), which sends them. Interface indexes are chosen by the plan, so a whole
 network can be encoded before the first device exists, and sent in a few batches.
 
-A network of 300 nodes takes 100,000 messages, so these are packed by hand, each in 2 us; pyroute2's codec takes 200.
+A network of 300 nodes takes 100,000 messages, so these are packed by agent, each in 2 us; pyroute2's codec takes 200.
 `message` encodes with pyroute2 what is rare and rich (a netem with all its attributes).
 """
 
@@ -134,7 +134,7 @@ def add_veth(
     mac: str | None = None,
     peer_mac: str | None = None,
 ) -> bytes:
-    """A veth pair with one queue each; the peer may be born in another namespace (a descriptor of the hand's
+    """A veth pair with one queue each; the peer may be born in another namespace (a descriptor of the agent's
     process).
     """
     far = [_LINK.pack(0, 0, peer_index, 0, 0), _name(peer), _ONE_QUEUE]

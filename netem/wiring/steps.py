@@ -19,8 +19,8 @@ class Kernel(enum.Enum):
 
 
 class Side(enum.Enum):
-    """Where a step acts: HOST is the keeper's namespaces, CARRIER the kernel that holds the bridges (kernel host: the
-    same).
+    """Where a step acts: HOST is the supervisor's namespaces, CARRIER the kernel that holds the bridges (kernel host:
+    the same).
     """
 
     HOST = "host"

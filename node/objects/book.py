@@ -70,7 +70,7 @@ that applied it, or a number on a road would be given twice, and a vote or an ou
 resilience 1 in the log (node/objects/log.py). `heard` of a caller counts what was handed over at its machine and
 the timestamps of its own calls' answers, for its next call may have another coordinator. If every machine of A ends,
 its log is lost, and those in doubt abort when they hear of the new epoch: others may have committed, so atomicity holds
-while of each coordinator's sub-network one machine incarnations. Who begins anew twice, by other machines each time,
+while of each coordinator's sub-network one machine lives. Who begins anew twice, by other machines each time,
 and hears of the epoch that it had left only from somebody who does not know the last one, could take that a second
 time. Nobody tells a member that it was left out of its group before it was asked anything: it finds out from MEMBERS.
 """

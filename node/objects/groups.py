@@ -301,7 +301,7 @@ class UGroup(Group[K]):
 
     @classmethod
     def create(cls, space: Space, kind: type[K]) -> UGroup[K]:
-        """A new one, of nobody yet, whose keeper incarnations in this space. LocalError when `kind` is no class of
+        """A new one, of nobody yet, whose keeper lives in this space. LocalError when `kind` is no class of
         objects."""
         require_kind(kind)
         return cls(space, space.create(Keeper()), kind)

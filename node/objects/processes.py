@@ -10,12 +10,12 @@ and end together: a child ends when its pipe does, and the kernel ends it when i
 
 Calls wait in the spaces while the machine takes none (commands open and shut); what is on its way then is taken.
 
-A space that ends by itself has crashed: its objects are dead and its program is over, the machine incarnations on. An
+A space that ends by itself has crashed: its objects are dead and its program is over, the machine lives on. An
 empty space takes its place, which votes against everything and answers each call that its object is dead. It is given
 what its predecessor had not got done: calls that were handed down and are not recorded as delivered, and questions
 without a vote. Calls that the predecessor had still been keeping back are reported as unreachable.
 
-Not here: a crashed space does not leave the replicated groups of its objects. Their machine incarnations, so that their
+Not here: a crashed space does not leave the replicated groups of its objects. Their machine lives, so that their
 calls go on to be answered by DeadObject.
 """
 

@@ -178,7 +178,7 @@ class Space:
 
     def destroy(self, callee: Remote) -> None:
         """End an object of this space, named by its proxy or itself: whoever calls it gets DeadObject. LocalError when
-        no such object incarnations here."""
+        no such object lives here."""
         reference = self.reference_of(callee)
         resident = self._residents.pop(reference.number, None) if self.is_home_of(reference) else None
         if resident is None:

@@ -1,6 +1,7 @@
-"""What the shell offers while a command of a bed is typed: names of topologies, beds, nodes, partitions and links.
+"""What the shell offers while a command of a testbed is typed: names of topologies, testbeds, nodes, partitions and
+links.
 
-Asked for at every press of a key, so it reads `about.json` of the beds and nothing else: no server, no kernel, no
+Asked for at every press of a key, so it reads `about.json` of the testbeds and nothing else: no server, no kernel, no
 validation of files, nothing heavy to import. What cannot be read is not offered; a completion never prints an error.
 """
 
@@ -20,9 +21,9 @@ from netem.owner import Owner
 from testbed.paths import EXPERIMENTS, TOPOLOGIES, live_root
 from topologies.formats.errors import InputError
 
-BED_VARIABLE: Final = "ORDERBED_BED"
+TESTBED_VARIABLE: Final = "ORDERBED_TESTBED"
 MANY_NODES: Final = 100
-"""A bed with more offers partitions first, and nodes once the partition has been typed."""
+"""A testbed with more offers partitions first, and nodes once the partition has been typed."""
 
 HELP_WIDTH: Final = 70
 LINE_OF_WORDS: Final = re.compile(r"^(?:description|question): *[\"']?(.*?)[\"']? *$", re.MULTILINE)
@@ -76,13 +77,13 @@ def directions(incomplete: str) -> list[Offer]:
     return [offer for offer in offers if offer[0].startswith(incomplete)]
 
 
-def beds() -> list[Offer]:
-    """Beds that are up."""
-    return [(about["name"], f"topology {about['topology']}") for about in _beds()]
+def testbeds() -> list[Offer]:
+    """Testbeds that are up."""
+    return [(about["name"], f"topology {about['topology']}") for about in _testbeds()]
 
 
 def nodes(ctx: typer.Context, incomplete: str) -> list[Offer]:
-    """Nodes of the bed that is meant."""
+    """Nodes of the testbed that is meant."""
     about = _meant(ctx)
     return [] if about is None else [*_node_names(about, incomplete)]
 
@@ -139,14 +140,14 @@ def _after_commas(incomplete: str, offers: Any) -> list[Offer]:
 
 
 def _meant(ctx: typer.Context) -> dict[str, Any] | None:
-    """The bed that the command will be about: named so far, or in the environment, or the only one."""
-    found = list(_beds())
-    name = ctx.params.get("bed") or os.environ.get(BED_VARIABLE)
+    """The testbed that the command will be about: named so far, or in the environment, or the only one."""
+    found = list(_testbeds())
+    name = ctx.params.get("network") or os.environ.get(TESTBED_VARIABLE)
     chosen = found if name is None else [about for about in found if about["name"] == name]
     return chosen[0] if len(chosen) == 1 else None
 
 
-def _beds() -> Iterator[dict[str, Any]]:
+def _testbeds() -> Iterator[dict[str, Any]]:
     try:
         root = live_root()
     except InputError:

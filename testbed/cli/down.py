@@ -19,8 +19,8 @@ def down(
         str | None,
         typer.Argument(
             help="The testbed to take down. Default: the only one that is up.",
-            envvar=complete.BED_VARIABLE,
-            autocompletion=complete.beds,
+            envvar=complete.TESTBED_VARIABLE,
+            autocompletion=complete.testbeds,
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All testbeds of this user.")] = False,

@@ -38,12 +38,12 @@ PING: Final = "ping -c 3"
 SHELL: Final = "if command -v bash >/dev/null; then exec bash --noprofile --norc; else exec sh; fi"
 """Without start-up files: these would replace the prompt that names the node."""
 
-Bed = Annotated[
+EmulatedNetwork = Annotated[
     str | None,
     typer.Option(
-        "--bed",
-        envvar=complete.BED_VARIABLE,
-        autocompletion=complete.beds,
+        "--testbed",
+        envvar=complete.TESTBED_VARIABLE,
+        autocompletion=complete.testbeds,
         help="Which testbed. Default: the only one that is up.",
     ),
 ]
@@ -119,7 +119,7 @@ def up(
     console.title("orderbed up", topology or experiment or "")
     start = Testbed.up if detach else Testbed
     with console.stage("network", "starting") as stage:
-        bed = start(
+        testbed = start(
             topology,
             experiment=experiment,
             name=name,
@@ -130,23 +130,23 @@ def up(
             runs=runs,
             on_progress=stage.say,
         )
-        stage.result = _summary(bed)
+        stage.result = _summary(testbed)
     if as_json:
-        print_json(_about(bed))
+        print_json(_about(testbed))
         sys.stdout.flush()
     else:
-        _say_what_next(bed, is_detached=detach, is_alone=len(running()) == 1)
+        _say_what_next(testbed, is_detached=detach, is_alone=len(running()) == 1)
     if not detach:
-        _stay(bed, console)
+        _stay(testbed, console)
 
 
 def ps(
     name: Annotated[
-        str | None, typer.Argument(help="Which testbed, as --bed says it.", autocompletion=complete.beds)
+        str | None, typer.Argument(help="Which testbed, as --testbed says it.", autocompletion=complete.testbeds)
     ] = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All testbeds that are up, one line each.")] = False,
     each: Annotated[bool, typer.Option("--each", help="A row for each node, also of many that stand alike.")] = False,
-    bed: Bed = None,
+    testbed: EmulatedNetwork = None,
     as_json: Json = False,
 ) -> None:
     """Show nodes and links of a testbed, what is done to them, and the capture that runs."""
@@ -155,15 +155,15 @@ def ps(
     from testbed.live.directory import none_up
 
     if everything:
-        beds = running()
+        testbeds = running()
         if as_json:
-            print_json([one.as_json() for one in beds])
-        elif beds:
-            output().print(tables.beds_table(beds))
+            print_json([one.as_json() for one in testbeds])
+        elif testbeds:
+            output().print(tables.testbeds_table(testbeds))
         else:
             output().print(none_up(), markup=False)
         return
-    found = _attach(name or bed)
+    found = _attach(name or testbed)
     nodes, links, capturing = found.nodes(), found.links(), found.capturing()
     if as_json:
         standing = {"nodes": [one.as_json() for one in nodes], "links": [one.as_json() for one in links]}
@@ -182,7 +182,7 @@ def ps(
 def execute(
     node: NodeWord,
     command: Annotated[list[str], typer.Argument(metavar="-- command", help="The command and its arguments.")],
-    bed: Bed = None,
+    testbed: EmulatedNetwork = None,
     as_json: Json = False,
 ) -> None:
     """Run a command in a node; its exit code is passed on.
@@ -194,7 +194,7 @@ def execute(
     argv = command[1:] if command[0] == "--" else command
     if not argv:
         raise InputError(f"no command was given; write it after --, such as `orderbed exec {node} -- ip addr`")
-    found = _attach(bed)
+    found = _attach(testbed)
     name = one_node(node, found.topology).name
     _tell_of_the_crashed(found, name)
     if not as_json:
@@ -205,11 +205,11 @@ def execute(
     raise CommandEndedError(done.code)
 
 
-def shell(node: NodeWord, bed: Bed = None) -> None:
+def shell(node: NodeWord, testbed: EmulatedNetwork = None) -> None:
     """Open a shell in a node; its prompt names the node."""
     from testbed.cli.live_words import one_node
 
-    found = _attach(bed)
+    found = _attach(testbed)
     name = one_node(node, found.topology).name
     _tell_of_the_crashed(found, name)
     prompt = {"PS1": f"{found.name}:{name}# "}
@@ -240,7 +240,7 @@ def impair(
             autocompletion=complete.directions,
         ),
     ] = None,
-    bed: Bed = None,
+    testbed: EmulatedNetwork = None,
     as_json: Json = False,
 ) -> None:
     """Change loss, delay, rate, … at nodes' ports or on links.
@@ -259,7 +259,7 @@ def impair(
         )
     from testbed.cli.live_words import named
 
-    found = _attach(bed)
+    found = _attach(testbed)
     what = named(targets, found.topology)
     way = {} if direction is None else {"direction": direction}
     change = (
@@ -275,13 +275,13 @@ def restore(
             metavar="targets", help="Nodes or links. Default: all of both.", autocompletion=complete.targets
         ),
     ] = None,
-    bed: Bed = None,
+    testbed: EmulatedNetwork = None,
     as_json: Json = False,
 ) -> None:
     """Give ports and links back what the topology asks for."""
     from testbed.cli.live_words import named
 
-    found = _attach(bed)
+    found = _attach(testbed)
     if not targets:
         change = found.restore()
     else:
@@ -302,7 +302,7 @@ def cut(
     one_way: Annotated[
         bool, typer.Option("--one-way", help="Two groups: what the first sends no longer reaches the second.")
     ] = False,
-    bed: Bed = None,
+    testbed: EmulatedNetwork = None,
     as_json: Json = False,
 ) -> None:
     """Cut groups of nodes off from each other, or cut links.
@@ -313,7 +313,7 @@ def cut(
     """
     from testbed.cli.live_words import groups_named, named, rest_of
 
-    found = _attach(bed)
+    found = _attach(testbed)
     what = named(groups, found.topology)
     sides = () if what.links else groups_named(groups, found.topology)
     if one_way:
@@ -327,43 +327,43 @@ def cut(
     _tell("cut", found, change, as_json=as_json)
 
 
-def heal(bed: Bed = None, as_json: Json = False) -> None:
+def heal(testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
     """End all cuts."""
-    found = _attach(bed)
+    found = _attach(testbed)
     ended = found.heal()
     _tell("heal", found, ended, as_json=as_json)
     if not ended and not as_json:
         output().print("nothing was cut")
 
 
-def crash(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+def crash(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
     """Kill everything in nodes, at once."""
-    _strike("crash", targets, bed, as_json=as_json)
+    _strike("crash", targets, testbed, as_json=as_json)
 
 
-def restart(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+def restart(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
     """Start nodes again that crashed or ended."""
-    _strike("restart", targets, bed, as_json=as_json)
+    _strike("restart", targets, testbed, as_json=as_json)
 
 
-def pause(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+def pause(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
     """Freeze nodes; their kernels go on receiving."""
-    _strike("pause", targets, bed, as_json=as_json)
+    _strike("pause", targets, testbed, as_json=as_json)
 
 
-def resume(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+def resume(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
     """Let paused nodes go on."""
-    _strike("resume", targets, bed, as_json=as_json)
+    _strike("resume", targets, testbed, as_json=as_json)
 
 
-def join(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+def join(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
     """Let absent members, and members that have left, join the group."""
-    _strike("join", targets, bed, as_json=as_json)
+    _strike("join", targets, testbed, as_json=as_json)
 
 
-def leave(targets: NodeWords, bed: Bed = None, as_json: Json = False) -> None:
+def leave(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
     """Let members leave the group; they may join again."""
-    _strike("leave", targets, bed, as_json=as_json)
+    _strike("leave", targets, testbed, as_json=as_json)
 
 
 def capture(
@@ -371,13 +371,13 @@ def capture(
     path: Annotated[
         Path | None, typer.Argument(help="Where to write (start). Default: in the record of the testbed.")
     ] = None,
-    bed: Bed = None,
+    testbed: EmulatedNetwork = None,
     as_json: Json = False,
 ) -> None:
     """Record every frame at every switch port, both ways, as pcapng."""
     if action == "stop" and path is not None:
         raise InputError(f"`capture stop` takes no path, got {path}; give it to `capture start`")
-    found = _attach(bed)
+    found = _attach(testbed)
     if action == "start":
         began = str(found.start_capture(path))
         if as_json:
@@ -394,9 +394,9 @@ def capture(
     say_done("capture", Text(f"{counts['frames']:,} frames, {lost}: {counts['path']}"))
 
 
-def counters(bed: Bed = None, as_json: Json = False) -> None:
+def counters(testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
     """Show what passed and what was dropped, as the kernel counted."""
-    found = _attach(bed)
+    found = _attach(testbed)
     counted = found.counters()
     if as_json:
         print_json(counted.as_json())
@@ -413,7 +413,7 @@ def logs(
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", min=0, help="Only the last so many. Default: all.")
     ] = None,
-    bed: Bed = None,
+    testbed: EmulatedNetwork = None,
     as_json: Json = False,
 ) -> None:
     """Print what the program of a node has written."""
@@ -421,7 +421,7 @@ def logs(
 
     if follow and as_json:
         raise InputError("--follow has no end that could be printed as JSON; leave one of the two out")
-    found = _attach(bed)
+    found = _attach(testbed)
     name = one_node(node, found.topology).name
     text = found.logs(name)
     shown = text if lines is None else "".join(text.splitlines(keepends=True)[-lines:] if lines else [])
@@ -435,21 +435,21 @@ def logs(
         _follow(found, found.log_path(name), len(text.encode("utf-8", errors="replace")))
 
 
-def _strike(verb: str, words: Sequence[str], bed: str | None, *, as_json: bool) -> None:
+def _strike(verb: str, words: Sequence[str], testbed: str | None, *, as_json: bool) -> None:
     """Crash, restart, pause, resume, join or leave."""
     from testbed.cli.live_words import nodes_named
 
-    found = _attach(bed)
+    found = _attach(testbed)
     _tell(verb, found, getattr(found, verb)(nodes_named(words, found.topology)), as_json=as_json)
 
 
-def _tell_of_the_crashed(bed: Testbed, name: str) -> None:
+def _tell_of_the_crashed(testbed: Testbed, name: str) -> None:
     """In world netns the network of a crashed node is left and may be entered; in docker there is nothing to enter."""
     from testbed.live import NodeState
 
-    if bed.description.world == "docker":
+    if testbed.description.world == "docker":
         return
-    if any(one.name == name and one.state is NodeState.CRASHED for one in bed.nodes()):
+    if any(one.name == name and one.state is NodeState.CRASHED for one in testbed.nodes()):
         sys.stderr.write(
             f"{name} has crashed: the command finds its network and nothing else; `orderbed restart {name}`\n"
         )
@@ -488,31 +488,35 @@ def _program(text: str | None) -> Any:
     return Program(argv=argv)
 
 
-def _about(bed: Testbed) -> dict[str, Any]:
-    return bed.description.as_json()
+def _about(testbed: Testbed) -> dict[str, Any]:
+    return testbed.description.as_json()
 
 
-def _summary(bed: Testbed) -> str:
+def _summary(testbed: Testbed) -> str:
     """`9 nodes of three-partitions, world netns, kernel uml`."""
-    about = bed.description
+    about = testbed.description
     nodes = f"{about.node_count} {'node' if about.node_count == 1 else 'nodes'}"
     return f"{nodes} of {about.topology}, world {about.world}, kernel {about.kernel}"
 
 
-def _say_what_next(bed: Testbed, *, is_detached: bool, is_alone: bool) -> None:
+def _say_what_next(testbed: Testbed, *, is_detached: bool, is_alone: bool) -> None:
     """What a person may type now, with names that exist."""
-    first, *others = bed.topology.nodes()
+    first, *others = testbed.topology.nodes()
     peer = others[-1] if others else first
-    partitions = [partition.name for partition in bed.topology.partitions]
+    partitions = [partition.name for partition in testbed.topology.partitions]
     halves = " ".join(partitions[:2]) if len(partitions) > 1 else first.name
     hints = (
-        *(() if is_alone else ((f"export {complete.BED_VARIABLE}={bed.name}", "this one is meant: several are up"),)),
+        *(
+            ()
+            if is_alone
+            else ((f"export {complete.TESTBED_VARIABLE}={testbed.name}", "this one is meant: several are up"),)
+        ),
         (f"orderbed exec {first.name} -- {PING} {peer.ip}", f"a command in a node ({peer.ip} is {peer.name})"),
         (f"orderbed shell {first.name}", "a shell there"),
         (f"orderbed impair {partitions[0]} --loss 10% --delay 20ms", "worse wires"),
         (f"orderbed cut {halves}", "who no longer hears whom; `orderbed heal` ends it"),
         ("orderbed ps", "how everything stands"),
-        (f"orderbed down {bed.name}" if is_detached else "Ctrl-C", "the end"),
+        (f"orderbed down {testbed.name}" if is_detached else "Ctrl-C", "the end"),
     )
     width = max(len(command) for command, _text in hints)
     out = RichConsole(stderr=True, highlight=False, soft_wrap=True)
@@ -520,42 +524,42 @@ def _say_what_next(bed: Testbed, *, is_detached: bool, is_alone: bool) -> None:
         out.print(Text.assemble("    ", (command.ljust(width), "bold"), f"  {text}"))
 
 
-def _stay(bed: Testbed, console: Console) -> None:
+def _stay(testbed: Testbed, console: Console) -> None:
     """Keep it until Ctrl-C, or until somebody else takes it down; tell how it stands meanwhile."""
     from netem.errors import FabricError
     from testbed.live import running
 
     try:
-        with bed, console.stage("up", "ready; Ctrl-C ends it") as stage:
+        with testbed, console.stage("up", "ready; Ctrl-C ends it") as stage:
             try:
-                _watch(bed, stage.say)
+                _watch(testbed, stage.say)
             except FabricError:
-                if any(one.name == bed.name for one in running()):
+                if any(one.name == testbed.name for one in running()):
                     raise
                 stage.result = "somebody took it down"
             except KeyboardInterrupt:
                 stage.say("taking it down")
-                bed.close()
+                testbed.close()
                 stage.result = "taken down; nothing of it is left"
     finally:
         sys.stdout.flush()
 
 
-def _watch(bed: Testbed, say: Any) -> None:
+def _watch(testbed: Testbed, say: Any) -> None:
     """Tell how it stands, for ever. Raises FabricError when it is no longer up, or its network is gone."""
     from netem.errors import FabricError
     from testbed.cli.live_tables import age, status_line
 
     while True:
-        failure = bed.failure()
+        failure = testbed.failure()
         if failure is not None:
             raise FabricError(failure)
-        stands = status_line(bed.nodes(), bed.links(), bed.topology)
-        say(f"{stands.plain} · {age(bed.description.since, datetime.now(UTC))}")
+        stands = status_line(testbed.nodes(), testbed.links(), testbed.topology)
+        say(f"{stands.plain} · {age(testbed.description.since, datetime.now(UTC))}")
         time.sleep(WATCH_PERIOD_S)
 
 
-def _follow(bed: Testbed, path: Path, offset: int) -> None:
+def _follow(testbed: Testbed, path: Path, offset: int) -> None:
     """Print what a log grows by, until the testbed is down."""
     from testbed.live import running
 
@@ -564,13 +568,13 @@ def _follow(bed: Testbed, path: Path, offset: int) -> None:
         log.seek(offset)
         is_up = True
         while is_up:
-            is_up = any(one.name == bed.name for one in running())
+            is_up = any(one.name == testbed.name for one in running())
             sys.stdout.buffer.write(log.read())
             sys.stdout.buffer.flush()
             time.sleep(FOLLOW_PERIOD_S)
 
 
-def _tell(verb: str, bed: Testbed, changes: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+def _tell(verb: str, testbed: Testbed, changes: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
     """Say what was changed and how long it took until the kernel had it."""
     from testbed.cli.live_tables import change_lines
 
@@ -578,5 +582,5 @@ def _tell(verb: str, bed: Testbed, changes: Iterable[Mapping[str, Any]], *, as_j
         print_json(list(changes))
         return
     for change in changes:
-        for line in change_lines(verb, change, bed.topology):
+        for line in change_lines(verb, change, testbed.topology):
             say_done(verb, line)

@@ -1,4 +1,5 @@
-"""What people see of a bed: its nodes, its links, its counters, all beds, and one line that says how it stands."""
+"""What people see of a testbed: its nodes, its links, its counters, all testbeds, and one line that says how it
+stands."""
 
 from __future__ import annotations
 
@@ -29,17 +30,17 @@ MANY: Final = 12
 UNITS_S: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
-def beds_table(beds: Sequence[Description], now: datetime | None = None) -> Table:
-    """One row per bed that is up."""
-    table = _table("bed", "topology", "nodes>", "world", "kernel", "up for>")
-    for bed in beds:
+def testbeds_table(testbeds: Sequence[Description], now: datetime | None = None) -> Table:
+    """One row per testbed that is up."""
+    table = _table("network", "topology", "nodes>", "world", "kernel", "up for>")
+    for testbed in testbeds:
         table.add_row(
-            Text(bed.name, "bold"),
-            Text(bed.topology),
-            str(bed.node_count),
-            bed.world,
-            bed.kernel,
-            age(bed.since, now),
+            Text(testbed.name, "bold"),
+            Text(testbed.topology),
+            str(testbed.node_count),
+            testbed.world,
+            testbed.kernel,
+            age(testbed.since, now),
         )
     return table
 
@@ -133,7 +134,7 @@ def _targets_text(targets: Sequence[str], topology: Topology) -> str:
 
 
 def status_line(nodes: Sequence[NodeStatus], links: Sequence[LinkStatus], topology: Topology) -> Text:
-    """How the bed stands, in a line: `9 nodes: 8 running, 1 crashed · impaired p1/* · cut off p1/*, p2/*`."""
+    """How the testbed stands, in a line: `9 nodes: 8 running, 1 crashed · impaired p1/* · cut off p1/*, p2/*`."""
     states = Counter(node.state.value for node in nodes)
     parts = [Text(f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: ") + _counted(states)]
     marked = (

@@ -1,4 +1,5 @@
-"""What people type to name nodes and links of a bed, and what tables say in return. Pure, but for one look at files.
+"""What people type to name nodes and links of a testbed, and what tables say in return. Pure, but for one look at
+files.
 
 Selectors are those of files (`topologies.select`), with two liberties that a command line needs: the name of a
 partition alone stands for its nodes, and commas join several words into one.

@@ -82,7 +82,7 @@ class _Search:
     def _list(
         self, read: Callable[[Scenario], Sequence[Item]], write: Callable[[Scenario, Sequence[Item]], Scenario]
     ) -> None:
-        """Delta debugging: leave out halves, then quarters, and so on to single items."""
+        """Delta debugging: leave out halves, then sandbox, and so on to single items."""
         size = max(1, len(read(self.best)) // 2)
         while read(self.best):
             items = read(self.best)

@@ -1,8 +1,8 @@
 """A testbed that stays up: people, programs and notebooks bring networks up, enter nodes, and change what happens.
 
-with Testbed("three-partitions") as bed:
-    bed.impair("p1/*", loss="10 %", delay="20 ms")
-    print(bed.run("p1/n1", ["ping", "-c", "3", "10.1.0.2"]).stdout)
+with Testbed("three-partitions") as testbed:
+    testbed.impair("p1/*", loss="10 %", delay="20 ms")
+    print(testbed.run("p1/n1", ["ping", "-c", "3", "10.1.0.2"]).stdout)
 """
 
 from testbed.live.client import Testbed, running

@@ -1,8 +1,8 @@
 """`Testbed`: what people, programs and notebooks hold of a testbed that is up.
 
-    with Testbed("three-partitions") as bed:          its own: it goes with this block, or with this process
-    bed = Testbed.up("three-partitions", name="lab")  it stays until somebody says `down`
-    bed = Testbed.attach("lab")                       one that is up already
+    with Testbed("three-partitions") as testbed:          its own: it goes with this block, or with this process
+    testbed = Testbed.up("three-partitions", name="lab")  it stays until somebody says `down`
+    testbed = Testbed.attach("lab")                       one that is up already
 
 All methods may be called from any thread. They raise InputError for what cannot be (before anything has changed) and
 FabricError when the network, the kernel or Docker refuses, or the testbed is no longer up.

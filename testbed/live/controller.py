@@ -1,6 +1,6 @@
 """A testbed at work: desk, wires, nodes, capture and record together. Everything in here is one thread's.
 
-The desk decides what an event is, the bed and the house perform it, the record keeps it; only then does it hold.
+The desk decides what an event is, the network and the house perform it, the record keeps it; only then does it hold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from netem.errors import FabricError
 from netem.kernel.probe import KernelWish
-from netem.network import Bed, Change
+from netem.network import Change, EmulatedNetwork
 from netem.runtimes.base import NodeHandle, Runtime
 from netem.runtimes.netns import NetnsRuntime
 from node.registry import PROTOCOLS
@@ -76,7 +76,7 @@ class Keep:
             self._world = pick(World(wish.world))
             on_progress(f"world {self._world.world.value}: {self._world.why}")
             self._require_image()
-            self._bed = stack.enter_context(self._open_bed(on_progress))
+            self._network = stack.enter_context(self._open_network(on_progress))
             runtime = self._open_runtime(on_progress)
             self.house = self._make_house(runtime)
             stack.callback(self.house.close)
@@ -114,13 +114,13 @@ class Keep:
         return name, self.house.handle(name)
 
     def _refuse_ruin(self) -> None:
-        failure = self._bed.failure()
+        failure = self._network.failure()
         if failure is not None:
             raise FabricError(f"{failure}; `orderbed down {self._wish.name}` clears away what is left")
 
     def notice(self) -> None:
         """Take in what has ended by itself: nodes, the collector, the network. Each is told to the log once."""
-        failure = self._bed.failure()
+        failure = self._network.failure()
         if failure is not None:
             self._note_once(f"the network is gone: {failure}")
             return
@@ -158,7 +158,7 @@ class Keep:
             facts: dict[str, Any] = {"status": "complete"}
             last.callback(self._close_record, facts)
             try:
-                failure = self._bed.failure()
+                failure = self._network.failure()
                 if failure is not None:
                     facts |= {"status": "failed", "error": str(failure)}
                 else:
@@ -170,33 +170,33 @@ class Keep:
 
     # Bringing up.
 
-    def _open_bed(self, on_progress: Callable[[str], None]) -> Bed:
-        bed = Bed.open(
+    def _open_network(self, on_progress: Callable[[str], None]) -> EmulatedNetwork:
+        network = EmulatedNetwork.open(
             self.topology,
             kernel=KernelWish(self._wish.kernel),
-            log_dir=self.record.path / "bed",
+            log_dir=self.record.path / "network",
             on_progress=on_progress,
         )
-        choice = bed.choice
+        choice = network.choice
         self.record.note(
             {
                 "world": self._world.world.value,
                 "kernel": {"picked": choice.picked.value, "why": choice.why},
                 "versions": collect_versions(guest_linux=choice.guest_linux),
-                "readback": bed.readback(),
+                "readback": network.readback(),
             }
         )
-        return bed
+        return network
 
     def _open_runtime(self, on_progress: Callable[[str], None]) -> Runtime:
         if self._world.world is World.NETNS:
-            self._bed.own_namespaces(self.topology.nodes())
-            return NetnsRuntime(self._bed)
+            self._network.own_namespaces(self.topology.nodes())
+            return NetnsRuntime(self._network)
         from netem.runtimes.docker import DockerRuntime
 
         # The label of the containers: not even a testbed of the same name and second shares it.
         run_id = f"{self.record.run_id}-{os.getpid()}"
-        runtime = DockerRuntime(self._bed, run_id=run_id, image=self._wish.image, on_progress=on_progress)
+        runtime = DockerRuntime(self._network, run_id=run_id, image=self._wish.image, on_progress=on_progress)
         self.record.note({"containers": runtime.facts()})
         return runtime
 
@@ -243,7 +243,7 @@ class Keep:
             topology=self.topology.name,
             node_count=len(self.topology),
             world=self._world.world.value,
-            kernel=self._bed.choice.picked.value,
+            kernel=self._network.choice.picked.value,
             since=wall_clock(),
             directory=self.record.path,
             server_pid=os.getpid(),
@@ -266,14 +266,16 @@ class Keep:
         return self._counters().as_json()
 
     def _counters(self) -> Counters:
-        return Counters(ports=self._bed.counters(), links=self._bed.link_counters(), buses=self._bed.bus_counters())
+        return Counters(
+            ports=self._network.counters(), links=self._network.link_counters(), buses=self._network.bus_counters()
+        )
 
     def _capturing(self, _words: RawBlock) -> dict[str, Any] | None:
         self._notice_capture()
         return None if self._capture is None else self._capture[1].as_json()
 
     def _failure(self, _words: RawBlock) -> str | None:
-        failure = self._bed.failure()
+        failure = self._network.failure()
         return None if failure is None else str(failure)
 
     def _log(self, words: asks.AskNode) -> str:
@@ -318,15 +320,15 @@ class Keep:
     def _strike(self, event: Fault) -> Struck:
         if isinstance(event, Impair):
             return _together(
-                {str(name): self._bed.impair(name, event.direction, asked) for name, asked in event.settings}
+                {str(name): self._network.impair(name, event.direction, asked) for name, asked in event.settings}
             )
         if isinstance(event, ImpairLink):
             return _together({name: self._impair_link(event, name, asked) for name, asked in event.settings})
         if isinstance(event, Cut | Heal):
             pairs, links = self.desk.blocked(event)
-            changes = {"pairs": self._bed.block(pairs)}
+            changes = {"pairs": self._network.block(pairs)}
             if self.topology.links:
-                changes["links"] = self._bed.block_links(links)
+                changes["links"] = self._network.block_links(links)
             return _together(changes)
         assert isinstance(event, NodeFault), "the desk makes no other"
         return self._strike_nodes(event)
@@ -352,7 +354,7 @@ class Keep:
     def _impair_link(self, event: ImpairLink, name: str, asked: Any) -> Change:
         link = self.topology.link(name)
         origin = link.a if event.direction is LinkDirection.THERE else link.b
-        return self._bed.impair_link(name, from_partition=origin, impairment=asked)
+        return self._network.impair_link(name, from_partition=origin, impairment=asked)
 
     def _now_ns(self) -> int:
         return time.monotonic_ns() - self._started_ns
@@ -364,11 +366,11 @@ class Keep:
             raise InputError(f"a capture runs already, into {self._capture[1].path}; stop it first")
         path = self.record.next_capture() if words.path is None else _new_file(words.path)
         capture = Capture(
-            self._bed,
+            self._network,
             self.topology,
             path,
             self.record.capture_comment(),
-            self.record.path / "bed" / "collector.log",
+            self.record.path / "network" / "collector.log",
         )
         self._capture = capture, CaptureStatus(path=path, since=wall_clock())
         self._capture_clock = clock_pair()

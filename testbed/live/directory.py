@@ -166,7 +166,7 @@ def the_place(name: str | None) -> Place:
         raise InputError(none_up())
     if name is None:
         raise InputError(
-            f"several testbeds are up: {', '.join(up)}; say which one, in a shell by --bed NAME or ORDERBED_BED=NAME"
+            f"several testbeds are up: {', '.join(up)}; say which one, in a shell by --testbed NAME or ORDERBED_TESTBED"
         )
     if name not in up:
         hint = did_you_mean(name, up) or f"; up are {', '.join(up)}"

@@ -98,8 +98,8 @@ class House:
         self._handles[name].resume()
 
     def ended(self) -> Iterator[tuple[NodeName, int]]:
-        """Nodes that have ended by themselves since last asked, with their exit codes. Raises FabricError when the bed
-        is gone.
+        """Nodes that have ended by themselves since last asked, with their exit codes. Raises FabricError when the
+        network is gone.
         """
         for name in sorted(self._alive):
             code = self._handles[name].poll()

@@ -4,7 +4,7 @@
                                               └────> commands run beside it, for as long as they like
 
 It ends when somebody says `down`, on a signal, and, unless it is to stay, when its starter ends in any way; what it
-holds then goes in order, and server.log in its record says why. Should it be killed itself, keeper and guard take
+holds then goes in order, and server.log in its record says why. Should it be killed itself, supervisor and guard take
 everything along.
 """
 
@@ -30,7 +30,7 @@ from typing import Any
 
 from netem.errors import FabricError
 from netem.kernel.framing import ChannelClosedError
-from netem.runtimes.base import Command, Errand, NodeHandle
+from netem.runtimes.base import Command, ExecRequest, NodeHandle
 from testbed.live import requests as asks
 from testbed.live.controller import Keep
 from testbed.live.directory import Place
@@ -88,7 +88,7 @@ class Server:
             try:
                 job = self._jobs.get(timeout=TICK_S)
             except queue.Empty:
-                with contextlib.suppress(FabricError):  # a bed that is gone is told to whoever asks for something
+                with contextlib.suppress(FabricError):  # a testbed that is gone is told to whoever asks for something
                     self._keep.notice()
                 if not self._place.is_ours():  # whoever removed it, nobody can ask us for anything any more
                     self._ending.ask(f"{self._place.path} was removed")
@@ -186,14 +186,14 @@ class Server:
 
 def _start(handle: NodeHandle, name: str, words: asks.AskExec, descriptors: tuple[int, ...]) -> Command:
     directory = Path(words.directory)
-    errand = Errand(
+    request = ExecRequest(
         argv=words.argv,
         environment={"ORDERBED_NODE": name, **words.environment},
         descriptors=descriptors,
         is_terminal=words.terminal,
         directory=directory if is_directory(directory) else Path("/"),
     )
-    return handle.enter(errand)
+    return handle.enter(request)
 
 
 def _pass_words(command: Command, connection: socket.socket) -> None:
@@ -231,7 +231,7 @@ def _hang_up(command: Command, waiter: threading.Thread) -> None:
     for number in (signal.SIGHUP, signal.SIGKILL):
         if not waiter.is_alive():
             return
-        with contextlib.suppress(FabricError):  # the bed has gone and taken it along
+        with contextlib.suppress(FabricError):  # the testbed has gone and taken it along
             command.signal(number)
         waiter.join(HANGUP_GRACE_S)
 

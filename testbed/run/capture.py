@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from netem.errors import FabricError
-from netem.network import Bed
+from netem.network import EmulatedNetwork
 from testbed.paths import ROOT
 from topologies.model import PORT_IFINDEX_BASE, Topology
 
@@ -25,7 +25,9 @@ POLL_S = 0.05
 class Capture:
     """`python -m collector` in the fabric namespace. Its status lines arrive on a pipe; `latest` holds the newest."""
 
-    def __init__(self, bed: Bed, topology: Topology, path: Path, comment: Mapping[str, Any], log_path: Path) -> None:
+    def __init__(
+        self, network: EmulatedNetwork, topology: Topology, path: Path, comment: Mapping[str, Any], log_path: Path
+    ) -> None:
         self.latest: dict[str, Any] = {}
         self._inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         ports = [{"ifindex": n.port_ifindex, "name": n.name, "mac": n.mac} for n in topology.nodes()]
@@ -37,7 +39,7 @@ class Capture:
         told_read, self._told = os.pipe()
         with log_path.open("ab") as log:
             try:
-                self._process = bed.spawn_in_fabric(
+                self._process = network.spawn_in_fabric(
                     argv,
                     environment=dict(os.environ),
                     stdin_fd=told_read,

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from netem.kernel.probe import KernelWish, processors_awake
-from netem.network import Bed
+from netem.network import EmulatedNetwork
 from netem.runtimes.base import Program, Runtime
 from netem.runtimes.cgroups import Brakes
 from netem.runtimes.docker import DockerRuntime
@@ -71,30 +71,30 @@ class Conductor:
         """Run it. What goes wrong is raised (FabricError, KeyboardInterrupt) after everything was given back."""
         with ExitStack() as stack:
             self._manifest["processors"] = stack.enter_context(processors_awake()).as_json()
-            bed = stack.enter_context(self._open_bed())
-            capture = self._start_capture(bed)
+            network = stack.enter_context(self._open_network())
+            capture = self._start_capture(network)
             stack.callback(self._close_capture, capture)
             brakes = stack.enter_context(Brakes())
-            crew = self._start_nodes(bed, stack)
+            crew = self._start_nodes(network, stack)
             stack.callback(self._record_nodes, crew)
-            self._load(bed, crew, capture, brakes)
+            self._load(network, crew, capture, brakes)
             self._drain(crew)
             brakes.release_all()
-            self._stop(bed, crew, capture)
+            self._stop(network, crew, capture)
 
     # --- phases, in order
 
-    def _open_bed(self) -> Bed:
+    def _open_network(self) -> EmulatedNetwork:
         count = len(self._topology)
         with self._console.stage("network", "starting") as stage:
-            bed = Bed.open(
+            network = EmulatedNetwork.open(
                 self._topology,
                 kernel=KernelWish(self._experiment.kernel.value),
-                log_dir=self._directory.path / "bed",
+                log_dir=self._directory.path / "network",
                 seed=self._experiment.seed,
                 on_progress=stage.say,
             )
-            choice = bed.choice
+            choice = network.choice
             stage.result = (
                 f"{count} ports on {counted(len(self._topology.partitions), 'partition')}, "
                 f"kernel {choice.picked.value} ({choice.why})"
@@ -105,22 +105,26 @@ class Conductor:
             "probes": [{"name": p.name, "ok": p.ok, "detail": p.detail} for p in choice.probes],
         }
         self._manifest["versions"] = collect_versions(guest_linux=choice.guest_linux)
-        self._manifest["readback"] = bed.readback()
+        self._manifest["readback"] = network.readback()
         self._directory.save()
-        return bed
+        return network
 
-    def _start_capture(self, bed: Bed) -> Capture:
+    def _start_capture(self, network: EmulatedNetwork) -> Capture:
         comment = {"run": self._directory.run_id, "group": self._directory.group, "clock": "CLOCK_REALTIME"}
         capture = Capture(
-            bed, self._topology, self._directory.capture_path, comment, self._directory.path / "bed" / "collector.log"
+            network,
+            self._topology,
+            self._directory.capture_path,
+            comment,
+            self._directory.path / "network" / "collector.log",
         )
         self._manifest["clock"] = clock_pair()
         return capture
 
-    def _start_nodes(self, bed: Bed, stack: ExitStack) -> Crew:
+    def _start_nodes(self, network: EmulatedNetwork, stack: ExitStack) -> Crew:
         count = len(self._topology) - len(self._experiment.absent)
         with self._console.stage("nodes", "starting") as stage:
-            runtime = self._open_runtime(bed, stage.say)
+            runtime = self._open_runtime(network, stage.say)
             stack.callback(runtime.close)
             crew = Crew(
                 runtime,
@@ -141,12 +145,12 @@ class Conductor:
             )
         return crew
 
-    def _load(self, bed: Bed, crew: Crew, capture: Capture, brakes: Brakes) -> None:
+    def _load(self, network: EmulatedNetwork, crew: Crew, capture: Capture, brakes: Brakes) -> None:
         before = health.CpuTimes.read()
         self._start_ns = time.monotonic_ns() + START_LEAD_NS
         crew.broadcast(f'start {{"at_ns": {self._start_ns}}}')
         self._phase("start_ns", self._start_ns)
-        schedule = Schedule(self._experiment, bed, crew, self._directory, brakes, start_ns=self._start_ns)
+        schedule = Schedule(self._experiment, network, crew, self._directory, brakes, start_ns=self._start_ns)
         duration_s = self._experiment.duration_ns / 1e9
         with self._console.bar("load", "", total_s=duration_s) as stage:
             end_ns = self._start_ns + self._experiment.duration_ns
@@ -154,7 +158,7 @@ class Conductor:
                 wake_ns = min(end_ns, now_ns + int(TICK_S * 1e9), schedule.next_ns())
                 crew.pump(wake_ns / 1e9)
                 schedule.strike(time.monotonic_ns())
-                self._check_machinery(bed, capture)
+                self._check_machinery(network, capture)
                 self._show_load(stage, crew, schedule)
             schedule.finish()
             stage.result = f"{duration_s:g} s, {self._said(crew)}, {counted(schedule.struck, 'fault')}"
@@ -175,7 +179,7 @@ class Conductor:
                 who = shortened(late, self._topology)
                 stage.result = f"not quiet within {drain_s:g} s: {who}; {self._said(crew)}"
 
-    def _stop(self, bed: Bed, crew: Crew, capture: Capture) -> None:
+    def _stop(self, network: EmulatedNetwork, crew: Crew, capture: Capture) -> None:
         with self._console.stage("stop", "ending") as stage:
             crew.resume_all()
             members = crew.alive()
@@ -183,7 +187,7 @@ class Conductor:
             crew.wait_all((State.STOPPED,), timeout_s=STOP_TIMEOUT_S, doing="stopped", members=members)
             crew.wait_gone(timeout_s=STOP_TIMEOUT_S)
             closing = self._close_capture(capture)
-            self._read_counters(bed)
+            self._read_counters(network)
             self._judge(crew)
             stage.result = (
                 f"{closing['frames']:,} frames captured, "
@@ -194,13 +198,13 @@ class Conductor:
 
     # --- helpers
 
-    def _open_runtime(self, bed: Bed, on_progress: Callable[[str], None]) -> Runtime:
+    def _open_runtime(self, network: EmulatedNetwork, on_progress: Callable[[str], None]) -> Runtime:
         """A Docker world makes its image first when it is missing."""
         if self._world.world is World.NETNS:
-            bed.own_namespaces(self._topology.nodes())
-            return NetnsRuntime(bed)
+            network.own_namespaces(self._topology.nodes())
+            return NetnsRuntime(network)
         runtime = DockerRuntime(
-            bed, run_id=self._directory.run_id, image=self._experiment.image, on_progress=on_progress
+            network, run_id=self._directory.run_id, image=self._experiment.image, on_progress=on_progress
         )
         self._manifest["containers"] = runtime.facts()
         return runtime
@@ -210,8 +214,8 @@ class Conductor:
         return said(crew.totals()) if self._experiment.has_protocol else programs_said(self._experiment)
 
     @staticmethod
-    def _check_machinery(bed: Bed, capture: Capture) -> None:
-        failure = bed.failure()
+    def _check_machinery(network: EmulatedNetwork, capture: Capture) -> None:
+        failure = network.failure()
         if failure is not None:
             raise failure
         capture.check()
@@ -241,11 +245,11 @@ class Conductor:
         self._manifest["nodes"] = [member.manifest() for member in crew.history]
         self._directory.save()
 
-    def _read_counters(self, bed: Bed) -> None:
-        self._manifest["counters"] = [_plain(entry) for entry in bed.counters()]
-        self._manifest["link_counters"] = [_plain(entry) for entry in bed.link_counters()]
-        self._manifest["bus_counters"] = [_plain(entry) for entry in bed.bus_counters()]
-        self._manifest["infrastructure_drops"] = bed.infrastructure_drops()
+    def _read_counters(self, network: EmulatedNetwork) -> None:
+        self._manifest["counters"] = [_plain(entry) for entry in network.counters()]
+        self._manifest["link_counters"] = [_plain(entry) for entry in network.link_counters()]
+        self._manifest["bus_counters"] = [_plain(entry) for entry in network.bus_counters()]
+        self._manifest["infrastructure_drops"] = network.infrastructure_drops()
 
     def _judge(self, crew: Crew) -> None:
         self._manifest["health"]["lag_max_ns"] = crew.totals()["lag_max_ns"]
@@ -261,5 +265,5 @@ class Conductor:
 
 
 def _plain(counters: Any) -> dict[str, Any]:
-    """One of the bed's counters as the manifest has it."""
+    """One of the network's counters as the manifest has it."""
     return {name: getattr(value, "value", value) for name, value in dataclasses.asdict(counters).items()}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netem.errors import FabricError
-from netem.network import Bed, Change
+from netem.network import Change, EmulatedNetwork
 from netem.runtimes import cgroups as limits
 from netem.runtimes.cgroups import Brakes
 from testbed.run.fleet import Crew
@@ -58,7 +58,7 @@ class Schedule:
     def __init__(
         self,
         experiment: Experiment,
-        bed: Bed,
+        network: EmulatedNetwork,
         crew: Crew,
         directory: RunDirectory,
         brakes: Brakes,
@@ -67,7 +67,7 @@ class Schedule:
     ) -> None:
         self._experiment = experiment
         self._topology = experiment.topology
-        self._bed = bed
+        self._network = network
         self._crew = crew
         self._brakes = brakes
         self._directory = directory
@@ -130,7 +130,7 @@ class Schedule:
 
     def _impair(self, fault: Impair) -> Struck:
         changes = {
-            str(node): self._bed.impair(node, fault.direction, impairment) for node, impairment in fault.settings
+            str(node): self._network.impair(node, fault.direction, impairment) for node, impairment in fault.settings
         }
         return _together(changes)
 
@@ -138,16 +138,16 @@ class Schedule:
         ends = {link.name: (link.a, link.b) for link in self._topology.links}
         origin = 0 if fault.direction is LinkDirection.THERE else 1
         changes = {
-            link: self._bed.impair_link(link, from_partition=ends[link][origin], impairment=impairment)
+            link: self._network.impair_link(link, from_partition=ends[link][origin], impairment=impairment)
             for link, impairment in fault.settings
         }
         return _together(changes)
 
     def _block(self, fault: Cut | Heal) -> Struck:
         plan = self._experiment.faults
-        changes = {"pairs": self._bed.block(blocked_after(plan, fault))}
+        changes = {"pairs": self._network.block(blocked_after(plan, fault))}
         if self._topology.links:
-            changes["links"] = self._bed.block_links(blocked_links_after(plan, fault))
+            changes["links"] = self._network.block_links(blocked_links_after(plan, fault))
         return _together(changes)
 
     def _crash(self, fault: Crash) -> Struck:

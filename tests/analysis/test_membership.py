@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from analysis.checks import incarnations as incarnations
+from analysis.checks import incarnations
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.engine.staging import Staging

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from analysis.checks import by_message, oracle, order
-from analysis.checks import incarnations as incarnations
+from analysis.checks import by_message, incarnations, oracle, order
 from analysis.checks.properties import (
     DELIVERY_PROPERTIES,
     VIEW_PROPERTIES,

@@ -232,7 +232,9 @@ class Hoarder(ReliableCore):
 class GivesUpStream(IncomingStream):
     """Passes over what has not come when it is asked for."""
 
-    def ask(self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int) -> tuple[list[int], int, bool]:
+    def ask(
+        self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int, holders: int = 1
+    ) -> tuple[list[int], int, bool]:
         for number in self.missing():
             self.buffered[number] = Message(kind=Kind.RELIABLE_DATA, origin=0, incarnation=1, seq=number, words=(0,))
         self.position = self.known

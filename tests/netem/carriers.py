@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import TypeAlias
 
-from netem.network import Bed
+from netem.network import EmulatedNetwork
 from netem.runtimes.base import NodeHandle, Program
 from netem.runtimes.docker import DockerRuntime
 from netem.runtimes.netns import NetnsRuntime
@@ -21,11 +21,11 @@ BOUND_S = 15.0
 Carrier: TypeAlias = NetnsRuntime | DockerRuntime
 
 
-def carrier_of(world: str, bed: Bed) -> Carrier:
+def carrier_of(world: str, network: EmulatedNetwork) -> Carrier:
     """Opened; close it by `with`."""
     if world == "netns":
-        return NetnsRuntime(bed)
-    return DockerRuntime(bed, run_id=f"test/{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        return NetnsRuntime(network)
+    return DockerRuntime(network, run_id=f"test/{os.getpid()}-{uuid.uuid4().hex[:8]}")
 
 
 class Incarnation:

@@ -1,4 +1,5 @@
-"""A bed and a runtime in each world, for the modules that ask the same of both; a module may have a bed of its own."""
+"""A network and a runtime in each world, for the modules that ask the same of both; a module may have a network of its
+own."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from netem.network import Bed, KernelWish
+from netem.network import EmulatedNetwork, KernelWish
 from tests.netem.carriers import Carrier, carrier_of
-from tests.netem.network import topology
+from tests.netem.wired import topology
 from tests.worlds import WORLDS
 
 
@@ -18,14 +19,16 @@ def world(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def bed(world: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    """One for each world: a bed does not hold a node's namespace itself and adopt one, too."""
-    with Bed.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp(f"bed-{world}")) as opened:
+def network(world: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedNetwork]:
+    """One for each world: a network does not hold a node's namespace itself and adopt one, too."""
+    with EmulatedNetwork.open(
+        topology(2), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp(f"network-{world}")
+    ) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def runtime(world: str, bed: Bed) -> Iterator[Carrier]:
+def runtime(world: str, network: EmulatedNetwork) -> Iterator[Carrier]:
     """One for all tests of a module: each start is a new incarnation."""
-    with carrier_of(world, bed) as opened:
+    with carrier_of(world, network) as opened:
         yield opened

@@ -1,4 +1,5 @@
-"""A conductor to be killed: opens a bed with a guest, wires two nodes, starts their programs, says so, and waits."""
+"""A conductor to be killed: opens a network with a guest, wires two nodes, starts their programs, says so, and
+waits."""
 
 from __future__ import annotations
 
@@ -10,16 +11,19 @@ from pathlib import Path
 def main() -> None:
     root, directory = sys.argv[1:]
     sys.path.insert(0, root)
-    from netem.network import Bed, KernelWish
+    from netem.network import EmulatedNetwork, KernelWish
     from netem.runtimes.base import Program
     from netem.runtimes.netns import NetnsRuntime
-    from tests.netem.network import topology
+    from tests.netem.wired import topology
 
-    network = topology(2, 1, links=[(1, 2)])
+    wanted = topology(2, 1, links=[(1, 2)])
     sleeper = Program(argv=("python3", "-c", "import time; print('up', flush=True); time.sleep(600)"))
-    with Bed.open(network, kernel=KernelWish.UML, log_dir=Path(directory)) as bed, NetnsRuntime(bed) as runtime:
+    with (
+        EmulatedNetwork.open(wanted, kernel=KernelWish.UML, log_dir=Path(directory)) as network,
+        NetnsRuntime(network) as runtime,
+    ):
         up: list[str] = []
-        for node in network.nodes():
+        for node in wanted.nodes():
             runtime.start(node, sleeper, on_line=up.append, log_path=Path(directory) / "node.log")
         while len(up) < 3:
             time.sleep(0.01)

@@ -33,35 +33,35 @@ def main() -> None:
 
 def measure(modules: str) -> dict[str, Any]:
     sys.path.insert(0, str(ROOT))
-    from netem.kernel.agent import Hand
+    from netem.kernel.agent import NetlinkAgent
     from netem.kernel.uml import MODULES
 
-    reply = Hand().perform({"do": "modules", "paths": [f"{modules}/{name}.ko" for name in MODULES]})
+    reply = NetlinkAgent().perform({"do": "modules", "paths": [f"{modules}/{name}.ko" for name in MODULES]})
     assert not reply, reply
     started = time.monotonic()
 
-    from netem.network import Bed, KernelWish
-    from tests.netem.network import gather, possible, probe_all, quantile_ms, stream, topology, without
+    from netem.network import EmulatedNetwork, KernelWish
+    from tests.netem.wired import gather, possible, probe_all, quantile_ms, stream, topology, without
     from topologies.model import Direction, Impairment
 
-    network = topology(2, 1, links=[(1, 2)], to_node=Impairment(delay_ns=20_000_000))
-    with Bed.open(network, kernel=KernelWish.AUTO, log_dir=Path("/run/bed")) as bed:
-        group = gather(bed)
+    wanted = topology(2, 1, links=[(1, 2)], to_node=Impairment(delay_ns=20_000_000))
+    with EmulatedNetwork.open(wanted, kernel=KernelWish.AUTO, log_dir=Path("/run/network")) as network:
+        group = gather(network)
         opened_s = time.monotonic() - started
-        everything = possible(network)
+        everything = possible(wanted)
         whole = probe_all(group, everything, nonce=1) == everything
         pair = (group["p1/n1"].node.name, group["p2/n1"].node.name)
-        bed.block(frozenset({pair}))
+        network.block(frozenset({pair}))
         cut = probe_all(group, without(everything, {pair}), nonce=2) == without(everything, {pair})
-        bed.block(frozenset())
+        network.block(frozenset())
         one, other = group["p1/n1"], group["p1/n2"]
         clear = stream(one, other.node.ip, [other], count=100, rate=100)[0]
-        again = _reattach(bed, group, everything)
+        again = _reattach(network, group, everything)
         other = group["p1/n2"]
-        change = bed.impair(other.node.name, Direction.TO_NODE, Impairment(loss_ratio=0.5))
+        change = network.impair(other.node.name, Direction.TO_NODE, Impairment(loss_ratio=0.5))
         lossy = stream(one, other.node.ip, [other], count=300, rate=300)[0]
         return {
-            "picked": bed.choice.picked.value,
+            "picked": network.choice.picked.value,
             "opened_s": opened_s,
             "whole": whole,
             "cut": cut,
@@ -70,17 +70,17 @@ def measure(modules: str) -> dict[str, Any]:
             "arrived": len(clear),
             "lossy_arrived": len(lossy),
             "readback": change.readback["netem"]["loss"],
-            "counted": [c.delay_line_dropped_frames for c in bed.counters() if c.node == other.node.name],
-            "drops": bed.infrastructure_drops(),
-            "tc": _tc(bed, "b1"),
+            "counted": [c.delay_line_dropped_frames for c in network.counters() if c.node == other.node.name],
+            "drops": network.infrastructure_drops(),
+            "tc": _tc(network, "b1"),
         }
 
 
-def _tc(bed: Any, device: str) -> Any:
+def _tc(network: Any, device: str) -> Any:
     """What iproute2 sees in the fabric namespace."""
     read, write = os.pipe()
     nothing = os.open(os.devnull, os.O_RDONLY)
-    bed.spawn_in_fabric(
+    network.spawn_in_fabric(
         ["/sbin/tc", "-s", "-j", "qdisc", "show", "dev", device],
         environment=dict(os.environ), stdin_fd=nothing, stdout_fd=write, stderr_fd=2,
     )  # fmt: skip
@@ -89,12 +89,12 @@ def _tc(bed: Any, device: str) -> Any:
         return json.loads(output.read())
 
 
-def _reattach(bed: Any, group: Any, everything: set[tuple[str, str, str]]) -> bool:
+def _reattach(network: Any, group: Any, everything: set[tuple[str, str, str]]) -> bool:
     """A node whose namespace is gone (a container that crashed) gets its wires back in a new one."""
-    from tests.netem.network import gather_one, probe_all
+    from tests.netem.wired import gather_one, probe_all
 
     group["p1/n2"].close()
-    gather_one(bed, group, "p1/n2")
+    gather_one(network, group, "p1/n2")
     return probe_all(group, everything, nonce=3) == everything
 
 

@@ -43,7 +43,7 @@ class Surroundings:
 
 
 class Conductor:
-    """A process with a bed, and all of its descendants, each known by number and start time."""
+    """A process with a network, and all of its descendants, each known by number and start time."""
 
     def __init__(self, directory: Path) -> None:
         command = [sys.executable, str(Path(holder.__file__)), str(ROOT), str(directory)]
@@ -132,7 +132,7 @@ def test_nothing_of_a_living_bed_shows_outside_of_it(conductor: Conductor) -> No
     "victim",
     [
         pytest.param("holder.py", id="the conductor"),
-        pytest.param("netem.kernel.supervisor", id="the keeper's outer process"),
+        pytest.param("netem.kernel.supervisor", id="the supervisor's outer process"),
     ],
 )
 def test_sigkill_leaves_nothing(tmp_path: Path, victim: str) -> None:
@@ -165,7 +165,7 @@ def test_sigkill_of_the_guest_leaves_the_bed_to_be_closed(conductor: Conductor) 
 
 
 def test_ctrl_c_does_not_reach_the_bed(conductor: Conductor) -> None:
-    """A terminal's Ctrl-C goes to a whole process group; the bed must survive it to be closed in order."""
+    """A terminal's Ctrl-C goes to a whole process group; the network must survive it to be closed in order."""
     group = os.getpgid(conductor.process.pid)
     inside = {
         pid for pid in conductor.family if "netem.kernel.supervisor" in _command(pid) or "linux.uml" in _command(pid)

@@ -13,8 +13,8 @@ import pytest
 
 from netem import faults
 from netem.faults import Pairs
-from netem.network import Bed, KernelWish
-from tests.netem.network import FAR_KINDS, NEAR_KINDS, Group, gather, possible, probe_all, topology, without
+from netem.network import EmulatedNetwork, KernelWish
+from tests.netem.wired import FAR_KINDS, NEAR_KINDS, Group, gather, possible, probe_all, topology, without
 from topologies.model import PROTOCOL_PORT, Direction, NodeName, Topology
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -27,8 +27,8 @@ numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    with Bed.open(NETWORK, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("bed")) as bed:
-        group = gather(bed)
+    with EmulatedNetwork.open(NETWORK, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("network")) as network:
+        group = gather(network)
         yield group
         group.close()
 
@@ -36,9 +36,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 @pytest.fixture
 def group(shared: Group) -> Iterator[Group]:
     yield shared
-    shared.bed.block(frozenset())
-    shared.bed.block_links(frozenset())
-    assert shared.bed.infrastructure_drops() == {}
+    shared.network.block(frozenset())
+    shared.network.block_links(frozenset())
+    assert shared.network.infrastructure_drops() == {}
 
 
 def heard(group: Group, expected: set[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
@@ -46,7 +46,7 @@ def heard(group: Group, expected: set[tuple[str, str, str]]) -> set[tuple[str, s
 
 
 def cut_frames(group: Group) -> int:
-    return sum(counter.cut_dropped_frames for counter in group.bed.counters())
+    return sum(counter.cut_dropped_frames for counter in group.network.counters())
 
 
 def named(*short: str) -> tuple[NodeName, ...]:
@@ -77,32 +77,32 @@ def test_uncut_everything_reaches_everybody(group: Group) -> None:
 @pytest.mark.parametrize("pairs", CUTS.values(), ids=CUTS.keys())
 def test_a_cut_stops_its_pairs_and_nothing_else_until_it_heals(group: Group, pairs: Pairs) -> None:
     expected = without(EVERYTHING, pairs)
-    change = group.bed.block(pairs)
+    change = group.network.block(pairs)
     assert change.issued_ns < change.effective_ns
     assert change.readback["blocked_pairs"] == len(pairs)
     dropped = cut_frames(group)
     assert heard(group, expected) == expected
     assert cut_frames(group) > dropped
-    group.bed.block(frozenset())
+    group.network.block(frozenset())
     assert heard(group, EVERYTHING) == EVERYTHING
 
 
 def test_a_cut_replaces_the_one_before(group: Group) -> None:
     first, second = CUTS["two halves"], CUTS["one way, near"]
-    group.bed.block(first)
-    change = group.bed.block(second)
+    group.network.block(first)
+    change = group.network.block(second)
     assert change.readback["changed_ports"] == len(NAMES)
     assert heard(group, without(EVERYTHING, second)) == without(EVERYTHING, second)
-    assert group.bed.block(second).readback["changed_ports"] == 0
+    assert group.network.block(second).readback["changed_ports"] == 0
 
 
 def test_what_a_cut_drops_is_counted_at_the_port_it_was_for(group: Group) -> None:
-    group.bed.block(faults.one_way(named("p1/n1"), named("p1/n2")))
-    before = {(c.node, c.direction): c.cut_dropped_frames for c in group.bed.counters()}
+    group.network.block(faults.one_way(named("p1/n1"), named("p1/n2")))
+    before = {(c.node, c.direction): c.cut_dropped_frames for c in group.network.counters()}
     for _ in range(25):
         group["p1/n1"].udp.sendto(b"x", (group["p1/n2"].node.ip, 9))
     heard(group, set())
-    after = {(c.node, c.direction): c.cut_dropped_frames for c in group.bed.counters()}
+    after = {(c.node, c.direction): c.cut_dropped_frames for c in group.network.counters()}
     grown = {place for place in after if after[place] != before[place]}
     assert grown == {(NodeName("p1/n2"), Direction.TO_NODE)}
     # 25 datagrams, and one probe of each kind
@@ -122,10 +122,10 @@ def test_a_cut_link_carries_nothing_either_way(group: Group, links: list[str], a
         return next(number for number, part in enumerate(apart) if name.split("/")[0] in part)
 
     expected = {(one, other, kind) for one, other, kind in EVERYTHING if island(one) == island(other)}
-    group.bed.block_links(frozenset(links))
+    group.network.block_links(frozenset(links))
     assert heard(group, expected) == expected
-    assert sum(counter.cut_dropped_frames for counter in group.bed.link_counters()) > 0
-    group.bed.block_links(frozenset())
+    assert sum(counter.cut_dropped_frames for counter in group.network.link_counters()) > 0
+    group.network.block_links(frozenset())
     assert heard(group, EVERYTHING) == EVERYTHING
 
 
@@ -147,17 +147,17 @@ def thirty() -> Topology:
 
 def test_thirty_nodes_in_two_halves_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """450 pairs: one filter at each of the 30 ports, changed in one batch."""
-    network = thirty()
-    names = tuple(node.name for node in network.nodes())
-    with Bed.open(network, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("bed")) as bed:
-        group = gather(bed)
-        everything = possible(network)
+    wanted = thirty()
+    names = tuple(node.name for node in wanted.nodes())
+    with EmulatedNetwork.open(wanted, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("network")) as network:
+        group = gather(network)
+        everything = possible(wanted)
         assert heard(group, everything) == everything
         pairs = faults.split(faults.halves(names))
-        change = bed.block(pairs)
+        change = network.block(pairs)
         assert len(pairs) == 450
         assert change.effective_ns - change.issued_ns < 300_000_000
         expected = without(everything, pairs)
         assert heard(group, expected) == expected
-        assert bed.infrastructure_drops() == {}
+        assert network.infrastructure_drops() == {}
         group.close()

@@ -36,7 +36,8 @@ SLEEP = "import time\nwhile True: time.sleep(3600)"
 
 
 class OneWire:
-    """A bed of one wire: gives each namespace a device of that name, so that a node can look whether it is there."""
+    """A network of one wire: gives each namespace a device of that name, so that a node can look whether it is
+    there."""
 
     def __init__(self) -> None:
         self.attached: list[NodeName] = []
@@ -48,7 +49,7 @@ class OneWire:
 
 
 class BrokenBed:
-    """A bed that fails half-way through a start."""
+    """A network that fails half-way through a start."""
 
     def attach(self, node: Node, netns_fd: int) -> None:
         raise FabricError(f"no wire for {node.name}: the drum is empty")

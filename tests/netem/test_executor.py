@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from netem.errors import FabricError
-from netem.kernel.supervised import KeeperLink
+from netem.kernel.supervised import SupervisorLink
 from netem.wiring import netlink, steps
 from netem.wiring.executor import Executor
 from netem.wiring.steps import Kernel, Side
@@ -20,15 +20,15 @@ pytestmark = pytest.mark.root
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[KeeperLink]:
-    link = KeeperLink.start(tmp_path / "keeper.log")
+def supervisor(tmp_path: Path) -> Iterator[SupervisorLink]:
+    link = SupervisorLink.start(tmp_path / "supervisor.log")
     yield link
     link.close()
 
 
 @pytest.fixture
-def executor(keeper: KeeperLink) -> Executor:
-    return Executor(Kernel.HOST, {Side.HOST: keeper, Side.CARRIER: keeper}, seed=1)
+def executor(supervisor: SupervisorLink) -> Executor:
+    return Executor(Kernel.HOST, {Side.HOST: supervisor, Side.CARRIER: supervisor}, seed=1)
 
 
 def names(executor: Executor, namespace: str = "") -> set[str]:
@@ -99,11 +99,11 @@ def test_a_setting_that_is_not_there_is_named_unless_it_is_optional(executor: Ex
         executor.run([steps.SetSysctls(settings=missing)])
 
 
-def test_large_batches_come_back_whole_and_in_order(keeper: KeeperLink) -> None:
+def test_large_batches_come_back_whole_and_in_order(supervisor: SupervisorLink) -> None:
     """More messages than are sent at once, a question in their midst, and a refusal far behind."""
     bridges = [netlink.add_bridge(f"x{number}", 1000 + number) for number in range(120)]
     messages = [*bridges[:60], netlink.get_links(), *bridges[60:], bridges[7]]
-    reply = keeper.hand("netlink", namespace="", batch=base64.b64encode(netlink.numbered(messages)).decode())
+    reply = supervisor.agent("netlink", namespace="", batch=base64.b64encode(netlink.numbered(messages)).decode())
     assert reply["error"]["index"] == len(messages) - 1
     seen = {link.name for link in netlink.links_in(base64.b64decode(reply["replies"]))}
     assert {f"x{number}" for number in range(60)} <= seen
@@ -111,30 +111,30 @@ def test_large_batches_come_back_whole_and_in_order(keeper: KeeperLink) -> None:
 
 
 class Overtaken:
-    """A hand whose dumps are overtaken by changes elsewhere some times, as the kernel's are on a busy machine."""
+    """An agent whose dumps are overtaken by changes elsewhere some times, as the kernel's are on a busy machine."""
 
-    def __init__(self, hand: KeeperLink, times: int) -> None:
-        self._hand = hand
+    def __init__(self, hand: SupervisorLink, times: int) -> None:
+        self._agent = hand
         self.left = times
 
-    def hand(self, do: str, **arguments: Any) -> dict[str, Any]:
+    def agent(self, do: str, **arguments: Any) -> dict[str, Any]:
         if do == "netlink" and self.left:
             self.left -= 1
             return {"replies": "", "error": {"errno": errno.EINTR, "text": "the dump was overtaken", "index": 0}}
-        return self._hand.hand(do, **arguments)
+        return self._agent.agent(do, **arguments)
 
 
-def test_an_overtaken_dump_is_asked_for_again_but_not_for_ever(keeper: KeeperLink) -> None:
-    patient = Overtaken(keeper, 3)
+def test_an_overtaken_dump_is_asked_for_again_but_not_for_ever(supervisor: SupervisorLink) -> None:
+    patient = Overtaken(supervisor, 3)
     assert "lo" in names(Executor(Kernel.HOST, {Side.HOST: patient, Side.CARRIER: patient}, seed=1))
     assert patient.left == 0
-    hopeless = Overtaken(keeper, 1000)
+    hopeless = Overtaken(supervisor, 1000)
     with pytest.raises(FabricError, match="overtaken"):
         names(Executor(Kernel.HOST, {Side.HOST: hopeless, Side.CARRIER: hopeless}, seed=1))
 
 
-def test_every_change_of_every_place_gets_a_seed_of_its_own(keeper: KeeperLink) -> None:
-    links = {Side.HOST: keeper, Side.CARRIER: keeper}
+def test_every_change_of_every_place_gets_a_seed_of_its_own(supervisor: SupervisorLink) -> None:
+    links = {Side.HOST: supervisor, Side.CARRIER: supervisor}
     one, same, other = (Executor(Kernel.HOST, links, seed=seed) for seed in (1, 1, 2))
     sequence = [one.next_seed(label) for label in ("a", "a", "b")]
     assert len(set(sequence)) == 3

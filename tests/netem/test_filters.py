@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from netem.wiring import filters
 from netem.wiring.filters import DROP, MATCH, NO_MATCH, PASS, Program
-from tests.netem.network import topology
+from tests.netem.wired import topology
 from topologies.model import TRACE_MAC, Node
 
 NETWORK = topology(6, 4, 3, links=[(1, 2), (2, 3)])

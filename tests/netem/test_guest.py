@@ -14,18 +14,18 @@ import pytest
 
 from netem.errors import FabricError
 from netem.kernel import uml as guest
-from netem.kernel.supervised import KeeperLink
+from netem.kernel.supervised import SupervisorLink
 from netem.kernel.uml import Guest, find_guest_kernel
-from netem.network import Bed, KernelWish
-from tests.netem.network import topology
+from netem.network import EmulatedNetwork, KernelWish
+from tests.netem.wired import topology
 from topologies.model import CLEAR, Direction, NodeName
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[KeeperLink]:
-    link = KeeperLink.start(tmp_path / "keeper.log")
+def supervisor(tmp_path: Path) -> Iterator[SupervisorLink]:
+    link = SupervisorLink.start(tmp_path / "supervisor.log")
     yield link
     link.close()
 
@@ -60,52 +60,52 @@ def test_missing_modules_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         find_guest_kernel()
 
 
-def test_a_guest_that_does_not_boot_is_reported_with_its_last_words(keeper: KeeperLink, tmp_path: Path) -> None:
+def test_a_guest_that_does_not_boot_is_reported_with_its_last_words(supervisor: SupervisorLink, tmp_path: Path) -> None:
     script = tmp_path / "kernel"
     script.write_text("#!/bin/sh\necho first word\necho last word\nexit 9\n")
     script.chmod(0o755)
-    booting = Guest.boot(keeper, replace(find_guest_kernel(), binary=script), tmp_path / "guest.log")
+    booting = Guest.boot(supervisor, replace(find_guest_kernel(), binary=script), tmp_path / "guest.log")
     with pytest.raises(FabricError, match=r"did not boot \(exit code 9\).*first word \| last word"):
         booting.await_ready(1)
     booting.close()
 
 
 def test_a_guest_that_hangs_is_given_up_in_time(
-    keeper: KeeperLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    supervisor: SupervisorLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guest, "_BOOT_TIMEOUT_S", 0.3)
     sleeper = replace(find_guest_kernel(), binary=Path(shutil.which("tail") or ""))
     monkeypatch.setattr(guest, "_command_line", lambda _kernel: [str(sleeper.binary), "-f", "/dev/null"])
-    booting = Guest.boot(keeper, sleeper, tmp_path / "guest.log")
+    booting = Guest.boot(supervisor, sleeper, tmp_path / "guest.log")
     with pytest.raises(FabricError, match=r"did not boot \(it still runs\)"):
         booting.await_ready(1)
     booting.close()
 
 
 def test_what_the_guests_console_refuses_is_reported(tmp_path: Path) -> None:
-    with Bed.open(topology(1), kernel=KernelWish.UML, log_dir=tmp_path) as bed:
+    with EmulatedNetwork.open(topology(1), kernel=KernelWish.UML, log_dir=tmp_path) as network:
         path = str(guest._CONSOLE)
         with pytest.raises(FabricError, match="config nonsense"):
-            bed._keeper.ask("console", path=path, commands=["version", "config nonsense"])
+            network._supervisor.ask("console", path=path, commands=["version", "config nonsense"])
 
 
 def test_a_guest_that_dies_in_mid_run_is_noticed_and_the_bed_closes(tmp_path: Path) -> None:
-    with Bed.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path) as bed:
-        assert bed.failure() is None
-        assert bed._guest is not None
-        bed._keeper.ask("signal", pid=bed._guest.pid_in_bed, signal=int(signal.SIGKILL), group=False)
+    with EmulatedNetwork.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path) as network:
+        assert network.failure() is None
+        assert network._guest is not None
+        network._supervisor.ask("signal", pid=network._guest.pid_in_guest, signal=int(signal.SIGKILL), group=False)
         deadline = time.monotonic() + 2
-        while (failure := bed.failure()) is None:
+        while (failure := network.failure()) is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert "User-Mode Linux guest died (exit code -9)" in str(failure)
         with pytest.raises(FabricError, match="User-Mode Linux guest"):
-            bed.impair(NodeName("p1/n1"), Direction.TO_NODE, CLEAR)
+            network.impair(NodeName("p1/n1"), Direction.TO_NODE, CLEAR)
         started = time.monotonic()
-        bed.close()
+        network.close()
         assert time.monotonic() - started < 2
-        bed.close()
-        assert bed.failure() is None
+        network.close()
+        assert network.failure() is None
 
 
 @pytest.mark.parametrize("size", [30])
@@ -113,10 +113,10 @@ def test_a_network_of_thirty_ports_is_ready_soon(tmp_path: Path, size: int) -> N
     """How soon, the benchmark `worlds` measures; a crowded machine takes a few times as long as a quiet one."""
     started = time.monotonic()
     said: list[str] = []
-    with Bed.open(
+    with EmulatedNetwork.open(
         topology(10, 10, 10, links=[(1, 2), (2, 3)]), kernel=KernelWish.UML, log_dir=tmp_path, on_progress=said.append
-    ) as bed:
+    ) as network:
         assert time.monotonic() - started < 20
-        assert len(bed.topology) == size
+        assert len(network.topology) == size
     assert [line.split(" ")[0] for line in said] == ["kernel", "booting", "building", "network"]
     assert (tmp_path / "guest.log").stat().st_size > 0

@@ -1,4 +1,5 @@
-"""What impairments do to frames, measured on real wires: one bed of three nodes and a guest, shared by all tests here.
+"""What impairments do to frames, measured on real wires: one network of three nodes and a guest, shared by all tests
+here.
 
 Sender and receivers are sockets of this process in the nodes' namespaces, and receive times are the kernel's: delays
 are those of the wire, whatever this process does meanwhile. Processors are kept awake, as in a run; bounds are those
@@ -16,8 +17,9 @@ from collections.abc import Iterator
 import pytest
 
 from netem.kernel.probe import processors_awake
-from netem.network import Bed, KernelWish
-from tests.netem.network import (
+from netem.network import EmulatedNetwork, KernelWish
+from tests.netem.quiet import shown_on_the_wire
+from tests.netem.wired import (
     Arrival,
     Group,
     behind_full,
@@ -29,7 +31,6 @@ from tests.netem.network import (
     stream,
     topology,
 )
-from tests.netem.quiet import shown_on_the_wire
 from topologies.model import CLEAR, MULTICAST_GROUP, PROTOCOL_PORT, Direction, Distribution, Impairment
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -40,21 +41,21 @@ SENDER, RECEIVER, OTHER = "p1/n1", "p1/n2", "p1/n3"
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    log_dir = tmp_path_factory.mktemp("bed")
-    with processors_awake(), Bed.open(topology(3), kernel=KernelWish.UML, log_dir=log_dir) as bed:
-        group = gather(bed)
+    log_dir = tmp_path_factory.mktemp("network")
+    with processors_awake(), EmulatedNetwork.open(topology(3), kernel=KernelWish.UML, log_dir=log_dir) as network:
+        group = gather(network)
         yield group
         group.close()
 
 
 @pytest.fixture
 def group(shared: Group) -> Iterator[Group]:
-    """The shared bed, clear before and after, and sound after: nothing was lost but by impairments."""
+    """The shared network, clear before and after, and sound after: nothing was lost but by impairments."""
     yield shared
     for node, direction in itertools.product(shared.members, Direction):
-        shared.bed.impair(node, direction, CLEAR)
-    assert shared.bed.infrastructure_drops() == {}
-    assert shared.bed.failure() is None
+        shared.network.impair(node, direction, CLEAR)
+    assert shared.network.infrastructure_drops() == {}
+    assert shared.network.failure() is None
 
 
 def unicast(group: Group, count: int, rate: float, size: int = 64, *, catch_up: bool = False) -> list[Arrival]:
@@ -64,7 +65,7 @@ def unicast(group: Group, count: int, rate: float, size: int = 64, *, catch_up: 
 
 
 def impair(group: Group, name: str, direction: Direction, impairment: Impairment) -> None:
-    group.bed.impair(group[name].node.name, direction, impairment)
+    group.network.impair(group[name].node.name, direction, impairment)
 
 
 def at_most(arrivals: list[Arrival], bounds_ms: dict[float, float]) -> str:
@@ -274,7 +275,7 @@ def test_a_change_during_traffic_loses_nothing(group: Group) -> None:
             if stop.is_set():
                 return
             delay_ns = (2 + number % 2 * 6) * 1_000_000
-            made.append(group.bed.impair(receiver, TO, Impairment(delay_ns=delay_ns)))
+            made.append(group.network.impair(receiver, TO, Impairment(delay_ns=delay_ns)))
 
     changer = threading.Thread(target=change)
     changer.start()

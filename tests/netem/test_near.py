@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from netem import faults
-from netem.network import Bed, KernelWish
+from netem.network import EmulatedNetwork, KernelWish
 from node.host.config import Address
 from node.host.endpoint import Endpoint
 from testbed.run.nodes import MULTICAST_TTL
 from testbed.sim.frames import Framer
-from tests.netem.network import Group, gather, inside, topology
+from tests.netem.wired import Group, gather, inside, topology
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Bus, Direction, Node, NodeName
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -88,8 +88,8 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    with Bed.open(NETWORK, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("bed")) as bed:
-        made = gather(bed)
+    with EmulatedNetwork.open(NETWORK, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("network")) as network:
+        made = gather(network)
         for member in made.members.values():
             member.udp.close()  # its port is the endpoint's here
         yield made
@@ -100,12 +100,12 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 def nodes(group: Group) -> Iterator[Nodes]:
     with ExitStack() as stack:
         yield Nodes(group, stack)
-    group.bed.block(frozenset())
-    assert group.bed.infrastructure_drops() == {}, "what a router refuses is no loss"
+    group.network.block(frozenset())
+    assert group.network.infrastructure_drops() == {}, "what a router refuses is no loss"
 
 
 def of_link(group: Group) -> int:
-    return sum(one.sent_frames + one.backlog_frames for one in group.bed.link_counters())
+    return sum(one.sent_frames + one.backlog_frames for one in group.network.link_counters())
 
 
 def others(names: tuple[str, ...], sender: str, payload: bytes) -> Counter[tuple[str, bytes]]:
@@ -152,7 +152,7 @@ def test_who_joins_the_group_of_another_segment_gets_nothing_of_it(nodes: Nodes)
 
 def test_a_cut_stops_it_between_neighbours_and_is_counted(nodes: Nodes) -> None:
     nodes.open(has_multicast=True)
-    nodes.group.bed.block(faults.one_way([NodeName(P1[0])], [NodeName(P1[1])]))
+    nodes.group.network.block(faults.one_way([NodeName(P1[0])], [NodeName(P1[1])]))
     before = cut_at(nodes.group, P1[1])
     for _ in range(25):
         nodes.near(P1[0], b"cut")
@@ -188,7 +188,7 @@ def test_without_multicast_each_neighbour_gets_its_own_datagram(nodes: Nodes) ->
 
 
 def cut_at(group: Group, name: str) -> int:
-    found = (one for one in group.bed.counters() if (one.node, one.direction) == (name, Direction.TO_NODE))
+    found = (one for one in group.network.counters() if (one.node, one.direction) == (name, Direction.TO_NODE))
     return next(found).cut_dropped_frames
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from netem.errors import FabricError
-from netem.network import Bed
+from netem.network import EmulatedNetwork
 from netem.runtimes.base import Program
 from netem.runtimes.cgroups import PREFIX, Limits, find_mount
 from netem.runtimes.netns import NetnsRuntime
 from tests.netem.carriers import Carrier, Incarnation
-from tests.netem.network import topology
+from tests.netem.wired import topology
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
@@ -126,10 +126,10 @@ def test_it_has_no_more_processes_than_it_may(runtime: Carrier, tmp_path: Path) 
 
 @pytest.mark.cgroups
 @IN_NETNS
-def test_its_limits_hold_from_its_first_instruction(bed: Bed, tmp_path: Path) -> None:
+def test_its_limits_hold_from_its_first_instruction(network: EmulatedNetwork, tmp_path: Path) -> None:
     limits = Limits(memory_bytes=32 << 20, processes=16, cpu_ratio=0.5)
     script = "cat /proc/self/cgroup; python3 -c 'chr(120) * (1 << 28)'; echo $?"
-    with NetnsRuntime(bed) as runtime:
+    with NetnsRuntime(network) as runtime:
         node = Running(runtime, tmp_path, script, limits=limits)
         said = [node.line()]
         while not said[-1].isdigit():
@@ -144,7 +144,7 @@ def test_its_limits_hold_from_its_first_instruction(bed: Bed, tmp_path: Path) ->
 
 @pytest.mark.cgroups
 @IN_NETNS
-def test_it_cannot_leave_its_limits_nor_write_what_is_the_kernels(bed: Bed, tmp_path: Path) -> None:
+def test_it_cannot_leave_its_limits_nor_write_what_is_the_kernels(network: EmulatedNetwork, tmp_path: Path) -> None:
     mount = find_mount("pids")
     assert mount is not None
     script = f"""
@@ -156,7 +156,7 @@ def test_it_cannot_leave_its_limits_nor_write_what_is_the_kernels(bed: Bed, tmp_
         echo 1 > /proc/sys/net/ipv4/tcp_keepalive_time && echo own network
         grep -c {PREFIX} /proc/self/cgroup
     """
-    with NetnsRuntime(bed) as runtime:
+    with NetnsRuntime(network) as runtime:
         node = Running(runtime, tmp_path, script, limits=Limits(processes=20))
         said = [node.line() for _ in range(2)]
         assert node.end() == 0

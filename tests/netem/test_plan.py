@@ -8,7 +8,7 @@ import pytest
 
 from netem.wiring import plan, steps
 from netem.wiring.steps import Kernel, Side
-from tests.netem.network import topology
+from tests.netem.wired import topology
 from topologies.model import MULTICAST_GROUP, TRACE_MAC, Bus, Direction, Impairment, Link, PartitionName, Topology
 
 LINE = topology(2, 1, 2, links=[(1, 2), (2, 3)])

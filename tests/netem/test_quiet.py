@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from netem.network import Bed, KernelWish
-from tests.netem.network import Group, counts, gather, inside, new_namespace, topology
+from netem.network import EmulatedNetwork, KernelWish
+from tests.netem.wired import Group, counts, gather, inside, new_namespace, topology
 from topologies.model import MULTICAST_GROUP, PORT_IFINDEX_BASE, TRACE_PORT, Bus, Direction
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -41,10 +41,10 @@ class Seen(NamedTuple):
 class Watch:
     """Sees every frame on every device of the fabric namespace for some seconds."""
 
-    def __init__(self, bed: Bed, seconds: float) -> None:
+    def __init__(self, network: EmulatedNetwork, seconds: float) -> None:
         read, write = os.pipe()
         with Path(os.devnull).open("rb") as nothing:
-            self._process = bed.spawn_in_fabric(
+            self._process = network.spawn_in_fabric(
                 [sys.executable, "-ISc", WATCH, str(seconds)],
                 environment={},
                 stdin_fd=nothing.fileno(),
@@ -63,17 +63,17 @@ class Watch:
 
 
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedNetwork]:
     network = topology(3, 2, links=[(1, 2)], bus=Bus(rate_bps=10_000_000))
-    with Bed.open(network, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("bed")) as opened:
+    with EmulatedNetwork.open(network, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("network")) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def watched(bed: Bed) -> Iterator[tuple[Group, list[Seen]]]:
+def watched(network: EmulatedNetwork) -> Iterator[tuple[Group, list[Seen]]]:
     """All nodes attached, and every frame since before the first was."""
-    watch = Watch(bed, 2.5)
-    group = gather(bed)
+    watch = Watch(network, 2.5)
+    group = gather(network)
     yield group, watch.result()
     group.close()
 
@@ -86,28 +86,30 @@ def test_from_the_first_wire_on_only_the_nodes_own_joins_are_seen(watched: tuple
     assert at_own_port == {f"020b0001000{n}": 1 for n in (1, 2, 3)} | {f"020b0002000{n}": 1 for n in (1, 2)}
 
 
-def test_an_idle_segment_shows_no_frame(bed: Bed, watched: tuple[Group, list[Seen]]) -> None:
-    assert Watch(bed, 2.0).result() == []
+def test_an_idle_segment_shows_no_frame(network: EmulatedNetwork, watched: tuple[Group, list[Seen]]) -> None:
+    assert Watch(network, 2.0).result() == []
 
 
-def test_a_node_without_a_program_says_nothing_at_all(bed: Bed, watched: tuple[Group, list[Seen]]) -> None:
+def test_a_node_without_a_program_says_nothing_at_all(
+    network: EmulatedNetwork, watched: tuple[Group, list[Seen]]
+) -> None:
     """Wired again into a fresh namespace: link, address, neighbours, routes; and not one frame."""
     group, _seen = watched
-    watch = Watch(bed, 1.0)
+    watch = Watch(network, 1.0)
     namespace = new_namespace()
-    bed.attach(group["p2/n2"].node, namespace)
+    network.attach(group["p2/n2"].node, namespace)
     assert watch.result() == []
     os.close(namespace)
 
 
 def test_a_trace_frame_reaches_the_capture_and_never_the_emulated_wire(
-    bed: Bed, watched: tuple[Group, list[Seen]]
+    network: EmulatedNetwork, watched: tuple[Group, list[Seen]]
 ) -> None:
     group, _seen = watched
     member = group["p1/n1"]
-    monitor = bed.topology.partition("p1").monitor_ip
+    monitor = network.topology.partition("p1").monitor_ip
     before = counts(group, "p1/n1", Direction.FROM_NODE)
-    watch = Watch(bed, 1.0)
+    watch = Watch(network, 1.0)
     for _ in range(5):
         member.udp.sendto(b"trace", (monitor, TRACE_PORT))
     seen = watch.result()
@@ -116,11 +118,13 @@ def test_a_trace_frame_reaches_the_capture_and_never_the_emulated_wire(
     assert counts(group, "p1/n1", Direction.FROM_NODE) == before
 
 
-def test_ports_have_the_indexes_that_the_capture_looks_for(bed: Bed, watched: tuple[Group, list[Seen]]) -> None:
+def test_ports_have_the_indexes_that_the_capture_looks_for(
+    network: EmulatedNetwork, watched: tuple[Group, list[Seen]]
+) -> None:
     script = "import socket\nprint(sorted(i for i, n in socket.if_nameindex() if n.startswith('ob')))"
     read, write = os.pipe()
     with Path(os.devnull).open("rb") as nothing:
-        process = bed.spawn_in_fabric(
+        process = network.spawn_in_fabric(
             [sys.executable, "-ISc", script], environment={}, stdin_fd=nothing.fileno(), stdout_fd=write, stderr_fd=2
         )
     os.close(write)
@@ -129,7 +133,7 @@ def test_ports_have_the_indexes_that_the_capture_looks_for(bed: Bed, watched: tu
     assert process.wait(5) == 0
 
 
-def test_a_node_finds_its_network_complete(bed: Bed, watched: tuple[Group, list[Seen]]) -> None:
+def test_a_node_finds_its_network_complete(network: EmulatedNetwork, watched: tuple[Group, list[Seen]]) -> None:
     """Nothing to resolve, no IPv6, offloads off: asked of the node's own namespace."""
     group, _seen = watched
     with inside(group["p1/n2"].namespace), Path("/proc/thread-self/net/if_inet6").open() as addresses:

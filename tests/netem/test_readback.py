@@ -1,4 +1,5 @@
-"""What the guest's kernel makes of an impairment, read back: generated ones, in a bed that all of these tests share."""
+"""What the guest's kernel makes of an impairment, read back: generated ones, in a network that all of these tests
+share."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netem.errors import FabricError
-from netem.network import Bed, KernelWish
+from netem.network import EmulatedNetwork, KernelWish
 from netem.wiring import qdisc
-from tests.netem.network import topology
+from tests.netem.wired import topology
 from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment, Link, NodeName, PartitionName
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -22,9 +23,11 @@ NODE = NodeName("p1/n1")
 
 
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedNetwork]:
     network = topology(2, 1, links=[(1, 2)], to_node=START, bus=Bus(rate_bps=10_000_000, queue_frames=77))
-    with Bed.open(network, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("bed"), seed=7) as opened:
+    with EmulatedNetwork.open(
+        network, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("network"), seed=7
+    ) as opened:
         yield opened
 
 
@@ -57,17 +60,17 @@ def impairments(draw: st.DrawFn) -> Impairment:
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(impairment=impairments(), direction=st.sampled_from(Direction))
 def test_the_kernel_has_exactly_what_was_asked_whatever_came_before(
-    bed: Bed, impairment: Impairment, direction: Direction
+    network: EmulatedNetwork, impairment: Impairment, direction: Direction
 ) -> None:
     """`impair` itself compares and raises; here also that its word is the kernel's, by a fresh dump of everything."""
-    change = bed.impair(NODE, direction, impairment)
+    change = network.impair(NODE, direction, impairment)
     assert change.readback == qdisc.settings_of(impairment).as_mapping()
     assert change.issued_ns < change.effective_ns
-    assert bed.readback()["ports"][NODE][direction.value] == change.readback
+    assert network.readback()["ports"][NODE][direction.value] == change.readback
 
 
-def test_the_network_is_made_as_the_topology_says(bed: Bed) -> None:
-    found = bed.readback()
+def test_the_network_is_made_as_the_topology_says(network: EmulatedNetwork) -> None:
+    found = network.readback()
     assert found["ports"]["p1/n2"]["to-node"] == qdisc.settings_of(START).as_mapping()
     assert found["ports"]["p1/n2"]["from-node"] == qdisc.settings_of(CLEAR).as_mapping()
     assert found["links"]["p1--p2"]["from p1"] == qdisc.settings_of(CLEAR).as_mapping()
@@ -75,12 +78,12 @@ def test_the_network_is_made_as_the_topology_says(bed: Bed) -> None:
     assert found["buses"]["p2"] == {"rate_bytes_per_s": 1_250_000, "queue_limit": 77}
 
 
-def test_links_and_buses_change_too(bed: Bed) -> None:
+def test_links_and_buses_change_too(network: EmulatedNetwork) -> None:
     slow = Impairment(delay_ns=20_000_000, rate_bps=1_000_000, queue_bytes=5000)
-    change = bed.impair_link("p1--p2", from_partition=PartitionName("p2"), impairment=slow)
+    change = network.impair_link("p1--p2", from_partition=PartitionName("p2"), impairment=slow)
     assert change.readback == qdisc.settings_of(slow).as_mapping()
-    bed.impair_bus(PartitionName("p1"), Bus(rate_bps=5_000_000, queue_frames=33))
-    found = bed.readback()
+    network.impair_bus(PartitionName("p1"), Bus(rate_bps=5_000_000, queue_frames=33))
+    found = network.readback()
     assert found["links"]["p1--p2"]["from p2"] == qdisc.settings_of(slow).as_mapping()
     assert found["links"]["p1--p2"]["from p1"] == qdisc.settings_of(CLEAR).as_mapping()
     assert found["buses"] == {
@@ -89,14 +92,14 @@ def test_links_and_buses_change_too(bed: Bed) -> None:
     }
 
 
-def test_mistakes_of_the_caller_get_one_sentence(bed: Bed) -> None:
+def test_mistakes_of_the_caller_get_one_sentence(network: EmulatedNetwork) -> None:
     wrong: list[Callable[[], object]] = [
-        lambda: bed.impair(NodeName("p9/n9"), Direction.TO_NODE, CLEAR),
-        lambda: bed.impair(NODE, Direction.TO_NODE, Impairment(rate_bps=7)),
-        lambda: bed.impair_link("p1--p9", from_partition=PartitionName("p1"), impairment=CLEAR),
-        lambda: bed.impair_link("p1--p2", from_partition=PartitionName("p9"), impairment=CLEAR),
-        lambda: bed.block(frozenset({(NODE, NodeName("p9/n9"))})),
-        lambda: bed.block_links(frozenset({"p1--p9"})),
+        lambda: network.impair(NodeName("p9/n9"), Direction.TO_NODE, CLEAR),
+        lambda: network.impair(NODE, Direction.TO_NODE, Impairment(rate_bps=7)),
+        lambda: network.impair_link("p1--p9", from_partition=PartitionName("p1"), impairment=CLEAR),
+        lambda: network.impair_link("p1--p2", from_partition=PartitionName("p9"), impairment=CLEAR),
+        lambda: network.block(frozenset({(NODE, NodeName("p9/n9"))})),
+        lambda: network.block_links(frozenset({"p1--p9"})),
     ]
     for mistake in wrong:
         with pytest.raises(FabricError) as caught:
@@ -104,11 +107,11 @@ def test_mistakes_of_the_caller_get_one_sentence(bed: Bed) -> None:
         assert "p9" in str(caught.value) or "p1/n1 to-node: the rate must be" in str(caught.value)
 
 
-def test_the_choice_is_explained(bed: Bed) -> None:
-    assert bed.choice.picked.value == "uml"
-    assert bed.choice.guest_linux is not None
-    assert bed.choice.why
-    assert {probe.name for probe in bed.choice.probes} >= {"namespaces", "host netem", "uml", "tap"}
+def test_the_choice_is_explained(network: EmulatedNetwork) -> None:
+    assert network.choice.picked.value == "uml"
+    assert network.choice.guest_linux is not None
+    assert network.choice.why
+    assert {probe.name for probe in network.choice.probes} >= {"namespaces", "host netem", "uml", "tap"}
 
 
 def test_a_topology_that_no_router_can_carry_is_refused(tmp_path: Path) -> None:
@@ -116,4 +119,4 @@ def test_a_topology_that_no_router_can_carry_is_refused(tmp_path: Path) -> None:
     links = tuple(Link(name=f"p1--p{n}", a=PartitionName("p1"), b=PartitionName(f"p{n}")) for n in range(2, 35))
     star = type(hub)(name="star", partitions=hub.partitions, links=links)
     with pytest.raises(FabricError, match="star: partition p1 has 33 links"):
-        Bed.open(star, kernel=KernelWish.UML, log_dir=tmp_path)
+        EmulatedNetwork.open(star, kernel=KernelWish.UML, log_dir=tmp_path)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from netem.errors import FabricError
-from netem.network import Bed
+from netem.network import EmulatedNetwork
 from netem.runtimes.base import LINE_BYTES_MAX, Program, together
 from netem.runtimes.cgroups import Limits
 from tests.netem.carriers import BOUND_S, Carrier, Incarnation, carrier_of
-from tests.netem.network import topology
+from tests.netem.wired import topology
 from topologies.model import Node
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -181,11 +181,13 @@ def test_a_node_sees_no_other_process_and_cannot_leave_its_namespaces(runtime: C
     assert node.end() == 0
 
 
-def test_closing_kills_what_is_left_and_the_last_lines_are_not_lost(world: str, bed: Bed, tmp_path: Path) -> None:
+def test_closing_kills_what_is_left_and_the_last_lines_are_not_lost(
+    world: str, network: EmulatedNetwork, tmp_path: Path
+) -> None:
     """A second runtime on nodes that the first one has wired: it wires them again."""
     lines: list[str] = []
     script = "import sys, time; [print(n, flush=True) for n in range(100)]; print('end', flush=True); time.sleep(60)"
-    with carrier_of(world, bed) as runtime:
+    with carrier_of(world, network) as runtime:
         handle = runtime.start(
             OTHER, Program(argv=("python3", "-c", script)), on_line=lines.append, log_path=tmp_path / "log"
         )

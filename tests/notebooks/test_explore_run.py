@@ -77,7 +77,7 @@ def test_without_a_run_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_it_defines_nothing_of_its_own() -> None:
-    """Logic incarnations in `analysis`, where it is tested."""
+    """Logic lives in `analysis`, where it is tested."""
     tree = ast.parse(NOTEBOOK.read_text(encoding="utf-8"))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
     assert not [node for node in ast.walk(tree) if isinstance(node, kinds)]

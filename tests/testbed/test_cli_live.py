@@ -18,7 +18,7 @@ import pytest
 
 from testbed.live.directory import none_up
 from testbed.paths import EXPERIMENTS
-from tests.testbed.live.beds import processes_with
+from tests.testbed.live.testbeds import processes_with
 from tests.testbed.orderbed_command import (
     ORDERBED,
     PATIENCE_S,
@@ -41,12 +41,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = tmp_path_factory.mktemp("places")
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
         patch.setenv("ORDERBED_RUNS", str(folder / "runs"))
-        patch.delenv("ORDERBED_BED", raising=False)
+        patch.delenv("ORDERBED_TESTBED", raising=False)
         yield folder
 
 
 @pytest.fixture(scope="module")
-def bed(places: Path) -> Iterator[Path]:
+def testbed(places: Path) -> Iterator[Path]:
     """A testbed that is up, called lab; its record. It came up in a folder whose Python files nobody may execute."""
     folder = places / "own"
     folder.mkdir()
@@ -90,8 +90,8 @@ def test_what_cannot_come_up_is_refused_before_anything_starts(tmp_path: Path) -
 
 @pytest.mark.root
 @pytest.mark.uml
-def test_nodes_are_entered_and_exit_codes_passed_on(bed: Path) -> None:
-    assert bed.is_dir()
+def test_nodes_are_entered_and_exit_codes_passed_on(testbed: Path) -> None:
+    assert testbed.is_dir()
     done = inside("exec", "p1/n1", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
     assert (done.code, done.out, done.err) == (7, "out\n", "err\n")
     assert inside("exec", "p1/n1", "sh", "-c", "kill -TERM $$").code == 128 + 15
@@ -125,16 +125,16 @@ def test_nodes_are_entered_and_exit_codes_passed_on(bed: Path) -> None:
         ["logs"],
     ],
 )
-def test_an_unknown_node_is_refused_by_every_verb(bed: Path, arguments: list[str]) -> None:
+def test_an_unknown_node_is_refused_by_every_verb(testbed: Path, arguments: list[str]) -> None:
     verb, *options = arguments
     trailing = ["true"] if verb == "exec" else []
     assert "'p1/n9' names no node of one-partition; did you mean p1/n" in refused(verb, *options, "p1/n9", *trailing)
-    assert bed.is_dir()
+    assert testbed.is_dir()
 
 
 @pytest.mark.root
 @pytest.mark.uml
-def test_what_is_out_of_range_is_refused_and_changes_nothing(bed: Path) -> None:
+def test_what_is_out_of_range_is_refused_and_changes_nothing(testbed: Path) -> None:
     before = inside("ps", "--json").json()
     assert "loss: expected a ratio between 0 % and 100 %, got '120%'" in refused("impair", "p1", "--loss", "120%")
     assert "delay: expected a duration that is not negative" in refused("impair", "p1", "--delay", "-5ms")
@@ -144,12 +144,12 @@ def test_what_is_out_of_range_is_refused_and_changes_nothing(bed: Path) -> None:
     assert "names no link" in refused("cut", "p1--p2")
     assert "--one-way needs two groups" in refused("cut", "--one-way", "p1/n1")
     assert inside("ps", "--json").json() == before
-    assert bed.is_dir()
+    assert testbed.is_dir()
 
 
 @pytest.mark.root
 @pytest.mark.uml
-def test_changes_are_seen_by_ps_and_undone(bed: Path) -> None:
+def test_changes_are_seen_by_ps_and_undone(testbed: Path) -> None:
     (change,) = inside("impair", "p1/n1..n2", "--loss", "10%", "--delay", "20ms", "--json").json()
     assert change["parameters"] == {"loss_ratio": 0.1, "delay_ns": 20_000_000}
     assert inside("cut", "p1/n4").code == 0
@@ -170,12 +170,12 @@ def test_changes_are_seen_by_ps_and_undone(bed: Path) -> None:
     found = inside("ps", "--json").json()
     assert all(one["to_node"]["loss_ratio"] == 0 and not one["cut_off_from"] for one in found["nodes"])
     assert [one["incarnation"] for one in found["nodes"]] == [1, 1, 2, 1]
-    assert (bed / "faults.jsonl").read_text().count("\n") >= 6
+    assert (testbed / "faults.jsonl").read_text().count("\n") >= 6
 
 
 @pytest.mark.root
 @pytest.mark.uml
-def test_ps_says_that_a_capture_runs(bed: Path) -> None:
+def test_ps_says_that_a_capture_runs(testbed: Path) -> None:
     assert inside("ps", "--json").json()["capture"] is None
     assert "capture" not in inside("ps").out
     path = inside("capture", "start", "--json").json()["path"]
@@ -184,16 +184,16 @@ def test_ps_says_that_a_capture_runs(bed: Path) -> None:
     assert re.search(rf"^capture for \d+ s into {re.escape(path)}$", inside("ps").out, re.MULTILINE)
     assert inside("capture", "stop").code == 0
     assert inside("ps", "--json").json()["capture"] is None
-    assert bed.is_dir()
+    assert testbed.is_dir()
 
 
 @pytest.mark.root
 @pytest.mark.uml
-def test_what_is_not_there_is_told(bed: Path) -> None:
-    recorded = (bed / "faults.jsonl").read_text()
+def test_what_is_not_there_is_told(testbed: Path) -> None:
+    recorded = (testbed / "faults.jsonl").read_text()
     healed = inside("heal")
     assert (healed.code, healed.out, inside("heal", "--json").json()) == (0, "nothing was cut\n", [])
-    assert (bed / "faults.jsonl").read_text() == recorded
+    assert (testbed / "faults.jsonl").read_text() == recorded
     silent = inside("logs", "p1/n1")
     assert (silent.code, silent.out, silent.err) == (0, "", "p1/n1 has written nothing so far\n")
     assert inside("logs", "p1/n1", "--json").err == ""
@@ -203,48 +203,48 @@ def test_what_is_not_there_is_told(bed: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.uml
-def test_a_command_in_a_crashed_node_is_told_so(bed: Path) -> None:
+def test_a_command_in_a_crashed_node_is_told_so(testbed: Path) -> None:
     assert inside("exec", "p1/n2", "--", "true").err == ""
     assert inside("crash", "p1/n2").code == 0
     done = inside("exec", "p1/n2", "--", "ip", "-brief", "address", "show", "eth0")
     assert inside("restart", "p1/n2").code == 0
     assert (done.code, "10.1.0.2" in done.out) == (0, True)
     assert done.err == ("p1/n2 has crashed: the command finds its network and nothing else; `orderbed restart p1/n2`\n")
-    assert bed.is_dir()
+    assert testbed.is_dir()
 
 
 @pytest.mark.root
 @pytest.mark.uml
-def test_a_name_is_given_once(bed: Path) -> None:
+def test_a_name_is_given_once(testbed: Path) -> None:
     assert "a testbed called lab is up already" in refused("up", "one-partition", "--name", "lab", "-d")
-    assert "did you mean lab?" in refused("ps", "--bed", "lap")
-    assert bed.is_dir()
+    assert "did you mean lab?" in refused("ps", "--testbed", "lap")
+    assert testbed.is_dir()
 
 
 @pytest.mark.root
 @pytest.mark.uml
-def test_in_front_it_goes_with_ctrl_c_and_two_testbeds_do_not_meet(bed: Path) -> None:
+def test_in_front_it_goes_with_ctrl_c_and_two_testbeds_do_not_meet(testbed: Path) -> None:
     process = start("up", "one-partition", "--name", "front", "--world", "netns")
     wait_for(lambda: len(inside("ps", "--all", "--json").json()) == 2, what="a second testbed")
     assert "several testbeds are up: front, lab; say which one" in refused("ps")
     assert "several testbeds are up: front, lab; say which one (`orderbed down NAME`), or --all" in refused("down")
-    assert inside("crash", "p1/n1", "--bed", "front").code == 0
-    states = {one["name"]: one["state"] for one in inside("ps", "--bed", "lab", "--json").json()["nodes"]}
+    assert inside("crash", "p1/n1", "--testbed", "front").code == 0
+    states = {one["name"]: one["state"] for one in inside("ps", "--testbed", "lab", "--json").json()["nodes"]}
     assert states["p1/n1"] == "running"
     _seconds, done = interrupt(process)
     assert (done.code, "nothing of it is left" in done.err) == (0, True), done.err
-    assert "export ORDERBED_BED=front" in done.err, "what it says one may type works while two are up"
+    assert "export ORDERBED_TESTBED=front" in done.err, "what it says one may type works while two are up"
     assert [one["name"] for one in inside("ps", "--all", "--json").json()] == ["lab"]
-    assert bed.is_dir()
+    assert testbed.is_dir()
 
 
 @pytest.mark.root
 @pytest.mark.uml
-def test_a_program_that_cannot_start_is_one_sentence(bed: Path) -> None:
+def test_a_program_that_cannot_start_is_one_sentence(testbed: Path) -> None:
     sentence = refused("up", "one-partition", "--name", "lost", "--world", "netns", "--program", "nosuch -x", code=3)
     assert re.fullmatch(r"orderbed: p1/n\d: cannot start nosuch: No such file or directory", sentence)
     assert [one["name"] for one in inside("ps", "--all", "--json").json()] == ["lab"]
-    assert bed.is_dir()
+    assert testbed.is_dir()
 
 
 @pytest.mark.root
@@ -275,17 +275,17 @@ def test_a_stop_in_bring_up_is_one_sentence_and_leaves_nothing(
 
 @pytest.mark.root
 @pytest.mark.uml
-def test_a_shell_is_on_the_terminal_and_names_its_node(bed: Path) -> None:
+def test_a_shell_is_on_the_terminal_and_names_its_node(testbed: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(ORDERBED, [ORDERBED, "shell", "p1/n2", "--bed", "lab"])
+        os.execv(ORDERBED, [ORDERBED, "shell", "p1/n2", "--testbed", "lab"])
     read_until(terminal, "lab:p1/n2# ")
     os.write(terminal, b"hostname; echo $((6 * 7))\r")
     assert "p1-n2" in read_until(terminal, "42")
     os.write(terminal, b"exit 5\r")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
     os.close(terminal)
-    assert bed.is_dir()
+    assert testbed.is_dir()
 
 
 def read_until(terminal: int, wanted: str) -> str:
@@ -303,14 +303,14 @@ def test_a_log_is_followed_until_the_testbed_is_down(places: Path) -> None:
     program = "sh -c 'echo one; echo two; read line; echo three; exec cat'"
     done = orderbed("up", "one-partition", "--name", "talk", "--world", "netns", "-d", "--program", program)
     assert done.code == 0, done.err
-    process = start("logs", "p1/n1", "--bed", "talk", "--follow", "--lines", "1")
+    process = start("logs", "p1/n1", "--testbed", "talk", "--follow", "--lines", "1")
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "two\n"
-        assert inside("logs", "p1/n1", "--bed", "talk", "--lines", "1", "--json").json()["text"] == "two\n"
-        assert inside("restart", "p1/n1", "--bed", "talk").code == 2  # it runs
-        assert inside("crash", "p1/n1", "--bed", "talk").code == 0
-        assert inside("restart", "p1/n1", "--bed", "talk").code == 0
+        assert inside("logs", "p1/n1", "--testbed", "talk", "--lines", "1", "--json").json()["text"] == "two\n"
+        assert inside("restart", "p1/n1", "--testbed", "talk").code == 2  # it runs
+        assert inside("crash", "p1/n1", "--testbed", "talk").code == 0
+        assert inside("restart", "p1/n1", "--testbed", "talk").code == 0
         assert [process.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
     finally:
         assert inside("down", "talk").code == 0

@@ -40,7 +40,7 @@ class LabelsOnly:
 def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LabelsOnly]:
     """Containers of a process that has ended, and of one that lives; no testbed is up."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.delenv("ORDERBED_BED", raising=False)
+    monkeypatch.delenv("ORDERBED_TESTBED", raising=False)
     code = "from netem.owner import Owner; print(Owner.this_process())"
     dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     living = str(Owner.this_process())

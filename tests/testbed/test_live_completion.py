@@ -56,7 +56,7 @@ def place(runtime: Path, about: dict[str, Any], owner: str | None = None) -> Non
 @pytest.fixture
 def complete(runtime: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complete:
     """What bash is offered where the cursor stands at the end of a line."""
-    monkeypatch.delenv("ORDERBED_BED", raising=False)
+    monkeypatch.delenv("ORDERBED_TESTBED", raising=False)
 
     def asked(line: str, **environment: str) -> list[str]:
         with monkeypatch.context() as shell:
@@ -114,10 +114,10 @@ def test_what_stands_before_a_comma_stays(runtime: Path, complete: Complete) -> 
 def test_the_testbed_that_is_meant_is_the_one_that_is_named(runtime: Path, complete: Complete) -> None:
     place(runtime, {"name": "other", "topology": "tiny", "partitions": {"q": ["n1"]}, "links": []})
     assert complete("orderbed exec ") == []
-    assert complete("orderbed exec --bed other ") == ["q/n1"]
-    assert complete("orderbed exec ", ORDERBED_BED="other") == ["q/n1"]
-    assert complete("orderbed ps --bed ") == ["lab", "other"]
-    assert complete("orderbed exec --bed nobody ") == []
+    assert complete("orderbed exec --testbed other ") == ["q/n1"]
+    assert complete("orderbed exec ", ORDERBED_TESTBED="other") == ["q/n1"]
+    assert complete("orderbed ps --testbed ") == ["lab", "other"]
+    assert complete("orderbed exec --testbed nobody ") == []
 
 
 def test_a_testbed_whose_server_is_dead_is_not_offered(runtime: Path, complete: Complete) -> None:
@@ -147,8 +147,8 @@ def test_what_others_may_have_written_is_not_offered(runtime: Path, complete: Co
 def test_a_large_testbed_offers_partitions_first(runtime: Path, complete: Complete) -> None:
     many = [f"n{number}" for number in range(1, 301)]
     place(runtime, {**ABOUT, "name": "large", "partitions": {"p1": many, "p2": many}, "links": []})
-    assert complete("orderbed crash --bed large p") == ["p1/*", "p2/*"]
-    assert len(complete("orderbed crash --bed large p2/")) == 301
+    assert complete("orderbed crash --testbed large p") == ["p1/*", "p2/*"]
+    assert len(complete("orderbed crash --testbed large p2/")) == 301
 
 
 @pytest.mark.parametrize(

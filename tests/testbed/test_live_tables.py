@@ -181,11 +181,11 @@ def test_ages_take_two_numbers_at_most(seconds: int, text: str) -> None:
 
 
 def test_testbeds_are_listed() -> None:
-    bed = Description(
+    testbed = Description(
         name="lab", topology="small", node_count=6, world="netns", kernel="uml", since=NOW - timedelta(minutes=3),
         directory=Path("runs/up/lab-1"), server_pid=1,
     )  # fmt: skip
-    text = shown(tables.beds_table([bed], NOW))
+    text = shown(tables.testbeds_table([testbed], NOW))
     for word in ("lab", "small", "netns", "uml", "3 min"):
         assert word in text
 

@@ -37,7 +37,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def bed_processes(runs: Path) -> list[str]:
+def testbed_processes(runs: Path) -> list[str]:
     """Whatever carries this test's run directory in its command line: collector, guest."""
     return processes_mentioning(str(runs))
 
@@ -67,7 +67,7 @@ def test_a_whole_run(world: str, runs: Path, tmp_path: Path) -> None:
     assert manifest["world"] == world
     assert [node["exit"] for node in manifest["nodes"]] == [0, 0, 0]
     assert len((run / "faults.jsonl").read_text().splitlines()) == 4
-    assert bed_processes(runs) == []
+    assert testbed_processes(runs) == []
 
     again = orderbed("check", str(run), "--json")
     assert (again.code, again.json()["verdict"]) == (done.code, summary["verdict"])
@@ -110,7 +110,7 @@ def test_what_is_asked_is_read_back(runs: Path, tmp_path: Path) -> None:
 def test_ctrl_c_ends_in_under_3_s_and_keeps_the_run(stage: str, runs: Path, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, duration="30 s", faults="[]")
     process = start("run", str(experiment), "--runs", str(runs))
-    log = {"network": "bed/keeper.log", "nodes": "nodes/p1.n1.log", "load": "capture.pcapng"}[stage]
+    log = {"network": "network/supervisor.log", "nodes": "nodes/p1.n1.log", "load": "capture.pcapng"}[stage]
 
     def reached() -> bool:
         found = list(runs.glob(f"small/*/{log}"))
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_in_under_3_s_and_keeps_the_run(stage: str, runs: Path, tmp_
     assert "interrupted; what was recorded is kept in" in done.err
     assert "Traceback" not in done.err
     assert manifest_of(only_run(runs))["status"] == "interrupted"
-    wait_for(lambda: bed_processes(runs) == [], what="nothing left", timeout_s=3)
+    wait_for(lambda: testbed_processes(runs) == [], what="nothing left", timeout_s=3)
     if stage == "load":
         assert_readable(only_run(runs) / "capture.pcapng")
 
@@ -135,7 +135,7 @@ def test_sigkill_of_anything_leaves_nothing(victim: str, runs: Path, tmp_path: P
     process = start("run", str(experiment), "--runs", str(runs))
     wait_for(lambda: recorded_bytes(runs) > 20_000, what="a capture that grows")
     family = descendants(process.pid)
-    assert len(family) >= 6  # keeper, collector, guest, three nodes
+    assert len(family) >= 6  # supervisor, collector, guest, three nodes
     os.kill(_pid_of(victim, family), signal.SIGKILL)
     _, err = process.communicate(timeout=30)
     if victim == "conductor":

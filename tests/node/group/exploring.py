@@ -138,7 +138,7 @@ def living(state: State, number: int) -> list[int]:
 
 
 def goes_on(state: State, bounds: Bounds) -> str | None:
-    """While a quorum of the newest view incarnations, one more ballot ends it at all its living members."""
+    """While a quorum of the newest view lives, one more ballot ends it at all its living members."""
     number, _ = newest(state, bounds)
     if not number:
         return None

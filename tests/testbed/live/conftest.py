@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.live import Testbed, running
-from tests.testbed.live import beds
+from tests.testbed.live import testbeds
 
 MARK = "ORDERBED_TEST_MARK"
 
@@ -22,21 +22,21 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv(MARK, folder.name)
         yield folder
         assert running() == []
-        beds.wait_until(lambda: not beds.processes_with(str(folder)), "processes of the testbeds have ended")
+        testbeds.wait_until(lambda: not testbeds.processes_with(str(folder)), "processes of the testbeds have ended")
 
 
 @pytest.fixture(scope="module")
-def bed(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+def testbed(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     """One testbed for all tests of a module."""
     folder = tmp_path_factory.mktemp("live")
-    with Testbed(beds.written("shared", folder), world="netns", runs=folder / "runs") as opened:
+    with Testbed(testbeds.written("shared", folder), world="netns", runs=folder / "runs") as opened:
         yield opened
         assert opened.failure() is None
 
 
 @pytest.fixture
-def clear(bed: Testbed) -> Testbed:
+def clear(testbed: Testbed) -> Testbed:
     """The same, with every wire as the topology asks for."""
-    bed.heal()
-    bed.restore()
-    return bed
+    testbed.heal()
+    testbed.restore()
+    return testbed

@@ -14,7 +14,7 @@ from testbed.live import requests as asks
 from testbed.live.state import NODE_FAULTS, Desk
 from testbed.live.status import LinkStatus, NodeStatus
 from testbed.spec.faults import Crash, Fault, Impair, Join, Leave, Pause, Restart, Resume
-from tests.testbed.live.beds import TOPOLOGY
+from tests.testbed.live.testbeds import TOPOLOGY
 from topologies.formats.errors import InputError
 from topologies.load import loads
 

@@ -22,8 +22,8 @@ from testbed.live import Testbed, running
 from testbed.live.directory import Place
 from testbed.live.rpc import Door, receive
 from testbed.paths import ROOT
-from tests.testbed.live import beds
-from tests.testbed.live.beds import received
+from tests.testbed.live import testbeds
+from tests.testbed.live.testbeds import received
 from tests.testbed.orderbed_command import command_line, descendants
 from topologies.formats.errors import InputError
 
@@ -33,24 +33,24 @@ OWNER = """
 import sys
 from pathlib import Path
 from testbed.live import Testbed
-bed = Testbed(sys.argv[1], world="netns", runs=Path(sys.argv[2]))
-bed.start_capture()
-print(bed.directory, flush=True)
+testbed = Testbed(sys.argv[1], world="netns", runs=Path(sys.argv[2]))
+testbed.start_capture()
+print(testbed.directory, flush=True)
 sys.stdin.read()
 """
 
 
 def gone(name: str, mark: str) -> None:
     """Neither places nor processes of the testbed are left."""
-    beds.wait_until(lambda: name not in [one.name for one in running()], "it is no longer up")
-    beds.wait_until(lambda: not beds.processes_with(mark), "its processes have ended")
+    testbeds.wait_until(lambda: name not in [one.name for one in running()], "it is no longer up")
+    testbeds.wait_until(lambda: not testbeds.processes_with(mark), "its processes have ended")
 
 
 def test_a_killed_owner_takes_its_testbed_along_in_order(
     places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORDERBED_TEST_MARK", mark := f"mark-of-{tmp_path.name}")
-    command = [sys.executable, "-c", OWNER, str(beds.written("orphan", tmp_path)), str(tmp_path / "runs")]
+    command = [sys.executable, "-c", OWNER, str(testbeds.written("orphan", tmp_path)), str(tmp_path / "runs")]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         directory = Path(owner.stdout.readline().strip())
@@ -68,77 +68,84 @@ def log_of(directory: Path) -> str:
 
 def test_a_killed_server_leaves_nothing(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORDERBED_TEST_MARK", mark := f"mark-of-{tmp_path.name}")
-    path = beds.written("headless", tmp_path)
-    with Testbed(path, world="netns", runs=tmp_path / "runs") as bed, bed.start("p1/n1", ["sleep", "600"]) as command:
-        bed.start_capture()
-        os.kill(bed.description.server_pid, signal.SIGKILL)
+    path = testbeds.written("headless", tmp_path)
+    with (
+        Testbed(path, world="netns", runs=tmp_path / "runs") as testbed,
+        testbed.start("p1/n1", ["sleep", "600"]) as command,
+    ):
+        testbed.start_capture()
+        os.kill(testbed.description.server_pid, signal.SIGKILL)
         with pytest.raises(FabricError, match="the testbed is no longer up: its server has ended"):
             command.wait(10)
         gone("headless", mark)
         with pytest.raises(FabricError, match="the testbed headless is no longer up"):
-            bed.nodes()
-        assert log_of(bed.directory).endswith(f"found dead: process {bed.description.server_pid} was killed\n")
-        assert not (bed.directory / ".reserve").exists()
+            testbed.nodes()
+        assert log_of(testbed.directory).endswith(f"found dead: process {testbed.description.server_pid} was killed\n")
+        assert not (testbed.directory / ".reserve").exists()
         with Testbed(path, world="netns", runs=tmp_path / "runs") as again:
             assert received(again.run("p1/n1", ["ping", "-c", "1", "10.1.0.2"]).text) == 1
 
 
 def test_a_network_that_dies_is_told_and_taken_down(places: Path, tmp_path: Path) -> None:
-    with Testbed(beds.written("dying", tmp_path), world="netns", kernel="uml", runs=tmp_path / "runs") as bed:
-        os.kill(bed.description.server_pid, signal.SIGUSR1)
-        beds.wait_until(lambda: "Current thread" in log_of(bed.directory), "the server shows its threads")
-        bed.start_capture()
-        (collector,) = (pid for pid in descendants(bed.description.server_pid) if "-m collector" in command_line(pid))
+    with Testbed(testbeds.written("dying", tmp_path), world="netns", kernel="uml", runs=tmp_path / "runs") as testbed:
+        os.kill(testbed.description.server_pid, signal.SIGUSR1)
+        testbeds.wait_until(lambda: "Current thread" in log_of(testbed.directory), "the server shows its threads")
+        testbed.start_capture()
+        (collector,) = (
+            pid for pid in descendants(testbed.description.server_pid) if "-m collector" in command_line(pid)
+        )
         os.kill(collector, signal.SIGKILL)
-        beds.wait_until(lambda: "the collector ended" in log_of(bed.directory), "the end of the collector is noticed")
-        broken = bed.capturing()
+        testbeds.wait_until(
+            lambda: "the collector ended" in log_of(testbed.directory), "the end of the collector is noticed"
+        )
+        broken = testbed.capturing()
         assert broken is not None
         assert "the collector ended" in str(broken.failure)
         with pytest.raises(FabricError, match="what it had recorded is kept"):
-            bed.stop_capture()
-        bed.start_capture()
-        guests = [pid for pid in descendants(bed.description.server_pid) if "linux.uml" in command_line(pid)]
+            testbed.stop_capture()
+        testbed.start_capture()
+        guests = [pid for pid in descendants(testbed.description.server_pid) if "linux.uml" in command_line(pid)]
         os.kill(min(guests), signal.SIGKILL)
-        beds.wait_until(lambda: bed.failure(), "the end of the guest kernel is noticed")
+        testbeds.wait_until(lambda: testbed.failure(), "the end of the guest kernel is noticed")
         with pytest.raises(FabricError, match="`orderbed down dying` clears away what is left"):
-            bed.impair("p1/*", loss="1 %")
+            testbed.impair("p1/*", loss="1 %")
         with pytest.raises(FabricError, match="`orderbed down dying` clears away what is left"):
-            bed.run("p1/n1", ["true"])
-        assert len(bed.nodes()) == 4
-    assert "the network is gone" in log_of(bed.directory)
-    assert log_of(bed.directory).endswith("it has ended, nothing of it is left\n")
+            testbed.run("p1/n1", ["true"])
+        assert len(testbed.nodes()) == 4
+    assert "the network is gone" in log_of(testbed.directory)
+    assert log_of(testbed.directory).endswith("it has ended, nothing of it is left\n")
     assert "dying" not in [one.name for one in running()]
-    assert json.loads((bed.directory / "manifest.json").read_text())["status"] == "failed"
+    assert json.loads((testbed.directory / "manifest.json").read_text())["status"] == "failed"
 
 
-def test_two_at_once_do_not_meet(bed: Testbed, tmp_path: Path) -> None:
+def test_two_at_once_do_not_meet(testbed: Testbed, tmp_path: Path) -> None:
     """The same names, addresses and MAC addresses in both; neither hears a frame of the other."""
-    with Testbed(beds.written("other", tmp_path), world="netns", runs=tmp_path / "runs") as other:
+    with Testbed(testbeds.written("other", tmp_path), world="netns", runs=tmp_path / "runs") as other:
         with pytest.raises(InputError, match="several testbeds are up: other, shared; say which one"):
             Testbed.attach()
-        for one in (bed, other):
+        for one in (testbed, other):
             one.start_capture()
-        bed.impair("p1/n2", loss="100 %")
+        testbed.impair("p1/n2", loss="100 %")
         other.crash("p1/n3")
         ping = ["ping", "-c", "5", "-i", "0.05", "-W", "0.3", "10.1.0.2"]
-        assert received(bed.run("p1/n1", ping).text) == 0
+        assert received(testbed.run("p1/n1", ping).text) == 0
         assert received(other.run("p1/n1", ping).text) == 5
-        assert bed.run("p1/n1", ["ping", "-c", "1", "10.1.0.3"]).code == 0
+        assert testbed.run("p1/n1", ["ping", "-c", "1", "10.1.0.3"]).code == 0
         # Here what p1/n1 sends to its port, and what goes to and comes from n3; there both ways of both ports.
-        assert bed.stop_capture()["frames"] == 5 + 4
+        assert testbed.stop_capture()["frames"] == 5 + 4
         assert other.stop_capture()["frames"] == 20
-        bed.restore()
+        testbed.restore()
 
 
 def test_a_server_that_stays_outlives_its_starter(places: Path, tmp_path: Path) -> None:
     code = "import sys; from testbed.live import Testbed; Testbed.up(sys.argv[1], world='netns', name='stays')"
-    subprocess.run([sys.executable, "-c", code, str(beds.written("any", tmp_path))], cwd=ROOT, check=True)
-    bed = Testbed.attach("stays")
+    subprocess.run([sys.executable, "-c", code, str(testbeds.written("any", tmp_path))], cwd=ROOT, check=True)
+    testbed = Testbed.attach("stays")
     try:
-        assert len(bed.nodes()) == 4
+        assert len(testbed.nodes()) == 4
     finally:
-        bed.down()
-        record = bed.directory
+        testbed.down()
+        record = testbed.directory
         for path in sorted(record.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         record.rmdir()
@@ -147,10 +154,10 @@ def test_a_server_that_stays_outlives_its_starter(places: Path, tmp_path: Path) 
 
 
 def test_a_testbed_that_nobody_can_find_any_more_ends(places: Path, tmp_path: Path) -> None:
-    with Testbed(beds.written("lost", tmp_path), world="netns", runs=tmp_path / "runs") as bed:
+    with Testbed(testbeds.written("lost", tmp_path), world="netns", runs=tmp_path / "runs") as testbed:
         shutil.rmtree(places / "orderbed" / "lost")
-        beds.wait_until(lambda: "nothing of it is left" in log_of(bed.directory), "it ends")
-    assert f"it ends: {places / 'orderbed' / 'lost'} was removed" in log_of(bed.directory)
+        testbeds.wait_until(lambda: "nothing of it is left" in log_of(testbed.directory), "it ends")
+    assert f"it ends: {places / 'orderbed' / 'lost'} was removed" in log_of(testbed.directory)
 
 
 def test_what_cannot_come_up_leaves_nothing(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +167,7 @@ def test_what_cannot_come_up_leaves_nothing(places: Path, tmp_path: Path, monkey
     lines: list[str] = []
     with pytest.raises(FabricError, match="cannot start no-such-program: No such file or directory"):
         Testbed(
-            beds.written("broken", tmp_path),
+            testbeds.written("broken", tmp_path),
             world="netns",
             program=Program(argv=("no-such-program",)),
             runs=tmp_path / "runs",
@@ -227,53 +234,53 @@ BOMB = zlib.compress(b'{"do": "' + b"x" * (64 << 20))
         (pack({"do": "start_capture", "path": f"/tmp/{'a' * 300}"}), "this cannot be a capture (File name too long)"),
     ],
 )
-def test_a_request_that_cannot_be_is_refused_in_a_sentence(bed: Testbed, data: bytes, sentence: str) -> None:
-    reply = say(bed.name, data)
+def test_a_request_that_cannot_be_is_refused_in_a_sentence(testbed: Testbed, data: bytes, sentence: str) -> None:
+    reply = say(testbed.name, data)
     assert reply["error"]["kind"] == "input"
     assert sentence in reply["error"]["text"]
-    assert len(bed.nodes()) == 4
+    assert len(testbed.nodes()) == 4
 
 
-def test_descriptors_that_nobody_asked_for_are_closed(bed: Testbed) -> None:
-    server = Path(f"/proc/{bed.description.server_pid}/fd")
+def test_descriptors_that_nobody_asked_for_are_closed(testbed: Testbed) -> None:
+    server = Path(f"/proc/{testbed.description.server_pid}/fd")
     reader, writer = os.pipe()
     before = len(list(server.iterdir()))
     for _ in range(20):
-        assert "result" in say(bed.name, pack({"do": "heal"}), (writer, writer))
-        assert "error" in say(bed.name, pack({"do": "heal"}), (writer,) * 9)
+        assert "result" in say(testbed.name, pack({"do": "heal"}), (writer, writer))
+        assert "error" in say(testbed.name, pack({"do": "heal"}), (writer,) * 9)
     os.close(writer)
     assert os.read(reader, 1) == b"", "somebody still holds the other end"
     os.close(reader)
-    beds.wait_until(lambda: len(list(server.iterdir())) <= before, "the server holds no more than before")
+    testbeds.wait_until(lambda: len(list(server.iterdir())) <= before, "the server holds no more than before")
 
 
-def test_silent_clients_block_nobody(bed: Testbed) -> None:
-    silent = [Door.connect(Place.of(bed.name)) for _ in range(50)]
-    assert len(bed.nodes()) == 4
+def test_silent_clients_block_nobody(testbed: Testbed) -> None:
+    silent = [Door.connect(Place.of(testbed.name)) for _ in range(50)]
+    assert len(testbed.nodes()) == 4
     for connection in silent:
         connection.close()
 
 
-def test_words_to_a_command_that_are_none_change_nothing(bed: Testbed) -> None:
-    with bed.start("p1/n1", ["sleep", "600"]) as command:
+def test_words_to_a_command_that_are_none_change_nothing(testbed: Testbed) -> None:
+    with testbed.start("p1/n1", ["sleep", "600"]) as command:
         for word in ({"signal": 0}, {"signal": 9999}, {"signal": "KILL"}, {"resize": [0, 1]}, {"resize": 3}, {"x": 1}):
             Door.tell(command._connection, word)
         Door.tell(command._connection, {"signal": int(signal.SIGUSR2)})
         assert command.wait(5) == -signal.SIGUSR2
 
 
-def test_all_at_once(bed: Testbed) -> None:
+def test_all_at_once(testbed: Testbed) -> None:
     """Verbs of many clients are done one after the other; none is lost."""
-    count = len((bed.directory / "faults.jsonl").read_text().splitlines())
+    count = len((testbed.directory / "faults.jsonl").read_text().splitlines())
     threads = [
-        threading.Thread(target=bed.impair, args=("p1/n1",), kwargs={"delay": f"{number} ms"})
+        threading.Thread(target=testbed.impair, args=("p1/n1",), kwargs={"delay": f"{number} ms"})
         for number in range(1, 31)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    lines = [json.loads(line) for line in (bed.directory / "faults.jsonl").read_text().splitlines()][count:]
+    lines = [json.loads(line) for line in (testbed.directory / "faults.jsonl").read_text().splitlines()][count:]
     assert [line["id"] for line in lines] == list(range(lines[0]["id"], lines[0]["id"] + 30))
-    assert bed.nodes()[0].to_node.delay_ns == lines[-1]["asked"]["p1/n1"]["delay_ns"]
-    bed.restore()
+    assert testbed.nodes()[0].to_node.delay_ns == lines[-1]["asked"]["p1/n1"]["delay_ns"]
+    testbed.restore()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from testbed.live import NodeState, NodeStatus, Testbed
-from tests.testbed.live import beds
+from tests.testbed.live import testbeds
 from topologies.formats.errors import InputError
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -35,19 +35,19 @@ def group(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Te
         yield opened
 
 
-def status(bed: Testbed, name: str) -> NodeStatus:
-    return next(one for one in bed.nodes() if one.name == name)
+def status(testbed: Testbed, name: str) -> NodeStatus:
+    return next(one for one in testbed.nodes() if one.name == name)
 
 
-def wait_for_view(bed: Testbed, members: set[str]) -> None:
+def wait_for_view(testbed: Testbed, members: set[str]) -> None:
     """Until exactly these are members of one view."""
 
     def holds() -> bool:
-        shown = [one for one in bed.nodes() if one.name in members]
+        shown = [one for one in testbed.nodes() if one.name in members]
         views = {(one.phase, one.view_members) for one in shown}
         return views == {("member", len(members))} and len({one.view for one in shown}) == 1
 
-    beds.wait_until(holds, f"a view of {sorted(members)}")
+    testbeds.wait_until(holds, f"a view of {sorted(members)}")
 
 
 def test_the_members_of_an_experiment_live_in_a_testbed(group: Testbed) -> None:
@@ -66,7 +66,7 @@ def test_the_members_of_an_experiment_live_in_a_testbed(group: Testbed) -> None:
     assert status(group, "p1/n1").incarnation == 2
 
     group.cut(["p1/n2"], ["p1/n1", "p1/n3", "p1/n4"])
-    beds.wait_until(lambda: status(group, "p1/n2").phase == "minority", "p1/n2 is in a minority")
+    testbeds.wait_until(lambda: status(group, "p1/n2").phase == "minority", "p1/n2 is in a minority")
     wait_for_view(group, {"p1/n1", "p1/n3", "p1/n4"})
     group.heal()
     wait_for_view(group, {"p1/n1", "p1/n2", "p1/n3", "p1/n4"})

@@ -63,7 +63,7 @@ class Screen:
 
 
 @pytest.fixture
-def screen(bed: Testbed) -> Iterator[Screen]:
+def screen(testbed: Testbed) -> Iterator[Screen]:
     made = Screen("sh", "-c", "echo ready; exec sh")
     made.read_until("ready")
     yield made
@@ -95,9 +95,9 @@ def test_ctrl_c_is_for_what_runs_in_it(screen: Screen) -> None:
 
 def beds_wait_for_sleep(screen: Screen) -> None:
     """Until the foreground process is the sleep."""
-    with Testbed.attach("shared") as bed:
+    with Testbed.attach("shared") as testbed:
         deadline = time.monotonic() + TIMEOUT_S
-        while bed.run("p1/n1", ["pgrep", "-x", "sleep"]).code:
+        while testbed.run("p1/n1", ["pgrep", "-x", "sleep"]).code:
             assert time.monotonic() < deadline, screen
 
 
@@ -109,7 +109,7 @@ def test_its_exit_code_is_ours_and_the_terminal_is_as_before(screen: Screen) -> 
     assert termios.tcgetattr(screen.outer)[3] & termios.ECHO
 
 
-def test_without_a_terminal_streams_pass_through(bed: Testbed) -> None:
+def test_without_a_terminal_streams_pass_through(testbed: Testbed) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHELL, "sh", "-c", "cat; echo err >&2; exit 3"],
         cwd=ROOT, input="in\n", capture_output=True, text=True, timeout=TIMEOUT_S,

@@ -19,8 +19,8 @@ import pytest
 from netem.errors import FabricError
 from testbed.live import NodeState, Testbed, running
 from testbed.paths import ROOT
-from tests.testbed.live import beds
-from tests.testbed.live.beds import received, round_trips_ms
+from tests.testbed.live import testbeds
+from tests.testbed.live.testbeds import received, round_trips_ms
 from tests.worlds import WORLDS
 from topologies.formats.errors import InputError
 from topologies.model import Direction
@@ -37,25 +37,25 @@ def world(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def bed(world: str, places: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+def testbed(world: str, places: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     """One testbed for all tests, in each world."""
     folder = tmp_path_factory.mktemp(f"live-{world}")
-    with Testbed(beds.written("shared", folder), world=world, runs=folder / "runs") as opened:
+    with Testbed(testbeds.written("shared", folder), world=world, runs=folder / "runs") as opened:
         yield opened
         assert opened.failure() is None
 
 
-def ping(bed: Testbed, source: str, target: str, count: int = 3) -> str:
-    address = bed.topology.node(target).ip
-    return bed.run(source, ["ping", "-c", str(count), "-i", "0.05", "-W", "0.3", address], timeout_s=20).text
+def ping(testbed: Testbed, source: str, target: str, count: int = 3) -> str:
+    address = testbed.topology.node(target).ip
+    return testbed.run(source, ["ping", "-c", str(count), "-i", "0.05", "-W", "0.3", address], timeout_s=20).text
 
 
-def status(bed: Testbed, name: str) -> Any:
-    return next(one for one in bed.nodes() if one.name == name)
+def status(testbed: Testbed, name: str) -> Any:
+    return next(one for one in testbed.nodes() if one.name == name)
 
 
-def faults(bed: Testbed) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (bed.directory / "faults.jsonl").read_text().splitlines()]
+def faults(testbed: Testbed) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (testbed.directory / "faults.jsonl").read_text().splitlines()]
 
 
 # What there is.
@@ -83,21 +83,21 @@ def test_links_and_counters_tell_theirs(clear: Testbed) -> None:
     assert {name: after[name] - before[name] for name in after} == {"p1/n1": 3, "p1/n2": 3, "p1/n3": 0, "p2/n1": 0}
 
 
-def test_it_is_found_by_its_name_or_alone(bed: Testbed, world: str) -> None:
+def test_it_is_found_by_its_name_or_alone(testbed: Testbed, world: str) -> None:
     assert [(one.name, one.node_count, one.world) for one in running()] == [("shared", 4, world)]
     for other in (Testbed.attach(), Testbed.attach("shared")):
         with other:  # what was only attached to stays up
-            assert other.topology == bed.topology
+            assert other.topology == testbed.topology
     assert [one.name for one in running()] == ["shared"]
 
 
-def test_a_second_one_of_the_same_name_is_refused(bed: Testbed, tmp_path: Path) -> None:
+def test_a_second_one_of_the_same_name_is_refused(testbed: Testbed, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a testbed called shared is up already: take it down with"):
-        Testbed(beds.written("shared", tmp_path), runs=tmp_path / "runs")
+        Testbed(testbeds.written("shared", tmp_path), runs=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_unknown_name_is_told_with_those_that_are(bed: Testbed) -> None:
+def test_an_unknown_name_is_told_with_those_that_are(testbed: Testbed) -> None:
     with pytest.raises(InputError, match="no testbed called sharde is up; did you mean shared"):
         Testbed.attach("sharde")
 
@@ -105,8 +105,8 @@ def test_an_unknown_name_is_told_with_those_that_are(bed: Testbed) -> None:
 # Commands.
 
 
-def test_a_command_is_in_its_node(bed: Testbed) -> None:
-    done = bed.run(
+def test_a_command_is_in_its_node(testbed: Testbed) -> None:
+    done = testbed.run(
         "p1/n2", ["sh", "-c", "hostname; ip -4 -o addr show eth0; cat /proc/1/comm; ls /proc | grep -c ^[0-9]"]
     )
     assert done.code == 0
@@ -116,48 +116,50 @@ def test_a_command_is_in_its_node(bed: Testbed) -> None:
     assert int(processes) < 10, "it sees processes of other nodes"
 
 
-def test_a_command_has_streams_and_an_exit_code(bed: Testbed) -> None:
-    done = bed.run("p1/n1", ["sh", "-c", "cat; echo $GREETING $ORDERBED_NODE >&2; exit 7"],
+def test_a_command_has_streams_and_an_exit_code(testbed: Testbed) -> None:
+    done = testbed.run("p1/n1", ["sh", "-c", "cat; echo $GREETING $ORDERBED_NODE >&2; exit 7"],
                    input=b"to and fro\n" * 50_000, environment={"GREETING": "hello"})  # fmt: skip
     assert (done.code, done.stdout, done.stderr) == (7, b"to and fro\n" * 50_000, b"hello p1/n1\n")
 
 
 @IN_NETNS
-def test_a_command_has_the_operators_rights(bed: Testbed) -> None:
-    assert bed.run("p1/n1", ["ip", "link", "set", "lo", "mtu", "60000"]).code == 0
-    assert "mtu 60000" in bed.run("p1/n1", ["ip", "link", "show", "lo"]).text
+def test_a_command_has_the_operators_rights(testbed: Testbed) -> None:
+    assert testbed.run("p1/n1", ["ip", "link", "set", "lo", "mtu", "60000"]).code == 0
+    assert "mtu 60000" in testbed.run("p1/n1", ["ip", "link", "show", "lo"]).text
 
 
 @IN_NETNS
-def test_a_command_starts_where_its_caller_is(bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_starts_where_its_caller_is(
+    testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert bed.run("p1/n1", ["pwd"]).text.strip() == str(tmp_path)
+    assert testbed.run("p1/n1", ["pwd"]).text.strip() == str(tmp_path)
 
 
-def test_a_command_that_takes_too_long_is_killed(bed: Testbed) -> None:
+def test_a_command_that_takes_too_long_is_killed(testbed: Testbed) -> None:
     with pytest.raises(TimeoutError, match=r"sleep is still running after 0\.2 s"):
-        bed.run("p1/n1", ["sleep", "4711"], timeout_s=0.2)
-    assert bed.run("p1/n1", ["pgrep", "-f", "sleep 4711"]).code == 1
+        testbed.run("p1/n1", ["sleep", "4711"], timeout_s=0.2)
+    assert testbed.run("p1/n1", ["pgrep", "-f", "sleep 4711"]).code == 1
 
 
-def test_a_command_in_the_background_blocks_nothing_and_takes_signals(bed: Testbed) -> None:
-    with bed.start("p1/n1", ["sleep", "600"]) as command:
+def test_a_command_in_the_background_blocks_nothing_and_takes_signals(testbed: Testbed) -> None:
+    with testbed.start("p1/n1", ["sleep", "600"]) as command:
         assert command.poll() is None
         began = time.monotonic()
-        assert received(ping(bed, "p1/n1", "p1/n2")) == 3
+        assert received(ping(testbed, "p1/n1", "p1/n2")) == 3
         assert time.monotonic() - began < 5
         command.signal(signal.SIGUSR1)
         assert command.wait(5) == -signal.SIGUSR1
         assert command.poll() == -signal.SIGUSR1
 
 
-def test_a_signal_reaches_the_whole_group(bed: Testbed) -> None:
-    with bed.start("p1/n1", ["sh", "-c", "sleep 4712 & echo up; wait"]) as command:
+def test_a_signal_reaches_the_whole_group(testbed: Testbed) -> None:
+    with testbed.start("p1/n1", ["sh", "-c", "sleep 4712 & echo up; wait"]) as command:
         assert command.stdout is not None
         assert command.stdout.readline() == b"up\n"
         command.terminate()
         assert command.wait(5) == -signal.SIGTERM
-    assert bed.run("p1/n1", ["pgrep", "-f", "sleep 4712"]).code == 1
+    assert testbed.run("p1/n1", ["pgrep", "-f", "sleep 4712"]).code == 1
 
 
 CLIENT = """
@@ -168,20 +170,20 @@ command.wait()
 """
 
 
-def test_a_command_ends_with_its_client(bed: Testbed) -> None:
+def test_a_command_ends_with_its_client(testbed: Testbed) -> None:
     with subprocess.Popen([sys.executable, "-c", CLIENT], cwd=ROOT, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "up\n"
-        assert bed.run("p1/n1", ["pgrep", "-f", "sleep 4713"]).code == 0
+        assert testbed.run("p1/n1", ["pgrep", "-f", "sleep 4713"]).code == 0
         client.kill()
-    beds.wait_until(lambda: bed.run("p1/n1", ["pgrep", "-f", "sleep 4713"]).code == 1, "the command has ended")
+    testbeds.wait_until(lambda: testbed.run("p1/n1", ["pgrep", "-f", "sleep 4713"]).code == 1, "the command has ended")
 
 
-def test_many_commands_at_once(bed: Testbed) -> None:
+def test_many_commands_at_once(testbed: Testbed) -> None:
     codes: list[int] = []
     threads = [
         threading.Thread(
-            target=lambda number=number: codes.append(bed.run("p1/n1", ["sh", "-c", f"exit {number}"]).code)
+            target=lambda number=number: codes.append(testbed.run("p1/n1", ["sh", "-c", f"exit {number}"]).code)
         )
         for number in range(20)
     ]
@@ -206,10 +208,10 @@ def test_many_commands_at_once(bed: Testbed) -> None:
     ],
 )
 def test_a_command_that_cannot_be(
-    bed: Testbed, node: str, argv: list[str], error: type[Exception], sentence: str
+    testbed: Testbed, node: str, argv: list[str], error: type[Exception], sentence: str
 ) -> None:
     with pytest.raises(error, match=sentence):
-        bed.run(node, argv)
+        testbed.run(node, argv)
 
 
 # Changes.
@@ -318,11 +320,11 @@ udp.sendto(b"hello all", ("239.192.7.7", 9000))
 """
 
 
-def wires(bed: Testbed, node: str) -> str:
+def wires(testbed: Testbed, node: str) -> str:
     """MAC, address, neighbours and routes of a node."""
     mac, address = "ip -o link show eth0 | grep -o 'ether [0-9a-f:]*'", "ip -4 -o addr show eth0 | cut -d' ' -f7"
     show = f"{mac}; {address}; ip neigh | sort; ip route"
-    return bed.run(node, ["sh", "-c", show]).text
+    return testbed.run(node, ["sh", "-c", show]).text
 
 
 def test_a_restarted_node_has_all_of_its_wires_again(clear: Testbed) -> None:
@@ -392,7 +394,7 @@ def test_a_pause_freezes_and_a_resume_thaws(clear: Testbed) -> None:
 @IN_NETNS
 def test_a_node_that_ends_by_itself_is_told_and_can_be_started_again(clear: Testbed) -> None:
     clear.run("p1/n3", ["pkill", "cat"])
-    beds.wait_until(lambda: status(clear, "p1/n3").state is NodeState.ENDED, "the node has ended")
+    testbeds.wait_until(lambda: status(clear, "p1/n3").state is NodeState.ENDED, "the node has ended")
     assert status(clear, "p1/n3").exit_code == -signal.SIGTERM
     clear.restart("p1/n3")
     assert status(clear, "p1/n3").incarnation == 2
@@ -441,27 +443,27 @@ def test_others_read_a_capture(clear: Testbed) -> None:
 # The record.
 
 
-def test_the_record_is_a_runs(bed: Testbed, world: str) -> None:
-    manifest = json.loads((bed.directory / "manifest.json").read_text())
+def test_the_record_is_a_runs(testbed: Testbed, world: str) -> None:
+    manifest = json.loads((testbed.directory / "manifest.json").read_text())
     assert (manifest["kind"], manifest["status"], manifest["world"]) == ("up", "interrupted", world)
-    assert (bed.directory / "topology.yaml").read_text().startswith("\nname: shared")
-    assert bed.directory.parent.name == "up"
+    assert (testbed.directory / "topology.yaml").read_text().startswith("\nname: shared")
+    assert testbed.directory.parent.name == "up"
 
 
 def test_what_a_node_says_is_in_its_log(places: Path, tmp_path: Path) -> None:
     from netem.runtimes.base import Program
 
     talk = Program(argv=("sh", "-c", "echo out; echo err >&2; exec cat"))
-    with Testbed(beds.written("talk", tmp_path), world="netns", program=talk, runs=tmp_path) as bed:
-        beds.wait_until(lambda: len(bed.logs("p1/n1").splitlines()) == 2, "both lines are in the log")
-        assert sorted(bed.logs("p1/n1").split()) == ["err", "out"]
-        bed.crash("p1/*")
-        bed.impair("p1/n1", loss="1 %")
-        bed.restore("p1/n1")
-        bed.start_capture()
-        assert os.path.commonpath([bed.directory, tmp_path]) == str(tmp_path)
-    manifest = json.loads((bed.directory / "manifest.json").read_text())
+    with Testbed(testbeds.written("talk", tmp_path), world="netns", program=talk, runs=tmp_path) as testbed:
+        testbeds.wait_until(lambda: len(testbed.logs("p1/n1").splitlines()) == 2, "both lines are in the log")
+        assert sorted(testbed.logs("p1/n1").split()) == ["err", "out"]
+        testbed.crash("p1/*")
+        testbed.impair("p1/n1", loss="1 %")
+        testbed.restore("p1/n1")
+        testbed.start_capture()
+        assert os.path.commonpath([testbed.directory, tmp_path]) == str(tmp_path)
+    manifest = json.loads((testbed.directory / "manifest.json").read_text())
     assert manifest["status"] == "complete"
     assert [one["complete"] for one in manifest["captures"]] == [True], "a capture that stands at down is closed whole"
     assert [one["state"] for one in manifest["nodes"]] == ["crashed"] * 3 + ["running"]
-    assert [one["until_id"] for one in faults(bed)] == [None, 2, None, None]
+    assert [one["until_id"] for one in faults(testbed)] == [None, 2, None, None]

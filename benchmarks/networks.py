@@ -1,4 +1,5 @@
-"""Beds for benchmarks: wires on any host's kernel, and the moment at which the kernel has taken all of a bed back."""
+"""Beds for benchmarks: wires on any host's kernel, and the moment at which the kernel has taken all of a network
+back."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from pathlib import Path
 
 from netem.fabric import Fabric
 from netem.kernel.probe import KernelChoice
-from netem.kernel.supervised import KeeperLink
-from netem.network import Bed
+from netem.kernel.supervised import SupervisorLink
+from netem.network import EmulatedNetwork
 from netem.wiring import netlink, plan
 from netem.wiring.executor import Executor
 from netem.wiring.steps import AnyStep, BuildBus, BuildTree, Kernel, Side
@@ -32,28 +33,28 @@ class WiresOnly(Executor):
         super().run(step for step in steps if not isinstance(step, BuildTree | BuildBus))
 
 
-def open_wires(topology: Topology, log_dir: Path) -> Bed:
-    """A bed of kernel `host` with all namespaces, cables, bridges, routers, filters and addresses, but no impairment.
-    Raises FabricError.
+def open_wires(topology: Topology, log_dir: Path) -> EmulatedNetwork:
+    """A network of kernel `host` with all namespaces, cables, bridges, routers, filters and addresses, but no
+    impairment. Raises FabricError.
     """
     log_dir.mkdir(parents=True, exist_ok=True)
-    keeper = KeeperLink.start(log_dir / "keeper.log")
+    supervisor = SupervisorLink.start(log_dir / "supervisor.log")
     try:
-        links = {Side.HOST: keeper, Side.CARRIER: keeper}
+        links = {Side.HOST: supervisor, Side.CARRIER: supervisor}
         fabric = Fabric(topology, Kernel.HOST, links)
         fabric.executor = WiresOnly(Kernel.HOST, links, seed=0)
         fabric.executor.run(plan.plan_carrier(topology, Kernel.HOST))
     except BaseException:
-        keeper.close()
+        supervisor.close()
         raise
     choice = KernelChoice(picked=Kernel.HOST, why="wires only", probes=(), guest_linux=None)
-    return Bed(topology, choice, keeper, fabric, None)
+    return EmulatedNetwork(topology, choice, supervisor, fabric, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpAndDown:
-    """One bed's incarnation, in seconds. `closed_s`: until close() returned. `gone_s`: until the kernel had taken every
-    namespace and device back, too, which it does in its own time.
+    """One network's incarnation, in seconds. `closed_s`: until close() returned. `gone_s`: until the kernel had taken
+    every namespace and device back, too, which it does in its own time.
     """
 
     up_s: float
@@ -62,62 +63,62 @@ class UpAndDown:
 
 
 def up_and_down(
-    topology: Topology, log_dir: Path, *, open_bed: Callable[[Topology, Path], Bed] = open_wires
+    topology: Topology, log_dir: Path, *, open_network: Callable[[Topology, Path], EmulatedNetwork] = open_wires
 ) -> UpAndDown:
     """Make a network with all its nodes' namespaces, wired and addressed, and end it."""
     with witness(log_dir / "witness") as watch:
         began = time.perf_counter()
-        bed = open_bed(topology, log_dir)
+        network = open_network(topology, log_dir)
         try:
-            bed.own_namespaces(topology.nodes())
+            network.own_namespaces(topology.nodes())
             up = time.perf_counter()
-            watch.observe(bed)
+            watch.observe(network)
             watched = time.perf_counter()
         finally:
-            bed.close()
+            network.close()
         closed = time.perf_counter()
         watch.await_end()
         return UpAndDown(up_s=up - began, closed_s=closed - watched, gone_s=time.perf_counter() - watched)
 
 
 class Witness:
-    """A namespace outside of the bed with one end of a cable whose other end is in it. A bed's namespaces are
+    """A namespace outside of the network with one end of a cable whose other end is in it. A network's namespaces are
     dismantled together: when this end vanishes, they are gone.
     """
 
-    def __init__(self, keeper: KeeperLink) -> None:
-        self._keeper = keeper
+    def __init__(self, supervisor: SupervisorLink) -> None:
+        self._supervisor = supervisor
 
-    def observe(self, bed: Bed) -> None:
-        inside = bed.fabric_namespace()
-        reply, _received = self._keeper.ask("adopt", [inside], name="bed")
+    def observe(self, network: EmulatedNetwork) -> None:
+        inside = network.fabric_namespace()
+        reply, _received = self._supervisor.ask("adopt", [inside], name="network")
         os.close(inside)
         message = netlink.add_veth("here", _SENTINEL, "there", _SENTINEL, peer_namespace=reply["descriptor"])
         self._converse(message)
-        self._keeper.ask("forget", name="bed")
+        self._supervisor.ask("forget", name="network")
 
     def await_end(self) -> None:
-        """Raises TimeoutError when the kernel does not take the bed back."""
+        """Raises TimeoutError when the kernel does not take the network back."""
         deadline = time.monotonic() + _GONE_TIMEOUT_S
         while any(found.index == _SENTINEL for found in netlink.links_in(self._converse(netlink.get_links()))):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the kernel holds the bed's namespaces after {_GONE_TIMEOUT_S:.0f} s")
+                raise TimeoutError(f"the kernel holds the network's namespaces after {_GONE_TIMEOUT_S:.0f} s")
             time.sleep(0.001)
 
     def _converse(self, message: bytes) -> bytes:
         batch = base64.b64encode(netlink.numbered([message])).decode("ascii")
-        reply, _received = self._keeper.ask("netlink", namespace="", batch=batch)
+        reply, _received = self._supervisor.ask("netlink", namespace="", batch=batch)
         return base64.b64decode(reply["replies"])
 
 
 @contextmanager
 def witness(log_dir: Path) -> Iterator[Witness]:
     log_dir.mkdir(parents=True, exist_ok=True)
-    keeper = KeeperLink.start(log_dir / "keeper.log")
+    supervisor = SupervisorLink.start(log_dir / "supervisor.log")
     try:
-        yield Witness(keeper)
+        yield Witness(supervisor)
     finally:
-        keeper.close()
+        supervisor.close()
 
 
 def partitions_in_a_row(nodes: int, partitions: int) -> Topology:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from netem.network import Bed
+from netem.network import EmulatedNetwork
 from topologies.model import (
     CLEAR,
     MULTICAST_GROUP,
@@ -104,7 +104,7 @@ def new_namespace() -> int:
 
 @dataclass
 class Member:
-    """A node of the bed whose sockets we hold."""
+    """A node of the network whose sockets we hold."""
 
     node: Node
     namespace: int
@@ -122,9 +122,9 @@ class Member:
 
 @dataclass
 class Group:
-    """All members of a bed."""
+    """All members of a network."""
 
-    bed: Bed
+    network: EmulatedNetwork
     members: dict[NodeName, Member] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Member:
@@ -135,20 +135,20 @@ class Group:
             member.close()
 
 
-def gather(bed: Bed) -> Group:
-    """Attach every node of the bed with a namespace of this process, as a container's would be."""
-    group = Group(bed)
-    for node in bed.topology.nodes():
-        gather_one(bed, group, node.name)
+def gather(network: EmulatedNetwork) -> Group:
+    """Attach every node of the network with a namespace of this process, as a container's would be."""
+    group = Group(network)
+    for node in network.topology.nodes():
+        gather_one(network, group, node.name)
     return group
 
 
-def gather_one(bed: Bed, group: Group, name: str) -> None:
+def gather_one(network: EmulatedNetwork, group: Group, name: str) -> None:
     """Attach one node; a member that was there before must have been closed."""
-    node = bed.topology.node(name)
+    node = network.topology.node(name)
     namespace = new_namespace()
-    bed.attach(node, namespace)
-    fabric = bed.fabric_namespace()
+    network.attach(node, namespace)
+    fabric = network.fabric_namespace()
     with inside(fabric):
         port = _frames(node.port_device)
     os.close(fabric)
@@ -267,7 +267,7 @@ def quantile_ms(arrivals: Sequence[Arrival], share: float) -> float:
 
 def counts(group: Group, name: str, direction: Direction) -> dict[str, int]:
     """The counters of one direction of one port."""
-    found = next(c for c in group.bed.counters() if c.node == name and c.direction is direction)
+    found = next(c for c in group.network.counters() if c.node == name and c.direction is direction)
     return {
         "sent": found.sent_frames,
         "delay_line": found.delay_line_dropped_frames,

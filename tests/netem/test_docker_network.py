@@ -1,4 +1,4 @@
-"""Containers on real wires: they hear each other through the bed, and a restarted one gets its wires back."""
+"""Containers on real wires: they hear each other through the network, and a restarted one gets its wires back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from netem.network import Bed
+from netem.network import EmulatedNetwork
 from netem.runtimes.base import Program
 from netem.runtimes.container import ContainerHandle
 from netem.runtimes.daemon import connect
 from netem.runtimes.docker import DockerRuntime
 from netem.runtimes.image import ensure_image
-from tests.netem import network
+from tests.netem import wired
 from topologies.model import Impairment, Node
 
 pytestmark = [pytest.mark.root, pytest.mark.docker, pytest.mark.uml]
@@ -73,18 +73,18 @@ class Member:
 
 
 @pytest.fixture
-def bed(tmp_path: Path) -> Iterator[Bed]:
-    topology = network.topology(2, to_node=Impairment(delay_ns=DELAY_NS))
-    with Bed.open(topology, log_dir=tmp_path / "bed") as bed:
-        yield bed
+def network(tmp_path: Path) -> Iterator[EmulatedNetwork]:
+    topology = wired.topology(2, to_node=Impairment(delay_ns=DELAY_NS))
+    with EmulatedNetwork.open(topology, log_dir=tmp_path / "network") as network:
+        yield network
 
 
-def test_containers_talk_over_impaired_wires_also_after_a_crash(bed: Bed, tmp_path: Path) -> None:
-    first, second = bed.topology.nodes()
+def test_containers_talk_over_impaired_wires_also_after_a_crash(network: EmulatedNetwork, tmp_path: Path) -> None:
+    first, second = network.topology.nodes()
     before = set(Path("/sys/class/net").iterdir())
     with closing(connect()) as client:
         image = ensure_image(client)
-    with DockerRuntime(bed, run_id=f"test/bed-{os.getpid()}", image=image) as runtime:
+    with DockerRuntime(network, run_id=f"test/network-{os.getpid()}", image=image) as runtime:
         near, far = (Member(runtime, node, tmp_path / "log") for node in (first, second))
         assert near.devices == far.devices == ["eth0", "lo"]
         assert 2 * DELAY_NS <= near.round_trip_ns(second) <= 3 * DELAY_NS
@@ -93,4 +93,4 @@ def test_containers_talk_over_impaired_wires_also_after_a_crash(bed: Bed, tmp_pa
         assert 2 * DELAY_NS <= again.round_trip_ns(first) <= 3 * DELAY_NS
         assert 2 * DELAY_NS <= near.round_trip_ns(second) <= 3 * DELAY_NS
     assert set(Path("/sys/class/net").iterdir()) == before
-    assert bed.infrastructure_drops() == {}
+    assert network.infrastructure_drops() == {}
