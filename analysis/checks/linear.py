@@ -585,8 +585,8 @@ def _direct_causes(view: View) -> dict[Id, set[Id]]:
 def _oldest_numbers(incarnation: IncarnationRecord) -> dict[tuple[int, int], int]:
     """The lowest number that this incarnation delivers of each origin."""
     oldest: dict[tuple[int, int], int] = {}
-    for origin, number, number in incarnation.position:
-        oldest[origin, number] = min(number, oldest.get((origin, number), number))
+    for origin, start, number in incarnation.position:
+        oldest[origin, start] = min(number, oldest.get((origin, start), number))
     return oldest
 
 

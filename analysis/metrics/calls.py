@@ -139,14 +139,14 @@ def read_calls(incarnations: Incarnations) -> Calls:
 def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Collection[Raw]) -> None:
     reports: list[tuple[int, int, int]] = []
     taken: dict[int, list[Handed]] = {}
-    for number, (event, detail, origin, number, extra, message, at_ns, _, value) in enumerate(records, start=1):
+    for number, (event, detail, origin, start, extra, message, at_ns, _, value) in enumerate(records, start=1):
         if event == _DELIVER:
             if extra:
-                handed = Handed(at_ns, (incarnation, extra), number, (origin, number, message), 0)
+                handed = Handed(at_ns, (incarnation, extra), number, (origin, start, message), 0)
                 taken.setdefault(extra, []).append(handed)
         elif event == _SUBMIT:
-            if (origin, number) == incarnation:
-                name = (origin, number, message)
+            if (origin, start) == incarnation:
+                name = (origin, start, message)
                 calls.by_message.setdefault(name, Call(name, (incarnation, extra), at_ns, number))
         elif event == _REPORT:
             reports.append((detail, extra, value))

@@ -328,9 +328,9 @@ class Diagram:
         return (at_ns - self.start_ns) / 1e9
 
 
-def steps_of(member: int, number: int, records: Iterable[Sequence[int]], first: int = 1) -> list[Step]:
+def steps_of(member: int, start: int, records: Iterable[Sequence[int]], first: int = 1) -> list[Step]:
     """The steps of one incarnation from tuples in the order of `node.trace.RECORD`'s fields."""
-    incarnation = Incarnation(member, number)
+    incarnation = Incarnation(member, start)
     return [
         Step(incarnation, number, event, detail, origin, its_incarnation, extra, message, at_ns, value)
         for number, (event, detail, origin, its_incarnation, extra, message, at_ns, _, value) in enumerate(

@@ -142,7 +142,7 @@ def _after_commas(incomplete: str, offers: Any) -> list[Offer]:
 def _meant(ctx: typer.Context) -> dict[str, Any] | None:
     """The testbed that the command will be about: named so far, or in the environment, or the only one."""
     found = list(_testbeds())
-    name = ctx.params.get("network") or os.environ.get(TESTBED_VARIABLE)
+    name = ctx.params.get("testbed") or os.environ.get(TESTBED_VARIABLE)
     chosen = found if name is None else [about for about in found if about["name"] == name]
     return chosen[0] if len(chosen) == 1 else None
 

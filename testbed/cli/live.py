@@ -38,7 +38,7 @@ PING: Final = "ping -c 3"
 SHELL: Final = "if command -v bash >/dev/null; then exec bash --noprofile --norc; else exec sh; fi"
 """Without start-up files: these would replace the prompt that names the node."""
 
-EmulatedNetwork = Annotated[
+TestbedName = Annotated[
     str | None,
     typer.Option(
         "--testbed",
@@ -118,7 +118,7 @@ def up(
     console = Console(quiet=as_json)
     console.title("orderbed up", topology or experiment or "")
     start = Testbed.up if detach else Testbed
-    with console.stage("network", "starting") as stage:
+    with console.stage("testbed", "starting") as stage:
         testbed = start(
             topology,
             experiment=experiment,
@@ -146,7 +146,7 @@ def ps(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All testbeds that are up, one line each.")] = False,
     each: Annotated[bool, typer.Option("--each", help="A row for each node, also of many that stand alike.")] = False,
-    testbed: EmulatedNetwork = None,
+    testbed: TestbedName = None,
     as_json: Json = False,
 ) -> None:
     """Show nodes and links of a testbed, what is done to them, and the capture that runs."""
@@ -182,7 +182,7 @@ def ps(
 def execute(
     node: NodeWord,
     command: Annotated[list[str], typer.Argument(metavar="-- command", help="The command and its arguments.")],
-    testbed: EmulatedNetwork = None,
+    testbed: TestbedName = None,
     as_json: Json = False,
 ) -> None:
     """Run a command in a node; its exit code is passed on.
@@ -205,7 +205,7 @@ def execute(
     raise CommandEndedError(done.code)
 
 
-def shell(node: NodeWord, testbed: EmulatedNetwork = None) -> None:
+def shell(node: NodeWord, testbed: TestbedName = None) -> None:
     """Open a shell in a node; its prompt names the node."""
     from testbed.cli.live_words import one_node
 
@@ -240,7 +240,7 @@ def impair(
             autocompletion=complete.directions,
         ),
     ] = None,
-    testbed: EmulatedNetwork = None,
+    testbed: TestbedName = None,
     as_json: Json = False,
 ) -> None:
     """Change loss, delay, rate, … at nodes' ports or on links.
@@ -275,7 +275,7 @@ def restore(
             metavar="targets", help="Nodes or links. Default: all of both.", autocompletion=complete.targets
         ),
     ] = None,
-    testbed: EmulatedNetwork = None,
+    testbed: TestbedName = None,
     as_json: Json = False,
 ) -> None:
     """Give ports and links back what the topology asks for."""
@@ -302,7 +302,7 @@ def cut(
     one_way: Annotated[
         bool, typer.Option("--one-way", help="Two groups: what the first sends no longer reaches the second.")
     ] = False,
-    testbed: EmulatedNetwork = None,
+    testbed: TestbedName = None,
     as_json: Json = False,
 ) -> None:
     """Cut groups of nodes off from each other, or cut links.
@@ -327,7 +327,7 @@ def cut(
     _tell("cut", found, change, as_json=as_json)
 
 
-def heal(testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
+def heal(testbed: TestbedName = None, as_json: Json = False) -> None:
     """End all cuts."""
     found = _attach(testbed)
     ended = found.heal()
@@ -336,32 +336,32 @@ def heal(testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
         output().print("nothing was cut")
 
 
-def crash(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
+def crash(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
     """Kill everything in nodes, at once."""
     _strike("crash", targets, testbed, as_json=as_json)
 
 
-def restart(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
+def restart(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
     """Start nodes again that crashed or ended."""
     _strike("restart", targets, testbed, as_json=as_json)
 
 
-def pause(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
+def pause(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
     """Freeze nodes; their kernels go on receiving."""
     _strike("pause", targets, testbed, as_json=as_json)
 
 
-def resume(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
+def resume(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
     """Let paused nodes go on."""
     _strike("resume", targets, testbed, as_json=as_json)
 
 
-def join(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
+def join(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
     """Let absent members, and members that have left, join the group."""
     _strike("join", targets, testbed, as_json=as_json)
 
 
-def leave(targets: NodeWords, testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
+def leave(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
     """Let members leave the group; they may join again."""
     _strike("leave", targets, testbed, as_json=as_json)
 
@@ -371,7 +371,7 @@ def capture(
     path: Annotated[
         Path | None, typer.Argument(help="Where to write (start). Default: in the record of the testbed.")
     ] = None,
-    testbed: EmulatedNetwork = None,
+    testbed: TestbedName = None,
     as_json: Json = False,
 ) -> None:
     """Record every frame at every switch port, both ways, as pcapng."""
@@ -394,7 +394,7 @@ def capture(
     say_done("capture", Text(f"{counts['frames']:,} frames, {lost}: {counts['path']}"))
 
 
-def counters(testbed: EmulatedNetwork = None, as_json: Json = False) -> None:
+def counters(testbed: TestbedName = None, as_json: Json = False) -> None:
     """Show what passed and what was dropped, as the kernel counted."""
     found = _attach(testbed)
     counted = found.counters()
@@ -413,7 +413,7 @@ def logs(
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", min=0, help="Only the last so many. Default: all.")
     ] = None,
-    testbed: EmulatedNetwork = None,
+    testbed: TestbedName = None,
     as_json: Json = False,
 ) -> None:
     """Print what the program of a node has written."""

@@ -32,7 +32,7 @@ UNITS_S: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 def testbeds_table(testbeds: Sequence[Description], now: datetime | None = None) -> Table:
     """One row per testbed that is up."""
-    table = _table("network", "topology", "nodes>", "world", "kernel", "up for>")
+    table = _table("testbed", "topology", "nodes>", "world", "kernel", "up for>")
     for testbed in testbeds:
         table.add_row(
             Text(testbed.name, "bold"),

@@ -158,8 +158,8 @@ def _messages(incarnation: Incarnation, records: Iterable[Raw], wanted: Event) -
 def _later_ones(delivered: Mapping[Incarnation, set[MessageId]], joiner: Incarnation) -> set[MessageId]:
     """What those who ran from start to end have of each origin after the first that the joiner has of it."""
     first: dict[tuple[int, int], int] = {}
-    for origin, number, number in delivered[joiner]:
-        first[origin, number] = min(number, first.get((origin, number), number))
+    for origin, start, number in delivered[joiner]:
+        first[origin, start] = min(number, first.get((origin, start), number))
     full = set[MessageId]().union(
         *(has for incarnation, has in delivered.items() if incarnation.incarnation == FIRST_INCARNATION)
     )

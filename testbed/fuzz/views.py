@@ -109,11 +109,11 @@ class _History:
     @classmethod
     def of(cls, incarnation: IncarnationRun) -> _History:
         found = cls((incarnation.member, incarnation.incarnation))
-        for event, detail, origin, number, _, number, at_ns, _, _ in incarnation.records:
+        for event, detail, origin, start, _, number, at_ns, _, _ in incarnation.records:
             if event == Event.SUBMIT:
-                found.submitted_ns[origin, number, number] = at_ns
+                found.submitted_ns[origin, start, number] = at_ns
             elif event == Event.DELIVER:
-                found.delivered_ns[origin, number, number] = at_ns
+                found.delivered_ns[origin, start, number] = at_ns
             elif event == Event.VIEW:
                 found.installed_ns.setdefault(number, at_ns)
                 found.reasons[number] = ViewReason(detail).name.lower().replace("_", " ")

@@ -38,9 +38,9 @@ class Made:
 
     def note(self, member: int, event: Event, at_ms: float, *fields: int, incarnation: int = 1) -> None:
         """`fields`: detail, origin, incarnation, extra, number, value."""
-        detail, origin, number, extra, number, value = (*fields, 0, 0, 0, 0, 0, 0)[:6]
+        detail, origin, start, extra, number, value = (*fields, 0, 0, 0, 0, 0, 0)[:6]
         at_ns = START_NS + round(at_ms * MILLISECOND)
-        row = (int(event), detail, origin, number, extra, number, at_ns, at_ns, value)
+        row = (int(event), detail, origin, start, extra, number, at_ns, at_ns, value)
         self.incarnations.setdefault(Incarnation(member, incarnation), []).append(row)
 
     def report(self, member: int, at_ms: float, code: int, value: int, *, about: int = 0, incarnation: int = 1) -> None:
@@ -385,12 +385,12 @@ def senseless(seed: int) -> Made:
     for _ in range(200):
         event = rng.choice([*Event, Event.REPORT, Event.REPORT, Event.DELIVER])
         detail = rng.choice([*ordering_records.REPORTS, *Level, 250])
-        origin, number, extra = (rng.choice([0, 1, 0xFFFF]) for _ in range(3))
+        origin, start, extra = (rng.choice([0, 1, 0xFFFF]) for _ in range(3))
         at_ns = rng.choice([START_NS + rng.randrange(2 * SECOND), rng.choice(words)])
         value = rng.choice([rng.randrange(SECOND), *words])
         incarnation = Incarnation(rng.randrange(3), rng.choice([1, 2, 0xFFFF]))
         run.incarnations.setdefault(incarnation, []).append(
-            (int(event), int(detail), origin, number, extra, rng.choice(words), at_ns, at_ns, value)
+            (int(event), int(detail), origin, start, extra, rng.choice(words), at_ns, at_ns, value)
         )
     run.cost(0, 1_000, 1)
     return run

@@ -44,8 +44,8 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
     run.manifest["expect"] = ["max(where(calls.timed, kind == 'group' and objects == 10).median_ms) == 3"]
     for incarnation, records in history.items():
         for r in records:
-            origin, number, number = r.message
-            fields = {"origin": origin, "incarnation": number, "number": number, "extra": r.extra}
+            origin, start, number = r.message
+            fields = {"origin": origin, "incarnation": start, "number": number, "extra": r.extra}
             run.note(incarnation.member, r.event, START_NS + r.at_ns, detail=r.detail, value=r.value, **fields)
     path = run.write(tmp_path_factory.mktemp("objects") / "run")
     return path, analyze(path, spark=spark, on_progress=lambda text: None), history

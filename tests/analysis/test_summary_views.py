@@ -38,8 +38,8 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
     run.manifest["expect"] = ["views.excluded == 1", "views.views[1].installations == 2"]
     for incarnation, records in history.items():
         for r in records:
-            origin, number, number = r.message
-            fields = {"origin": origin, "incarnation": number, "number": number, "extra": r.extra}
+            origin, start, number = r.message
+            fields = {"origin": origin, "incarnation": start, "number": number, "extra": r.extra}
             at_ns = START_NS + r.at_ns
             run.note(
                 incarnation.member,

@@ -275,7 +275,7 @@ class Scripted(Cluster):
                 is_restored = later.number > earlier.number and later.reason is ViewReason.RESTORED
                 assert is_next or is_restored, (incarnation, list(story.views))
             for number, view in story.views.items():
-                members = tuple((member, number) for member, number in view.incarnations)
+                members = tuple((member, start) for member, start in view.incarnations)
                 known = agreed.setdefault(number, members)
                 assert known == members, f"view_agreement: view {number} is {known}, and {members} at {incarnation}"
                 assert incarnation in members, f"view_agreement: {incarnation} is not in its view {members}"
@@ -322,10 +322,10 @@ class Scripted(Cluster):
     def _check_order(self) -> None:
         for incarnation, story in self.stories.items():
             last: dict[Incarnation, int] = {}
-            for origin, number, number in story.all_delivered:
-                before = last.get((origin, number), number - 1)
-                assert number == before + 1, f"fifo: {incarnation} delivered {(origin, number, number)} after {before}"
-                last[origin, number] = number
+            for origin, start, number in story.all_delivered:
+                before = last.get((origin, start), number - 1)
+                assert number == before + 1, f"fifo: {incarnation} delivered {(origin, start, number)} after {before}"
+                last[origin, start] = number
         if not self.is_total:
             return
         for number in {number for story in self.stories.values() for number in story.delivered}:
