@@ -396,8 +396,8 @@ class _Analysis:
         return head | {name: results[name] for name in SECTIONS}
 
 
-def _course(told: Told) -> membership.Course:
-    return membership.Course(told.incarnation, told.views, told.first_ns, told.last_ns, told.is_over, told.end_detail)
+def _course(told: Told) -> membership.Timeline:
+    return membership.Timeline(told.incarnation, told.views, told.first_ns, told.last_ns, told.is_over, told.end_detail)
 
 
 @contextlib.contextmanager

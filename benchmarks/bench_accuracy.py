@@ -24,10 +24,10 @@ from benchmarks.rows import Row, Watch, at_most, shown
 from collector.records import PortDirection
 from netem.errors import FabricError
 from netem.kernel.probe import pick, probe, processors_awake
-from netem.network import EmulatedNetwork, Kernel, KernelWish
+from netem.network import EmulatedNetwork, Kernel, KernelOption
 from testbed.cli.console import Console
 from testbed.run.capture import Capture
-from testbed.run.perform import Wishes, load_experiment, perform
+from testbed.run.perform import Overrides, load_experiment, perform
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Impairment, Topology
 from topologies.shapes import one_partition, with_ports
 
@@ -59,7 +59,7 @@ def _kernels() -> tuple[Kernel, ...]:
     probes = probe()
     for kernel in Kernel:
         try:
-            found.append(pick(KernelWish(kernel.value), probes).picked)
+            found.append(pick(KernelOption(kernel.value), probes).picked)
         except FabricError as error:
             print(f"  kernel {kernel.value} is left out: {error}", flush=True)
     return tuple(found)
@@ -112,11 +112,11 @@ def _rate(kernel: Kernel, runs: Path) -> Iterator[Row]:
 
 def _links(name: str, kernel: Kernel, runs: Path, *, duration_ns: int | None = None) -> list[dict[str, Any]]:
     """The certificate's rows of one run of a shipped experiment."""
-    wishes = Wishes(world="netns", kernel=kernel.value, runs=runs, name=f"{name}-{kernel.value}")
-    experiment = load_experiment(name, wishes)
+    overrides = Overrides(world="netns", kernel=kernel.value, runs=runs, name=f"{name}-{kernel.value}")
+    experiment = load_experiment(name, overrides)
     if duration_ns is not None:
         experiment = dataclasses.replace(experiment, duration_ns=duration_ns)
-    outcome = perform(experiment, wishes, Console(quiet=True))
+    outcome = perform(experiment, overrides, Console(quiet=True))
     assert outcome.summary is not None, "it was asked to be analysed"
     return list(outcome.summary["links"])
 
@@ -131,7 +131,7 @@ def _saturation(*, quick: bool) -> Iterator[Row]:
     with (
         processors_awake(),
         directory() as logs,
-        EmulatedNetwork.open(topology, kernel=KernelWish.UML, log_dir=logs) as network,
+        EmulatedNetwork.open(topology, kernel=KernelOption.UML, log_dir=logs) as network,
     ):
         network.own_namespaces(topology.nodes())
         for rate_per_s in QUICK_RATES_PER_S if quick else RATES_PER_S:

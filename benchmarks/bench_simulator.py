@@ -22,7 +22,7 @@ from node.core import Core, Membership
 from node.registry import PROTOCOLS
 from node.trace import Event
 from testbed.sim.simulation import START_NS, Simulation, simulate
-from testbed.spec.raw import Dissemination, KernelWish, WorkloadKind, World
+from testbed.spec.raw import Dissemination, KernelOption, WorkloadKind, World
 from testbed.spec.values import Experiment, ProtocolChoice, Workload
 from topologies.formats.yaml_source import Document
 from topologies.model import Impairment, Node, NodeName, Partition, PartitionName, Topology
@@ -148,7 +148,7 @@ def made(
         drain_ns=60 * NS_PER_S,
         seed=1,
         world=World.SIM,
-        kernel=KernelWish.AUTO,
+        kernel=KernelOption.AUTO,
         faults=(),
         expect=(),
         sweep=(),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.networks import directory, open_wires
 from benchmarks.rows import Row, Watch, at_most, take_turns
-from netem.network import EmulatedNetwork, KernelWish
+from netem.network import EmulatedNetwork, KernelOption
 from netem.runtimes.base import Runtime
 from netem.runtimes.daemon import connect
 from netem.runtimes.docker import DockerRuntime
@@ -22,7 +22,7 @@ from netem.runtimes.image import ensure_image
 from netem.runtimes.netns import NetnsRuntime
 from node.registry import PROTOCOLS
 from testbed.run.conductor import NODE_PROGRAM
-from testbed.run.fleet import Crew, State
+from testbed.run.fleet import Fleet, State
 from testbed.run.nodes import configuration
 from testbed.spec import experiment as spec
 from testbed.spec.values import Experiment
@@ -68,7 +68,7 @@ def _seconds_until_ready(
         network = stack.enter_context(open_network(experiment.topology, logs))
         runtime = open_runtime(network)
         stack.callback(runtime.close)
-        crew = Crew(
+        fleet = Fleet(
             runtime,
             experiment.topology.nodes(),
             configure=lambda node, incarnation: configuration(
@@ -77,8 +77,8 @@ def _seconds_until_ready(
             log_path=lambda name: logs / f"{name.replace('/', '-')}.log",
             program=NODE_PROGRAM,
         )
-        crew.start_all()
-        crew.wait_all((State.READY,), timeout_s=_PATIENCE_S, doing="ready")
+        fleet.start_all()
+        fleet.wait_all((State.READY,), timeout_s=_PATIENCE_S, doing="ready")
         return time.perf_counter() - began
 
 
@@ -92,7 +92,7 @@ def _docker(network: EmulatedNetwork, image: str) -> Runtime:
 
 
 def _open_uml(topology: Topology, logs: Path) -> EmulatedNetwork:
-    return EmulatedNetwork.open(topology, kernel=KernelWish.UML, log_dir=logs)
+    return EmulatedNetwork.open(topology, kernel=KernelOption.UML, log_dir=logs)
 
 
 def _experiment(nodes: int) -> Experiment:

@@ -22,7 +22,7 @@ from netem.errors import FabricError
 from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
 from netem.kernel import probe as kernels
 from netem.kernel.agent import FABRIC
-from netem.kernel.probe import KernelChoice, KernelWish
+from netem.kernel.probe import KernelChoice, KernelOption
 from netem.kernel.supervised import Process, Sandbox, SupervisorLink
 from netem.kernel.uml import Guest, find_guest_kernel
 from netem.runtimes.base import ExecRequest
@@ -37,7 +37,7 @@ __all__ = [
     "FabricError",
     "Kernel",
     "KernelChoice",
-    "KernelWish",
+    "KernelOption",
     "LinkCounters",
     "PortCounters",
 ]
@@ -66,7 +66,7 @@ class EmulatedNetwork:
         cls,
         topology: Topology,
         *,
-        kernel: KernelWish = KernelWish.AUTO,
+        kernel: KernelOption = KernelOption.AUTO,
         log_dir: Path,
         seed: int = 0,
         on_progress: Callable[[str], None] = lambda _line: None,

@@ -14,7 +14,7 @@ from analysis.report import formatting as words
 from collector.records import Event, OverReason, ViewReason
 
 
-class Course(NamedTuple):
+class Timeline(NamedTuple):
     """What one incarnation recorded, as far as it matters here. `end_detail`: of its STOP or OVER; -1: of neither."""
 
     incarnation: Incarnation
@@ -43,7 +43,11 @@ class _View(NamedTuple):
 
 
 def section(
-    incarnations: Sequence[Course], *, names: Mapping[int, str], start_ns: int, struck_ns: Mapping[int, Collection[int]]
+    incarnations: Sequence[Timeline],
+    *,
+    names: Mapping[int, str],
+    start_ns: int,
+    struck_ns: Mapping[int, Collection[int]],
 ) -> dict[str, Any] | None:
     """None for a run without views. `struck_ns`: when faults killed, paused or cut off each member; times count from
     `start_ns`.
@@ -74,7 +78,7 @@ def section(
     }
 
 
-def courses(incarnations: Incarnations) -> list[Course]:
+def courses(incarnations: Incarnations) -> list[Timeline]:
     """From the hosts' own records."""
     return [
         _course(incarnation, incarnations[incarnation])
@@ -83,10 +87,10 @@ def courses(incarnations: Incarnations) -> list[Course]:
     ]
 
 
-def _course(incarnation: Incarnation, records: Sequence[Raw]) -> Course:
+def _course(incarnation: Incarnation, records: Sequence[Raw]) -> Timeline:
     end = next((record for record in records if record[0] in (Event.STOP, Event.OVER)), None)
     is_over, detail = (False, -1) if end is None else (end[0] == Event.OVER, end[1])
-    return Course(incarnation, views_of(records), records[0][6], records[-1][6], is_over, detail)
+    return Timeline(incarnation, views_of(records), records[0][6], records[-1][6], is_over, detail)
 
 
 def struck_ns(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> dict[int, list[int]]:
@@ -103,7 +107,7 @@ def struck_ns(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> 
     return found
 
 
-def _views(incarnations: Sequence[Course]) -> list[_View]:
+def _views(incarnations: Sequence[Timeline]) -> list[_View]:
     """By number."""
     found: dict[int, _View] = {}
     for told in incarnations:
@@ -116,7 +120,7 @@ def _views(incarnations: Sequence[Course]) -> list[_View]:
 
 
 def _began_ns(
-    before: _View, view: _View, by_name: Mapping[Incarnation, Course], struck_ns: Mapping[int, Collection[int]]
+    before: _View, view: _View, by_name: Mapping[Incarnation, Timeline], struck_ns: Mapping[int, Collection[int]]
 ) -> int | None:
     """The first that tells of the change: of a member that is gone, the fault that struck it (if it crashed without
     one, its last record), or its OVER; a minority in the view before; the START of a member that has come. None: there
@@ -159,7 +163,7 @@ class _Teller(NamedTuple):
             "change_ms": None if began_ns is None else (view.last_ns - began_ns) / 1e6,
         }
 
-    def minorities(self, told: Course) -> Iterator[dict[str, Any]]:
+    def minorities(self, told: Timeline) -> Iterator[dict[str, Any]]:
         for one in told.views.minorities:
             until_ns = told.last_ns if one.until_ns is None else one.until_ns
             yield self.incarnation(told.incarnation) | {
@@ -170,7 +174,7 @@ class _Teller(NamedTuple):
                 "ended": one.until_ns is not None,
             }
 
-    def transfers(self, told: Course) -> Iterator[dict[str, Any]]:
+    def transfers(self, told: Timeline) -> Iterator[dict[str, Any]]:
         for one in told.views.taken:
             before_ns = [view.at_ns for view in told.views.installations if view.record <= one.record]
             yield self.incarnation(told.incarnation) | {
@@ -181,7 +185,7 @@ class _Teller(NamedTuple):
                 "took_ms": (one.at_ns - before_ns[-1]) / 1e6 if before_ns else None,
             }
 
-    def end(self, told: Course) -> dict[str, Any]:
+    def end(self, told: Timeline) -> dict[str, Any]:
         how = OverReason.LEFT if told.end_detail == OverReason.LEFT else OverReason.EXCLUDED
         return self.incarnation(told.incarnation) | {"how": how.name.lower(), "at_ms": self.ms(told.last_ns)}
 

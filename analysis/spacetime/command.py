@@ -1,6 +1,6 @@
 """What `orderbed diagram` does: any window of any run, as text, SVG or a log for ShiViz.
 
-A wish that the run cannot fulfil is an InputError, one sentence.
+A option that the run cannot fulfil is an InputError, one sentence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_TEXT_ARROWS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class DiagramOptions:
     """As the user gave them. `begin`, `end`: durations after the start of the workload (`4.2 s`, `-5 ms`), None: chosen
     for what happened. `members`: selectors such as `p1/n1..n3`. `kinds`: names of kinds, or of classes of traffic.
     """
@@ -46,22 +46,22 @@ class Wishes:
     width: int = 100
 
 
-def diagram_text(directory: Path, wishes: Wishes) -> str:
+def diagram_text(directory: Path, options: DiagramOptions) -> str:
     """The diagram of an analysed run in the wished form.
 
-    Raises InputError for a wish that cannot be, AnalysisError when the run cannot be read.
+    Raises InputError for a option that cannot be, AnalysisError when the run cannot be read.
     """
-    kinds = _kinds(wishes.kinds)
+    kinds = _kinds(options.kinds)
     reader = Reader(directory)
-    members = _members(reader, wishes.members)
-    window = _window(reader, wishes)
+    members = _members(reader, options.members)
+    window = _window(reader, options)
     if window is None:
         window, members = _chosen(reader, members)
-    most = {"max_arrows": MAX_TEXT_ARROWS} if wishes.format == "text" else {}
+    most = {"max_arrows": MAX_TEXT_ARROWS} if options.format == "text" else {}
     diagram = compose(reader.scene(window), window, members=members, kinds=kinds, **most)
-    if wishes.format == "text":
-        return draw(diagram, width=wishes.width) + "\n"
-    return shiviz_log(diagram) if wishes.format == "shiviz" else standalone(diagram, _title(reader, diagram))
+    if options.format == "text":
+        return draw(diagram, width=options.width) + "\n"
+    return shiviz_log(diagram) if options.format == "shiviz" else standalone(diagram, _title(reader, diagram))
 
 
 def _kinds(given: Sequence[str]) -> frozenset[str]:
@@ -85,15 +85,15 @@ def _members(reader: Reader, selectors: Sequence[str]) -> tuple[int, ...] | None
         raise InputError(f"--members: {error}") from None
 
 
-def _window(reader: Reader, wishes: Wishes) -> Window | None:
+def _window(reader: Reader, options: DiagramOptions) -> Window | None:
     """None: nothing was said of it."""
-    begin_ns, end_ns = _moment("--from", wishes.begin), _moment("--until", wishes.end)
+    begin_ns, end_ns = _moment("--from", options.begin), _moment("--until", options.end)
     if begin_ns is None and end_ns is None:
         return None
     begin_ns = begin_ns if begin_ns is not None else (end_ns or 0) - DEFAULT_LENGTH_NS
     end_ns = end_ns if end_ns is not None else begin_ns + DEFAULT_LENGTH_NS
     if end_ns <= begin_ns:
-        raise InputError(f"--until {wishes.end}: the window would end before it begins (--from {wishes.begin})")
+        raise InputError(f"--until {options.end}: the window would end before it begins (--from {options.begin})")
     window = Window(reader.start_ns + begin_ns, reader.start_ns + end_ns)
     first_ns, last_ns = reader.span
     if window.from_ns > last_ns or window.until_ns < first_ns:

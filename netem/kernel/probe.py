@@ -24,7 +24,7 @@ _NAMESPACE = "probe"
 _CABLE, _FAR, _SHAPER, _BRIDGE = 11, 12, 13, 14
 
 
-class KernelWish(enum.Enum):
+class KernelOption(enum.Enum):
     """What the user asked for."""
 
     AUTO = "auto"
@@ -74,21 +74,21 @@ def probe_with(supervisor: SupervisorLink) -> list[Probe]:
     return [started, *_probe_host(supervisor), *_probe_guest()]
 
 
-def pick(wish: KernelWish, probes: Sequence[Probe]) -> KernelChoice:
+def pick(wish: KernelOption, probes: Sequence[Probe]) -> KernelChoice:
     """Pick a kernel. Raises FabricError in one sentence when none can do it, or not the one wished for."""
     lacking = {probe.name: probe.detail for probe in probes if not probe.ok}
     if "namespaces" in lacking:
         raise FabricError(lacking["namespaces"])
     host_lacks = [name for name in lacking if name.startswith("host ")]
     guest_lacks = [lacking[name] for name in _NEEDED_BY_GUEST if name in lacking]
-    if wish is not KernelWish.UML and not host_lacks:
+    if wish is not KernelOption.UML and not host_lacks:
         return _choice(Kernel.HOST, "the host's kernel has everything that is needed", probes)
-    if wish is KernelWish.HOST:
+    if wish is KernelOption.HOST:
         raise FabricError(f"kernel host was asked for, but {lacking[host_lacks[0]]}: {NETEM_REMEDY}, or use kernel uml")
     if not guest_lacks:
-        why = "asked for" if wish is KernelWish.UML else f"{lacking[host_lacks[0]]}; a User-Mode Linux guest has it"
+        why = "asked for" if wish is KernelOption.UML else f"{lacking[host_lacks[0]]}; a User-Mode Linux guest has it"
         return _choice(Kernel.UML, why, probes)
-    if wish is KernelWish.UML:
+    if wish is KernelOption.UML:
         raise FabricError(f"kernel uml was asked for, but {guest_lacks[0]}")
     raise FabricError(f"{lacking[host_lacks[0]]}, and {guest_lacks[0]} (or: {NETEM_REMEDY})")
 

@@ -89,7 +89,7 @@ def check_kernel() -> list[Check]:
     """The kernel that would carry the wires, then every single probe that led to it."""
     probes = kernel.probe()
     try:
-        choice = kernel.pick(kernel.KernelWish.AUTO, probes)
+        choice = kernel.pick(kernel.KernelOption.AUTO, probes)
     except FabricError as error:
         wires = Check(name="wires", ok=False, detail="no kernel with netem", remedy=str(error))
     else:
@@ -121,7 +121,7 @@ def check_control_groups() -> Check:
 def check_guest() -> Check:
     """Whether a User-Mode Linux guest could carry the wires."""
     try:
-        kernel.pick(kernel.KernelWish.UML, kernel.probe())
+        kernel.pick(kernel.KernelOption.UML, kernel.probe())
     except FabricError as error:
         return Check(name="uml", ok=False, detail=str(error), remedy="install user-mode-linux")
     return Check(name="uml", ok=True, detail="a guest kernel can be booted")

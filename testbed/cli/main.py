@@ -126,11 +126,11 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run an experiment on the emulated network, analyse it, and say what came out."""
-    from testbed.run.perform import Wishes, run_experiment
+    from testbed.run.perform import Overrides, run_experiment
 
     console = Console(quiet=as_json)
-    wishes = Wishes(world=world, kernel=kernel, seed=seed, name=name, runs=runs, analyze=analyze)
-    outcome = run_experiment(experiment, wishes, console)
+    overrides = Overrides(world=world, kernel=kernel, seed=seed, name=name, runs=runs, analyze=analyze)
+    outcome = run_experiment(experiment, overrides, console)
     _show(outcome.directory, outcome.summary, as_json=as_json)
 
 
@@ -186,12 +186,14 @@ def diagram(
     as_json: Json = False,
 ) -> None:
     """Draw who sent what to whom, and when it came: a space-time diagram of any window of a run."""
-    from analysis.spacetime.command import Wishes, diagram_text
+    from analysis.spacetime.command import DiagramOptions, diagram_text
 
     console = RichConsole(highlight=False, soft_wrap=True)
     width = console.width if console.is_terminal else FILE_WIDTH
-    wishes = Wishes(begin=begin, end=end, members=_split(members), kinds=_split(kinds), format=form, width=width)
-    text = diagram_text(store.find(runs, run), wishes)
+    overrides = DiagramOptions(
+        begin=begin, end=end, members=_split(members), kinds=_split(kinds), format=form, width=width
+    )
+    text = diagram_text(store.find(runs, run), overrides)
     if output is not None:
         try:
             output.write_text(text, encoding="utf-8")
@@ -220,15 +222,15 @@ def sweep(
 ) -> None:
     """Run an experiment once for each combination of its `sweep` values."""
     from testbed.cli import listings
-    from testbed.run.perform import Wishes
+    from testbed.run.perform import Overrides
     from testbed.run.sweep import Point, run_sweep
 
     def shown(point: Point) -> None:
         console.done("point", f"{point.label}: {point.verdict}")
 
     console = Console(quiet=as_json)
-    wishes = Wishes(world=world, kernel=kernel, seed=seed, runs=runs)
-    points = run_sweep(experiment, console, shown, wishes=wishes, is_job=spark)
+    overrides = Overrides(world=world, kernel=kernel, seed=seed, runs=runs)
+    points = run_sweep(experiment, console, shown, overrides=overrides, is_job=spark)
     worst = listings.worst(point.verdict for point in points)
     if as_json:
         _print_json({"verdict": worst, "points": [point.as_dict() for point in points]})
@@ -256,14 +258,14 @@ def claims(
     from testbed.run.claims import Selection, list_claims, run_claims
     from testbed.run.claims_page import check as check_page
     from testbed.run.claims_page import update
-    from testbed.run.perform import Wishes
+    from testbed.run.perform import Overrides
 
     if page is not None:
         check_page(page)
     selection = Selection(paper=paper, experiment=experiment)
-    wishes = Wishes(world=world, kernel=kernel, runs=runs)
+    overrides = Overrides(world=world, kernel=kernel, runs=runs)
     rows: list[dict[str, Any]] = [row.as_dict() for row in list_claims(selection)] if listed else []
-    for row in () if listed else run_claims(selection, Console(quiet=as_json), wishes=wishes, is_job=spark):
+    for row in () if listed else run_claims(selection, Console(quiet=as_json), overrides=overrides, is_job=spark):
         rows.append(row.as_dict())
         if page is not None:
             # After each: a long row of experiments that ends early keeps what is known.

@@ -30,7 +30,7 @@ from testbed.spec.faults import Crash as CrashEvent
 from testbed.spec.faults import Leave as LeaveEvent
 from testbed.spec.faults import Pause
 from testbed.spec.plans import ConditionPlan, CutPlan, Layer, NodePlan, Plan, Strike
-from testbed.spec.raw import KernelWish, Parameter, WorkloadKind, World
+from testbed.spec.raw import KernelOption, Parameter, WorkloadKind, World
 from testbed.spec.timeline import play
 from testbed.spec.values import Experiment, ProtocolChoice, Workload, WrongClock
 from topologies import dump
@@ -62,7 +62,7 @@ def experiment_of(scenario: Scenario) -> Experiment:
         drain_ns=DRAIN_NS,
         seed=scenario.seed,
         world=World.SIM,
-        kernel=KernelWish.AUTO,
+        kernel=KernelOption.AUTO,
         faults=play(list(_strikes(scenario, nodes)), topology, _SOURCE),
         expect=(),
         sweep=(),

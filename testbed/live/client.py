@@ -20,15 +20,15 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from netem.errors import FabricError
 from netem.kernel.framing import readable
-from netem.kernel.probe import KernelWish
+from netem.kernel.probe import KernelOption
 from netem.runtimes.base import Program
 from testbed import paths
 from testbed.live import directory as places
 from testbed.live import terminal as terminals
 from testbed.live.commands import Completed, Running
-from testbed.live.directory import Place
-from testbed.live.rpc import Door, raise_refusal
-from testbed.live.starter import Wish, start_server
+from testbed.live.directory import RuntimeDirectory
+from testbed.live.rpc import RpcClient, raise_refusal
+from testbed.live.starter import StartRequest, start_server
 from testbed.live.status import CaptureStatus, Counters, Description, LinkStatus, NodeStatus
 from topologies.formats.errors import InputError
 from topologies.formats.yaml_source import read
@@ -45,7 +45,7 @@ FaultLine: TypeAlias = Mapping[str, Any]
 """What faults.jsonl says of a change: asked, issued, effective, and what the kernel read back."""
 
 WORLDS = ("auto", "netns", "docker")
-KERNELS = tuple(wish.value for wish in KernelWish)
+KERNELS = tuple(request.value for request in KernelOption)
 CHUNK_BYTES = 1 << 16
 GONE_TIMEOUT_S = 30.0
 STREAM_END_TIMEOUT_S = 1.0
@@ -77,12 +77,12 @@ class Testbed:
     ) -> None:
         """Bring up `topology` (a shipped name or a file); returns when every node is there.
 
-        `experiment`, in its place: a shipped name or a file; the nodes are the members of its group, and its faults and
-        its end are left out. `name`: the topology's when not given. `image`: of the containers, in world docker.
+        `experiment`, in its directory: a shipped name or a file; the nodes are the members of its group, and its faults
+        and its end are left out. `name`: the topology's when not given. `image`: of the containers, in world docker.
         `program`: what each node runs; without one a node only rests. Raises InputError and FabricError; nothing is
         left behind then.
         """
-        wish = _wish(
+        request = _request(
             topology,
             experiment=experiment,
             name=name,
@@ -93,7 +93,7 @@ class Testbed:
             runs=runs,
             stays=False,
         )
-        self._join(Place.of(wish.name), start_server(wish, on_progress), owns=True)
+        self._join(RuntimeDirectory.of(request.name), start_server(request, on_progress), owns=True)
 
     @classmethod
     def up(
@@ -110,7 +110,7 @@ class Testbed:
         on_progress: Callable[[str], None] = lambda _line: None,
     ) -> Testbed:
         """The same, but it stays up after this process, until `down`."""
-        wish = _wish(
+        request = _request(
             topology,
             experiment=experiment,
             name=name,
@@ -121,25 +121,25 @@ class Testbed:
             runs=runs,
             stays=True,
         )
-        return cls._of(Place.of(wish.name), start_server(wish, on_progress))
+        return cls._of(RuntimeDirectory.of(request.name), start_server(request, on_progress))
 
     @classmethod
     def attach(cls, name: str | None = None) -> Testbed:
         """The testbed called `name`, or the only one that is up. Raises InputError when there is none."""
-        place = places.the_place(name)
-        return cls._of(place, Door.ask(place, {"do": "describe"}))
+        directory = places.the_directory(name)
+        return cls._of(directory, RpcClient.ask(directory, {"do": "describe"}))
 
     @classmethod
-    def _of(cls, place: Place, about: Mapping[str, Any]) -> Testbed:
+    def _of(cls, directory: RuntimeDirectory, about: Mapping[str, Any]) -> Testbed:
         made = cls.__new__(cls)
-        made._join(place, about, owns=False)
+        made._join(directory, about, owns=False)
         return made
 
-    def _join(self, place: Place, about: Mapping[str, Any], *, owns: bool) -> None:
-        self._place = place
+    def _join(self, directory: RuntimeDirectory, about: Mapping[str, Any], *, owns: bool) -> None:
+        self._directory = directory
         self._owns = owns
         self.description = Description.from_json(about["description"])
-        self.topology: Topology = loads(about["topology"], place.name)
+        self.topology: Topology = loads(about["topology"], directory.name)
 
     def __enter__(self) -> Testbed:
         return self
@@ -149,7 +149,7 @@ class Testbed:
 
     @property
     def name(self) -> str:
-        return self._place.name
+        return self._directory.name
 
     @property
     def directory(self) -> Path:
@@ -231,7 +231,7 @@ class Testbed:
             for _descriptor, pipe in ends:
                 if pipe is not None:
                     keep.callback(pipe.close)
-            connection = keep.enter_context(Door.connect(self._place))
+            connection = keep.enter_context(RpcClient.connect(self._directory))
             request = {
                 "do": "exec",
                 "node": node,
@@ -240,8 +240,8 @@ class Testbed:
                 "terminal": is_terminal,
                 "directory": str(Path.cwd()),
             }
-            Door.tell(connection, request, [descriptor for descriptor, _pipe in ends])
-            raise_refusal(Door.hear(connection))
+            RpcClient.tell(connection, request, [descriptor for descriptor, _pipe in ends])
+            raise_refusal(RpcClient.hear(connection))
             keep.pop_all()
             pipes = [pipe for _descriptor, pipe in ends]
             return Running(connection, argv, stdin=pipes[0], stdout=pipes[1], stderr=pipes[2])
@@ -338,8 +338,8 @@ class Testbed:
             self._ask("down")
         finally:
             _wait_gone(server, self.name)
-            if self._place.is_dead():
-                self._place.sweep()
+            if self._directory.is_dead():
+                self._directory.sweep()
 
     def close(self) -> None:
         """Take down a testbed that was made here; one that was attached to stays up. May be called again."""
@@ -348,17 +348,17 @@ class Testbed:
             try:
                 self.down()
             except FabricError:
-                if not self._place.is_dead():
+                if not self._directory.is_dead():
                     raise
 
     def _change(self, do: str, **arguments: Any) -> tuple[FaultLine, ...]:
         return tuple(self._ask(do, **arguments))
 
     def _ask(self, do: str, **arguments: Any) -> Any:
-        return Door.ask(self._place, {"do": do, **arguments})
+        return RpcClient.ask(self._directory, {"do": do, **arguments})
 
 
-def _wish(
+def _request(
     topology: str | Path | None,
     *,
     experiment: str | Path | None,
@@ -369,8 +369,8 @@ def _wish(
     program: Program | None,
     runs: str | Path,
     stays: bool,
-) -> Wish:
-    """What is wished for, checked as far as it can be before anything starts. Raises InputError."""
+) -> StartRequest:
+    """What is asked for, checked as far as it can be before anything starts. Raises InputError."""
     if (topology is None) == (experiment is None):
         raise InputError("expected either a topology or an experiment")
     members = None if experiment is None else _members(experiment)
@@ -386,10 +386,10 @@ def _wish(
     for option, given, allowed in (("world", world, WORLDS), ("kernel", kernel, KERNELS)):
         if given not in allowed:
             raise InputError(f"--{option}: {given!r} is none of {', '.join(allowed)}")
-    place = Place.of(network.name if name is None else name)
-    place.refuse_taken()  # at once; the server makes sure of it
-    return Wish(
-        name=place.name,
+    directory = RuntimeDirectory.of(network.name if name is None else name)
+    directory.refuse_taken()  # at once; the server makes sure of it
+    return StartRequest(
+        name=directory.name,
         topology_text=text,
         topology_source=source,
         world=world,

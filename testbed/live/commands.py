@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from netem.errors import FabricError
 from netem.kernel.framing import readable
-from testbed.live.rpc import Door, raise_refusal
+from testbed.live.rpc import RpcClient, raise_refusal
 
 KILL_CODE = -int(signal.SIGKILL)
 
@@ -108,7 +108,7 @@ class Running:
     def _say(self, word: dict[str, Any]) -> None:
         with self._sending:
             if self._code is None:
-                Door.tell(self._connection, word)
+                RpcClient.tell(self._connection, word)
 
     def _take(self, timeout_s: float | None) -> int | None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -117,7 +117,7 @@ class Running:
                 left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if not readable([self._connection], left_s):
                     return None
-                self._code = int(raise_refusal(Door.hear(self._connection))["ended"])
+                self._code = int(raise_refusal(RpcClient.hear(self._connection))["ended"])
             return self._code
 
 

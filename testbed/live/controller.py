@@ -1,6 +1,7 @@
-"""A testbed at work: desk, wires, nodes, capture and record together. Everything in here is one thread's.
+"""A testbed at work: state, wires, nodes, capture and record together. Everything in here is one thread's.
 
-The desk decides what an event is, the network and the house perform it, the record keeps it; only then does it hold.
+The state decides what an event is, the network and the processes perform it, the record keeps it; only then does it
+hold.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from netem.errors import FabricError
-from netem.kernel.probe import KernelWish
+from netem.kernel.probe import KernelOption
 from netem.network import Change, EmulatedNetwork
 from netem.runtimes.base import NodeHandle, Runtime
 from netem.runtimes.netns import NetnsRuntime
 from node.registry import PROTOCOLS
 from testbed.live import requests as asks
 from testbed.live.ending import Stopped, note, write_notes_to
-from testbed.live.processes import REST, Group, House
+from testbed.live.processes import REST, Group, NodeProcesses
 from testbed.live.record import Record
-from testbed.live.starter import Wish
-from testbed.live.state import NODE_FAULTS, Desk, wall_clock
+from testbed.live.starter import StartRequest
+from testbed.live.state import NODE_FAULTS, LiveState, wall_clock
 from testbed.live.status import CaptureStatus, Counters, Description, NodeState
 from testbed.run.capture import Capture
 from testbed.run.manifest import collect as collect_versions
@@ -59,31 +60,31 @@ ANYWAY = frozenset({"describe", "nodes", "links", "capturing", "failure", "log",
 """What can be asked of a testbed whose network is gone."""
 
 
-class Keep:
+class Controller:
     """What a server holds; `close` gives back everything."""
 
-    def __init__(self, wish: Wish, on_progress: Callable[[str], None]) -> None:
+    def __init__(self, request: StartRequest, on_progress: Callable[[str], None]) -> None:
         """Bring it up. Raises InputError and FabricError, after everything was given back."""
-        self._wish = wish
-        self.topology: Topology = loads(wish.topology_text, wish.topology_source)
-        self._experiment = wish.members()
+        self._request = request
+        self.topology: Topology = loads(request.topology_text, request.topology_source)
+        self._experiment = request.members()
         self._capture: tuple[Capture, CaptureStatus] | None = None
         self._noted: set[str] = set()
         with ExitStack() as stack:
-            self.record = Record(wish, self.topology)
+            self.record = Record(request, self.topology)
             write_notes_to(self.record.path / "server.log")
             stack.push(self._failed)
-            self._world = pick(World(wish.world))
+            self._world = pick(World(request.world))
             on_progress(f"world {self._world.world.value}: {self._world.why}")
             self._require_image()
             self._network = stack.enter_context(self._open_network(on_progress))
             runtime = self._open_runtime(on_progress)
-            self.house = self._make_house(runtime)
-            stack.callback(self.house.close)
-            self.house.start_all(on_progress)
+            self.processes = self._make_house(runtime)
+            stack.callback(self.processes.close)
+            self.processes.start_all(on_progress)
             self._started_ns = time.monotonic_ns()
             self.record.phase("start_ns", self._started_ns)
-            self.desk = self._make_desk()
+            self.state = self._make_desk()
             self._description = self._describe()
             self._stack = stack.pop_all()
 
@@ -102,21 +103,21 @@ class Keep:
     def enter(self, node: str) -> tuple[str, NodeHandle]:
         """The node in which a command is to run, and its latest incarnation. Raises InputError, FabricError."""
         self._refuse_ruin()
-        name = self.desk.node(node)
-        if self.desk.state(name) is NodeState.ABSENT and not self.house.is_there(name):
+        name = self.state.node(node)
+        if self.state.state(name) is NodeState.ABSENT and not self.processes.is_there(name):
             raise InputError(f"{name} has not joined yet and runs nothing: `orderbed join {name}`")
         if self._world.world is World.DOCKER:
-            state = self.desk.state(name)
+            state = self.state.state(name)
             if state is NodeState.PAUSED:
                 raise InputError(f"{name} is paused and runs nothing: resume it, then enter it")
             if state is NodeState.CRASHED:
                 raise InputError(f"{name} has crashed and its container with it: `orderbed restart {name}`")
-        return name, self.house.handle(name)
+        return name, self.processes.handle(name)
 
     def _refuse_ruin(self) -> None:
         failure = self._network.failure()
         if failure is not None:
-            raise FabricError(f"{failure}; `orderbed down {self._wish.name}` clears away what is left")
+            raise FabricError(f"{failure}; `orderbed down {self._request.name}` clears away what is left")
 
     def notice(self) -> None:
         """Take in what has ended by itself: nodes, the collector, the network. Each is told to the log once."""
@@ -124,11 +125,11 @@ class Keep:
         if failure is not None:
             self._note_once(f"the network is gone: {failure}")
             return
-        for name, code in self.house.ended():
+        for name, code in self.processes.ended():
             note(f"{name} has ended by itself ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})")
-            self.desk.ended(name, code, wall_clock(), cause=self.house.handle(name).cause())
-        for name, incarnation, said in self.house.standing():
-            self.desk.heard(name, incarnation, said)
+            self.state.ended(name, code, wall_clock(), cause=self.processes.handle(name).cause())
+        for name, incarnation, said in self.processes.standing():
+            self.state.heard(name, incarnation, said)
         self._notice_capture()
 
     def _notice_capture(self) -> None:
@@ -173,7 +174,7 @@ class Keep:
     def _open_network(self, on_progress: Callable[[str], None]) -> EmulatedNetwork:
         network = EmulatedNetwork.open(
             self.topology,
-            kernel=KernelWish(self._wish.kernel),
+            kernel=KernelOption(self._request.kernel),
             log_dir=self.record.path / "network",
             on_progress=on_progress,
         )
@@ -196,40 +197,40 @@ class Keep:
 
         # The label of the containers: not even a testbed of the same name and second shares it.
         run_id = f"{self.record.run_id}-{os.getpid()}"
-        runtime = DockerRuntime(self._network, run_id=run_id, image=self._wish.image, on_progress=on_progress)
+        runtime = DockerRuntime(self._network, run_id=run_id, image=self._request.image, on_progress=on_progress)
         self.record.note({"containers": runtime.facts()})
         return runtime
 
-    def _make_house(self, runtime: Runtime) -> House:
+    def _make_house(self, runtime: Runtime) -> NodeProcesses:
         record = self.record
         if self._experiment is None:
-            return House(
+            return NodeProcesses(
                 runtime,
                 self.topology,
-                self._wish.program or REST,
+                self._request.program or REST,
                 log_path=record.node_log,
                 rooms=self._rooms(),
                 hosts=record.hosts,
             )
         return Group(runtime, self._experiment, group=record.group, log_path=record.node_log, hosts=record.hosts)
 
-    def _make_desk(self) -> Desk:
+    def _make_desk(self) -> LiveState:
         if self._experiment is None:
-            return Desk(self.topology, wall_clock())
+            return LiveState(self.topology, wall_clock())
         has_views = PROTOCOLS[self._experiment.protocol.name].has_views
-        return Desk(self.topology, wall_clock(), has_views=has_views, absent=self._experiment.absent)
+        return LiveState(self.topology, wall_clock(), has_views=has_views, absent=self._experiment.absent)
 
     def _require_image(self) -> None:
         """Raises InputError for an image that cannot be the nodes'."""
-        programs_image = None if self._wish.program is None else self._wish.program.image
-        if sentence := require_world(self._world.world, {}, self._wish.image or programs_image):
+        programs_image = None if self._request.program is None else self._request.program.image
+        if sentence := require_world(self._world.world, {}, self._request.image or programs_image):
             raise InputError(sentence)
-        require_images(self._wish.image, [programs_image], needs_python=self._experiment is not None)
+        require_images(self._request.image, [programs_image], needs_python=self._experiment is not None)
 
     def _rooms(self) -> Path | None:
         """A container has a host name and its own directories already."""
         has_containers = self._world.world is World.DOCKER
-        return None if has_containers and self._wish.program is None else self.record.path / "nodes"
+        return None if has_containers and self._request.program is None else self.record.path / "nodes"
 
     def _failed(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """It did not come up: the record says why."""
@@ -239,7 +240,7 @@ class Keep:
 
     def _describe(self) -> Description:
         return Description(
-            name=self._wish.name,
+            name=self._request.name,
             topology=self.topology.name,
             node_count=len(self.topology),
             world=self._world.world.value,
@@ -257,10 +258,10 @@ class Keep:
 
     def _nodes(self, _words: RawBlock) -> list[dict[str, Any]]:
         self.notice()
-        return [one.as_json() for one in self.desk.nodes()]
+        return [one.as_json() for one in self.state.nodes()]
 
     def _links(self, _words: RawBlock) -> list[dict[str, Any]]:
-        return [one.as_json() for one in self.desk.links()]
+        return [one.as_json() for one in self.state.links()]
 
     def _count(self, _words: RawBlock) -> dict[str, Any]:
         return self._counters().as_json()
@@ -279,35 +280,35 @@ class Keep:
         return None if failure is None else str(failure)
 
     def _log(self, words: asks.AskNode) -> str:
-        return str(self.house.log_path(self.desk.node(words.node)))
+        return str(self.processes.log_path(self.state.node(words.node)))
 
     # Changing.
 
     def _impair(self, words: asks.AskImpair) -> list[dict[str, Any]]:
-        return self._happen(self.desk.impair(words.impair, self._now_ns()))
+        return self._happen(self.state.impair(words.impair, self._now_ns()))
 
     def _restore(self, words: asks.AskRestore) -> list[dict[str, Any]]:
-        return self._happen(self.desk.restore(words.restore, self._now_ns()))
+        return self._happen(self.state.restore(words.restore, self._now_ns()))
 
     def _cut(self, words: asks.AskCut) -> list[dict[str, Any]]:
-        return self._happen(self.desk.cut(words.cut, self._now_ns()))
+        return self._happen(self.state.cut(words.cut, self._now_ns()))
 
     def _heal(self, _words: RawBlock) -> list[dict[str, Any]]:
-        return self._happen(self.desk.heal(self._now_ns()))
+        return self._happen(self.state.heal(self._now_ns()))
 
     def _node_fault(self, kind: type[NodeFault], words: asks.AskTargets) -> list[dict[str, Any]]:
         self.notice()
-        return self._happen(self.desk.node_fault(kind, words.targets, self._now_ns()))
+        return self._happen(self.state.node_fault(kind, words.targets, self._now_ns()))
 
     def _happen(self, events: list[Fault]) -> list[dict[str, Any]]:
         """Perform, record and commit each; their lines in faults.jsonl."""
         lines = []
         for event in events:
             struck = self._strike(event)
-            self.desk.commit(event, wall_clock())
+            self.state.commit(event, wall_clock())
             if isinstance(event, Crash):
                 for target in event.targets:
-                    self.desk.crashed_with(target, self.house.handle(target).poll())
+                    self.state.crashed_with(target, self.processes.handle(target).poll())
             line = event.record() | {
                 "issued_ns": struck.issued_ns,
                 "effective_ns": struck.effective_ns,
@@ -325,29 +326,29 @@ class Keep:
         if isinstance(event, ImpairLink):
             return _together({name: self._impair_link(event, name, asked) for name, asked in event.settings})
         if isinstance(event, Cut | Heal):
-            pairs, links = self.desk.blocked(event)
+            pairs, links = self.state.blocked(event)
             changes = {"pairs": self._network.block(pairs)}
             if self.topology.links:
                 changes["links"] = self._network.block_links(links)
             return _together(changes)
-        assert isinstance(event, NodeFault), "the desk makes no other"
+        assert isinstance(event, NodeFault), "the state makes no other"
         return self._strike_nodes(event)
 
     def _strike_nodes(self, event: NodeFault) -> Struck:
         act: dict[type[NodeFault], Callable[[Any], Any]] = {
-            Crash: self.house.crash,
-            Restart: self.house.start,
-            Pause: self.house.pause,
-            Join: self.house.join,
+            Crash: self.processes.crash,
+            Restart: self.processes.start,
+            Pause: self.processes.pause,
+            Join: self.processes.join,
             Leave: self._leave,
         }
         issued_ns = time.monotonic_ns()
         for target in event.targets:
-            act.get(type(event), self.house.resume)(target)
+            act.get(type(event), self.processes.resume)(target)
         return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns())
 
     def _leave(self, name: NodeName) -> None:
-        refused = self.house.leave(name).get("refused")
+        refused = self.processes.leave(name).get("refused")
         if refused is not None:
             raise InputError(f"{name} cannot leave: {refused}")
 
@@ -396,29 +397,29 @@ class Keep:
         return facts
 
     def _close_record(self, facts: Mapping[str, Any]) -> None:
-        nodes = [one.as_json() for one in self.desk.nodes()]
+        nodes = [one.as_json() for one in self.state.nodes()]
         end = {"phases": {"start_ns": self._started_ns, "end_ns": time.monotonic_ns()}, "nodes": nodes}
-        self.record.close({**facts, **end}, self.desk.until)
+        self.record.close({**facts, **end}, self.state.until)
 
 
-_VERBS: dict[str, Callable[[Keep, Any], Any]] = {
-    "describe": Keep.about,
-    "nodes": Keep._nodes,
-    "links": Keep._links,
-    "counters": Keep._count,
-    "capturing": Keep._capturing,
-    "failure": Keep._failure,
-    "log": Keep._log,
-    "impair": Keep._impair,
-    "restore": Keep._restore,
-    "cut": Keep._cut,
-    "heal": Keep._heal,
-    "start_capture": Keep._start_capture,
-    "stop_capture": Keep._end_capture,
+_VERBS: dict[str, Callable[[Controller, Any], Any]] = {
+    "describe": Controller.about,
+    "nodes": Controller._nodes,
+    "links": Controller._links,
+    "counters": Controller._count,
+    "capturing": Controller._capturing,
+    "failure": Controller._failure,
+    "log": Controller._log,
+    "impair": Controller._impair,
+    "restore": Controller._restore,
+    "cut": Controller._cut,
+    "heal": Controller._heal,
+    "start_capture": Controller._start_capture,
+    "stop_capture": Controller._end_capture,
 }
 
 
-def _verb_of(kind: type[NodeFault]) -> Callable[[Keep, asks.AskTargets], Any]:
+def _verb_of(kind: type[NodeFault]) -> Callable[[Controller, asks.AskTargets], Any]:
     return lambda keep, words: keep._node_fault(kind, words)
 
 

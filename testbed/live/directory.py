@@ -6,7 +6,7 @@
         control      the socket
 
 The directory is made complete under another name and then renamed: a rename onto a directory that is not empty fails,
-so of two that come at once one wins, and nobody ever sees a place without its owner.
+so of two that come at once one wins, and nobody ever sees a directory without its owner.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RuntimeDirectory:
     """The place of one name; nothing says yet that a testbed is there."""
 
     name: str
     path: Path
 
     @classmethod
-    def of(cls, name: str) -> Place:
+    def of(cls, name: str) -> RuntimeDirectory:
         """Raises InputError for what is no name."""
         try:
             return cls(name=parse_title(name), path=live_root() / name)
@@ -49,7 +49,7 @@ class Place:
             raise InputError(f"the name of a testbed: {error}") from None
 
     def take(self) -> None:
-        """Make it ours. Raises InputError when a testbed of this name is up already, or no place can be made."""
+        """Make it ours. Raises InputError when a testbed of this name is up already, or no directory can be made."""
         fresh = self.path.with_name(f".{self.name}.{os.getpid()}")
         try:
             live_root().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ class Place:
 
     @contextmanager
     def socket_path(self) -> Iterator[str]:
-        """A path of the socket that is short enough for an address, however long that of the place is."""
+        """A path of the socket that is short enough for an address, however long that of the directory is."""
         directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield f"/proc/self/fd/{directory}/control"
@@ -148,20 +148,20 @@ def descriptions() -> list[Description]:
     """All testbeds that are up, by name. Places of dead owners are swept aside."""
     found = []
     for path in sorted(_entries()):
-        place = Place(name=path.name, path=path)
-        description = place.description()
+        directory = RuntimeDirectory(name=path.name, path=path)
+        description = directory.description()
         if description is not None:
             found.append(description)
-        elif place.is_dead():
-            place.sweep()
+        elif directory.is_dead():
+            directory.sweep()
     return found
 
 
-def the_place(name: str | None) -> Place:
+def the_directory(name: str | None) -> RuntimeDirectory:
     """The place of the testbed called `name`, or of the only one that is up. Raises InputError."""
     up = [one.name for one in descriptions()]
     if name is None and len(up) == 1:
-        return Place.of(up[0])
+        return RuntimeDirectory.of(up[0])
     if not up:
         raise InputError(none_up())
     if name is None:
@@ -171,7 +171,7 @@ def the_place(name: str | None) -> Place:
     if name not in up:
         hint = did_you_mean(name, up) or f"; up are {', '.join(up)}"
         raise InputError(f"no testbed called {name[:40]} is up{hint}")
-    return Place.of(name)
+    return RuntimeDirectory.of(name)
 
 
 def none_up() -> str:
@@ -181,10 +181,10 @@ def none_up() -> str:
     return "no testbed is up; make one with `orderbed up three-partitions -d`"
 
 
-def _tell_of_the_dead(place: Path) -> None:
+def _tell_of_the_dead(directory: Path) -> None:
     """A server that was killed could not say so itself: its record learns it here."""
     try:
-        about = Description.from_json(json.loads((place / "about.json").read_text(encoding="utf-8")))
+        about = Description.from_json(json.loads((directory / "about.json").read_text(encoding="utf-8")))
         with (about.directory / "server.log").open("a", encoding="utf-8") as log:
             log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  found dead: process {about.server_pid} was killed\n")
         (about.directory / ".reserve").unlink(missing_ok=True)

@@ -71,7 +71,7 @@ class Ending:
             begin()
 
     def no_more(self) -> None:
-        """It is ending as it is: nobody's wish changes anything any more."""
+        """It is ending as it is: nobody's request changes anything any more."""
         self.reason = self.reason or "it could not come up"
 
     def ask(self, reason: str) -> None:

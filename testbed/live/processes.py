@@ -1,4 +1,5 @@
-"""The house: the nodes of a testbed as processes or containers, through crash and restart. Used by the desk's thread.
+"""The processes: the nodes of a testbed as processes or containers, through crash and restart. Used by the state's
+thread.
 
 What a node says on either stream goes to its log, line by line. Nodes that run our own program, the members of a group,
 say how they stand instead (node/host/driver.py); what they write on standard error goes to their logs.
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO
 from netem.errors import CannotStartError, FabricError
 from netem.runtimes.base import NodeHandle, Program, Runtime, together
 from testbed.run.conductor import NODE_PROGRAM
-from testbed.run.fleet import Crew, State
+from testbed.run.fleet import Fleet, State
 from testbed.run.nodes import configuration
 from testbed.spec.values import Experiment
 from topologies.model import Node, NodeName, Topology
@@ -28,7 +29,7 @@ input, and as process 1 it leaves the collecting of orphans to the kernel.
 """
 
 
-class House:
+class NodeProcesses:
     """All nodes. `log_path` names the log of a node; `rooms`: where each gets a directory of its own, None: nowhere;
     `hosts`: what all read as /etc/hosts.
     """
@@ -144,7 +145,7 @@ READY_TIMEOUT_S = 60.0
 FOR_EVER_NS = 100 * 365 * 86_400 * 10**9
 
 
-class Group(House):
+class Group(NodeProcesses):
     """Nodes that are the members of a group, as an experiment has them: its protocol, its workload, its wrong clocks,
     and the members that are absent at first. Its faults and its end are left out. `group`: the number in its datagrams.
     """
@@ -163,7 +164,7 @@ class Group(House):
         self._experiment = dataclasses.replace(experiment, duration_ns=FOR_EVER_NS)
         self._group = group
         self._start_ns: int | None = None
-        self._crew = Crew(
+        self._fleet = Fleet(
             runtime,
             topology.nodes(),
             configure=self._configure,
@@ -174,58 +175,58 @@ class Group(House):
 
     def start_all(self, on_progress: Callable[[str], None]) -> None:
         """Start every member that is not absent, and set them to work together. Raises FabricError."""
-        crew = self._crew
-        crew.start_all(lambda count: on_progress(f"{count} nodes started"))
-        crew.wait_all((State.READY,), timeout_s=READY_TIMEOUT_S, doing="ready")
+        fleet = self._fleet
+        fleet.start_all(lambda count: on_progress(f"{count} nodes started"))
+        fleet.wait_all((State.READY,), timeout_s=READY_TIMEOUT_S, doing="ready")
         self._start_ns = time.monotonic_ns()
-        crew.broadcast(f'start {{"at_ns": {self._start_ns}}}')
-        crew.wait_all((State.RUNNING,), timeout_s=READY_TIMEOUT_S, doing="running")
-        self._alive = {member.node.name for member in crew.alive()}
+        fleet.broadcast(f'start {{"at_ns": {self._start_ns}}}')
+        fleet.wait_all((State.RUNNING,), timeout_s=READY_TIMEOUT_S, doing="running")
+        self._alive = {member.node.name for member in fleet.alive()}
 
     def start(self, name: NodeName) -> None:
-        self._crew.restart([name])
+        self._fleet.restart([name])
         self._alive.add(name)
 
     def join(self, name: NodeName) -> Mapping[str, Any]:
         """Start a member that was absent, or tell one that has left to go on; what it says. Raises FabricError."""
-        said = self._crew.join([name])
+        said = self._fleet.join([name])
         self._alive.add(name)
         return said.get(name, {})
 
     def leave(self, name: NodeName) -> Mapping[str, Any]:
         """What it says of it: `refused`, and why, when it cannot. Raises FabricError."""
-        return self._crew.leave([name])[name]
+        return self._fleet.leave([name])[name]
 
     def handle(self, name: NodeName) -> NodeHandle:
-        return self._crew.member(name).handle
+        return self._fleet.member(name).handle
 
     def is_there(self, name: NodeName) -> bool:
-        return any(member.node.name == name for member in self._crew.history)
+        return any(member.node.name == name for member in self._fleet.history)
 
     def crash(self, name: NodeName) -> int | None:
         self._alive.discard(name)
-        self._crew.crash(name)
-        return self._crew.member(name).exit_code
+        self._fleet.crash(name)
+        return self._fleet.member(name).exit_code
 
     def pause(self, name: NodeName) -> None:
-        self._crew.pause(name)
+        self._fleet.pause(name)
 
     def resume(self, name: NodeName) -> None:
-        self._crew.resume(name)
+        self._fleet.resume(name)
 
     def ended(self) -> Iterator[tuple[NodeName, int]]:
-        # That one has ended unasked the crew tells by raising it; here it is told to whoever looks.
+        # That one has ended unasked the fleet tells by raising it; here it is told to whoever looks.
         with suppress(FabricError):
-            self._crew.pump(time.monotonic())
+            self._fleet.pump(time.monotonic())
         for name in sorted(self._alive):
-            code = self._crew.member(name).exit_code
+            code = self._fleet.member(name).exit_code
             if code is not None:
                 self._alive.discard(name)
                 yield name, code
 
     def standing(self) -> Iterator[tuple[NodeName, int, Mapping[str, Any]]]:
         for name in sorted(self._alive):
-            member = self._crew.member(name)
+            member = self._fleet.member(name)
             yield name, member.incarnation, member.last
 
     def _configure(self, node: Node, incarnation: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from testbed.live.starter import Wish
+from testbed.live.starter import StartRequest
 from testbed.run import store
 from testbed.run.program import write_hosts
 from testbed.run.store import RunDirectory, StoreError, clock_pair, stamp
@@ -16,22 +16,22 @@ from topologies.model import Direction, Topology
 
 
 class Record:
-    """One record on disk. Used by the desk's thread."""
+    """One record on disk. Used by the state's thread."""
 
-    def __init__(self, wish: Wish, topology: Topology) -> None:
+    def __init__(self, request: StartRequest, topology: Topology) -> None:
         """Make it. Raises InputError when it cannot be made."""
-        self._run = _create(wish)
+        self._run = _create(request)
         self._captures = 0
-        (self.path / "topology.yaml").write_text(wish.topology_text, encoding="utf-8")
-        if wish.experiment_text is not None:
-            (self.path / "experiment.yaml").write_text(wish.experiment_text, encoding="utf-8")
+        (self.path / "topology.yaml").write_text(request.topology_text, encoding="utf-8")
+        if request.experiment_text is not None:
+            (self.path / "experiment.yaml").write_text(request.experiment_text, encoding="utf-8")
         write_hosts(self.hosts, topology)
         self._run.manifest = {
             "format": store.MANIFEST_FORMAT,
             "run": self._run.run_id,
             "kind": store.UP,
             "status": "interrupted",
-            "name": wish.name,
+            "name": request.name,
             "topology": topology.name,
             "group": self._run.group,
             "clock": clock_pair(),
@@ -100,14 +100,14 @@ class Record:
             self._run.close()
 
 
-def _create(wish: Wish) -> RunDirectory:
+def _create(request: StartRequest) -> RunDirectory:
     """Two in one second under one name get two directories."""
-    first = f"{wish.name}-{stamp()}"
+    first = f"{request.name}-{stamp()}"
     leaf, number = first, 1
-    while (wish.runs / store.UP / leaf).exists():
+    while (request.runs / store.UP / leaf).exists():
         number += 1
         leaf = f"{first}-{number}"
-    return store.create(wish.runs, store.UP, 0, name=leaf)
+    return store.create(request.runs, store.UP, 0, name=leaf)
 
 
 def _tell_ends(path: Path, until: Mapping[int, int]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from netem.errors import CannotStartError, FabricError
 from netem.kernel.framing import LENGTH, ChannelClosedError, pack, receive_exactly, send_frame
-from testbed.live.directory import Place
+from testbed.live.directory import RuntimeDirectory
 from testbed.run.store import StoreError
 from topologies.formats.errors import InputError
 
@@ -64,27 +64,27 @@ def raise_refusal(reply: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
-class Door:
+class RpcClient:
     """The client's side."""
 
     @staticmethod
-    def connect(place: Place) -> socket.socket:
+    def connect(directory: RuntimeDirectory) -> socket.socket:
         """A connection to the testbed at `place`. Raises FabricError when nobody answers."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            with place.socket_path() as path:
+            with directory.socket_path() as path:
                 connection.connect(path)
         except OSError:
             connection.close()
-            raise _gone(place.name) from None
+            raise _gone(directory.name) from None
         return connection
 
     @staticmethod
-    def ask(place: Place, request: dict[str, Any]) -> Any:
+    def ask(directory: RuntimeDirectory, request: dict[str, Any]) -> Any:
         """One verb and its answer. Raises InputError, FabricError or StoreError as the server did."""
-        with Door.connect(place) as connection:
-            Door.tell(connection, request)
-            return raise_refusal(Door.hear(connection)).get("result")
+        with RpcClient.connect(directory) as connection:
+            RpcClient.tell(connection, request)
+            return raise_refusal(RpcClient.hear(connection)).get("result")
 
     @staticmethod
     def tell(connection: socket.socket, values: dict[str, Any], descriptors: Sequence[int] = ()) -> None:

@@ -1,6 +1,6 @@
 """The process behind a testbed: `python -m testbed.live.server STARTER`, started by testbed.live.starter.
 
-    acceptor thread ── one thread per connection ──> verbs: a queue ──> this, the main thread, owns desk and network
+    acceptor thread ── one thread per connection ──> verbs: a queue ──> this, the main thread, owns state and network
                                               └────> commands run beside it, for as long as they like
 
 It ends when somebody says `down`, on a signal, and, unless it is to stay, when its starter ends in any way; what it
@@ -32,11 +32,11 @@ from netem.errors import FabricError
 from netem.kernel.framing import ChannelClosedError
 from netem.runtimes.base import Command, ExecRequest, NodeHandle
 from testbed.live import requests as asks
-from testbed.live.controller import Keep
-from testbed.live.directory import Place
+from testbed.live.controller import Controller
+from testbed.live.directory import RuntimeDirectory
 from testbed.live.ending import Ending, Stopped, note
 from testbed.live.rpc import BadFrameError, answer, close_all, receive, refusal
-from testbed.live.starter import Wish
+from testbed.live.starter import StartRequest
 from testbed.paths import is_directory
 from testbed.run.store import StoreError
 from topologies.formats.errors import InputError
@@ -60,9 +60,9 @@ class Job:
 class Server:
     """One testbed that is up."""
 
-    def __init__(self, keep: Keep, place: Place, ending: Ending) -> None:
-        self._keep = keep
-        self._place = place
+    def __init__(self, controller: Controller, directory: RuntimeDirectory, ending: Ending) -> None:
+        self._controller = controller
+        self._directory = directory
         self._ending = ending
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._leaving: list[socket.socket] = []
@@ -72,7 +72,7 @@ class Server:
     def open_door(self) -> socket.socket:
         """From now on requests are taken."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        with self._place.socket_path() as path:
+        with self._directory.socket_path() as path:
             listener.bind(path)
         listener.listen(BACKLOG)
         threading.Thread(target=self._accept, args=(listener,), name="acceptor", daemon=True).start()
@@ -89,9 +89,9 @@ class Server:
                 job = self._jobs.get(timeout=TICK_S)
             except queue.Empty:
                 with contextlib.suppress(FabricError):  # a testbed that is gone is told to whoever asks for something
-                    self._keep.notice()
-                if not self._place.is_ours():  # whoever removed it, nobody can ask us for anything any more
-                    self._ending.ask(f"{self._place.path} was removed")
+                    self._controller.notice()
+                if not self._directory.is_ours():  # whoever removed it, nobody can ask us for anything any more
+                    self._ending.ask(f"{self._directory.path} was removed")
                 continue
             if job is None:
                 return
@@ -147,7 +147,7 @@ class Server:
             if isinstance(words, asks.AskExec):
                 self._execute(connection, words, descriptors)
                 return True
-            answer(connection, {"result": self._ask(lambda: self._keep.perform(verb, words))})
+            answer(connection, {"result": self._ask(lambda: self._controller.perform(verb, words))})
         except (ChannelClosedError, TimeoutError, ConnectionError):
             return True  # the client has gone, or says nothing
         except BadFrameError as error:
@@ -172,7 +172,7 @@ class Server:
             raise InputError(f"a command needs 3 descriptors with its request, not {len(descriptors)}")
         if words.terminal and not os.isatty(descriptors[0]):
             raise InputError("descriptor 0 is no terminal")
-        name, handle = self._ask(lambda: self._keep.enter(words.node))
+        name, handle = self._ask(lambda: self._controller.enter(words.node))
         command = _start(handle, name, words, descriptors)
         answer(connection, {"started": True})
         waiter = threading.Thread(target=_tell_end, args=(command, connection), name="command", daemon=True)
@@ -263,15 +263,15 @@ def main(starter: int) -> int:
         ending.listen()
         _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        wish = Wish.from_json(json.loads(sys.stdin.readline()))
+        request = StartRequest.from_json(json.loads(sys.stdin.readline()))
         is_up = threading.Event()
-        ending.follow(starter, lambda: wish.stays and is_up.is_set())
+        ending.follow(starter, lambda: request.stays and is_up.is_set())
         with ExitStack() as stack:
-            place = Place.of(wish.name)
-            place.take()
-            stack.callback(place.give_back)
-            keep = Keep(wish, lambda line: _say({"progress": line}))
-            _run(keep, place, is_up, ending)
+            directory = RuntimeDirectory.of(request.name)
+            directory.take()
+            stack.callback(directory.give_back)
+            controller = Controller(request, lambda line: _say({"progress": line}))
+            _run(controller, directory, is_up, ending)
     except (InputError, FabricError, StoreError) as error:
         ending.no_more()  # whoever hears it tells us to end, which we do
         _say(refusal(error))
@@ -286,29 +286,29 @@ def main(starter: int) -> int:
     return 0
 
 
-def _run(keep: Keep, place: Place, is_up: threading.Event, ending: Ending) -> None:
+def _run(controller: Controller, directory: RuntimeDirectory, is_up: threading.Event, ending: Ending) -> None:
     """Serve until the end is asked for, then give everything back. What goes wrong in that is told to those who asked,
     and to the log.
     """
-    server = Server(keep, place, ending)
+    server = Server(controller, directory, ending)
     ending.calmly(server.stop)
     failure: Exception | None = None
     try:
         listener = server.open_door()
-        place.publish(keep.description, keep.topology)
+        directory.publish(controller.description, controller.topology)
         is_up.set()
-        _say({"up": keep.about()})
+        _say({"up": controller.about()})
         _detach()
-        note(f"{keep.description.name} is up, process {os.getpid()}")
+        note(f"{controller.description.name} is up, process {os.getpid()}")
         server.serve()
         listener.close()
     finally:
         note(f"it ends: {ending.reason or f'a bug, {sys.exc_info()[1]!r}'}")
         try:
-            keep.close()
+            controller.close()
         except (FabricError, StoreError) as error:
             failure = error
-        place.give_back()
+        directory.give_back()
         note("it has ended, nothing of it is left" if failure is None else f"it has ended, not well: {failure}")
         server.farewell(failure)
 

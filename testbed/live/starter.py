@@ -1,4 +1,4 @@
-"""Starting a testbed's server: what is wished for goes in, lines of progress and at last a description come out.
+"""Starting a testbed's server: what is asked for goes in, lines of progress and at last a description come out.
 
 The server is a process of its own with a session of its own, so that Ctrl-C and a closed terminal are not for it. It
 reads one JSON line from its standard input and writes JSON lines to its standard output until it is up:
@@ -32,7 +32,7 @@ END_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class StartRequest:
     """What a server is to bring up. `stays`: it does not end with the process that started it."""
 
     name: str
@@ -70,13 +70,13 @@ class Wish:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Wish:
+    def from_json(cls, values: Mapping[str, Any]) -> StartRequest:
         program = None if values["program"] is None else _program(values["program"])
         folder = None if values["experiment_folder"] is None else Path(values["experiment_folder"])
         return cls(**{**values, "runs": Path(values["runs"]), "program": program, "experiment_folder": folder})
 
 
-def start_server(wish: Wish, on_progress: Callable[[str], None]) -> dict[str, Any]:
+def start_server(request: StartRequest, on_progress: Callable[[str], None]) -> dict[str, Any]:
     """Start a server and wait until its testbed is up; what `describe` says of it. Raises what the server met with,
     after it has ended.
     """
@@ -89,7 +89,7 @@ def start_server(wish: Wish, on_progress: Callable[[str], None]) -> dict[str, An
     )
     try:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(wish.as_json()).encode("utf-8") + b"\n")
+        process.stdin.write(json.dumps(request.as_json()).encode("utf-8") + b"\n")
         process.stdin.close()
         with process.stdout:
             return _await_up(process.stdout, on_progress)
@@ -99,7 +99,7 @@ def start_server(wish: Wish, on_progress: Callable[[str], None]) -> dict[str, An
         raise
     finally:
         # Whenever it ends while we live: a zombie would look alive to whoever asks for the owner of its place.
-        threading.Thread(target=process.wait, name=f"end of {wish.name}", daemon=True).start()
+        threading.Thread(target=process.wait, name=f"end of {request.name}", daemon=True).start()
 
 
 def _await_up(lines: Any, on_progress: Callable[[str], None]) -> dict[str, Any]:

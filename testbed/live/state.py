@@ -1,4 +1,4 @@
-"""The desk: what holds in a testbed now, and the rules of what may happen next. Pure: it decides, others do.
+"""The state: what holds in a testbed now, and the rules of what may happen next. Pure: it decides, others do.
 
 Each verb becomes events of `testbed.spec.faults`, as an experiment's plan would have them, with the full effect of
 each: whoever performs one computes nothing. What an event changes holds from `commit` on, so that nothing is believed
@@ -76,7 +76,7 @@ class _Open:
     fields: frozenset[str] = field(default_factory=frozenset)
 
 
-class Desk:
+class LiveState:
     """One testbed. Times are CLOCK_MONOTONIC nanoseconds since it came up; `now` is the wall clock, for people.
     `has_views`: the nodes are members of a group that may come and go; those in `absent` have not come yet.
     """

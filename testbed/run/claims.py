@@ -10,7 +10,7 @@ from analysis.expression import Unknown
 from node.registry import PROTOCOLS
 from testbed.cli.console import Console
 from testbed.run import store
-from testbed.run.perform import Wishes, apply_wishes
+from testbed.run.perform import Overrides, apply_overrides
 from testbed.run.sweep import Point, run_points, simulate_points
 from testbed.spec import experiment as spec
 from testbed.spec.experiment import Claim, Experiment, World
@@ -51,7 +51,7 @@ def list_claims(selection: Selection) -> list[Row]:
     return [_row(experiment, claim) for experiment in found for claim in _claims(experiment, selection)]
 
 
-def run_claims(selection: Selection, console: Console, *, wishes: Wishes, is_job: bool = False) -> Iterator[Row]:
+def run_claims(selection: Selection, console: Console, *, overrides: Overrides, is_job: bool = False) -> Iterator[Row]:
     """Run every experiment that makes such a claim and judge its claims; each row comes as soon as it is known.
     `is_job`: sweeps with many seeds in the simulated world are simulated in memory, as a Spark job.
 
@@ -60,11 +60,11 @@ def run_claims(selection: Selection, console: Console, *, wishes: Wishes, is_job
     Raises InputError, FabricError, AnalysisError.
     """
     for experiment in _experiments(selection):
-        wished = apply_wishes(experiment, wishes)
-        if is_job and wished.seeds and wished.world is World.SIM:
-            points = simulate_points(wished, wishes, console, store.stamp())
+        overridden = apply_overrides(experiment, overrides)
+        if is_job and overridden.seeds and overridden.world is World.SIM:
+            points = simulate_points(overridden, overrides, console, store.stamp())
         else:
-            points = list(run_points(wished, wishes, console, store.stamp()))
+            points = list(run_points(overridden, overrides, console, store.stamp()))
         for claim in _claims(experiment, selection):
             row = _judged(experiment, claim, points)
             console.done("claim", f"{claim.id}: {row.verdict}")

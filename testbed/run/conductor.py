@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from netem.kernel.probe import KernelWish, processors_awake
+from netem.kernel.probe import KernelOption, processors_awake
 from netem.network import EmulatedNetwork
 from netem.runtimes.base import Program, Runtime
 from netem.runtimes.cgroups import Brakes
@@ -30,7 +30,7 @@ from testbed.cli.console import Console, Stage
 from testbed.cli.live_words import shortened
 from testbed.run import health
 from testbed.run.capture import Capture
-from testbed.run.fleet import Crew, State
+from testbed.run.fleet import Fleet, State
 from testbed.run.manifest import World, WorldChoice, counted, doubts, programs_said, said
 from testbed.run.manifest import collect as collect_versions
 from testbed.run.nodes import configuration
@@ -75,12 +75,12 @@ class Conductor:
             capture = self._start_capture(network)
             stack.callback(self._close_capture, capture)
             brakes = stack.enter_context(Brakes())
-            crew = self._start_nodes(network, stack)
-            stack.callback(self._record_nodes, crew)
-            self._load(network, crew, capture, brakes)
-            self._drain(crew)
+            fleet = self._start_nodes(network, stack)
+            stack.callback(self._record_nodes, fleet)
+            self._load(network, fleet, capture, brakes)
+            self._drain(fleet)
             brakes.release_all()
-            self._stop(network, crew, capture)
+            self._stop(network, fleet, capture)
 
     # --- phases, in order
 
@@ -89,7 +89,7 @@ class Conductor:
         with self._console.stage("network", "starting") as stage:
             network = EmulatedNetwork.open(
                 self._topology,
-                kernel=KernelWish(self._experiment.kernel.value),
+                kernel=KernelOption(self._experiment.kernel.value),
                 log_dir=self._directory.path / "network",
                 seed=self._experiment.seed,
                 on_progress=stage.say,
@@ -121,12 +121,12 @@ class Conductor:
         self._manifest["clock"] = clock_pair()
         return capture
 
-    def _start_nodes(self, network: EmulatedNetwork, stack: ExitStack) -> Crew:
+    def _start_nodes(self, network: EmulatedNetwork, stack: ExitStack) -> Fleet:
         count = len(self._topology) - len(self._experiment.absent)
         with self._console.stage("nodes", "starting") as stage:
             runtime = self._open_runtime(network, stage.say)
             stack.callback(runtime.close)
-            crew = Crew(
+            fleet = Fleet(
                 runtime,
                 self._topology.nodes(),
                 configure=self._configure,
@@ -135,60 +135,60 @@ class Conductor:
                 own=own_programs(self._experiment, self._directory.path / "nodes", group=self._directory.group),
                 absent=self._experiment.absent,
             )
-            crew.start_all(lambda started: stage.say(f"{started} of {count} started"))
+            fleet.start_all(lambda started: stage.say(f"{started} of {count} started"))
             stage.say("waiting until all are ready")
-            timeout_s = max(READY_TIMEOUT_S, crew.patience_s) + READY_TIMEOUT_PER_NODE_S * count
-            crew.wait_all((State.READY,), timeout_s=timeout_s, doing="ready")
+            timeout_s = max(READY_TIMEOUT_S, fleet.patience_s) + READY_TIMEOUT_PER_NODE_S * count
+            fleet.wait_all((State.READY,), timeout_s=timeout_s, doing="ready")
             stage.result = (
                 f"{count} ready in world {self._world.world.value} ({self._world.why}), "
                 f"{programs_said(self._experiment)}"
             )
-        return crew
+        return fleet
 
-    def _load(self, network: EmulatedNetwork, crew: Crew, capture: Capture, brakes: Brakes) -> None:
+    def _load(self, network: EmulatedNetwork, fleet: Fleet, capture: Capture, brakes: Brakes) -> None:
         before = health.CpuTimes.read()
         self._start_ns = time.monotonic_ns() + START_LEAD_NS
-        crew.broadcast(f'start {{"at_ns": {self._start_ns}}}')
+        fleet.broadcast(f'start {{"at_ns": {self._start_ns}}}')
         self._phase("start_ns", self._start_ns)
-        schedule = Schedule(self._experiment, network, crew, self._directory, brakes, start_ns=self._start_ns)
+        schedule = Schedule(self._experiment, network, fleet, self._directory, brakes, start_ns=self._start_ns)
         duration_s = self._experiment.duration_ns / 1e9
         with self._console.bar("load", "", total_s=duration_s) as stage:
             end_ns = self._start_ns + self._experiment.duration_ns
             while (now_ns := time.monotonic_ns()) < end_ns:
                 wake_ns = min(end_ns, now_ns + int(TICK_S * 1e9), schedule.next_ns())
-                crew.pump(wake_ns / 1e9)
+                fleet.pump(wake_ns / 1e9)
                 schedule.strike(time.monotonic_ns())
                 self._check_machinery(network, capture)
-                self._show_load(stage, crew, schedule)
+                self._show_load(stage, fleet, schedule)
             schedule.finish()
-            stage.result = f"{duration_s:g} s, {self._said(crew)}, {counted(schedule.struck, 'fault')}"
+            stage.result = f"{duration_s:g} s, {self._said(fleet)}, {counted(schedule.struck, 'fault')}"
         self._phase("load_end_ns", time.monotonic_ns())
         after = health.CpuTimes.read()
-        self._manifest["health"] = health.summarize(before, after, crew.totals()["lag_max_ns"])
+        self._manifest["health"] = health.summarize(before, after, fleet.totals()["lag_max_ns"])
 
-    def _drain(self, crew: Crew) -> None:
+    def _drain(self, fleet: Fleet) -> None:
         drain_s = self._experiment.drain_ns / 1e9
         with self._console.stage("drain", f"at most {drain_s:g} s") as stage:
-            crew.broadcast("drain")
-            if crew.reach(QUIET, timeout_s=drain_s):
+            fleet.broadcast("drain")
+            if fleet.reach(QUIET, timeout_s=drain_s):
                 self._phase("drained_ns", time.monotonic_ns())
-                stage.result = f"every node is quiet, {self._said(crew)}"
+                stage.result = f"every node is quiet, {self._said(fleet)}"
             else:
                 stage.is_doubtful = True
-                late = {member.node.name for member in crew.alive() if member.state not in QUIET}
+                late = {member.node.name for member in fleet.alive() if member.state not in QUIET}
                 who = shortened(late, self._topology)
-                stage.result = f"not quiet within {drain_s:g} s: {who}; {self._said(crew)}"
+                stage.result = f"not quiet within {drain_s:g} s: {who}; {self._said(fleet)}"
 
-    def _stop(self, network: EmulatedNetwork, crew: Crew, capture: Capture) -> None:
+    def _stop(self, network: EmulatedNetwork, fleet: Fleet, capture: Capture) -> None:
         with self._console.stage("stop", "ending") as stage:
-            crew.resume_all()
-            members = crew.alive()
-            crew.broadcast("stop")
-            crew.wait_all((State.STOPPED,), timeout_s=STOP_TIMEOUT_S, doing="stopped", members=members)
-            crew.wait_gone(timeout_s=STOP_TIMEOUT_S)
+            fleet.resume_all()
+            members = fleet.alive()
+            fleet.broadcast("stop")
+            fleet.wait_all((State.STOPPED,), timeout_s=STOP_TIMEOUT_S, doing="stopped", members=members)
+            fleet.wait_gone(timeout_s=STOP_TIMEOUT_S)
             closing = self._close_capture(capture)
             self._read_counters(network)
-            self._judge(crew)
+            self._judge(fleet)
             stage.result = (
                 f"{closing['frames']:,} frames captured, "
                 f"{closing['kernel_dropped_frames'] or 'none'} lost by the collector"
@@ -209,9 +209,9 @@ class Conductor:
         self._manifest["containers"] = runtime.facts()
         return runtime
 
-    def _said(self, crew: Crew) -> str:
+    def _said(self, fleet: Fleet) -> str:
         """What our nodes have done so far; what others did, the analysis finds."""
-        return said(crew.totals()) if self._experiment.has_protocol else programs_said(self._experiment)
+        return said(fleet.totals()) if self._experiment.has_protocol else programs_said(self._experiment)
 
     @staticmethod
     def _check_machinery(network: EmulatedNetwork, capture: Capture) -> None:
@@ -241,8 +241,8 @@ class Conductor:
         recorded: dict[str, Any] = self._manifest["capture"]
         return recorded
 
-    def _record_nodes(self, crew: Crew) -> None:
-        self._manifest["nodes"] = [member.manifest() for member in crew.history]
+    def _record_nodes(self, fleet: Fleet) -> None:
+        self._manifest["nodes"] = [member.manifest() for member in fleet.history]
         self._directory.save()
 
     def _read_counters(self, network: EmulatedNetwork) -> None:
@@ -251,17 +251,17 @@ class Conductor:
         self._manifest["bus_counters"] = [_plain(entry) for entry in network.bus_counters()]
         self._manifest["infrastructure_drops"] = network.infrastructure_drops()
 
-    def _judge(self, crew: Crew) -> None:
-        self._manifest["health"]["lag_max_ns"] = crew.totals()["lag_max_ns"]
+    def _judge(self, fleet: Fleet) -> None:
+        self._manifest["health"]["lag_max_ns"] = fleet.totals()["lag_max_ns"]
         self._manifest["invalid"] = doubts(self._experiment, self._manifest)
         for reason in self._manifest["invalid"]:
             self._console.warn("invalid", reason)
 
-    def _show_load(self, stage: Stage, crew: Crew, schedule: Schedule) -> None:
+    def _show_load(self, stage: Stage, fleet: Fleet, schedule: Schedule) -> None:
         assert self._start_ns is not None
         elapsed_s = max(0.0, (time.monotonic_ns() - self._start_ns) / 1e9)
         active = f"  ⚡ {schedule.active()}" if schedule.active() else ""
-        stage.advance_to(elapsed_s, f"{self._said(crew)}{active}")
+        stage.advance_to(elapsed_s, f"{self._said(fleet)}{active}")
 
 
 def _plain(counters: Any) -> dict[str, Any]:

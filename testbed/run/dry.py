@@ -11,7 +11,7 @@ from netem.wiring import plan
 from netem.wiring.steps import Kernel
 from testbed.paths import TOPOLOGIES, is_file
 from testbed.run.manifest import programs_said
-from testbed.run.perform import Wishes, check_world, load_experiment, untolerated
+from testbed.run.perform import Overrides, check_world, load_experiment, untolerated
 from testbed.spec import experiment as spec
 from testbed.spec.experiment import Experiment, World
 from topologies import load as topology_files
@@ -32,7 +32,7 @@ def describe(name: str, kernel: str | None, world: str | None = None) -> dict[st
         topology = topology_files.load(topology_files.find(name))
         check_world(world)
         return _simulated(topology) if world == World.SIM.value else _network(topology, kernel or "auto")
-    experiment = load_experiment(name, Wishes(kernel=kernel, world=world))
+    experiment = load_experiment(name, Overrides(kernel=kernel, world=world))
     if experiment.world is World.SIM:
         return {**_schedule(experiment), **_programs(experiment), **_simulated(experiment.topology)}
     wiring = _network(experiment.topology, experiment.kernel.value)
@@ -46,7 +46,7 @@ def _kernel(name: str) -> tuple[Kernel, str]:
     if name != "auto":
         return (Kernel.UML if name == "uml" else Kernel.HOST), f"kernel {name}"
     try:
-        choice = kernels.pick(kernels.KernelWish.AUTO, kernels.probe())
+        choice = kernels.pick(kernels.KernelOption.AUTO, kernels.probe())
     except FabricError as error:
         return Kernel.HOST, f"as kernel host has it; none runs here: {error}"
     return choice.picked, f"kernel {choice.picked.value} ({choice.why})"
@@ -61,8 +61,8 @@ def _is_topology(name: str) -> bool:
     return is_file(path) and path.read_text(encoding="utf-8", errors="replace").find("\npartitions:") >= 0
 
 
-def _network(topology: Topology, wish: str) -> dict[str, list[str]]:
-    kernel, said = _kernel(wish)
+def _network(topology: Topology, override: str) -> dict[str, list[str]]:
+    kernel, said = _kernel(override)
     steps = [plan.describe(step) for step in plan.plan(topology, kernel)]
     return {f"network {topology.name}: {len(topology)} nodes, {said}": steps}
 

@@ -1,4 +1,4 @@
-"""The crew: every node program of a run, what each last said, and the waiting for all of them.
+"""The fleet: every node program of a run, what each last said, and the waiting for all of them.
 
 Nodes speak JSON lines (node/host/driver.py); programs of others do not, and are ready, drained and ended as their
 experiment
@@ -103,7 +103,7 @@ class Member:
         }
 
 
-class Crew:
+class Fleet:
     """All members of a run. `configure(node, incarnation)` makes a member's configuration line. `absent`: nodes that
     are not started before they join.
     """

@@ -35,22 +35,22 @@ class WorldChoice:
     why: str
 
 
-def pick(wish: World) -> WorldChoice:
+def pick(override: World) -> WorldChoice:
     """`auto` takes Docker when a daemon answers, else network namespaces. The simulated world must be asked for.
 
     Raises FabricError when Docker was asked for and no daemon answers.
     """
-    if wish in (World.NETNS, World.SIM):
-        return WorldChoice(world=wish, why="asked for")
+    if override in (World.NETNS, World.SIM):
+        return WorldChoice(world=override, why="asked for")
     from netem.runtimes.daemon import connect
 
     try:
         connect().close()
     except FabricError:
-        if wish is World.DOCKER:
+        if override is World.DOCKER:
             raise
         return WorldChoice(world=World.NETNS, why="no Docker daemon answers")
-    return WorldChoice(world=World.DOCKER, why="asked for" if wish is World.DOCKER else "a Docker daemon answers")
+    return WorldChoice(world=World.DOCKER, why="asked for" if override is World.DOCKER else "a Docker daemon answers")
 
 
 def require_privilege(world: World, *, can_be_simulated: bool) -> None:

@@ -15,7 +15,7 @@ from testbed.run.manifest import WorldChoice, first_manifest, pick, require_priv
 from testbed.run.program import require_runnable, unlimited, without_limits
 from testbed.run.store import RunDirectory, StoreError
 from testbed.spec import experiment as spec
-from testbed.spec.experiment import Experiment, KernelWish, World
+from testbed.spec.experiment import Experiment, KernelOption, World
 from testbed.spec.programs import require_world
 from testbed.spec.rate_churn import reseeded
 from testbed.spec.raw import MAX_SEED
@@ -31,7 +31,7 @@ ROOM_BYTES_AT_LEAST = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Overrides:
     """What the command line says on top of the experiment file; None means as the file says."""
 
     world: str | None = None
@@ -41,8 +41,8 @@ class Wishes:
     runs: Path = Path("runs")
     analyze: bool = True
 
-    def named(self, name: str) -> Wishes:
-        """The same wishes for one run of several."""
+    def named(self, name: str) -> Overrides:
+        """The same overrides for one run of several."""
         return dataclasses.replace(self, name=name)
 
 
@@ -74,12 +74,12 @@ def performer(experiment: Experiment, world: WorldChoice, directory: RunDirector
     return Conductor(experiment, world, directory, console)
 
 
-def load_experiment(name: str, wishes: Wishes) -> Experiment:
-    """The experiment that `name` means, with the wishes of the command line put in.
+def load_experiment(name: str, overrides: Overrides) -> Experiment:
+    """The experiment that `name` means, with the overrides of the command line put in.
 
     Raises InputError.
     """
-    return apply_wishes(spec.load(spec.find(name), protocols=PROTOCOLS), wishes)
+    return apply_overrides(spec.load(spec.find(name), protocols=PROTOCOLS), overrides)
 
 
 def check_world(world: str | None) -> None:
@@ -87,57 +87,59 @@ def check_world(world: str | None) -> None:
     _member("world", World, world)
 
 
-def _member(option: str, enumeration: type[World | KernelWish], wish: str | None) -> World | KernelWish | None:
+def _member(option: str, enumeration: type[World | KernelOption], override: str | None) -> World | KernelOption | None:
     allowed = [member.value for member in enumeration]
-    if wish is not None and wish not in allowed:
-        raise InputError(f"--{option}: {wish!r} is none of {', '.join(allowed)}")
-    return enumeration(wish) if wish is not None else None
+    if override is not None and override not in allowed:
+        raise InputError(f"--{option}: {override!r} is none of {', '.join(allowed)}")
+    return enumeration(override) if override is not None else None
 
 
-def apply_wishes(experiment: Experiment, wishes: Wishes) -> Experiment:
+def apply_overrides(experiment: Experiment, overrides: Overrides) -> Experiment:
     changes: dict[str, Any] = {}
-    if wishes.seed is not None:
-        if not 0 <= wishes.seed <= MAX_SEED:
-            raise InputError(f"--seed must lie between 0 and {MAX_SEED}, not {wishes.seed}")
-        # A seed that a sweep has set stays: the wish is where its seeds come from.
+    if overrides.seed is not None:
+        if not 0 <= overrides.seed <= MAX_SEED:
+            raise InputError(f"--seed must lie between 0 and {MAX_SEED}, not {overrides.seed}")
+        # A seed that a sweep has set stays: the override is where its seeds come from.
         if "seed" not in experiment.variant:
-            experiment = reseeded(experiment, wishes.seed)
-    for option, enumeration in (("world", World), ("kernel", KernelWish)):
-        wish = _member(option, enumeration, getattr(wishes, option))
-        if wish is not None:
-            changes[option] = wish
+            experiment = reseeded(experiment, overrides.seed)
+    for option, enumeration in (("world", World), ("kernel", KernelOption)):
+        override = _member(option, enumeration, getattr(overrides, option))
+        if override is not None:
+            changes[option] = override
     if sentence := require_world(changes.get("world", experiment.world), experiment.programs, experiment.image):
         raise InputError(f"--world: {sentence}")
     return dataclasses.replace(experiment, **changes)
 
 
-def run_experiment(name: str, wishes: Wishes, console: Console) -> Outcome:
+def run_experiment(name: str, overrides: Overrides, console: Console) -> Outcome:
     """Perform, analyse and report the experiment called `name`.
 
     Raises InputError before anything has started, FabricError and KeyboardInterrupt after the run was marked.
     """
-    experiment = load_experiment(name, wishes)
+    experiment = load_experiment(name, overrides)
     console.title(f"orderbed {experiment.name}", experiment.question)
-    return perform(experiment, wishes, console)
+    return perform(experiment, overrides, console)
 
 
-def perform(experiment: Experiment, wishes: Wishes, console: Console, *, spark: SparkSession | None = None) -> Outcome:
+def perform(
+    experiment: Experiment, overrides: Overrides, console: Console, *, spark: SparkSession | None = None
+) -> Outcome:
     """Like `run_experiment`, from a loaded experiment; `spark`: a session to analyse with."""
-    if wishes.analyze:
+    if overrides.analyze:
         from analysis.engine.session import require_java
 
         require_java()
-    store.require_space(wishes.runs, needed_bytes(experiment))
+    store.require_space(overrides.runs, needed_bytes(experiment))
     world = pick(experiment.world)
     can_be_simulated = not require_world(World.SIM, experiment.programs, experiment.image)
     require_privilege(world.world, can_be_simulated=can_be_simulated)
     require_faults(experiment, world)
     require_runnable(experiment, world.world)
     directory = store.create(
-        wishes.runs,
+        overrides.runs,
         experiment.name,
         experiment.seed,
-        name=wishes.name,
+        name=overrides.name,
         is_repeatable=world.world is World.SIM,
     )
     if warning := untolerated(experiment):
@@ -160,7 +162,7 @@ def perform(experiment: Experiment, wishes: Wishes, console: Console, *, spark: 
         raise
     finally:
         directory.close()
-    summary = analyze_and_report(directory.path, console, spark=spark) if wishes.analyze else None
+    summary = analyze_and_report(directory.path, console, spark=spark) if overrides.analyze else None
     return Outcome(directory=directory.path, summary=summary)
 
 

@@ -15,7 +15,7 @@ from netem.errors import FabricError
 from netem.network import Change, EmulatedNetwork
 from netem.runtimes import cgroups as limits
 from netem.runtimes.cgroups import Brakes
-from testbed.run.fleet import Crew
+from testbed.run.fleet import Fleet
 from testbed.run.store import RunDirectory
 from testbed.spec.experiment import Experiment
 from testbed.spec.faults import (
@@ -59,7 +59,7 @@ class Schedule:
         self,
         experiment: Experiment,
         network: EmulatedNetwork,
-        crew: Crew,
+        fleet: Fleet,
         directory: RunDirectory,
         brakes: Brakes,
         *,
@@ -68,7 +68,7 @@ class Schedule:
         self._experiment = experiment
         self._topology = experiment.topology
         self._network = network
-        self._crew = crew
+        self._fleet = fleet
         self._brakes = brakes
         self._directory = directory
         self._start_ns = start_ns
@@ -151,35 +151,35 @@ class Schedule:
         return _together(changes)
 
     def _crash(self, fault: Crash) -> Struck:
-        return _each(self._crew.crash, fault.targets)
+        return _each(self._fleet.crash, fault.targets)
 
     def _restart(self, fault: Restart) -> Struck:
         """Effective when every new incarnation runs."""
         issued_ns = time.monotonic_ns()
-        self._crew.restart(fault.targets)
+        self._fleet.restart(fault.targets)
         return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns())
 
     def _pause(self, fault: Pause) -> Struck:
-        return _each(self._crew.pause, fault.targets)
+        return _each(self._fleet.pause, fault.targets)
 
     def _resume(self, fault: Resume) -> Struck:
-        return _each(self._crew.resume, fault.targets)
+        return _each(self._fleet.resume, fault.targets)
 
     def _join(self, fault: Join) -> Struck:
         """Effective when every process runs as an incarnation that asks to be let in."""
         issued_ns = time.monotonic_ns()
-        said = self._crew.join(fault.targets)
+        said = self._fleet.join(fault.targets)
         return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns(), readback=_readback(said))
 
     def _leave(self, fault: Leave) -> Struck:
-        return _as_said(lambda: self._crew.leave(fault.targets))
+        return _as_said(lambda: self._fleet.leave(fault.targets))
 
     def _slow(self, fault: Slow) -> Struck:
         """Effective when the kernel holds all of the targets' processes to it."""
         issued_ns = time.monotonic_ns()
         shares = {}
         for name in fault.targets:
-            member = self._crew.member(name)
+            member = self._fleet.member(name)
             member.was_paused = True
             shares[str(name)] = {"cpu_ratio": self._brakes.slow(str(name), member.handle.pid(), fault.cpu_ratio)}
         return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns(), readback=shares)
@@ -199,7 +199,7 @@ class Schedule:
         return _each(lambda name: self._brakes.release(str(name)), fault.targets)
 
     def _change(self, targets: tuple[NodeName, ...], what: str, words: Mapping[str, Any]) -> Struck:
-        return _as_said(lambda: self._crew.change(targets, f"{what} {json.dumps(words)}"))
+        return _as_said(lambda: self._fleet.change(targets, f"{what} {json.dumps(words)}"))
 
 
 def require(experiment: Experiment, *, several_processes: bool) -> None:

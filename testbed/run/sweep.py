@@ -19,7 +19,7 @@ from node.registry import PROTOCOLS
 from testbed.cli.console import Console
 from testbed.cli.listings import setting
 from testbed.run import store
-from testbed.run.perform import Wishes, apply_wishes, load_experiment, perform
+from testbed.run.perform import Overrides, apply_overrides, load_experiment, perform
 from testbed.spec.experiment import Experiment, World, expand_sweep
 from testbed.spec.given import given
 from topologies.formats.errors import InputError
@@ -87,7 +87,7 @@ def run_sweep(
     console: Console,
     on_point: Callable[[Point], None],
     *,
-    wishes: Wishes,
+    overrides: Overrides,
     spark: SparkSession | None = None,
     is_job: bool = False,
 ) -> list[Point]:
@@ -96,34 +96,34 @@ def run_sweep(
 
     Raises InputError, FabricError, AnalysisError.
     """
-    experiment = load_experiment(name, wishes)
+    experiment = load_experiment(name, overrides)
     console.title(f"orderbed sweep {experiment.name}", experiment.question)
     if is_job:
-        return simulate_points(experiment, wishes, console, store.stamp(), spark=spark)
+        return simulate_points(experiment, overrides, console, store.stamp(), spark=spark)
     points: list[Point] = []
-    for point in run_points(experiment, wishes, console, store.stamp(), spark=spark):
+    for point in run_points(experiment, overrides, console, store.stamp(), spark=spark):
         points.append(point)
         on_point(point)
     return points
 
 
 def run_points(
-    experiment: Experiment, wishes: Wishes, console: Console, stamp: str, *, spark: SparkSession | None = None
+    experiment: Experiment, overrides: Overrides, console: Console, stamp: str, *, spark: SparkSession | None = None
 ) -> Iterator[Point]:
     """Run every combination, in file order; the experiment itself without a sweep.
 
-    The wishes of the command line are put in again on top of what the sweep sets. After each run
+    The overrides of the command line are put in again on top of what the sweep sets. After each run
     `<runs>/<experiment>/sweep-<stamp>.json` lists the points so far (analysis.run.Sweep reads it), so that a sweep
     that ends early keeps them.
     """
     points: list[dict[str, Any]] = []
-    variants = _variants(experiment, wishes)
+    variants = _variants(experiment, overrides)
     if experiment.seeds and all(variant.world is World.SIM for variant in variants):
         console.warn("sweep", f"{len(variants)} whole runs, each with its capture; --spark simulates them in memory")
     with nullcontext(spark) if spark is not None else _session_for(variants) as session:
         for position, variant in enumerate(variants):
             console.title(label(variant.variant))
-            outcome = perform(variant, wishes.named(f"{variant.seed}-{stamp}-{position}"), console, spark=session)
+            outcome = perform(variant, overrides.named(f"{variant.seed}-{stamp}-{position}"), console, spark=session)
             assert outcome.summary is not None, "a point of a sweep is always analysed"
             manifest = store.read_manifest(outcome.directory)
             point = Point(
@@ -135,12 +135,12 @@ def run_points(
                 directory=outcome.directory,
             )
             points.append(point.as_dict())
-            store.write_json(wishes.runs / experiment.name / f"sweep-{stamp}.json", points)
+            store.write_json(overrides.runs / experiment.name / f"sweep-{stamp}.json", points)
             yield point
 
 
 def simulate_points(
-    experiment: Experiment, wishes: Wishes, console: Console, stamp: str, *, spark: SparkSession | None = None
+    experiment: Experiment, overrides: Overrides, console: Console, stamp: str, *, spark: SparkSession | None = None
 ) -> list[Point]:
     """Simulate every combination in memory, on the workers of a Spark session: `spark`, or one of our own.
 
@@ -149,12 +149,12 @@ def simulate_points(
     or an expectation is named, and its experiment kept beside the table as a file that can be run by itself.
     Raises InputError, AnalysisError.
     """
-    variants = _variants(experiment, wishes)
+    variants = _variants(experiment, overrides)
     if any(variant.world is not World.SIM for variant in variants):
         raise InputError("--spark simulates every run in memory; say --world sim, too")
     from testbed.sim.point import simulate_all
 
-    folder = wishes.runs / experiment.name
+    folder = overrides.runs / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"sweep-{stamp}.parquet"
     with ExitStack() as stack:
@@ -182,8 +182,8 @@ def simulate_points(
     return [_point(result) for result in results]
 
 
-def _variants(experiment: Experiment, wishes: Wishes) -> list[Experiment]:
-    return [apply_wishes(expanded, wishes) for expanded in expand_sweep(experiment, protocols=PROTOCOLS)]
+def _variants(experiment: Experiment, overrides: Overrides) -> list[Experiment]:
+    return [apply_overrides(expanded, overrides) for expanded in expand_sweep(experiment, protocols=PROTOCOLS)]
 
 
 def _failures(results: list[dict[str, Any]]) -> int:

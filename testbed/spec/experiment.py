@@ -20,10 +20,10 @@ import yaml
 from testbed.paths import EXPERIMENTS
 from testbed.spec import parts as spec_parts
 from testbed.spec import programs as spec_program
-from testbed.spec import rate_churn as unrest
+from testbed.spec import rate_churn as rate_churn
 from testbed.spec import sweeps as spec_sweep
 from testbed.spec.parts import ProtocolEntry
-from testbed.spec.raw import Dissemination, KernelWish, RawExperiment, WorkloadKind, World
+from testbed.spec.raw import Dissemination, KernelOption, RawExperiment, WorkloadKind, World
 from testbed.spec.timeline import timeline
 from testbed.spec.values import (
     Claim,
@@ -46,7 +46,7 @@ __all__ = [
     "Claim",
     "Dissemination",
     "Experiment",
-    "KernelWish",
+    "KernelOption",
     "ProtocolChoice",
     "ProtocolEntry",
     "RateChange",
@@ -160,7 +160,7 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
         topology=topology,
         protocol=protocol,
         dissemination=raw.dissemination,
-        workloads=unrest.unsettled(workloads, unrests, duration_ns=raw.duration, seed=raw.seed),
+        workloads=rate_churn.unsettled(workloads, unrests, duration_ns=raw.duration, seed=raw.seed),
         clocks=clocks,
         duration_ns=raw.duration,
         drain_ns=raw.drain,
@@ -174,7 +174,7 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
         claims=tuple(spec_parts.claims(raw, document)),
         programs=programs,
         image=raw.image,
-        unrest=unrests,
+        rate_churn=unrests,
         seeds=spec_sweep.seeds(raw, document),
         text=document.text,
         topology_text=topology_text,

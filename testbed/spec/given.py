@@ -26,7 +26,7 @@ def given(experiment: Experiment) -> dict[str, Any]:
     `delay_ns` … are the greatest on the way to any node; `rate_bps` and `queue_frames` the least of those that have one
     (None without). `rate_per_s` is the offered load of the whole group, `drift_ppm` the greatest of any clock in either
     direction, `offset_ns` between the clock that is ahead of all and the one that is behind all. `unrest_…` are the
-    greatest of any workload (0 without unrest).
+    greatest of any workload (0 without rate_churn).
     """
     ports = [node.to_node for node in experiment.topology.nodes()]
     clocks = [experiment.clocks.get(node.name) for node in experiment.topology.nodes()]
@@ -40,7 +40,7 @@ def given(experiment: Experiment) -> dict[str, Any]:
         "duration_ns": experiment.duration_ns,
         "rate_per_s": sum(workload.rate_per_s for workload in experiment.workloads.values()),
         "size_bytes": max((workload.size_bytes for workload in experiment.workloads.values()), default=0),
-        **{f"unrest_{name}": max((getattr(one, name) for one in experiment.unrest), default=0) for name in UNREST},
+        **{f"unrest_{name}": max((getattr(one, name) for one in experiment.rate_churn), default=0) for name in UNREST},
         "drift_ppm": max((abs(clock.drift_ppm) for clock in clocks if clock), default=0.0),
         "offset_ns": max(offsets_ns) - min(offsets_ns),
         **{name: max(getattr(port, name) for port in ports) for name in GREATEST},

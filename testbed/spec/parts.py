@@ -12,11 +12,11 @@ from analysis.checks.properties import EXPECTABLE
 from analysis.expression import Expression, ExpressionError, parse, roots
 from node.errors import LocalError
 from node.host.node_clock import MAX_DRIFT_PPM
-from testbed.spec import rate_churn as unrest
+from testbed.spec import rate_churn as rate_churn
 from testbed.spec.faults import ClockShift, Crash, Fault, Recover
 from testbed.spec.program import ProgramChoice
 from testbed.spec.raw import Parameter, RawClaim, RawExperiment, RawUnrest, RawWorkload, WorkloadKind
-from testbed.spec.values import Claim, ProtocolChoice, RateChange, Unrest, Workload, WrongClock
+from testbed.spec.values import Claim, ProtocolChoice, RateChange, RateChurn, Workload, WrongClock
 from topologies.formats import units
 from topologies.formats.errors import did_you_mean
 from topologies.formats.units import format_duration, format_size, shown
@@ -139,14 +139,14 @@ def check_views(raw: RawExperiment, document: Document, protocols: Mapping[str, 
                 raise document.error((*document.item(("faults",), position), kind), sentence)
 
 
-def unrests(raw: RawExperiment, topology: Topology, document: Document) -> tuple[Unrest, ...]:
+def unrests(raw: RawExperiment, topology: Topology, document: Document) -> tuple[RateChurn, ...]:
     """Whose rates change all the time, and how."""
     found = []
     for position, block in enumerate(raw.workload):
         at = document.item(("workload",), position)
-        if block.unrest is not None:
+        if block.rate_churn is not None:
             names = _selected(topology, block.senders, document, (*at, "senders"))
-            found.append(_unrest(block.unrest, tuple(names), raw.duration, document, (*at, "unrest")))
+            found.append(_unrest(block.rate_churn, tuple(names), raw.duration, document, (*at, "rate_churn")))
     return tuple(found)
 
 
@@ -277,9 +277,9 @@ def _workload(block: RawWorkload, duration_ns: int, document: Document, at: KeyP
         raise document.error(at, f"a {kind.value} workload needs a rate, such as 50 /s")
     if not has_rate and (block.rate is not None or block.events):
         raise document.error(at, f"a {kind.value} workload has no rate; leave out rate and events")
-    if block.unrest is not None and (not has_rate or block.events):
+    if block.rate_churn is not None and (not has_rate or block.events):
         why = "has no rate" if not has_rate else "with events has its changes"
-        raise document.error((*at, "unrest"), f"a {kind.value} workload {why}; leave out unrest")
+        raise document.error((*at, "rate_churn"), f"a {kind.value} workload {why}; leave out rate_churn")
     if kind is WorkloadKind.SCHEDULED and not block.at:
         raise document.error(at, "a scheduled workload needs its instants, such as at: [1 ms, 2.5 ms]")
     if kind is not WorkloadKind.SCHEDULED and block.at:
@@ -287,8 +287,8 @@ def _workload(block: RawWorkload, duration_ns: int, document: Document, at: KeyP
     if kind is not WorkloadKind.SILENT and block.size is None:
         raise document.error(at, f"a {kind.value} workload needs a size, such as 512 B")
     fastest = max([block.rate or 0.0, *(event.rate for event in block.events)])
-    if block.unrest is not None:
-        fastest *= 1 + block.unrest.rise
+    if block.rate_churn is not None:
+        fastest *= 1 + block.rate_churn.rise
     if fastest > MAX_EVENT_RATE_PER_S:
         raise document.error(at, f"expected at most {MAX_EVENT_RATE_PER_S:.0f} messages per second, got {fastest:.0f}")
     size_bytes = MIN_SIZE_BYTES if block.size is None else block.size
@@ -317,19 +317,20 @@ def _rate_changes(block: RawWorkload, duration_ns: int, document: Document, at: 
 
 def _unrest(
     block: RawUnrest, senders: tuple[NodeName, ...], duration_ns: int, document: Document, at: KeyPath
-) -> Unrest:
-    found = Unrest(senders=senders, share_ratio=block.share, length_ns=block.length, rise_ratio=block.rise)
-    if not 1 <= unrest.senders_in_change(found) < len(senders):
+) -> RateChurn:
+    found = RateChurn(senders=senders, share_ratio=block.share, length_ns=block.length, rise_ratio=block.rise)
+    if not 1 <= rate_churn.senders_in_change(found) < len(senders):
         asked = f"{units.format_ratio(block.share)} of {len(senders)} senders"
         raise document.error(
             (*at, "share"), f"expected at least one sender in a change and one that is in none, got {asked}"
         )
     if block.length == 0:
         raise document.error((*at, "length"), "expected a duration above 0, got 0")
-    changes = unrest.expected_changes(found, duration_ns)
-    if changes > unrest.MAX_CHANGES:
+    changes = rate_churn.expected_changes(found, duration_ns)
+    if changes > rate_churn.MAX_CHANGES:
         raise document.error(
-            (*at, "length"), f"expected at most {unrest.MAX_CHANGES} changes in the whole run, got about {changes:.0f}"
+            (*at, "length"),
+            f"expected at most {rate_churn.MAX_CHANGES} changes in the whole run, got about {changes:.0f}",
         )
     return found
 

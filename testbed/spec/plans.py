@@ -1,6 +1,6 @@
 """What each kind of fault does as time goes on. `testbed.spec.timeline` makes the plans and plays them in order.
 
-A plan has a start and may have an end (`for:`). A Course knows what is impaired, cut, crashed or paused by then; a
+A plan has a start and may have an end (`for:`). A Timeline knows what is impaired, cut, crashed or paused by then; a
 plan's start or end changes that and returns the event which says so.
 """
 
@@ -59,9 +59,9 @@ NODE_FAULTS: dict[str, type[NodeFault]] = {one.kind: one for one in _TRANSITIONS
 class Plan(Protocol):
     """What a block asks for."""
 
-    def start(self, course: Course, now: Now) -> Fault: ...
+    def start(self, timeline: Timeline, now: Now) -> Fault: ...
 
-    def end(self, course: Course, now: Now) -> Fault | None:
+    def end(self, timeline: Timeline, now: Now) -> Fault | None:
         """None: something else has ended it before."""
 
 
@@ -84,7 +84,7 @@ class Now:
     path: KeyPath
 
 
-class Course:
+class Timeline:
     """What holds at the moment that the play has reached."""
 
     def __init__(self, topology: Topology, document: Document, absent: Sequence[NodeName] = ()) -> None:
@@ -149,24 +149,24 @@ class Layer:
     id: int = -1
     left: set[str] = field(default_factory=set)
 
-    def start(self, course: Course, now: Now) -> Fault:
+    def start(self, timeline: Timeline, now: Now) -> Fault:
         self.id = now.id
         self.left = set(self.targets)
-        course.layers.append(self)
-        return self._event(course, now)
+        timeline.layers.append(self)
+        return self._event(timeline, now)
 
-    def end(self, course: Course, now: Now) -> Fault:
-        self.lift(set(self.targets), course, now)
-        return self._event(course, now, restores=True)
+    def end(self, timeline: Timeline, now: Now) -> Fault:
+        self.lift(set(self.targets), timeline, now)
+        return self._event(timeline, now, restores=True)
 
-    def lift(self, targets: set[str], course: Course, now: Now) -> None:
+    def lift(self, targets: set[str], timeline: Timeline, now: Now) -> None:
         """It no longer holds at these targets; without any it has ended."""
         if self.left and not self.left - targets:
-            course.until[self.id] = now.id
+            timeline.until[self.id] = now.id
         self.left -= targets
 
-    def _event(self, course: Course, now: Now, *, restores: bool = False) -> Impair | ImpairLink:
-        settings = tuple(course.impairments(self, now))
+    def _event(self, timeline: Timeline, now: Now, *, restores: bool = False) -> Impair | ImpairLink:
+        settings = tuple(timeline.impairments(self, now))
         changes: Changes = {} if restores else self.changes
         if isinstance(self.direction, Direction):
             return Impair(
@@ -194,11 +194,11 @@ class Restoring(Layer):
 
     __slots__ = ()
 
-    def start(self, course: Course, now: Now) -> Fault:
-        for layer in course.layers:
+    def start(self, timeline: Timeline, now: Now) -> Fault:
+        for layer in timeline.layers:
             if layer.direction is self.direction:
-                layer.lift(set(self.targets), course, now)
-        return self._event(course, now, restores=True)
+                layer.lift(set(self.targets), timeline, now)
+        return self._event(timeline, now, restores=True)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -211,9 +211,9 @@ class CutPlan:
     shape: str = ""
     id: int = -1
 
-    def start(self, course: Course, now: Now) -> Fault:
+    def start(self, timeline: Timeline, now: Now) -> Fault:
         self.id = now.id
-        course.cuts.append(self)
+        timeline.cuts.append(self)
         return Cut(
             id=now.id,
             at_ns=now.at_ns,
@@ -221,32 +221,32 @@ class CutPlan:
             pairs=self.pairs,
             links=self.links,
             shape=self.shape,
-            in_force=tuple(cut.id for cut in course.cuts),
+            in_force=tuple(cut.id for cut in timeline.cuts),
         )
 
-    def end(self, course: Course, now: Now) -> Fault:
-        return _heal(course, now, [self] if self in course.cuts else [])
+    def end(self, timeline: Timeline, now: Now) -> Fault:
+        return _heal(timeline, now, [self] if self in timeline.cuts else [])
 
 
 class Healing:
     """A heal of everything."""
 
-    def start(self, course: Course, now: Now) -> Fault:
-        return _heal(course, now, list(course.cuts))
+    def start(self, timeline: Timeline, now: Now) -> Fault:
+        return _heal(timeline, now, list(timeline.cuts))
 
     end = start
     """Never asked for: heal takes no `for`."""
 
 
-def _heal(course: Course, now: Now, healed: list[CutPlan]) -> Heal:
+def _heal(timeline: Timeline, now: Now, healed: list[CutPlan]) -> Heal:
     for cut in healed:
-        course.cuts.remove(cut)
-        course.until[cut.id] = now.id
+        timeline.cuts.remove(cut)
+        timeline.until[cut.id] = now.id
     return Heal(
         id=now.id,
         at_ns=now.at_ns,
         cuts=tuple(cut.id for cut in healed),
-        in_force=tuple(cut.id for cut in course.cuts),
+        in_force=tuple(cut.id for cut in timeline.cuts),
     )
 
 
@@ -257,40 +257,42 @@ class NodePlan:
     kind: type[NodeFault]
     targets: tuple[NodeName, ...]
 
-    def start(self, course: Course, now: Now) -> Fault:
-        return self._happen(self.kind, course, now)
+    def start(self, timeline: Timeline, now: Now) -> Fault:
+        return self._happen(self.kind, timeline, now)
 
-    def end(self, course: Course, now: Now) -> Fault:
-        return self._happen(_ENDS[self.kind], course, now)
+    def end(self, timeline: Timeline, now: Now) -> Fault:
+        return self._happen(_ENDS[self.kind], timeline, now)
 
-    def _happen(self, kind: type[NodeFault], course: Course, now: Now) -> Fault:
+    def _happen(self, kind: type[NodeFault], timeline: Timeline, now: Now) -> Fault:
         needed, status = _TRANSITIONS[kind]
         for target in self.targets:
-            found, since_ns = course.status.get(target, (Status.RUNNING, 0))
+            found, since_ns = timeline.status.get(target, (Status.RUNNING, 0))
             if found is not needed:
                 since = f"{found.value} since {format_duration(since_ns)}" if since_ns else found.value
-                course.fail(
+                timeline.fail(
                     now,
                     f"{target} cannot {kind.kind} at {format_duration(now.at_ns)}: "
                     f"it must be {needed.value} and is {since}",
                 )
-            course.status[target] = (status, now.at_ns)
-        if kind is Leave and not course.has_members():
-            course.fail(now, f"{self.targets[-1]} cannot leave at {format_duration(now.at_ns)}: it is the last member")
+            timeline.status[target] = (status, now.at_ns)
+        if kind is Leave and not timeline.has_members():
+            timeline.fail(
+                now, f"{self.targets[-1]} cannot leave at {format_duration(now.at_ns)}: it is the last member"
+            )
         if status is Status.CRASHED:
-            course.forget(self.targets, now)
+            timeline.forget(self.targets, now)
         if status is Status.RUNNING:
-            self._close(course, now)
+            self._close(timeline, now)
         else:
-            course.open_faults[now.id] = set(self.targets)
+            timeline.open_faults[now.id] = set(self.targets)
         return kind(id=now.id, at_ns=now.at_ns, targets=self.targets)
 
-    def _close(self, course: Course, now: Now) -> None:
-        for number, held in list(course.open_faults.items()):
+    def _close(self, timeline: Timeline, now: Now) -> None:
+        for number, held in list(timeline.open_faults.items()):
             held -= set(self.targets)
             if not held:
-                course.until[number] = now.id
-                del course.open_faults[number]
+                timeline.until[number] = now.id
+                del timeline.open_faults[number]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -314,12 +316,12 @@ class ConditionPlan:
             return Slow.kind
         return ClockShift.kind if self.buffer_bytes is None else Deaf.kind
 
-    def start(self, course: Course, now: Now) -> Fault:
+    def start(self, timeline: Timeline, now: Now) -> Fault:
         self.id = now.id
         for target in self.targets:
-            self._check(target, course, now)
+            self._check(target, timeline, now)
         if self.lasts or self.what != ClockShift.kind:
-            course.conditions |= {(self.what, target): now.id for target in self.targets}
+            timeline.conditions |= {(self.what, target): now.id for target in self.targets}
         common: dict[str, Any] = {"id": now.id, "at_ns": now.at_ns, "targets": self.targets}
         if self.cpu_ratio is not None:
             return Slow(**common, cpu_ratio=self.cpu_ratio)
@@ -327,31 +329,31 @@ class ConditionPlan:
             return Deaf(**common, buffer_bytes=self.buffer_bytes)
         return ClockShift(**common, step_ns=self.step_ns, drift_ppm=self.drift_ppm)
 
-    def end(self, course: Course, now: Now) -> Fault | None:
-        left = tuple(target for target in self.targets if course.conditions.get((self.what, target)) == self.id)
+    def end(self, timeline: Timeline, now: Now) -> Fault | None:
+        left = tuple(target for target in self.targets if timeline.conditions.get((self.what, target)) == self.id)
         for target in left:
-            self._check_awake(target, course, now, f"recover from {self.what}")
-            del course.conditions[self.what, target]
+            self._check_awake(target, timeline, now, f"recover from {self.what}")
+            del timeline.conditions[self.what, target]
         if not left:
             return None
-        course.until[self.id] = now.id
+        timeline.until[self.id] = now.id
         return Recover(id=now.id, at_ns=now.at_ns, targets=left, what=self.what, ends=self.id)
 
-    def _check(self, target: NodeName, course: Course, now: Now) -> None:
+    def _check(self, target: NodeName, timeline: Timeline, now: Now) -> None:
         doing = f"become {self.what}" if self.what != ClockShift.kind else "have its clock changed"
-        if course.status.get(target, (Status.RUNNING, 0))[0] is Status.ABSENT:
-            course.fail(now, f"{target} cannot {doing} at {format_duration(now.at_ns)}: it is absent")
-        self._check_awake(target, course, now, doing)
-        if (self.what, target) in course.conditions:
-            earlier = course.conditions[self.what, target]
-            course.fail(
+        if timeline.status.get(target, (Status.RUNNING, 0))[0] is Status.ABSENT:
+            timeline.fail(now, f"{target} cannot {doing} at {format_duration(now.at_ns)}: it is absent")
+        self._check_awake(target, timeline, now, doing)
+        if (self.what, target) in timeline.conditions:
+            earlier = timeline.conditions[self.what, target]
+            timeline.fail(
                 now, f"{target} cannot {doing} at {format_duration(now.at_ns)}: fault {earlier} still does that"
             )
 
-    def _check_awake(self, target: NodeName, course: Course, now: Now, doing: str) -> None:
-        found, since_ns = course.status.get(target, (Status.RUNNING, 0))
+    def _check_awake(self, target: NodeName, timeline: Timeline, now: Now, doing: str) -> None:
+        found, since_ns = timeline.status.get(target, (Status.RUNNING, 0))
         if found is Status.CRASHED or (found is Status.PAUSED and self.what != Slow.kind):
             since = f"{found.value} since {format_duration(since_ns)}"
-            course.fail(
+            timeline.fail(
                 now, f"{target} cannot {doing} at {format_duration(now.at_ns)}: it must be running and is {since}"
             )

@@ -1,4 +1,4 @@
-"""Unrest: senders whose rates change all the time, as paper 002 (section 3.1) has them, compiled to rate changes.
+"""RateChurn: senders whose rates change all the time, as paper 002 (section 3.1) has them, compiled to rate changes.
 
 At any time a share of the senders is in a change. A change of one sender lasts `length * r`, and meanwhile it sends at
 its mean rate times `1 + rise * r`, each r uniform in 0..1 and drawn anew. When a change ends, the next begins at
@@ -18,59 +18,59 @@ from random import Random
 
 from testbed.run.nodes import derive_seed
 from testbed.spec.timeline import replay
-from testbed.spec.values import Experiment, RateChange, Unrest, Workload
+from testbed.spec.values import Experiment, RateChange, RateChurn, Workload
 from topologies.model import NodeName
 
 MAX_CHANGES = 100_000
 """In one run, as expected; what is compiled is sent to every node before it starts."""
 
 
-def senders_in_change(unrest: Unrest) -> int:
+def senders_in_change(rate_churn: RateChurn) -> int:
     """How many senders are in a change at any time: the share of them, to the nearest whole number."""
-    return math.floor(unrest.share_ratio * len(unrest.senders) + 0.5)
+    return math.floor(rate_churn.share_ratio * len(rate_churn.senders) + 0.5)
 
 
-def expected_changes(unrest: Unrest, duration_ns: int) -> float:
+def expected_changes(rate_churn: RateChurn, duration_ns: int) -> float:
     """How many changes begin within the load, on average: each lasts half of the length."""
-    return senders_in_change(unrest) * (1 + 2 * duration_ns / unrest.length_ns)
+    return senders_in_change(rate_churn) * (1 + 2 * duration_ns / rate_churn.length_ns)
 
 
 def unsettled(
-    workloads: Mapping[NodeName, Workload], unrests: Sequence[Unrest], *, duration_ns: int, seed: int
+    workloads: Mapping[NodeName, Workload], unrests: Sequence[RateChurn], *, duration_ns: int, seed: int
 ) -> dict[NodeName, Workload]:
-    """The workloads with the rate changes of every unrest, in the same order."""
+    """The workloads with the rate changes of every rate_churn, in the same order."""
     changed = dict(workloads)
-    for number, unrest in enumerate(unrests):
+    for number, rate_churn in enumerate(unrests):
         # Of a seed of its own, so that no other draw of the run depends on how many changes there are.
-        rng = Random(derive_seed(seed, "unrest", number))  # noqa: S311 (repeatable, not secret)
-        rate_per_s = workloads[unrest.senders[0]].rate_per_s
-        for name, events in rate_changes(unrest, rate_per_s, duration_ns=duration_ns, rng=rng).items():
+        rng = Random(derive_seed(seed, "rate_churn", number))  # noqa: S311 (repeatable, not secret)
+        rate_per_s = workloads[rate_churn.senders[0]].rate_per_s
+        for name, events in rate_changes(rate_churn, rate_per_s, duration_ns=duration_ns, rng=rng).items():
             changed[name] = dataclasses.replace(workloads[name], events=events)
     return changed
 
 
 def reseeded(experiment: Experiment, seed: int) -> Experiment:
     """The experiment under another seed: what was drawn when it was loaded is drawn anew."""
-    workloads = unsettled(experiment.workloads, experiment.unrest, duration_ns=experiment.duration_ns, seed=seed)
+    workloads = unsettled(experiment.workloads, experiment.rate_churn, duration_ns=experiment.duration_ns, seed=seed)
     return dataclasses.replace(experiment, seed=seed, workloads=workloads, faults=replay(experiment, seed))
 
 
 def rate_changes(
-    unrest: Unrest, rate_per_s: float, *, duration_ns: int, rng: Random
+    rate_churn: RateChurn, rate_per_s: float, *, duration_ns: int, rng: Random
 ) -> dict[NodeName, tuple[RateChange, ...]]:
     """The changes of each sender's rate within the load, in the order of their times; `rate_per_s` is the mean."""
-    rates: dict[NodeName, dict[int, float]] = {name: {} for name in unrest.senders}
-    calm = list(unrest.senders)
+    rates: dict[NodeName, dict[int, float]] = {name: {} for name in rate_churn.senders}
+    calm = list(rate_churn.senders)
     ends: list[tuple[int, int, NodeName]] = []
 
     def begin(at_ns: int, place: int) -> None:
         name = calm.pop(int(rng.random() * len(calm)))
-        end_ns = at_ns + max(1, round(unrest.length_ns * rng.random()))
+        end_ns = at_ns + max(1, round(rate_churn.length_ns * rng.random()))
         # By time: who is drawn at the very instant at which its own change has ended has one rate from then on.
-        rates[name][at_ns] = rate_per_s * (1 + unrest.rise_ratio * rng.random())
+        rates[name][at_ns] = rate_per_s * (1 + rate_churn.rise_ratio * rng.random())
         heapq.heappush(ends, (end_ns, place, name))
 
-    for place in range(senders_in_change(unrest)):
+    for place in range(senders_in_change(rate_churn)):
         begin(0, place)
     while ends and ends[0][0] < duration_ns:
         end_ns, place, name = heapq.heappop(ends)

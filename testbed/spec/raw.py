@@ -58,7 +58,7 @@ class World(enum.Enum):
     SIM = "sim"
 
 
-class KernelWish(enum.Enum):
+class KernelOption(enum.Enum):
     """Which kernel carries the wires."""
 
     AUTO = "auto"
@@ -161,7 +161,7 @@ class RawWorkload(RawBlock):
     size: Size | None = Field(None, description="payload of a message, such as 512 B")
     senders: Selectors = Field(["*"], description="the nodes that send, by selector, such as p1/*")
     events: Annotated[list[RawRateChange], OneOrMany()] = Field([], description="changes of the rate")
-    unrest: RawUnrest | None = Field(
+    rate_churn: RawUnrest | None = Field(
         None, description="rates that change all the time, such as {share: 10 %, length: 10 s, rise: 40 %}"
     )
 
@@ -214,7 +214,7 @@ class RawExperiment(RawBlock):
     image: Text | None = Field(
         None, description="world docker: the image of all nodes that name no other, such as python:3.12-slim"
     )
-    kernel: choice(KernelWish) = Field(KernelWish.AUTO, description="auto, host or uml")  # type: ignore[valid-type]
+    kernel: choice(KernelOption) = Field(KernelOption.AUTO, description="auto, host or uml")  # type: ignore[valid-type]
     absent: Selectors = Field(
         [], description="members that are not there from the start and begin with the fault join, by selector"
     )

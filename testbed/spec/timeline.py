@@ -1,6 +1,6 @@
 """From the faults of a file to the events of `testbed.spec.faults`: selectors, order, and what is not allowed.
 
-Each block of the file becomes plans. The starts and ends of all plans are sorted by time and played through a Course.
+Each block of the file becomes plans. The starts and ends of all plans are sorted by time and played through a Timeline.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from testbed.spec.generators import Chaos, Churn, Flap, Interval, TooManyError
 from testbed.spec.plans import (
     NODE_FAULTS,
     ConditionPlan,
-    Course,
     CutPlan,
     Healing,
     Layer,
@@ -26,6 +25,7 @@ from testbed.spec.plans import (
     Plan,
     Restoring,
     Strike,
+    Timeline,
 )
 from testbed.spec.raw import RawExperiment
 from testbed.spec.raw_faults import (
@@ -99,17 +99,17 @@ def play(
     """The events that these starts and ends become, in time order. Raises InputError for what cannot happen."""
     # Of what happens at the same time, ends come first: `for: 3 s` at 4 s and the next at 7 s do not overlap.
     ordered = sorted(strikes, key=lambda strike: (strike.at_ns, not strike.is_end))
-    course = Course(topology, document, absent)
+    timeline = Timeline(topology, document, absent)
     events: list[Fault] = []
     for strike in ordered:
-        event = course.perform(strike, len(events))
+        event = timeline.perform(strike, len(events))
         if event is not None:
             events.append(event)
     joined = {name for event in events if isinstance(event, Join) for name in event.targets}
     for name in absent:
         if name not in joined:
             raise document.error(("absent",), f"{name} never joins: add a fault join, or leave it out of the topology")
-    return tuple(replace(event, until_id=course.until.get(event.id)) for event in events)
+    return tuple(replace(event, until_id=timeline.until.get(event.id)) for event in events)
 
 
 class _Reader:

@@ -10,7 +10,7 @@ from typing import Any
 from analysis.expression import Expression, Unknown, condition, evaluate, parse
 from testbed.spec.faults import Fault
 from testbed.spec.program import ProgramChoice
-from testbed.spec.raw import Dissemination, KernelWish, Parameter, WorkloadKind, World
+from testbed.spec.raw import Dissemination, KernelOption, Parameter, WorkloadKind, World
 from topologies.formats.yaml_source import Document, Value
 from topologies.model import Node, NodeName, Topology
 
@@ -46,7 +46,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unrest:
+class RateChurn:
     """Rates that change all the time (testbed.spec.rate_churn): at any time `share_ratio` of the senders are in a
     change, which lasts at most `length_ns` and raises the rate by at most `rise_ratio` of its mean.
     """
@@ -139,7 +139,7 @@ class Experiment:
     drain_ns: int
     seed: int
     world: World
-    kernel: KernelWish
+    kernel: KernelOption
     faults: tuple[Fault, ...]
     absent: tuple[NodeName, ...] = ()
     """Members that are not there from the start, in member order; each is started when it joins."""
@@ -150,7 +150,7 @@ class Experiment:
     """What the nodes run that do not run ours, in member order."""
     image: str | None = None
     """World docker: of all nodes whose program names no other; None: the one that is made for it."""
-    unrest: tuple[Unrest, ...] = ()
+    rate_churn: tuple[RateChurn, ...] = ()
     """Whose rate changes are in `workloads` already, drawn from `seed`; testbed.spec.rate_churn.reseeded draws
     them anew."""
     seeds: int = 0

@@ -17,7 +17,7 @@ from analysis.summary import analyze
 from collector.records import Event
 from node.registry import PROTOCOLS
 from testbed.cli.console import Console
-from testbed.run.perform import Wishes, apply_wishes, perform
+from testbed.run.perform import Overrides, apply_overrides, perform
 from testbed.spec import experiment as spec
 from tests.testbed.orderbed_command import manifest_of, write_experiment
 
@@ -30,8 +30,10 @@ IMPATIENT = "protocol: {name: sequencer, parameters: {reliable: {suspect_after: 
 def test_the_manifest_the_verdicts_the_report_and_the_diagram_say_it(spark: SparkSession, tmp_path: Path) -> None:
     path = write_experiment(tmp_path, world="sim", duration="5 s", faults=FAULTS)
     path.write_text(path.read_text().replace("protocol: {name: sequencer}", IMPATIENT))
-    wishes = Wishes(world="sim", runs=tmp_path / "runs", name="a", analyze=False)
-    run = perform(apply_wishes(spec.load(path, protocols=PROTOCOLS), wishes), wishes, Console(quiet=True)).directory
+    overrides = Overrides(world="sim", runs=tmp_path / "runs", name="a", analyze=False)
+    run = perform(
+        apply_overrides(spec.load(path, protocols=PROTOCOLS), overrides), overrides, Console(quiet=True)
+    ).directory
     manifest = manifest_of(run)
     summary = analyze(run, spark=spark, on_progress=lambda text: None)
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from analysis.checks.properties import MessageId
 from analysis.errors import AnalysisError
 from analysis.report.page import write_report
-from analysis.spacetime.command import Wishes, diagram_text
+from analysis.spacetime.command import DiagramOptions, diagram_text
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Fate, What, Window
 from analysis.spacetime.read import Reader
@@ -217,7 +217,7 @@ def test_a_run_without_records_is_a_sentence(copy: Path) -> None:
     empty = write_tables(run.write(copy / "empty"))
     assert views_of(empty, {}, "x").absent == "No space-time diagram: no message was sent."
     with pytest.raises(AnalysisError, match="no host recorded anything"):
-        diagram_text(empty, Wishes())
+        diagram_text(empty, DiagramOptions())
 
 
 def run_cli(run_dir: Path, *arguments: str) -> str:
@@ -245,27 +245,27 @@ def test_the_command_draws_a_window(run_dir: Path, tmp_path: Path) -> None:
 
 
 def test_left_to_itself_the_command_shows_a_violation_or_the_begin(copy: Path) -> None:
-    assert "▽ n1#1" in diagram_text(copy, Wishes())
+    assert "▽ n1#1" in diagram_text(copy, DiagramOptions())
     (copy / "summary.json").write_text(json.dumps(violated()))
-    text = diagram_text(copy, Wishes())
+    text = diagram_text(copy, DiagramOptions())
     assert "▽ n1#6" in text
     assert "▽ n1#1 " not in text
     (copy / "summary.json").write_text("[" * 100_000)
-    assert "▽ n1#1" in diagram_text(copy, Wishes())
+    assert "▽ n1#1" in diagram_text(copy, DiagramOptions())
 
 
 @pytest.mark.parametrize(
     ("wishes", "sentence"),
     [
-        (Wishes(begin="4 s", end="3 s"), "would end before it begins"),
-        (Wishes(begin="1 h"), "the run has nothing from 3600 s to"),
-        (Wishes(begin="soon"), "--from: expected a duration"),
-        (Wishes(end="5"), "--until: "),
-        (Wishes(members=("p1/n9",)), "--members: 'p1/n9' names no node"),
-        (Wishes(kinds=("RELIABLE_NAK",)), "did you mean reliable_nack?"),
+        (DiagramOptions(begin="4 s", end="3 s"), "would end before it begins"),
+        (DiagramOptions(begin="1 h"), "the run has nothing from 3600 s to"),
+        (DiagramOptions(begin="soon"), "--from: expected a duration"),
+        (DiagramOptions(end="5"), "--until: "),
+        (DiagramOptions(members=("p1/n9",)), "--members: 'p1/n9' names no node"),
+        (DiagramOptions(kinds=("RELIABLE_NAK",)), "did you mean reliable_nack?"),
     ],
 )
-def test_a_wish_that_cannot_be_is_one_sentence(run_dir: Path, wishes: Wishes, sentence: str) -> None:
+def test_a_wish_that_cannot_be_is_one_sentence(run_dir: Path, wishes: DiagramOptions, sentence: str) -> None:
     with pytest.raises(InputError) as caught:
         diagram_text(run_dir, wishes)
     assert sentence in str(caught.value)
@@ -275,4 +275,4 @@ def test_a_wish_that_cannot_be_is_one_sentence(run_dir: Path, wishes: Wishes, se
 def test_a_run_that_was_not_analysed_says_how(copy: Path) -> None:
     shutil.rmtree(copy / "tables")
     with pytest.raises(AnalysisError, match="orderbed analyze"):
-        diagram_text(copy, Wishes())
+        diagram_text(copy, DiagramOptions())

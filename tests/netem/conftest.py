@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netem.network import EmulatedNetwork, KernelWish
+from netem.network import EmulatedNetwork, KernelOption
 from tests.netem.carriers import Carrier, carrier_of
 from tests.netem.wired import topology
 from tests.worlds import WORLDS
@@ -22,7 +22,7 @@ def world(request: pytest.FixtureRequest) -> str:
 def network(world: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedNetwork]:
     """One for each world: a network does not hold a node's namespace itself and adopt one, too."""
     with EmulatedNetwork.open(
-        topology(2), kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp(f"network-{world}")
+        topology(2), kernel=KernelOption.UML, log_dir=tmp_path_factory.mktemp(f"network-{world}")
     ) as opened:
         yield opened
 

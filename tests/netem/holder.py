@@ -11,7 +11,7 @@ from pathlib import Path
 def main() -> None:
     root, directory = sys.argv[1:]
     sys.path.insert(0, root)
-    from netem.network import EmulatedNetwork, KernelWish
+    from netem.network import EmulatedNetwork, KernelOption
     from netem.runtimes.base import Program
     from netem.runtimes.netns import NetnsRuntime
     from tests.netem.wired import topology
@@ -19,7 +19,7 @@ def main() -> None:
     wanted = topology(2, 1, links=[(1, 2)])
     sleeper = Program(argv=("python3", "-c", "import time; print('up', flush=True); time.sleep(600)"))
     with (
-        EmulatedNetwork.open(wanted, kernel=KernelWish.UML, log_dir=Path(directory)) as network,
+        EmulatedNetwork.open(wanted, kernel=KernelOption.UML, log_dir=Path(directory)) as network,
         NetnsRuntime(network) as runtime,
     ):
         up: list[str] = []

@@ -40,12 +40,12 @@ def measure(modules: str) -> dict[str, Any]:
     assert not reply, reply
     started = time.monotonic()
 
-    from netem.network import EmulatedNetwork, KernelWish
+    from netem.network import EmulatedNetwork, KernelOption
     from tests.netem.wired import gather, possible, probe_all, quantile_ms, stream, topology, without
     from topologies.model import Direction, Impairment
 
     wanted = topology(2, 1, links=[(1, 2)], to_node=Impairment(delay_ns=20_000_000))
-    with EmulatedNetwork.open(wanted, kernel=KernelWish.AUTO, log_dir=Path("/run/network")) as network:
+    with EmulatedNetwork.open(wanted, kernel=KernelOption.AUTO, log_dir=Path("/run/network")) as network:
         group = gather(network)
         opened_s = time.monotonic() - started
         everything = possible(wanted)

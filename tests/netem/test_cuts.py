@@ -13,7 +13,7 @@ import pytest
 
 from netem import faults
 from netem.faults import Pairs
-from netem.network import EmulatedNetwork, KernelWish
+from netem.network import EmulatedNetwork, KernelOption
 from tests.netem.wired import FAR_KINDS, NEAR_KINDS, Group, gather, possible, probe_all, topology, without
 from topologies.model import PROTOCOL_PORT, Direction, NodeName, Topology
 
@@ -27,7 +27,7 @@ numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    with EmulatedNetwork.open(NETWORK, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("network")) as network:
+    with EmulatedNetwork.open(NETWORK, kernel=KernelOption.UML, log_dir=tmp_path_factory.mktemp("network")) as network:
         group = gather(network)
         yield group
         group.close()
@@ -149,7 +149,7 @@ def test_thirty_nodes_in_two_halves_at_once(tmp_path_factory: pytest.TempPathFac
     """450 pairs: one filter at each of the 30 ports, changed in one batch."""
     wanted = thirty()
     names = tuple(node.name for node in wanted.nodes())
-    with EmulatedNetwork.open(wanted, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("network")) as network:
+    with EmulatedNetwork.open(wanted, kernel=KernelOption.UML, log_dir=tmp_path_factory.mktemp("network")) as network:
         group = gather(network)
         everything = possible(wanted)
         assert heard(group, everything) == everything

@@ -16,7 +16,7 @@ from netem.errors import FabricError
 from netem.kernel import uml as guest
 from netem.kernel.supervised import SupervisorLink
 from netem.kernel.uml import Guest, find_guest_kernel
-from netem.network import EmulatedNetwork, KernelWish
+from netem.network import EmulatedNetwork, KernelOption
 from tests.netem.wired import topology
 from topologies.model import CLEAR, Direction, NodeName
 
@@ -83,14 +83,14 @@ def test_a_guest_that_hangs_is_given_up_in_time(
 
 
 def test_what_the_guests_console_refuses_is_reported(tmp_path: Path) -> None:
-    with EmulatedNetwork.open(topology(1), kernel=KernelWish.UML, log_dir=tmp_path) as network:
+    with EmulatedNetwork.open(topology(1), kernel=KernelOption.UML, log_dir=tmp_path) as network:
         path = str(guest._CONSOLE)
         with pytest.raises(FabricError, match="config nonsense"):
             network._supervisor.ask("console", path=path, commands=["version", "config nonsense"])
 
 
 def test_a_guest_that_dies_in_mid_run_is_noticed_and_the_bed_closes(tmp_path: Path) -> None:
-    with EmulatedNetwork.open(topology(2), kernel=KernelWish.UML, log_dir=tmp_path) as network:
+    with EmulatedNetwork.open(topology(2), kernel=KernelOption.UML, log_dir=tmp_path) as network:
         assert network.failure() is None
         assert network._guest is not None
         network._supervisor.ask("signal", pid=network._guest.pid_in_guest, signal=int(signal.SIGKILL), group=False)
@@ -114,7 +114,7 @@ def test_a_network_of_thirty_ports_is_ready_soon(tmp_path: Path, size: int) -> N
     started = time.monotonic()
     said: list[str] = []
     with EmulatedNetwork.open(
-        topology(10, 10, 10, links=[(1, 2), (2, 3)]), kernel=KernelWish.UML, log_dir=tmp_path, on_progress=said.append
+        topology(10, 10, 10, links=[(1, 2), (2, 3)]), kernel=KernelOption.UML, log_dir=tmp_path, on_progress=said.append
     ) as network:
         assert time.monotonic() - started < 20
         assert len(network.topology) == size

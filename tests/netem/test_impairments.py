@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import pytest
 
 from netem.kernel.probe import processors_awake
-from netem.network import EmulatedNetwork, KernelWish
+from netem.network import EmulatedNetwork, KernelOption
 from tests.netem.quiet import shown_on_the_wire
 from tests.netem.wired import (
     Arrival,
@@ -42,7 +42,7 @@ SENDER, RECEIVER, OTHER = "p1/n1", "p1/n2", "p1/n3"
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     log_dir = tmp_path_factory.mktemp("network")
-    with processors_awake(), EmulatedNetwork.open(topology(3), kernel=KernelWish.UML, log_dir=log_dir) as network:
+    with processors_awake(), EmulatedNetwork.open(topology(3), kernel=KernelOption.UML, log_dir=log_dir) as network:
         group = gather(network)
         yield group
         group.close()

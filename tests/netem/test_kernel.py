@@ -8,7 +8,7 @@ import pytest
 
 from netem.errors import FabricError
 from netem.kernel import probe as kernel
-from netem.kernel.probe import KernelWish, Probe
+from netem.kernel.probe import KernelOption, Probe
 from netem.wiring.steps import Kernel
 
 NAMES = (
@@ -26,7 +26,7 @@ def probes(*missing: str) -> list[Probe]:
 
 
 def test_a_host_with_everything_carries_the_wires_itself() -> None:
-    choice = kernel.pick(KernelWish.AUTO, probes())
+    choice = kernel.pick(KernelOption.AUTO, probes())
     assert choice.picked is Kernel.HOST
     assert choice.guest_linux is None
     assert len(choice.probes) == len(NAMES)
@@ -35,7 +35,7 @@ def test_a_host_with_everything_carries_the_wires_itself() -> None:
 @pytest.mark.uml
 @pytest.mark.parametrize("missing", ["host netem", "host tbf", "host filters", "host redirect", "host ifb"])
 def test_a_host_that_lacks_something_gets_a_guest_and_a_reason(missing: str) -> None:
-    choice = kernel.pick(KernelWish.AUTO, probes(missing))
+    choice = kernel.pick(KernelOption.AUTO, probes(missing))
     assert choice.picked is Kernel.UML
     assert choice.why.startswith(f"no {missing} here")
     assert choice.guest_linux is not None
@@ -44,23 +44,23 @@ def test_a_host_that_lacks_something_gets_a_guest_and_a_reason(missing: str) -> 
 
 @pytest.mark.uml
 def test_a_guest_may_be_asked_for_although_the_host_could() -> None:
-    choice = kernel.pick(KernelWish.UML, probes())
+    choice = kernel.pick(KernelOption.UML, probes())
     assert (choice.picked, choice.why) == (Kernel.UML, "asked for")
 
 
 @pytest.mark.parametrize(
     ("wish", "missing", "words"),
     [
-        (KernelWish.AUTO, ("namespaces", "uml"), "^no namespaces here$"),
-        (KernelWish.AUTO, ("host netem", "uml"), "no host netem here, and no uml here .*CONFIG_NET_SCH_NETEM"),
-        (KernelWish.AUTO, ("host netem", "tap"), "no host netem here, and no tap here"),
-        (KernelWish.HOST, ("host netem",), "kernel host was asked for, but no host netem here: .*or use kernel uml"),
-        (KernelWish.UML, ("uml",), "kernel uml was asked for, but no uml here"),
-        (KernelWish.UML, ("host bridge",), "kernel uml was asked for, but no host bridge here"),
+        (KernelOption.AUTO, ("namespaces", "uml"), "^no namespaces here$"),
+        (KernelOption.AUTO, ("host netem", "uml"), "no host netem here, and no uml here .*CONFIG_NET_SCH_NETEM"),
+        (KernelOption.AUTO, ("host netem", "tap"), "no host netem here, and no tap here"),
+        (KernelOption.HOST, ("host netem",), "kernel host was asked for, but no host netem here: .*or use kernel uml"),
+        (KernelOption.UML, ("uml",), "kernel uml was asked for, but no uml here"),
+        (KernelOption.UML, ("host bridge",), "kernel uml was asked for, but no host bridge here"),
     ],
 )
 def test_when_none_can_do_it_one_sentence_says_what_is_missing_and_what_helps(
-    wish: KernelWish, missing: tuple[str, ...], words: str
+    wish: KernelOption, missing: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(FabricError, match=words) as caught:
         kernel.pick(wish, probes(*missing))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from netem import faults
-from netem.network import EmulatedNetwork, KernelWish
+from netem.network import EmulatedNetwork, KernelOption
 from node.host.config import Address
 from node.host.endpoint import Endpoint
 from testbed.run.nodes import MULTICAST_TTL
@@ -88,7 +88,7 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    with EmulatedNetwork.open(NETWORK, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("network")) as network:
+    with EmulatedNetwork.open(NETWORK, kernel=KernelOption.UML, log_dir=tmp_path_factory.mktemp("network")) as network:
         made = gather(network)
         for member in made.members.values():
             member.udp.close()  # its port is the endpoint's here

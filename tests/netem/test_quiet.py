@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from netem.network import EmulatedNetwork, KernelWish
+from netem.network import EmulatedNetwork, KernelOption
 from tests.netem.wired import Group, counts, gather, inside, new_namespace, topology
 from topologies.model import MULTICAST_GROUP, PORT_IFINDEX_BASE, TRACE_PORT, Bus, Direction
 
@@ -65,7 +65,7 @@ class Watch:
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedNetwork]:
     network = topology(3, 2, links=[(1, 2)], bus=Bus(rate_bps=10_000_000))
-    with EmulatedNetwork.open(network, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("network")) as opened:
+    with EmulatedNetwork.open(network, kernel=KernelOption.UML, log_dir=tmp_path_factory.mktemp("network")) as opened:
         yield opened
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netem.errors import FabricError
-from netem.network import EmulatedNetwork, KernelWish
+from netem.network import EmulatedNetwork, KernelOption
 from netem.wiring import qdisc
 from tests.netem.wired import topology
 from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment, Link, NodeName, PartitionName
@@ -26,7 +26,7 @@ NODE = NodeName("p1/n1")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedNetwork]:
     network = topology(2, 1, links=[(1, 2)], to_node=START, bus=Bus(rate_bps=10_000_000, queue_frames=77))
     with EmulatedNetwork.open(
-        network, kernel=KernelWish.UML, log_dir=tmp_path_factory.mktemp("network"), seed=7
+        network, kernel=KernelOption.UML, log_dir=tmp_path_factory.mktemp("network"), seed=7
     ) as opened:
         yield opened
 
@@ -119,4 +119,4 @@ def test_a_topology_that_no_router_can_carry_is_refused(tmp_path: Path) -> None:
     links = tuple(Link(name=f"p1--p{n}", a=PartitionName("p1"), b=PartitionName(f"p{n}")) for n in range(2, 35))
     star = type(hub)(name="star", partitions=hub.partitions, links=links)
     with pytest.raises(FabricError, match="star: partition p1 has 33 links"):
-        EmulatedNetwork.open(star, kernel=KernelWish.UML, log_dir=tmp_path)
+        EmulatedNetwork.open(star, kernel=KernelOption.UML, log_dir=tmp_path)

@@ -17,7 +17,7 @@ from PIL import Image
 from pyspark.sql import SparkSession
 
 from testbed.cli.console import Console
-from testbed.run.perform import Wishes
+from testbed.run.perform import Overrides
 from testbed.run.sweep import run_sweep
 from testbed.spec import experiment as spec
 
@@ -148,9 +148,11 @@ def sweep_small(name: str, changes: dict[str, Any], folder: Path, spark: SparkSe
     path = folder / f"{name}.yaml"
     # JSON is YAML without anchors, which are not taken.
     path.write_text(json.dumps({**yaml.safe_load(text), **changes, "claims": []}), encoding="utf-8")
-    wishes = Wishes(world="sim", runs=folder / "runs")
+    overrides = Overrides(world="sim", runs=folder / "runs")
     is_job = name.startswith(("atop", "adaptive", "timewarp", "objects-messages", "objects-overrun"))
-    points = run_sweep(str(path), Console(quiet=True), lambda _point: None, wishes=wishes, spark=spark, is_job=is_job)
+    points = run_sweep(
+        str(path), Console(quiet=True), lambda _point: None, overrides=overrides, spark=spark, is_job=is_job
+    )
     promised = [
         entry
         for point in points

@@ -1,4 +1,4 @@
-"""The crew waits for its members, believes what they say, and notices those that die. Real processes, no network."""
+"""The fleet waits for its members, believes what they say, and notices those that die. Real processes, no network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from netem.errors import FabricError
 from netem.runtimes.base import Command, Program
-from testbed.run.fleet import Crew, State
+from testbed.run.fleet import Fleet, State
 from topologies.model import Node, NodeName, PartitionName
 
 NODES = tuple(
@@ -108,7 +108,7 @@ class ProcessHandle:
 
 
 class ProcessRuntime:
-    """Plain processes: enough to test the crew without root."""
+    """Plain processes: enough to test the fleet without root."""
 
     at_once = 3
     gathered = nullcontext
@@ -150,11 +150,11 @@ def runtime() -> Iterator[ProcessRuntime]:
     made.close()
 
 
-def crew_of(script: str, runtime: ProcessRuntime, tmp_path: Path, *, absent: tuple[NodeName, ...] = ()) -> Crew:
+def crew_of(script: str, runtime: ProcessRuntime, tmp_path: Path, *, absent: tuple[NodeName, ...] = ()) -> Fleet:
     def configure(node: Node, incarnation: int) -> dict[str, Any]:
         return {"member": node.index, "incarnation": incarnation}
 
-    return Crew(
+    return Fleet(
         runtime,
         NODES,
         configure=configure,
@@ -165,19 +165,19 @@ def crew_of(script: str, runtime: ProcessRuntime, tmp_path: Path, *, absent: tup
 
 
 def test_a_whole_incarnation(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    crew = crew_of(OBEDIENT, runtime, tmp_path)
-    crew.start_all()
-    crew.wait_all((State.READY,), timeout_s=10, doing="ready")
-    crew.broadcast("start {}")
-    crew.wait_all((State.RUNNING,), timeout_s=10, doing="started")
-    crew.broadcast("drain")
-    crew.wait_all((State.DRAINED,), timeout_s=10, doing="drained")
-    assert crew.totals() == {"submitted": 2, "delivered": 10, "waiting": 0, "lag_max_ns": 3}
-    members = crew.alive()
-    crew.broadcast("stop")
-    crew.wait_all((State.STOPPED,), timeout_s=10, doing="stopped", members=members)
-    crew.wait_gone(timeout_s=10)
-    entries = [member.manifest() for member in crew.history]
+    fleet = crew_of(OBEDIENT, runtime, tmp_path)
+    fleet.start_all()
+    fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
+    fleet.broadcast("start {}")
+    fleet.wait_all((State.RUNNING,), timeout_s=10, doing="started")
+    fleet.broadcast("drain")
+    fleet.wait_all((State.DRAINED,), timeout_s=10, doing="drained")
+    assert fleet.totals() == {"submitted": 2, "delivered": 10, "waiting": 0, "lag_max_ns": 3}
+    members = fleet.alive()
+    fleet.broadcast("stop")
+    fleet.wait_all((State.STOPPED,), timeout_s=10, doing="stopped", members=members)
+    fleet.wait_gone(timeout_s=10)
+    entries = [member.manifest() for member in fleet.history]
     assert [entry["exit"] for entry in entries] == [0, 0]
     assert [(entry["drained"], entry["over"], entry["crashed"]) for entry in entries] == [
         (True, False, False), (True, True, False),
@@ -185,69 +185,71 @@ def test_a_whole_incarnation(runtime: ProcessRuntime, tmp_path: Path) -> None:
 
 
 def test_a_node_that_never_becomes_ready(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    crew = crew_of(MUTE, runtime, tmp_path)
-    crew.start_all()
+    fleet = crew_of(MUTE, runtime, tmp_path)
+    fleet.start_all()
     with pytest.raises(FabricError, match=r"p1/n1, p1/n2 did not become ready within 1 s; its log .* waiting"):
-        crew.wait_all((State.READY,), timeout_s=1, doing="ready")
+        fleet.wait_all((State.READY,), timeout_s=1, doing="ready")
 
 
 def test_a_node_that_dies_at_once(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    crew = crew_of(DIES_AT_ONCE, runtime, tmp_path)
-    crew.start_all()
+    fleet = crew_of(DIES_AT_ONCE, runtime, tmp_path)
+    fleet.start_all()
     with pytest.raises(
         FabricError, match=r"p1/n\d ended by itself \(exit code 1\); its log .* ends: the core is broken"
     ):
-        crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+        fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
 
 
 def test_of_a_log_without_end_only_the_end_is_quoted(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    crew = crew_of("import sys; sys.stderr.write('x' * 3_000_000 + '\\n' + 'y' * 5000); sys.exit(1)", runtime, tmp_path)
+    fleet = crew_of(
+        "import sys; sys.stderr.write('x' * 3_000_000 + '\\n' + 'y' * 5000); sys.exit(1)", runtime, tmp_path
+    )
     with pytest.raises(FabricError, match=r"ends: x+… \| y+…$") as told:
-        crew.start_all()
-        crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+        fleet.start_all()
+        fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
     assert len(str(told.value)) < 1500
 
 
 def test_a_node_that_says_why_is_quoted(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    crew = crew_of(CANNOT, runtime, tmp_path)
+    fleet = crew_of(CANNOT, runtime, tmp_path)
     with pytest.raises(FabricError, match="cannot run: window must be at least 1"):
-        crew.start_all()
-        crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+        fleet.start_all()
+        fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
 
 
 def test_a_node_that_babbles_is_not_ours(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    crew = crew_of(BABBLES, runtime, tmp_path)
-    crew.start_all()
+    fleet = crew_of(BABBLES, runtime, tmp_path)
+    fleet.start_all()
     with pytest.raises(FabricError, match="wrote a line that is not one of ours: 'hello world'"):
-        crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+        fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
 
 
 def test_a_crash_is_no_surprise_and_a_restart_is_a_new_incarnation(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    crew = crew_of(OBEDIENT, runtime, tmp_path)
-    crew.start_all()
-    crew.wait_all((State.READY,), timeout_s=10, doing="ready")
-    crew.pause(NODES[0].name)
-    crew.crash(NODES[0].name)
-    crew.pump(time.monotonic() + 0.2)
-    assert [m.node.index for m in crew.alive()] == [1]
-    second = crew.start(NODES[0])
-    crew.wait_all((State.READY,), timeout_s=10, doing="ready")
+    fleet = crew_of(OBEDIENT, runtime, tmp_path)
+    fleet.start_all()
+    fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
+    fleet.pause(NODES[0].name)
+    fleet.crash(NODES[0].name)
+    fleet.pump(time.monotonic() + 0.2)
+    assert [m.node.index for m in fleet.alive()] == [1]
+    second = fleet.start(NODES[0])
+    fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
     assert second.incarnation == 2
-    first = crew.history[0].manifest()
+    first = fleet.history[0].manifest()
     assert (first["exit"], first["crashed"]) == (-signal.SIGKILL, True)
 
 
-def running(script: str, runtime: ProcessRuntime, tmp_path: Path) -> Crew:
-    crew = crew_of(script, runtime, tmp_path)
-    crew.start_all()
-    crew.wait_all((State.READY,), timeout_s=10, doing="ready")
-    crew.broadcast("start {}")
-    crew.wait_all((State.RUNNING,), timeout_s=10, doing="started")
-    return crew
+def running(script: str, runtime: ProcessRuntime, tmp_path: Path) -> Fleet:
+    fleet = crew_of(script, runtime, tmp_path)
+    fleet.start_all()
+    fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
+    fleet.broadcast("start {}")
+    fleet.wait_all((State.RUNNING,), timeout_s=10, doing="started")
+    return fleet
 
 
-def entries(crew: Crew, node: Node) -> list[tuple[int, Any, bool, bool, bool, int]]:
-    found = [member.manifest() for member in crew.history if member.node is node]
+def entries(fleet: Fleet, node: Node) -> list[tuple[int, Any, bool, bool, bool, int]]:
+    found = [member.manifest() for member in fleet.history if member.node is node]
     keys = ("incarnation", "exit", "drained", "crashed", "over", "submitted")
     return [tuple(entry[key] for key in keys) for entry in found]
 
@@ -255,31 +257,31 @@ def entries(crew: Crew, node: Node) -> list[tuple[int, Any, bool, bool, bool, in
 def test_a_process_that_goes_on_as_the_next_incarnation_has_an_entry_for_each(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
-    crew = running(RETURNS, runtime, tmp_path)
-    crew.broadcast("drain")
-    crew.wait_all((State.DRAINED,), timeout_s=10, doing="drained")
-    crew.member(NODES[0].name).was_paused = True
-    assert crew.change([NODES[0].name], "clock {}")[NODES[0].name]["at_ns"] == 1
-    members = crew.alive()
-    assert crew.reach((State.RUNNING,), timeout_s=10, members=members[:1]), "what it said of itself is old"
-    assert (crew.member(NODES[0].name).incarnation, crew.member(NODES[0].name).was_paused) == (2, True)
-    crew.broadcast("stop")
-    crew.wait_all((State.STOPPED,), timeout_s=10, doing="stopped", members=members)
-    crew.wait_gone(timeout_s=10)
-    assert entries(crew, NODES[0]) == [(1, 0, False, False, True, 20), (2, 0, True, False, False, 2)]
-    assert crew.totals()["submitted"] == 20 + 2 + 1
+    fleet = running(RETURNS, runtime, tmp_path)
+    fleet.broadcast("drain")
+    fleet.wait_all((State.DRAINED,), timeout_s=10, doing="drained")
+    fleet.member(NODES[0].name).was_paused = True
+    assert fleet.change([NODES[0].name], "clock {}")[NODES[0].name]["at_ns"] == 1
+    members = fleet.alive()
+    assert fleet.reach((State.RUNNING,), timeout_s=10, members=members[:1]), "what it said of itself is old"
+    assert (fleet.member(NODES[0].name).incarnation, fleet.member(NODES[0].name).was_paused) == (2, True)
+    fleet.broadcast("stop")
+    fleet.wait_all((State.STOPPED,), timeout_s=10, doing="stopped", members=members)
+    fleet.wait_gone(timeout_s=10)
+    assert entries(fleet, NODES[0]) == [(1, 0, False, False, True, 20), (2, 0, True, False, False, 2)]
+    assert fleet.totals()["submitted"] == 20 + 2 + 1
 
 
 def test_a_restart_never_uses_a_number_that_the_killed_process_has_used(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
-    crew = running(RETURNS, runtime, tmp_path)
-    crew.member(NODES[0].name).handle.send("buffer {}")
+    fleet = running(RETURNS, runtime, tmp_path)
+    fleet.member(NODES[0].name).handle.send("buffer {}")
     time.sleep(0.5)  # its lines wait, unread
-    crew.crash(NODES[0].name)
-    assert crew.member(NODES[0].name).incarnation == 4
-    crew.restart([NODES[0].name])
-    assert entries(crew, NODES[0]) == [
+    fleet.crash(NODES[0].name)
+    assert fleet.member(NODES[0].name).incarnation == 4
+    fleet.restart([NODES[0].name])
+    assert entries(fleet, NODES[0]) == [
         (1, 0, False, False, True, 20),
         (2, 0, False, False, True, 30),
         (3, 0, False, False, True, 40),
@@ -292,16 +294,16 @@ def test_an_absent_node_is_started_when_it_joins_and_one_that_has_left_goes_on(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     absent = NODES[1].name
-    crew = crew_of(RETURNS, runtime, tmp_path, absent=(absent,))
-    crew.start_all()
-    crew.wait_all((State.READY,), timeout_s=10, doing="ready")
-    crew.broadcast("start {}")
-    crew.wait_all((State.RUNNING,), timeout_s=10, doing="started")
-    assert [member.node.name for member in crew.alive()] == [NODES[0].name]
-    assert crew.leave([NODES[0].name])[NODES[0].name]["refused"] == "no"
-    assert crew.join([NODES[0].name, absent]) == {NODES[0].name: {"event": "changed", "at_ns": 3}}
-    crew.pump(time.monotonic() + 0.2)
-    assert [(one.node.name, one.incarnation, one.state) for one in crew.history] == [
+    fleet = crew_of(RETURNS, runtime, tmp_path, absent=(absent,))
+    fleet.start_all()
+    fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
+    fleet.broadcast("start {}")
+    fleet.wait_all((State.RUNNING,), timeout_s=10, doing="started")
+    assert [member.node.name for member in fleet.alive()] == [NODES[0].name]
+    assert fleet.leave([NODES[0].name])[NODES[0].name]["refused"] == "no"
+    assert fleet.join([NODES[0].name, absent]) == {NODES[0].name: {"event": "changed", "at_ns": 3}}
+    fleet.pump(time.monotonic() + 0.2)
+    assert [(one.node.name, one.incarnation, one.state) for one in fleet.history] == [
         (NODES[0].name, 1, State.OVER), (absent, 2, State.RUNNING), (NODES[0].name, 2, State.RUNNING),
     ]  # fmt: skip
-    assert crew.history[0].manifest()["left"] is True
+    assert fleet.history[0].manifest()["left"] is True

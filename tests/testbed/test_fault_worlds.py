@@ -11,7 +11,7 @@ import pytest
 from node.registry import PROTOCOLS
 from testbed.cli.console import Console
 from testbed.run import perform as run
-from testbed.run.perform import Wishes
+from testbed.run.perform import Overrides
 from testbed.spec import experiment as spec
 
 TEXT = """
@@ -48,8 +48,8 @@ faults:
 
 def performed(world: str, runs: Path, text: str = TEXT) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
     """The manifest, and the lines of faults.jsonl by kind and what they end."""
-    experiment = run.apply_wishes(spec.loads(text, "x.yaml", protocols=PROTOCOLS), Wishes(world=world))
-    outcome = run.perform(experiment, Wishes(runs=runs, analyze=False), Console(quiet=True))
+    experiment = run.apply_overrides(spec.loads(text, "x.yaml", protocols=PROTOCOLS), Overrides(world=world))
+    outcome = run.perform(experiment, Overrides(runs=runs, analyze=False), Console(quiet=True))
     lines = [json.loads(line) for line in (outcome.directory / "faults.jsonl").read_text(encoding="utf-8").splitlines()]
     manifest = json.loads((outcome.directory / "manifest.json").read_text(encoding="utf-8"))
     return manifest, {(line["kind"], line["parameters"].get("what", "")): line for line in lines}

@@ -54,8 +54,8 @@ def test_numbers_in_base_units_with_defaults() -> None:
 
 
 def test_rates_that_change_all_the_time() -> None:
-    unrest = "unrest: {share: 50 %, length: 10 s, rise: 40 %}, senders"
-    found = given(spec.loads(TEXT.replace("senders", unrest), protocols=PROTOCOLS))
+    rate_churn = "rate_churn: {share: 50 %, length: 10 s, rise: 40 %}, senders"
+    found = given(spec.loads(TEXT.replace("senders", rate_churn), protocols=PROTOCOLS))
     assert [found[f"unrest_{name}"] for name in ("share_ratio", "length_ns", "rise_ratio")] == [0.5, 10**10, 0.4]
     assert found["rate_per_s"] == 100.0
 

@@ -16,7 +16,7 @@ from netem.errors import FabricError
 from node.registry import PROTOCOLS
 from testbed.cli.console import Console
 from testbed.paths import ROOT
-from testbed.run.perform import Wishes, apply_wishes, perform
+from testbed.run.perform import Overrides, apply_overrides, perform
 from testbed.spec import experiment as spec
 from tests.testbed.orderbed_command import manifest_of, only_run, orderbed, processes_mentioning
 from tests.worlds import WORLDS
@@ -52,9 +52,9 @@ world: netns
 def run(text: str, tmp_path: Path, *, spark: SparkSession | None = None) -> tuple[dict[str, Any], Path]:
     """Manifest and directory of a run; summary with a session."""
     runs = tmp_path / "runs"
-    wishes = Wishes(runs=runs, analyze=spark is not None)
-    experiment = apply_wishes(spec.loads(text, "own.yaml", protocols=PROTOCOLS, folder=tmp_path), wishes)
-    outcome = perform(experiment, wishes, Console(quiet=True), spark=spark)
+    overrides = Overrides(runs=runs, analyze=spark is not None)
+    experiment = apply_overrides(spec.loads(text, "own.yaml", protocols=PROTOCOLS, folder=tmp_path), overrides)
+    outcome = perform(experiment, overrides, Console(quiet=True), spark=spark)
     return outcome.summary or manifest_of(outcome.directory), outcome.directory
 
 

@@ -23,7 +23,7 @@ from testbed.paths import EXPERIMENTS
 from testbed.spec import experiment as spec
 from testbed.spec.experiment import Claim, Experiment, RateChange, SweepAxis, Workload, WrongClock
 from testbed.spec.faults import Crash, Impair
-from testbed.spec.raw import Dissemination, KernelWish, WorkloadKind, World
+from testbed.spec.raw import Dissemination, KernelOption, WorkloadKind, World
 from topologies import load as topology_files
 from topologies.formats.errors import InputError
 from topologies.formats.yaml_source import read
@@ -93,7 +93,7 @@ def test_defaults() -> None:
     assert experiment.name == "sample"
     assert experiment.topology == topology_files.load(topology_files.find("one-partition"))
     assert experiment.dissemination is Dissemination.MULTICAST
-    assert (experiment.world, experiment.kernel) == (World.AUTO, KernelWish.AUTO)
+    assert (experiment.world, experiment.kernel) == (World.AUTO, KernelOption.AUTO)
     assert (experiment.duration_ns, experiment.drain_ns, experiment.seed) == (20 * 10**9, 10 * 10**9, 1)
     assert (experiment.faults, experiment.expect, experiment.sweep, experiment.claims) == ((), (), (), ())
     assert list(experiment.workloads) == ["p1/n1", "p1/n2", "p1/n3", "p1/n4"]
@@ -155,7 +155,7 @@ def test_reads_every_key() -> None:
         "p1/n1": (0, 50.0), "p1/n2": (-5_000_000, 50.0), "p1/n3": (0, -20.0),
         "p1/n4": (0, 50.0), "p2/a": (0, 50.0), "p2/b": (0, 50.0),
     }  # fmt: skip
-    assert (experiment.world, experiment.kernel, experiment.seed) == (World.NETNS, KernelWish.UML, 7)
+    assert (experiment.world, experiment.kernel, experiment.seed) == (World.NETNS, KernelOption.UML, 7)
     assert experiment.drain_ns == 5 * 10**9
     assert [type(fault) for fault in experiment.faults] == [Impair, Impair, Crash]
     assert [str(condition) for condition in experiment.expect] == [
@@ -307,7 +307,7 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (BASE + "sweep: {seed: []}", "x.yaml:7: sweep.seed: expected at least one value"),
         (BASE + "sweep: {name: [a, b]}", "x.yaml:7: sweep.name: name cannot be swept"),
         (BASE + "sweep: {workload.rat: [50 /s]}", "x.yaml:7: workload.rat: unknown key; did you mean rate? "
-         "Allowed here: kind, rate, at, size, senders, events, unrest"),
+         "Allowed here: kind, rate, at, size, senders, events, rate_churn"),
         (BASE + "sweep:\n  workload.rate:\n    - 5 /s\n    - 50 ms", "x.yaml:10: workload.rate: "
          "expected an event rate such as '50 /s' (units: /s), got '50 ms'"),
         (BASE + "sweep: {duration.x: [1]}", "x.yaml:7: sweep.duration.x: there is no x in duration, which is '20 s'"),

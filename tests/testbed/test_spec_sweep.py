@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.registry import PROTOCOLS
-from testbed.run.perform import Wishes, apply_wishes
+from testbed.run.perform import Overrides, apply_overrides
 from testbed.spec import experiment as spec
 from testbed.spec.experiment import Experiment
 from testbed.spec.sweeps import derived_seeds
@@ -96,9 +96,9 @@ def test_seeds_are_different_and_more_of_them_begin_with_the_same() -> None:
 
 
 def test_the_seeds_follow_the_wish_of_the_command_line() -> None:
-    wishes = Wishes(seed=7, runs=Path("runs"))
-    runs = spec.expand_sweep(apply_wishes(loads(BASE + "sweep: {seeds: 2}"), wishes), protocols=PROTOCOLS)
-    assert [apply_wishes(run, wishes).seed for run in runs] == list(derived_seeds(7, 2))
+    overrides = Overrides(seed=7, runs=Path("runs"))
+    runs = spec.expand_sweep(apply_overrides(loads(BASE + "sweep: {seeds: 2}"), overrides), protocols=PROTOCOLS)
+    assert [apply_overrides(run, overrides).seed for run in runs] == list(derived_seeds(7, 2))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Unrest: how many senders are in a change at any time, how long and by how much, and that a seed gives it again."""
+"""RateChurn: how many senders are in a change at any time, how long and by how much, and that a seed gives it again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from node.registry import PROTOCOLS
 from testbed.run.nodes import configuration
-from testbed.run.perform import Wishes, apply_wishes
+from testbed.run.perform import Overrides, apply_overrides
 from testbed.spec import experiment as spec
 from testbed.spec.experiment import Experiment, RateChange
 from testbed.spec.rate_churn import rate_changes, reseeded, senders_in_change
-from testbed.spec.values import Unrest
+from testbed.spec.values import RateChurn
 from topologies.formats.errors import InputError
 from topologies.model import NodeName
 
@@ -29,7 +29,7 @@ question: What do changing rates cost?
 topology: three-partitions
 protocol: {name: sequencer}
 dissemination: unicast
-workload: {kind: poisson, rate: 2 /s, size: 392 B, unrest: {share: 10 %, length: 10 s, rise: 40 %}}
+workload: {kind: poisson, rate: 2 /s, size: 392 B, rate_churn: {share: 10 %, length: 10 s, rise: 40 %}}
 duration: 60 s
 """
 
@@ -38,12 +38,12 @@ def loads(text: str = TEXT) -> Experiment:
     return spec.loads(text, "x.yaml", protocols=PROTOCOLS)
 
 
-def unrest(senders: int = 30, *, share: float = 0.1, length_ns: int = 10 * S, rise: float = 0.4) -> Unrest:
+def rate_churn(senders: int = 30, *, share: float = 0.1, length_ns: int = 10 * S, rise: float = 0.4) -> RateChurn:
     names = tuple(NodeName(f"p1/n{number}") for number in range(1, senders + 1))
-    return Unrest(senders=names, share_ratio=share, length_ns=length_ns, rise_ratio=rise)
+    return RateChurn(senders=names, share_ratio=share, length_ns=length_ns, rise_ratio=rise)
 
 
-def compiled(one: Unrest, *, duration_ns: int = 600 * S, seed: int = 1) -> dict[NodeName, tuple[RateChange, ...]]:
+def compiled(one: RateChurn, *, duration_ns: int = 600 * S, seed: int = 1) -> dict[NodeName, tuple[RateChange, ...]]:
     return rate_changes(one, MEAN_PER_S, duration_ns=duration_ns, rng=Random(seed))
 
 
@@ -59,7 +59,7 @@ def rate_at(events: tuple[RateChange, ...], at_ns: int) -> float:
     st.integers(min_value=0, max_value=2**32),
 )
 def test_the_share_is_in_a_change_at_any_time(senders: int, share: float, length_ns: int, seed: int) -> None:
-    one = unrest(senders, share=share, length_ns=length_ns)
+    one = rate_churn(senders, share=share, length_ns=length_ns)
     if not 1 <= senders_in_change(one) < senders:
         return
     duration_ns = 20 * length_ns
@@ -73,14 +73,14 @@ def test_the_share_is_in_a_change_at_any_time(senders: int, share: float, length
 
 @given(st.integers(min_value=0, max_value=2**32))
 def test_times_ascend_within_the_load(seed: int) -> None:
-    for events in compiled(unrest(), duration_ns=60 * S, seed=seed).values():
+    for events in compiled(rate_churn(), duration_ns=60 * S, seed=seed).values():
         assert all(before.at_ns < after.at_ns for before, after in itertools.pairwise(events))
         assert all(0 <= event.at_ns < 60 * S for event in events)
 
 
 def test_the_next_change_is_another_senders() -> None:
     """Of two senders with one in a change, they take turns."""
-    changes = compiled(unrest(2, share=0.5), duration_ns=1000 * S)
+    changes = compiled(rate_churn(2, share=0.5), duration_ns=1000 * S)
     begins = sorted(
         (event.at_ns, name) for name, events in changes.items() for event in events if event.rate_per_s > MEAN_PER_S
     )
@@ -91,7 +91,7 @@ def test_the_next_change_is_another_senders() -> None:
 def test_lengths_and_rises_are_uniform_on_average() -> None:
     """Over 100,000 s a mean of n uniform draws lies within 5 standard deviations of one half."""
     lengths_s, rises = [], []
-    for events in compiled(unrest(), duration_ns=100_000 * S).values():
+    for events in compiled(rate_churn(), duration_ns=100_000 * S).values():
         for before, after in itertools.pairwise(events):
             if before.rate_per_s > MEAN_PER_S:
                 lengths_s.append((after.at_ns - before.at_ns) / S)
@@ -105,14 +105,14 @@ def test_lengths_and_rises_are_uniform_on_average() -> None:
 
 
 def test_every_sender_has_its_turn() -> None:
-    counts = [len(events) for events in compiled(unrest(), duration_ns=100_000 * S).values()]
+    counts = [len(events) for events in compiled(rate_churn(), duration_ns=100_000 * S).values()]
     assert min(counts) > 0.9 * sum(counts) / 30
 
 
 def test_the_file_becomes_rate_changes_of_every_sender() -> None:
     experiment = loads()
-    assert experiment.unrest == (
-        Unrest(senders=tuple(experiment.workloads), share_ratio=0.1, length_ns=10 * S, rise_ratio=0.4),
+    assert experiment.rate_churn == (
+        RateChurn(senders=tuple(experiment.workloads), share_ratio=0.1, length_ns=10 * S, rise_ratio=0.4),
     )
     in_change = [workload for workload in experiment.workloads.values() if rate_at(workload.events, 0) > MEAN_PER_S]
     assert len(in_change) == 3
@@ -135,14 +135,14 @@ def test_a_node_is_told_its_changes_and_a_restarted_one_what_is_left_of_them() -
 def test_the_same_seed_gives_the_same_changes_and_another_others() -> None:
     experiment = loads()
     assert loads().workloads == experiment.workloads
-    again = apply_wishes(experiment, Wishes(seed=2, runs=Path("runs")))
+    again = apply_overrides(experiment, Overrides(seed=2, runs=Path("runs")))
     assert again.workloads == loads(TEXT + "seed: 2\n").workloads
     assert again.workloads != experiment.workloads
     assert reseeded(again, 1) == experiment
 
 
 def test_another_protocol_and_rate_meet_changes_at_the_same_times() -> None:
-    """What is compared under one seed is compared under the same unrest."""
+    """What is compared under one seed is compared under the same rate_churn."""
     other = loads(TEXT.replace("sequencer", "lamport").replace("rate: 2 /s", "rate: 1 /s"))
     for name, workload in loads().workloads.items():
         events = other.workloads[name].events
@@ -151,15 +151,15 @@ def test_another_protocol_and_rate_meet_changes_at_the_same_times() -> None:
 
 
 def test_two_workloads_are_restless_by_themselves() -> None:
-    block = "unrest: {share: 50 %, length: 1 s, rise: 10 %}"
+    block = "rate_churn: {share: 50 %, length: 1 s, rise: 10 %}"
     experiment = loads(
         TEXT.replace(
-            "workload: {kind: poisson, rate: 2 /s, size: 392 B, unrest: {share: 10 %, length: 10 s, rise: 40 %}}",
+            "workload: {kind: poisson, rate: 2 /s, size: 392 B, rate_churn: {share: 10 %, length: 10 s, rise: 40 %}}",
             f"workload: [{{kind: poisson, rate: 1 /s, size: 8 B, senders: p1/*, {block}}},\n"
             f" {{kind: periodic, rate: 9 /s, size: 8 B, senders: p2/*, {block}}}]",
         )
     )
-    assert [len(one.senders) for one in experiment.unrest] == [10, 10]
+    assert [len(one.senders) for one in experiment.rate_churn] == [10, 10]
     at_once = [rate_at(w.events, 30 * S) if w.events else w.rate_per_s for w in experiment.workloads.values()]
     p1, p2 = [rate for rate in at_once if rate < 5], [rate for rate in at_once if rate > 5]
     assert sum(rate == 1 for rate in p1) <= 6
@@ -171,19 +171,22 @@ def test_two_workloads_are_restless_by_themselves() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("share: 10 %", "share: 1 %", "workload.unrest.share: expected at least one sender in a change and one that is "
-         "in none, got 1 % of 30 senders"),
-        ("share: 10 %", "share: 99 %", "workload.unrest.share: expected at least one sender in a change and one that "
-         "is in none, got 99 % of 30 senders"),
-        ("share: 10 %, ", "", "workload.unrest: the key share is missing: of the senders, how many are in a change at "
-         "any time, such as 10 %"),
-        ("length: 10 s", "length: 0 s", "workload.unrest.length: expected a duration above 0, got 0"),
-        ("length: 10 s", "length: 3 us", "workload.unrest.length: expected at most 100000 changes in the whole run, "
-         "got about 120000003"),
+        ("share: 10 %", "share: 1 %",
+         "workload.rate_churn.share: expected at least one sender in a change and one that is in none, got 1 % of 30 "
+         "senders"),
+        ("share: 10 %", "share: 99 %",
+         "workload.rate_churn.share: expected at least one sender in a change and one that is in none, got 99 % of 30 "
+         "senders"),
+        ("share: 10 %, ", "",
+         "workload.rate_churn: the key share is missing: of the senders, how many are in a change at any time, such as "
+         "10 %"),
+        ("length: 10 s", "length: 0 s", "workload.rate_churn.length: expected a duration above 0, got 0"),
+        ("length: 10 s", "length: 3 us",
+         "workload.rate_churn.length: expected at most 100000 changes in the whole run, got about 120000003"),
         ("kind: poisson, rate: 2 /s", "kind: saturating",
-         "workload.unrest: a saturating workload has no rate; leave out unrest"),
-        ("unrest:", "events: {at: 1 s, rate: 1 /s}, unrest:",
-         "workload.unrest: a poisson workload with events has its changes; leave out unrest"),
+         "workload.rate_churn: a saturating workload has no rate; leave out rate_churn"),
+        ("rate_churn:", "events: {at: 1 s, rate: 1 /s}, rate_churn:",
+         "workload.rate_churn: a poisson workload with events has its changes; leave out rate_churn"),
         ("rate: 2 /s", "rate: 900000 /s", "workload: expected at most 1000000 messages per second, got 1260000"),
     ],
 )  # fmt: skip

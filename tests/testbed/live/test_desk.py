@@ -1,4 +1,4 @@
-"""The desk's rules: what may happen next, and what an event is. Pure, without a network."""
+"""The state's rules: what may happen next, and what an event is. Pure, without a network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from testbed.live import NodeState
 from testbed.live import requests as asks
-from testbed.live.state import NODE_FAULTS, Desk
+from testbed.live.state import NODE_FAULTS, LiveState
 from testbed.live.status import LinkStatus, NodeStatus
 from testbed.spec.faults import Crash, Fault, Impair, Join, Leave, Pause, Restart, Resume
 from tests.testbed.live.testbeds import TOPOLOGY
@@ -20,70 +20,70 @@ from topologies.load import loads
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 LATER = datetime(2026, 1, 1, 12, 5, tzinfo=UTC)
-NETWORK = loads(TOPOLOGY.format(name="desk"))
+NETWORK = loads(TOPOLOGY.format(name="state"))
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk(NETWORK, NOW)
+def state() -> LiveState:
+    return LiveState(NETWORK, NOW)
 
 
 def words(verb: str, **given: Any) -> Any:
     return getattr(asks.parse({"do": verb, verb: given})[1], verb)
 
 
-def happen(desk: Desk, events: list[Fault]) -> list[Fault]:
+def happen(state: LiveState, events: list[Fault]) -> list[Fault]:
     for event in events:
-        desk.commit(event, LATER)
+        state.commit(event, LATER)
     return events
 
 
-def test_nothing_holds_before_it_is_committed(desk: Desk) -> None:
-    before = desk.nodes()
-    desk.impair(words("impair", targets="p1/n1", loss="1 %"), 5)
-    desk.cut(words("cut", groups=[["p1/n1"], ["p1/n2"]]), 5)
-    desk.node_fault(Crash, ["p1/n1"], 5)
-    assert desk.nodes() == before
+def test_nothing_holds_before_it_is_committed(state: LiveState) -> None:
+    before = state.nodes()
+    state.impair(words("impair", targets="p1/n1", loss="1 %"), 5)
+    state.cut(words("cut", groups=[["p1/n1"], ["p1/n2"]]), 5)
+    state.node_fault(Crash, ["p1/n1"], 5)
+    assert state.nodes() == before
 
 
-def test_both_directions_are_two_events_with_numbers_of_their_own(desk: Desk) -> None:
-    events = happen(desk, desk.impair(words("impair", targets="p1/n1", direction="both", loss="1 %"), 5))
+def test_both_directions_are_two_events_with_numbers_of_their_own(state: LiveState) -> None:
+    events = happen(state, state.impair(words("impair", targets="p1/n1", direction="both", loss="1 %"), 5))
     assert [(event.id, event.at_ns) for event in events] == [(0, 5), (1, 5)]
-    assert happen(desk, desk.restore(words("restore"), 6))[0].id == 2
+    assert happen(state, state.restore(words("restore"), 6))[0].id == 2
 
 
-def test_an_impairment_ends_where_it_is_restored_or_replaced(desk: Desk) -> None:
-    happen(desk, desk.impair(words("impair", targets="p1/*", loss="1 %"), 1))
-    happen(desk, desk.restore(words("restore", targets=["p1/n1", "p1/n2"]), 2))
-    assert desk.until == {}
-    happen(desk, desk.impair(words("impair", targets="p1/n3", loss="2 %", delay="9 ms"), 3))
-    assert desk.until == {0: 3}
-    happen(desk, desk.impair(words("impair", targets="p1/n3", delay="1 ms"), 4))
-    assert desk.until == {0: 3}, "the loss of the second still holds"
-    happen(desk, desk.restore(words("restore"), 5))
-    assert desk.until == {0: 3, 3: 5, 4: 5}
+def test_an_impairment_ends_where_it_is_restored_or_replaced(state: LiveState) -> None:
+    happen(state, state.impair(words("impair", targets="p1/*", loss="1 %"), 1))
+    happen(state, state.restore(words("restore", targets=["p1/n1", "p1/n2"]), 2))
+    assert state.until == {}
+    happen(state, state.impair(words("impair", targets="p1/n3", loss="2 %", delay="9 ms"), 3))
+    assert state.until == {0: 3}
+    happen(state, state.impair(words("impair", targets="p1/n3", delay="1 ms"), 4))
+    assert state.until == {0: 3}, "the loss of the second still holds"
+    happen(state, state.restore(words("restore"), 5))
+    assert state.until == {0: 3, 3: 5, 4: 5}
 
 
-def test_a_restore_of_everything_covers_links_too(desk: Desk) -> None:
-    happen(desk, desk.impair(words("impair", links="p1--p2", loss="1 %"), 1))
-    assert desk.links()[0].back.loss_ratio == 0.01
-    happen(desk, desk.restore(words("restore"), 2))
-    assert desk.links() == Desk(NETWORK, NOW).links()
-    assert desk.nodes() == Desk(NETWORK, NOW).nodes()
+def test_a_restore_of_everything_covers_links_too(state: LiveState) -> None:
+    happen(state, state.impair(words("impair", links="p1--p2", loss="1 %"), 1))
+    assert state.links()[0].back.loss_ratio == 0.01
+    happen(state, state.restore(words("restore"), 2))
+    assert state.links() == LiveState(NETWORK, NOW).links()
+    assert state.nodes() == LiveState(NETWORK, NOW).nodes()
 
 
-def test_where_nothing_is_cut_a_heal_is_no_event(desk: Desk) -> None:
-    assert desk.heal(1) == []
+def test_where_nothing_is_cut_a_heal_is_no_event(state: LiveState) -> None:
+    assert state.heal(1) == []
 
 
-def test_a_heal_names_the_cuts_that_it_ends(desk: Desk) -> None:
-    happen(desk, desk.cut(words("cut", groups=[["p1/n1"], ["p1/n2"]]), 1))
-    happen(desk, desk.cut(words("cut", links=["p1--p2"]), 2))
-    (heal,) = desk.heal(3)
+def test_a_heal_names_the_cuts_that_it_ends(state: LiveState) -> None:
+    happen(state, state.cut(words("cut", groups=[["p1/n1"], ["p1/n2"]]), 1))
+    happen(state, state.cut(words("cut", links=["p1--p2"]), 2))
+    (heal,) = state.heal(3)
     assert (heal.cuts, heal.in_force) == ((0, 1), ())  # type: ignore[attr-defined]
-    assert desk.blocked(heal) == (frozenset(), frozenset())  # type: ignore[arg-type]
-    happen(desk, [heal])
-    assert desk.until == {0: 2, 1: 2}
+    assert state.blocked(heal) == (frozenset(), frozenset())  # type: ignore[arg-type]
+    happen(state, [heal])
+    assert state.until == {0: 2, 1: 2}
 
 
 @pytest.mark.parametrize(
@@ -98,87 +98,89 @@ def test_a_heal_names_the_cuts_that_it_ends(desk: Desk) -> None:
         ({"links": ["p1--p2"], "groups": []}, "got groups and links"),
     ],
 )
-def test_a_cut_that_cannot_be(desk: Desk, given: dict[str, Any], sentence: str) -> None:
+def test_a_cut_that_cannot_be(state: LiveState, given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        desk.cut(words("cut", **given), 1)
+        state.cut(words("cut", **given), 1)
 
 
-def test_a_restart_closes_the_crash_of_the_same_nodes(desk: Desk) -> None:
-    happen(desk, desk.node_fault(Crash, ["p1/n1", "p1/n2"], 1))
-    happen(desk, desk.node_fault(Restart, ["p1/n1"], 2))
-    assert desk.until == {}
-    happen(desk, desk.node_fault(Restart, ["p1/n2"], 3))
-    assert desk.until == {0: 2}
+def test_a_restart_closes_the_crash_of_the_same_nodes(state: LiveState) -> None:
+    happen(state, state.node_fault(Crash, ["p1/n1", "p1/n2"], 1))
+    happen(state, state.node_fault(Restart, ["p1/n1"], 2))
+    assert state.until == {}
+    happen(state, state.node_fault(Restart, ["p1/n2"], 3))
+    assert state.until == {0: 2}
 
 
-def test_a_node_that_ended_can_only_be_started_again(desk: Desk) -> None:
-    name = desk.node("p1/n1")
-    desk.ended(name, 3, LATER)
-    assert (desk.nodes()[0].state, desk.nodes()[0].exit_code, desk.nodes()[0].since) == (NodeState.ENDED, 3, LATER)
+def test_a_node_that_ended_can_only_be_started_again(state: LiveState) -> None:
+    name = state.node("p1/n1")
+    state.ended(name, 3, LATER)
+    assert (state.nodes()[0].state, state.nodes()[0].exit_code, state.nodes()[0].since) == (NodeState.ENDED, 3, LATER)
     for kind in (Crash, Pause, Resume):
         with pytest.raises(InputError, match="and is ended since 12:05:00 UTC"):
-            desk.node_fault(kind, ["p1/n1"], 1)
-    happen(desk, desk.node_fault(Restart, ["p1/n1"], 1))
-    assert (desk.nodes()[0].incarnation, desk.nodes()[0].exit_code) == (2, None)
+            state.node_fault(kind, ["p1/n1"], 1)
+    happen(state, state.node_fault(Restart, ["p1/n1"], 1))
+    assert (state.nodes()[0].incarnation, state.nodes()[0].exit_code) == (2, None)
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(NODE_FAULTS)), st.sampled_from(["p1/n1", "p1/*", "*"])), max_size=30))
 def test_states_follow_the_rules_whatever_is_asked(asked: list[tuple[str, str]]) -> None:
-    desk = Desk(NETWORK, NOW, has_views=True)
+    state = LiveState(NETWORK, NOW, has_views=True)
     for kind, selector in asked:
-        before = {one.name: one for one in desk.nodes()}
+        before = {one.name: one for one in state.nodes()}
         try:
-            events = desk.node_fault(NODE_FAULTS[kind], [selector], 1)
+            events = state.node_fault(NODE_FAULTS[kind], [selector], 1)
         except InputError:
-            assert {one.name: one for one in desk.nodes()} == before
+            assert {one.name: one for one in state.nodes()} == before
             continue
-        happen(desk, events)
-        for one in desk.nodes():
+        happen(state, events)
+        for one in state.nodes():
             raised = one.incarnation - before[one.name].incarnation
             assert raised == (kind == "restart" and one.name in events[0].targets)  # type: ignore[attr-defined]
-    assert all(end > start for start, end in desk.until.items())
+    assert all(end > start for start, end in state.until.items())
 
 
 def test_members_join_and_leave_one_by_one_and_the_last_one_stays() -> None:
     absent = NETWORK.node("p2/n1").name
-    desk = Desk(NETWORK, NOW, has_views=True, absent=[absent])
-    assert desk.state(absent) is NodeState.ABSENT
-    happen(desk, desk.node_fault(Join, ["p2/n1"], 1))
-    events = happen(desk, desk.node_fault(Leave, ["p1/n1..n2"], 2))
+    state = LiveState(NETWORK, NOW, has_views=True, absent=[absent])
+    assert state.state(absent) is NodeState.ABSENT
+    happen(state, state.node_fault(Join, ["p2/n1"], 1))
+    events = happen(state, state.node_fault(Leave, ["p1/n1..n2"], 2))
     assert [(event.id, event.targets) for event in events] == [(1, ("p1/n1",)), (2, ("p1/n2",))]  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"^p1/n1 cannot leave: it must be running and is absent since 12:05:00 UTC$"):
-        desk.node_fault(Leave, ["p1/n1"], 3)
+        state.node_fault(Leave, ["p1/n1"], 3)
     with pytest.raises(InputError, match=r"^p1/n3 cannot join: it must be absent and is running since"):
-        desk.node_fault(Join, ["p1/n3"], 3)
+        state.node_fault(Join, ["p1/n3"], 3)
     with pytest.raises(InputError, match=r"^p2/n1 cannot leave: it is the last member$"):
-        desk.node_fault(Leave, ["p1/n3", "p2/n1"], 3)
-    happen(desk, desk.node_fault(Join, ["p1/n1"], 4))
-    assert desk.until == {1: 3}
+        state.node_fault(Leave, ["p1/n3", "p2/n1"], 3)
+    happen(state, state.node_fault(Join, ["p1/n1"], 4))
+    assert state.until == {1: 3}
 
 
-def test_nodes_that_are_no_members_neither_join_nor_leave(desk: Desk) -> None:
+def test_nodes_that_are_no_members_neither_join_nor_leave(state: LiveState) -> None:
     with pytest.raises(InputError, match=r"^p1/n1 cannot leave: the nodes of this testbed are no members of a group"):
-        desk.node_fault(Leave, ["p1/n1"], 1)
+        state.node_fault(Leave, ["p1/n1"], 1)
 
 
 def test_a_member_says_how_it_stands() -> None:
-    desk = Desk(NETWORK, NOW, has_views=True)
-    desk.heard(NETWORK.node("p1/n1").name, 3, {"phase": "minority/member", "view": 7, "view_members": 4, "over": False})
-    one = desk.nodes()[0]
+    state = LiveState(NETWORK, NOW, has_views=True)
+    state.heard(
+        NETWORK.node("p1/n1").name, 3, {"phase": "minority/member", "view": 7, "view_members": 4, "over": False}
+    )
+    one = state.nodes()[0]
     assert (one.incarnation, one.phase, one.view, one.view_members) == (3, "minority", 7, 4)
     assert NodeStatus.from_json(one.as_json()) == one
 
 
-def test_what_is_told_crosses_the_socket_unchanged(desk: Desk) -> None:
-    happen(desk, desk.impair(words("impair", targets="p1/n1", delay="9 ms", jitter="1 ms", distribution="normal"), 1))
-    happen(desk, desk.cut(words("cut", groups=[["p1/n1"], ["p1/n2"]]), 1))
-    assert tuple(NodeStatus.from_json(one.as_json()) for one in desk.nodes()) == desk.nodes()
-    assert tuple(LinkStatus.from_json(one.as_json()) for one in desk.links()) == desk.links()
+def test_what_is_told_crosses_the_socket_unchanged(state: LiveState) -> None:
+    happen(state, state.impair(words("impair", targets="p1/n1", delay="9 ms", jitter="1 ms", distribution="normal"), 1))
+    happen(state, state.cut(words("cut", groups=[["p1/n1"], ["p1/n2"]]), 1))
+    assert tuple(NodeStatus.from_json(one.as_json()) for one in state.nodes()) == state.nodes()
+    assert tuple(LinkStatus.from_json(one.as_json()) for one in state.links()) == state.links()
 
 
-def test_the_record_of_an_impairment_has_its_whole_effect(desk: Desk) -> None:
-    happen(desk, desk.impair(words("impair", targets="p1/n1", loss="1 %"), 1))
-    (event,) = desk.impair(words("impair", targets="p1/n1", delay="9 ms"), 2)
+def test_the_record_of_an_impairment_has_its_whole_effect(state: LiveState) -> None:
+    happen(state, state.impair(words("impair", targets="p1/n1", loss="1 %"), 1))
+    (event,) = state.impair(words("impair", targets="p1/n1", delay="9 ms"), 2)
     assert isinstance(event, Impair)
     assert event.record()["parameters"] == {"delay_ns": 9_000_000}
     assert event.record()["asked"] == {"p1/n1": {"loss_ratio": 0.01, "delay_ns": 9_000_000}}

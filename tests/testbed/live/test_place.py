@@ -11,7 +11,7 @@ import pytest
 
 from netem.owner import Owner
 from testbed.live import directory as places
-from testbed.live.directory import Place
+from testbed.live.directory import RuntimeDirectory
 from testbed.paths import ROOT, live_root
 from topologies.formats.errors import InputError
 
@@ -21,7 +21,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
-TAKE = "from testbed.live.directory import Place; Place.of('lab').take(); print('taken', flush=True)"
+TAKE = (
+    "from testbed.live.directory import RuntimeDirectory; RuntimeDirectory.of('lab').take(); print('taken', flush=True)"
+)
 
 
 def dead_owner() -> str:
@@ -30,7 +32,7 @@ def dead_owner() -> str:
 
 
 def test_a_place_is_private_and_has_one_owner() -> None:
-    place = Place.of("lab")
+    place = RuntimeDirectory.of("lab")
     place.take()
     assert place.path.stat().st_mode & 0o777 == 0o700
     assert not place.is_dead()
@@ -42,7 +44,7 @@ def test_a_place_is_private_and_has_one_owner() -> None:
 
 
 def test_what_a_dead_owner_left_is_swept_aside() -> None:
-    place = Place.of("lab")
+    place = RuntimeDirectory.of("lab")
     place.take()
     (place.path / "owner").write_text(dead_owner())
     (place.path / "about.json").write_text("{}")
@@ -72,26 +74,26 @@ def test_of_many_that_come_at_once_one_wins() -> None:
 @pytest.mark.parametrize("name", ["", "..", "a/b", "Lab", "x" * 41, "a b", "."])
 def test_what_is_no_name(name: str) -> None:
     with pytest.raises(InputError, match="the name of a testbed: expected a name of"):
-        Place.of(name)
+        RuntimeDirectory.of(name)
 
 
 def test_without_any_the_sentence_says_how_to_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(InputError, match="no testbed is up; make one with"):
-        places.the_place(None)
+        places.the_directory(None)
 
 
 def test_who_is_not_root_is_not_told_that_nothing_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(InputError, match="root's are seen by root alone: run the same command with sudo"):
-        places.the_place(None)
+        places.the_directory(None)
 
 
 def test_a_socket_may_be_deep_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 200)))
-    place = Place.of("lab")
+    place = RuntimeDirectory.of("lab")
     place.take()
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         with place.socket_path() as path:
@@ -103,12 +105,12 @@ def test_a_socket_may_be_deep_down(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_directory_where_others_may_write_is_no_place() -> None:
-    Place.of("lab").take()
+    RuntimeDirectory.of("lab").take()
     directory = live_root()
     directory.chmod(0o777)
     with pytest.raises(InputError, match="others may write there"):
-        Place.of("lab")
+        RuntimeDirectory.of("lab")
     with pytest.raises(InputError, match="others may write there"):
         places.descriptions()
     directory.chmod(0o700)
-    assert not Place.of("lab").is_dead()
+    assert not RuntimeDirectory.of("lab").is_dead()

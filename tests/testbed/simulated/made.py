@@ -10,7 +10,7 @@ from typing import Any
 from testbed.sim.engine import Engine
 from testbed.sim.network import Datagram, Network, frame_bytes
 from testbed.spec.faults import Fault
-from testbed.spec.raw import Dissemination, KernelWish, WorkloadKind, World
+from testbed.spec.raw import Dissemination, KernelOption, WorkloadKind, World
 from testbed.spec.values import Experiment, ProtocolChoice, Workload, WrongClock
 from topologies.formats.yaml_source import Document
 from topologies.model import Bus, Impairment, Link, Node, NodeName, Partition, PartitionName, Topology
@@ -97,7 +97,7 @@ def experiment(
         drain_ns=drain_ns,
         seed=seed,
         world=World.SIM,
-        kernel=KernelWish.AUTO,
+        kernel=KernelOption.AUTO,
         faults=tuple(replace(fault, id=number) for number, fault in enumerate(faults)),
         absent=tuple(absent),
         expect=(),

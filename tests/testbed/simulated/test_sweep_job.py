@@ -14,7 +14,7 @@ from analysis.run import Sweep
 from node.registry import PROTOCOLS
 from testbed.cli.console import Console
 from testbed.run.claims import Selection, run_claims
-from testbed.run.perform import Wishes, load_experiment, perform
+from testbed.run.perform import Overrides, load_experiment, perform
 from testbed.run.sweep import Point, run_sweep
 from testbed.sim.point import measure
 from testbed.spec import experiment as spec
@@ -30,7 +30,7 @@ topology: {partitions: {p1: {nodes: 3, bus: {rate: 10 Mbit/s}}, p2: {nodes: 2}},
 impairments: {"*": {to-node: {delay: 1 ms}}}
 protocol: {name: sequencer}
 dissemination: unicast
-workload: {kind: poisson, rate: 20 /s, size: 392 B, unrest: {share: 20 %, length: 1 s, rise: 40 %}}
+workload: {kind: poisson, rate: 20 /s, size: 392 B, rate_churn: {share: 20 %, length: 1 s, rise: 40 %}}
 duration: 1 s
 world: sim
 """
@@ -62,8 +62,8 @@ def job(name: str, folder: Path, spark: SparkSession, *, quiet: bool = True) -> 
     def never(point: Point) -> None:
         pytest.fail(f"{point.label} was a whole run")
 
-    wishes = Wishes(runs=folder / "runs")
-    return run_sweep(name, Console(quiet=quiet), never, wishes=wishes, spark=spark, is_job=True)
+    overrides = Overrides(runs=folder / "runs")
+    return run_sweep(name, Console(quiet=quiet), never, overrides=overrides, spark=spark, is_job=True)
 
 
 TIMEWARP = """timewarp, parameters: {gvt_every: 10 ms, service: {
@@ -79,7 +79,7 @@ def test_a_run_in_memory_and_through_its_capture_are_measured_alike(
 ) -> None:
     text = TEXT.replace("unicast", dissemination).replace("sequencer", protocol)
     experiment = spec.loads(text, protocols=PROTOCOLS)
-    summary = perform(experiment, Wishes(runs=tmp_path), Console(quiet=True), spark=spark).summary
+    summary = perform(experiment, Overrides(runs=tmp_path), Console(quiet=True), spark=spark).summary
     assert summary is not None
     result = measure(experiment)
     for section in ("messages", "latency", "load"):
@@ -123,7 +123,7 @@ def test_a_run_that_fails_is_named_and_can_be_run_alone(
         assert f"--world sim --seed {point.variant['seed']}" in said
     files = sorted((tmp_path / "runs" / "curves").glob("*.yaml"))
     assert len(files) == len(failed)
-    alone = measure(load_experiment(str(files[0]), Wishes(world="sim")))
+    alone = measure(load_experiment(str(files[0]), Overrides(world="sim")))
     assert alone["latency"] == failed[0].summary["latency"]
     assert alone["verdict"] == "fail"
 
@@ -134,8 +134,8 @@ def test_a_claim_holds_over_the_rows_of_a_job(
     del spark  # it is open already, and a process has one
     monkeypatch.setattr("testbed.run.sweep._session", lambda: _Open())
     selection = Selection(experiment=write(tmp_path, TEXT + SWEEP))
-    wishes = Wishes(runs=tmp_path / "runs")
-    (row,) = run_claims(selection, Console(quiet=True), wishes=wishes, is_job=True)
+    overrides = Overrides(runs=tmp_path / "runs")
+    (row,) = run_claims(selection, Console(quiet=True), overrides=overrides, is_job=True)
     assert (row.verdict, row.world) == ("pass", "sim")
     assert row.ours["high"] < 0
     assert row.ours["runs"] == 3

@@ -16,7 +16,7 @@ from netem.errors import FabricError
 from node.core import Core
 from node.registry import PROTOCOLS
 from testbed.cli.console import Console
-from testbed.run.perform import Wishes, apply_wishes, perform
+from testbed.run.perform import Overrides, apply_overrides, perform
 from testbed.sim.capture import EPOCH_NS
 from testbed.sim.simulation import START_NS
 from testbed.spec import experiment as spec
@@ -50,8 +50,8 @@ def small(tmp_path: Path, *, name: str = "a", faults: str = FAULTS) -> Path:
 
 
 def run(experiment: Experiment, runs: Path, name: str = "a") -> Path:
-    wishes = Wishes(world="sim", runs=runs, name=name, analyze=False)
-    return perform(apply_wishes(experiment, wishes), wishes, Console(quiet=True)).directory
+    overrides = Overrides(world="sim", runs=runs, name=name, analyze=False)
+    return perform(apply_overrides(experiment, overrides), overrides, Console(quiet=True)).directory
 
 
 def lines(run_directory: Path) -> list[dict[str, Any]]:
@@ -130,8 +130,8 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
     experiment = spec.load(path, protocols=PROTOCOLS)
     captures = []
     for seed in (5, 6):
-        wishes = Wishes(seed=seed, runs=tmp_path / "runs", name=str(seed), analyze=False)
-        found = perform(apply_wishes(experiment, wishes), wishes, Console(quiet=True)).directory
+        overrides = Overrides(seed=seed, runs=tmp_path / "runs", name=str(seed), analyze=False)
+        found = perform(apply_overrides(experiment, overrides), overrides, Console(quiet=True)).directory
         captures.append((found / "capture.pcapng").read_bytes())
         assert manifest_of(found)["seed"] == seed
     assert captures[0] != captures[1]
@@ -164,10 +164,10 @@ import sys
 opened = []
 sys.addaudithook(lambda event, _: opened.append(event) if event.startswith("socket.") else None)
 from pathlib import Path
-from testbed.run.perform import Wishes, run_experiment
+from testbed.run.perform import Overrides, run_experiment
 from testbed.cli.console import Console
-wishes = Wishes(runs=Path({str(tmp_path / "runs")!r}), analyze=False)
-run_experiment({str(path)!r}, wishes, Console(quiet=True))
+overrides = Overrides(runs=Path({str(tmp_path / "runs")!r}), analyze=False)
+run_experiment({str(path)!r}, overrides, Console(quiet=True))
 loaded = [name for name in sys.modules if name.split(".")[0] in ("netem", "pyroute2", "docker")]
 values = ("", ".errors", ".faults", ".owner", ".runtimes", ".runtimes.base", ".runtimes.cgroups")
 assert set(loaded) <= {{f"netem{{name}}" for name in values}}, loaded
@@ -272,14 +272,14 @@ def counted(**words):
 session.open_session = counted
 from testbed.run.claims import Selection, run_claims
 from testbed.cli.console import Console
-from testbed.run.perform import Wishes
+from testbed.run.perform import Overrides
 from testbed.run.sweep import run_sweep
-wishes = Wishes(world="sim", runs=Path({str(tmp_path / "runs")!r}))
-points = run_sweep({str(path)!r}, Console(quiet=True), lambda point: None, wishes=wishes)
+overrides = Overrides(world="sim", runs=Path({str(tmp_path / "runs")!r}))
+points = run_sweep({str(path)!r}, Console(quiet=True), lambda point: None, overrides=overrides)
 assert [point.variant["seed"] for point in points] == [1, 2]
 assert [point.verdict for point in points] == ["pass", "pass"]
 assert len(opened) == 1, opened
-(row,) = run_claims(Selection(experiment="sequencer-steps"), Console(quiet=True), wishes=wishes)
+(row,) = run_claims(Selection(experiment="sequencer-steps"), Console(quiet=True), overrides=overrides)
 assert (row.world, row.verdict) == ("sim", "pass"), row
 """
     argv = [sys.executable, "-c", program]
