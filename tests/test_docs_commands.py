@@ -35,23 +35,23 @@ LOOKS_AT_A_RUN = ("analyze", "check", "report", "diagram", "watch", "info")
 NEEDS_SPARK = ("analyze", "watch")
 
 WHOLE_PAGES = {
-    "interactive.md": "tests/testbed/test_cli_live.py::test_every_command_of_the_page_runs",
-    "foreign.md": "tests/testbed/test_foreign_systems.py::test_etcd_is_played_with_by_hand",
+    "interactive.md": "tests/testbed/cli/test_live.py::test_every_command_of_the_page_runs",
+    "foreign.md": "tests/testbed/run/test_foreign_systems.py::test_etcd_is_played_with_by_hand",
 }
 """Pages whose commands one test reads and runs in turn, but for those in ELSEWHERE."""
 
 ELSEWHERE = {
     "orderbed run quickstart --world sim": (
-        "tests/testbed/simulated/test_world.py::test_the_quickstart_in_the_simulated_world"
+        "tests/testbed/sim/test_world.py::test_the_quickstart_in_the_simulated_world"
     ),
     "orderbed compare quickstart partition": (
         "tests/testbed/cli/test_overview.py::test_two_runs_are_compared_by_settings_verdicts_and_numbers"
     ),
     "orderbed run etcd-cut": (
-        "tests/testbed/test_foreign_systems.py::test_etcd_elects_another_leader_when_the_cut_takes_its_own"
+        "tests/testbed/run/test_foreign_systems.py::test_etcd_elects_another_leader_when_the_cut_takes_its_own"
     ),
     "orderbed run corosync-cut": (
-        "tests/testbed/test_foreign_systems.py::test_corosync_forms_a_ring_on_each_side_and_one_again_after_the_heal"
+        "tests/testbed/run/test_foreign_systems.py::test_corosync_forms_a_ring_on_each_side_and_one_again_after_the_heal"
     ),
     "SPARK_MASTER=spark://host:7077 orderbed analyze quickstart": (
         "tests/analysis/test_cluster.py::test_an_analysis_there_is_the_same_as_here_though_a_worker_dies"

@@ -18,7 +18,7 @@ from node.objects.addresses import OBJECTS_IN_SPACE
 from testbed.sim.point import measure
 from tests.analysis.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor
 from tests.analysis.histories import PlainHistory
-from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
+from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment
 
 A, B, C = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)

@@ -10,7 +10,7 @@ from analysis.checks import linear
 from analysis.checks.properties import Finding, Incarnation, Property, Verdict
 from node.clocks import LamportClock
 from testbed.sim.simulation import simulate
-from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
+from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment
 
 MUTEX = (Property.INTEGRITY, Property.MUTUAL_EXCLUSION, Property.GRANT_ORDER, Property.SERVICE)

@@ -24,7 +24,7 @@ from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import judge
 from testbed.sim.point import measure
 from tests.node.objects import test_machine, test_transfer
-from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
+from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment
 
 SEEDS = 20

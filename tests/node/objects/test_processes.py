@@ -20,7 +20,7 @@ from node.trace import RECORD, CallReport, Event, Record, Timed
 from testbed.sim.simulation import simulate
 from tests.node.processes import Nodes, nodes
 from tests.testbed.orderbed_command import manifest_of, only_run, orderbed
-from tests.testbed.simulated.made import experiment, periodic, topology
+from tests.testbed.sim.made import experiment, periodic, topology
 
 SILENT = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 64, "stop_after_ns": 0, "events": []}
 BUSY = {"kind": "poisson", "rate_per_s": 200.0, "size_bytes": 64, "stop_after_ns": 1_000_000_000, "events": []}

@@ -21,7 +21,7 @@ from tests.testbed.orderbed_command import orderbed, wait_for
 
 pytestmark = [pytest.mark.foreign, pytest.mark.root, pytest.mark.uml]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXPERIMENTS = ROOT / "experiments"
 PAGE = ROOT / "docs" / "foreign.md"
 

@@ -30,7 +30,7 @@ from tests.testbed.orderbed_command import (
     wait_for,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "interactive.md"
+PAGE = Path(__file__).parents[3] / "docs" / "interactive.md"
 NODES = ["p1/n1", "p1/n2", "p1/n3", "p1/n4"]
 
 

@@ -12,8 +12,8 @@ from testbed.sim.member import INPUT_NS
 from testbed.sim.simulation import START_NS, Simulation, simulate
 from testbed.spec.faults import ClockShift, Deaf, Fault, Pause, Recover, Resume, Slow
 from testbed.spec.values import Experiment
-from tests.testbed.simulated import made
-from tests.testbed.simulated.made import MILLISECOND, SECOND
+from tests.testbed.sim import made
+from tests.testbed.sim.made import MILLISECOND, SECOND
 from topologies.model import Impairment, NodeName
 
 N2 = (NodeName("p1/n2"),)

@@ -9,7 +9,7 @@ import pytest
 from node.trace import Event, OverReason
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 from testbed.spec.faults import Crash, Fault, Join, Leave
-from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
+from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment, NodeName
 
 NETWORK = topology(4, to_node=Impairment(delay_ns=5 * MILLISECOND, jitter_ns=2 * MILLISECOND))

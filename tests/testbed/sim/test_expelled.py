@@ -10,7 +10,7 @@ from node.registry import PROTOCOLS
 from node.trace import Event
 from testbed.sim.simulation import START_NS, Ending, Simulation, simulate
 from testbed.spec.faults import Pause, Resume
-from tests.testbed.simulated.made import MILLISECOND, SECOND, experiment, periodic, topology
+from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment, NodeName
 
 LAST = NodeName("p1/n4")

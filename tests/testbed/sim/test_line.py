@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from netem.wiring.qdisc import settings_of
 from testbed.sim.line import DEFAULT_QUEUE_FRAMES, SCALE, Server, table
-from tests.node.sim.lines import MILLISECOND, Frame, Wire
+from tests.testbed.sim.lines import MILLISECOND, Frame, Wire
 from topologies.model import Distribution, Impairment
 
 MANY = 40_000

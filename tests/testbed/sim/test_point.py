@@ -21,7 +21,7 @@ from testbed.sim.point import measure
 from testbed.spec.raw import Dissemination
 from testbed.spec.values import Experiment
 from tests import report_runs
-from tests.testbed.simulated.made import CLEAR, MILLISECOND, SECOND, at_instants, experiment, periodic, topology
+from tests.testbed.sim.made import CLEAR, MILLISECOND, SECOND, at_instants, experiment, periodic, topology
 from topologies.model import Bus, Impairment
 
 BUS = Bus(rate_bps=10_000_000, queue_frames=1000)

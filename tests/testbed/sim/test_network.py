@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.sim.network import LEAST_TRAVEL_NS, Datagram, frame_bytes
-from tests.testbed.simulated.made import MILLISECOND, SECOND, Lan, link, topology
+from tests.testbed.sim.made import MILLISECOND, SECOND, Lan, link, topology
 from topologies.model import Bus, Direction, Impairment
 
 DELAY = Impairment(delay_ns=MILLISECOND)

@@ -28,7 +28,7 @@ from testbed.sim.simulation import START_NS, Simulation, simulate
 from testbed.spec.faults import Fault, Pause, Resume
 from testbed.spec.raw import Dissemination
 from tests.node.near import NearCore
-from tests.testbed.simulated.made import MILLISECOND, SECOND, Lan, at_instants, experiment, link, topology
+from tests.testbed.sim.made import MILLISECOND, SECOND, Lan, at_instants, experiment, link, topology
 from topologies.model import Bus, Impairment, Node, NodeName, Topology
 
 LAN = Impairment(delay_ns=MILLISECOND)

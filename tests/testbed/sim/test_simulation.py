@@ -25,7 +25,7 @@ from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation,
 from testbed.spec.faults import Crash, Cut, Heal, Impair, ImpairLink, LinkDirection, Pause, Restart, Resume
 from testbed.spec.raw import Dissemination
 from testbed.spec.values import Experiment, WrongClock
-from tests.testbed.simulated.made import (
+from tests.testbed.sim.made import (
     MILLISECOND,
     SECOND,
     at_instants,
@@ -432,7 +432,7 @@ def test_an_observer_is_told_of_every_call_and_every_fault() -> None:
 REPLAY = """
 import hashlib
 from testbed.sim.simulation import simulate
-from tests.testbed.simulated.test_simulation import eventful, without_real_time
+from tests.testbed.sim.test_simulation import eventful, without_real_time
 print(hashlib.sha256(without_real_time(simulate(eventful(3), group=7)).encode()).hexdigest())
 """
 

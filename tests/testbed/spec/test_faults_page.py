@@ -12,7 +12,7 @@ from testbed.spec import experiment as spec
 from testbed.spec.raw_faults import RawFault
 from topologies.formats.yaml_source import reads
 
-PAGE = (Path(__file__).parents[2] / "docs" / "faults.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "faults.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 HEADER = (
     "name: x\nquestion: q\ntopology: three-partitions\nprotocol: {name: sequencer}\n"
