@@ -54,7 +54,7 @@ ELSEWHERE = {
         "tests/testbed/run/test_foreign_systems.py::test_corosync_forms_a_ring_on_each_side_and_one_again_after_the_heal"
     ),
     "SPARK_MASTER=spark://host:7077 orderbed analyze quickstart": (
-        "tests/analysis/test_cluster.py::test_an_analysis_there_is_the_same_as_here_though_a_worker_dies"
+        "tests/analysis/engine/test_cluster.py::test_an_analysis_there_is_the_same_as_here_though_a_worker_dies"
     ),
 }
 """Commands that another test runs."""

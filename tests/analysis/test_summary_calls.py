@@ -18,7 +18,7 @@ from analysis.report.page import write_report
 from analysis.summary import analyze
 from node.trace import CallReport, Timed
 from tests.analysis import histories
-from tests.analysis.call_histories import CallAuthor, right
+from tests.analysis.checks.call_histories import CallAuthor, right
 from tests.analysis.histories import PlainHistory
 from tests.analysis.runs import START_NS, MadeRun
 

@@ -14,9 +14,9 @@ from analysis.checks.properties import VIEW_PROPERTIES, Incarnations, Property
 from analysis.report.page import write_report
 from analysis.summary import analyze
 from collector.records import Event, OverReason
+from tests.analysis.checks.view_histories import C2, A, B, C, Story
 from tests.analysis.histories import PlainHistory
 from tests.analysis.runs import START_NS, MadeRun
-from tests.analysis.view_histories import C2, A, B, C, Story
 
 pytestmark = pytest.mark.spark
 

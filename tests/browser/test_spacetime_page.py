@@ -17,7 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from analysis.report.page import write_report
 from tests import report_runs
-from tests.analysis.test_spacetime_read import made
+from tests.analysis.spacetime.test_read import made
 from tests.browser import headless
 from tests.browser.test_report_page import CUT_TEXT, DESKTOP, OVERFLOWING, PHONE, errors, requests, show
 

@@ -12,7 +12,7 @@ from functools import partial
 from analysis.checks.properties import Incarnation, MessageId
 from collector.records import CallReport, Event
 from node.registry import CALL_PROMISES
-from tests.analysis.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor, Object
+from tests.analysis.checks.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor, Object
 from tests.analysis.histories import PlainHistory
 from tests.mutants.table import Mutant, of_history
 

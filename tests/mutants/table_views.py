@@ -11,8 +11,8 @@ from collections.abc import Callable
 from analysis.checks.properties import VIEW_PROPERTIES, Incarnation
 from collector.records import Event, Level, OverReason
 from node.registry import TOTAL_ORDER_PROMISES
+from tests.analysis.checks.view_histories import C2, A, B, C, Story
 from tests.analysis.histories import PlainHistory
-from tests.analysis.view_histories import C2, A, B, C, Story
 from tests.mutants.table import Mutant, of_history
 
 PROMISES = (*TOTAL_ORDER_PROMISES, *(kind.value for kind in VIEW_PROPERTIES))

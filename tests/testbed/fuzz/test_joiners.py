@@ -16,7 +16,7 @@ from testbed.fuzz.joiners import Owed, has_views, owed, owed_in_last_view
 from testbed.fuzz.judge import judge
 from testbed.fuzz.scenario import Crash, Member, Scenario, Segment
 from tests.analysis import histories
-from tests.analysis.view_histories import C2, NAMES, A, B, C, Story
+from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
 
 MILLISECOND = 1_000_000
 OLD, JOINER = Incarnation(0, 1), Incarnation(1, 2)

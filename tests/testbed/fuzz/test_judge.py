@@ -19,8 +19,8 @@ from testbed.fuzz.render import experiment_of
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening
 from testbed.sim.member import IncarnationRun
 from testbed.sim.simulation import simulate
+from tests.analysis.checks.view_histories import A, B, C, Story
 from tests.analysis.histories import PlainHistory
-from tests.analysis.view_histories import A, B, C, Story
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore
 from topologies.model import Direction
 

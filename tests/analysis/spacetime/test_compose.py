@@ -27,8 +27,8 @@ from analysis.spacetime.model import (
 )
 from collector.records import DropReason, Event, Level, Notice
 from node.wire import Flag, Kind, Message, encode_datagram, encode_message
-from tests.analysis import spacetime_scenes as scenes
-from tests.analysis.spacetime_scenes import MS
+from tests.analysis.spacetime import scenes as scenes
+from tests.analysis.spacetime.scenes import MS
 
 WHOLE = Window(0, 30 * MS)
 

@@ -16,7 +16,7 @@ from analysis.metrics.calls import read_calls
 from collector.records import CallReport, Event, Timed
 from node.objects.addresses import OBJECTS_IN_SPACE
 from testbed.sim.point import measure
-from tests.analysis.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor
+from tests.analysis.checks.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor
 from tests.analysis.histories import PlainHistory
 from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment

@@ -15,7 +15,7 @@ from analysis.report.calls import told
 from analysis.report.page import write_report
 from collector.records import CallReport, Timed
 from tests import report_runs
-from tests.analysis.call_histories import ATOMIC, CallAuthor
+from tests.analysis.checks.call_histories import ATOMIC, CallAuthor
 
 A, B = Incarnation(0, 1), Incarnation(1, 1)
 MILLISECOND = 1_000_000

@@ -13,8 +13,8 @@ from analysis.spacetime.command import PARSER, shiviz_log
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Diagram, Scene, Window
 from collector.records import Event
-from tests.analysis import spacetime_scenes as scenes
-from tests.analysis.spacetime_scenes import MS
+from tests.analysis.spacetime import scenes as scenes
+from tests.analysis.spacetime.scenes import MS
 
 WHOLE = Window(0, 30 * MS)
 

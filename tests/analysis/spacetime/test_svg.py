@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Diagram, Scene, Window
 from analysis.spacetime.svg import LEFT, PLOT, spacetime_drawing, standalone
-from tests.analysis import spacetime_scenes as scenes
-from tests.analysis.spacetime_scenes import MS
+from tests.analysis.spacetime import scenes as scenes
+from tests.analysis.spacetime.scenes import MS
 
 WHOLE = Window(0, 30 * MS)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -24,7 +24,7 @@ from node.trace import Stamp, encode_stamp
 from node.wire import Flag, Kind
 from testbed.cli.main import app
 from tests.analysis.runs import START_NS, MadeRun
-from tests.analysis.spacetime_scenes import MS, fault, write_tables
+from tests.analysis.spacetime.scenes import MS, fault, write_tables
 from topologies.formats.errors import InputError
 
 MESSAGES = 60

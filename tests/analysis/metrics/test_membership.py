@@ -14,8 +14,8 @@ from analysis.metrics.membership import courses, section, struck_ns
 from analysis.summary import _course
 from collector.records import Event, OverReason
 from tests.analysis import histories
+from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
 from tests.analysis.histories import PlainHistory
-from tests.analysis.view_histories import C2, NAMES, A, B, C, Story
 
 MS = 1_000_000
 

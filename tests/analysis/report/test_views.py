@@ -19,8 +19,8 @@ from analysis.report.page import write_report
 from analysis.report.views import in_short, told
 from collector.records import Event, OverReason
 from tests import report_runs
-from tests.analysis.test_membership import told as membership_of
-from tests.analysis.view_histories import C2, NAMES, A, B, C, Story
+from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
+from tests.analysis.metrics.test_membership import told as membership_of
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Fin
 from analysis.metrics.calls import MASK_BITS, read_calls
 from collector.records import CallReport, Event
 from tests.analysis import histories
-from tests.analysis.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor, masks, right, wild
+from tests.analysis.checks.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor, masks, right, wild
 from tests.analysis.histories import PlainHistory
 
 A, B, C = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)

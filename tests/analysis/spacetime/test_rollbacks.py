@@ -17,8 +17,8 @@ from collector.records import Event
 from node.protocols.adaptive.codec import with_tail
 from node.trace import Stamp, encode_stamp
 from node.wire import Flag, Kind, Message, encode_datagram, encode_message
-from tests.analysis import spacetime_scenes as scenes
-from tests.analysis.spacetime_scenes import MS
+from tests.analysis.spacetime import scenes as scenes
+from tests.analysis.spacetime.scenes import MS
 
 WHOLE = Window(0, 30 * MS)
 SVG = "{http://www.w3.org/2000/svg}"

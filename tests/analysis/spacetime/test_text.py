@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Scene, Window
 from analysis.spacetime.text import MIN_WIDTH, draw
-from tests.analysis import spacetime_scenes as scenes
-from tests.analysis.spacetime_scenes import MS
+from tests.analysis.spacetime import scenes as scenes
+from tests.analysis.spacetime.scenes import MS
 
 WHOLE = Window(0, 30 * MS)
 

@@ -23,9 +23,9 @@ from analysis.checks.properties import (
 from analysis.checks.views import read_views
 from collector.records import Event, Level, OverReason
 from tests.analysis import histories
+from tests.analysis.checks.test_linear import assert_agreement
+from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
 from tests.analysis.histories import Author, PlainHistory
-from tests.analysis.test_linear import assert_agreement
-from tests.analysis.view_histories import C2, NAMES, A, B, C, Story
 
 D, E = Incarnation(3, 1), Incarnation(4, 1)
 KINDS = (*VIEW_PROPERTIES, Property.TOTAL_ORDER)

@@ -7,8 +7,8 @@ from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Mark, What, Window
 from analysis.spacetime.svg import spacetime_drawing
 from analysis.spacetime.text import draw
-from tests.analysis import spacetime_scenes as scenes
-from tests.analysis.spacetime_scenes import MS
+from tests.analysis.spacetime import scenes as scenes
+from tests.analysis.spacetime.scenes import MS
 
 DIAGRAM = compose(scenes.a_change_of_views(), Window(0, 30 * MS))
 

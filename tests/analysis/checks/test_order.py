@@ -28,8 +28,8 @@ from analysis.checks.properties import (
 from analysis.engine.tasks import Here, OfSpark, Result, Task, Workers
 from collector.records import Event
 from tests.analysis import histories
+from tests.analysis.checks.test_linear import assert_place_in_view
 from tests.analysis.histories import PlainHistory
-from tests.analysis.test_linear import assert_place_in_view
 
 
 class Several(Here):
