@@ -397,7 +397,9 @@ class _Analysis:
 
 
 def _course(told: Told) -> membership.Timeline:
-    return membership.Timeline(told.incarnation, told.views, told.first_ns, told.last_ns, told.is_over, told.end_detail)
+    return membership.Timeline(
+        told.incarnation, told.views, told.first_ns, told.last_ns, told.has_ended, told.end_detail
+    )
 
 
 @contextlib.contextmanager

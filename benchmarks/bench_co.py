@@ -70,7 +70,7 @@ class Group:
                     self.submitted += 1
                     self._other(member, self._submit)
                 self._arrive()
-            self.most_held = max(self.most_held, *(core.held for core in self.cores))
+            self.most_held = max(self.most_held, *(core.buffered for core in self.cores))
 
     def _due(self) -> None:
         for member, timers in enumerate(self.timers):

@@ -97,17 +97,17 @@ def measured(run: Path) -> dict[str, Any]:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        is_over = threading.Event()
+        has_ended = threading.Event()
 
         def look() -> None:
-            while not is_over.wait(EVERY_S):
+            while not has_ended.wait(EVERY_S):
                 now = memory_of(process.pid)
                 peaks["own"], peaks["mapped"] = max(peaks["own"], now.own), max(peaks["mapped"], now.mapped)
 
         watch = threading.Thread(target=look)
         watch.start()
         said = process.communicate()[0]
-        is_over.set()
+        has_ended.set()
         watch.join()
     seconds = time.perf_counter() - began
     summary = json.loads(said) if said else {}

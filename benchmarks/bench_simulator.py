@@ -90,7 +90,7 @@ def bench_memory(*, members: int = 4) -> None:
         return cores[-1]
 
     def look(now_ns: int) -> None:
-        samples.append((now_ns, resident_mib(), max(core.held for core in cores)))
+        samples.append((now_ns, resident_mib(), max(core.buffered for core in cores)))
 
     experiment = made(members, protocol="reliable", duration_s=duration_s)
     run = measured(experiment, keeps_records=False, build=build, on_progress=look)

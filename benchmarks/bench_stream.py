@@ -74,7 +74,7 @@ def _batches(spark: SparkSession, capture: Path, directory: Path, seconds: int) 
             if time.monotonic() > deadline:
                 raise TimeoutError(f"at byte {following.byte:,} of {len(whole):,} after {TIMEOUT_S:.0f} s")
             time.sleep(PIECE_S)
-        took, view = following.batches, following.view(is_over=True)
+        took, view = following.batches, following.view(has_ended=True)
     writer.join()
     warm = [batch.seconds for batch in took[WARM_BATCHES:]] or [batch.seconds for batch in took]
     what = f"one micro-batch of a capture that grows by {FRAMES_PER_S:,} frames/s"

@@ -66,7 +66,7 @@ def in_order_us(parameters: ServiceParameters, count: int) -> float:
         out = take(execution, command)
         execution.commit(bound_after(final.key), out)
     spent_ns = time.process_time_ns() - begin_ns
-    assert execution.held == count
+    assert execution.buffered == count
     return spent_ns / COMMANDS / 1000
 
 
@@ -78,7 +78,7 @@ def waiting_us(count: int) -> float:
         for command in commands:
             execution.insert(command, 0, [])
     spent_ns = time.process_time_ns() - begin_ns
-    assert all(execution.held == count for execution in executions)
+    assert all(execution.buffered == count for execution in executions)
     return spent_ns / len(executions) / count / 1000
 
 

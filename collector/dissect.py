@@ -50,11 +50,11 @@ from collector.records import (
     TRACE_VERSION,
     WORD_SIZE,
     DropReason,
+    EndReason,
     Event,
     Flag,
     Kind,
     Level,
-    OverReason,
     ViewReason,
 )
 from node.trace import APPLICATION_STAMP, RECORD, TRACE_HEADER
@@ -67,7 +67,7 @@ DETAILS: Mapping[Event, type[enum.IntEnum]] = {
     Event.DELIVER: Level,
     Event.UNDO: Level,
     Event.DROP: DropReason,
-    Event.OVER: OverReason,
+    Event.ENDED: EndReason,
     Event.VIEW: ViewReason,
 }
 """Whose enum the detail of a trace record is; the details of other events are plain numbers."""

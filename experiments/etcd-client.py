@@ -31,7 +31,7 @@ def main():
             mover.start()
         elif cue == ["drain"]:
             mover.cancel()
-            client.is_over.set()
+            client.has_ended.set()
             print("drained", flush=True)
         elif cue == ["stop"]:
             break
@@ -42,7 +42,7 @@ class Client:
     def __init__(self, port, hosts):
         self.port = port
         self.hosts = hosts
-        self.is_over = threading.Event()
+        self.has_ended = threading.Event()
         self.written = self.failed = 0
         self.longest_s = 0.0
 
@@ -50,7 +50,7 @@ class Client:
         """Until it is over: one key at a time, at the next member when this one does not do it."""
         place, latest = 0, time.monotonic()
         connection = None
-        while not self.is_over.wait(PAUSE_S):
+        while not self.has_ended.wait(PAUSE_S):
             host = self.hosts[place % len(self.hosts)]
             try:
                 connection = connection or http.client.HTTPConnection(host, self.port, timeout=TIMEOUT_S)

@@ -28,7 +28,7 @@ A core that has nothing left to do is silent: no timer armed, no message sent. `
 undelivered, nothing unacknowledged that it waits for. A host that drains waits until its queue is empty and the core
 is idle. An idle core still answers, and an answer may make it busy again.
 
-An incarnation can be excluded by the other members: `is_over`. It is idle from then on, and its host ends it.
+An incarnation can be excluded by the other members: `has_ended`. It is idle from then on, and its host ends it.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Core(ABC):
         return 1
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Buffered messages; 0 at the latest when the core is idle."""
         return 0
 
@@ -191,14 +191,14 @@ class Core(ABC):
         """Nothing undelivered, nothing unacknowledged that we wait for."""
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """This incarnation is excluded, or has left. It becomes true only in a call that has effects, stays true, and
         goes with `is_idle` and without `can_submit`."""
         return False
 
     @property
     def has_left(self) -> bool:
-        """With `is_over`: this incarnation has left at its own request, and no other one follows it."""
+        """With `has_ended`: this incarnation has left at its own request, and no other one follows it."""
         return False
 
     def leave(self, now_ns: int) -> list[Effect]:  # noqa: ARG002 (cores with members that come and go need it)

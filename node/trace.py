@@ -29,10 +29,10 @@ __all__ = [
     "TRACE_VERSION",
     "CallReport",
     "DropReason",
+    "EndReason",
     "Event",
     "Level",
     "Notice",
-    "OverReason",
     "Record",
     "Stamp",
     "Timed",
@@ -120,9 +120,9 @@ class Event(enum.IntEnum):
     """The core was given a datagram of another member; origin, incarnation: who transmitted it, `number`: its
     transmission number, `detail`: Kind. Only for protocols whose properties need it (`ProtocolEntry.traces_receipts`).
     """
-    OVER = 13
+    ENDED = 13
     """Last record of an incarnation that is no longer a member, in place of STOP and as soon as it learns of it;
-    `detail`: OverReason, `value`: messages submitted. An excluded incarnation counts as crashed, though its process
+    `detail`: EndReason, `value`: messages submitted. An excluded incarnation counts as crashed, though its process
     runs on."""
     CLOCK = 14
     """A fault has changed the node's own clock (`detail` 0), or its end has put it right (1). `clock_ns`: what it shows
@@ -163,8 +163,8 @@ class ViewReason(enum.IntEnum):
     on."""
 
 
-class OverReason(enum.IntEnum):
-    """Why an incarnation is no longer a member: `detail` of OVER."""
+class EndReason(enum.IntEnum):
+    """Why an incarnation is no longer a member: `detail` of ENDED."""
 
     EXCLUDED = 0
     """The others have ended it."""

@@ -83,7 +83,7 @@ class _IncarnationRows:
     records: Columns
     message: Numbers
     """Of each row; -1 where it speaks of no message."""
-    is_over: bool
+    has_ended: bool
     is_stopped: bool
     is_cut_short: bool
     is_full: bool
@@ -173,7 +173,7 @@ class _Look:
             Property.UNIFORM_AGREEMENT: everything,
             Property.INTEGRITY: self.deliveries,
             Property.TOTAL_ORDER: sum(
-                len(incarnation.rows) for incarnation in self.incarnations if not incarnation.is_over
+                len(incarnation.rows) for incarnation in self.incarnations if not incarnation.has_ended
             ),
         }
         violated = self.violated & set(wanted)
@@ -220,7 +220,7 @@ class _Look:
                 self.violated.add(Property.VALIDITY)
         if Property.FIFO in wanted and not self._is_fifo(incarnation, sequence, here):
             self.violated.add(Property.FIFO)
-        if Property.TOTAL_ORDER in wanted and Property.TOTAL_ORDER not in self.violated and not incarnation.is_over:
+        if Property.TOTAL_ORDER in wanted and Property.TOTAL_ORDER not in self.violated and not incarnation.has_ended:
             self._compare_predecessors(incarnation, sequence)
         self.place[sequence] = NEVER
 
@@ -305,12 +305,14 @@ def _incarnations(
     incarnations = []
     for name, rows in parts:
         records = columns.select(rows)
-        ends = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.OVER))[:1]
+        ends = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.ENDED))[:1]
         is_stopped = bool(np.any(records.event[ends] == Event.STOP))
         is_cut_short = is_stopped and not records.detail[ends].any()
         is_full = is_stopped and not name.is_joiner and count[name.member] == 1
-        is_over = len(ends) > 0 and not is_stopped
-        incarnations.append(_IncarnationRows(name, records, message[rows], is_over, is_stopped, is_cut_short, is_full))
+        has_ended = len(ends) > 0 and not is_stopped
+        incarnations.append(
+            _IncarnationRows(name, records, message[rows], has_ended, is_stopped, is_cut_short, is_full)
+        )
     return incarnations, begins
 
 

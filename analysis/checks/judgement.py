@@ -88,8 +88,8 @@ def undrained(inputs: RunInputs) -> str:
 
 
 def unrecorded_ends(inputs: RunInputs, ended: Collection[Incarnation]) -> str:
-    """Which nodes ended in order without a record of it (STOP or OVER): their last records are missing. Empty when none
-    did.
+    """Which nodes ended in order without a record of it (STOP or ENDED): their last records are missing. Empty when
+    none did.
     """
     index = {name: member for member, name in inputs.members.items()}
     missing = [

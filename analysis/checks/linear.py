@@ -62,11 +62,11 @@ Row = tuple[int, Id, int]
 """A delivery: record number, message, at_ns."""
 
 End = tuple[int, int]
-"""STOP or OVER, and its detail."""
+"""STOP or ENDED, and its detail."""
 
 _SUBMIT, _DELIVER, _UNDO = int(Event.SUBMIT), int(Event.DELIVER), int(Event.UNDO)
-_STOP, _OVER = int(Event.STOP), int(Event.OVER)
-_ENDS = (_STOP, _OVER)
+_STOP, _ENDED = int(Event.STOP), int(Event.ENDED)
+_ENDS = (_STOP, _ENDED)
 _SPEAKING = frozenset((_SUBMIT, _DELIVER, _UNDO))
 _EVENTS = {int(event): event for event in Event}
 _OPTIMISTIC = int(Level.OPTIMISTIC)
@@ -177,7 +177,7 @@ class IncarnationRecord:
         self.is_for_objects = is_for_objects
         """Whether messages of its are for objects."""
         self.views = views
-        self.is_over = end is not None and end[0] == _OVER
+        self.has_ended = end is not None and end[0] == _ENDED
         self.is_gapless = is_gapless
         self.is_full = False
         self.judged: list[Row] = []
@@ -236,13 +236,13 @@ class View:
                 if event == _SUBMIT and message[0] == incarnation.name[0] and message[1] == incarnation.name[1]:
                     self.submitted_ns.setdefault(message, at_ns)
         for incarnation in incarnations:
-            is_stopped = incarnation.end is not None and not incarnation.is_over
+            is_stopped = incarnation.end is not None and not incarnation.has_ended
             incarnation.is_full = is_stopped and not incarnation.name.is_joiner and count[incarnation.name.member] == 1
         self.full = sorted(
             (incarnation for incarnation in incarnations if incarnation.is_full),
             key=lambda incarnation: incarnation.name,
         )
-        self.in_order = [incarnation for incarnation in incarnations if not incarnation.is_over]
+        self.in_order = [incarnation for incarnation in incarnations if not incarnation.has_ended]
         """Those that total order looks at, in a run without views."""
         self.deliveries = sum(len(incarnation.firsts) for incarnation in incarnations)
         self.evidence = Evidence(
@@ -258,7 +258,7 @@ class View:
                 [
                     incarnation.name
                     for incarnation in incarnations
-                    if incarnation.end and not incarnation.is_over and incarnation.views.is_in_minority
+                    if incarnation.end and not incarnation.has_ended and incarnation.views.is_in_minority
                 ],
             ),
             addressed=ADDRESSED_TO_OBJECTS if any(incarnation.is_for_objects for incarnation in incarnations) else "",

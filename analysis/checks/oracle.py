@@ -142,7 +142,7 @@ class View:
         return {
             incarnation: sequence
             for incarnation, sequence in self.first.items()
-            if not self._ends_with(incarnation, Event.OVER)
+            if not self._ends_with(incarnation, Event.ENDED)
         }
 
     def _evidence(self, members: set[int], names: Mapping[int, str]) -> Evidence:
@@ -339,7 +339,7 @@ _NEVER = Record(0, Event.STOP, 0, MessageId(0, 0, 0), 0)
 
 
 def _end(records: Sequence[Record]) -> Record | None:
-    return next((record for record in records if record.event in (Event.STOP, Event.OVER)), None)
+    return next((record for record in records if record.event in (Event.STOP, Event.ENDED)), None)
 
 
 def _is_in_minority(records: Sequence[Record]) -> bool:

@@ -284,7 +284,7 @@ def _may_be_lost(view: CallView, message: MessageId) -> bool:
 
 
 def _end(records: Collection[Raw]) -> int | None:
-    return next((r[0] for r in records if r[0] in (Event.STOP, Event.OVER)), None)
+    return next((r[0] for r in records if r[0] in (Event.STOP, Event.ENDED)), None)
 
 
 def _closure(message: MessageId, after: Callable[[MessageId], set[MessageId]]) -> set[MessageId]:

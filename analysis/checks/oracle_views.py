@@ -155,7 +155,7 @@ class Synchrony:
         return all(other.message != handed.message for other in known)
 
     def ends_in_order(self, incarnation: Incarnation) -> bool:
-        return any(record.event in (Event.STOP, Event.OVER) for record in self.history[incarnation])
+        return any(record.event in (Event.STOP, Event.ENDED) for record in self.history[incarnation])
 
     def place(self, incarnation: Incarnation, message: MessageId, view: int) -> Place:
         """Where it delivers the message in this view, if it does."""

@@ -44,7 +44,7 @@ from analysis.checks.properties import (
 from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, STEPS, Step, Told, decode
 from analysis.engine.staging import Staging
 from analysis.engine.tasks import Here, Workers
-from collector.records import Level, OverReason
+from collector.records import EndReason, Level
 
 
 def check(
@@ -102,7 +102,7 @@ def without_views(facts: RunFacts) -> dict[Property, Finding]:
 def _facts(incarnations: Collection[Told], expected: Collection[int], names: Mapping[int, str]) -> RunFacts:
     seen = [told.incarnation.member for told in incarnations]
     stops = {told.incarnation: told.stop_detail for told in incarnations if told.stop_detail >= 0}
-    over = frozenset(told.incarnation for told in incarnations if told.is_over)
+    over = frozenset(told.incarnation for told in incarnations if told.has_ended)
     full = sorted(
         incarnation for incarnation in stops if not incarnation.is_joiner and seen.count(incarnation.member) == 1
     )
@@ -118,7 +118,7 @@ def _facts(incarnations: Collection[Told], expected: Collection[int], names: Map
         excluded={
             told.incarnation: told.last_ns
             for told in incarnations
-            if told.is_over and told.end_detail != OverReason.LEFT
+            if told.has_ended and told.end_detail != EndReason.LEFT
         },
         has_views=any(told.views.installations for told in incarnations),
         last_numbers={told.incarnation: told.last_number for told in incarnations},

@@ -7,11 +7,11 @@ The history of a run is, per incarnation of each member, the ordered list of its
   delivery is left out when the next record of the same message and level in the same incarnation is an UNDO.
 - *Repeats.* The second delivery of a message in one judged sequence violates integrity; the other properties look at
   the first only.
-- *End.* The first STOP or OVER of an incarnation; one without either crashed.
+- *End.* The first STOP or ENDED of an incarnation; one without either crashed.
 - *Full member.* One that ran from start to end: its one and only incarnation is the first, and ends with STOP.
-- *Over.* An incarnation that the others have ended while it was alive (cut off or frozen for too long), or that has
-  left, ends with OVER. It counts as crashed: it owes nothing and nobody owes it anything. But its records are whole, so
-  what it is said to have submitted is on record or invented. Without views, total order does not look at it: what it
+- *Ended.* An incarnation that the others have ended while it was alive (cut off or frozen for too long), or that has
+  left, ends with ENDED. It counts as crashed: it owes nothing and nobody owes it anything. But its records are whole,
+  so what it is said to have submitted is on record or invented. Without views, total order does not look at it: what it
   delivered while nobody heard it may come elsewhere in the order of those that live on, or nowhere.
 - *Joiner.* An incarnation that is not the first. What it got from before its time, no record tells. So the
   predecessor of its first delivery is not compared; FIFO counts from the first number that it delivers of each
@@ -66,8 +66,8 @@ last sentence of state transfer, bind it only in the views that it survives.
 - total order in views. Before a view is closed, what any two members have delivered are prefixes of one sequence; a
   survivor goes on from there when it closes the view. So in each view n: (1) Of what any two incarnations deliver
   there, each to before its first void delivery, one is a prefix of the other. (2) The same holds for all of what they
-  deliver there, void or not, of any two incarnations that have certainly not closed n: those that end in n with OVER or
-  STOP, and those that crash there after a void delivery. (Another crash may have lost the record of the next view.)
+  deliver there, void or not, of any two incarnations that have certainly not closed n: those that end in n with ENDED
+  or STOP, and those that crash there after a void delivery. (Another crash may have lost the record of the next view.)
   (3) At level FINAL nothing is void, and nobody delivers more in n than a survivor that has the state: then an excluded
   incarnation has a full prefix. The order of messages of different views is that of the views: same view asks for it.
 

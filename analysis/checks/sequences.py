@@ -80,10 +80,10 @@ class Told(NamedTuple):
     missing_records: int
     stop_detail: int
     """-1: it does not end with STOP."""
-    is_over: bool
-    """It ends with OVER."""
+    has_ended: bool
+    """It ends with ENDED."""
     end_detail: int
-    """Of STOP or OVER; -1: it ends with neither."""
+    """Of STOP or ENDED; -1: it ends with neither."""
     first_ns: int
     last_ns: int
     """Of its records."""
@@ -185,7 +185,7 @@ def _in_order(chunks: list[Records]) -> Records:
 def _told(incarnation: Incarnation, records: Records, submissions: Rows) -> Told:
     span = int(records.record[-1] - records.record[0]) + 1
     numbers = 1 + int(np.count_nonzero(records.record[1:] != records.record[:-1]))
-    end = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.OVER))[:1]
+    end = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.ENDED))[:1]
     stops = records.detail[end[records.event[end] == Event.STOP]]
     levels = records.detail[np.abs(records.event) == Event.DELIVER]
     is_whole = bool((records.event >= 0).all())
@@ -195,7 +195,7 @@ def _told(incarnation: Incarnation, records: Records, submissions: Rows) -> Told
         is_gapless=bool(is_whole and span == numbers == records.size and records.event[0] == Event.START),
         missing_records=span - numbers,
         stop_detail=int(stops[0]) if len(stops) else -1,
-        is_over=len(end) > len(stops),
+        has_ended=len(end) > len(stops),
         end_detail=int(records.detail[end[0]]) if len(end) else -1,
         first_ns=int(records.at_ns[0]),
         last_ns=int(records.at_ns[-1]),

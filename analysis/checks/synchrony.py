@@ -41,7 +41,7 @@ class IncarnationDeliveries:
     name: Incarnation
     views: ViewRecords
     ends_in_order: bool
-    """With STOP or OVER."""
+    """With STOP or ENDED."""
     record: Ints
     message: Ints
     at_ns: Ints

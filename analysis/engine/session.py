@@ -119,19 +119,19 @@ def _cluster_watch(spark: SparkSession) -> Iterator[None]:
     if _is_local(str(spark.sparkContext.master)):
         yield
         return
-    is_over = threading.Event()
-    watch = threading.Thread(target=_watch_executors, args=(spark, is_over), name="cluster", daemon=True)
+    has_ended = threading.Event()
+    watch = threading.Thread(target=_watch_executors, args=(spark, has_ended), name="cluster", daemon=True)
     watch.start()
     try:
         yield
     finally:
-        is_over.set()
+        has_ended.set()
         watch.join()
 
 
-def _watch_executors(spark: SparkSession, is_over: threading.Event) -> None:
+def _watch_executors(spark: SparkSession, has_ended: threading.Event) -> None:
     missing_s = 0.0
-    while not is_over.wait(POLL_SECONDS):
+    while not has_ended.wait(POLL_SECONDS):
         try:
             missing_s = 0.0 if _executors(spark) else missing_s + POLL_SECONDS
             if missing_s >= NO_EXECUTOR_SECONDS:

@@ -49,10 +49,10 @@ class Following:
         self._batch_s: float | None = None
         self._changed_s = time.monotonic()
 
-    def view(self, *, is_over: bool = False) -> View:
-        """How things stand; `is_over`: nothing more will come, so settle what is under way."""
+    def view(self, *, has_ended: bool = False) -> View:
+        """How things stand; `has_ended`: nothing more will come, so settle what is under way."""
         with self._lock:
-            if is_over:
+            if has_ended:
                 self._live.finish()
                 return self._live.view()
             now_s = time.monotonic()

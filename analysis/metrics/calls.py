@@ -26,7 +26,7 @@ MASK_BITS: Final = 48
 """Objects that one ADDRESSED names."""
 
 _SUBMIT, _DELIVER, _REPORT = int(Event.SUBMIT), int(Event.DELIVER), int(Event.REPORT)
-_ENDS: Final = (int(Event.STOP), int(Event.OVER))
+_ENDS: Final = (int(Event.STOP), int(Event.ENDED))
 _CALLED, _ADDRESSED, _MISSED = int(Notice.CALLED), int(Notice.ADDRESSED), int(CallReport.MISSED)
 _OUTCOMES: Final = frozenset((int(CallReport.ABORTED), int(CallReport.UNREACHABLE), int(CallReport.REFUSED)))
 _WORD: Final = 2**64 - 1
@@ -99,7 +99,7 @@ class Calls:
     missed: set[tuple[Id, Incarnation]] = field(default_factory=set)
     """Calls that a machine says its objects do not get."""
     ends: dict[Incarnation, int] = field(default_factory=dict)
-    """STOP or OVER; not there: crashed."""
+    """STOP or ENDED; not there: crashed."""
     incarnations: tuple[Incarnation, ...] = ()
 
     def incarnations_on(self, incarnation: Incarnation) -> bool:

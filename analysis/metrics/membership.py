@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 from analysis.checks.properties import Incarnation, Incarnations, Raw
 from analysis.checks.views import ViewRecords, views_of
 from analysis.report import formatting as words
-from collector.records import Event, OverReason, ViewReason
+from collector.records import EndReason, Event, ViewReason
 
 
 class Timeline(NamedTuple):
-    """What one incarnation recorded, as far as it matters here. `end_detail`: of its STOP or OVER; -1: of neither."""
+    """What one incarnation recorded, as far as it matters here. `end_detail`: of its STOP or ENDED; -1: of neither."""
 
     incarnation: Incarnation
     views: ViewRecords
     first_ns: int
     last_ns: int
-    is_over: bool
+    has_ended: bool
     end_detail: int
 
 
@@ -61,7 +61,7 @@ def section(
     listed = [teller.view(before, view, _began_ns(before, view, by_name, struck_ns)) for before, view in changes]
     minorities = [one for told in incarnations for one in teller.minorities(told)]
     transfers = [one for told in incarnations for one in teller.transfers(told)]
-    ended = [teller.end(told) for told in incarnations if told.is_over]
+    ended = [teller.end(told) for told in incarnations if told.has_ended]
     return {
         "installed": len(views),
         "last": views[-1].number,
@@ -69,8 +69,8 @@ def section(
         "spread_max_ms": _greatest(one["last_ms"] - one["first_ms"] for one in listed),
         "minority_max_ms": _greatest(one["for_ms"] for one in minorities),
         "transfer_max_ms": _greatest(one["took_ms"] for one in transfers),
-        "excluded": sum(one["how"] == OverReason.EXCLUDED.name.lower() for one in ended),
-        "left": sum(one["how"] == OverReason.LEFT.name.lower() for one in ended),
+        "excluded": sum(one["how"] == EndReason.EXCLUDED.name.lower() for one in ended),
+        "left": sum(one["how"] == EndReason.LEFT.name.lower() for one in ended),
         "views": listed,
         "minorities": sorted(minorities, key=lambda one: one["from_ms"]),
         "transfers": sorted(transfers, key=lambda one: one["at_ms"]),
@@ -88,9 +88,9 @@ def courses(incarnations: Incarnations) -> list[Timeline]:
 
 
 def _course(incarnation: Incarnation, records: Sequence[Raw]) -> Timeline:
-    end = next((record for record in records if record[0] in (Event.STOP, Event.OVER)), None)
-    is_over, detail = (False, -1) if end is None else (end[0] == Event.OVER, end[1])
-    return Timeline(incarnation, views_of(records), records[0][6], records[-1][6], is_over, detail)
+    end = next((record for record in records if record[0] in (Event.STOP, Event.ENDED)), None)
+    has_ended, detail = (False, -1) if end is None else (end[0] == Event.ENDED, end[1])
+    return Timeline(incarnation, views_of(records), records[0][6], records[-1][6], has_ended, detail)
 
 
 def struck_ns(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> dict[int, list[int]]:
@@ -123,7 +123,7 @@ def _began_ns(
     before: _View, view: _View, by_name: Mapping[Incarnation, Timeline], struck_ns: Mapping[int, Collection[int]]
 ) -> int | None:
     """The first that tells of the change: of a member that is gone, the fault that struck it (if it crashed without
-    one, its last record), or its OVER; a minority in the view before; the START of a member that has come. None: there
+    one, its last record), or its ENDED; a minority in the view before; the START of a member that has come. None: there
     is no such thing.
     """
     if not before.installed_ns:
@@ -186,7 +186,7 @@ class _Teller(NamedTuple):
             }
 
     def end(self, told: Timeline) -> dict[str, Any]:
-        how = OverReason.LEFT if told.end_detail == OverReason.LEFT else OverReason.EXCLUDED
+        how = EndReason.LEFT if told.end_detail == EndReason.LEFT else EndReason.EXCLUDED
         return self.incarnation(told.incarnation) | {"how": how.name.lower(), "at_ms": self.ms(told.last_ns)}
 
     def incarnations(self, incarnations: Iterable[Incarnation]) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ LATEST_NS: Final = 2**61
 
 _REPORT: Final = int(Event.REPORT)
 _CODES: Final = frozenset((*(int(code) for code in REPORTS), LEFT))
-_EVENTS: Final = frozenset(int(event) for event in (Event.START, Event.SUBMIT, Event.DELIVER, Event.STOP, Event.OVER))
+_EVENTS: Final = frozenset(int(event) for event in (Event.START, Event.SUBMIT, Event.DELIVER, Event.STOP, Event.ENDED))
 _COLUMNS: Final = ("event", "detail", "origin", "incarnation", "extra", "number", "at_ns", "value")
 _WORD: Final = 2**64 - 1
 

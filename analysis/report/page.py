@@ -403,7 +403,7 @@ def _health(run: RunFiles) -> list[tuple[str, str, str]]:
 def _node_row(node: Mapping[str, Any]) -> list[str]:
     exit_code = words.number(node.get("exit"))
     end = "crashed by a fault" if node.get("crashed") else "drained" if node.get("drained") else "not drained"
-    if node.get("over"):
+    if node.get("ended"):
         end = "ended by the others: counts as crashed"
     if exit_code and not node.get("crashed"):
         end += f", exit {exit_code:.0f}"

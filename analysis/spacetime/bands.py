@@ -19,10 +19,10 @@ def fault_bands(scene: Scene, window: Window, members: Sequence[int]) -> Iterato
     for fault in scene.faults:
         kind, from_ns = words.clean(fault.get("kind"), 24), fault.get("effective_ns")
         until_ns = ends.get(words.number(fault.get("until_id")))
-        is_over = isinstance(until_ns, int) and until_ns < window.from_ns
+        has_ended = isinstance(until_ns, int) and until_ns < window.from_ns
         if kind not in words.LASTING or not isinstance(from_ns, int) or from_ns > window.until_ns:
             continue
-        if is_over or id(fault) in put_back:
+        if has_ended or id(fault) in put_back:
             continue
         until = min(until_ns, window.until_ns) if isinstance(until_ns, int) else window.until_ns
         touched = [known[name] for name in _touched(fault) if name in known]
@@ -69,7 +69,7 @@ def epochs(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Ban
     for step in sorted(scene.steps, key=lambda step: (step.at_ns, step.record)):
         if is_notice(step, Notice.IN_FORCE) and step.recorder.member in members:
             begun.setdefault(step.recorder, []).append(step)
-    ends = {step.recorder: step.at_ns for step in scene.steps if step.event in (Event.STOP, Event.OVER)}
+    ends = {step.recorder: step.at_ns for step in scene.steps if step.event in (Event.STOP, Event.ENDED)}
     for incarnation, steps in begun.items():
         until = [*(step.at_ns for step in steps[1:]), min(ends.get(incarnation, window.until_ns), window.until_ns)]
         for step, until_ns in zip(steps, until, strict=True):
@@ -90,7 +90,7 @@ def minorities(scene: Scene, window: Window, members: Sequence[int]) -> Iterator
     """From the record that a member has no quorum to the one that it has one again, or its end."""
     began: dict[Incarnation, Step] = {}
     found: list[tuple[Step, int]] = []
-    ends = (Event.STOP, Event.OVER)
+    ends = (Event.STOP, Event.ENDED)
     for step in sorted(scene.steps, key=lambda step: (step.at_ns, step.record)):
         if step.event == Event.MINORITY and step.detail == 1:
             began.setdefault(step.recorder, step)

@@ -40,7 +40,7 @@ from analysis.spacetime.model import (
     protocol_name,
 )
 from analysis.spacetime.pairs import Locator, Pairs, taken_back, with_roles
-from collector.records import CallReport, DropReason, Event, Level, Notice, OverReason, ViewReason
+from collector.records import CallReport, DropReason, EndReason, Event, Level, Notice, ViewReason
 
 MAX_ARROWS: Final = 2000
 MAX_MARKS: Final = 4000
@@ -63,7 +63,7 @@ RECORDED: Final = {
     Event.REFUSED: What.REFUSED,
     Event.DRAIN: What.DRAIN,
     Event.STOP: What.STOP,
-    Event.OVER: What.OVER,
+    Event.ENDED: What.ENDED,
     Event.REPORT: What.NOTICE,
     Event.VIEW: What.VIEW,
     Event.MINORITY: What.MINORITY,
@@ -453,9 +453,9 @@ class _Composer:
         if what is What.STATE:
             donor = incarnation_name(Incarnation(step.origin, step.incarnation), self._names)
             return what.value, f"has the state of the group, {words.size(step.value)} from {donor},"
-        if what is What.OVER:
+        if what is What.ENDED:
             excluded = "learns that the others have excluded it, and counts as crashed"
-            return what.value, "has left the group" if step.detail == OverReason.LEFT else excluded
+            return what.value, "has left the group" if step.detail == EndReason.LEFT else excluded
         has = "has a quorum again" if what is What.QUORUM else f"has no quorum of view {step.number}"
         return what.value, f"{has}: it hears {words.plural(step.value, 'member')}, itself included,"
 
@@ -599,7 +599,7 @@ def _said_of_report(step: Step) -> tuple[str, str]:
     return f"report {name.lower()}", f"reports {name}: member {step.extra}, value {step.value}"
 
 
-_OF_VIEWS = (What.VIEW, What.MINORITY, What.QUORUM, What.STATE, What.OVER)
+_OF_VIEWS = (What.VIEW, What.MINORITY, What.QUORUM, What.STATE, What.ENDED)
 _ABOUT_MESSAGES = (What.SUBMIT, What.DELIVER, What.ENTER, What.UNDO)
 _SHORT = {"acknowledgement": "ack", "acknowledge": "ack"}
 _EVENTS = frozenset(event.value for event in Event)

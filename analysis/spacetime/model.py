@@ -179,7 +179,7 @@ class What(enum.Enum):
     REFUSED = "refused"
     DRAIN = "drain"
     STOP = "stop"
-    OVER = "over"
+    ENDED = "ended"
     """The others have ended this incarnation, or it has left: its member learns of it."""
     VIEW = "view"
     """A view is installed."""
@@ -273,8 +273,8 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncarnationSpan:
-    """From when to when one incarnation ran; None: from before, or beyond what is known. `end`: `crash`, `stop`, `over`
-    or nothing.
+    """From when to when one incarnation ran; None: from before, or beyond what is known. `end`: `crash`, `stop`,
+    `ended` or nothing.
     """
 
     incarnation: int

@@ -169,8 +169,8 @@ def _incarnations(scene: Scene) -> dict[int, tuple[IncarnationSpan, ...]]:
             begun[step.recorder] = step.at_ns
         elif step.event == Event.STOP:
             ended[step.recorder] = (step.at_ns, "stop")
-        elif step.event == Event.OVER:
-            ended[step.recorder] = (step.at_ns, "over")
+        elif step.event == Event.ENDED:
+            ended[step.recorder] = (step.at_ns, "ended")
     crashes = _crashes(scene)
     incarnations: dict[int, list[IncarnationSpan]] = defaultdict(list)
     for incarnation in sorted(known):

@@ -48,7 +48,7 @@ _STEP_COLUMNS = (
     *("member", "member_incarnation", "record", "event", "detail", "origin", "incarnation"),
     *("extra", "number", "at_ns", "value"),
 )
-_INCARNATION_EVENTS = [int(Event.START), int(Event.STOP), int(Event.OVER), int(Event.MINORITY)]
+_INCARNATION_EVENTS = [int(Event.START), int(Event.STOP), int(Event.ENDED), int(Event.MINORITY)]
 
 
 class Reader:

@@ -52,7 +52,7 @@ SHAPES: Final[Mapping[What, str]] = {
     What.EPOCH: "M0 8V-9h9l-2.500 3.500L9-2H0",
     What.DROP: "M-3-3l6 6M3-3l-6 6",
     What.CRASH: "M-7-7l14 14M7-7l-14 14",
-    What.OVER: "M-7-7l14 14M7-7l-14 14",
+    What.ENDED: "M-7-7l14 14M7-7l-14 14",
     What.RESTART: "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z",
     What.START: "M0-7v14",
     What.STOP: "M0-7v14",
@@ -75,7 +75,7 @@ NAMED_AT: Final = 0.45
 OTHER_SHAPE: Final = "M0-4l4 4-4 4-4-4z"
 _ABOVE = (What.SUBMIT, What.SEND)
 _BELOW = (What.DELIVER, What.ENTER)
-_STRIKES = (What.CRASH, What.RESTART, What.PAUSE, What.RESUME, What.OVER)
+_STRIKES = (What.CRASH, What.RESTART, What.PAUSE, What.RESUME, What.ENDED)
 _PLAIN_ENDS = (What.ARRIVE, What.RECEIVE)
 
 

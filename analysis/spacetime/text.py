@@ -45,7 +45,7 @@ SYMBOLS: Final[Mapping[What, str]] = {
     What.REFUSED: "⊘",
     What.DRAIN: "▿",
     What.STOP: "┴",
-    What.OVER: "╳",
+    What.ENDED: "╳",
     What.CRASH: "╳",
     What.RESTART: "↻",
     What.PAUSE: "‖",

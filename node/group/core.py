@@ -72,7 +72,7 @@ class Phase(enum.StrEnum):
     MINORITY = "minority"
     CHANGING = "changing"  # frozen: it has promised a ballot, and only a decision ends that
     EXCLUDED = "excluded"  # a decision leaves it out; it answers those that fetch what it has
-    OVER = "over"
+    ENDED = "ended"
 
 
 class GroupCore(Core):
@@ -110,7 +110,7 @@ class GroupCore(Core):
         self._former: ViewMember | None = None  # R6: the view before, until all members have installed this one
         self._last: Value | None = None  # the decision that began our view
         self._is_excluded = False
-        self._is_over = False
+        self._has_ended = False
         self._has_left = False
         self._resubmit: deque[Submission] = deque()  # what the views before have handed back, in order
         self._early: dict[int, list[tuple[Message, int]]] = {}  # by transmitter: messages of the next view
@@ -174,8 +174,8 @@ class GroupCore(Core):
     def standing(self) -> Phase:
         """The phase of this incarnation, without that of its core."""
         here = self._here
-        if self._is_over:
-            return Phase.OVER
+        if self._has_ended:
+            return Phase.ENDED
         if here is None:
             return Phase.JOINING
         if self._is_excluded:
@@ -194,26 +194,26 @@ class GroupCore(Core):
         here = self._here
         if here is None or self._resubmit or here.is_leaving or here.is_minority or self._is_excluded:
             return False
-        return not self._is_over and here.stack.can_submit
+        return not self._has_ended and here.stack.can_submit
 
     @property
     def is_idle(self) -> bool:
-        if self._is_excluded or self._is_over:
+        if self._is_excluded or self._has_ended:
             return True
         here = self._here
         is_calm = here is not None and here.is_calm and self._collector is None and not self._resubmit
         return is_calm and here is not None and here.stack.is_idle
 
     @property
-    def held(self) -> int:
-        if self._is_excluded or self._is_over or self._here is None:
+    def buffered(self) -> int:
+        if self._is_excluded or self._has_ended or self._here is None:
             return 0
-        former = self._former.stack.streams.held if self._former is not None else 0
-        return self._here.stack.held + former + len(self._resubmit) + sum(map(len, self._early.values()))
+        former = self._former.stack.streams.buffered if self._former is not None else 0
+        return self._here.stack.buffered + former + len(self._resubmit) + sum(map(len, self._early.values()))
 
     @property
-    def is_over(self) -> bool:
-        return self._is_over
+    def has_ended(self) -> bool:
+        return self._has_ended
 
     @property
     def has_left(self) -> bool:
@@ -247,7 +247,7 @@ class GroupCore(Core):
         if here is None:
             self._has_left = True
             self._end(now_ns, out)
-        elif not self._is_excluded and not self._is_over:
+        elif not self._is_excluded and not self._has_ended:
             here.leave(now_ns, out)
             self._follow(now_ns, out)
         return out
@@ -270,12 +270,12 @@ class GroupCore(Core):
         here = self._here
         out: list[Effect] = []
         if timer not in _TIMERS:
-            if here is not None and not self._is_over:
+            if here is not None and not self._has_ended:
                 out = here.stack.on_timer(timer, now_ns)
                 self._resubmit_what_can(now_ns, out)
             return out
         self._timers.fired(timer)
-        if self._is_over:
+        if self._has_ended:
             return out
         if here is None:
             self._ask_to_join(now_ns, out)
@@ -301,7 +301,7 @@ class GroupCore(Core):
         if message.incarnation == 0 or (message.payload and message.kind is not Kind.GROUP_STATE):
             return DropReason.MALFORMED
         is_relayed = source != message.origin and message.kind not in _RELAYED
-        return DropReason.UNEXPECTED if self._is_over or is_relayed else None
+        return DropReason.UNEXPECTED if self._has_ended or is_relayed else None
 
     # Streams (R11).
 
@@ -441,7 +441,7 @@ class GroupCore(Core):
     def _follow(self, now_ns: int, out: list[Effect]) -> None:
         """After every input: carry out a decision (R5), and submit what was handed back."""
         here = self._here
-        if here is None or self._is_excluded or self._is_over:
+        if here is None or self._is_excluded or self._has_ended:
             return
         if here.is_settled:
             self._former = None
@@ -476,7 +476,7 @@ class GroupCore(Core):
             self._has_left = here.is_leaving
             here.freeze(now_ns, out)
             out += here.stack.stop(now_ns)
-        self._is_over = True
+        self._has_ended = True
         out += self._timers.disarm_all()
         out.append(Report(code=GroupReport.EXCLUDED, member=self._me))
 

@@ -49,9 +49,9 @@ class ViewStack:
         return self.core is None or self.core.is_idle
 
     @property
-    def held(self) -> int:
-        core = self.core.held if self.core is not None else 0
-        return self.streams.held + core + len(self._waiting) + len(self._unstable)
+    def buffered(self) -> int:
+        core = self.core.buffered if self.core is not None else 0
+        return self.streams.buffered + core + len(self._waiting) + len(self._unstable)
 
     @property
     def phase(self) -> str:

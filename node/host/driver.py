@@ -188,10 +188,10 @@ class Driver:
             application=application,
             inside=self._parts.send if self._parts else None,
             clock=clock,
-            on_over=lambda: self._on_over(core),
+            on_end=lambda: self._on_end(core),
         )
 
-    def _on_over(self, core: Core) -> None:
+    def _on_end(self, core: Core) -> None:
         if not core.has_left or self._joins_again:
             self._return_soon()
 
@@ -326,7 +326,7 @@ class Driver:
             raise LocalError("it is a member already, or asks to be one")
         if not self._joins_again:
             self._joins_again = True
-            if self._host.is_over:
+            if self._host.has_ended:
                 self._return_soon()
 
     def _drain(self) -> None:
@@ -420,7 +420,7 @@ class Driver:
             "lag_ns": application.lag_ns,
             "lag_max_ns": application.lag_max_ns,
             "idle": host.is_quiet,
-            "over": host.is_over,
+            "ended": host.has_ended,
             "left": host.has_left,
         }
         if self._follow is not None:

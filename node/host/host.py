@@ -3,8 +3,9 @@
 Pure: no socket, no loop, no clock. The asyncio driver (`node.host.driver`) and the simulator (`testbed.sim`) both run
 this very code, each with its own clock, wires and place for records: a simulated and a real run leave the same trace.
 
-An incarnation that is excluded (`Core.is_over`) ends here, too: its application asks for nothing more, OVER is its last
-record, and it is quiet, whatever still waits. What comes for it is given to the core and counted, but not recorded.
+An incarnation that is excluded (`Core.has_ended`) ends here, too: its application asks for nothing more, ENDED is its
+last record, and it is quiet, whatever still waits. What comes for it is given to the core and counted, but not
+recorded.
 
 The owner of a Host calls it for each input (`start`, `take` or `receive`, `wake`, `drain`, `stop`), one at a time, and
 after each round of inputs `after_inputs`; then he arms his one alarm for `next_wake_ns` if `is_wake_stale` says that it
@@ -37,7 +38,7 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.host.application import Application, WorkloadApplication
 from node.host.config import NodeConfig
 from node.host.node_clock import NodeClock, Shift
-from node.trace import APPLICATION_STAMP, STAMP_SIZE, Event, Level, OverReason, Stamp
+from node.trace import APPLICATION_STAMP, STAMP_SIZE, EndReason, Event, Level, Stamp
 from node.wire import Kind, Message, decode_datagram, table_struct
 
 DROPS_TRACED_PER_S = 100
@@ -88,7 +89,7 @@ class Host:
 
     A machine may consist of several processes, each with a host of its own: `inside` takes messages for a part of it
     that is no member (targets above MAX_MEMBER), which are no datagrams and leave no record; `take_inside` and
-    `add_record` are given what such parts say. They all show one `clock`; None: a new one. `on_over` is told when this
+    `add_record` are given what such parts say. They all show one `clock`; None: a new one. `on_end` is told when this
     incarnation is over, after its last record.
     """
 
@@ -107,9 +108,9 @@ class Host:
         application: Application | None = None,
         inside: Callable[[int, Message], object] | None = None,
         clock: NodeClock | None = None,
-        on_over: Callable[[], object] | None = None,
+        on_end: Callable[[], object] | None = None,
     ) -> None:
-        self._on_over = on_over
+        self._on_end = on_end
         self._group = config.group
         self._member = config.membership.member
         self._core = core
@@ -148,7 +149,7 @@ class Host:
         """How many members that view has."""
         self.is_leaving = False
         """It has been asked to leave the group."""
-        self.is_over = False
+        self.has_ended = False
         """This incarnation is excluded, and counts as crashed; or it has left."""
         self._load_start_ns = 0
         self._is_behind = False
@@ -256,8 +257,8 @@ class Host:
         carry_out = self._carry_out
         for effect in effects:
             carry_out[type(effect)](effect)
-        if effects and self._core.is_over:
-            self._note_over()
+        if effects and self._core.has_ended:
+            self._note_end()
 
     def wake(self) -> None:
         """The alarm: what is due is done, so much of it as one turn takes."""
@@ -298,7 +299,7 @@ class Host:
 
     def leave(self) -> None:
         """Leave the group for good; the workload ends. LocalError: why it cannot be."""
-        if self.is_over:
+        if self.has_ended:
             raise LocalError("it is no member of the group now")
         if self.is_leaving:
             raise LocalError("it is about to leave already")
@@ -350,14 +351,14 @@ class Host:
 
     @property
     def has_left(self) -> bool:
-        """With `is_over`: at its own request."""
-        return self.is_over and self._core.has_left
+        """With `has_ended`: at its own request."""
+        return self.has_ended and self._core.has_left
 
     @property
     def is_quiet(self) -> bool:
         """Nothing waits for the core, and it waits for nothing; or all waiting is in vain, or has not begun."""
         application = self.application
-        if self.is_over or not self.is_started:
+        if self.has_ended or not self.is_started:
             return True
         return not application.queue and self._core.is_idle and application.is_idle
 
@@ -430,20 +431,20 @@ class Host:
     def _feed(self, effects: list[Effect]) -> None:
         for effect in effects:
             self._carry_out[type(effect)](effect)
-        if effects and self._core.is_over:
-            self._note_over()
+        if effects and self._core.has_ended:
+            self._note_end()
 
-    def _note_over(self) -> None:
+    def _note_end(self) -> None:
         """Once: the last record. It tells when this incarnation has ended better than one made when everybody is
         stopped."""
-        if not self.is_over:
-            self.is_over = self.is_wake_stale = True
+        if not self.has_ended:
+            self.has_ended = self.is_wake_stale = True
             self.application.end()
-            reason = OverReason.LEFT if self._core.has_left else OverReason.EXCLUDED
-            self._trace(Event.OVER, reason, value=self.application.submitted)
+            reason = EndReason.LEFT if self._core.has_left else EndReason.EXCLUDED
+            self._trace(Event.ENDED, reason, value=self.application.submitted)
             self._record = _unrecorded
-            if self._on_over is not None:
-                self._on_over()
+            if self._on_end is not None:
+                self._on_end()
 
     def _send(self, effect: Send) -> None:
         if effect.target > MAX_MEMBER:

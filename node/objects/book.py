@@ -169,14 +169,14 @@ class Book:
         return dict(self._commit.incarnations)
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Calls that are not over."""
-        return self._commit.held + sum(len(self._registry.groups[name].queue) for name in self._queued)
+        return self._commit.buffered + sum(len(self._registry.groups[name].queue) for name in self._queued)
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits here, and nothing is owed."""
-        return self.held == 0
+        return self.buffered == 0
 
     def apply(self, entry: Entry) -> list[Step]:
         """The next entry of the log. What is not new, or too late, or cannot be, changes nothing."""
@@ -309,7 +309,7 @@ class Book:
             return True
         group = entry.call.addressing.group
         coordinator = self._place_of.get(entry.call.id.member) if group is None else group.partition
-        return entry.road.place == coordinator and self._commit.held < MOST_HELD
+        return entry.road.place == coordinator and self._commit.buffered < MOST_HELD
 
     def _on_reborn(self, entry: Reborn, out: list[Step]) -> None:
         if entry.place == self._place:

@@ -62,7 +62,7 @@ class Commit:
         self._duties: tuple[Duty, ...] | None = ()
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         return len(self._records)
 
     def awaits_vote(self, name: CallId) -> bool:
@@ -252,7 +252,7 @@ class Commit:
         party = record.parties.pop(place, None)
         if party is not None:
             self._asked.pop((place, party.number), None)
-        self._forget_if_over(record)
+        self._forget_if_ended(record)
 
     def _answer(self, record: Record, verdict: Verdict, out: list[Step], timestamp: int = 0) -> None:
         call = record.call
@@ -385,9 +385,9 @@ class Commit:
                 out.append(Missed(id=name, caller=call.caller, objects=stale))
             record.is_handed = True
             record.call = call.without_payload()
-            self._forget_if_over(record)
+            self._forget_if_ended(record)
 
-    def _forget_if_over(self, record: Record) -> None:
+    def _forget_if_ended(self, record: Record) -> None:
         if record.is_handed and not record.parties:
             del self._records[record.call.id]
 

@@ -152,7 +152,7 @@ class _Outgoing:
         self.progress_ns = 0
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         return len(self.unacked) + len(self.queue)
 
     @property
@@ -173,15 +173,15 @@ class _Outgoing:
 
 
 class _Incoming:
-    """The stream of a peer: everything up to `position` has gone to the owner, `held` waits for what is missing."""
+    """The stream of a peer: everything up to `position` has gone to the owner, `buffered` waits for what is missing."""
 
-    __slots__ = ("heard_ns", "held", "is_ack_due", "position", "stream")
+    __slots__ = ("buffered", "heard_ns", "is_ack_due", "position", "stream")
 
     def __init__(self, stream: tuple[int, int]) -> None:
         self.stream = stream
         """Incarnation of its sender, session: a later one is greater."""
         self.position = 0
-        self.held: dict[int, Message] = {}
+        self.buffered: dict[int, Message] = {}
         self.is_ack_due = False
         self.heard_ns = 0
 
@@ -226,15 +226,15 @@ class DirectChannels:
         """Nothing unacknowledged, nothing undelivered, no acknowledgement due, nothing that the owner must know."""
         return (
             not self._events
-            and not any(stream.held for streams in self._outgoing.values() for stream in streams)
-            and not any(stream.held or stream.is_ack_due for stream in self._incoming.values())
+            and not any(stream.buffered for streams in self._outgoing.values() for stream in streams)
+            and not any(stream.buffered or stream.is_ack_due for stream in self._incoming.values())
         )
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Messages in all buffers."""
-        outgoing = sum(stream.held for streams in self._outgoing.values() for stream in streams)
-        return outgoing + sum(len(stream.held) for stream in self._incoming.values())
+        outgoing = sum(stream.buffered for streams in self._outgoing.values() for stream in streams)
+        return outgoing + sum(len(stream.buffered) for stream in self._incoming.values())
 
     def first_open(self, member: int) -> int | None:
         """The lowest number of ours that `member` has not acknowledged and that has not failed; None: there is none.
@@ -262,7 +262,7 @@ class DirectChannels:
         if not isinstance(stream, _Outgoing):
             self._events.append(Failed(target=target, reason=stream, messages=((self._number, direct),)))
             return self._number
-        if not stream.held:
+        if not stream.buffered:
             stream.progress_ns = now_ns
         stream.queue.append(_Sent(self._number, direct))
         self._pump(stream, now_ns, out)
@@ -314,11 +314,11 @@ class DirectChannels:
         streams = self._outgoing.setdefault(target.member, [])
         for stream in streams:
             if stream.incarnation.incarnation == incarnation or incarnation == 0:
-                return stream if stream.held < MOST_WAITING else Failure.FULL
+                return stream if stream.buffered < MOST_WAITING else Failure.FULL
             if stream.incarnation.incarnation == 0:
                 # Nobody has answered yet: this incarnation is who the earlier messages are for, too.
                 stream.incarnation = Incarnation(target.member, incarnation)
-                return stream if stream.held < MOST_WAITING else Failure.FULL
+                return stream if stream.buffered < MOST_WAITING else Failure.FULL
         session = self._sessions.get(target.member, 0) + 1
         if len(streams) >= MOST_INCARNATIONS or session > MAX_SESSION:
             return Failure.FULL
@@ -385,7 +385,7 @@ class DirectChannels:
         """The stream is over; the next message to its target opens another."""
         self._outgoing[stream.incarnation.member].remove(stream)
         self._timers.disarm(stream.timer, out)
-        if stream.held:
+        if stream.buffered:
             self._events.append(Failed(target=stream.incarnation, reason=reason, messages=stream.messages))
 
     # What comes.
@@ -417,14 +417,14 @@ class DirectChannels:
 
     def _take(self, incoming: _Incoming, message: Message, now_ns: int, out: list[Effect]) -> None:
         is_next = message.seq == incoming.position + 1
-        if message.seq <= incoming.position or message.seq in incoming.held:
+        if message.seq <= incoming.position or message.seq in incoming.buffered:
             self._drop(DropReason.DUPLICATE, message, out)
         elif message.seq > incoming.position + self._parameters.window:
             self._drop(DropReason.OUT_OF_WINDOW, message, out)
             return
         else:
-            incoming.held[message.seq] = message
-        while (found := incoming.held.pop(incoming.position + 1, None)) is not None:
+            incoming.buffered[message.seq] = message
+        while (found := incoming.buffered.pop(incoming.position + 1, None)) is not None:
             incoming.position += 1
             self._events.append(_arrival(found))
         self._see_to_gap(message.origin, incoming, now_ns, out)
@@ -433,14 +433,14 @@ class DirectChannels:
 
     def _see_to_gap(self, member: int, incoming: _Incoming, now_ns: int, out: list[Effect]) -> None:
         incoming.heard_ns = now_ns
-        if incoming.held:
+        if incoming.buffered:
             self._timers.arm(Timer(GAP, member), now_ns + self._patience_ns, out)
         else:
             self._timers.disarm(Timer(GAP, member), out)
 
     def _forget(self, member: int, incoming: _Incoming, out: list[Effect]) -> None:
         """Nothing more is expected of this stream, nor waited for."""
-        incoming.held.clear()
+        incoming.buffered.clear()
         incoming.is_ack_due = False
         self._timers.disarm(Timer(GAP, member), out)
         self._timers.disarm(Timer(ACKNOWLEDGE, member), out)
@@ -452,10 +452,10 @@ class DirectChannels:
         if timer.name == ACKNOWLEDGE and incoming.is_ack_due:
             self._acknowledge(timer.key, incoming.stream, incoming.position, out)
             incoming.is_ack_due = False
-        elif timer.name == GAP and incoming.held:
+        elif timer.name == GAP and incoming.buffered:
             due_ns = incoming.heard_ns + self._patience_ns
             if now_ns >= due_ns:
-                incoming.held.clear()
+                incoming.buffered.clear()
             else:
                 self._timers.arm(timer, due_ns, out)
 

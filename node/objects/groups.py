@@ -251,7 +251,7 @@ class UGroupRef(Proxy):
         members.add_done_callback(partial(self._go_on, asked, replies), context=copy_context())
 
     def _go_on(self, asked: Asked, replies: Replies[Any], found: Call[tuple[list[Remote], bool]]) -> None:
-        if replies.is_over or found.cancelled():
+        if replies.has_ended or found.cancelled():
             return
         error = found.exception()
         if error is not None:

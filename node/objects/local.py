@@ -140,7 +140,7 @@ class _Passed:
         return self.places is None or bool(self.places)
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return self.is_resolved and not self.may_come
 
 
@@ -180,7 +180,7 @@ class LocalCore(Core):
         return not self._waiting and not self._passed and not self._prepared
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Calls that wait here for earlier ones."""
         return len(self._waiting)
 
@@ -301,7 +301,7 @@ class LocalCore(Core):
         if addressing.operation is Operation.CALL:
             places = set(plan.places) if plan.is_list else None
             passed = _Passed(is_ordered=addressing.is_ordered, places=places, is_resolved=plan.is_list)
-            if not passed.is_over:
+            if not passed.has_ended:
                 self._passed[number] = passed
                 self._awaited += 1
         call = Call(id=CallId(*self._incarnation, number), addressing=addressing, payload=payload)
@@ -375,7 +375,7 @@ class LocalCore(Core):
         if passed.may_come and not places:
             self._awaited -= 1
         passed.places = places
-        if passed.is_over:
+        if passed.has_ended:
             del self._passed[number]
 
     def _places_of(self, words: tuple[int, ...]) -> list[int]:

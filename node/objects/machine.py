@@ -52,7 +52,7 @@ Liars. What comes from outside is checked before anything changes; crossing mess
 sub-network that they speak for, votes only from our own. Nothing is signed: a machine can speak for its sub-network.
 
 Invariants. The Book has exactly what the log has delivered. Steps are carried out in its order, before anything else
-comes from below. At rest there is no timer, no duty, no request. Over (the others have ended us): nothing is done.
+comes from below. At rest there is no timer, no duty, no request. Ended (the others have ended us): nothing is done.
 Not here: state of joining objects (the application's, at the JOIN's place in the order), time-outs (the caller's).
 """
 
@@ -112,11 +112,11 @@ CROSSINGS = frozenset({Kind.OBJECTS_ASK, Kind.OBJECTS_PROPOSAL, Kind.OBJECTS_OUT
 
 
 class Phase(enum.StrEnum):
-    """JOINING until a later incarnation has the Book; OVER when the others of the sub-network have ended us."""
+    """JOINING until a later incarnation has the Book; ENDED when the others of the sub-network have ended us."""
 
     JOINING = "joining"
     RUNNING = "running"
-    OVER = "over"
+    ENDED = "ended"
 
 
 class MachineCore(Core):
@@ -234,17 +234,17 @@ class MachineCore(Core):
         return self._log.view.members[0] if self._log.view is not None else self._near.members[0]
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         if self._is_out:
             return 0
-        parts = (len(self._entering), len(self._handing), self._channels.held, self._book.held)
-        return self._log.held + sum(parts) + self._requests.waiting + self._managers.held
+        parts = (len(self._entering), len(self._handing), self._channels.buffered, self._book.buffered)
+        return self._log.buffered + sum(parts) + self._requests.waiting + self._managers.buffered
 
     @property
     def can_submit(self) -> bool:
         if self._phase is not Phase.RUNNING or self._is_out:
             return False
-        under_way = self._requests.under_way + self._managers.held
+        under_way = self._requests.under_way + self._managers.buffered
         return under_way < self._parameters.outstanding and self._managers.can_submit
 
     @property
@@ -264,13 +264,13 @@ class MachineCore(Core):
         return all(part.is_idle for part in parts)
 
     @property
-    def is_over(self) -> bool:
-        return self._log.is_over
+    def has_ended(self) -> bool:
+        return self._log.has_ended
 
     @property
     def _is_out(self) -> bool:
         """The others go on without us; our log may still be there for those that fetch from it."""
-        return self._log.standing in (Standing.EXCLUDED, Standing.OVER)
+        return self._log.standing in (Standing.EXCLUDED, Standing.ENDED)
 
     # What the host calls.
 
@@ -360,12 +360,12 @@ class MachineCore(Core):
             if context.is_worked_off and not is_fed:
                 break
         if self._is_out:
-            self._enter_over()
+            self._enter_ended()
         return context.take_out()
 
-    def _enter_over(self) -> None:
-        if self._phase is not Phase.OVER:
-            self._phase = Phase.OVER
+    def _enter_ended(self) -> None:
+        if self._phase is not Phase.ENDED:
+            self._phase = Phase.ENDED
             self._context.drop_work()
             self._own.extend(self._context.timers.disarm_all())
 

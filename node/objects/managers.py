@@ -45,7 +45,7 @@ class LocalManagers:
         return len(self._spaces)
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         return sum(self._held)
 
     @property
@@ -101,7 +101,7 @@ class LocalManagers:
 
     def _said_by(self, space: int, effects: Iterable[Effect]) -> None:
         core = self._spaces[space]
-        self._held[space] = core.held
+        self._held[space] = core.buffered
         if core.can_submit:
             self._full.discard(space)
         else:

@@ -59,7 +59,7 @@ MOST_WAITING_BYTES = 1 << 24
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = (sys.executable, "-S", "-P")
 """A space needs the standard library and our package, as a node does."""
-OWN_EVENTS = frozenset({Event.START, Event.DRAIN, Event.STOP, Event.OVER})
+OWN_EVENTS = frozenset({Event.START, Event.DRAIN, Event.STOP, Event.ENDED})
 """What the machine records for itself."""
 ADDED = ("cpu_ns", "core_ns", "handled", "waiting")
 GREATEST = ("lag_ns", "lag_max_ns")

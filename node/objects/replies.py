@@ -93,7 +93,7 @@ class Replies(Generic[R]):
         self.arrived: dict[Reference, Answer[R]] = {}
         """In order of arrival."""
         self.failure: CallError | None = None
-        self.is_over = False
+        self.has_ended = False
         """Nothing changes any more."""
         self.owner: Owner | None = None
         """The call in its space."""
@@ -107,7 +107,7 @@ class Replies(Generic[R]):
 
     def wants(self, member: Reference) -> bool:
         """Whether an answer of `member` would be taken: it is one of ours, as far as is known, and its first."""
-        if self.is_over or member in self.arrived:
+        if self.has_ended or member in self.arrived:
             return False
         return len(self.arrived) < MAX_ADDRESSED if self.members is None else member in self.members
 
@@ -124,7 +124,7 @@ class Replies(Generic[R]):
             raise LocalError("the members of this call are known already")
         self.members = members
         self.arrived = {member: answer for member, answer in self.arrived.items() if member in members}
-        if not self.is_over:
+        if not self.has_ended:
             self._note()
 
     def lose(self, members: Iterable[Reference], error: NoReply) -> None:
@@ -135,7 +135,7 @@ class Replies(Generic[R]):
 
     def fail(self, error: CallError) -> None:
         """The call as a whole comes to nothing."""
-        if not self.is_over and not self.is_complete:
+        if not self.has_ended and not self.is_complete:
             self.failure = error
             self._note()
 
@@ -149,8 +149,8 @@ class Replies(Generic[R]):
 
     def end(self) -> None:
         """No further answer is wanted."""
-        if not self.is_over:
-            self.is_over = True
+        if not self.has_ended:
+            self.has_ended = True
             if self.owner is not None:
                 self.owner.end()
 

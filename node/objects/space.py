@@ -274,7 +274,7 @@ class Space:
         except NotAValue:
             del self._under_way[call.number]
             raise
-        if not replies.is_over:
+        if not replies.has_ended:
             call.submission = submission
             self._submissions[submission] = call
             if asked.options.timeout is not None:

@@ -170,7 +170,7 @@ class AbcastCore(ViewCore):
         return not self._buffered
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Messages that are not delivered, ours included."""
         return len(self._buffered)
 

@@ -138,7 +138,7 @@ class AllAckCore(ViewCore):
         return self._phase
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Messages that wait for others' messages of their round, ours included."""
         return len(self._buffer)
 

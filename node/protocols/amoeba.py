@@ -151,10 +151,10 @@ class AmoebaCore(ViewCore):
 
     @property
     def is_idle(self) -> bool:
-        return self.held == 0 and self._given <= self._delivered
+        return self.buffered == 0 and self._given <= self._delivered
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Messages that wait: ours for a number, others for their turn."""
         return len(self._asked) + len(self._log) + sum(map(len, self._bodies.values()))
 

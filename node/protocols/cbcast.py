@@ -86,10 +86,10 @@ class CbcastCore(ViewCore):
 
     @property
     def is_idle(self) -> bool:
-        return self.held == 0
+        return self.buffered == 0
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Messages that wait for a cause."""
         return sum(map(len, self._waiting))
 

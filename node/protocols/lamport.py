@@ -169,7 +169,7 @@ class LamportCore(ViewCore):
         return self._phase
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Messages that wait for later timestamps of others, ours included."""
         return len(self._buffer)
 

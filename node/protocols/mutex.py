@@ -227,7 +227,7 @@ class MutexCore(ViewCore):
         return Phase.WAITING if self._wanted else Phase.RELEASED
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Requests in the queue, ours and others'."""
         return len(self._queue)
 

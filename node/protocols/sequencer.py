@@ -133,7 +133,7 @@ class SequencerCore(ViewCore):
         return self._phase
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Messages that wait for a lower number, and submissions that wait for one."""
         return len(self._buffered) + len(self._asked)
 

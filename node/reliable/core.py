@@ -132,7 +132,7 @@ class ReliableCore(ViewStreams):
         return self._phase
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Messages in all our buffers; after the view those that other members may still ask for."""
         streams = sum(len(stream.buffered) for stream in self._streams.values())
         return len(self._own.buffered) + streams + self._channels.buffered

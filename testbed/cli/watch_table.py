@@ -81,12 +81,12 @@ def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None 
 def _head(look: Look, title: str) -> Text:
     view = look.view
     is_starting = not view.frames and look.behind_bytes
-    state = ("ended", "bold") if look.is_over else ("starting", "yellow") if is_starting else ("live", "bold green")
+    state = ("ended", "bold") if look.has_ended else ("starting", "yellow") if is_starting else ("live", "bold green")
     parts: list[str | tuple[str, str]] = [state, "  ", (title, "bold")]
     parts.append((f"  {view.since_s:,.1f} s, {view.frames:,} frames, {view.records:,} records", "dim"))
     if look.behind_bytes > 1 << 20:
         parts.append((f"  catching up: {look.behind_bytes / 2**20:,.0f} MiB to go", "yellow"))
-    elif look.batch_s is not None and not look.is_over:
+    elif look.batch_s is not None and not look.has_ended:
         parts.append((f"  batch {look.batch_s:.2f} s", "dim"))
     return Text.assemble(*parts)
 

@@ -22,7 +22,7 @@ from node.group.member import GroupReport
 from node.group.view import Incarnation as Member
 from node.group.view import View
 from node.registry import PROTOCOLS
-from node.trace import Event, OverReason, ViewReason
+from node.trace import EndReason, Event, ViewReason
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher
 from testbed.fuzz.draw import victims_of
@@ -55,8 +55,8 @@ PROMISED_TO_THE_LIVING = frozenset((Property.TOTAL_ORDER,))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What went wrong. `kind` is a property's name, `rest`, `silence`, `expelled`, `held`, `stages`, or `exception`;
-    failures are alike when kind and `where` are.
+    """What went wrong. `kind` is a property's name, `rest`, `silence`, `expelled`, `buffered`, `stages`, or
+    `exception`; failures are alike when kind and `where` are.
     """
 
     kind: str
@@ -92,7 +92,7 @@ class Judged:
 def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     """Simulate and judge. `build` replaces the protocol's own core."""
     cores = _Cores(builder_of(scenario, build))
-    watcher = Watcher(scenario, cores.held_by)
+    watcher = Watcher(scenario, cores.buffered_by)
     try:
         simulation = simulate(
             experiment_of(scenario), group=GROUP, build=cores.make, observer=watcher, linger_ns=LINGER_NS
@@ -114,7 +114,7 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     failures = (
         *progress,
         *_expelled(scenario, simulation),
-        *cores.held(simulation),
+        *cores.buffered(simulation),
         *_broken(findings, names_of(scenario)),
         *_stages(scenario, simulation),
     )
@@ -192,7 +192,7 @@ def names_of(scenario: Scenario) -> dict[int, str]:
 def is_expelled(incarnation: IncarnationRun) -> bool:
     """Whether the others have ended it while it was alive."""
     last = incarnation.records[-1]
-    is_excluded = last[0] == Event.OVER and last[1] == OverReason.EXCLUDED
+    is_excluded = last[0] == Event.ENDED and last[1] == EndReason.EXCLUDED
     return is_excluded or any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in incarnation.records)
 
 
@@ -358,12 +358,14 @@ class _Cores:
         core = self._made[membership.member, membership.incarnation] = self._build(membership, seed)
         return core
 
-    def held_by(self, incarnation: IncarnationRun) -> int:
-        return self._made[incarnation.member, incarnation.incarnation].held
+    def buffered_by(self, incarnation: IncarnationRun) -> int:
+        return self._made[incarnation.member, incarnation.incarnation].buffered
 
-    def held(self, simulation: Simulation) -> Iterator[Failure]:
+    def buffered(self, simulation: Simulation) -> Iterator[Failure]:
         """An idle core that keeps messages would keep more and more."""
         for incarnation in simulation.incarnations:
-            held = self.held_by(incarnation)
+            held = self.buffered_by(incarnation)
             if incarnation.ending is Ending.DRAINED and held and not is_expelled(incarnation):
-                yield Failure(kind="held", sentence=f"member {incarnation.member} is idle and keeps {held} messages")
+                yield Failure(
+                    kind="buffered", sentence=f"member {incarnation.member} is idle and keeps {held} messages"
+                )

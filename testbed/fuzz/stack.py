@@ -45,10 +45,10 @@ class Stack(Core):
         return self._lower.depth + self._upper.depth
 
     @property
-    def held(self) -> int:
-        if self.is_over:
-            return self._lower.held
-        return self._lower.held + self._upper.held + len(self._waiting)
+    def buffered(self) -> int:
+        if self.has_ended:
+            return self._lower.buffered
+        return self._lower.buffered + self._upper.buffered + len(self._waiting)
 
     @property
     def phase(self) -> str:
@@ -60,11 +60,11 @@ class Stack(Core):
 
     @property
     def is_idle(self) -> bool:
-        return self.is_over or (not self._waiting and self._upper.is_idle and self._lower.is_idle)
+        return self.has_ended or (not self._waiting and self._upper.is_idle and self._lower.is_idle)
 
     @property
-    def is_over(self) -> bool:
-        return self._lower.is_over or self._upper.is_over
+    def has_ended(self) -> bool:
+        return self._lower.has_ended or self._upper.has_ended
 
     @property
     def waiting(self) -> int:
@@ -76,7 +76,7 @@ class Stack(Core):
         return self._run(work, now_ns)
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        if self.is_over:
+        if self.has_ended:
             raise LocalError("this incarnation is over and takes no submission: ask can_submit before")
         return self._run(deque([(True, self._upper.on_submit(submission, now_ns))]), now_ns)
 
@@ -89,7 +89,7 @@ class Stack(Core):
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         if timer.layer < self._lower.depth:
             return self._run(deque([(False, self._lower.on_timer(timer, now_ns))]), now_ns)
-        if self.is_over:
+        if self.has_ended:
             return []
         mine = timer._replace(layer=timer.layer - self._lower.depth)
         return self._run(deque([(True, self._upper.on_timer(mine, now_ns))]), now_ns)
@@ -112,7 +112,7 @@ class Stack(Core):
             if not self._waiting:
                 return out
             if not self._lower.can_submit:
-                if self.is_over:
+                if self.has_ended:
                     self._waiting.clear()
                 return out
             work.append((False, self._lower.on_submit(self._waiting.popleft(), now_ns)))

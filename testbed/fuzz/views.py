@@ -43,10 +43,10 @@ class Met(enum.StrEnum):
 
 
 class Freeze(NamedTuple):
-    """A core was seen frozen for the first time since it was not; `held`: messages in its buffers then."""
+    """A core was seen frozen for the first time since it was not; `buffered`: messages in its buffers then."""
 
     at_ns: int
-    held: int
+    buffered: int
 
 
 def views_met(
@@ -75,7 +75,7 @@ def _met(survivors: Sequence[_History], view: int, freezes: Mapping[IncarnationI
     frozen = [one for history in survivors if (one := _freeze_of(history, view, freezes)) is not None]
     struck_ns = min([one.at_ns for one in frozen] or [history.installed_ns[view + 1] for history in survivors])
     found: set[Met] = set()
-    if any(one.held for one in frozen):
+    if any(one.buffered for one in frozen):
         found.add(Met.HELD)
     if any(history.lacks_own(struck_ns) for history in survivors):
         found.add(Met.UNDELIVERED)

@@ -49,7 +49,7 @@ class State(enum.Enum):
     STOPPED = "stopped"
     CRASHED = "crashed"
     """Killed by a fault, on purpose."""
-    OVER = "over"
+    ENDED = "ended"
     """It is no longer a member of the group, and its process goes on as the next incarnation."""
 
 
@@ -94,7 +94,7 @@ class Member:
             "exit": self.exit_code,
             "drained": self.last.get("event") in ("drained", "stopped") and bool(self.last.get("drained", True)),
             "crashed": self.state is State.CRASHED,
-            "over": bool(self.last.get("over", False)),
+            "ended": bool(self.last.get("ended", False)),
             **({"left": True} if self.last.get("left") else {}),
             "dropped": self.last.get("dropped", {}),
             **({"killed": self.was_killed} if self.own is not None else {}),
@@ -382,7 +382,7 @@ class Fleet:
         """This incarnation is over, and its process goes on as the next one."""
         state = State.CRASHED if member.state is State.CRASHED else State.RUNNING
         following = replace(member, incarnation=int(said["incarnation"]), state=state, last={})
-        member.state, member.last, member.exit_code = State.OVER, said, 0
+        member.state, member.last, member.exit_code = State.ENDED, said, 0
         self._enter(following)
 
     def _take_ours(self, member: Member, line: str) -> None:

@@ -45,7 +45,7 @@ class Target:
     run: Path | None
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the run's conductor has said so; a capture alone has none."""
         return self.run is not None and not (self.run / ".reserve").exists()
 
@@ -57,7 +57,7 @@ class Look:
     view: View
     behind_bytes: int
     batch_s: float | None
-    is_over: bool
+    has_ended: bool
 
     def as_dict(self) -> dict[str, Any]:
         """One line of `--json`."""
@@ -65,7 +65,7 @@ class Look:
             **self.view.as_dict(),
             "behind_bytes": self.behind_bytes,
             "batch_s": self.batch_s,
-            "is_over": self.is_over,
+            "has_ended": self.has_ended,
         }
 
 
@@ -104,12 +104,15 @@ def _looks(target: Target, following: Following, idle_s: float) -> Iterator[Look
     end = _End(target, idle_s)
     while True:
         due_s = time.monotonic() + EVERY_S
-        is_over = end.is_reached(following)
+        has_ended = end.is_reached(following)
         behind = max(end.size - following.byte, 0)
         yield Look(
-            view=following.view(is_over=is_over), behind_bytes=behind, batch_s=following.batch_s, is_over=is_over
+            view=following.view(has_ended=has_ended),
+            behind_bytes=behind,
+            batch_s=following.batch_s,
+            has_ended=has_ended,
         )
-        if is_over:
+        if has_ended:
             return
         while time.monotonic() < due_s and not end.is_reached(following):
             time.sleep(POLL_S)
@@ -127,7 +130,7 @@ class _End:
     def is_reached(self, following: Following) -> bool:
         following.check()
         # The order matters: what was written before the run was over is in the size that is read behind it.
-        is_over = self._target.is_over
+        has_ended = self._target.has_ended
         end = index.read(self._target.capture).end
         size, byte = self._target.capture.stat().st_size, following.byte
         if (size, byte) != (self.size, self._byte):
@@ -136,14 +139,14 @@ class _End:
         if end is not None:
             return byte >= end.offset
         # A capture that was cut off ends inside a block, which is never counted.
-        return idle_s > self._idle_s or (is_over and (byte >= size or idle_s > 2 * EVERY_S + BATCH_GOAL_S))
+        return idle_s > self._idle_s or (has_ended and (byte >= size or idle_s > 2 * EVERY_S + BATCH_GOAL_S))
 
 
 def _ports(target: Target, idle_s: float) -> Ports:
     """Wait for the head of the capture, and say whose its ports are."""
     deadline = time.monotonic() + idle_s
     while (names := _interfaces(target.capture)) is None:
-        if target.is_over or time.monotonic() > deadline:
+        if target.has_ended or time.monotonic() > deadline:
             raise AnalysisError(f"{target.capture}: there is no capture yet, and nobody is writing one")
         time.sleep(POLL_S)
     if target.run is None:

@@ -81,7 +81,7 @@ class IncarnationRun:
     """Requests that the core had not taken at the end."""
     lag_max_ns: int = 0
     was_paused: bool = False
-    is_over: bool = False
+    has_ended: bool = False
     """The others have ended it, and it counts as crashed, however its process ended; or it has left."""
     has_left: bool = False
     """It is over at its own request."""
@@ -106,7 +106,7 @@ class Member:
     """`nodes`: all of the topology, by member index.
 
     `tells_tap`: somebody looks at the wires, so datagrams are encoded, and records go out as trace datagrams. `before`:
-    the incarnation of the same process that the group has excluded; the faults of its machine go on. `on_over` is told
+    the incarnation of the same process that the group has excluded; the faults of its machine go on. `on_end` is told
     when this one is excluded, or has left.
     """
 
@@ -124,7 +124,7 @@ class Member:
         observer: Observer | None,
         application: Application | None = None,
         before: Member | None = None,
-        on_over: Callable[[], object] | None = None,
+        on_end: Callable[[], object] | None = None,
     ) -> None:
         membership = config.membership
         self.incarnation = IncarnationRun(member=membership.member, incarnation=membership.incarnation)
@@ -161,7 +161,7 @@ class Member:
             before_call=None if observer is None else self._tell_observer,
             application=application,
             clock=None if before is None else before.host.clock,
-            on_over=on_over,
+            on_end=on_end,
         )
         if before is not None:
             self.host.shifts |= before.host.shifts
@@ -413,7 +413,7 @@ class Member:
         incarnation.overrun = sum(socket.overrun for socket in self._sockets)
         incarnation.waiting = len(host.application.queue)
         incarnation.lag_max_ns = host.application.lag_max_ns
-        incarnation.is_over = host.is_over
+        incarnation.has_ended = host.has_ended
         incarnation.has_left = host.has_left
         incarnation.ending = ending
 

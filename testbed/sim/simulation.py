@@ -284,7 +284,7 @@ class _World:
             if before.host.is_draining:
                 member.drain()
 
-    def _on_over(self, node: Node, core: Core) -> None:
+    def _on_end(self, node: Node, core: Core) -> None:
         if not core.has_left or node.name in self._joins_again:
             self._engine.at(self._engine.now_ns, self._return, node)
 
@@ -304,7 +304,7 @@ class _World:
             observer=self._observer,
             application=None if self._entry is None else self._entry.application_for(config),
             before=before,
-            on_over=partial(self._on_over, node, core) if returns else None,
+            on_end=partial(self._on_end, node, core) if returns else None,
         )
         self._members[node.name] = member
         self._incarnations.append(member.incarnation)

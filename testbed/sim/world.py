@@ -166,7 +166,7 @@ def node_entry(incarnation: IncarnationRun, topology: Topology) -> dict[str, Any
         "exit": EXIT_KILLED if is_crashed else 0,
         "drained": incarnation.ending is Ending.DRAINED,
         "crashed": is_crashed,
-        "over": incarnation.is_over,
+        "ended": incarnation.has_ended,
         **({"left": True} if incarnation.has_left else {}),
         "dropped": dict(incarnation.dropped),
         "overrun": incarnation.overrun,

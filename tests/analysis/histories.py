@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from analysis import schema
 from analysis.checks.oracle import Record
 from analysis.checks.properties import Incarnation, MessageId
-from collector.records import Event, Level, OverReason, ViewReason
+from collector.records import EndReason, Event, Level, ViewReason
 
 Mutation = Callable[["PlainHistory", random.Random], "PlainHistory"]
 NOBODY = MessageId(0, 0, 0)
@@ -113,7 +113,7 @@ def _go_astray(
     alone = _submit(author, incarnation, log, done, past)
     if past[alone] <= set(done):
         _deliver(author, incarnation, done, alone)
-    author.note(incarnation, Event.OVER)
+    author.note(incarnation, Event.ENDED)
 
 
 def _submit(
@@ -296,10 +296,10 @@ class Group:
             case 0:  # it has crashed
                 return
             case 1:
-                self.author.note(incarnation, Event.OVER, detail=OverReason.LEFT)
+                self.author.note(incarnation, Event.ENDED, detail=EndReason.LEFT)
             case _:
                 self.author.note(incarnation, Event.MINORITY, MessageId(0, 0, self.number - 1), detail=1, value=1)
-                self.author.note(incarnation, Event.OVER, detail=OverReason.EXCLUDED)
+                self.author.note(incarnation, Event.ENDED, detail=EndReason.EXCLUDED)
 
     def _close(self, staying: Sequence[Incarnation]) -> list[MessageId]:
         """Those that stay deliver what they know of together; returns what they submit again."""
@@ -442,13 +442,13 @@ def forget_stop(history: PlainHistory, rng: random.Random) -> PlainHistory:
 def expel(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """One member turns out to have been ended by the others."""
     found = _pick(history, rng, Event.STOP)
-    return history if found is None else _replace(history, found, lambda r: r._replace(event=Event.OVER, detail=0))
+    return history if found is None else _replace(history, found, lambda r: r._replace(event=Event.ENDED, detail=0))
 
 
-def go_on_after_over(history: PlainHistory, rng: random.Random) -> PlainHistory:
+def go_on_after_the_end(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """An incarnation is over before its records end; some even stop in order afterwards."""
     incarnation = rng.choice(sorted(history))
-    return _with(history, incarnation, rng, Record(0, Event.OVER, 0, NOBODY, 0))
+    return _with(history, incarnation, rng, Record(0, Event.ENDED, 0, NOBODY, 0))
 
 
 def cut_short(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -635,7 +635,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     crash,
     forget_stop,
     expel,
-    go_on_after_over,
+    go_on_after_the_end,
     cut_short,
     lose_record,
     repeat_record,
@@ -655,7 +655,7 @@ def suits(mutate: Mutation, name: str) -> bool:
     return mutate not in OF_VIEWS or "views" in name
 
 
-HARMLESS = (deliver_optimistically, forget_stop, expel, go_on_after_over, rejoin)
+HARMLESS = (deliver_optimistically, forget_stop, expel, go_on_after_the_end, rejoin)
 """They make a member crash or join late, which excuses much, or show early what is delivered anyway."""
 
 Row = tuple[int, int, int, int, int, int, int, int, int, int, int]

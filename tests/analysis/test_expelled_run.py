@@ -37,7 +37,7 @@ def test_the_manifest_the_verdicts_the_report_and_the_diagram_say_it(spark: Spar
     manifest = manifest_of(run)
     summary = analyze(run, spark=spark, on_progress=lambda text: None)
 
-    ends = {node["node"]: (node["exit"], node["over"], node["drained"]) for node in manifest["nodes"]}
+    ends = {node["node"]: (node["exit"], node["ended"], node["drained"]) for node in manifest["nodes"]}
     assert ends == {"p1/n1": (0, False, True), "p1/n2": (0, False, True), "p1/n3": (0, False, True)}, (
         "its process went on as the next incarnation"
     )
@@ -46,11 +46,11 @@ def test_the_manifest_the_verdicts_the_report_and_the_diagram_say_it(spark: Spar
     assert promised == dict.fromkeys(PROTOCOLS["sequencer"].promises, "pass"), summary["reasons"]
     assert "ended by the others: counts as crashed" in write_report(run).read_text()
     reader = Reader(run)
-    over_ns = reader.first_event(Event.OVER)
-    assert over_ns is not None
-    diagram = compose(reader.scene(window := Window(over_ns - 5_000_000, over_ns + 5_000_000)), window)
-    (mark,) = [mark for mark in diagram.marks if mark.what is What.OVER]
-    assert (mark.recorder, mark.at_ns) == (Incarnation(2, 1), over_ns)
+    ended_ns = reader.first_event(Event.ENDED)
+    assert ended_ns is not None
+    diagram = compose(reader.scene(window := Window(ended_ns - 5_000_000, ended_ns + 5_000_000)), window)
+    (mark,) = [mark for mark in diagram.marks if mark.what is What.ENDED]
+    assert (mark.recorder, mark.at_ns) == (Incarnation(2, 1), ended_ns)
     assert "counts as crashed" in mark.words
-    assert (diagram.rows[2].incarnations[0].end, diagram.rows[2].incarnations[0].until_ns) == ("over", over_ns)
+    assert (diagram.rows[2].incarnations[0].end, diagram.rows[2].incarnations[0].until_ns) == ("ended", ended_ns)
     assert "p1/n3" in spacetime_drawing(diagram, "d")

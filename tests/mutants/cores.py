@@ -323,7 +323,7 @@ class NotLive(NoRelease):
 
     @property
     def is_idle(self) -> bool:
-        return self.held == 0
+        return self.buffered == 0
 
 
 class DeliversCopies(CbcastCore):

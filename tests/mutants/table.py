@@ -62,7 +62,7 @@ def of_cluster(scenario: Scenario, build: Build, promises: tuple[str, ...]) -> O
     cluster = scenario(build)
     cluster.run(for_ns=60 * SECOND)
     found = verdicts(cluster.history(), cluster.members, promises)
-    keeps = any(host.core.held for host in cluster.survivors())
+    keeps = any(host.core.buffered for host in cluster.survivors())
     return found | {BUFFERS: Verdict.FAIL if keeps else Verdict.PASS}
 
 

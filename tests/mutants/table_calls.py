@@ -34,7 +34,7 @@ def told(story: Story, *, has_bug: bool) -> PlainHistory:
         author.hand(call(author, A1, *EVERYBODY, flags=flags), *EVERYBODY)
     story(author, has_bug)
     return author.stop(
-        *(incarnation for incarnation in author.history if author.history[incarnation][-1].event is not Event.OVER)
+        *(incarnation for incarnation in author.history if author.history[incarnation][-1].event is not Event.ENDED)
     )
 
 

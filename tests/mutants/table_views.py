@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from analysis.checks.properties import VIEW_PROPERTIES, Incarnation
-from collector.records import Event, Level, OverReason
+from collector.records import EndReason, Event, Level
 from node.registry import TOTAL_ORDER_PROMISES
 from tests.analysis.checks.view_histories import C2, A, B, C, Story
 from tests.analysis.histories import PlainHistory
@@ -72,13 +72,13 @@ def leaves_itself_out(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
     story.install(2, A, B)
     if has_bug:
         story.author.install(C, 2, [A, B])
-    story.note(C, Event.OVER)
+    story.note(C, Event.ENDED)
     return A, B
 
 
 def ghost_of_a_joiner(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
     """c comes back, dies while it takes the state, and a message of its is handed over after its end."""
-    story.note(C, Event.OVER).install(2, A, B)
+    story.note(C, Event.ENDED).install(2, A, B)
     story.author.note(C2, Event.START)
     story.install(3, A, B, C2)
     if not has_bug:
@@ -91,7 +91,7 @@ def ghost_of_a_joiner(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
 
 def before_the_state(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
     """A joiner delivers a message while the state is still under way."""
-    story.note(C, Event.OVER).install(2, A, B)
+    story.note(C, Event.ENDED).install(2, A, B)
     story.author.note(C2, Event.START)
     story.install(3, A, B, C2).deliver((A, B), "a2")
     if has_bug:
@@ -103,7 +103,7 @@ def before_the_state(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
 
 def again_after_the_state(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
     """The state was taken at the view, but the joiner is handed the last message before it, too."""
-    story.note(C, Event.OVER).install(2, A, B).deliver((A, B), "a2")
+    story.note(C, Event.ENDED).install(2, A, B).deliver((A, B), "a2")
     story.author.note(C2, Event.START)
     story.install(3, A, B, C2).state(C2, 3)
     if has_bug:
@@ -113,7 +113,7 @@ def again_after_the_state(story: Story, has_bug: bool) -> tuple[Incarnation, ...
 
 def lacks_what_came_during_the_transfer(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
     """The joiner drops what came before the last chunk."""
-    story.note(C, Event.OVER).install(2, A, B)
+    story.note(C, Event.ENDED).install(2, A, B)
     story.author.note(C2, Event.START)
     story.install(3, A, B, C2).deliver((A, B), "a2").state(C2, 3)
     if not has_bug:
@@ -143,7 +143,7 @@ def two_coordinators(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
 def own_order_before_the_exclusion(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
     """c goes on alone for a while, in an order that the others do not keep."""
     story.deliver((A, B), "a2", "b2").deliver(C, *(("b2", "a2") if has_bug else ("a2", "c2")))
-    story.install(2, A, B).note(C, Event.OVER, OverReason.EXCLUDED)
+    story.install(2, A, B).note(C, Event.ENDED, EndReason.EXCLUDED)
     return A, B
 
 
@@ -151,7 +151,7 @@ def final_alone(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
     """Uniform delivery that does not wait for the others: c hands over for good what nobody else has, and is gone."""
     story.deliver((A, B), "a2")
     story.deliver(C, "a2", "c2") if has_bug else story.deliver(C, "a2")
-    story.install(2, A, B).note(C, Event.OVER, OverReason.EXCLUDED)
+    story.install(2, A, B).note(C, Event.ENDED, EndReason.EXCLUDED)
     return A, B
 
 

@@ -91,13 +91,13 @@ class Host:
 
     @property
     def is_idle(self) -> bool:
-        return self.core.is_over or (not self.queue and self.core.is_idle)
+        return self.core.has_ended or (not self.queue and self.core.is_idle)
 
     @property
     def is_expelled(self) -> bool:
         """The others go on without it; it may have gone on for a while, unheard."""
-        is_excluded = isinstance(self.core, GroupCore) and self.core.standing in ("excluded", "over")
-        return is_excluded or self.core.is_over
+        is_excluded = isinstance(self.core, GroupCore) and self.core.standing in ("excluded", "ended")
+        return is_excluded or self.core.has_ended
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -301,7 +301,7 @@ class Cluster:
         self._digest.update(f"{self.now_ns} {who} {what} {effects}\n".encode())
         for effect in effects:
             self._carry_out(host, effect)
-        if effects and host.core.is_over:
+        if effects and host.core.has_ended:
             host.timers.clear()
             if not host.core.has_left:
                 self.at(self.now_ns, lambda: self._return(host))

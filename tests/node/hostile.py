@@ -430,7 +430,7 @@ def tell_lies(
         cluster._arrive(victim, _false(name, rng, entry, honest))
         if number % pace == 0:
             cluster.run(for_ns=MILLISECOND)
-            most = max(most, victim.core.held)
+            most = max(most, victim.core.buffered)
     tally.refused = Counter(report.code.name for report in victim.reports if isinstance(report.code, DropReason))
     tally.refused["not decoded"] = cluster.malformed
     return cluster, tally, most
@@ -473,7 +473,7 @@ def insider(entry: ProtocolEntry, count: int, *, seed: int = 1) -> tuple[Busy, i
         liar.queue.append(Submission(payload=encode_message(message), inner=message.kind))
         cluster._push(liar)
         cluster.run(for_ns=MILLISECOND // 2)
-        most = max(most, *(cluster.core(member).held for member in range(LIAR)))
+        most = max(most, *(cluster.core(member).buffered for member in range(LIAR)))
     cluster.crash(LIAR)
     return cluster, most
 

@@ -106,7 +106,7 @@ def test_a_member_that_leaves_is_gone_for_good_and_the_others_go_on(name: str) -
     cluster.leave(0)
     cluster.run(for_ns=2 * SECOND)
     lost = cluster.hosts[0]
-    assert (lost.core.is_over, lost.core.has_left, lost.membership.incarnation) == (True, True, 1)
+    assert (lost.core.has_ended, lost.core.has_left, lost.membership.incarnation) == (True, True, 1)
     cluster.submit(1, 3)
     check_all(cluster, [1, 2, 3], name)
     assert cluster.hosts[1].members == (1, 2, 3)

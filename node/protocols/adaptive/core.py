@@ -259,7 +259,7 @@ class AdaptiveCore(ViewCore):
 
     @property
     def can_submit(self) -> bool:
-        return self._takes_more and self.held < self._parameters.most_held
+        return self._takes_more and self.buffered < self._parameters.most_held
 
     @property
     def _takes_more(self) -> bool:
@@ -268,7 +268,7 @@ class AdaptiveCore(ViewCore):
 
     @property
     def is_idle(self) -> bool:
-        is_working = self._execution.held or self._follow_ups or self._returned or self._ballots
+        is_working = self._execution.buffered or self._follow_ups or self._returned or self._ballots
         return self._epoch.is_idle and not is_working
 
     @property
@@ -278,12 +278,12 @@ class AdaptiveCore(ViewCore):
         return f"{phase}-{self._candidates[self._next or self._epoch.code].name}"
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """What is undelivered in both epochs, or not executed."""
         # What Time Warp holds, the processor holds.
-        inside = self._epoch.core.held if self._epoch.code != TIMEWARP else 0
+        inside = self._epoch.core.buffered if self._epoch.code != TIMEWARP else 0
         waiting = len(self._early) + len(self._follow_ups) + len(self._returned)
-        return inside + self._epoch.kept + self._execution.held + waiting
+        return inside + self._epoch.kept + self._execution.buffered + waiting
 
     @property
     def epoch(self) -> Epoch:

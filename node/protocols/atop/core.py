@@ -185,12 +185,12 @@ class AtopCore(ViewCore):
 
     @property
     def is_idle(self) -> bool:
-        return not self._order.held and not any(timer in self._timers for timer in self._due)
+        return not self._order.buffered and not any(timer in self._timers for timer in self._due)
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Undelivered messages, ours included."""
-        return self._order.held
+        return self._order.buffered
 
     @property
     def distribution(self) -> int:
@@ -360,7 +360,7 @@ class AtopCore(ViewCore):
             # Its place tells it apart: the messages of one origin come in the order of its stream.
             self._prefix.delivered(message.origin, self._prefix.count)
             out.append(Deliver.of(message))
-        if self._order.held:
+        if self._order.buffered:
             self._timers.arm(TURN, now_ns + self._parameters.dummy_after_ns, out)
 
     # Windows.
@@ -407,7 +407,7 @@ class AtopCore(ViewCore):
 
     def _on_turn_due(self, now_ns: int, out: list[Effect]) -> None:
         """When there is nothing to say, the next item that comes arms it again."""
-        if not self._order.held:
+        if not self._order.buffered:
             return
         after_ns = self._parameters.dummy_after_ns
         is_awaited = self._order.awaits(self._me)

@@ -89,7 +89,7 @@ class Order:
         self._draws = draws
         self.published = weights
         """The weights of the latest distribution in the bookkeeper's stream."""
-        self.held = 0
+        self.buffered = 0
         """Messages that have come and have not been delivered."""
         self._weights: dict[int, Weights] = {}
         """Per distribution that has been published and is not in force yet."""
@@ -151,7 +151,7 @@ class Order:
         lane.shown = self._shown[member] = item.number + item.count - 1
         if item.message is not None:
             lane.messages.append((item.number, item.message))
-            self.held += 1
+            self.buffered += 1
         elif item.count:
             lane.fill(_Fill(item.number, lane.shown, None, 0))
         if item.slot is not None:
@@ -177,7 +177,7 @@ class Order:
             lane = self._now.run(out)
             if not (self._finish(out) if lane is None else self._settle(lane)):
                 break
-        self.held -= len(out)
+        self.buffered -= len(out)
         return out
 
     def close(self) -> list[Message]:

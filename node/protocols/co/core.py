@@ -264,7 +264,7 @@ class CoCore(ViewStreams):
         return Phase.QUIET if self._is_quiet else Phase.FLOWING
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         return self._state.resident + len(self._deferred) + sum(map(len, self._fetched))
 
     def on_start(self, now_ns: int) -> list[Effect]:

@@ -218,7 +218,7 @@ class TimeWarpCore(ViewCore):
         return self._phase
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Messages that are not final here, ours included."""
         return len(self._open)
 

@@ -147,7 +147,7 @@ class Execution:
         return self._due_ns
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Commands that are not final or not executed yet."""
         return len(self._entries) - self._finals
 

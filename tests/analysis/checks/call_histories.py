@@ -148,6 +148,6 @@ def wild(seed: int, *, events: int) -> PlainHistory:
         else:
             author.missed(incarnation, rng.choice(asked))
     for incarnation in rng.sample(incarnations, rng.randint(2, 4)):
-        end = Event.OVER if rng.random() < 0.1 else Event.STOP
+        end = Event.ENDED if rng.random() < 0.1 else Event.STOP
         author.note(incarnation, end, detail=int(end is Event.STOP))
     return author.history

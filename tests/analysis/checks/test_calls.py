@@ -212,7 +212,7 @@ def test_what_somebody_got_who_did_not_live_on_breaks_no_order(is_expelled: bool
     for call, taker in ((one, B1), (other, B1), (other, C1), (one, C1)):
         author.hand(call, taker)
     if is_expelled:
-        author.note(C, Event.OVER)
+        author.note(C, Event.ENDED)
 
     assert not broken(author.stop(A, B))
 

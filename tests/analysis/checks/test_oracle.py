@@ -89,7 +89,7 @@ def over(*events: tuple[Incarnation, Event, str]) -> dict[Property, Finding]:
     """b and c live on; the others have ended a."""
     history = written(*events, stop=(B, C))
     author = Author(history, now_ns=10_000)
-    author.note(A, Event.OVER)
+    author.note(A, Event.ENDED)
     return judge(history, (0, 1, 2))
 
 

@@ -153,7 +153,7 @@ def test_the_next_view_ends_the_section_of_an_excluded_member(is_granted_before:
     if not is_granted_before:
         author.grant(A, 1)
     author.leave(B)
-    author.note(A, Event.OVER)
+    author.note(A, Event.ENDED)
     history = author.stop(B)
 
     for kind in (Property.MUTUAL_EXCLUSION, Property.GRANT_ORDER):
@@ -170,7 +170,7 @@ def test_two_inside_at_once_in_one_view_are_a_violation_though_one_is_excluded_l
     author.grant(B, 1)
     author.leave(B)
     author.install(B, 2, (B,))
-    author.note(A, Event.OVER)
+    author.note(A, Event.ENDED)
 
     assert judge(author.stop(B), Property.MUTUAL_EXCLUSION).verdict is Verdict.FAIL
 

@@ -16,7 +16,7 @@ from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, Step, compact, d
 from collector.records import Event, Level
 
 START, SUBMIT, DELIVER, UNDO, STOP = Event.START, Event.SUBMIT, Event.DELIVER, Event.UNDO, Event.STOP
-OVER = Event.OVER
+ENDED = Event.ENDED
 Told = tuple[Event, int, int]
 """Event, message number (of origin 7), detail."""
 
@@ -170,13 +170,13 @@ def test_what_is_not_whole(told: tuple[Told, ...], records: list[int], missing: 
 
 def test_the_first_end_of_an_incarnation_counts() -> None:
     ends = [
-        incarnation((START, 0, 0), *told) for told in (((OVER, 0, 0),), ((OVER, 0, 0), (STOP, 0, 1)), ((STOP, 0, 1),))
+        incarnation((START, 0, 0), *told) for told in (((ENDED, 0, 0),), ((ENDED, 0, 0), (STOP, 0, 1)), ((STOP, 0, 1),))
     ]
-    ends.append(incarnation((START, 0, 0), (STOP, 0, 0), (OVER, 0, 0)))
+    ends.append(incarnation((START, 0, 0), (STOP, 0, 0), (ENDED, 0, 0)))
 
-    assert [(one.is_over, one.stop_detail) for one in ends] == [(True, -1), (True, -1), (False, 1), (False, 0)]
+    assert [(one.has_ended, one.stop_detail) for one in ends] == [(True, -1), (True, -1), (False, 1), (False, 0)]
 
 
 def test_an_incarnation_without_an_end_crashed() -> None:
-    assert (incarnation((START, 0, 0)).stop_detail, incarnation((START, 0, 0)).is_over) == (-1, False)
+    assert (incarnation((START, 0, 0)).stop_detail, incarnation((START, 0, 0)).has_ended) == (-1, False)
     assert incarnation((START, 0, 0)).level == -1

@@ -21,7 +21,7 @@ from analysis.checks.properties import (
     Verdict,
 )
 from analysis.checks.views import read_views
-from collector.records import Event, Level, OverReason
+from collector.records import EndReason, Event, Level
 from tests.analysis import histories
 from tests.analysis.checks.test_linear import assert_agreement
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
@@ -169,7 +169,7 @@ def test_one_message_in_two_views() -> None:
 
 
 def test_what_only_the_excluded_had_delivered_may_come_again_in_the_next_view() -> None:
-    history = founded().deliver(C, "a1").install(2, A, B).deliver((A, B), "a1").note(C, Event.OVER).stop(A, B)
+    history = founded().deliver(C, "a1").install(2, A, B).deliver((A, B), "a1").note(C, Event.ENDED).stop(A, B)
 
     assert not broken(history)
 
@@ -181,7 +181,7 @@ def test_but_not_what_it_delivered_for_good() -> None:
         .deliver(C, "a1")
         .install(2, A, B)
         .deliver((A, B), "a1")
-        .note(C, Event.OVER)
+        .note(C, Event.ENDED)
         .stop(A, B)
     )
 
@@ -195,7 +195,7 @@ def test_but_not_what_it_delivered_for_good() -> None:
 def test_what_a_survivor_has_the_excluded_may_not_have_in_another_view() -> None:
     history = founded().deliver((A, B), "a1").install(2, A, B, C).deliver(C, "a1").install(3, A, B)
 
-    assert Property.SAME_VIEW in broken(history.note(C, Event.OVER).stop(A, B))
+    assert Property.SAME_VIEW in broken(history.note(C, Event.ENDED).stop(A, B))
 
 
 # Virtual synchrony.
@@ -247,7 +247,7 @@ def test_a_delivery_before_the_first_view() -> None:
 
 def joined() -> Story:
     """c is back in view 2, after a1 was delivered in view 1."""
-    story = Story(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1").note(C, Event.OVER)
+    story = Story(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1").note(C, Event.ENDED)
     return story.install(2, A, B, C2)
 
 
@@ -301,7 +301,7 @@ def test_a_joiner_may_get_the_state_a_view_later() -> None:
 
 def test_the_excluded_are_held_to_the_prefix_up_to_what_nobody_else_has() -> None:
     story = founded().deliver((A, B), "a1", "a2", "b1").deliver(C, "a1", "c1", "b1", "a2")
-    history = story.install(2, A, B).note(C, Event.OVER).stop(A, B)
+    history = story.install(2, A, B).note(C, Event.ENDED).stop(A, B)
 
     assert not broken(history), "from c1 on, the group has gone on without it"
 
@@ -309,7 +309,7 @@ def test_the_excluded_are_held_to_the_prefix_up_to_what_nobody_else_has() -> Non
 @pytest.mark.parametrize("crashed", [False, True])
 def test_before_that_they_may_not_contradict(*, crashed: bool) -> None:
     story = founded().deliver((A, B), "a1", "b1").deliver(C, "b1", "a1", "c1").install(2, A, B)
-    history = (story if crashed else story.note(C, Event.OVER)).stop(A, B)
+    history = (story if crashed else story.note(C, Event.ENDED)).stop(A, B)
 
     assert broken(history) == {Property.TOTAL_ORDER}
     assert sentence(history, Property.TOTAL_ORDER) == (
@@ -323,7 +323,7 @@ def test_two_that_never_closed_a_view_must_agree_on_all_of_it() -> None:
     members = (A, B, C, D, E)
     story = Story(*members).install(1, *members).deliver((A, B, C), "a1")
     story.deliver(D, "a1", "b1", "c1").deliver(E, "a1", "c1", "b1").install(2, A, B, C)
-    history = story.note(D, Event.OVER).note(E, Event.OVER).stop(A, B, C)
+    history = story.note(D, Event.ENDED).note(E, Event.ENDED).stop(A, B, C)
 
     found = linear.check(history, members=range(5), kinds=KINDS)
     assert_agreement(history)
@@ -341,7 +341,7 @@ def test_in_the_last_view_a_crashed_incarnation_agrees_with_everybody() -> None:
 def test_a_leaver_is_held_like_the_excluded() -> None:
     story = founded().deliver((A, B), "a1", "b1").deliver(C, "b1").install(2, A, B)
 
-    assert broken(story.note(C, Event.OVER, OverReason.LEFT).stop(A, B)) == {Property.TOTAL_ORDER}
+    assert broken(story.note(C, Event.ENDED, EndReason.LEFT).stop(A, B)) == {Property.TOTAL_ORDER}
 
 
 # Minorities.
@@ -418,7 +418,7 @@ def wild(seed: int) -> PlainHistory:
                 author.note(incarnation, Event.DELIVER, rng.choice(messages), level)
     for incarnation in incarnations:
         if rng.random() < 0.7:
-            author.note(incarnation, rng.choice([Event.STOP, Event.OVER]), detail=1)
+            author.note(incarnation, rng.choice([Event.STOP, Event.ENDED]), detail=1)
     return author.history
 
 

@@ -12,7 +12,7 @@ from analysis.engine.staging import Staging
 from analysis.engine.tasks import Here
 from analysis.metrics.membership import courses, section, struck_ns
 from analysis.summary import _course
-from collector.records import Event, OverReason
+from collector.records import EndReason, Event
 from tests.analysis import histories
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
 from tests.analysis.histories import PlainHistory
@@ -40,7 +40,7 @@ def test_a_run_without_views_has_none(tmp_path: Path) -> None:
 
 def test_views_with_who_came_and_who_went(tmp_path: Path) -> None:
     story = Story(A, B, C, C2).install(1, A, B, C).install(2, A, B).install(3, A, B, C2)
-    given = told(story.note(C, Event.OVER, OverReason.LEFT).state(C2, 3).stop(A, B, C2), tmp_path)
+    given = told(story.note(C, Event.ENDED, EndReason.LEFT).state(C2, 3).stop(A, B, C2), tmp_path)
 
     assert [view["number"] for view in given["views"]] == [1, 2, 3]
     assert [view["reason"] for view in given["views"]] == ["first", "suspicion", "suspicion"]
@@ -73,7 +73,7 @@ def test_a_change_begins_with_the_crash_that_is_its_cause(tmp_path: Path) -> Non
 def test_a_change_begins_with_the_minority_that_was_left_out(tmp_path: Path) -> None:
     story = Story().install(1, A, B, C)
     story.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
-    given = told(story.install(2, A, B).note(C, Event.OVER).stop(A, B), tmp_path)
+    given = told(story.install(2, A, B).note(C, Event.ENDED).stop(A, B), tmp_path)
 
     (minority,) = given["minorities"]
     assert minority == incarnation(C) | {"view": 1, "heard": 1, "from_ms": 13, "for_ms": 5, "ended": False}

@@ -17,7 +17,7 @@ from analysis.report import formatting as words
 from analysis.report import terminal as text
 from analysis.report.page import write_report
 from analysis.report.views import in_short, told
-from collector.records import Event, OverReason
+from collector.records import EndReason, Event
 from tests import report_runs
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
 from tests.analysis.metrics.test_membership import told as membership_of
@@ -27,8 +27,8 @@ from tests.analysis.metrics.test_membership import told as membership_of
 def views(tmp_path: Path) -> dict[str, Any]:
     story = Story(A, B, C, C2).install(1, A, B, C)
     story.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
-    story.install(2, A, B).note(C, Event.OVER)
-    story.install(3, A, B, C2).state(C2, 3).note(B, Event.OVER, OverReason.LEFT).install(4, A, C2)
+    story.install(2, A, B).note(C, Event.ENDED)
+    story.install(3, A, B, C2).state(C2, 3).note(B, Event.ENDED, EndReason.LEFT).install(4, A, C2)
     (tmp_path / "told").mkdir()
     found = membership_of(story.stop(A, C2), tmp_path / "told")
     assert isinstance(found, dict)

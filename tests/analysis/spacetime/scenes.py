@@ -133,7 +133,7 @@ def a_change_of_views() -> Scene:
         *(one for member in range(3) for one in view(member, 2, 1 + member, 1, *everybody)),
         step(2, 5, Event.MINORITY, 10, detail=1, number=1, value=1),
         *(one for member in range(2) for one in view(member, 5, 12 + member, 2, *rest)),
-        step(2, 6, Event.OVER, 20),
+        step(2, 6, Event.ENDED, 20),
         step(2, 1, Event.START, 20.1, recorder=2),
         *(one for member in range(2) for one in view(member, 7, 22 + member, 3, *again)),
         *view(2, 2, 23, 3, *again, recorder=2),

@@ -46,7 +46,7 @@ def test_a_minority_from_before_the_window_reaches_into_it() -> None:
 
 def test_the_state_and_the_exclusion_are_told() -> None:
     assert marks(What.STATE)[0].words == "n3 has the state of the group, 70 kB from n1, at 0.024000 s"
-    (over,) = marks(What.OVER)
+    (over,) = marks(What.ENDED)
     assert over.words == "n3 learns that the others have excluded it, and counts as crashed at 0.020000 s"
 
 

@@ -194,7 +194,7 @@ def finishes(state: State, number: int, bounds: Bounds) -> str | None:
             return f"view {number} cannot end: no value may be chosen"
         state = settled(with_view(state, number, chosen=(*view.chosen, value)), number, bounds)
         for member in alive:
-            if not reaches(state.members[member].held, value.cut):
+            if not reaches(state.members[member].buffered, value.cut):
                 return f"view {number} cannot end: member {member} lacks a message that nobody gives"
             state = voted(state, number, ballot, member, bounds)
         state = settled(state, number, bounds)

@@ -75,7 +75,7 @@ class Member(NamedTuple):
     position: Vector = ()
     """Received without a gap, and acknowledged."""
     delivered: Vector = ()
-    held: Vector = ()
+    buffered: Vector = ()
     """Received or fetched."""
     before: Vector | None = None
     """What it delivered in the view before this one, if it was there."""
@@ -206,8 +206,8 @@ def multicast(state: State, bounds: Bounds) -> Steps:
 def received(state: State, member: int, source: int, *, delivers: bool = True) -> State:
     one = state.members[member]
     row = put(one.position, source, one.position[source] + 1)
-    delivered, held = (row, greatest((row, one.held))) if delivers else (one.delivered, one.held)
-    state = with_member(state, member, one._replace(position=row, held=held, delivered=delivered))
+    delivered, held = (row, greatest((row, one.buffered))) if delivers else (one.delivered, one.buffered)
+    state = with_member(state, member, one._replace(position=row, buffered=held, delivered=delivered))
     view = state.views[one.view - 1]
     if len(acting(state, one.view)) < len(view.members):
         return state
@@ -311,9 +311,11 @@ def fetch(state: State, bounds: Bounds) -> Steps:
         wanted |= {(last, value) for value in view.decided if (member, one.incarnation) in value.members}
         for ballot, value in sorted(wanted):
             for source, end in enumerate(value.cut):
-                if one.held[source] < end and is_given(state, member, source, bounds):
+                if one.buffered[source] < end and is_given(state, member, source, bounds):
                     after = promised(state, one.view, ballot, member, bounds)
-                    after = with_member(after, member, one._replace(held=put(one.held, source, one.held[source] + 1)))
+                    after = with_member(
+                        after, member, one._replace(buffered=put(one.buffered, source, one.buffered[source] + 1))
+                    )
                     yield ("fetch", one.view, member, source), after
 
 
@@ -321,13 +323,13 @@ def is_given(state: State, member: int, source: int, bounds: Bounds) -> bool:
     """Another member has the next message of a stream, and gives it."""
     one = state.members[member]
     others = (gives(state, other, one.view, bounds) for other in state.members if other is not one)
-    return any(store[source] > one.held[source] for store in others if store is not None)
+    return any(store[source] > one.buffered[source] for store in others if store is not None)
 
 
 def gives(state: State, one: Member, number: int, bounds: Bounds) -> Vector | None:
     """R5, R6: what a member keeps of a view."""
     if one.view == number:
-        return None if one.phase == OUT and bounds.without == "excluded acceptors keep" else one.held
+        return None if one.phase == OUT and bounds.without == "excluded acceptors keep" else one.buffered
     if one.view != number + 1 or one.before is None or bounds.without == "old messages are kept":
         return None
     return None if all_installed(state.views[number]) or state.views[number].decided else one.before
@@ -342,7 +344,7 @@ def accept(state: State, bounds: Bounds) -> Steps:
                     continue
                 if view.promised[member] > ballot and bounds.without != "promise outlasts fetching":
                     continue
-                if reaches(state.members[member].held, value.cut) or bounds.without == "accept with everything":
+                if reaches(state.members[member].buffered, value.cut) or bounds.without == "accept with everything":
                     yield ("accept", number, ballot, member), voted(state, number, ballot, member, bounds)
 
 
@@ -372,10 +374,10 @@ def install(state: State, bounds: Bounds) -> Steps:
         for value in view.decided:
             for member, incarnation in value.members:
                 one = state.members[member]
-                is_here = one.phase == UP and one.view == number and reaches(one.held, value.cut)
+                is_here = one.phase == UP and one.view == number and reaches(one.buffered, value.cut)
                 if one.incarnation != incarnation or (not is_here and one.phase != JOINING):
                     continue
-                rest = one.held if bounds.without == "hand over up to the cut" else value.cut
+                rest = one.buffered if bounds.without == "hand over up to the cut" else value.cut
                 before = greatest((one.delivered, rest)) if is_here else None
                 new = Member(UP, incarnation, number + 1, one.stateful, zeros, zeros, zeros, before)
                 installed = put(state.views[number].installed, member, incarnation)
@@ -400,10 +402,10 @@ def exclude(state: State, bounds: Bounds) -> Steps:
             known = [number for number, view in enumerate(state.views, start=1) if name in view.members]
             last = one.view or max(known, default=len(state.views) + 1)
             if any(name not in value.members for view in state.views[last - 1 :] for value in view.decided):
-                held = one.held or (0,) * bounds.members
+                held = one.buffered or (0,) * bounds.members
                 yield (
                     ("exclude", member),
-                    with_member(state, member, Member(OUT, name[1], last, one.stateful, held=held)),
+                    with_member(state, member, Member(OUT, name[1], last, one.stateful, buffered=held)),
                 )
 
 

@@ -349,7 +349,7 @@ class Scripted(Cluster):
     def _call(self, host: Host, what: str, handler: Callable[[], list[Effect]]) -> None:
         self._started.add(self.incarnation(host))
         super()._call(host, what, handler)
-        if host.is_up and host.core.is_over:
+        if host.is_up and host.core.has_ended:
             if host.core.has_left:
                 self.crash(host.membership.member)
             else:

@@ -197,7 +197,7 @@ def test_a_view_that_ends_before_all_have_said_last_makes_the_next_epoch_void() 
     assert number(trio.cores[2]) == 2
     trio.submit(2, b"new")
     trio.hand(0, 2)
-    assert trio.cores[0].held == 2, "one of each epoch"
+    assert trio.cores[0].buffered == 2, "one of each epoch"
     closing = trio.close(0, (0,))
     assert trio.delivered(0) == [], "ABCAST has no final timestamp for it, and its initiator is excluded"
     assert memory_of(closing)[:2] == (2, ALLACK)

@@ -165,7 +165,7 @@ def test_what_a_survivor_submits_is_delivered_at_the_end_of_the_view_and_not_han
     one = core()
     for payload in (b"a", b"b"):
         one.on_submit(Submission(payload=payload), 0)
-    assert one.held == 2
+    assert one.buffered == 2
     closing = one.close({0: [data(0, 1), data(0, 2)]}, SURVIVORS, 0)
     assert [effect.payload for effect in closing.effects if isinstance(effect, Deliver)] == [b"a", b"b"]
     assert (closing.handed_back, closing.memory) == ((), b"")

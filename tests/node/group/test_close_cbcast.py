@@ -86,7 +86,7 @@ def test_the_rest_of_the_cut_is_delivered_by_the_same_rules() -> None:
     assert give(one, data(1, 1, 1, 0, 0)) == []
     closing = one.close({0: [data(0, 1, 0, 0, 0), data(0, 2, 1, 2, 0)], 1: [data(1, 2, 1, 1, 0)]}, SURVIVORS, 0)
     assert delivered(list(closing.effects)) == [(0, 1), (1, 1), (1, 2), (0, 2)]
-    assert (closing.handed_back, closing.memory, one.held) == ((), b"", 0)
+    assert (closing.handed_back, closing.memory, one.buffered) == ((), b"", 0)
 
 
 def test_an_own_message_in_the_rest_was_delivered_when_it_was_sent() -> None:

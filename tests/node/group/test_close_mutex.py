@@ -272,7 +272,7 @@ def test_a_lock_that_a_survivor_holds_stays_its_own_and_is_not_granted_twice() -
         "neither delivered nor handed back"
     )
     later = next_view(0, closing, hold_ns=100)
-    assert (later.phase, later.held) == (Phase.HOLDING, 2)
+    assert (later.phase, later.buffered) == (Phase.HOLDING, 2)
     assert later.on_start(7) == [SetTimer(timer=HOLD, at_ns=107)]
     effects = later.on_timer(HOLD, 107)
     assert effects[0] == Report(code=Notice.LEFT, member=0, value=1)
@@ -347,7 +347,7 @@ def test_a_renewed_request_is_not_acknowledged() -> None:
     agreed = _Agreed(view=2, clock=9, queue=(Request(3, 0), Request(4, 1)), is_held=True)
     one = core(0, members=(0, 1), memory=agreed.encode())
     assert give(one, request(1, 10, 4)) == []
-    assert one.held == 2
+    assert one.buffered == 2
 
 
 def test_what_has_not_come_back_to_its_member_is_not_granted_at_the_next_end() -> None:
@@ -420,7 +420,7 @@ def test_nobody_fills_our_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     one = core(0)
     monkeypatch.setattr("node.protocols.mutex.MOST_OUTSTANDING", 3)
     give(one, *(request(2, timestamp) for timestamp in range(1, 9)))
-    assert one.held == 3
+    assert one.buffered == 3
 
 
 RIGHT = _Agreed(view=2, clock=9, queue=(Request(3, 0), Request(4, 1)), is_held=True, left={1: 5})

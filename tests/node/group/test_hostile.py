@@ -225,7 +225,7 @@ def test_what_no_member_would_say_changes_neither_views_nor_order_nor_memory() -
         def disturb(group: Scripted = group, enemy: Enemy = enemy) -> None:
             enemy.harmless(PER_STAGE)
             for host in group.up():
-                assert host.core.held <= MOST_HELD
+                assert host.core.buffered <= MOST_HELD
 
         play(group, disturb)
         for member in (0, 1, 3):
@@ -267,11 +267,11 @@ def test_a_member_that_lies_makes_no_other_raise_or_hold_without_bound() -> None
             struck += 1
             if struck % 20 == 0:
                 group.run(rng.choice((0, MILLISECOND, 50 * MILLISECOND)))
-                assert all(host.core.held <= MOST_HELD for host in group.up()), f"seed {seed}"
+                assert all(host.core.buffered <= MOST_HELD for host in group.up()), f"seed {seed}"
         group.holds = lambda source, target, message: False
         group.release()
         group.run(4 * SUSPECT_AFTER_NS)
-        assert all(host.core.held <= MOST_HELD for host in group.up()), f"seed {seed}"
+        assert all(host.core.buffered <= MOST_HELD for host in group.up()), f"seed {seed}"
         seed += 1
 
 

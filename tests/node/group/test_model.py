@@ -100,7 +100,7 @@ def a_forced_value_leaves_its_proposer_out(state: State, bounds: Bounds) -> bool
 
 def the_only_holder_died_after_its_promise(state: State, bounds: Bounds) -> bool:
     """Scenario 3."""
-    stores = [one.held for one in state.members if one.phase == UP]
+    stores = [one.buffered for one in state.members if one.phase == UP]
     chosen = [(ballot, value) for ballot, value in enumerate(state.views[0].chosen) if value and value.cut]
     return any(
         not any(reaches(store, value.cut) for store in stores) and not any(state.views[0].votes[ballot])
@@ -110,7 +110,7 @@ def the_only_holder_died_after_its_promise(state: State, bounds: Bounds) -> bool
 
 def the_only_holder_died_after_it_accepted(state: State, bounds: Bounds) -> bool:
     """Scenario 3."""
-    stores = [one.held for one in state.members if one.phase == UP]
+    stores = [one.buffered for one in state.members if one.phase == UP]
     chosen = [(ballot, value) for ballot, value in enumerate(state.views[0].chosen) if value and value.cut]
     return any(
         not any(reaches(store, value.cut) for store in stores) and any(state.views[0].votes[ballot])
@@ -148,7 +148,7 @@ def two_changes_are_decided_while_one_still_fetches(state: State, bounds: Bounds
         return False
     cut = state.views[0].decided[0].cut
     late = (state.members[member] for member, _ in state.views[1].members)
-    return any(one.phase == UP and one.view == 1 and not reaches(one.held, cut) for one in late)
+    return any(one.phase == UP and one.view == 1 and not reaches(one.buffered, cut) for one in late)
 
 
 def a_joiner_died_before_it_installed(state: State, bounds: Bounds) -> bool:

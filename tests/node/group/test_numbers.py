@@ -91,7 +91,7 @@ def test_a_leave_takes_five_round_trips(is_loaded: bool, leaver: int) -> None:
     group.run(LIMIT_NS // 2)
     asked_ns = group.now_ns
     group.leave(leaver)
-    group.until(lambda: group.hosts[leaver].core.is_over)
+    group.until(lambda: group.hosts[leaver].core.has_ended)
     assert max(group.installed_ns[2]) - asked_ns <= 5 * ROUND_TRIP_NS
     assert group.now_ns - asked_ns <= 5 * ROUND_TRIP_NS + LIMIT_NS // 4, "then it is free to go"
     assert len(group.installed_ns[2]) == 7

@@ -265,7 +265,7 @@ def excluded_members_end_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         GroupCore,
         "_exclude",
-        lambda core, number, source, now_ns, out: None if core.is_over else core._end(now_ns, out),
+        lambda core, number, source, now_ns, out: None if core.has_ended else core._end(now_ns, out),
     )
 
 
@@ -699,7 +699,7 @@ def flood_of_the_next_view() -> None:
         words = (2 << 33,)
         group.inject(0, Message(kind=DATA, origin=1, incarnation=1, seq=seq, words=words), 1)
         group.inject(0, Message(kind=DATA, origin=1, incarnation=1, seq=seq, words=(9 << 33,)), 2)
-    assert group.group(0).held <= 8
+    assert group.group(0).buffered <= 8
     group.crash(2)
     group.submit(1, 3)
     group.settle(2)
@@ -1069,7 +1069,7 @@ def test_a_member_leaves_and_is_over_only_when_the_others_have_the_next_view() -
     group.submit(2, 4)
     group.leave(2)
     assert not group.hosts[2].core.can_submit
-    group.until(lambda: group.hosts[2].core.is_over)
+    group.until(lambda: group.hosts[2].core.has_ended)
     assert group.hosts[2].core.has_left
     assert in_view(group, 2, 0, 1)()
     assert not group.hosts[2].is_up
@@ -1155,11 +1155,11 @@ def strangers_words() -> list[tuple[Message, int]]:
 def test_words_of_strangers_and_from_the_far_future_leave_everything_as_it_was(which: int) -> None:
     group = Scripted(3)
     calm(group)
-    before = (group.group(0).view, group.group(0).held, group.here(0).is_frozen)
+    before = (group.group(0).view, group.group(0).buffered, group.here(0).is_frozen)
     message, source = strangers_words()[which]
     for _ in range(50):
         group.inject(0, message, source)
-    assert (group.group(0).view, group.group(0).held, group.here(0).is_frozen) == before
+    assert (group.group(0).view, group.group(0).buffered, group.here(0).is_frozen) == before
     group.run(3 * SUSPECT_AFTER_NS)
     group.submit(1, 2)
     group.settle(1)

@@ -29,7 +29,7 @@ COUNTERS = {
     "lag_max_ns",
     "cpu_ns",
     "idle",
-    "over",
+    "ended",
     "left",
 }
 SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
@@ -177,9 +177,9 @@ def test_an_excluded_process_goes_on_as_the_next_incarnation() -> None:
         drained = finish(group)
         sequences = group.sequences()
         records = group.monitor.records()
-    assert (returned["incarnation"], returned["over"], returned["event"]) == (2, True, "returned")
+    assert (returned["incarnation"], returned["ended"], returned["event"]) == (2, True, "returned")
     first, second = records[2, 1], records[2, 2]
-    assert (first[-1].event, first[-1].detail, first[-1].value) == (Event.OVER, 0, returned["submitted"])
+    assert (first[-1].event, first[-1].detail, first[-1].value) == (Event.ENDED, 0, returned["submitted"])
     assert second[0].event is Event.START
     assert second[0].clock_ns - second[0].at_ns == pytest.approx(3_000_000_000, abs=1_000_000)
     check_incarnation(second, size=64)
@@ -200,7 +200,7 @@ def test_who_is_excluded_while_it_drains_drains_again_as_the_next_incarnation() 
         group.wait_all("drained")
         frozen_until_excluded(group, 1)
         again = group.processes[1].wait("drained")
-        assert (again["idle"], again["over"], again["submitted"]) == (True, False, 0)
+        assert (again["idle"], again["ended"], again["submitted"]) == (True, False, 0)
         assert group.stop_all() == [0] * 3
         records = group.monitor.records()[1, 2]
     assert [record.event for record in records if record.event in (Event.START, Event.DRAIN, Event.STOP)] == [
@@ -225,10 +225,10 @@ def test_a_node_leaves_rests_and_joins_again_in_the_same_process() -> None:
         returned = last.wait("returned")
         drained = finish(group)
         records = group.monitor.records()
-    assert (returned["incarnation"], returned["left"], returned["over"]) == (2, True, True)
-    assert (records[2, 1][-1].event, records[2, 1][-1].detail) == (Event.OVER, 1)
+    assert (returned["incarnation"], returned["left"], returned["ended"]) == (2, True, True)
+    assert (records[2, 1][-1].event, records[2, 1][-1].detail) == (Event.ENDED, 1)
     assert [one.number for one in of(records[2, 2], Event.VIEW)][-1] == 3
-    assert (drained[2]["over"], drained[2]["left"]) == (False, False)
+    assert (drained[2]["ended"], drained[2]["left"]) == (False, False)
 
 
 def test_members_that_are_no_founders_join() -> None:

@@ -53,7 +53,7 @@ class Scripted(Core):
         return not self.busy
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return self.ended
 
     def on_start(self, now_ns: int) -> list[Effect]:
@@ -442,10 +442,10 @@ def expelled(**fields: Any) -> World:
 
 def test_an_incarnation_that_the_others_have_ended_says_so_at_once_and_is_quiet() -> None:
     world = expelled()
-    assert world.events()[-2:] == [Event.REPORT, Event.OVER]
-    assert world.last() == (Event.OVER, 0, 0, 0, 0, 0, 1)
+    assert world.events()[-2:] == [Event.REPORT, Event.ENDED]
+    assert world.last() == (Event.ENDED, 0, 0, 0, 0, 0, 1)
     assert world.rows[-1][6] == world.now_ns
-    assert (world.host.is_over, world.host.is_quiet, len(world.host.application.queue)) == (True, True, 1)
+    assert (world.host.has_ended, world.host.is_quiet, len(world.host.application.queue)) == (True, True, 1)
 
 
 def test_an_incarnation_that_is_over_asks_for_nothing_and_is_recorded_no_more() -> None:
@@ -468,7 +468,7 @@ def test_an_incarnation_may_be_over_from_its_start_on() -> None:
     world.core.ended = True
     world.core.at_start = [Report(code=0x31, member=1)]
     world.start()
-    assert world.events() == [Event.START, Event.REPORT, Event.OVER]
+    assert world.events() == [Event.START, Event.REPORT, Event.ENDED]
     assert world.host.next_wake_ns() is None
 
 

@@ -346,7 +346,7 @@ class World:
                 self._vote_late(master)
             for machine in self.machines.values():
                 self._ask_again(machine)
-        held = {one.member: (one.book.held, one.book.duties(), sorted(one.waits)) for one in self.machines.values()}
+        held = {one.member: (one.book.buffered, one.book.duties(), sorted(one.waits)) for one in self.machines.values()}
         raise AssertionError(f"not at rest: {held}")
 
     def _log_all(self) -> None:

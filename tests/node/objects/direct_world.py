@@ -244,5 +244,5 @@ class World:
     def _check_settled(self, machine: Machine) -> None:
         assert not machine.armed
         assert machine.channels.is_idle
-        assert machine.channels.held == 0
+        assert machine.channels.buffered == 0
         assert set(machine.acknowledged) | set(machine.failed) == set(machine.sent)

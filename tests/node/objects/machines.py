@@ -128,9 +128,9 @@ class World(Cluster):
         for host in self.survivors():
             core = host.core
             timers = {timer: at_ns for timer, at_ns in host.timers.items() if timer.name not in HEARTBEATS}
-            assert not host.queue and core.is_idle and not timers and core.held == 0, (
+            assert not host.queue and core.is_idle and not timers and core.buffered == 0, (
                 f"machine {host.membership.member} is not at rest: {len(host.queue)} wait, idle {core.is_idle}, "
-                f"held {core.held}, timers {timers} (seed {self.seed})"
+                f"held {core.buffered}, timers {timers} (seed {self.seed})"
             )
 
     def _put(self, member: int, submission: Submission) -> None:

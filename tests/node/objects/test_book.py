@@ -121,9 +121,9 @@ def test_a_question_that_was_given_up_is_no_gap() -> None:
     question = asked_by(ours, B)
     assert (question.number, question.after) == (2, 0)
     theirs.apply(question)
-    assert theirs.held == 1
+    assert theirs.buffered == 1
     theirs.apply(late)
-    assert theirs.held == 1
+    assert theirs.buffered == 1
 
 
 def test_who_was_given_up_and_asks_hears_that_nothing_comes_of_it() -> None:

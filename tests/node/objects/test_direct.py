@@ -334,7 +334,7 @@ def test_a_target_that_does_not_answer_fills_no_memory() -> None:
     out: list[Effect] = []
     for _ in range(MOST_WAITING + 5):
         channels.send(Incarnation(2, 1), Direct(payload=b""), 0, out)
-    assert channels.held == MOST_WAITING
+    assert channels.buffered == MOST_WAITING
     assert len(channels.drain()) == 5
     assert sum(isinstance(effect, Send) for effect in out) == PARAMETERS.window
 
@@ -346,7 +346,7 @@ def test_only_what_is_near_is_held_ahead_of_a_gap() -> None:
     for seq in range(2, 100):
         world.arrive(2, 1, _altered(first, seq=seq))
     machine = world.machines[2]
-    assert machine.channels.held == PARAMETERS.window - 1
+    assert machine.channels.buffered == PARAMETERS.window - 1
     assert machine.dropped.count(DropReason.OUT_OF_WINDOW) == 98 - (PARAMETERS.window - 1)
     assert not machine.channels.is_idle
 
@@ -358,7 +358,7 @@ def test_what_an_incarnation_left_ahead_of_a_gap_is_forgotten() -> None:
     world.lose(0)
     world.pass_on()
     world.restart(1)
-    assert world.machines[2].channels.held == 1
+    assert world.machines[2].channels.buffered == 1
     begun_ns = world.now_ns
     world.settle()
     assert world.now_ns >= begun_ns + PATIENCE_NS
@@ -375,7 +375,7 @@ def test_what_waits_ahead_of_a_gap_is_kept_while_its_sender_speaks() -> None:
         world.wire = [second]
         world.pass_on()
         world.silence(PATIENCE_NS * 2 // 3, BOTH)
-        assert world.machines[2].channels.held == 1
+        assert world.machines[2].channels.buffered == 1
     world.settle()
 
 
@@ -500,7 +500,7 @@ def test_no_lie_stops_us_or_fills_our_memory(messages: list[tuple[bool, Message]
         except Exception as error:
             assert type(error).__name__ == "RemoteError"
         channels.drain()
-    assert channels.held <= sent + 2 * PARAMETERS.window
+    assert channels.buffered <= sent + 2 * PARAMETERS.window
 
 
 # A world that does its worst.

@@ -203,7 +203,7 @@ def test_a_machine_that_lies_ends_nobody_and_changes_no_order(
         liar.lie()
         if number % 10 == 0:
             cluster.run(for_ns=MILLISECOND)
-            held = max(held, cluster.core(VICTIM).held)
+            held = max(held, cluster.core(VICTIM).buffered)
     assert held <= MOST_HELD
     load(cluster, entry, members=(0, 1, 2))
     cluster.run(for_ns=60 * SECOND)

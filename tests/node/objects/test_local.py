@@ -151,7 +151,7 @@ def test_a_local_call_waits_for_an_earlier_wider_one_that_covers_this_space() ->
     wide = space.call(HERE[1], ELSEWHERE)
     local = space.call(HERE[2])
     assert not space.delivered
-    assert space.core.held == 1
+    assert space.core.buffered == 1
     space.hand(wide, HERE[1].number)
     assert space.delivered == [(wide, HERE[1].number), (local, HERE[2].number)]
     assert space.core.is_idle
@@ -207,7 +207,7 @@ def test_a_call_of_another_space_with_such_a_number_is_not_the_one_awaited() -> 
     space.call(HERE[2])
     space.hand(wide, HERE[0].number, member=2, incarnation=3)
     space.hand(wide, HERE[0].number, member=3, incarnation=4)
-    assert space.core.held == 1
+    assert space.core.buffered == 1
 
 
 @pytest.mark.parametrize("kind", [NewsKind.ABORTED, NewsKind.REFUSED, NewsKind.UNREACHABLE])
@@ -374,7 +374,7 @@ def test_a_space_that_is_full_takes_no_more() -> None:
         space.call(HERE[1])
     with pytest.raises(LocalError, match="can_submit"):
         space.call(HERE[1])
-    assert space.core.held == 64
+    assert space.core.buffered == 64
 
 
 @pytest.mark.parametrize(
@@ -528,7 +528,7 @@ def test_no_call_of_this_space_overtakes_another_at_any_of_its_objects(
         numbers = [number for number, place in own if place == one.number]
         assert numbers == sorted(numbers), f"overtaken at {one}: {numbers}"
     assert space.core.is_idle
-    assert space.core.held == 0
+    assert space.core.buffered == 0
 
 
 def test_more_addressings_than_are_remembered_mean_what_they_say() -> None:

@@ -71,7 +71,7 @@ def test_what_a_caller_wants_of_three(judge: Any, answers: Any, expected: object
     replies = awaited(judge, A, B, C)
     feed(replies, *answers)
     assert outcome(replies) == expected
-    assert replies.is_over == (expected != "pending")
+    assert replies.has_ended == (expected != "pending")
 
 
 @pytest.mark.parametrize(("members", "there"), [((A, B), "2 members"), ((A,), "1 member")])

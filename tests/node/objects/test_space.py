@@ -433,7 +433,7 @@ def test_a_reply_is_taken_once_and_from_its_member_only() -> None:
     assert replies.arrived[THERE].value == 7
     assert space.late == 3
     space.on_deliver(1, reply(ELSEWHERE), Origin(2, 1))
-    assert replies.is_over
+    assert replies.has_ended
     assert space.under_way == 0
 
 
@@ -490,7 +490,7 @@ def test_replies_may_come_before_the_members_are_known() -> None:
     space.on_news(1, 1, news(NewsKind.RESOLVED, group=GROUP, objects=(ELSEWHERE, THERE)))
     assert space.under_way == 1
     space.on_news(1, 1, news(NewsKind.UNREACHABLE, objects=(ELSEWHERE,)))
-    assert replies.is_over
+    assert replies.has_ended
     assert [type(answer.error) for answer in replies.in_order()] == [Unreachable, type(None)]
 
 

@@ -147,7 +147,7 @@ def test_a_master_manager_that_crashes_between_the_votes_and_the_outcome_leaves_
     world.lose = lambda source, target, message: message.kind is Kind.OBJECTS_PROPOSAL
     call = world.call(everybody[1], *everybody[1:], is_atomic=True)
     world.run(for_ns=20 * MILLISECOND)
-    assert world.machine(0).sequencer == 0 and world.machine(4).book.held and world.receivers(call) == []
+    assert world.machine(0).sequencer == 0 and world.machine(4).book.buffered and world.receivers(call) == []
     world.crash(0)
     world.lose = lambda source, target, message: False
     world.check_rest()

@@ -20,8 +20,8 @@ class Drifting(Core):
         return self.core.depth
 
     @property
-    def held(self) -> int:
-        return self.core.held
+    def buffered(self) -> int:
+        return self.core.buffered
 
     @property
     def phase(self) -> str:

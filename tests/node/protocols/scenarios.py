@@ -92,7 +92,7 @@ def check(made: Scenario, *, is_total: bool = False) -> None:
     check_joiners(made, first_incarnations[0])
     if is_total:
         check_total_order(cluster)
-    held = {host.membership.member: host.core.held for host in cluster.survivors()}
+    held = {host.membership.member: host.core.buffered for host in cluster.survivors()}
     assert not any(held.values()), f"kept for ever: {held} in {made}"
 
 

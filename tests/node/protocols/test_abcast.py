@@ -94,7 +94,7 @@ def test_the_initiator_multicasts_its_message_and_proposes_for_it_itself() -> No
     effects = one.on_submit(Submission(payload=b"x", flags=Flag.DUMMY.value), 0)
     said = Message(kind=Kind.ABCAST_DATA, origin=0, incarnation=1, seq=1, flags=1, words=(0,), payload=b"x")
     assert effects == [Multicast(message=said)]
-    assert (one.timestamp, one.held, one.is_idle) == (1, 1, False)
+    assert (one.timestamp, one.buffered, one.is_idle) == (1, 1, False)
 
 
 def test_the_receiver_returns_a_timestamp_of_its_logical_clock() -> None:
@@ -111,7 +111,7 @@ def test_the_sender_sends_the_latest_of_all_timestamps_when_it_has_them_all() ->
     effects = give(one, proposal(2, 1, 4))
     assert multicast(effects) == [(Kind.ABCAST_FINAL, 1, (9,))]
     assert delivered(effects) == [(0, 1)]
-    assert (one.timestamp, one.held, one.is_idle) == (9, 0, True)
+    assert (one.timestamp, one.buffered, one.is_idle) == (9, 0, True)
 
 
 def test_a_member_alone_delivers_at_once() -> None:
@@ -224,14 +224,14 @@ def test_final_is_idempotent() -> None:
     for again in (final(1, 1, 5), final(1, 1, 9)):
         effects = give(one, again)
         assert (refused(effects), len(effects)) == ([DropReason.DUPLICATE], 1)
-    assert (one.timestamp, one.held) == (5, 0)
+    assert (one.timestamp, one.buffered) == (5, 0)
 
 
 def test_data_that_comes_twice_gets_no_second_proposal() -> None:
     one = core()
     give(one, data(1, 1))
     assert give(one, data(1, 1)) == [Report(code=DropReason.DUPLICATE, member=1)]
-    assert (one.timestamp, one.held) == (1, 1)
+    assert (one.timestamp, one.buffered) == (1, 1)
 
 
 def test_a_proposal_counts_once() -> None:
@@ -279,7 +279,7 @@ def test_bug_10_a_stranger_is_not_heard() -> None:
     submit(one)
     for stranger in (data(7, 1), final(7, 1, 3), proposal(7, 1, 3)):
         assert give(one, stranger) == [Report(code=DropReason.UNEXPECTED, member=7)]
-    assert one.held == 1
+    assert one.buffered == 1
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_what_cannot_be_the_next_message_of_its_stream_is_refused_before_anythin
     one = core()
     give(one, data(1, 1), data(2, 1), data(1, 2), data(1, 3))
     assert give(one, wrong) == [Report(code=DropReason.MALFORMED, member=1)]
-    assert (one.timestamp, one.held) == (4, 4)
+    assert (one.timestamp, one.buffered) == (4, 4)
     assert delivered(give(one, final(2, 1, 2), final(1, 1, 3, 4, 5))) == [(2, 1), (1, 1), (1, 2), (1, 3)]
 
 
@@ -326,7 +326,7 @@ def test_nobody_fills_our_memory_with_what_never_becomes_final() -> None:
     one = core()
     give(one, *(data(1, number) for number in range(1, MOST_OUTSTANDING + 1)))
     assert refused(give(one, data(1, MOST_OUTSTANDING + 1))) == [DropReason.MALFORMED]
-    assert one.held == MOST_OUTSTANDING
+    assert one.buffered == MOST_OUTSTANDING
 
 
 @pytest.mark.parametrize("is_exhausted", [False, True], ids=["running", "exhausted"])
@@ -359,7 +359,7 @@ def test_no_final_timestamp_is_beyond_the_last() -> None:
     submit(one)
     effects = give(one, proposal(1, 1, MAX_TIMESTAMP), proposal(2, 1, 1), proposal(1, 2, 2), proposal(2, 2, 2))
     assert multicast(effects) == [(Kind.ABCAST_FINAL, 1, (MAX_TIMESTAMP,))]
-    assert one.held == 2, "the first waits for the second, which was tentative before"
+    assert one.buffered == 2, "the first waits for the second, which was tentative before"
 
 
 def test_what_it_cannot_do_is_our_callers_mistake() -> None:
@@ -431,7 +431,7 @@ def kinds(cluster: Cluster) -> Counter[Kind]:
 
 def check_all(cluster: Cluster, members: list[int]) -> None:
     check_ordered(cluster, members)
-    assert not any(host.core.held for host in cluster.survivors())
+    assert not any(host.core.buffered for host in cluster.survivors())
 
 
 def test_a_group_at_rest_is_silent_without_heartbeats() -> None:

@@ -94,7 +94,7 @@ def test_it_delivers_one_message_of_each_at_a_time() -> None:
     give(one, data(1, 1), data(1, 2), data(1, 3), data(2, 1), data(2, 2))
     assert delivered(submit(one)) == [(1, 0), (1, 1), (1, 2)]
     assert delivered(submit(one)) == [(2, 0), (2, 1), (2, 2)]
-    assert one.held == 1
+    assert one.buffered == 1
 
 
 def test_our_own_message_of_the_round_must_be_sent_too() -> None:
@@ -226,7 +226,7 @@ def test_rounds_of_one_member_rise_and_are_not_beyond_the_last(make: Callable[[i
     give(one, null(1, 5))
     for round_ in (0, 4, 5, MAX_ROUND + 1, 2**64 - 1):
         assert give(one, make(1, round_)) == [Report(code=DropReason.MALFORMED, member=1)]
-    assert (one.held, one.is_idle) == (0, True)
+    assert (one.buffered, one.is_idle) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -240,14 +240,14 @@ def test_rounds_of_one_member_rise_and_are_not_beyond_the_last(make: Callable[[i
 def test_data_has_one_word_and_a_null_none(message: Message) -> None:
     one = core(0)
     assert give(one, message) == [Report(code=DropReason.MALFORMED, member=1)]
-    assert (one.held, one.is_idle) == (0, True)
+    assert (one.buffered, one.is_idle) == (0, True)
 
 
 def test_only_a_member_of_the_view_is_heard_and_for_itself_alone() -> None:
     one = core(0)
     assert give(one, data(7, 5)) == [Report(code=DropReason.UNEXPECTED, member=7)]
     assert one.on_message(data(2, 5), 1, 0) == [Report(code=DropReason.UNEXPECTED, member=1)]
-    assert (one.held, one.is_idle) == (0, True)
+    assert (one.buffered, one.is_idle) == (0, True)
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -384,7 +384,7 @@ def test_the_papers_weakness_messages_of_a_fast_member_wait_for_the_slowest() ->
 def test_a_fast_member_is_slowed_down_to_what_it_may_have_undelivered() -> None:
     cluster = fast_and_slow(ahead=False, null_after_ns=SLOW_GAP_NS)
     cluster.run(for_ns=SECOND)
-    held = max(host.core.held for host in cluster.up())
+    held = max(host.core.buffered for host in cluster.up())
     assert 32 < held <= 2 * 64
     assert len(cluster.hosts[FAST].queue) > 200, "the rest waits at the application"
     check_ordered(cluster, [FAST, SLOW])

@@ -237,7 +237,7 @@ def test_what_is_tentative_is_delivered_at_the_end() -> None:
     give(one, data(1, 1, 1, resilience=3))
     closing = close(one, data(2, 1, 2, resilience=3), survivors={1, 2})
     assert (delivered(closing.effects), closing.memory) == ([(1, 1), (2, 1)], b"")
-    assert one.held == 0
+    assert one.buffered == 0
 
 
 def test_a_number_whose_body_no_survivor_has_is_passed_over() -> None:

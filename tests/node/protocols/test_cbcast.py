@@ -89,9 +89,9 @@ def test_the_vector_says_what_the_sender_had_delivered() -> None:
 def test_a_message_is_delayed_until_its_causes_are_delivered() -> None:
     one = core(2)
     assert give(one, data(1, 1, 1, 0, 0)) == []
-    assert (one.held, one.is_idle) == (1, False)
+    assert (one.buffered, one.is_idle) == (1, False)
     assert give(one, data(0, 1, 0, 0, 0)) == [(0, 1), (1, 1)]
-    assert (one.held, one.is_idle) == (0, True)
+    assert (one.buffered, one.is_idle) == (0, True)
 
 
 def test_concurrent_messages_are_delivered_as_they_come() -> None:
@@ -154,7 +154,7 @@ def test_no_more_is_taken_of_a_member_of_which_too_much_waits() -> None:
     for seq in range(1, 5):
         one.on_message(data(1, seq, 9, seq - 1, 0), 1, 0)
     assert one.on_message(data(1, 5, 9, 4, 0), 1, 0) == [Report(code=DropReason.OUT_OF_WINDOW, member=1)]
-    assert one.held == 4
+    assert one.buffered == 4
     assert give(one, data(0, 1, 0, 0, 0)) == [(0, 1)]
 
 
@@ -202,7 +202,7 @@ def test_an_answer_that_overtakes_its_question_waits_for_it() -> None:
     cluster.submit(0)
     cluster.submit_later(1, 5 * MILLISECOND)
     cluster.run(for_ns=10 * MILLISECOND)
-    assert (cluster.hosts[2].delivered, cluster.core(2).held >= 1) == ([], True)
+    assert (cluster.hosts[2].delivered, cluster.core(2).buffered >= 1) == ([], True)
     check_all(cluster)
     assert cluster.hosts[2].delivered == [(0, 1, 1), (1, 1, 1)]
 
@@ -213,7 +213,7 @@ def test_causal_order_under_loss_and_jitter() -> None:
     for number, member in product(range(20), range(5)):
         cluster.submit_later(member, number * 7 * MILLISECOND)
     check_all(cluster)
-    assert [cluster.core(member).held for member in range(5)] == [0] * 5
+    assert [cluster.core(member).buffered for member in range(5)] == [0] * 5
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_command_is_executed_when_all_up_to_its_timestamp_has_been_learned_fro
 def test_commands_are_ordered_by_their_timestamps() -> None:
     one = core(0)
     assert delivered(give(one, data(1, 9), data(1, 12), data(2, 3), data(2, 11))) == [(3, 2), (9, 1), (11, 2)]
-    assert one.held == 1
+    assert one.buffered == 1
     assert delivered(give(one, null(2, 20))) == [(12, 1)]
 
 
@@ -223,7 +223,7 @@ def test_timestamps_of_one_member_rise_and_are_not_beyond_the_last(kind: Kind) -
     for timestamp in (0, 4, 5, MAX_TIMESTAMP + 1, 2**64 - 1):
         message = Message(kind=kind, origin=1, incarnation=1, seq=timestamp)
         assert give(one, message) == [Report(code=DropReason.MALFORMED, member=1)]
-    assert (one.timestamp, one.held) == (6, 0)
+    assert (one.timestamp, one.buffered) == (6, 0)
 
 
 @pytest.mark.parametrize(
@@ -237,14 +237,14 @@ def test_timestamps_of_one_member_rise_and_are_not_beyond_the_last(kind: Kind) -
 def test_data_has_one_word_and_a_null_none(message: Message) -> None:
     one = core(0)
     assert give(one, message) == [Report(code=DropReason.MALFORMED, member=1)]
-    assert (one.timestamp, one.held) == (0, 0)
+    assert (one.timestamp, one.buffered) == (0, 0)
 
 
 def test_only_a_member_of_the_view_is_heard_and_for_itself_alone() -> None:
     one = core(0)
     assert give(one, data(7, 5)) == [Report(code=DropReason.UNEXPECTED, member=7)]
     assert one.on_message(data(2, 5), 1, 0) == [Report(code=DropReason.UNEXPECTED, member=1)]
-    assert (one.timestamp, one.held) == (0, 0)
+    assert (one.timestamp, one.buffered) == (0, 0)
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -72,13 +72,13 @@ def granted(effects: Sequence[Effect]) -> list[tuple[int, int]]:
 def test_rule_1_a_request_goes_to_every_other_process_and_onto_the_own_queue() -> None:
     one = core(0)
     assert want(one) == [Multicast(message=request(0, 1))]
-    assert (one.held, one.phase, one.is_idle) == (1, Phase.WAITING, False)
+    assert (one.buffered, one.phase, one.is_idle) == (1, Phase.WAITING, False)
 
 
 def test_rule_2_a_request_goes_onto_the_queue_and_is_acknowledged_with_a_timestamp() -> None:
     one = core(1)
     assert give(one, request(0, 7)) == [Send(target=0, message=acknowledge(1, 9))]
-    assert (one.held, one.is_idle) == (1, False)
+    assert (one.buffered, one.is_idle) == (1, False)
 
 
 def test_rule_3_a_release_takes_the_request_away_and_goes_to_every_other_process() -> None:
@@ -97,7 +97,7 @@ def test_rule_3_a_release_takes_the_request_away_and_goes_to_every_other_process
 def test_rule_4_a_release_takes_the_request_from_the_queue() -> None:
     one = core(1)
     give(one, request(0, 7), release(0, 9, of=7))
-    assert (one.held, one.is_idle) == (0, True)
+    assert (one.buffered, one.is_idle) == (0, True)
 
 
 def test_rule_5_granted_when_first_in_the_queue_and_all_others_have_sent_something_later() -> None:
@@ -168,7 +168,7 @@ def test_note_7_a_release_takes_away_the_request_that_it_names() -> None:
     one = core(1)
     give(one, request(0, 3), request(0, 5))
     give(one, release(0, 9, of=3))
-    assert one.held == 1
+    assert one.buffered == 1
 
 
 def test_several_requests_of_one_member_are_granted_one_after_another() -> None:
@@ -201,7 +201,7 @@ def test_initially_the_resource_is_granted_to_exactly_one_process() -> None:
     holder, other = (core(member, initially_granted=True, hold_ns=100) for member in (0, 1))
     assert holder.on_start(5) == [SetTimer(timer=HOLD, at_ns=105)]
     assert other.on_start(5) == []
-    assert (holder.phase, other.held) == (Phase.HOLDING, 1)
+    assert (holder.phase, other.buffered) == (Phase.HOLDING, 1)
     want(other)
     assert granted(give(other, acknowledge(0, 8), acknowledge(2, 8))) == []
     assert holder.on_timer(HOLD, 105) == [
@@ -237,9 +237,9 @@ def test_the_timestamp_of_a_request_can_be_handed_along() -> None:
 def test_what_is_wrong_is_refused_before_anything_changes(message: Message, reason: DropReason) -> None:
     one = core(0)
     give(one, request(1, 5))
-    before = (one.timestamp, one.held, one.phase)
+    before = (one.timestamp, one.buffered, one.phase)
     assert give(one, message) == [Report(code=reason, member=message.origin)]
-    assert (one.timestamp, one.held, one.phase) == before
+    assert (one.timestamp, one.buffered, one.phase) == before
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -132,11 +132,11 @@ def test_a_message_says_what_its_sender_had_delivered_when_it_took_the_submissio
 def test_delivery_is_by_number() -> None:
     receiver = core(2)
     assert delivered(receive(receiver, data(1, 3), data(0, 2))) == []
-    assert (receiver.held, receiver.is_idle) == (2, False)
+    assert (receiver.buffered, receiver.is_idle) == (2, False)
     effects = receive(receiver, data(1, 1, b"first"))
     assert delivered(effects) == [1, 2, 3]
     assert effects[0] == Deliver(payload=b"first", origin=1, incarnation=1, seq=1, level=Level.AGREED)
-    assert (receiver.held, receiver.is_idle) == (0, True)
+    assert (receiver.buffered, receiver.is_idle) == (0, True)
 
 
 def test_the_server_gives_its_own_messages_a_number_without_a_message() -> None:
@@ -263,7 +263,7 @@ def test_the_rest_is_delivered_by_number_and_gaps_are_passed_over() -> None:
     assert delivered(closing.effects) == [3, 4, 9]
     assert reported(closing.effects) == [(SequencerReport.VOID, 0, 2), (SequencerReport.VOID, 0, 5)]
     assert (closing.handed_back, closing.memory) == ((), b"")
-    assert member.held == 0
+    assert member.buffered == 0
 
 
 def test_submissions_without_a_number_are_handed_back_in_their_order() -> None:

@@ -51,7 +51,9 @@ def check_all(cluster: Cluster, members: Iterable[int]) -> None:
     """Everything that reliable streams promise, at rest, and nothing is kept."""
     members = list(members)
     check_reliable(cluster, members)
-    assert [core_of(cluster, member).held for member in members] == [0] * len(members), "everything stable is let go"
+    assert [core_of(cluster, member).buffered for member in members] == [0] * len(members), (
+        "everything stable is let go"
+    )
 
 
 def kinds(cluster: Cluster) -> Counter[Kind]:

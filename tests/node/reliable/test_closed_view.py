@@ -398,7 +398,7 @@ def test_relayed_data_counts_only_while_it_is_fetched_and_up_to_the_cut() -> Non
     assert refused(core.on_message(data_of(1, 201), 2, 0)) == [DropReason.UNEXPECTED]
     assert refused(core.on_message(data_of(1, 201), 1, 0)) == [DropReason.OUT_OF_WINDOW]
     assert refused(core.on_message(data_of(2, 1), 1, 0)) == [DropReason.UNEXPECTED]
-    assert core.held == 1
+    assert core.buffered == 1
 
 
 def test_nobody_speaks_for_another_member() -> None:
@@ -440,7 +440,7 @@ def test_a_fence_that_never_opens_does_not_fill_the_memory() -> None:
     core.on_message(Message(kind=Kind.RELIABLE_DATA, origin=1, incarnation=1, seq=1, words=fenced), 1, 0)
     for seq in range(2, 10 * PARAMETERS.window):
         core.on_message(data_of(1, seq), 1, 0)
-    assert core.held == 2 * PARAMETERS.window
+    assert core.buffered == 2 * PARAMETERS.window
 
 
 SHAPES: list[tuple[int, ...]] = [

@@ -75,7 +75,7 @@ def test_what_is_stable_is_forgotten_while_traffic_goes_on() -> None:
     most = 0
     for _ in range(100):
         cluster.run(for_ns=20 * MILLISECOND)
-        most = max(most, *(core_of(cluster, member).held for member in range(4)))
+        most = max(most, *(core_of(cluster, member).buffered for member in range(4)))
     assert most <= 40, "two or three heartbeats' worth of messages, at 200 a second"
     check_all(cluster, range(4))
 
@@ -214,7 +214,7 @@ def test_the_window_bounds_what_is_unstable_and_opens_again() -> None:
     cluster.run(for_ns=1 * SECOND)
     assert not core_of(cluster, 0).can_submit
     assert len(cluster.hosts[0].queue) == 200 - PARAMETERS.window
-    assert core_of(cluster, 0).held == core_of(cluster, 1).held == PARAMETERS.window
+    assert core_of(cluster, 0).buffered == core_of(cluster, 1).buffered == PARAMETERS.window
     cluster.resume(2)
     check_all(cluster, range(3))
     assert len(cluster.hosts[2].delivered) == 200
@@ -262,7 +262,7 @@ def test_multicasts_and_unicasts_of_a_pair_are_one_fifo(seed: int) -> None:
     delivered = [set(host.delivered) for host in cluster.up()]
     for identity in cluster.submissions:
         assert any(identity in one for one in delivered), f"seed {seed}"
-    assert [core_of(cluster, member).held for member in range(3)] == [0, 0, 0]
+    assert [core_of(cluster, member).buffered for member in range(3)] == [0, 0, 0]
 
 
 def test_a_unicast_reaches_its_target_alone() -> None:

@@ -74,7 +74,7 @@ def test_members_of_a_group_show_their_views() -> None:
         node("p1/n1", phase="member", view=7, view_members=4),
         node("p1/n2", phase="minority", view=6, view_members=5),
         node("p1/n3", phase="joining"),
-        node("p1/n4", state=NodeState.ABSENT, phase="over", view=6, view_members=5),
+        node("p1/n4", state=NodeState.ABSENT, phase="ended", view=6, view_members=5),
     ]
     lines = shown(tables.nodes_table(rows, SMALL, NOW), 140).splitlines()
     first, second, third, fourth = (next(line for line in lines if one.name in line) for one in rows)
@@ -82,7 +82,7 @@ def test_members_of_a_group_show_their_views() -> None:
     assert "6: 5 members, minority" in second
     assert "joining" in third
     assert "absent" in fourth
-    assert "over" not in fourth
+    assert "ended" not in fourth
 
 
 def test_a_capture_says_where_it_goes_and_why_it_no_longer_does() -> None:

@@ -65,7 +65,7 @@ def look(nodes: int) -> Look:
         total=figures(""),
         nodes=tuple(figures(f"p1/n{number}") for number in range(1, nodes + 1)),
     )
-    return Look(view=view, behind_bytes=0, batch_s=0.31, is_over=False)
+    return Look(view=view, behind_bytes=0, batch_s=0.31, has_ended=False)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -109,7 +109,7 @@ def test_what_has_counted_nothing_yet_is_not_called_live() -> None:
     def state(frames: int, behind_bytes: int) -> str:
         one = look(2)
         one = dataclasses.replace(
-            one, view=dataclasses.replace(one.view, frames=frames), behind_bytes=behind_bytes, is_over=False
+            one, view=dataclasses.replace(one.view, frames=frames), behind_bytes=behind_bytes, has_ended=False
         )
         console = Console(width=120, record=True, file=io.StringIO())
         console.print(look_table(one, "runs/a/1", width=120))
@@ -195,7 +195,7 @@ def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [json.loads(line) for line in said.stdout.splitlines()]
 
     assert said.returncode == 0, said.stderr
-    assert [line["is_over"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert [line["has_ended"] for line in lines] == [False] * (len(lines) - 1) + [True]
     assert (lines[-1]["lost"], lines[-1]["behind_bytes"]) == (sum(truth.lost.values()), 0)
     assert lines[-1]["frames"] > 1000
     assert [node["name"] for node in lines[-1]["nodes"]] == ["p1/n1", "p1/n2", "p1/n3", "p1/n4"]
@@ -209,7 +209,7 @@ def test_ctrl_c_ends_a_look_cleanly(tmp_path: Path) -> None:
         [*COMMAND, "watch", str(path), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["is_over"] is False
+        assert json.loads(process.stdout.readline())["has_ended"] is False
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=TIMEOUT_S)
 
@@ -220,6 +220,6 @@ def test_a_run_whose_conductor_still_works_is_not_over(tmp_path: Path) -> None:
     directory = store.create(tmp_path, "made", 1)
     target = watch.Target(name="made", capture=directory.capture_path, run=directory.path)
 
-    assert not target.is_over
+    assert not target.has_ended
     directory.close()
-    assert target.is_over
+    assert target.has_ended

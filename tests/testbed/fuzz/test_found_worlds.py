@@ -40,7 +40,7 @@ def test_a_world_that_once_failed_keeps_every_promise(path: Path) -> None:
     assert [kind for kind, finding in findings.items() if finding.verdict is Verdict.FAIL] == []
     drained = [incarnation for incarnation in simulation.incarnations if incarnation.ending is Ending.DRAINED]
     assert [
-        incarnation.member for incarnation in drained if cores[incarnation.member, incarnation.incarnation].held
+        incarnation.member for incarnation in drained if cores[incarnation.member, incarnation.incarnation].buffered
     ] == []
     if not has_lost_quorum(simulation):
         assert Ending.CUT_SHORT not in {incarnation.ending for incarnation in simulation.incarnations}

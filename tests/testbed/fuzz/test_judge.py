@@ -56,7 +56,7 @@ class HoardingCore(PlainCore):
     """Idle, and keeps what it had."""
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         return self._number
 
 
@@ -69,7 +69,7 @@ def test_a_right_core_in_a_quiet_network_is_good(protocol: str) -> None:
 
 @pytest.mark.parametrize(
     ("core", "kind"),
-    [(RestlessCore, "rest"), (TalkativeCore, "silence"), (HoardingCore, "held"), (RaisingCore, "exception")],
+    [(RestlessCore, "rest"), (TalkativeCore, "silence"), (HoardingCore, "buffered"), (RaisingCore, "exception")],
 )
 def test_each_kind_of_failure(core: type[PlainCore], kind: str) -> None:
     def build(membership: Membership, seed: int) -> Core:
@@ -186,7 +186,7 @@ def order_of(history: PlainHistory) -> Verdict:
     return findings_of(scenario, simulation)[Property.TOTAL_ORDER].verdict
 
 
-@pytest.mark.parametrize("end", [None, Event.OVER])
+@pytest.mark.parametrize("end", [None, Event.ENDED])
 def test_with_views_crashed_and_excluded_incarnations_are_held_to_the_order(end: Event | None) -> None:
     def story(*, has_views: bool) -> PlainHistory:
         told = Story(A, B, C)
@@ -202,7 +202,7 @@ def test_with_views_crashed_and_excluded_incarnations_are_held_to_the_order(end:
 
 
 def test_an_excluded_incarnation_counts_as_expelled_and_one_that_left_does_not() -> None:
-    records = raw(Story(A, B).note(A, Event.OVER, 0).note(B, Event.OVER, 1).author.history)
+    records = raw(Story(A, B).note(A, Event.ENDED, 0).note(B, Event.ENDED, 1).author.history)
 
     assert is_expelled(IncarnationRun(member=0, incarnation=1, records=list(records[A])))
     assert not is_expelled(IncarnationRun(member=1, incarnation=1, records=list(records[B])))

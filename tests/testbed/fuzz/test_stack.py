@@ -36,7 +36,7 @@ class Lower(Core):
         return True
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return self.is_ended
 
     def on_start(self, now_ns: int) -> list[Effect]:
@@ -95,7 +95,7 @@ class Upper(Core):
         return not self.is_busy
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         return int(self.is_busy)
 
     def deliver(self, message: Message) -> list[Effect]:
@@ -288,7 +288,7 @@ def ended(stack: Stack, lower: Lower) -> list[Effect]:
 
     lower.is_shut = True
     stack.on_submit(Submission(payload=b"waits"), 0)
-    assert (stack.waiting, stack.held, stack.is_idle, stack.is_over) == (1, 2, False, False)
+    assert (stack.waiting, stack.buffered, stack.is_idle, stack.has_ended) == (1, 2, False, False)
     lower.on_timer = end  # type: ignore[method-assign]
     return stack.on_timer(TIMER, 1)
 
@@ -297,8 +297,8 @@ def test_a_stack_whose_lower_core_is_over_is_idle_and_drops_what_waits() -> None
     stack, lower, upper = made()
     upper.is_busy = True
     assert ended(stack, lower) == [Report(code=0x14)]
-    assert (stack.is_over, stack.is_idle, stack.can_submit) == (True, True, False)
-    assert (stack.waiting, stack.held) == (0, 0)
+    assert (stack.has_ended, stack.is_idle, stack.can_submit) == (True, True, False)
+    assert (stack.waiting, stack.buffered) == (0, 0)
     with pytest.raises(LocalError, match="is over"):
         stack.on_submit(Submission(payload=b"more"), 2)
     assert upper.sent == 1, "the upper core is not asked any more"
@@ -315,9 +315,9 @@ def test_timers_of_the_upper_core_end_with_the_stack() -> None:
 def test_a_stack_on_a_stack_that_is_over_is_over() -> None:
     inner, lower, _ = made()
     stack = Stack(lower=inner, upper=Upper())
-    assert not stack.is_over
+    assert not stack.has_ended
     lower.is_ended = True
-    assert (stack.is_over, stack.is_idle) == (True, True)
+    assert (stack.has_ended, stack.is_idle) == (True, True)
 
 
 @pytest.mark.parametrize("silence", ["cut", "pause"])
@@ -344,10 +344,10 @@ def test_who_is_expelled_comes_to_rest_whatever_stands_over_the_reliable_layer(n
     lost = cluster.hosts[3]
     cluster.run(limit=300_000)
     assert lost.is_expelled
-    assert (lost.core.is_over, lost.core.is_idle, lost.core.can_submit, lost.core.held) == (True, True, False, 0)
+    assert (lost.core.has_ended, lost.core.is_idle, lost.core.can_submit, lost.core.buffered) == (True, True, False, 0)
     assert lost.timers == {}
     assert lost.queue, "what it was asked to send waits for ever, and nobody waits for that"
     said = lost.transmissions
     cluster.run(for_ns=100 * SECOND)
     assert lost.transmissions == said
-    assert not any(host.core.is_over for host in cluster.hosts.values() if host is not lost)
+    assert not any(host.core.has_ended for host in cluster.hosts.values() if host is not lost)

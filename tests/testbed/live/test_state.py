@@ -164,7 +164,7 @@ def test_nodes_that_are_no_members_neither_join_nor_leave(state: LiveState) -> N
 def test_a_member_says_how_it_stands() -> None:
     state = LiveState(NETWORK, NOW, has_views=True)
     state.heard(
-        NETWORK.node("p1/n1").name, 3, {"phase": "minority/member", "view": 7, "view_members": 4, "over": False}
+        NETWORK.node("p1/n1").name, 3, {"phase": "minority/member", "view": 7, "view_members": 4, "ended": False}
     )
     one = state.nodes()[0]
     assert (one.incarnation, one.phase, one.view, one.view_members) == (3, "minority", 7, 4)

@@ -87,7 +87,7 @@ def test_members_come_and_go_in_every_world(tmp_path: Path, world: str) -> None:
     """One joins later, one leaves and joins again, one is excluded and its process comes back, one leaves for good."""
     manifest, lines = performed(world, tmp_path, MEMBERS)
     assert manifest["absent"] == ["p1/n4"]
-    ends = {(node["node"], node["incarnation"]): (node["over"], node.get("left", False)) for node in manifest["nodes"]}
+    ends = {(node["node"], node["incarnation"]): (node["ended"], node.get("left", False)) for node in manifest["nodes"]}
     assert ends == {
         ("p1/n1", 1): (False, False),
         ("p1/n2", 1): (True, False),

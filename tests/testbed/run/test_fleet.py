@@ -179,7 +179,7 @@ def test_a_whole_incarnation(runtime: ProcessRuntime, tmp_path: Path) -> None:
     fleet.wait_gone(timeout_s=10)
     entries = [member.manifest() for member in fleet.history]
     assert [entry["exit"] for entry in entries] == [0, 0]
-    assert [(entry["drained"], entry["over"], entry["crashed"]) for entry in entries] == [
+    assert [(entry["drained"], entry["ended"], entry["crashed"]) for entry in entries] == [
         (True, False, False), (True, True, False),
     ]  # fmt: skip
 
@@ -250,7 +250,7 @@ def running(script: str, runtime: ProcessRuntime, tmp_path: Path) -> Fleet:
 
 def entries(fleet: Fleet, node: Node) -> list[tuple[int, Any, bool, bool, bool, int]]:
     found = [member.manifest() for member in fleet.history if member.node is node]
-    keys = ("incarnation", "exit", "drained", "crashed", "over", "submitted")
+    keys = ("incarnation", "exit", "drained", "crashed", "ended", "submitted")
     return [tuple(entry[key] for key in keys) for entry in found]
 
 
@@ -304,6 +304,6 @@ def test_an_absent_node_is_started_when_it_joins_and_one_that_has_left_goes_on(
     assert fleet.join([NODES[0].name, absent]) == {NODES[0].name: {"event": "changed", "at_ns": 3}}
     fleet.pump(time.monotonic() + 0.2)
     assert [(one.node.name, one.incarnation, one.state) for one in fleet.history] == [
-        (NODES[0].name, 1, State.OVER), (absent, 2, State.RUNNING), (NODES[0].name, 2, State.RUNNING),
+        (NODES[0].name, 1, State.ENDED), (absent, 2, State.RUNNING), (NODES[0].name, 2, State.RUNNING),
     ]  # fmt: skip
     assert fleet.history[0].manifest()["left"] is True

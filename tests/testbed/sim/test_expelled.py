@@ -51,18 +51,18 @@ def test_a_member_that_was_away_for_too_long_is_excluded_and_its_process_goes_on
     excluded, again = simulation.incarnations[3:]
 
     assert simulation.phases.drained_ns is not None
-    assert [incarnation.is_over for incarnation in simulation.incarnations] == [False, False, False, True, False]
+    assert [incarnation.has_ended for incarnation in simulation.incarnations] == [False, False, False, True, False]
     assert [incarnation.ending for incarnation in simulation.incarnations] == [Ending.DRAINED] * 3 + [
         Ending.EXCLUDED,
         Ending.DRAINED,
     ]
     assert [incarnation.records[-1][0] for incarnation in simulation.incarnations] == [Event.STOP] * 3 + [
-        Event.OVER,
+        Event.ENDED,
         Event.STOP,
     ]
     assert (again.member, again.incarnation, again.records[0][0]) == (3, 2, Event.START)
-    over_ns, submitted = excluded.records[-1][6], excluded.records[-1][8]
-    assert AWAY[1].at_ns <= over_ns - START_NS <= AWAY[1].at_ns + SECOND, "as soon as it hears of it"
+    ended_ns, submitted = excluded.records[-1][6], excluded.records[-1][8]
+    assert AWAY[1].at_ns <= ended_ns - START_NS <= AWAY[1].at_ns + SECOND, "as soon as it hears of it"
     assert submitted == excluded.submitted < simulation.incarnations[0].submitted, "it asks for nothing more"
     assert again.submitted > 0
     promised = [Property(name) for name in PROTOCOLS[protocol].promises]

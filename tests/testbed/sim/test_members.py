@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from node.trace import Event, OverReason
+from node.trace import EndReason, Event
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 from testbed.spec.faults import Crash, Fault, Join, Leave
 from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, topology
@@ -79,9 +79,9 @@ def test_a_member_that_leaves_rests_and_the_others_go_on() -> None:
     simulation = run(Leave(id=0, at_ns=2 * SECOND, targets=(FIRST,)))
     left, *others = simulation.incarnations
 
-    assert (left.is_over, left.has_left, left.ending) == (True, True, Ending.DRAINED)
+    assert (left.has_ended, left.has_left, left.ending) == (True, True, Ending.DRAINED)
     over = left.records[-1]
-    assert (over[0], over[1]) == (Event.OVER, OverReason.LEFT)
+    assert (over[0], over[1]) == (Event.ENDED, EndReason.LEFT)
     assert 0 < over[6] - START_NS - 2 * SECOND < SECOND
     assert [incarnation.ending for incarnation in others] == [Ending.DRAINED] * 3
     assert all(list(views(incarnation).values())[-1] == (1, 2, 3) for incarnation in others)
@@ -96,7 +96,7 @@ def test_a_member_that_has_left_joins_as_its_next_incarnation() -> None:
     )
     left, again = simulation.incarnations[3:]
     assert (left.incarnation, left.ending, left.has_left) == (1, Ending.LEFT, True)
-    assert (again.incarnation, again.ending, again.is_over) == (2, Ending.DRAINED, False)
+    assert (again.incarnation, again.ending, again.has_ended) == (2, Ending.DRAINED, False)
     assert again.records[0][6] == START_NS + 3 * SECOND
     assert list(views(again).values())[-1] == (0, 1, 2, 3)
 
@@ -116,4 +116,4 @@ def test_a_leave_that_cannot_be_is_told_and_changes_nothing() -> None:
     assert simulation.faults[-1]["readback"] == {
         FIRST: {"refused": "member 0 is the last one of its group: stop it instead"}
     }
-    assert (simulation.incarnations[0].is_over, simulation.incarnations[0].ending) == (False, Ending.DRAINED)
+    assert (simulation.incarnations[0].has_ended, simulation.incarnations[0].ending) == (False, Ending.DRAINED)

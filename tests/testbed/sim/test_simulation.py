@@ -496,13 +496,13 @@ def test_memory_of_a_member_does_not_grow_with_the_messages() -> None:
             return core
 
         def look(self, _now_ns: int) -> None:
-            self.most = max(self.most, *(core.held for core in self.cores))
+            self.most = max(self.most, *(core.buffered for core in self.cores))
 
     for duration_ns in (SECOND, 4 * SECOND):
         holder = Holder()
         made = experiment(topology(4, to_node=LAN), workload=periodic(500), duration_ns=duration_ns)
         simulate(made, group=7, build=holder.build, on_progress=holder.look, keeps_records=False)
-        assert all(core.held == 0 for core in holder.cores)
+        assert all(core.buffered == 0 for core in holder.cores)
         held.append(holder.most)
     assert held[1] <= held[0] * 1.25
 

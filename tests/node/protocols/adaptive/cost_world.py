@@ -227,22 +227,22 @@ class Skeen:
 
     def __init__(self) -> None:
         self.clock = 0
-        self.held: dict[Stamp, Held] = {}
+        self.buffered: dict[Stamp, Held] = {}
 
     def hold(self, stamp: Stamp, now_ns: int, service_ns: int) -> int:
         """A message has come; returns the proposal."""
         self.clock += 1
-        self.held[stamp] = Held(self.clock, False, now_ns, service_ns)
+        self.buffered[stamp] = Held(self.clock, False, now_ns, service_ns)
         return self.clock
 
     def settle(self, stamp: Stamp, final: int) -> list[Held]:
         """Its final timestamp; returns what is delivered."""
         self.clock = max(self.clock, final)
-        self.held[stamp].timestamp, self.held[stamp].is_final = final, True
+        self.buffered[stamp].timestamp, self.buffered[stamp].is_final = final, True
         delivered = []
-        while self.held:
-            head = min(self.held, key=lambda other: (self.held[other].timestamp, other))
-            if not self.held[head].is_final:
+        while self.buffered:
+            head = min(self.buffered, key=lambda other: (self.buffered[other].timestamp, other))
+            if not self.buffered[head].is_final:
                 break
-            delivered.append(self.held.pop(head))
+            delivered.append(self.buffered.pop(head))
         return delivered

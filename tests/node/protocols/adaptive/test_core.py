@@ -136,7 +136,7 @@ def test_an_instance_is_mute_from_last_on() -> None:
     assert [e.timer.name for e in effects if isinstance(e, CancelTimer) and e.timer.layer == LAYER] == ["round"]
     later = word(Kind.TIMEWARP_DATA, 2, 9, seq=2, payload=b"later")
     assert not [e for e in give(core, carried(1, later)) if not isinstance(e, SetTimer)]
-    assert core.held == 2
+    assert core.buffered == 2
     effects = give(core, last(0), last(1), last(2))
     assert [one.payload for one in effects if isinstance(one, Deliver)] == [b"item", b"later"]
 
@@ -146,9 +146,9 @@ def test_what_comes_of_the_next_epoch_waits_for_last_of_all() -> None:
     give(core, call(), decision(), last(2))
     early = carried(2, word(Kind.ALLACK_DATA, 2, 0, seq=1, payload=PAYLOAD))
     assert said(give(core, early)) == []
-    assert core.held == 1
+    assert core.buffered == 1
     effects = give(core, last(0), last(1))
-    assert core.in_force == "allack" and core.held == 1
+    assert core.in_force == "allack" and core.buffered == 1
     assert [e.timer.name for e in effects if isinstance(e, SetTimer) and e.timer.layer == LAYER] == ["null"]
 
 
@@ -187,7 +187,7 @@ def test_a_vote_waits_until_the_epoch_before_is_complete_here() -> None:
 def test_what_nobody_says_is_refused_before_anything_changes(wrong: Message, reason: DropReason) -> None:
     core = core_of(1)
     refused(core, wrong, reason)
-    assert (core.epoch.number, core.held, core.is_idle) == (1, 0, True)
+    assert (core.epoch.number, core.buffered, core.is_idle) == (1, 0, True)
 
 
 @pytest.mark.parametrize("wrong", [decision(epoch=3), decision(ABCAST), replace(decision(), origin=2)])
@@ -224,14 +224,14 @@ def test_what_is_kept_of_one_member_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     refused(core, early)
     give(core, *[carried(1, data(0))] * 8)
     refused(core, carried(1, data(0)))
-    assert core.held == 16
+    assert core.buffered == 16
 
 
 def test_payloads_that_are_refused_leave_nothing_behind() -> None:
     core = core_of(1, candidates="sequencer, abcast")
     wrong = [word(Kind.SEQUENCER_DATA, 2, 1, seq=2, payload=with_tail(bytes([k]), 1)) for k in range(9)]
     give(core, *(carried(1, one) for one in wrong))
-    assert (core.held, len(core.epoch._received)) == (1, 1)
+    assert (core.buffered, len(core.epoch._received)) == (1, 1)
 
 
 def test_strangers_are_not_heard() -> None:

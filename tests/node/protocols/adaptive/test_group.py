@@ -84,7 +84,7 @@ def check_all(cluster: Cluster) -> None:
     check_validity(cluster, [host.membership.member for host in cluster.survivors()])
     check_pairwise_order(cluster)
     assert len({epoch(cluster, h.membership.member) for h in cluster.survivors()}) == 1
-    assert not any(host.core.held for host in cluster.survivors())
+    assert not any(host.core.buffered for host in cluster.survivors())
 
 
 @pytest.mark.parametrize("candidates", PAIRS)
@@ -278,7 +278,7 @@ def test_a_slow_processor_slows_submissions_down(force_every_ns: int) -> None:
     load(cluster, count=300, every_ns=2 * MILLISECOND)
     cluster.run(for_ns=3 * SECOND)
     on_the_way = 3 * 10  # What all had submitted before the first of it was delivered: 2 ways at 500 a second.
-    assert 40 <= adaptive(cluster, 0).held <= 40 + on_the_way
+    assert 40 <= adaptive(cluster, 0).buffered <= 40 + on_the_way
     assert not adaptive(cluster, 0).can_submit
     check_all(cluster)
     assert all(len(host.delivered) == 300 for host in cluster.up())

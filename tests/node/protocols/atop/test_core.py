@@ -254,7 +254,7 @@ def test_a_member_that_knows_no_later_distribution_waits_for_it() -> None:
     one = core(2)
     give(one, data(1, 1, 1))
     assert multicast(fire(one, TURN, AFTER_NS)) == []
-    assert one.held == 1
+    assert one.buffered == 1
 
 
 def test_a_member_that_sends_less_than_its_share_fills_one_number_per_sub_window() -> None:
@@ -302,7 +302,7 @@ def test_what_waits_in_the_layer_below_is_in_our_order_already() -> None:
     one = core(0, draws="smooth")
     assert delivered(submit(one)) == [(0, 1)]
     assert give(one, data(0, 1)) == [], "it has come back"
-    assert one.held == 0
+    assert one.buffered == 0
 
 
 # Refusals.
@@ -332,7 +332,7 @@ def test_what_cannot_be_is_refused_before_anything_changes(message: Message) -> 
     one = core(0)
     with pytest.raises(RemoteError):
         one.on_message(message, 1, 0)
-    assert (one.held, one.is_idle, one.distribution) == (0, True, 0)
+    assert (one.buffered, one.is_idle, one.distribution) == (0, True, 0)
     assert not reports(give(one, data(1, 1)))
 
 

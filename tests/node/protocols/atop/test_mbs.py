@@ -423,7 +423,7 @@ def test_a_marker_whose_message_has_gone_by_an_ordinary_turn_takes_no_other() ->
     submit(one, 4)
     give(one, data(2, 1), brokered(0, 1, (2, 2)))
     assert delivered(give(one, data(2, 3))) == [], "0 is drawn"
-    assert one.held > 0
+    assert one.buffered > 0
     effects = give(one, data(0, 2))
     assert (0, 2) in delivered(effects)
 
@@ -628,7 +628,7 @@ def test_what_cannot_be_is_refused_before_anything_changes(message: Message) -> 
     one = core(BROKER if message.origin == 2 else 0)
     with pytest.raises(RemoteError, match="MALFORMED"):
         give(one, message)
-    assert (one.held, one.is_idle, one.distribution, one.granted, one.in_stock) == (0, True, 0, 0, 0)
+    assert (one.buffered, one.is_idle, one.distribution, one.granted, one.in_stock) == (0, True, 0, 0, 0)
 
 
 def test_a_number_is_offered_once() -> None:

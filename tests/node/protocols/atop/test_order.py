@@ -70,10 +70,10 @@ def tell(order: Order, member: int, *items: Item) -> list[Key]:
 def test_a_message_is_delivered_when_its_sender_is_drawn() -> None:
     order = order_of(1, 1, 1)
     assert tell(order, 1, own(1, 1), own(1, 2)) == []
-    assert order.held == 2
+    assert order.buffered == 2
     assert tell(order, 0, own(0, 1)) == [(0, 1), (1, 1)]
     assert tell(order, 2, own(2, 1)) == [(2, 1)]
-    assert order.held == 1
+    assert order.buffered == 1
 
 
 def test_a_dummy_uses_up_draws_and_delivers_nothing() -> None:
@@ -193,7 +193,7 @@ def test_a_number_that_nobody_filled_is_void_when_all_have_passed() -> None:
     order = order_of(1, 1, 1, brokered=True)
     tell(order, 0, own(0, 3), publication(1, 1, 1, 1))
     tell(order, 1, own(1, 1), dummy(1, 1, 1))
-    assert order.held == 2
+    assert order.buffered == 2
     assert tell(order, 2, own(2, 1), dummy(1, 1, 1)) == [(0, 3), (1, 1), (2, 1)]
     assert order.current == 1
 
@@ -230,7 +230,7 @@ def test_at_the_end_draws_skip_the_streams_that_have_ended() -> None:
     assert tell(order, 1, own(1, 1), own(1, 2)) == []
     assert tell(order, 2, own(2, 1)) == []
     assert [key_of(message) for message in order.close()] == [(1, 1), (2, 1), (1, 2)]
-    assert order.held == 0
+    assert order.buffered == 0
 
 
 def test_at_the_end_all_distributions_in_the_cut_follow_each_other() -> None:
@@ -303,7 +303,7 @@ def test_looking_ahead_moves_nothing() -> None:
 def test_what_no_draw_can_bring_asks_for_nothing() -> None:
     order = order_of(1, 0)
     tell(order, 1, own(1, 1))
-    assert order.held == 1
+    assert order.buffered == 1
     assert order.draws_ahead(0, after=0, most=100) == 0
 
 
@@ -328,7 +328,7 @@ def test_a_dummy_for_all_draws_ahead_of_each_orders_everything(seed: int, draws:
     for member in members:
         if ahead[member]:
             tell(order, member, dummy(said[member] + 1, ahead[member]))
-    assert order.held == 0
+    assert order.buffered == 0
 
 
 # Refusals: by the member's own stream alone, and nothing has changed.
@@ -539,7 +539,7 @@ def hold(seed: int) -> list[Key]:
                 for item in said[member][heard[member] : place]:
                     order.take(member, item)
             closed.append(before + [key_of(message) for message in order.close()])
-            assert order.held == 0
+            assert order.buffered == 0
         assert closed[0] == closed[1] == closed[2], "the close depends on what was delivered before"
         for member in range(len(said)):
             assert [name for origin, name in closed[0] if origin == member] == sorted(

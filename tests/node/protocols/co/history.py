@@ -40,8 +40,8 @@ class Watched(Core):
         self.batches: list[list[Effect]] = []
 
     @property
-    def held(self) -> int:
-        return self.core.held
+    def buffered(self) -> int:
+        return self.core.buffered
 
     @property
     def can_submit(self) -> bool:

@@ -97,7 +97,7 @@ def lo_group(count: int, *, network: Network | None = None) -> Cluster:
 
 def check_all(cluster: Cluster) -> None:
     check_reliable(cluster, cluster.members)
-    assert [host.core.held for host in cluster.up()] == [0] * len(cluster.members)
+    assert [host.core.buffered for host in cluster.up()] == [0] * len(cluster.members)
 
 
 def kinds(cluster: Cluster) -> Counter[Kind]:
@@ -516,7 +516,7 @@ def test_lo_delivers_its_own_message_at_once_and_keeps_it_until_all_have_it() ->
     cluster.run(for_ns=MILLISECOND)
     cluster.submit(1)
     assert cluster.hosts[1].delivered == [(1, 1, 1)]
-    assert cluster.core(1).held == 1
+    assert cluster.core(1).buffered == 1
     check_all(cluster)
 
 

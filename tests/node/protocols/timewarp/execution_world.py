@@ -99,7 +99,7 @@ class Processor:
         out: list[Effect] = []
         count = self.execution.commit(below, out)
         self._keep_book(out)
-        assert self.execution.kept - self.execution.held < self.parameters.save_every
+        assert self.execution.kept - self.execution.buffered < self.parameters.save_every
         return count
 
     def conclude(self) -> None:

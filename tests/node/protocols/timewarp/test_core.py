@@ -187,7 +187,7 @@ def test_a_golden_transcript_with_a_straggler() -> None:
         Deliver(payload=b"0/1", origin=0, incarnation=1, seq=1, level=Level.FINAL),
         Deliver(payload=b"ours", origin=1, incarnation=1, seq=1, level=Level.FINAL),
     ]
-    assert one.is_idle and one.held == 0
+    assert one.is_idle and one.buffered == 0
 
 
 # Anti-messages. The test owns the processor, so that it can say what executions send.
@@ -308,7 +308,7 @@ def test_an_anti_message_of_another_undoes_what_was_executed_after_its_victim() 
     one = core()
     give(one, data(1, 1, 5), follow_up(1, 2, 6, 1), data(1, 3, 9))
     assert seen(give(one, anti(1, 4, 2))) == ["-1/9", "+1/9"]
-    assert one.held == 2
+    assert one.buffered == 2
 
 
 def test_what_ends_together_with_what_undoes_it_ends_anew() -> None:
@@ -330,7 +330,7 @@ def test_a_message_that_has_sent_in_vain_too_often_waits_until_it_is_final() -> 
     effects = owner.give(*(report(member, number, 9, *items) for number in (1, 2, 3) for member in (1, 2)))
     assert owner.core.gvt == 5, "not beyond what will be sent"
     follow_ups = [words for kind, _, words in said(effects) if kind is Kind.TIMEWARP_FOLLOW_UP]
-    assert follow_ups == [(6, 1)] and owner.core.held == 1
+    assert follow_ups == [(6, 1)] and owner.core.buffered == 1
 
 
 # Rounds.
@@ -404,7 +404,7 @@ def test_nothing_final_stays_in_memory() -> None:
     for number in range(1, 201):
         give(one, data(1, number, number))
     rounds(one, 200, (0, 200, 0), 1)
-    assert one.held == 0 and one._execution.held == 0
+    assert one.buffered == 0 and one._execution.buffered == 0
     assert not one._open and not one._sent and not one._tries
 
 
@@ -608,7 +608,7 @@ def test_malformed_words_change_nothing(wrong: Message) -> None:
     one = core()
     with pytest.raises(RemoteError, match="MALFORMED"):
         one.on_message(wrong, 1, 0)
-    assert one.held == 0 and one.is_idle
+    assert one.buffered == 0 and one.is_idle
     assert seen(give(one, data(1, 1, 5))) == ["+1/5"], "as if nothing had come"
 
 
@@ -616,7 +616,7 @@ def test_what_would_come_before_what_is_final_is_refused() -> None:
     one = core()
     give(one, data(1, 1, 5), follow_up(1, 2, 6, 1))
     rounds(one, 9, (0, 2, 0), 1)
-    assert one.gvt == 6 and one.held == 0
+    assert one.gvt == 6 and one.buffered == 0
     for late in (data(2, 1, 5), anti(1, 3, 1)):
         with pytest.raises(RemoteError, match="MALFORMED"):
             one.on_message(late, late.origin, 0)
@@ -756,9 +756,9 @@ def test_memory_is_bounded_over_twenty_thousand_messages() -> None:
         if number % 20 == 0:
             following = one._rounds.number + 1
             give(one, *(report(1, following + late, one.timestamp, number, number) for late in (0, 1)))
-        most = max(most, one.held, one._execution.held, len(one._transit))
+        most = max(most, one.buffered, one._execution.buffered, len(one._transit))
     assert most <= 2 * 256
-    assert one._rounds.number >= 500 and one.held <= 80
+    assert one._rounds.number >= 500 and one.buffered <= 80
     assert len(one._execution._entries) <= 100
 
 

@@ -98,7 +98,7 @@ def test_first_open_is_the_least_that_has_not_ended() -> None:
         processor.step()
         shown.append(processor.execution.first_open)
     assert shown == [at(4), at(6), None]
-    assert processor.execution.held == 2
+    assert processor.execution.buffered == 2
 
 
 def test_an_idle_processor_has_nothing_due() -> None:
@@ -324,7 +324,7 @@ def test_what_lies_below_becomes_final_in_order_and_the_rest_stays_open() -> Non
     processor = executed(2, 4, 6)
     assert processor.commit(at(6)) == 2
     assert processor.final == [payload_of(at(2)), payload_of(at(4))]
-    assert (processor.execution.held, processor.execution.last_committed) == (1, at(4))
+    assert (processor.execution.buffered, processor.execution.last_committed) == (1, at(4))
     assert processor.commit(at(6)) == 0
     assert processor.commit(at(1)) == 0
 
@@ -336,7 +336,7 @@ def test_what_is_final_but_not_executed_waits_for_its_execution() -> None:
     assert processor.final == [payload_of(at(2))]
     processor.run()
     assert processor.final == [payload_of(at(2)), payload_of(at(4))]
-    assert processor.execution.held == 0
+    assert processor.execution.buffered == 0
 
 
 def test_the_final_part_of_the_order_takes_nothing_and_gives_nothing_back() -> None:
@@ -363,9 +363,9 @@ def test_pessimistic_commands_are_executed_only() -> None:
     processor.append(at(2, epoch=1), timestamp=11)
     assert processor.execution.clock == 17
     assert processor.execution.first_open is None
-    assert (processor.execution.held, processor.execution.last_committed) == (2, None)
+    assert (processor.execution.buffered, processor.execution.last_committed) == (2, None)
     assert processor.run() == [at(1, epoch=1), at(2, epoch=1)]
-    assert (processor.execution.held, processor.execution.last_committed) == (0, at(2, epoch=1))
+    assert (processor.execution.buffered, processor.execution.last_committed) == (0, at(2, epoch=1))
     assert [type(effect) for effect in processor.effects] == [Report, Report]
     assert len(processor.states) == 2
     assert not processor.execution.may_insert(at(2, epoch=1))
@@ -395,7 +395,7 @@ def test_at_the_end_everything_held_is_final_and_what_is_not_executed_is_execute
     processor.conclude()
     assert processor.final == [payload_of(at(timestamp)) for timestamp in (2, 4, 6)], "at once, in order, each once"
     assert not processor.shown and processor.execution.first_open is None
-    assert (processor.execution.held, len(processor.states)) == (2, 1)
+    assert (processor.execution.buffered, len(processor.states)) == (2, 1)
     processor.append(at(1, epoch=1))
     assert processor.run() == [at(4), at(6), at(1, epoch=1)]
     expected = sequential(processor.commands, processor.parameters, processor.chance)
@@ -418,7 +418,7 @@ def test_what_is_drained_takes_no_time_and_its_follow_ups_are_told_unless_they_w
     assert not any(outputs[key] for key in optimistic)
     assert {key: outputs[key] for key in pessimistic} == {key: expected.outputs[key] for key in pessimistic}
     assert processor.execution.committed_state == expected.state
-    assert (processor.execution.held, processor.execution.due_ns) == (0, None)
+    assert (processor.execution.buffered, processor.execution.due_ns) == (0, None)
 
 
 def test_a_concluded_command_that_was_undone_costs_as_if_it_were_executed_now() -> None:
@@ -646,7 +646,7 @@ def test_any_history_ends_as_a_sequential_run_in_the_order_of_the_keys(
     assert processor.execution.committed_state == expected.state
     assert processor.final == [payload_of(key) for key in sorted(processor.commands) if is_for_host(key)]
     assert not processor.shown
-    assert (processor.execution.held, processor.execution.due_ns) == (0, None)
+    assert (processor.execution.buffered, processor.execution.due_ns) == (0, None)
 
 
 @settings(max_examples=300)
@@ -676,7 +676,7 @@ def test_memory_does_not_grow(save_every: int) -> None:
         if timestamp % 3 == 0:
             processor.insert(at(2 * timestamp - 3))
         processor.commit((0, 2 * timestamp - 6))
-        assert processor.execution.held <= 6
+        assert processor.execution.buffered <= 6
         assert processor.execution.kept < 6 + save_every
 
 

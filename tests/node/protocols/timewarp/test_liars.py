@@ -94,7 +94,7 @@ def test_a_floor_beyond_what_somebody_lacked_cuts_nobody_off(is_early: bool) -> 
     pair.hear(pair.two, *news)
     later = spoken(submit(pair.one, now_ns=pair.now_ns))
     pair.hear(pair.two, *pair.hear(pair.one, *others, lie), *later)
-    assert pair.two.held == pair.one.held, "nothing was refused"
+    assert pair.two.buffered == pair.one.buffered, "nothing was refused"
 
 
 def test_a_submission_that_is_not_later_than_a_floor_of_its_sender_is_refused() -> None:
@@ -104,7 +104,7 @@ def test_a_submission_that_is_not_later_than_a_floor_of_its_sender_is_refused() 
         with pytest.raises(RemoteError, match="the floor 9"):
             one.on_message(data(1, 1, timestamp), 1, 0)
     give(one, data(1, 1, 10), data(2, 1, 3))
-    assert one.held == 2
+    assert one.buffered == 2
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -123,14 +123,14 @@ def test_nobody_fills_our_memory_with_what_never_becomes_final() -> None:
         give(one, follow_up(1, number, 6, 1), anti(1, number + 1, number))
     number = 2 * MOST_OPEN_ELSEWHERE
     give(one, *(follow_up(1, number + each, 6 + each, 1) for each in range(MOST_OPEN_ELSEWHERE - 1)))
-    assert one.held == MOST_OPEN_ELSEWHERE
+    assert one.buffered == MOST_OPEN_ELSEWHERE
     for wrong in (data, follow_up):
         words = () if wrong is data else (1,)
         with pytest.raises(RemoteError, match="not final already"):
             one.on_message(wrong(1, number + MOST_OPEN_ELSEWHERE - 1, LAST_TIMESTAMP, *words), 1, 0)
-    assert one.held == MOST_OPEN_ELSEWHERE
+    assert one.buffered == MOST_OPEN_ELSEWHERE
     give(one, data(0, 1, 7))
-    assert one.held == MOST_OPEN_ELSEWHERE + 1, "others may go on"
+    assert one.buffered == MOST_OPEN_ELSEWHERE + 1, "others may go on"
 
 
 def test_an_honest_member_never_has_more_open_than_others_bear() -> None:
@@ -143,5 +143,5 @@ def test_an_honest_member_never_has_more_open_than_others_bear() -> None:
         payload = b"%d" % number
         owner.sends[payload] = (b"answer",)
         owner.submit(payload)
-    assert owner.core.held == MOST_OPEN and not owner.core.can_submit
+    assert owner.core.buffered == MOST_OPEN and not owner.core.can_submit
     assert len(owner.core._certain) == 1
