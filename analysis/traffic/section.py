@@ -28,7 +28,6 @@ from analysis.traffic import faults as traffic_faults
 from analysis.traffic import flows as traffic_talk
 from analysis.traffic import source as traffic_source
 from analysis.traffic import tcp as traffic_tcp
-from analysis.traffic import tcp_small as traffic_tcp_small
 from analysis.traffic.flows import PROTOCOLS, Conversation, Count, Rows, Service, Talk
 from analysis.traffic.source import KEYS, MAC, NOT_IP, TCP, Plan
 
@@ -36,8 +35,6 @@ MAX_CONVERSATIONS: Final = 100
 MAX_MIDDLES: Final = 200
 MAX_PHASES: Final = 40
 MIDDLE_SERVICES: Final = 4
-SMALL_BYTES: Final = 64 << 20
-"""Of a capture whose TCP one process measures in well under a second; Spark would take longer to plan it."""
 MAX_ROWS: Final = 200_000
 """So many counts of conversations and spans are held here."""
 WIDTH_NS: Final = 100_000_000
@@ -102,15 +99,14 @@ class Measurement:
         *,
         start_ns: int,
         spark: SparkSession | None = None,
-        small_bytes: int = SMALL_BYTES,
         max_rows: int = MAX_ROWS,
     ) -> None:
-        """`start_ns`: of the workload, on the monotonic clock. TCP in a capture of at most `small_bytes` is measured in
-        this process. `spark`: for more than that, and for more than `max_rows` conversations and spans.
+        """`start_ns`: of the workload, on the monotonic clock. `spark`: for TCP, and for more than `max_rows`
+        conversations and spans.
         """
         self._spark = spark
         self.inputs = inputs
-        self.is_small, self.max_rows = capture.bytes <= small_bytes, max_rows
+        self.max_rows = max_rows
         self.start_ns = start_ns
         self.offset_ns = inputs.manifest.clock_offset_ns
         self.first_ns, self.last_ns = (capture.first_ns or 0) - self.offset_ns, (capture.last_ns or 0) - self.offset_ns
@@ -271,10 +267,7 @@ class Measurement:
         if not any(one.talk.service.protocol == PROTOCOLS[TCP] for one in found):
             return None
         edges = [_clamped(edge + self.offset_ns) for edge in self._phase_edges()]
-        if not self.is_small:
-            return traffic_tcp.measure(self._read("segments"), edges)
-        rows = traffic_source.read_here(str(self.inputs.capture_path), "segments", self.plan)
-        return traffic_tcp_small.measure({name: rows[name].to_numpy() for name in rows.column_names}, edges)
+        return traffic_tcp.measure(self._read("segments"), edges)
 
     def _phase_edges(self) -> list[int]:
         """When the first faults began and ended."""

@@ -138,13 +138,6 @@ class TrafficReader(CaptureReader):
                 yield pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in schema.names], schema=schema)
 
 
-def read_here(path: str, table: str, plan: Plan) -> pa.Table:
-    """All rows of a capture in this process, without Spark."""
-    reader = TrafficReader(path, TABLES[table], table, 1, plan)
-    found = [batch for partition in reader.partitions() for batch in reader.batches_of(partition)]
-    return pa.Table.from_batches(found, schema=to_arrow_schema(reader.schema))
-
-
 def counted_here(path: str, plan: Plan, max_rows: int) -> pa.Table:
     """What Sums gives of a whole capture, counted in this process."""
     reader, sums = CaptureReader(path, SPANS, "spans", 1), Sums(plan, max_rows)

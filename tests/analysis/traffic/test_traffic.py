@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from analysis.traffic import faults as traffic_faults
 from analysis.traffic import flows as traffic_talk
 from analysis.traffic import section as traffic
 from analysis.traffic import tcp as traffic_tcp
-from analysis.traffic import tcp_small as traffic_tcp_small
 from analysis.traffic.section import Traffic
 from analysis.traffic.source import SEGMENTS
 from collector.records import PortDirection
@@ -234,14 +234,59 @@ def test_what_is_sent_again_and_round_trips_come_from_the_numbers(spark: SparkSe
 
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", [2])
-def test_one_process_and_spark_tell_the_same_of_any_segments(spark: SparkSession, seed: int) -> None:
+def test_any_segments_are_measured_as_the_definition_says(spark: SparkSession, seed: int) -> None:
     rows = [_any_segment(random.Random(f"{seed} {place}"), place) for place in range(3000)]
-    table = pa.Table.from_pylist(rows, schema=to_arrow_schema(SEGMENTS))
     edges_ns = [1000, 2000]
-    few = traffic_tcp_small.measure({name: table[name].to_numpy() for name in table.column_names}, edges_ns)
-    assert few == traffic_tcp.measure(spark.createDataFrame(table), edges_ns), f"seed {seed}"
-    assert few.whole.retransmissions > 100
-    assert few.whole.rtt_p50_ms is not None
+    measured = traffic_tcp.measure(
+        spark.createDataFrame(pa.Table.from_pylist(rows, schema=to_arrow_schema(SEGMENTS))), edges_ns
+    )
+    assert measured == by_definition(rows, edges_ns), f"seed {seed}"
+    assert measured.whole.retransmissions > 100
+    assert measured.whole.rtt_p50_ms is not None
+
+
+def by_definition(rows: list[dict[str, Any]], edges_ns: list[int]) -> traffic_tcp.Measured:
+    """Segment by segment, in order of time."""
+    turn, sent, acknowledged = traffic_tcp.TURN, defaultdict[Any, list[int]](list), dict[Any, int]()
+    state: dict[Any, tuple[int, int, int | None, int]] = {}
+    for row in sorted(rows, key=lambda row: (row["time_ns"], row["offset"])):
+        ends = (row["source"], row["target"], row["source_port"], row["target_port"])
+        is_syn = bool(row["flags"] & SYN)
+        taken = row["payload"] + is_syn + (row["flags"] & traffic_tcp.FIN != 0)
+        if row["arrived"] and row["flags"] & ACK:
+            acknowledged.setdefault((ends[1], ends[0], ends[3], ends[2], row["acknowledged"]), row["time_ns"])
+        if row["arrived"] or not taken:
+            continue
+        number = row["number"]
+        before, place, syn, reached = state.get(ends, (number, 0, None, 0))
+        is_other = is_syn and syn not in (None, number)
+        place += traffic_tcp.APART if is_other else (number - before + turn // 2) % turn - turn // 2
+        is_again = ends in state and place < reached
+        reached = max(reached, place + taken) if ends in state else place + taken
+        state[ends] = (number, place, number if is_syn else syn, reached)
+        is_opening = is_syn and not row["flags"] & ACK and not is_again
+        sent[*ends, (number + taken) % turn] += [row["time_ns"], is_again, is_opening]
+    groups: dict[Any, list[tuple[int, int, int, int | None]]] = defaultdict(list)
+    for key, found in sent.items():
+        times, again, opening = found[0::3], sum(found[1::3]), sum(found[2::3])
+        trip_ns = acknowledged.get(key, 0) - times[0]
+        is_trip = len(times) == 1 and not again and trip_ns > 0
+        one = (len(times), again, opening, trip_ns if is_trip else None)
+        phase = sum(times[0] >= edge for edge in edges_ns)
+        pair = (min(key[:2]), max(key[:2]), min(key[2:4]))
+        for group in ("whole", pair, phase):
+            groups[group].append(one)
+
+    def tcp(group: Any) -> traffic_tcp.Tcp:
+        trips = sorted(one[3] / 1e6 for one in groups[group] if one[3] is not None)
+        quantiles = [trips[math.ceil(share * len(trips)) - 1] if trips else None for share in (0.5, 0.99)]
+        return traffic_tcp.Tcp(*(sum(one[at] for one in groups[group]) for at in range(3)), *quantiles)  # type: ignore[misc]
+
+    return traffic_tcp.Measured(
+        whole=tcp("whole"),
+        pairs={group: tcp(group) for group in groups if isinstance(group, tuple)},
+        phases={group: tcp(group) for group in groups if isinstance(group, int)},
+    )
 
 
 def _any_segment(rng: random.Random, place: int) -> dict[str, Any]:
@@ -275,9 +320,8 @@ def test_an_enemy_s_conversations_are_bounded_and_counted(spark: SparkSession, t
         cut = rng.choice((len(data), len(data), rng.randrange(14, len(data))))
         run.sightings.append(Sighting(START_NS + number * 1_000_000, 1, PortDirection.OUTBOUND, bytes(data[:cut])))
     path = run.write(tmp_path / "run")
-    few, many = measured(spark, path), measured(spark, path, small_bytes=0, max_rows=10)
+    few, many = measured(spark, path), measured(spark, path, max_rows=10)
     assert few == many, "the greatest are the same whoever adds up"
-    assert few == measured(spark, path, small_bytes=0)
     assert len(few.summary["conversations"]) == traffic.MAX_CONVERSATIONS
     assert few.summary["conversations_left_out"] > 200
     total = sum(len(s.data) for s in run.sightings if s.direction is PortDirection.OUTBOUND)
