@@ -90,10 +90,10 @@ class MadeRun:
         for member, times in arrivals.items():
             self.sightings += [Sighting(at_ns, member, PortDirection.OUTBOUND, data) for at_ns in times]
 
-    def note(self, member: int, event: Event, at_ns: int, *, incarnation: int = 1, **fields: int) -> None:
+    def note(self, member: int, event: Event, at_ns: int, *, recorder: int = 1, **fields: int) -> None:
         """One trace record."""
         record = Record(event=event, at_ns=at_ns, clock_ns=at_ns, **fields)
-        self.records.setdefault((member, incarnation), []).append(record)
+        self.records.setdefault((member, recorder), []).append(record)
 
     def submit(self, member: int, number: int, at_ns: int, *, size: int = 100) -> None:
         self.note(member, Event.SUBMIT, at_ns, origin=member, incarnation=1, number=number, value=size)

@@ -188,16 +188,16 @@ def test_who_comes_back_owes_nothing(spark: SparkSession, tmp_path: Path) -> Non
     """n2 crashes and returns: its deliveries are counted, but expected are only those of n1."""
     run = MadeRun("name: two\npartitions:\n  p1: {nodes: 2}\n")
     for member, incarnation in ((0, 1), (1, 1), (1, 2)):
-        run.note(member, Event.START, START_NS + incarnation, incarnation=incarnation)
+        run.note(member, Event.START, START_NS + incarnation, recorder=incarnation)
     for number in (1, 2):
         at_ns = START_NS + number * MILLISECOND
         run.submit(0, number, at_ns)
         for member, incarnation in ((0, 1), (1, number)):
             fields = {"detail": Level.AGREED, "origin": 0, "incarnation": 1, "number": number, "value": 1}
-            run.note(member, Event.DELIVER, at_ns + 1000 * incarnation, incarnation=incarnation, **fields)
+            run.note(member, Event.DELIVER, at_ns + 1000 * incarnation, recorder=incarnation, **fields)
     run.datagram(START_NS, 0, {1: [START_NS + 100_000]}, payload=b"x" * 160)
     for member, incarnation in ((0, 1), (1, 2)):
-        run.note(member, Event.STOP, START_NS + 10 * MILLISECOND, incarnation=incarnation, detail=1)
+        run.note(member, Event.STOP, START_NS + 10 * MILLISECOND, recorder=incarnation, detail=1)
     summary = analyze(run.write(tmp_path / "run"), spark=spark, on_progress=lambda text: None)
     messages = summary["messages"]
 

@@ -45,7 +45,7 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
                 incarnation.member,
                 r.event,
                 at_ns,
-                incarnation=incarnation.incarnation,
+                recorder=incarnation.incarnation,
                 detail=r.detail,
                 value=r.value,
                 **fields,
