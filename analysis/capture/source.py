@@ -20,7 +20,6 @@ is one of another link type than Ethernet.
 from __future__ import annotations
 
 import glob
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from analysis.capture.parse import (
     CaptureHead,
@@ -63,7 +62,7 @@ _CARRIER = tuple(column for column in FRAME_ROW if column.name in ("time_ns", "i
 _OF_FRAMES = {column.name for column in (*FRAME_ROW, *DECODED_ROW)}
 _ONLY_OF_RECORDS = tuple(column for column in TRACE_ROW if column.name not in _OF_FRAMES and column.name != "frame")
 
-_TABLES: dict[str, tuple[Column, ...]] = {
+TABLES: dict[str, tuple[Column, ...]] = {
     "frames": (*FRAME_ROW, *DECODED_ROW),
     "trace": (*_CARRIER, *(column for column in TRACE_ROW if column.name != "frame")),
     "live": (*FRAME_ROW, *DECODED_ROW, *_ONLY_OF_RECORDS),
@@ -109,43 +108,6 @@ class Pieces(InputPartition):
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(tuple(pieces))
         self.pieces = tuple(pieces)
-
-
-class CaptureSource(DataSource):
-    """The entry that Spark knows."""
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def schema(self) -> T.StructType:
-        return table_schema(self._table)
-
-    def reader(self, schema: T.StructType) -> DataSourceReader:
-        path = self.options.get("path")
-        if path is None:
-            raise AnalysisError(f"{FORMAT}: give the capture, for example .load('capture.pcapng')")
-        return CaptureReader(path, _checked(schema, self._table), self._table, self._parts)
-
-    def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
-        from analysis.capture.stream import CaptureStream
-
-        path = self.options.get("path")
-        if path is None:
-            raise AnalysisError(f"{FORMAT}: give the capture to follow, for example .load('capture.pcapng')")
-        batch = _number(self.options.get("batchBytes"), "batchBytes")
-        return CaptureStream(path, _checked(schema, self._table), self._table, parts=self._parts, batch_bytes=batch)
-
-    @property
-    def _parts(self) -> int:
-        return _number(self.options.get("parts"), "parts") or os.cpu_count() or 1
-
-    @property
-    def _table(self) -> str:
-        table = self.options.get("table", "frames")
-        if table not in _TABLES:
-            raise AnalysisError(f"{FORMAT}: there is no table {table!r}; choose one of {', '.join(sorted(_TABLES))}")
-        return table
 
 
 class CaptureReader(DataSourceReader):
@@ -297,13 +259,13 @@ def table_schema(table: str) -> T.StructType:
     """All columns that the source has for this table, with what they mean as comment."""
     fields = [
         T.StructField(column.name, _SPARK_TYPES[column.dtype], nullable=False, metadata={"comment": column.meaning})
-        for column in _TABLES[table]
+        for column in TABLES[table]
     ]
     fields.append(T.StructField(FILE_COLUMN, T.StringType(), nullable=False, metadata={"comment": "the capture"}))
     return T.StructType(fields)
 
 
-def _checked(schema: T.StructType, table: str) -> T.StructType:
+def checked_schema(schema: T.StructType, table: str) -> T.StructType:
     """A schema that a user gave: a choice of our columns, with our types."""
     known = {field.name: field.dataType for field in table_schema(table).fields}
     for field in schema.fields:
@@ -369,7 +331,7 @@ def _grouped(pieces: Sequence[Piece]) -> list[list[Piece]]:
     return groups
 
 
-def _number(text: str | None, option: str) -> int | None:
+def number_option(text: str | None, option: str) -> int | None:
     """An option that counts something; None: not given."""
     if text is None:
         return None

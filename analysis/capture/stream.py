@@ -1,4 +1,4 @@
-"""`spark.readStream.format("orderbed-pcapng")`: follow a capture that is still being written.
+"""The data source `orderbed-pcapng` as Spark knows it, and following a capture that is still being written.
 
     frames = spark.readStream.format("orderbed-pcapng").schema("time_ns long, sender int").load("capture.pcapng")
 
@@ -15,6 +15,7 @@ no second section.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from analysis.capture import source
 from analysis.capture.parse import map_capture
-from analysis.capture.source import LEAST_PART_BYTES, Piece, Pieces, read_piece, require_ethernet
+from analysis.capture.source import (
+    FORMAT,
+    LEAST_PART_BYTES,
+    TABLES,
+    CaptureReader,
+    Piece,
+    Pieces,
+    checked_schema,
+    number_option,
+    read_piece,
+    require_ethernet,
+    table_schema,
+)
 from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError
 from collector.blocks import INTERFACE_DESCRIPTION, SECTION_HEADER, CutOffError, Interfaces, Layout, Reader
@@ -197,3 +210,40 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Pieces)
         for piece in partition.pieces:
             yield from read_piece(piece, self.schema, self.table)
+
+
+class CaptureSource(DataSource):
+    """The entry that Spark knows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> T.StructType:
+        return table_schema(self._table)
+
+    def reader(self, schema: T.StructType) -> DataSourceReader:
+        path = self.options.get("path")
+        if path is None:
+            raise AnalysisError(f"{FORMAT}: give the capture, for example .load('capture.pcapng')")
+        return CaptureReader(path, checked_schema(schema, self._table), self._table, self._parts)
+
+    def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
+        path = self.options.get("path")
+        if path is None:
+            raise AnalysisError(f"{FORMAT}: give the capture to follow, for example .load('capture.pcapng')")
+        batch = number_option(self.options.get("batchBytes"), "batchBytes")
+        return CaptureStream(
+            path, checked_schema(schema, self._table), self._table, parts=self._parts, batch_bytes=batch
+        )
+
+    @property
+    def _parts(self) -> int:
+        return number_option(self.options.get("parts"), "parts") or os.cpu_count() or 1
+
+    @property
+    def _table(self) -> str:
+        table = self.options.get("table", "frames")
+        if table not in TABLES:
+            raise AnalysisError(f"{FORMAT}: there is no table {table!r}; choose one of {', '.join(sorted(TABLES))}")
+        return table

@@ -24,7 +24,8 @@ import numpy as np
 
 from analysis.checks import call_orders, sections, synchrony
 from analysis.checks.columns import Columns, grouped, look
-from analysis.checks.oracle import History, Record, raw
+from analysis.checks.oracle import raw
+from analysis.checks.oracle_views import History, Record
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     CALL_PROPERTIES,

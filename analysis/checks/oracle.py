@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import NamedTuple
 
 from analysis.checks import oracle_calls, oracle_reports, oracle_views
-from analysis.checks.oracle_views import Synchrony
+from analysis.checks.oracle_views import Delivery, History, Record, Synchrony
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     CALL_PROPERTIES,
@@ -36,37 +35,6 @@ from analysis.checks.properties import (
     undrained_reason,
 )
 from collector.records import Event, Level, Notice
-
-
-class Record(NamedTuple):
-    """One trace record, as far as the checks need it."""
-
-    record: int
-    event: Event
-    detail: int
-    message: MessageId
-    at_ns: int
-    extra: int = 0
-    value: int = 0
-    clock_ns: int = 0
-
-
-History = Mapping[Incarnation, Sequence[Record]]
-"""The records of each incarnation, in the order of their numbers."""
-
-
-class Delivery(NamedTuple):
-    """One place of a judged sequence."""
-
-    incarnation: Incarnation
-    position: int
-    message: MessageId
-    record: int
-    at_ns: int
-
-    @property
-    def place(self) -> Place:
-        return Place(self.incarnation, self.message, self.position, self.at_ns)
 
 
 def check(

@@ -6,16 +6,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise, takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from analysis.checks.properties import NO_VIEW, Incarnation, MessageId, Place, Tally, Witness
 from collector.records import Event, Level, ViewReason
 
-if TYPE_CHECKING:
-    from analysis.checks.oracle import Delivery, History, Record
-
 BEFORE = 0
 """The number that stands for what comes before the first view."""
+
+
+class Record(NamedTuple):
+    """One trace record, as far as the checks need it."""
+
+    record: int
+    event: Event
+    detail: int
+    message: MessageId
+    at_ns: int
+    extra: int = 0
+    value: int = 0
+    clock_ns: int = 0
+
+
+History = Mapping[Incarnation, Sequence[Record]]
+"""The records of each incarnation, in the order of their numbers."""
+
+
+class Delivery(NamedTuple):
+    """One place of a judged sequence."""
+
+    incarnation: Incarnation
+    position: int
+    message: MessageId
+    record: int
+    at_ns: int
+
+    @property
+    def place(self) -> Place:
+        return Place(self.incarnation, self.message, self.position, self.at_ns)
 
 
 class Installed(NamedTuple):

@@ -36,7 +36,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from analysis.capture.source import CaptureSource
+from analysis.capture.stream import CaptureSource
 from analysis.errors import AnalysisError, MachineError, SparkEndedError
 
 OLDEST_JAVA = 17

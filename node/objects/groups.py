@@ -34,10 +34,9 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import GroupId, Operation, Reference
 from node.objects.errors import CallError, EmptyGroup, NoSuchGroup, Overrun
 from node.objects.export import Asked, Proxy, Remote, export, kind_name, kind_named, proxy_class, require_kind
-from node.objects.names import SHAPE_GROUP
 from node.objects.news import News
 from node.objects.replies import Call, Replies
-from node.objects.space import Space
+from node.objects.space import SHAPE_GROUP, Space
 from node.objects.values import Pointer
 
 SHAPE_UGROUP = 3

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
-from analysis.checks.oracle import Record
+from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Incarnation, MessageId
 from collector.records import EndReason, Event, Level, ViewReason
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.checks import linear, oracle
-from analysis.checks.oracle import Record
+from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Finding, Incarnation, MessageId, Property, Verdict
 from collector.records import Event, Level
 from node.effects import Deliver, Effect, Installed, Minority, Report, StateTaken, Undo

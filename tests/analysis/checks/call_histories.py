@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from analysis.checks.oracle import Record
+from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Incarnation, MessageId
 from collector.records import CallReport, Event, Level, Notice
 from tests.analysis.histories import NOBODY, PlainHistory

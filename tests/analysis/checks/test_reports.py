@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.checks import linear, oracle, sections
-from analysis.checks.oracle import Record, raw
+from analysis.checks.oracle import raw
+from analysis.checks.oracle_views import Record
 from analysis.checks.properties import (
     CALL_PROPERTIES,
     REPORT_PROPERTIES,

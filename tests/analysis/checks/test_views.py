@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.checks import linear, oracle
-from analysis.checks.oracle import Record
+from analysis.checks.oracle_views import Record
 from analysis.checks.properties import (
     DELIVERY_PROPERTIES,
     NO_VIEW,

@@ -13,8 +13,7 @@ from node.objects.errors import Aborted, DeadObject, EmptyGroup, NoSuchGroup, Re
 from node.objects.groups import RGroup, UGroup
 from node.objects.lists import ObjectList
 from node.objects.loop import VirtualLoop
-from node.objects.names import UnknownName
-from node.objects.space import Space
+from node.objects.space import Space, UnknownName
 from tests.node.objects.samples import Counter
 
 

@@ -11,9 +11,8 @@ from node.errors import LocalError, RemoteError
 from node.objects.errors import CallError, DeadObject, EmptyGroup, NoSuchGroup, Refused, RemoteException
 from node.objects.export import Remote, export, kind_name
 from node.objects.groups import SHAPE_UGROUP, Group, RGroup, UGroup
-from node.objects.names import SHAPE_GROUP, UnknownName
 from node.objects.programs.program import Setting
-from node.objects.space import Space
+from node.objects.space import SHAPE_GROUP, Space, UnknownName
 from node.objects.values import Pointer, decode_value, encode_value
 from tests.node.objects.stage import play
 
