@@ -369,10 +369,14 @@ def _provenance(run: RunFiles) -> dict[str, Any]:
 
 def _commands(manifest: Mapping[str, Any]) -> list[str]:
     """How to get this run again, and how to judge its capture again."""
-    experiment = words.clean(manifest.get("experiment"), 120) or "EXPERIMENT"
-    seed = words.clean(manifest.get("seed"), 40) or "SEED"
+    source = words.clean(manifest.get("source") or manifest.get("experiment"), 400) or "EXPERIMENT"
+    options = {"--seed": words.clean(manifest.get("seed"), 40) or "SEED"}
+    options["--world"] = words.clean(manifest.get("world"), 20)
+    if options["--world"] != "sim":
+        options["--kernel"] = words.clean(words.mapping(manifest.get("kernel")).get("picked"), 20)
+    given = [part for option, value in options.items() if value for part in (option, value)]
     return [
-        shlex.join(["orderbed", "run", experiment, "--seed", seed]),
+        shlex.join(["orderbed", "run", source, *given]),
         shlex.join(["orderbed", "analyze", _name(manifest)]),
     ]
 

@@ -105,7 +105,9 @@ def scope_of(
     _fuzzed_protocol(protocol)
     pair = Membership(member=0, members=(0, 1))
     has_layer = isinstance(over_ideal_channels(_build(protocol, pair), pair), Stack)
-    wanted = _network(network) if network is not None else Network.IDEAL if has_layer else Network.CHAOS
+    has_ill = losses + duplications > 0
+    chosen = Network.CHAOS if not has_layer else Network.CHANNELS if has_ill else Network.IDEAL
+    wanted = _network(network) if network is not None else chosen
     counts = _counts(submissions)
     _check(min(losses, duplications, early_timers) >= 0, "a budget must not be negative")
     _check(min(states, depth) >= 1, "--states and --depth must be at least 1")

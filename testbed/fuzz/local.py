@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import dataclasses
 import enum
 import hashlib
 import struct
@@ -235,8 +236,23 @@ def _canonical(value: Any, above: dict[int, int]) -> Any:
     return value
 
 
+def _is_constant(value: object) -> bool:
+    """Whether it never changes, so that copies of a core may share it."""
+    if isinstance(value, types.FunctionType):
+        return all(_is_constant(cell.cell_contents) for cell in value.__closure__ or ())
+    if isinstance(value, tuple | frozenset):
+        return all(map(_is_constant, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        frozen: bool = value.__dataclass_params__.frozen  # type: ignore[attr-defined]  # of every dataclass
+        return frozen and all(_is_constant(getattr(value, one.name)) for one in dataclasses.fields(value))
+    return isinstance(value, (*_PLAIN, enum.Enum, type))
+
+
 def _compound(value: Any, above: dict[int, int]) -> Any:
     if isinstance(value, types.FunctionType) and value.__closure__:
+        cells = tuple(cell.cell_contents for cell in value.__closure__)
+        if all(map(_is_constant, cells)):
+            return value.__qualname__, [_canonical(cell, above) for cell in cells]
         raise TypeError(f"{value.__qualname__} has closed over something: a core that holds it cannot be explored")
     if isinstance(value, _NAMED):
         return str(getattr(value, "__qualname__", value))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 from netem.errors import FabricError
 from netem.kernel import probe as kernels
 from netem.wiring import plan
 from netem.wiring.steps import Kernel
-from testbed.paths import TOPOLOGIES, is_file
 from testbed.run.manifest import programs_said
-from testbed.run.perform import Overrides, check_world, load_experiment, untolerated
-from testbed.spec import experiment as spec
+from testbed.run.perform import Overrides, check_world, is_topology, load_experiment, untolerated
 from testbed.spec.experiment import Experiment, World
 from topologies import load as topology_files
 from topologies.dump import changed_fields, spelled
@@ -28,7 +25,7 @@ def describe(name: str, kernel: str | None, world: str | None = None) -> dict[st
     it is tried out in namespaces that are thrown away at once. In the simulated world nothing is built: the lines say
     what is simulated.
     """
-    if _is_topology(name):
+    if is_topology(name):
         topology = topology_files.load(topology_files.find(name))
         check_world(world)
         return _simulated(topology) if world == World.SIM.value else _network(topology, kernel or "auto")
@@ -50,15 +47,6 @@ def _kernel(name: str) -> tuple[Kernel, str]:
     except FabricError as error:
         return Kernel.HOST, f"as kernel host has it; none runs here: {error}"
     return choice.picked, f"kernel {choice.picked.value} ({choice.why})"
-
-
-def _is_topology(name: str) -> bool:
-    if name in spec.names():
-        return False
-    if is_file(TOPOLOGIES / f"{name}.yaml"):
-        return True
-    path = Path(name)
-    return is_file(path) and path.read_text(encoding="utf-8", errors="replace").find("\npartitions:") >= 0
 
 
 def _network(topology: Topology, override: str) -> dict[str, list[str]]:

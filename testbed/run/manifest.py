@@ -12,7 +12,7 @@ from typing import Any
 
 from netem.errors import FabricError
 from node.registry import PROTOCOLS
-from testbed.paths import ROOT
+from testbed.paths import EXPERIMENTS, ROOT
 from testbed.run import health
 from testbed.run.program import described
 from testbed.run.store import RunDirectory
@@ -76,6 +76,7 @@ def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDir
         "invalid": [],
         "experiment": experiment.name,
         "question": experiment.question,
+        "source": source_of(experiment),
         "seed": experiment.seed,
         "group": directory.group,
         "protocol": {"name": experiment.protocol.name, "parameters": dict(experiment.protocol.parameters)},
@@ -94,6 +95,12 @@ def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDir
             for n in experiment.topology.nodes()
         },
     }
+
+
+def source_of(experiment: Experiment) -> str:
+    """The experiment as `orderbed run` takes it: the name of a shipped one, or the path that the user gave."""
+    source = experiment.document.source
+    return experiment.name if Path(source) == EXPERIMENTS / f"{experiment.name}.yaml" else source
 
 
 def programs_said(experiment: Experiment) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from netem.errors import FabricError
 from node.registry import CRASHES, PROTOCOLS
 from testbed.cli.console import Console
+from testbed.paths import TOPOLOGIES, is_file
 from testbed.run import store
 from testbed.run.manifest import WorldChoice, first_manifest, pick, require_privilege
 from testbed.run.program import require_runnable, unlimited, without_limits
@@ -74,11 +75,26 @@ def performer(experiment: Experiment, world: WorldChoice, directory: RunDirector
     return Conductor(experiment, world, directory, console)
 
 
+def is_topology(name: str) -> bool:
+    """Whether `name` is a topology, shipped or a file, and no experiment."""
+    if name in spec.names():
+        return False
+    if is_file(TOPOLOGIES / f"{name}.yaml"):
+        return True
+    path = Path(name)
+    return is_file(path) and path.read_text(encoding="utf-8", errors="replace").find("\npartitions:") >= 0
+
+
 def load_experiment(name: str, overrides: Overrides) -> Experiment:
     """The experiment that `name` means, with the overrides of the command line put in.
 
     Raises InputError.
     """
+    if is_topology(name):
+        raise InputError(
+            f"{name} is a topology, no experiment: an experiment names it under `topology`, and `orderbed up {name}` "
+            "brings it up"
+        )
     return apply_overrides(spec.load(spec.find(name), protocols=PROTOCOLS), overrides)
 
 

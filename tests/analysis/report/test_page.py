@@ -111,7 +111,7 @@ def test_what_a_reader_asks_first_is_said(quickstart: Path) -> None:
         "11.8 ms",
         "149 ms",
         "of 16,048 expected",
-        "orderbed run quickstart --seed 1",
+        "orderbed run quickstart --seed 1 --world netns --kernel uml",
     ):
         assert expected in text
 

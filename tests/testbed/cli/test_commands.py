@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console as RichConsole
 
+from analysis.report import page
 from netem.kernel import probe as kernel
 from node.registry import PROTOCOLS
 from testbed.cli import listings
 from testbed.cli import main as cli
 from testbed.cli.console import ExitCode
 from testbed.cli.doctor import Check
+from testbed.paths import EXPERIMENTS
 from testbed.run import dry
 from testbed.run import perform as run
 from testbed.spec.experiment import load
@@ -61,7 +63,21 @@ def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
     assert (done.code, "there is no directory" in done.err) == (2, True)
     done = orderbed("run", "quickstart", "--seed", "-3", *runs)
     assert (done.code, "--seed must lie between 0 and" in done.err) == (2, True)
+    done = orderbed("run", "wan", *runs)
+    assert (done.code, "wan is a topology, no experiment" in done.err) == (2, True)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_says_by_which_command_it_can_be_repeated(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text((EXPERIMENTS / "quickstart.yaml").read_text().replace("name: quickstart", "name: mine"))
+    done = orderbed("run", str(mine), "--seed", "9", "--world", "sim", "--runs", str(tmp_path), "--no-analyze")
+    assert done.code == 0, done.err
+    (directory,) = (tmp_path / "mine").iterdir()
+    assert json.loads((directory / "manifest.json").read_text())["source"] == str(mine)
+    assert page._commands({"source": str(mine), "seed": 9, "world": "sim"})[0] == (
+        f"orderbed run {mine} --seed 9 --world sim"
+    )
 
 
 def test_a_report_where_one_may_not_write_is_one_sentence(tmp_path: Path) -> None:

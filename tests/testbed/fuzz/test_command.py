@@ -103,6 +103,11 @@ def test_exploring_says_whether_that_was_everything() -> None:
     assert (found["complete"], found["cut_off"], found["violation"]) == (False, "more than 50 states", None)
 
 
+def test_losses_choose_channels_that_can_lose() -> None:
+    found = orderbed("explore", "sequencer", "--losses", "1", "--states", "200", "--json").json()
+    assert (found["network"], found["states"]) == ("channels", 200)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -111,7 +116,7 @@ def test_exploring_says_whether_that_was_everything() -> None:
         (("sequencer", "--submissions", "0,0"), "--submissions needs at least one message"),
         (("sequencer", "--submissions", "1,x"), "--submissions needs a number for each"),
         (("sequencer", "--network", "moon"), "--network must be one of ideal, channels, chaos"),
-        (("sequencer", "--losses", "1"), "ideal channels neither lose nor repeat"),
+        (("sequencer", "--losses", "1", "--network", "ideal"), "ideal channels neither lose nor repeat"),
         (("co", "--network", "ideal"), "has no layer below that could be ideal"),
         (("co", "--losses", "-1"), "a budget must not be negative"),
         (("co", "--states", "0"), "must be at least 1"),
