@@ -35,7 +35,7 @@ for line in sys.stdin:
     if word == "drain": say(event="drained", submitted=config["incarnation"], delivered=5, lag_max_ns=3)
     if word == "stop":
         over = config["member"] == 1
-        say(event="stopped", submitted=config["incarnation"], delivered=5, lag_max_ns=3, drained=True, over=over)
+        say(event="stopped", submitted=config["incarnation"], delivered=5, lag_max_ns=3, drained=True, ended=over)
         sys.exit(0)
 """
 RETURNS = """
@@ -51,19 +51,19 @@ for line in sys.stdin:
     if word == "clock":
         incarnation += 1
         say(event="changed", at_ns=1)
-        say(event="returned", incarnation=incarnation, submitted=10 * incarnation, over=True)
+        say(event="returned", incarnation=incarnation, submitted=10 * incarnation, ended=True)
     if word == "leave": say(event="changed", at_ns=2, refused="no")
     if word == "join":
         incarnation += 1
         say(event="changed", at_ns=3)
-        say(event="returned", incarnation=incarnation, submitted=10 * incarnation, over=True, left=True)
+        say(event="returned", incarnation=incarnation, submitted=10 * incarnation, ended=True, left=True)
     if word == "buffer":
         for _ in range(3):
             incarnation += 1
-            say(event="returned", incarnation=incarnation, submitted=10 * incarnation, over=True)
+            say(event="returned", incarnation=incarnation, submitted=10 * incarnation, ended=True)
         sys.stdin.read()
     if word == "stop":
-        say(event="stopped", submitted=incarnation, drained=True, over=False)
+        say(event="stopped", submitted=incarnation, drained=True, ended=False)
         sys.exit(0)
 """
 MUTE = "import sys; print('waiting for nothing', file=sys.stderr, flush=True); sys.stdin.read()"
