@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pyspark.sql import SparkSession
 
 from analysis.capture import source
 from analysis.inputs import read_run
@@ -26,8 +27,10 @@ EXPERIMENTS = ROOT / "experiments"
 PAGE = ROOT / "docs" / "foreign.md"
 
 
-def run_short(name: str, tmp_path: Path, cut: dict[str, Any], *, duration: str) -> tuple[Path, dict[str, Any]]:
-    """The shipped experiment with this cut alone: its run directory and section `traffic`."""
+def run_short(
+    name: str, tmp_path: Path, cut: dict[str, Any], *, duration: str, spark: SparkSession | None = None
+) -> tuple[Path, dict[str, Any]]:
+    """The shipped experiment with this cut alone: its run directory and section `traffic`. `spark`: measures TCP."""
     client = (EXPERIMENTS / "etcd-client.py").read_text()
     (tmp_path / "etcd-client.py").write_text(client)
     text = yaml.safe_load((EXPERIMENTS / f"{name}.yaml").read_text())
@@ -40,12 +43,14 @@ def run_short(name: str, tmp_path: Path, cut: dict[str, Any], *, duration: str) 
     assert inputs.manifest.status == "complete", done.err
     start_ns = inputs.manifest.phases.start_ns
     assert start_ns is not None
-    return run_dir, traffic.Measurement(inputs, source.inspect(inputs.capture_path), start_ns=start_ns).here().summary
+    capture = source.inspect(inputs.capture_path)
+    return run_dir, traffic.Measurement(inputs, capture, start_ns=start_ns, spark=spark).here().summary
 
 
-def test_etcd_elects_another_leader_when_the_cut_takes_its_own(tmp_path: Path) -> None:
+@pytest.mark.spark
+def test_etcd_elects_another_leader_when_the_cut_takes_its_own(tmp_path: Path, spark: SparkSession) -> None:
     cut = {"at": "2 s", "for": "4 s", "cut": {"groups": [["p1/n1..n2"], ["p1/n3..n6"]]}}
-    run_dir, told = run_short("etcd-cut", tmp_path, cut, duration="7 s")
+    run_dir, told = run_short("etcd-cut", tmp_path, cut, duration="7 s", spark=spark)
     fault = told["faults"][0]
     silences = [row for row in told["silences"] if row["port"] == 2380]
     assert silences, fault
@@ -66,8 +71,10 @@ def in_the_middle(told: dict[str, Any], at_s: float) -> set[str]:
 
 
 def test_corosync_forms_a_ring_on_each_side_and_one_again_after_the_heal(tmp_path: Path) -> None:
-    cut = {"at": "1 s", "for": "4 s", "cut": {"groups": [["p1/n1..n2"], ["p1/n3..n5"]]}}
-    _, told = run_short("corosync-cut", tmp_path, cut, duration="7 s")
+    # Its port answers before its first ring is formed; a ring that is cut while it forms may end a daemon: an assertion
+    # of its own fails, since 2018 (https://github.com/corosync/corosync/issues/371).
+    cut = {"at": "4 s", "for": "4 s", "cut": {"groups": [["p1/n1..n2"], ["p1/n3..n5"]]}}
+    _, told = run_short("corosync-cut", tmp_path, cut, duration="10 s")
     fault = told["faults"][0]
     assert fault["touched"] >= 2, "the token crosses the cut twice a rotation"
     assert fault["silent_s"] >= 3.9

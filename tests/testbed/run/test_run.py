@@ -37,7 +37,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def testbed_processes(runs: Path) -> list[str]:
+def processes_left(runs: Path) -> list[str]:
     """Whatever carries this test's run directory in its command line: collector, guest."""
     return processes_mentioning(str(runs))
 
@@ -67,7 +67,7 @@ def test_a_whole_run(world: str, runs: Path, tmp_path: Path) -> None:
     assert manifest["world"] == world
     assert [node["exit"] for node in manifest["nodes"]] == [0, 0, 0]
     assert len((run / "faults.jsonl").read_text().splitlines()) == 4
-    assert testbed_processes(runs) == []
+    assert processes_left(runs) == []
 
     again = orderbed("check", str(run), "--json")
     assert (again.code, again.json()["verdict"]) == (done.code, summary["verdict"])
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_in_under_3_s_and_keeps_the_run(stage: str, runs: Path, tmp_
     assert "interrupted; what was recorded is kept in" in done.err
     assert "Traceback" not in done.err
     assert manifest_of(only_run(runs))["status"] == "interrupted"
-    wait_for(lambda: testbed_processes(runs) == [], what="nothing left", timeout_s=3)
+    wait_for(lambda: processes_left(runs) == [], what="nothing left", timeout_s=3)
     if stage == "load":
         assert_readable(only_run(runs) / "capture.pcapng")
 
