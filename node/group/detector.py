@@ -8,7 +8,7 @@ does not count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 
 class Detector:
@@ -110,18 +110,16 @@ class Accusations:
     def accuses(self, accuser: int, accused: int) -> bool:
         return (accuser, accused) in self._since_ns
 
-    def victims(
-        self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int, others: Iterable[tuple[int, int]] = ()
-    ) -> frozenset[int]:
+    def victims(self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int) -> frozenset[int]:
         """R8: members to leave out so that no pair of living members remains of which one has not heard the other since
-        `before_ns`, and none of the pairs `others`: repeatedly the one in most of these pairs, of equals the later in
-        rank."""
-        found = [*others, *(pair for pair, since_ns in self._since_ns.items() if since_ns <= before_ns)]
-        pairs = {frozenset(pair) for pair in found if set(pair) <= set(alive)}
+        `before_ns`: of those in such a pair repeatedly the one in most pairs, also in younger ones, of equals the later
+        in rank."""
+        old = {frozenset(pair) for pair, since_ns in self._since_ns.items() if since_ns <= before_ns}
+        pairs = {frozenset(pair) for pair in self._since_ns if set(pair) <= set(alive)}
         victims: set[int] = set()
-        while pairs:
+        while doomed := frozenset().union(*(pairs & old)):
             counts = Counter(member for pair in pairs for member in pair)
-            worst = max(counts, key=lambda one: (counts[one], ranks[one]))
+            worst = max(doomed, key=lambda one: (counts[one], ranks[one]))
             victims.add(worst)
             pairs = {pair for pair in pairs if worst not in pair}
         return frozenset(victims)

@@ -27,8 +27,6 @@ CONTROL = Flag.CONTROL.value
 BEAT = Timer("group_beat")
 WATCH = Timer("group_watch")
 RETRY = Timer("group_retry")
-PREPARES = 3
-"""A member that says after so many that it has not promised does not hear them."""
 BEATS = 4  # in the time after which a silent member is suspected
 ASKS = 32  # questions to a suspect in that time
 
@@ -110,7 +108,6 @@ class ViewMember:
         self._is_probing = False
         self._answered: set[int] = set()  # members that have answered the probe under way
         self._contradicted_ns: dict[int, int] = {}  # suspects: when another member last said that it hears them
-        self._unpromised: set[int] = set()  # members that said after several PREPAREs that they had not promised
         self._leavers = {us.member} if is_leaving else set()
         self._installed: set[int] = set()  # other members that have installed this view
         self.is_settled = view.number == 1 or not self._peers
@@ -191,7 +188,8 @@ class ViewMember:
 
     def _ask_quiet(self, now_ns: int, out: list[Effect]) -> None:
         """Ask members that have been silent for half of the limit, several times: words may be lost."""
-        quiet = [] if self.is_minority else self._detector.quiet(now_ns)
+        is_quiet = self.is_minority or (self.is_frozen and not self._is_next_in_line(now_ns))
+        quiet = [] if is_quiet else self._detector.quiet(now_ns)
         if quiet:
             asking = self.status(StatusFlag.ASK)
             out.extend(Send(target=member, message=asking) for member in quiet)
@@ -318,10 +316,8 @@ class ViewMember:
         if status.flags & StatusFlag.LEAVING:
             self._leavers.add(source)
         self._accusations.tell(source, status.suspects, now_ns)
-        # Time does not count here: a coordinator that was paused has repeated nothing, and reads old words.
-        if status.promised < self.change.led == self.change.promised and self._tries > PREPARES:
-            self._unpromised.add(source)
-        self._answered.add(source)
+        if status.flags & StatusFlag.ANSWER:  # other words of a member do not show that it hears us
+            self._answered.add(source)
         self._contradicted_ns.update(dict.fromkeys(status.fresh, now_ns))
         if status.suspects:
             self._watch(now_ns, out)
@@ -363,6 +359,13 @@ class ViewMember:
             return waited_ns > (self.view.rank(self._me) + 1) * self._limit_ns
         leader = self.view.members[rank_of(self.change.seen)]
         return leader in self._gone or waited_ns > self.retry_ns
+
+    def _is_next_in_line(self, now_ns: int) -> bool:
+        """Whether this member takes over if the coordinator ends; it may have ended before it reached all members, and
+        those have nothing to say."""
+        leader = self.view.members[rank_of(self.change.seen)]
+        earlier = self.view.members[: self.view.rank(self._me)]
+        return self._me != leader and not any(one != leader and self._detector.is_fresh(one, now_ns) for one in earlier)
 
     def _has_reason(self, now_ns: int, out: list[Effect]) -> bool:
         if self._replaced or (self._leavers and self._peers):
@@ -419,12 +422,7 @@ class ViewMember:
         silent = {one for one in suspects if not self._is_contradicted(one, now_ns)}
         alive = [one for one in self.view.members if one not in silent and one not in self._replaced]
         ranks = {member: rank for rank, member in enumerate(self.view.members)}
-        pairs = [(one, self._me) for one in self._deaf()]
-        return self._accusations.victims(ranks, alive, now_ns - self._limit_ns // 2, pairs)
-
-    def _deaf(self) -> frozenset[int]:
-        """R8: members that said after several of our PREPAREs that they had not promised: they do not hear us."""
-        return frozenset(self._unpromised - self.change.promises.keys())
+        return self._accusations.victims(ranks, alive, now_ns - self._limit_ns // 2)
 
     def _admissible(self, now_ns: int) -> tuple[Incarnation, ...]:
         """Incarnations that may join (R10); one on probation only when it hears all (and all promisers hear it)."""
@@ -447,7 +445,6 @@ class ViewMember:
         change.promises[self._me] = self._promise(ballot)
         self._tries = 0
         self._led_ns = self._progress_ns = now_ns
-        self._unpromised.clear()
         out.append(Multicast(message=self._message(Kind.GROUP_PREPARE, (ballot,))))
         self._watch(now_ns, out)
         self._timers.disarm(RETRY, out)
@@ -461,9 +458,9 @@ class ViewMember:
             return
         victims = self._victims(now_ns)
         heard_by_others = {one for one in self._detector.suspects if self._is_contradicted(one, now_ns)}
-        deaf = self._deaf() | {one for one in victims if self._accusations.accuses(one, self._me)}
+        deaf = {one for one in victims if self._accusations.accuses(one, self._me)}
         constraints = Constraints(
-            excused=(self._gone | (deaf & victims)) - (heard_by_others - victims - self._replaced),
+            excused=(self._gone | deaf) - (heard_by_others - victims - self._replaced),
             leaving=frozenset(self._leavers) | self._replaced,
             victims=victims,
             joiners=self._admissible(now_ns) if self.is_settled or self._replaced else (),

@@ -154,11 +154,21 @@ def test_accusations_of_and_by_a_member_that_is_back_count_from_then_on() -> Non
     assert told.victims(everyone, everyone, 500) == {3, 2}
 
 
+def test_young_pairs_count_for_who_goes_but_are_no_reason() -> None:
+    """A deaf member misses one after the other; the first pair that is old enough tells which of the two is deaf."""
+    told = Accusations()
+    told.tell(1, {2}, 0)
+    told.tell(1, {2, 3, 4}, 400)
+    everyone = ranks(1, 2, 3, 4)
+    assert told.victims(everyone, everyone, -1) == frozenset()
+    assert told.victims(everyone, everyone, 100) == {1}
+
+
 def test_an_accuser_replaces_all_that_it_said_and_keeps_the_time_of_what_it_says_again() -> None:
     told = Accusations()
     told.tell(1, {2, 3}, 100)
-    told.tell(1, {3, 4}, 500)
-    assert told.accused == {3, 4}
+    told.tell(1, {3}, 500)
+    assert told.accused == {3}
     everyone = ranks(1, 2, 3, 4)
     assert told.victims(everyone, everyone, 499) == {3}, "since 100, not since 500"
     told.tell(1, (), 600)

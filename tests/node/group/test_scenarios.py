@@ -840,11 +840,10 @@ def a_deaf_member_holds_up_no_change() -> None:
 
 def deaf_members_are_asked_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Accusations, "accuses", lambda *_: False)
-    members_that_do_not_promise_are_awaited(patch)
 
 
 def a_deaf_member_takes_no_other_with_it() -> None:
-    """At rest it misses its neighbour first; the ballot that leaves out the neighbour waits for its promise."""
+    """At rest it misses its neighbour first; the others hear its words, and so may not take them for answers."""
     for quarters in range(4, 17):
         group = Scripted(5)
         calm(group)
@@ -855,8 +854,17 @@ def a_deaf_member_takes_no_other_with_it() -> None:
         assert [group.hosts[member].membership.incarnation for member in (0, 1, 2, 4)] == [1, 1, 1, 1], quarters
 
 
-def members_that_do_not_promise_are_awaited(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ViewMember, "_deaf", lambda *_: frozenset())
+def young_pairs_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    victims = Accusations.victims
+
+    def of_old_pairs(
+        accusations: Accusations, ranks: Mapping[int, int], alive: Collection[int], before_ns: int
+    ) -> frozenset[int]:
+        old = Accusations()
+        old._since_ns = {pair: since_ns for pair, since_ns in accusations._since_ns.items() if since_ns <= before_ns}
+        return victims(old, ranks, alive, before_ns)
+
+    patch.setattr(Accusations, "victims", of_old_pairs)
 
 
 def a_member_that_the_coordinator_did_not_reach_is_asked() -> None:
@@ -953,7 +961,7 @@ MUTANTS: tuple[tuple[Scenario, Mutate], ...] = (
     (members_join_while_the_state_takes_long, joiners_do_not_wait_for_the_state),
     (a_deaf_member_goes_and_no_other_does, the_accused_of_a_pair_goes),
     (a_deaf_member_holds_up_no_change, deaf_members_are_asked_for_ever),
-    (a_deaf_member_takes_no_other_with_it, members_that_do_not_promise_are_awaited),
+    (a_deaf_member_takes_no_other_with_it, young_pairs_do_not_count),
     (a_member_that_the_coordinator_did_not_reach_is_asked, frozen_members_ask_nobody),
     (a_member_that_is_back_makes_no_bad_pair_at_once, old_accusations_count_against_the_returned),
 )
