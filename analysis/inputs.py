@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from analysis.errors import AnalysisError
 from analysis.network.asked import Network, Strike, build, impairment_of
+from analysis.report.formatting import is_end
 from topologies import load
 from topologies.formats.errors import InputError
 from topologies.model import Impairment, Topology
@@ -160,6 +161,7 @@ class _FaultLine(_Part):
     issued_ns: Nanoseconds
     effective_ns: Nanoseconds
     until_id: Count | None = None
+    restores: bool = False
 
 
 class _CutParameters(_Part):
@@ -298,6 +300,7 @@ def _strike(text: str, topology: Topology) -> Strike:
         issued_ns=line.issued_ns,
         effective_ns=max(line.issued_ns, line.effective_ns),
         until_id=line.until_id,
+        is_end=is_end({"kind": line.kind, "restores": line.restores}),
     )
 
 

@@ -114,6 +114,8 @@ class _Orders:
     findings: Mapping[Property, Finding]
     requests: cost.Requests
     latency: dict[str, Any]
+    by_fault: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Latency before, during and after each fault, by its id."""
     deliveries_full: int = 0
     """Judged deliveries at members that ran from start to end."""
     told: Mapping[str, Any] = field(default_factory=dict)
@@ -170,7 +172,7 @@ class _Analysis:
         self.stage.write_rows("traffic_series", cost.traffic_series(counted), schema.TRAFFIC_SERIES)
         results = self._results(orders, load, counted, links, balance)
         results["traffic"] |= talk
-        results["faults"] = fault_overlap.section(self.inputs, self.stage.path("frames"))
+        results["faults"] = fault_overlap.section(self.inputs, self.stage.path("frames"), orders.by_fault)
         return self._summary(orders=orders, staged=staged, results=results)
 
     def _orders(self, staged: Staged, submit: _Submit) -> _Orders:
@@ -200,11 +202,13 @@ class _Analysis:
         findings |= reported.findings(
             trace, staged.notices, self.manifest.promises, full=facts.full, evidence=facts.evidence
         )
+        latency, by_fault = self._latency(facts, requests) if timed is None else timed.result()
         return _Orders(
             facts=facts,
             findings=findings,
             requests=requests,
-            latency=self._latency(facts, requests) if timed is None else timed.result(),
+            latency=latency,
+            by_fault=by_fault,
             deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts.level, facts.full),
             told=self._told(staged.notices, facts, findings)
             | self._of_objects(staged.notices, facts, requests)
@@ -216,8 +220,8 @@ class _Analysis:
         found = order.without_views(facts)
         return {kind: finding for kind, finding in found.items() if kind.value in self.manifest.promises}
 
-    def _latency(self, facts: RunFacts, requests: cost.Requests) -> dict[str, Any]:
-        """The section `latency`, and its tables."""
+    def _latency(self, facts: RunFacts, requests: cost.Requests) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+        """The section `latency` and its tables, and latency around each fault."""
         judged = cost.judged(self.stage.path("deliveries"), facts.level)
         latency, cdf = cost.latency(
             judged, between_ms=requests.between_ms, load_end_ns=self.manifest.phases.load_end_ns
@@ -225,7 +229,7 @@ class _Analysis:
         self.stage.write_rows("latency_cdf", cdf, schema.LATENCY_CDF)
         series = cost.latency_series(judged, start_ns=self.start_ns)
         self.stage.write_rows("latency_series", series, schema.LATENCY_SERIES)
-        return latency
+        return latency, cost.latency_around(judged, fault_overlap.around(self.inputs))
 
     def _told(
         self, notices: Mapping[Notice, int], facts: RunFacts, findings: Mapping[Property, Finding]

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from analysis.report.formatting import is_end
 from collector.records import Event, Notice
 from topologies import load
 
@@ -190,6 +191,8 @@ def _write(path: Path, topology_text: str, faults: Sequence[Fault], *, failing: 
         for node in topology.nodes()
     }
     lines = [_fault(number, fault) for number, fault in enumerate(faults)]
+    ends = {line["until_id"] for line in lines}
+    lines = [line | {"restores": line["kind"] == "impair" and line["id"] in ends} for line in lines]
     (path / "faults.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = f"{topology.name}/1-20260101T120000Z"
     edit_json(path / "manifest.json", _manifest(run, topology.name, names, asked))
@@ -220,6 +223,14 @@ def _fault(number: int, fault: Fault) -> dict[str, Any]:
         "readback": parameters if kind == "impair" else {},
     }
     return line | ({"direction": direction} if direction else {})
+
+
+def _met(fault: Mapping[str, Any]) -> dict[str, Any]:
+    spans = {"before": (310, 11.2, 38.4), "during": (245, 14.9, 612.5), "after": (0, None, None)}
+    named = {
+        name: {"count": count, "p50_ms": p50, "p99_ms": p99, "max_ms": p99} for name, (count, p50, p99) in spans.items()
+    }
+    return {"id": fault["id"], "kind": fault["kind"], "frames": 1204, "latency": named}
 
 
 def _manifest(run: str, topology: str, names: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -344,6 +355,7 @@ def _summary(
         "load": _load(),
         "traffic": _traffic(),
         "links": list(_links(names, asked, faults, random)),
+        "faults": [_met(fault) for fault in faults if not is_end(fault)],
         "conservation": list(_conservation(names, random)),
         "capture": {"frames": 61_402, "kernel_dropped_frames": 0, "trace_gaps": 0, "undecodable": 0},
         "health": {"cpu_busy_ratio": 0.41, "lag_max_ms": 2.37},

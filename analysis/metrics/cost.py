@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,6 +108,34 @@ def latency_series(rows: pa.Table, *, start_ns: int) -> Rows:
         }
         for bin_number, ordered in zip(bins.tolist(), np.split(latency_ms[order], first[1:]), strict=False)
     ]
+
+
+class Around(NamedTuple):
+    """A fault in time, and what lies beside it: since the change before it, and until the change after it."""
+
+    before_ns: int
+    from_ns: int
+    until_ns: int
+    after_ns: int
+
+
+def latency_around(rows: pa.Table, faults: Mapping[int, Around]) -> dict[int, dict[str, Any]]:
+    """By fault: latency of what was requested before, during and after it, each `count`, `p50_ms`, `p99_ms` and
+    `max_ms`. `rows` are those that `judged` gave.
+    """
+    order = np.argsort(_plain(rows, "submit_ns"), kind="stable")
+    submit_ns, latency_ms = _plain(rows, "submit_ns")[order], _plain(rows, "latency_ns")[order] / 1e6
+    found = {}
+    for number, around in faults.items():
+        places = np.searchsorted(submit_ns, np.array(around, np.int64))
+        spans = zip(("before", "during", "after"), pairwise(places.tolist()), strict=True)
+        found[number] = {name: _in_short(np.sort(latency_ms[first:last])) for name, (first, last) in spans}
+    return found
+
+
+def _in_short(ordered: Floats) -> dict[str, Any]:
+    figures = _figures(ordered)
+    return {name: figures[name] for name in ("count", "p50_ms", "p99_ms", "max_ms")}
 
 
 def traffic_series(counted: Rows) -> Rows:

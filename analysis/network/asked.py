@@ -49,6 +49,8 @@ class Strike:
     issued_ns: int
     effective_ns: int
     until_id: int | None
+    is_end: bool = False
+    """It only ends other faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

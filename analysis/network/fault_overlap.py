@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
 from analysis.inputs import RunInputs
+from analysis.metrics.cost import Around
 from analysis.network.asked import Strike, blocked_pairs
 from analysis.network.conservation import LINK_LOCAL, MULTICAST_BIT
 from analysis.report import formatting as words
@@ -34,6 +35,9 @@ from topologies.routing import next_hop
 
 MAX_WARNED = 20
 """So many faults are warned of one by one."""
+
+MAX_TIMED = 200
+"""Of so many faults latency is measured before, during and after them."""
 
 Meets: TypeAlias = Callable[[Node, Node], bool]
 """Whether a fault acts on what this sender sends to this receiver."""
@@ -49,18 +53,48 @@ class Sent(NamedTuple):
     frames: int
 
 
-def section(inputs: RunInputs, frames: Path | None) -> list[dict[str, Any]]:
-    """The section `faults` of summary.json: one entry for each line of faults.jsonl, in its order. `frames`: the table;
-    None: there is no capture, and nobody knows what a fault met.
+def around(inputs: RunInputs) -> dict[int, Around]:
+    """Each of the first MAX_TIMED faults that last, by id, from the change of faults before it (or the start of the
+    load) to the change after it (or the end of the load). Empty where the load did not end.
+    """
+    phases = inputs.manifest.phases
+    start_ns, end_ns = phases.start_ns, phases.load_end_ns
+    if start_ns is None or end_ns is None:
+        return {}
+    strikes = inputs.strikes
+    asked = {line.get("id"): words.number(line.get("asked_ns")) or 0 for line in inputs.fault_lines}
+    # What was asked for one instant takes effect one after the other, and is one change.
+    changes = [(asked.get(strike.id, 0), strike.effective_ns) for strike in strikes]
+    effective = {strike.id: strike.effective_ns for strike in strikes}
+    found = {}
+    for strike in [one for one in strikes if one.kind in words.LASTING and not one.is_end][:MAX_TIMED]:
+        until = -1 if strike.until_id is None else strike.until_id
+        at, to = asked.get(strike.id, 0), asked.get(until, float("inf"))
+        before_ns = max((effective_ns for one, effective_ns in changes if one < at), default=start_ns)
+        after_ns = min((effective_ns for one, effective_ns in changes if one > to), default=end_ns)
+        until_ns = effective.get(until, end_ns)
+        found[strike.id] = Around(before_ns, strike.effective_ns, until_ns, max(until_ns, after_ns))
+    return found
+
+
+def section(
+    inputs: RunInputs, frames: Path | None, latency: Mapping[int, Mapping[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """The section `faults` of summary.json: one entry for each fault in the order of faults.jsonl, without those that
+    only end another one. `frames`: the table; None: there is no capture, and it is not known what a fault met.
+    `latency`: by fault, of those that `around` gives.
     """
     effective = {strike.id: strike.effective_ns for strike in inputs.strikes}
     asked = {line.get("id"): words.number(line.get("asked_ns")) for line in inputs.fault_lines}
     met = {} if frames is None else _met(inputs, frames, effective)
-    ends = {strike.until_id for strike in inputs.strikes}
     start_ns = inputs.manifest.phases.start_ns or 0
+    begun = [pair for pair in zip(inputs.fault_lines, inputs.strikes, strict=True) if not pair[1].is_end]
     return [
-        _entry(line, strike, start_ns, effective, asked, met, is_end=strike.id in ends)
-        for line, strike in zip(inputs.fault_lines, inputs.strikes, strict=True)
+        {
+            **_entry(place, line, strike, start_ns, effective, asked, met),
+            "latency": None if latency is None else latency.get(strike.id),
+        }
+        for place, (line, strike) in enumerate(begun)
     ]
 
 
@@ -72,14 +106,13 @@ def warnings(faults: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _entry(
+    place: int,
     line: Mapping[str, Any],
     strike: Strike,
     start_ns: int,
     effective: Mapping[int, int],
     asked: Mapping[Any, float | None],
     met: Mapping[int, int],
-    *,
-    is_end: bool,
 ) -> dict[str, Any]:
     asked_ns, until_ns = asked.get(strike.id), effective.get(-1 if strike.until_id is None else strike.until_id)
     lag_ns = None if asked_ns is None else strike.effective_ns - start_ns - asked_ns
@@ -95,13 +128,12 @@ def _entry(
         "frames": met.get(strike.id),
     }
     asked_end_ns = None if strike.until_id is None else asked.get(strike.until_id)
-    warning = ""
-    if strike.kind in words.LASTING and not (is_end and strike.kind == "impair"):
-        warning = _warning(entry, line, asked_ns, asked_end_ns, lag_ns)
-    return entry | {"warning": warning}
+    lasts = strike.kind in words.LASTING
+    return entry | {"warning": _warning(place, entry, line, asked_ns, asked_end_ns, lag_ns) if lasts else ""}
 
 
 def _warning(
+    place: int,
     entry: Mapping[str, Any],
     line: Mapping[str, Any],
     asked_ns: float | None,
@@ -113,7 +145,7 @@ def _warning(
     when = "" if asked_ns is None else f", {asked_ns / 1e9:g} s to {until}"
     what = words.fault(line)
     where = "" if what.startswith("cut ") else " " + words.listed(words.texts(line.get("targets"), 60))
-    fault = f"fault {entry['id']} ({what}{where.rstrip()}{when})"
+    fault = f"fault {place} ({what}{where.rstrip()}{when})"
     if asked_ns is not None and asked_end_ns is not None and lag_ns is not None and asked_ns + lag_ns >= asked_end_ns:
         return f"{fault} was to be over before it took effect, {lag_ns / 1e6:.0f} ms late: give it more time"
     return f"{fault} met no traffic" if entry["frames"] == 0 else ""
@@ -125,7 +157,7 @@ def _warning(
 def _met(inputs: RunInputs, table: Path, effective: Mapping[int, int]) -> dict[int, int]:
     """Frames met, by fault, of those that last."""
     end_ns = inputs.manifest.phases.end_ns or 2**62
-    lasting = [strike for strike in inputs.strikes if strike.kind in words.LASTING]
+    lasting = [strike for strike in inputs.strikes if strike.kind in words.LASTING and not strike.is_end]
     if not lasting:
         return {}
     windows = {

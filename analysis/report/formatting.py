@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 MISSING: Final = "–"
@@ -17,6 +17,9 @@ MAX_TEXT: Final = 300
 
 LASTING: Final = ("impair", "cut", "crash", "pause", "slow", "deaf", "clock")
 """Kinds of faults that are in force until another one ends them (`heal`, `restart`, `resume`), or to the end."""
+
+ENDING: Final = ("heal", "restart", "resume", "recover")
+"""Kinds that only end other faults."""
 
 DIRECTIONS: Final[Mapping[str, str]] = {"to-node": "to node", "from-node": "from node"}
 
@@ -170,6 +173,17 @@ def impairment(asked: object) -> list[str]:
             phrases.append(f"{_share(given[name])} {word}")
     phrases.append(_queue(given))
     return [phrase for phrase in phrases if phrase]
+
+
+def is_end(fault: Mapping[str, Any]) -> bool:
+    """Whether a line of faults.jsonl only ends earlier faults."""
+    return fault.get("kind") in ENDING or (fault.get("kind") == "impair" and fault.get("restores") is True)
+
+
+def numbers(faults: Iterable[Mapping[str, Any]]) -> dict[float | None, int]:
+    """Id, and place among the faults in section `faults` of summary.json: those that do not only end others."""
+    begun = [line for line in faults if not is_end(line)]
+    return {number(line.get("id")): place for place, line in enumerate(begun)}
 
 
 def fault(fault: Mapping[str, Any]) -> str:

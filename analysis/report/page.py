@@ -40,6 +40,7 @@ from analysis.report.time_axis import (
     Phases,
     Series,
     axis_end_s,
+    begun,
     is_everybody,
     latency_series,
     node_names,
@@ -343,7 +344,7 @@ def _faulted(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, str]:
     """Class of the first lasting fault that hit each node. What hits everybody, as a cut does, tells nobody apart."""
     everybody = node_names(run)
     classes: dict[str, str] = {}
-    for fault, window in zip(run.faults, windows, strict=True):
+    for fault, window in zip(begun(run), windows, strict=True):
         targets = words.texts(fault.get("targets"))
         if window.lasts and window.kind != "cut" and not is_everybody(targets, everybody):
             for name in targets:

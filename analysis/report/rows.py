@@ -137,6 +137,8 @@ class FaultRow:
     late: str
     ended: str
     met: str
+    latency: tuple[str, ...]
+    """Before, during and after it: `p50 / p99`; empty where it was not measured."""
     warning: str
     lasts: bool
 
@@ -239,7 +241,7 @@ def expectations(summary: Mapping[str, Any]) -> list[ExpectationRow]:
 
 def faults(windows: Sequence[FaultWindow], summary: Mapping[str, Any]) -> list[FaultRow]:
     """`summary` knows what each fault met; one that was made before there was such a section does not."""
-    judged = {str(entry.get("id")): entry for entry in words.objects(summary.get("faults"))}
+    judged = {str(place): entry for place, entry in enumerate(words.objects(summary.get("faults")))}
     return [
         FaultRow(
             number=window.number,
@@ -252,11 +254,26 @@ def faults(windows: Sequence[FaultWindow], summary: Mapping[str, Any]) -> list[F
             late=words.MISSING if window.late_ms is None else f"{window.late_ms:+.1f} ms",
             ended=words.seconds(window.until_s) if window.until_s is not None else "end of run" if window.lasts else "",
             met=words.count(judged.get(window.number, {}).get("frames")) if window.lasts else "",
+            latency=latency_around(judged.get(window.number, {})),
             warning=words.clean(judged.get(window.number, {}).get("warning"), 300),
             lasts=window.lasts,
         )
         for window in windows[:MAX_ROWS]
     ]
+
+
+def latency_around(fault: Mapping[str, Any]) -> tuple[str, ...]:
+    """`15 / 40`, in ms, before, during and after an entry of section `faults`; empty where none was measured."""
+    given = words.mapping(fault.get("latency"))
+    spans = [words.mapping(given.get(name)) for name in ("before", "during", "after")]
+    if not any(span.get("count") for span in spans):
+        return ()
+    return tuple(
+        f"{words.significant(span.get('p50_ms'))} / {words.significant(span.get('p99_ms'))}"
+        if span.get("count")
+        else words.MISSING
+        for span in spans
+    )
 
 
 def facts(run: RunFiles, phases: Phases) -> list[Fact]:

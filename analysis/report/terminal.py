@@ -28,6 +28,7 @@ STYLES: Final[Mapping[Verdict, str]] = {Verdict.PASS: "green", Verdict.FAIL: "re
 MARKS: Final[Mapping[Verdict, str]] = {Verdict.PASS: "✔", Verdict.FAIL: "✘", Verdict.UNKNOWN: "?"}
 
 MAX_REASONS: Final = 8
+MAX_FAULTS: Final = 8
 
 
 def results(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
@@ -43,6 +44,8 @@ def results(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
         parts.append(calls_line(summary))
     if report_views.in_short(summary):
         parts.append(Text(f"views: {report_views.in_short(summary)}"))
+    if faults_table(summary).row_count:
+        parts.append(faults_table(summary))
     if report_rows.properties(summary):
         parts += [properties_table(summary), *witness_lines(summary)]
     if summary.get("expect"):
@@ -75,6 +78,21 @@ def key_numbers_table(summary: Mapping[str, Any]) -> Table:
     for entry in headline.key_numbers(summary):
         value = Text(entry.value, "bold red" if entry.alarming else "bold")
         table.add_row(Text(entry.label), value, Text(entry.note))
+    return table
+
+
+def faults_table(summary: Mapping[str, Any]) -> Table:
+    """Latency before, during and after each of the first faults."""
+    table = _table("latency, p50 / p99 in ms", "when", "before", "during", "after")
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    for place, fault in enumerate(words.objects(summary.get("faults"))[:MAX_FAULTS]):
+        spans = report_rows.latency_around(fault)
+        if spans:
+            until_s = fault.get("until_s")
+            until = "the end" if until_s is None else words.seconds(until_s, 1)
+            when = f"{words.seconds(fault.get('effective_s'), 1).removesuffix(' s')} to {until}"
+            table.add_row(Text(f"#{place} {words.clean(fault.get('what'), 60)}", "bold"), when, *spans)
     return table
 
 

@@ -58,7 +58,7 @@ class FaultWindow:
     effective_s: float | None
     until_s: float | None
     lasts: bool
-    """False for what only ends another fault, or puts a port back as it was."""
+    """False for an event such as a join."""
 
     @property
     def late_ms(self) -> float | None:
@@ -99,13 +99,12 @@ def phases_of(manifest: Mapping[str, Any]) -> Phases:
 
 
 def windows_of(run: RunFiles, phases: Phases) -> list[FaultWindow]:
-    """All faults in the order of the log. A fault ends when the fault that its `until_id` names took effect."""
+    """What `begun` gives. A fault ends when the line that its `until_id` names took effect."""
     everybody = node_names(run)
     effective = {_id(fault): phases.seconds(fault.get("effective_ns")) for fault in run.faults}
-    ends = {_number(fault.get("until_id")) for fault in run.faults}
     return [
         FaultWindow(
-            number=_id(fault),
+            number=str(place),
             kind=words.clean(fault.get("kind"), 24) or "fault",
             what=words.fault(fault),
             where=_where(fault, everybody),
@@ -113,10 +112,15 @@ def windows_of(run: RunFiles, phases: Phases) -> list[FaultWindow]:
             issued_s=phases.seconds(fault.get("issued_ns")),
             effective_s=effective[_id(fault)],
             until_s=effective.get(_number(fault.get("until_id"))),
-            lasts=_lasts(fault, ends, run.manifest),
+            lasts=fault.get("kind") in words.LASTING,
         )
-        for fault in run.faults
+        for place, fault in enumerate(begun(run))
     ]
+
+
+def begun(run: RunFiles) -> list[Mapping[str, Any]]:
+    """The lines of the log that do not only end others."""
+    return [fault for fault in run.faults if not words.is_end(fault)]
 
 
 def node_names(run: RunFiles) -> set[str]:
@@ -230,18 +234,3 @@ def _where(fault: Mapping[str, Any], everybody: set[str]) -> str:
 def is_everybody(targets: Sequence[str], everybody: set[str]) -> bool:
     """True for a fault that hits all nodes of a network that has more than one."""
     return len(everybody) > 1 and everybody <= set(targets)
-
-
-def _lasts(fault: Mapping[str, Any], ends: set[str], manifest: Mapping[str, Any]) -> bool:
-    if fault.get("kind") not in words.LASTING:
-        return False
-    return not (fault.get("kind") == "impair" and _id(fault) in ends and _puts_back(fault, manifest))
-
-
-def _puts_back(fault: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
-    """True when an impairment sets all its ports to what the topology asked for."""
-    asked = words.mapping(manifest.get("asked"))
-    direction = words.clean(fault.get("direction"), 24)
-    wanted = words.impairment(fault.get("parameters"))
-    ports = [words.mapping(asked.get(target)).get(direction) for target in words.texts(fault.get("targets"))]
-    return all(words.impairment(port) == wanted for port in ports)

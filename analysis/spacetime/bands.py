@@ -15,15 +15,16 @@ def fault_bands(scene: Scene, window: Window, members: Sequence[int]) -> Iterato
     """Where faults that last were in force, on the lines that they touched."""
     ends = {words.number(fault.get("id")): fault.get("effective_ns") for fault in scene.faults}
     known = {name: member for member, name in enumerate(scene.names)}
-    put_back = {id(fault) for fault in scene.faults if puts_back(fault, scene)}
+    numbers = words.numbers(scene.faults)
     for fault in scene.faults:
         kind, from_ns = words.clean(fault.get("kind"), 24), fault.get("effective_ns")
         until_ns = ends.get(words.number(fault.get("until_id")))
         has_ended = isinstance(until_ns, int) and until_ns < window.from_ns
-        if kind not in words.LASTING or not isinstance(from_ns, int) or from_ns > window.until_ns:
+        if kind not in words.LASTING or words.is_end(fault) or has_ended:
             continue
-        if has_ended or id(fault) in put_back:
+        if not isinstance(from_ns, int) or from_ns > window.until_ns:
             continue
+        number = str(numbers[words.number(fault.get("id"))])
         until = min(until_ns, window.until_ns) if isinstance(until_ns, int) else window.until_ns
         touched = [known[name] for name in _touched(fault) if name in known]
         for member in touched or (members if _names_links(fault) else ()):
@@ -33,8 +34,8 @@ def fault_bands(scene: Scene, window: Window, members: Sequence[int]) -> Iterato
                     from_ns=max(from_ns, window.from_ns),
                     until_ns=until,
                     kind=kind,
-                    number=words.clean(fault.get("id"), 20),
-                    words=f"fault #{words.clean(fault.get('id'), 20)}: {words.fault(fault)}",
+                    number=number,
+                    words=f"fault #{number}: {words.fault(fault)}",
                 )
 
 
@@ -111,24 +112,6 @@ def minorities(scene: Scene, window: Window, members: Sequence[int]) -> Iterator
 def grants(scene: Scene) -> bool:
     """Whether deliveries grant critical sections: somebody has left one."""
     return any(is_notice(step, Notice.LEFT) for step in scene.steps)
-
-
-def puts_back(fault: Mapping[str, Any], scene: Scene) -> bool:
-    """Whether an impairment only ends another one: it sets its targets to what they were asked to do at the start."""
-    number = words.number(fault.get("id"))
-    if fault.get("kind") != "impair" or not any(number == words.number(one.get("until_id")) for one in scene.faults):
-        return False
-    if scene.network is None:
-        return True
-    direction = words.clean(fault.get("direction"), 24)
-    elements = [(direction, name) for name in words.texts(fault.get("targets"))]
-    states = [
-        (scene.network.start.get(element), change.state)
-        for element in elements
-        for change in scene.network.changes.get(element, ())
-        if change.issued_ns == fault.get("issued_ns")
-    ]
-    return all(start == state for start, state in states)
 
 
 def is_notice(step: Step, notice: Notice) -> bool:

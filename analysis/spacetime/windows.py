@@ -19,7 +19,6 @@ from markupsafe import Markup
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.errors import AnalysisError
 from analysis.report import formatting as words
-from analysis.spacetime.bands import puts_back
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Diagram, Scene, Window, protocol_name
 from analysis.spacetime.read import Reader
@@ -191,7 +190,7 @@ def _notable(scene: Scene) -> list[Mapping[str, Any]]:
     ranked: list[tuple[int, int, Mapping[str, Any]]] = []
     for place, fault in enumerate(scene.faults):
         kind = words.clean(fault.get("kind"), 24)
-        if kind in words.LASTING and isinstance(fault.get("effective_ns"), int) and not puts_back(fault, scene):
+        if kind in words.LASTING and isinstance(fault.get("effective_ns"), int) and not words.is_end(fault):
             ranked.append((seen[kind], place, fault))
             seen[kind] += 1
     return [fault for _, _, fault in sorted(ranked, key=lambda one: one[:2])]

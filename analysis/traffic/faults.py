@@ -24,8 +24,12 @@ _DOWN: Final = ("crash", "pause")
 
 
 class Window(NamedTuple):
-    """A fault that lasts: from when it was read back until its end was. `until_ns` None: to the end of the run."""
+    """A fault that lasts: from when it was read back until its end was. `until_ns` None: to the end of the run.
 
+    `number`: its place in section `faults` of summary.json.
+    """
+
+    number: int
     strike: Strike
     from_ns: int
     until_ns: int | None
@@ -46,20 +50,20 @@ class View(NamedTuple):
 
 def windows(strikes: Iterable[Strike]) -> list[Window]:
     """The faults that last, in order of time; an impairment that only ends another is none."""
-    known = sorted(strikes, key=lambda strike: (strike.effective_ns, strike.id))
-    ends = {strike.until_id for strike in known}
+    known = list(strikes)
     by_id = {strike.id: strike for strike in known}
-    return [
-        _window(strike, None if strike.until_id is None else by_id.get(strike.until_id))
-        for strike in known
-        if strike.kind in LASTING and not (strike.kind == "impair" and strike.id in ends)
-    ][:MAX_FAULTS]
+    found = [
+        _window(place, strike, None if strike.until_id is None else by_id.get(strike.until_id))
+        for place, strike in enumerate(one for one in known if not one.is_end)
+        if strike.kind in LASTING
+    ]
+    return sorted(found, key=lambda window: (window.from_ns, window.number))[:MAX_FAULTS]
 
 
-def _window(strike: Strike, end: Strike | None) -> Window:
+def _window(number: int, strike: Strike, end: Strike | None) -> Window:
     if end is None:
-        return Window(strike, strike.effective_ns, None, None)
-    return Window(strike, strike.effective_ns, end.effective_ns, end.issued_ns)
+        return Window(number, strike, strike.effective_ns, None, None)
+    return Window(number, strike, strike.effective_ns, end.effective_ns, end.issued_ns)
 
 
 def section(found: Sequence[Conversation], strikes: Iterable[Strike], view: View) -> dict[str, Rows]:
@@ -104,7 +108,7 @@ def _is_alive(one: Conversation, window: Window) -> bool:
 
 
 def _head(window: Window) -> dict[str, Any]:
-    return {"fault": window.strike.id, "kind": window.strike.kind}
+    return {"fault": window.number, "kind": window.strike.kind}
 
 
 def _fault(window: Window, touched: int, silences: Rows, view: View) -> dict[str, Any]:

@@ -322,7 +322,7 @@ class Measurement:
         rows: Rows = []
         for place, (from_ns, until_ns) in enumerate(pairwise(edges)):
             in_force = [
-                window.strike.id
+                window.number
                 for window in self.windows
                 if window.from_ns <= from_ns and (window.until_ns is None or window.until_ns >= until_ns)
             ]

@@ -101,7 +101,7 @@ class Schedule:
         while self.next_ns() <= now_ns:
             fault = self._waiting.pop(0)
             struck = self._perform[type(fault)](fault)
-            self.struck += 1
+            self.struck += not fault.is_end
             self._note_in_force(fault)
             self._directory.append_fault(
                 fault.record()
@@ -124,8 +124,7 @@ class Schedule:
         self._in_force = {key: old for key, old in self._in_force.items() if old.until_id != fault.id}
         if isinstance(fault, Heal):
             self._in_force = {key: old for key, old in self._in_force.items() if not isinstance(old, Cut)}
-        is_end = isinstance(fault, Heal | Restart | Resume | Join | Recover) or getattr(fault, "restores", False)
-        if not is_end:
+        if not fault.is_end and not isinstance(fault, Join):
             self._in_force[fault.id] = fault
 
     def _impair(self, fault: Impair) -> Struck:

@@ -79,9 +79,10 @@ class SimulatedWorld:
             progress = _Progress(stage, capture, interrupt)
             simulation = self._simulate(tap, progress)
             speed = progress.speed(simulation.phases.load_end_ns)
+            begun = sum(not fault.is_end for fault in self._experiment.faults)
             stage.result = (
                 f"{duration_s:g} s of virtual time, {speed:.1f} times as fast as real time, "
-                f"{said(totals(simulation))}, {counted(len(simulation.faults), 'fault')}"
+                f"{said(totals(simulation))}, {counted(begun, 'fault')}"
             )
         return simulation
 

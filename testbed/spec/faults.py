@@ -43,6 +43,11 @@ class Fault:
     at_ns: int
     until_id: int | None = None
 
+    @property
+    def is_end(self) -> bool:
+        """Whether it only ends earlier ones."""
+        return isinstance(self, Heal | Restart | Resume | Recover) or getattr(self, "restores", False)
+
     def record(self) -> dict[str, Any]:
         """What `faults.jsonl` says of it before it is performed."""
         return {
@@ -293,6 +298,7 @@ def _impair_record(fault: Impair | ImpairLink, record: dict[str, Any]) -> dict[s
         "direction": fault.direction.value,
         "parameters": parameters,
         "asked": asked,
+        "restores": fault.restores,
     }
 
 

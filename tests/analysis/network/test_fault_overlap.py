@@ -99,7 +99,7 @@ def test_frames_over_what_a_fault_acts_on_are_counted(tmp_path: Path, fault: dic
         met = 5  # to p1/n2 twice, to all, to p2/n1, and back
     end = {"cut": "heal", "crash": "restart", "pause": "resume"}.get(fault["kind"], "recover")
     begin = line(0, fault["kind"], 2, 1) | fault
-    entry, _ = judged(tmp_path, [begin, line(1, end, 4)], sent)
+    (entry,) = judged(tmp_path, [begin, line(1, end, 4)], sent)
     assert entry["frames"] == met
     assert ("met no traffic" in entry["warning"]) == (met == 0)
 
@@ -139,3 +139,50 @@ def test_many_warnings_are_counted_not_listed(tmp_path: Path) -> None:
     told = fault_overlap.warnings(judged(tmp_path, faults, []))
     assert len(told) == fault_overlap.MAX_WARNED + 1
     assert told[-1] == "5 more faults met no traffic or were over too early"
+
+
+def around(tmp_path: Path, faults: Sequence[Mapping[str, Any]], *, load_s: float | None = 9) -> dict[int, list[float]]:
+    """Seconds after the start of the load."""
+    judged(tmp_path, faults, [])
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest["phases"]["load_end_ns"] = None if load_s is None else START_NS + round(load_s * SECOND)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    found = fault_overlap.around(read_run(tmp_path))
+    return {number: [(at_ns - START_NS) / SECOND for at_ns in span] for number, span in found.items()}
+
+
+def test_a_fault_lies_between_the_changes_beside_it(tmp_path: Path) -> None:
+    faults = [
+        line(0, "crash", 2, 2, targets=["p1/n1"]),
+        line(1, "slow", 3, targets=["p1/n2"]),
+        line(2, "restart", 5, late_s=0.25),
+        line(3, "join", 7, targets=["p1/n2"]),
+    ]
+    assert around(tmp_path, faults) == {0: [0, 2, 5.25, 7], 1: [2, 3, 9, 9]}
+
+
+def test_faults_of_one_instant_are_one_change_however_long_they_take(tmp_path: Path) -> None:
+    faults = [
+        line(0, "slow", 2, 2, late_s=0.01, targets=["p1/n1"]),
+        line(1, "slow", 2, 3, late_s=0.02, targets=["p1/n2"]),
+        *(line(2, "recover", 4, late_s=0.01), line(3, "recover", 4, late_s=0.02)),
+    ]
+    assert around(tmp_path, faults) == {0: [0, 2.01, 4.01, 9], 1: [0, 2.02, 4.02, 9]}
+
+
+def test_without_an_end_of_the_load_there_is_no_time_after_a_fault(tmp_path: Path) -> None:
+    assert around(tmp_path, [line(0, "crash", 2, targets=["p1/n1"])], load_s=None) == {}
+
+
+def test_what_only_ends_a_fault_is_no_entry(tmp_path: Path) -> None:
+    ports = {"targets": ["p1/n2"], "direction": "to-node"}
+    faults = [
+        line(0, "impair", 2, 1, **ports, asked={"p1/n2": {"loss_ratio": 0.5}}),
+        line(1, "impair", 4, **ports, asked={"p1/n2": {}}, restores=True),
+        line(2, "pause", 5, 3, targets=["p1/n1"]),
+        line(3, "resume", 6),
+    ]
+    entries = judged(tmp_path, faults, [frame(3, "p1/n1")])
+    assert [(entry["id"], entry["until_s"], entry["frames"]) for entry in entries] == [(0, 4, 1), (2, 6, 0)]
+    assert fault_overlap.warnings(entries) == ["fault 1 (pause p1/n1, 5 s to 6 s) met no traffic"]

@@ -230,3 +230,10 @@ def test_what_the_order_cost_is_one_line() -> None:
 )
 def test_an_odd_section_of_costs_is_still_a_line(given: dict[str, Any]) -> None:
     assert text.ordering_line({"ordering": given}).plain == "order: – for a message at a member"
+
+
+def test_latency_around_each_fault_is_told(passing: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    told = printed(text.results(*passing))
+    assert "11.2 / 38.4   14.9 / 612" in told
+    assert "#2 " in told
+    assert "#3 " not in told, "what only ends a fault is none"

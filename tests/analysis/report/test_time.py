@@ -67,14 +67,14 @@ def test_a_window_lasts_from_its_effect_to_the_effect_of_its_end(windows: list[F
     assert loss.late_ms == pytest.approx(2.7)
 
 
-def test_what_only_puts_back_is_no_window(windows: list[FaultWindow]) -> None:
-    """Fault 2 sets p1/n3 to what the topology asks of it; 5 resumes."""
-    assert [window.number for window in windows if window.lasts] == ["0", "1", "4"]
+def test_what_only_ends_another_fault_is_no_window(windows: list[FaultWindow]) -> None:
+    """Lines 2 and 3 put ports back, and 5 resumes: the faults are counted without them."""
+    assert [(window.number, window.kind) for window in windows] == [("0", "impair"), ("1", "impair"), ("2", "pause")]
 
 
 def test_an_impairment_that_replaces_another_is_a_window(tmp_path: Path) -> None:
     path = report_runs.quickstart(tmp_path / "run")
-    lines = (path / "faults.jsonl").read_text().replace('"loss_ratio": 0.01', '"loss_ratio": 0.2')
+    lines = (path / "faults.jsonl").read_text().replace('"restores": true', '"restores": false')
     (path / "faults.jsonl").write_text(lines)
     run = read_run(path)
     assert windows_of(run, phases_of(run.manifest))[2].lasts
@@ -83,7 +83,7 @@ def test_an_impairment_that_replaces_another_is_a_window(tmp_path: Path) -> None
 def test_windows_say_what_and_where(windows: list[FaultWindow]) -> None:
     assert (windows[0].what, windows[0].where) == ("5 ms ± 1 ms, 10 % loss", "to p1/n3")
     assert (windows[1].what, windows[1].where) == ("5 ms, 500 kbit/s, queue 20 frames", "to p1/n2")
-    assert (windows[4].what, windows[4].where) == ("pause", "p1/n4")
+    assert (windows[2].what, windows[2].where) == ("pause", "p1/n4")
 
 
 def test_a_fault_at_all_nodes_is_at_every_node(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_fault_at_all_nodes_is_at_every_node(tmp_path: Path) -> None:
     lines = (path / "faults.jsonl").read_text().replace('["p1/n4"]', '["p1/n1", "p1/n2", "p1/n3", "p1/n4"]')
     (path / "faults.jsonl").write_text(lines)
     run = read_run(path)
-    assert windows_of(run, phases_of(run.manifest))[4].where == "every node"
+    assert windows_of(run, phases_of(run.manifest))[2].where == "every node"
 
 
 def test_a_cut_names_its_sides(tmp_path: Path) -> None:

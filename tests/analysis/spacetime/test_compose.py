@@ -82,7 +82,7 @@ def test_a_crash_ends_an_incarnation_and_a_cut_touches_its_smaller_side() -> Non
 def test_what_only_puts_a_port_back_is_no_band() -> None:
     faults = [
         scenes.fault(0, "impair", 2, until=1, targets=["p1/n1"], direction="to-node", parameters={"loss_ratio": 0.5}),
-        scenes.fault(1, "impair", 4, targets=["p1/n1"], direction="to-node", parameters={}),
+        scenes.fault(1, "impair", 4, targets=["p1/n1"], direction="to-node", parameters={}, restores=True),
     ]
     network = network_of(scenes.THREE_NODES, faults)
     for known in (network, None):
