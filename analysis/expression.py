@@ -24,11 +24,13 @@ import math
 import operator
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeAlias
 
-from analysis.checks.properties import Verdict
+from analysis.checks.properties import EXPECTABLE, Property, Verdict
 from analysis.metrics.estimate import LEAST_RUNS, estimate
 from topologies.formats.errors import did_you_mean
 from topologies.formats.units import shown
@@ -114,20 +116,68 @@ def subject(expression: Expression, results: Mapping[str, Any]) -> Any:
     return _guarded(tree, results)
 
 
-def roots(expression: Expression) -> frozenset[str]:
-    """What must be among the results: the names that begin a path, but those that `where` reads in each run."""
-    return frozenset(_roots(expression.tree))
+Names: TypeAlias = Mapping[str, Any]
+"""A name of summary.json, and the Names below it; `*`: any other name, `**`: anything."""
+
+_ANYTHING: Final[Names] = {"**": {}}
 
 
-def _roots(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Name):
-        yield node.id
-    children = ast.iter_child_nodes(node)
-    if isinstance(node, ast.Call):
-        is_where = isinstance(node.func, ast.Name) and node.func.id == "where"
-        children = iter(node.args[:1] if is_where else node.args)
-    for child in children:
-        yield from _roots(child)
+@cache
+def summary_names() -> Names:
+    """What a condition of an experiment may name: the sections of a summary and what is in them."""
+    names: dict[str, Any] = {name: {} for name in EXPECTABLE}
+    for line in (Path(__file__).parent / "summary_names.txt").read_text(encoding="utf-8").splitlines()[1:]:
+        path, _, leaves = line.partition(": ")
+        below = names
+        for part in path.split("."):
+            below = below[part]
+        below.update({leaf: {} for leaf in leaves.split()})
+    names["properties"] = dict.fromkeys((kind.value for kind in Property), names["properties"]["*"])
+    return names
+
+
+def misnamed(expression: Expression, names: Names) -> str | None:
+    """Which name of the expression does not exist, in a sentence; None: all do. Lists have the names of their items."""
+    try:
+        _names_of(expression.tree, names)
+    except _UnknownError as error:
+        return str(error)
+    return None
+
+
+def _names_of(node: ast.expr, names: Names, of: str = "a run") -> Names:
+    """The names below what `node` stands for; `names` are those of `of`. Raises _UnknownError."""
+    match node:
+        case ast.Name(id=name):
+            return _below(of, names, name)
+        case ast.Attribute(value=holder, attr=name):
+            return _below(ast.unparse(holder), _names_of(holder, names, of), name)
+        case ast.Subscript(value=holder, slice=ast.Constant(value=str(name))):
+            return _below(ast.unparse(holder), _names_of(holder, names, of), name)
+        case ast.Subscript(value=holder, slice=index):
+            _names_of(index, names, of)
+            return _names_of(holder, names, of)
+        case ast.Call(func=ast.Name(id="where"), args=[items, wanted]):
+            found = _names_of(items, names, of)
+            _names_of(wanted, found, ast.unparse(items))
+            return found
+        case ast.Call(args=parts) | ast.BoolOp(values=parts):
+            pass
+        case _:
+            parts = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    for part in parts:
+        _names_of(part, names, of)
+    return _ANYTHING
+
+
+def _below(where: str, names: Names, name: str) -> Names:
+    if "**" in names:
+        return _ANYTHING
+    found = names.get(name, names.get("*"))
+    if found is None:
+        hint = did_you_mean(name, names) or (f"; it has {', '.join(names)}" if names else "")
+        _unknown(f"{where} has no {shown(name)}{hint}")
+    return found  # type: ignore[no-any-return]
 
 
 class _UnknownError(Exception):

@@ -8,8 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, Protocol, get_type_hints
 
-from analysis.checks.properties import EXPECTABLE
-from analysis.expression import Expression, ExpressionError, parse, roots
+from analysis.expression import Expression, ExpressionError, misnamed, parse, summary_names
 from node.errors import LocalError
 from node.host.node_clock import MAX_DRIFT_PPM
 from testbed.spec import rate_churn as rate_churn
@@ -197,9 +196,9 @@ def expectations(raw: RawExperiment, document: Document) -> Iterator[Expression]
     for position, text in enumerate(raw.expect):
         at = document.item(("expect",), position)
         condition = _condition(text, document, at)
-        for name in sorted(roots(condition).difference(EXPECTABLE)):
-            hint = did_you_mean(name, EXPECTABLE) or f"; it has {', '.join(EXPECTABLE)}"
-            raise document.error(at, f"{shown(text)}: the results of a run have no {shown(name)}{hint}")
+        wrong = misnamed(condition, summary_names())
+        if wrong is not None:
+            raise document.error(at, f"{shown(text)}: {wrong}")
         yield condition
 
 

@@ -18,9 +18,10 @@ from analysis.expression import (
     Unknown,
     condition,
     evaluate,
+    misnamed,
     parse,
-    roots,
     subject,
+    summary_names,
 )
 
 RESULTS: dict[str, Any] = {
@@ -233,19 +234,36 @@ def test_knows_what_may_be_a_condition(text: str, may_be: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "names"),
+    "text",
     [
-        ("latency.p99_ms <= 80", {"latency"}),
-        (
-            "max(links[0].loss_ratio, load.lan_load) < faults[load.x].frames or calls",
-            {"links", "load", "faults", "calls"},
-        ),
-        ("mean(where(runs, given.protocol == 'atop').latency.p50_ms) > 3", {"runs"}),
-        ("3 < 4", set()),
+        "latency.p99_ms <= 80",
+        "max(links[0].loss_ratio, load.lan_load) < faults[load.messages].frames or calls.calls > 3",
+        "links[1].asked.delay_ns > 3 and load.messages_by_kind['TRIAL_1'] == 0",
+        "mean(where(links, direction == 'to-node' and frames > 3).loss_ratio) < 0.1",
+        "estimate(links.loss_ratio, links.frames).mean > 0",
+        "properties.total_order.witness.places[0].member == 'p1/n1'",
+        "faults[1].latency.during.p99_ms < 300",
+        "3 < 4",
     ],
 )
-def test_knows_where_its_paths_begin(text: str, names: set[str]) -> None:
-    assert roots(parse(text)) == names
+def test_names_of_a_summary_are_known(text: str) -> None:
+    assert misnamed(parse(text), summary_names()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("3 < 4 or latncy.p99_ms", "a run has no 'latncy'; did you mean latency?"),
+        ("latency['p9_ms'] > 3", "latency has no 'p9_ms'; did you mean p90_ms?"),
+        ("latency.p99_ms.value > 3", "latency.p99_ms has no 'value'"),
+        ("-abs(faults[0].latency.durng.p99_ms) < 3", "faults[0].latency has no 'durng'; did you mean during?"),
+        ("faults[links[0].nothing].id == 3", "links[0] has no 'nothing'; it has node, direction, "),
+        ("len(where(links, latency.p50_ms > 3)) > 3", "links has no 'latency'; it has node, direction, "),
+        ("capture.frames == 3 and health.x", "health has no 'x'; it has cpu_busy_ratio, lag_max_ms"),
+    ],
+)
+def test_a_name_that_no_summary_has_is_told(text: str, sentence: str) -> None:
+    assert (misnamed(parse(text), summary_names()) or "").startswith(sentence)
 
 
 def test_an_expression_is_a_value() -> None:

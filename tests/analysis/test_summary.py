@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from analysis import schema
 from analysis.errors import AnalysisError
+from analysis.expression import Names, summary_names
 from analysis.run import Run
 from analysis.summary import analyze
 from collector.records import PortDirection
@@ -99,6 +101,30 @@ def test_the_summary_is_what_is_on_disk(lossy: Lossy) -> None:
     assert json.loads((path / "summary.json").read_text()) == summary
     assert summary["format"] == 1
     assert summary["run"] == "made/1"
+
+
+def unnamed(value: object, names: Names, path: str = "") -> list[str]:
+    """Paths that `names` lack."""
+    if isinstance(value, list):
+        return [one for item in value for one in unnamed(item, names, path)]
+    if not isinstance(value, dict) or "**" in names:
+        return []
+    found = []
+    for key, item in value.items():
+        below = names.get(key, names.get("*"))
+        found += [f"{path}.{key}"] if below is None else unnamed(item, below, f"{path}.{key}")
+    return found
+
+
+def test_a_condition_may_name_all_that_a_summary_has(lossy: Lossy) -> None:
+    """This one, and the one that the page shows."""
+    page = (Path(__file__).parents[2] / "docs" / "run-directory.md").read_text(encoding="utf-8")
+    block = re.search(r"^## summary.json\n\n```json\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    for summary in (lossy[3], json.loads(block[1].replace(', "…": 0', ""))):
+        shown = {key: value for key, value in summary.items() if key in summary_names()}
+        assert len(shown) > 15
+        assert unnamed(shown, summary_names()) == []
 
 
 def test_every_table_keeps_its_contract(lossy: Lossy) -> None:

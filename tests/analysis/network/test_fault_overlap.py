@@ -176,7 +176,7 @@ def test_without_an_end_of_the_load_there_is_no_time_after_a_fault(tmp_path: Pat
 
 
 def test_what_only_ends_a_fault_is_no_entry(tmp_path: Path) -> None:
-    ports = {"targets": ["p1/n2"], "direction": "to-node"}
+    ports: dict[str, Any] = {"targets": ["p1/n2"], "direction": "to-node"}
     faults = [
         line(0, "impair", 2, 1, **ports, asked={"p1/n2": {"loss_ratio": 0.5}}),
         line(1, "impair", 4, **ports, asked={"p1/n2": {}}, restores=True),

@@ -71,8 +71,8 @@ def in_the_middle(told: dict[str, Any], at_s: float) -> set[str]:
 
 
 def test_corosync_forms_a_ring_on_each_side_and_one_again_after_the_heal(tmp_path: Path) -> None:
-    # Its port answers before its first ring stands. A cut at 1 s once ended a daemon in the middle of that: an assertion
-    # of its own fails, since 2018 (https://github.com/corosync/corosync/issues/371).
+    # Its port answers before its first ring stands. A cut at 1 s once ended a daemon meanwhile, by an assertion of its
+    # own that is known to fail (https://github.com/corosync/corosync/issues/371).
     cut = {"at": "4 s", "for": "4 s", "cut": {"groups": [["p1/n1..n2"], ["p1/n3..n5"]]}}
     _, told = run_short("corosync-cut", tmp_path, cut, duration="10 s")
     fault = told["faults"][0]

@@ -287,10 +287,16 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (BASE + "seed: -1", "x.yaml:7: seed: expected a whole number from 0 to 9223372036854775807, got -1"),
         (BASE + "seed: true", "x.yaml:7: seed: expected a whole number from 0 to 9223372036854775807, got true"),
         (BASE + "world: mars", "x.yaml:7: world: expected one of auto, netns, docker, sim, got 'mars'"),
-        (BASE + "expect: mesages.deliveries == 3", "x.yaml:7: expect: 'mesages.deliveries == 3': the results of a run "
-         "have no 'mesages'; did you mean messages?"),
+        (BASE + "expect: mesages.deliveries == 3", "x.yaml:7: expect: 'mesages.deliveries == 3': a run has no "
+         "'mesages'; did you mean messages?"),
+        (BASE + "expect: latency.p99ms <= 200", "x.yaml:7: expect: 'latency.p99ms <= 200': latency has no 'p99ms'; did "
+         "you mean p99_ms?"),
+        (BASE + "expect: properties.total_ordr.verdict == 'pass'", "x.yaml:7: expect: "
+         "\"properties.total_ordr.verdict == 'pass'\": properties has no 'total_ordr'; did you mean total_order?"),
+        (BASE + "expect: max(where(links, nod == 'p1/n1').loss_ratio) < 1", "x.yaml:7: expect: "
+         "\"max(where(links, nod == 'p1/n1').loss_ratio) < 1\": links has no 'nod'; did you mean node?"),
         (BASE + "expect: x.p99_ms < 3 or latency.p99_ms < 3", "x.yaml:7: expect: 'x.p99_ms < 3 or latency.p99_ms < 3': "
-         f"the results of a run have no 'x'; it has {', '.join(EXPECTABLE)}"),
+         f"a run has no 'x'; it has {', '.join(EXPECTABLE)}"),
         (BASE + "expect: latency.p99_ms + 3", "x.yaml:7: expect: 'latency.p99_ms + 3' is no condition; compare it, "
          "such as latency.p99_ms <= 80"),
         (BASE + "expect:\n  - health.lag_max_ms < 9\n  - open('x')",

@@ -388,12 +388,12 @@ def test_records_say_what_was_asked() -> None:
             "id": 0, "kind": "impair", "targets": ["p1/n1"], "direction": "to-node",
             "parameters": {"loss_ratio": 0.1, "distribution": "normal"},
             "asked": {"p1/n1": {"delay_ns": 5_000_000, "distribution": "normal", "loss_ratio": 0.1}},
-            "asked_ns": 4 * SECOND, "until_id": 1,
+            "asked_ns": 4 * SECOND, "until_id": 1, "restores": False,
         },
         {
             "id": 1, "kind": "impair", "targets": ["p1/n1"], "direction": "to-node",
             "parameters": {"delay_ns": 5_000_000}, "asked": {"p1/n1": {"delay_ns": 5_000_000}},
-            "asked_ns": 7 * SECOND, "until_id": None,
+            "asked_ns": 7 * SECOND, "until_id": None, "restores": True,
         },
         {
             "id": 2, "kind": "cut", "targets": ["p1/n2", "p1/n1", "p1/n3"],
